@@ -1,0 +1,58 @@
+//! Real infrastructure for tests, without Docker and without leftovers.
+//!
+//! * [`Postgres`]: a private server in a temporary folder that can be crashed
+//!   and started again, with a fresh [`Database`] per test from a template.
+//! * [`shared`]: one such server for all the tests of a process.
+//! * [`PgBouncer`]: a private pooler in front of it.
+//! * [`DelayProxy`]: network delay, a count of round trips, and a wire cutter.
+//! * [`wait_until`] and [`wait_until_lock_waited`]: observe a state instead of
+//!   sleeping and hoping.
+//!
+//! Everything listens on free loopback ports and ends with the process that
+//! asked for it, even if that process is killed: a small guardian process
+//! notices, stops the server and removes the folder. Root may run all this:
+//! PostgreSQL and pgbouncer refuse to run as root, so they are started as
+//! user `postgres`, or else `nobody`.
+//!
+//! ```no_run
+//! # async fn install(url: &str) -> Result<(), tokio_postgres::Error> { Ok(()) }
+//! # async fn example() -> pgonce_testkit::Result<()> {
+//! let server = pgonce_testkit::shared(None).await?;
+//! server
+//!     .template("with_schema", async |url: String| install(&url).await)
+//!     .await?;
+//!
+//! // Each test: its own copy, named by nobody else.
+//! let database = server.database_from("with_schema").await?;
+//! let (client, connection) =
+//!     tokio_postgres::connect(&database.url(), tokio_postgres::NoTls).await?;
+//! # drop((client, connection));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The server programs are looked for in `PGONCE_PG_BIN`, in what
+//! `pg_config --bindir` says, in the usual folders, on `PATH`, and in the
+//! cache that pgonce's `make setup` fills: see [`Binaries`].
+
+mod binaries;
+mod delay;
+mod error;
+mod folder;
+mod guardian;
+mod kept;
+mod pgbouncer;
+mod port;
+mod postgres;
+mod process;
+mod shared;
+mod unprivileged;
+mod wait;
+
+pub use binaries::Binaries;
+pub use delay::DelayProxy;
+pub use error::{Error, Result};
+pub use pgbouncer::{PgBouncer, PgBouncerBuilder};
+pub use postgres::{Database, Postgres, PostgresBuilder};
+pub use shared::shared;
+pub use wait::{Session, wait_until, wait_until_lock_waited};

@@ -1,0 +1,177 @@
+use std::{fs, path::PathBuf, process::Command, time::Duration};
+
+use tokio::sync::Mutex;
+
+use super::{Databases, Postgres};
+use crate::{
+    Binaries, Error, Result,
+    error::Attempt,
+    folder,
+    kept::{EndBy, Kept},
+    port, process,
+    unprivileged::Unprivileged,
+};
+
+const INITDB_PATIENCE: Duration = Duration::from_secs(120);
+const PORT_ATTEMPTS: u32 = 10;
+
+/// What every server gets unless the caller says otherwise.
+///
+/// `fsync` is off although servers are crashed here: what fsync guards against
+/// is losing what the *operating system* has not yet written. Killing
+/// processes, however brutally, loses nothing that they had handed to the
+/// system, and a commit still hands its WAL over before it answers
+/// (`synchronous_commit` stays on). So crashes stay honest and tests fast.
+///
+/// Dynamic shared memory is kept in files below the data folder, because a
+/// killed server cannot clean up `/dev/shm`, while the folder always goes.
+const SETTINGS: [(&str, &str); 13] = [
+    ("fsync", "off"),
+    ("wal_level", "replica"),
+    ("max_connections", "200"),
+    ("max_prepared_transactions", "10"),
+    ("shared_buffers", "128MB"),
+    ("dynamic_shared_memory_type", "mmap"),
+    ("jit", "off"),
+    ("logging_collector", "off"),
+    ("log_lock_waits", "on"),
+    ("log_line_prefix", "%m [%p] %a@%d "),
+    ("timezone", "UTC"),
+    ("log_timezone", "UTC"),
+    ("listen_addresses", "127.0.0.1"),
+];
+
+/// Prepares a [`Postgres`].
+#[derive(Clone, Debug, Default)]
+#[must_use = "nothing runs before `start`"]
+pub struct PostgresBuilder {
+    binaries: Option<Binaries>,
+    settings: Vec<(String, String)>,
+}
+
+impl PostgresBuilder {
+    /// The installation to run; without this, [`Binaries::find`] decides.
+    pub fn binaries(mut self, binaries: Binaries) -> Self {
+        self.binaries = Some(binaries);
+        self
+    }
+
+    /// A line of `postgresql.conf`. The last word on a name wins, also over
+    /// this crate's own choices, which favour speed and a readable log.
+    pub fn setting(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.settings.push((name.into(), value.into()));
+        self
+    }
+
+    /// Makes a new cluster and starts it; returns when it answers queries.
+    pub async fn start(self) -> Result<Postgres> {
+        let binaries = match &self.binaries {
+            Some(binaries) => binaries.clone(),
+            None => Binaries::find()?,
+        };
+        let user = Unprivileged::find()?;
+        let folder = folder::create(user)?;
+        let mut kept = Kept::in_folder(&folder, EndBy::Quit)?;
+        let binaries = folder::reachable(&binaries, user, &folder)?;
+        let layout = Layout { folder, user };
+        layout.init(&binaries, &mut kept).await?;
+
+        let mut attempt = 1;
+        loop {
+            let port = port::free()?;
+            layout.configure(port, &self.settings)?;
+            let server = Postgres {
+                binaries: binaries.clone(),
+                port,
+                layout: layout.clone(),
+                databases: Databases::new(port),
+                kept: Mutex::new(kept),
+            };
+            let started = server.launch(&mut *server.kept.lock().await).await;
+            match started {
+                Ok(()) => return Ok(server),
+                Err(error) if attempt < PORT_ATTEMPTS && port_was_taken(&error) => {
+                    kept = server.kept.into_inner();
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+pub(super) fn port_was_taken(error: &Error) -> bool {
+    matches!(error, Error::Program { log, .. } if log.contains("Address already in use"))
+}
+
+/// Where a server's things are, and whose they are.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    pub(super) folder: PathBuf,
+    user: Unprivileged,
+}
+
+impl Layout {
+    pub(super) fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    pub(super) fn log(&self) -> PathBuf {
+        self.folder.join("postgres.log")
+    }
+
+    pub(super) fn command(&self, binaries: &Binaries, program: &str) -> Command {
+        let program = binaries.folder().join(program);
+        let mut command = self.user.command(&program, &self.folder);
+        command.arg("-D").arg(self.data());
+        command
+    }
+
+    /// About 0.6 s, so there is no need to keep finished clusters around.
+    async fn init(&self, binaries: &Binaries, kept: &mut Kept) -> Result<()> {
+        let log = self.folder.join("initdb.log");
+        let mut command = self.command(binaries, "initdb");
+        command
+            .args(["--username=postgres", "--auth=trust", "--no-sync"])
+            .args(["--encoding=UTF8", "--locale=C"]);
+        let initdb = kept.run(&mut command, &log)?;
+        initdb.ended("initdb", INITDB_PATIENCE).await?;
+        if !initdb.succeeded() {
+            return Err(Error::Program {
+                program: "initdb",
+                what: format!("of PostgreSQL {} failed", binaries.version()),
+                log: process::log_since(&log, 0),
+            });
+        }
+        kept.let_go()?;
+        let conf = self.data().join("postgresql.conf");
+        fs::read_to_string(&conf)
+            .and_then(|text| fs::write(&conf, format!("{text}\ninclude 'pgonce.conf'\n")))
+            .attempt(|| format!("extend {}", conf.display()))
+    }
+
+    /// In a file rather than on the command line, so that `alter system`
+    /// has the last word.
+    fn configure(&self, port: u16, chosen: &[(String, String)]) -> Result<()> {
+        let folder = self.folder.display().to_string();
+        let port = port.to_string();
+        let ours = [
+            ("port", port.as_str()),
+            ("unix_socket_directories", &folder),
+        ];
+        let chosen = chosen.iter().map(|(name, value)| (&**name, &**value));
+        let text: String = SETTINGS
+            .into_iter()
+            .chain(chosen)
+            .chain(ours)
+            .map(|(name, value)| format!("{name} = '{}'\n", quoted(value)))
+            .collect();
+        let file = self.data().join("pgonce.conf");
+        fs::write(&file, text).attempt(|| format!("write {}", file.display()))?;
+        self.user.give(&file)
+    }
+}
+
+fn quoted(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('\'', "''")
+}

@@ -1,0 +1,201 @@
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::sleep;
+
+use super::{Postgres, builder::port_was_taken};
+use crate::{
+    Error, Result,
+    error::Attempt,
+    kept::Kept,
+    process::{self, children_of},
+    wait::{Patience, connect},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PORT_PATIENCE: Duration = Duration::from_secs(10);
+
+impl Postgres {
+    /// Kills the server and all its sessions with SIGKILL in the middle of
+    /// whatever they do, and returns when all of them are gone. What was
+    /// committed survives; continue with [`Postgres::start_again`].
+    pub async fn crash(&self) -> Result<()> {
+        let mut kept = self.kept.lock().await;
+        let postmaster = kept.running().ok_or_else(|| not_running("crash"))?;
+        // Stopped first, so that it neither starts a session behind our back
+        // nor helps its sessions to an orderly end.
+        postmaster.signal(Signal::STOP)?;
+        let mut patience = Patience::new("the server to hold still", PATIENCE);
+        while process::is_stopping(postmaster.pid()) {
+            patience.pause().await?;
+        }
+        let sessions = children_of(postmaster.id())?;
+        postmaster.signal(Signal::KILL)?;
+        for pid in &sessions {
+            // One that has ended meanwhile is as good as killed.
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+        postmaster.ended("the crashed server", PATIENCE).await?;
+        let mut patience = Patience::new("the crashed server's sessions to end", PATIENCE);
+        while sessions.iter().any(|pid| process::is_active(*pid)) {
+            patience.pause().await?;
+        }
+        self.put_pid_file_aside()?;
+        kept.let_go()
+    }
+
+    /// Ends the server orderly (a fast shutdown: sessions are ended, open
+    /// transactions rolled back, a last checkpoint written).
+    pub async fn stop(&self) -> Result<()> {
+        let mut kept = self.kept.lock().await;
+        let postmaster = kept.running().ok_or_else(|| not_running("stop"))?;
+        postmaster.signal(Signal::INT)?;
+        postmaster.ended("postgres", PATIENCE).await?;
+        kept.let_go()
+    }
+
+    /// Starts a server that was stopped or has crashed, on the same port and
+    /// data; returns when it answers queries.
+    pub async fn start_again(&self) -> Result<()> {
+        let mut kept = self.kept.lock().await;
+        if kept.running().is_some() {
+            return Err(Error::WrongState {
+                wish: "start the server",
+                state: "running already; stop() or crash() it first, or call restart()",
+            });
+        }
+        let deadline = Instant::now() + PORT_PATIENCE;
+        loop {
+            match self.launch(&mut kept).await {
+                // The callers know the port by now, so it has to be this one.
+                Err(error) if port_was_taken(&error) && Instant::now() < deadline => {
+                    sleep(Duration::from_millis(50)).await;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// [`Postgres::stop`], then [`Postgres::start_again`].
+    pub async fn restart(&self) -> Result<()> {
+        self.stop().await?;
+        self.start_again().await
+    }
+
+    /// Kills one session with SIGKILL. PostgreSQL then ends all its sessions
+    /// and recovers by itself: continue with [`Postgres::wait_ready`].
+    /// `pid` is that session's `pg_backend_pid()`.
+    pub async fn kill_backend(&self, pid: i32) -> Result<()> {
+        let mut kept = self.kept.lock().await;
+        let postmaster = kept
+            .running()
+            .ok_or_else(|| not_running("kill a session"))?;
+        // Root could hit anybody's process with a wrong number.
+        let backend = Some(pid)
+            .filter(|pid| *pid > 1)
+            .and_then(Pid::from_raw)
+            .ok_or(Error::NotABackend { pid })?;
+        if !children_of(postmaster.id())?.contains(&backend) {
+            return Err(Error::NotABackend { pid });
+        }
+        kill_process(backend, Signal::KILL).attempt(|| format!("kill process {pid}"))?;
+        // Gone means that the server has noticed: from here on no new session
+        // is let in before the recovery is over.
+        let mut patience = Patience::new("the server to notice the kill", PATIENCE);
+        while process::exists(backend) {
+            patience.pause().await?;
+        }
+        Ok(())
+    }
+
+    /// Ends one session the polite way (`pg_terminate_backend`): its client
+    /// gets an error, the server goes on.
+    pub async fn terminate_backend(&self, pid: i32) -> Result<()> {
+        let client = connect(&self.url()).await?;
+        let row = client
+            .query_one("select pg_catalog.pg_terminate_backend($1)", &[&pid])
+            .await?;
+        match row.get(0) {
+            true => Ok(()),
+            false => Err(Error::NotABackend { pid }),
+        }
+    }
+
+    /// Whether the server answers a query at this moment.
+    pub async fn is_ready(&self) -> bool {
+        self.answers().await.is_ok()
+    }
+
+    /// Waits until the server answers queries, after a crash recovery say.
+    pub async fn wait_ready(&self) -> Result<()> {
+        let mut patience = Patience::new("PostgreSQL to answer", PATIENCE);
+        while !self.is_ready().await {
+            patience.pause().await?;
+        }
+        Ok(())
+    }
+
+    async fn answers(&self) -> Result<()> {
+        let client = connect(&self.url()).await?;
+        client.simple_query("select 1").await?;
+        Ok(())
+    }
+
+    pub(super) async fn launch(&self, kept: &mut Kept) -> Result<()> {
+        let log = self.log_file();
+        let seen = process::log_length(&log);
+        let mut command = self.layout.command(&self.binaries, "postgres");
+        let postmaster = kept.run(&mut command, &log)?;
+        let mut patience = Patience::new("PostgreSQL to start", PATIENCE);
+        while !postmaster.has_ended() {
+            if self.reports_ready(postmaster.id()) && self.is_ready().await {
+                return Ok(());
+            }
+            patience.pause().await?;
+        }
+        kept.let_go()?;
+        Err(Error::Program {
+            program: "postgres",
+            what: format!("{} ended while starting", self.binaries.version()),
+            log: process::log_since(&log, seen),
+        })
+    }
+
+    /// Asked before connecting: another server may be answering on the port
+    /// that ours could not get. The pid file's first line says whose it is, its
+    /// eighth how far the start has come.
+    fn reports_ready(&self, postmaster: u32) -> bool {
+        let Ok(text) = fs::read_to_string(self.pid_file()) else {
+            return false;
+        };
+        let mut lines = text.lines();
+        lines.next() == Some(&postmaster.to_string())
+            && lines.nth(6).is_some_and(|status| status.trim() == "ready")
+    }
+
+    fn pid_file(&self) -> PathBuf {
+        self.layout.data().join("postmaster.pid")
+    }
+
+    /// A stale file with a number that the system has given to another process
+    /// would keep the server from starting; the guardian still needs it.
+    fn put_pid_file_aside(&self) -> Result<()> {
+        let stale = self.pid_file();
+        if !stale.exists() {
+            return Ok(());
+        }
+        fs::rename(&stale, self.layout.folder.join("crashed.pid"))
+            .attempt(|| format!("put {} aside", stale.display()))
+    }
+}
+
+fn not_running(wish: &'static str) -> Error {
+    Error::WrongState {
+        wish,
+        state: "not running; start_again() it first",
+    }
+}

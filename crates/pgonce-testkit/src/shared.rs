@@ -1,0 +1,43 @@
+use std::{collections::BTreeMap, sync::Mutex};
+
+use tokio::sync::OnceCell;
+
+use crate::{Binaries, Postgres, Result};
+
+type Cell = &'static OnceCell<Postgres>;
+
+static SERVERS: Mutex<BTreeMap<u32, Cell>> = Mutex::new(BTreeMap::new());
+
+/// The one server of a major version (`None`: of whatever [`Binaries::find`]
+/// finds) that all tests of this process share. The first caller starts it;
+/// its guardian ends it when the process ends.
+///
+/// Share it between tests that only need their own database. A test that
+/// crashes or stops the server starts its own with [`Postgres::builder`].
+///
+/// ```no_run
+/// # async fn example() -> pgonce_testkit::Result<()> {
+/// let any = pgonce_testkit::shared(None).await?;
+/// let newest = pgonce_testkit::shared(18).await?;
+/// # drop((any, newest));
+/// # Ok(())
+/// # }
+/// ```
+pub async fn shared(major: impl Into<Option<u32>>) -> Result<&'static Postgres> {
+    let binaries = match major.into() {
+        Some(major) => Binaries::of_major(major)?,
+        None => Binaries::find()?,
+    };
+    let cell = cell_of(binaries.major());
+    cell.get_or_try_init(|| Postgres::builder().binaries(binaries).start())
+        .await
+}
+
+fn cell_of(major: u32) -> Cell {
+    let mut servers = SERVERS
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    servers
+        .entry(major)
+        .or_insert_with(|| Box::leak(Box::default()))
+}

@@ -1,0 +1,25 @@
+-- pgonce.move_clock(p_by): shifts pgonce.now() for every session; it goes on running, or stays
+--          frozen where pgonce.set_clock froze it. For tests, owner only.
+-- writes   replaces the body of pgonce.now()
+-- raises   22023 when p_by is null
+create or replace function pgonce.move_clock(p_by interval)
+returns timestamptz
+language plpgsql volatile set search_path = ''
+as $$
+declare
+    v_frozen boolean := pgonce.now() = pgonce.now();
+    v_ahead  interval := pgonce.now() - clock_timestamp() + p_by;
+begin
+    if p_by is null then
+        raise exception 'pgonce.move_clock needs an interval' using errcode = '22023',
+            hint = 'For example: select pgonce.move_clock(interval ''1 hour'').';
+    end if;
+    if v_frozen then
+        return pgonce.set_clock(pgonce.now() + p_by);
+    end if;
+    execute format('create or replace function pgonce.now() returns timestamptz '
+        'language sql volatile parallel safe return clock_timestamp() + %L::interval', v_ahead);
+    return pgonce.now();
+end
+$$;
+revoke execute on function pgonce.move_clock(interval) from public;

@@ -1,0 +1,18 @@
+-- pgonce.hold(p_scope, p_key, p_fingerprint, p_tenant): the optimistic claim: takes the intent's
+--          lock and does not look. The insert at the end decides.
+-- answers  one row: true, go on under fence 1; false, somebody is at it
+-- locks    the intent's advisory lock until the end of the transaction
+-- raises   P4000 P4001 P4003 22023 bad input
+create or replace function pgonce.hold(p_scope text, p_key text, p_fingerprint bytea, p_tenant text default '')
+returns table (holds boolean)
+language sql stable
+begin atomic
+    select case
+        when octet_length(p_key) between 1 and 255 and octet_length(p_fingerprint) between 1 and 64
+             and octet_length(p_scope) between 1 and 255 and octet_length(p_tenant) <= 255
+             and pgonce.known_scope(p_tenant, p_scope)
+            then pgonce.insist_on_durable_commit()
+                 and pg_try_advisory_xact_lock(pgonce.lock_id(p_tenant, p_scope, p_key))
+        else pgonce.refuse_names(p_tenant, p_scope, p_key, p_fingerprint)
+        end;
+end;

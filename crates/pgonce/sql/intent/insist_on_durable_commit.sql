@@ -1,0 +1,9 @@
+-- pgonce.insist_on_durable_commit(): makes this transaction's commit survive a crash.
+-- answers  true
+-- writes   the setting synchronous_commit, until the end of the transaction, where a role or a
+--          database has it off: what pgonce acknowledges must not be erased afterwards
+create or replace function pgonce.insist_on_durable_commit()
+returns boolean
+language sql volatile
+return case when current_setting('synchronous_commit') = 'off'
+    then set_config('synchronous_commit', 'on', true) is not null else true end;

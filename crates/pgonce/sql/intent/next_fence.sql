@@ -1,0 +1,14 @@
+-- pgonce.next_fence(p_last, p_leased): the number of the next attempt, higher than p_last.
+-- answers  odd for an attempt that lives in one transaction, even for a lease. So the number an
+--          atomic attempt was given, which a rollback takes away again, can never be the
+--          number of a lease.
+-- note     a lease's number starts from the server's timeline: after a failover to a standby
+--          that had not seen the last claims, new numbers are still higher than any lost one
+create or replace function pgonce.next_fence(p_last bigint, p_leased boolean)
+returns bigint
+language sql volatile
+return case
+    when p_leased then (greatest(coalesce(p_last, 0),
+        ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint << 32) / 2 + 1) * 2
+    else (coalesce(p_last, 0) + 1) / 2 * 2 + 1
+end;

@@ -1,0 +1,16 @@
+-- pgonce.release(p_scope, p_key, p_fence, p_tenant): gives a lease back, the work not done.
+-- locks    the intent's row
+-- writes   the row under this fence, failed_retryable with code 'released': the next claim gets it
+-- raises   P4012 this fence does not hold the intent (any more)
+create or replace function pgonce.release(p_scope text, p_key text, p_fence bigint, p_tenant text default '')
+returns void
+language plpgsql volatile set search_path = ''
+as $$
+begin
+    perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
+    update pgonce.intent i
+       set status = 'failed_retryable', lease_until = null, last_at = pgonce.now(),
+           failure_code = 'released', failure_message = 'the holder gave the lease back'
+     where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key;
+end
+$$;

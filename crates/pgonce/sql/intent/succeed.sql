@@ -1,0 +1,53 @@
+-- pgonce.succeed(p_scope, p_key, p_fingerprint, p_fence, …): the work is done; this is its answer.
+-- locks    the intent's row
+-- writes   atomic mode: the finished row, inserted once. Leased mode: the row of this fence.
+--          Exactly one row, or it raises.
+-- raises   P4010 nothing to record it on, or another attempt finished first
+--          P4012 a newer attempt holds the intent; P4002 it belongs to another request
+--          P4000 P4001 P4003 22023 bad input
+create or replace function pgonce.succeed(
+    p_scope text, p_key text, p_fingerprint bytea, p_fence bigint, p_answer jsonb default null,
+    p_ref_type text default null, p_ref_id text default null, p_tenant text default '',
+    p_correlation text default null, p_owner text default null
+)
+returns void
+language plpgsql volatile
+as $$
+declare
+    v_contract pgonce.scope;
+    v_now      timestamptz;
+begin
+    if p_fence = 1 and p_scope <> '' and p_key <> '' and octet_length(p_key) <= 255
+       and octet_length(p_fingerprint) between 1 and 64 then
+        insert into pgonce.intent
+        select r.* from pgonce.succeeded_row(p_scope, p_key, p_fingerprint, p_answer, p_ref_type,
+            p_ref_id, p_tenant, p_correlation, p_owner) r
+        on conflict on constraint one_row_per_intent do nothing;
+    else
+        perform pgonce.check_names(p_tenant, p_scope, p_key, p_fingerprint);
+        v_contract := pgonce.contract(p_tenant, p_scope);
+        perform pgonce.insist_on_durable_commit();
+        -- The row first, the clock after: a wait for the row must not shorten its retention.
+        perform from pgonce.intent i
+          where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key for update;
+        v_now := pgonce.now();
+        update pgonce.intent i
+           set status = 'succeeded', fence = p_fence, last_at = v_now, lease_until = null,
+               attempts = i.attempts + (p_fence % 2)::integer,
+               expires_at = v_now + v_contract.retention,
+               answer = case when v_contract.storage = 'answer' then p_answer end,
+               ref_type = case when v_contract.storage in ('answer', 'reference') then p_ref_type end,
+               ref_id = case when v_contract.storage in ('answer', 'reference') then p_ref_id end,
+               correlation_id = coalesce(p_correlation, i.correlation_id),
+               owner = coalesce(p_owner, i.owner),
+               failure_code = null, failure_message = null
+         where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key
+           and i.fingerprint = p_fingerprint
+           and pgonce.holds(i, p_fence, v_now);
+    end if;
+    if not found then
+        perform pgonce.turn_away('P4010', 'the success was not recorded',
+            p_scope, p_key, p_fingerprint, p_fence, p_tenant);
+    end if;
+end
+$$;

@@ -1,0 +1,120 @@
+-- The tables of the core: contracts, intents, what was suppressed, where the sweep stands.
+-- breaking: no
+
+create type pgonce.status as enum ('processing', 'succeeded', 'failed_retryable', 'failed_final');
+
+-- A scope's contract is data. The row ('', '*') is the contract of scopes nobody defined;
+-- without it pgonce is strict and an undefined scope is refused.
+create table pgonce.scope (
+    tenant               text collate "C" not null default '',
+    scope                text collate "C" not null,
+    retention            interval not null,
+    lease                interval not null default interval '30 seconds',
+    busy                 text not null default 'reject',
+    wait_at_most         interval not null default interval '5 seconds',
+    storage              text not null default 'answer',
+    after_expiry         text not null default 'rerun',
+    tombstone_for        interval,
+    stale                text not null default 'takeover',
+    key_source           text not null default 'client',
+    boundary             text not null default 'database',
+    client_retry         interval not null default interval '0',
+    redelivery           interval not null default interval '0',
+    reconciliation       interval not null default interval '0',
+    audit                interval not null default interval '0',
+    note                 text,
+    defined_at           timestamptz not null,
+    constraint one_contract_per_scope primary key (tenant, scope),
+    constraint scope_has_a_name check (scope <> '' and octet_length(scope) <= 255),
+    constraint tenant_fits check (octet_length(tenant) <= 255),
+    constraint retention_is_positive check (retention > interval '0'),
+    constraint retention_covers_every_horizon
+        check (retention >= greatest(client_retry, redelivery, reconciliation, audit)),
+    constraint horizons_are_not_negative
+        check (least(client_retry, redelivery, reconciliation, audit) >= interval '0'),
+    constraint lease_is_positive check (lease > interval '0'),
+    constraint wait_is_not_negative check (wait_at_most >= interval '0'),
+    constraint tombstone_is_positive check (tombstone_for > interval '0'),
+    constraint busy_is_known check (busy in ('reject', 'wait', 'accept')),
+    constraint storage_is_known check (storage in ('answer', 'reference', 'status', 'error')),
+    constraint after_expiry_is_known check (after_expiry in ('rerun', 'gone')),
+    constraint stale_is_known check (stale in ('takeover', 'hold', 'refuse')),
+    constraint key_source_is_known check (key_source in ('client', 'derived', 'message', 'file')),
+    constraint boundary_is_known check (boundary in ('database', 'external', 'messages'))
+);
+
+-- One row per intent. In atomic mode it is written once, finished; only leased work is ever
+-- seen in 'processing'. Fences: odd for an attempt that lives in one transaction, even for a
+-- lease; see intent/next_fence.sql. The columns that every row has come first, so that the
+-- row of an atomic success stays short.
+create table pgonce.intent (
+    tenant          text collate "C" not null,
+    scope           text collate "C" not null,
+    key             text collate "C" not null,
+    fingerprint     bytea not null,
+    status          pgonce.status not null,
+    attempts        integer not null,
+    fence           bigint not null,
+    first_at        timestamptz not null,
+    expires_at      timestamptz,
+    answer          jsonb,
+    ref_type        text,
+    ref_id          text,
+    correlation_id  text,
+    owner           text,
+    last_at         timestamptz,
+    lease_until     timestamptz,
+    failure_code    text,
+    failure_message text,
+    gone_at         timestamptz,
+    constraint one_row_per_intent primary key (tenant, scope, key),
+    constraint intent_has_a_name check (scope <> '' and key <> ''),
+    constraint key_fits check (octet_length(key) <= 255),
+    constraint fingerprint_is_given check (octet_length(fingerprint) > 0),
+    constraint unfinished_has_a_lease_and_never_expires
+        check ((status = 'processing') = (lease_until is not null)
+           and (status in ('processing', 'failed_retryable')) = (expires_at is null)),
+    constraint failure_has_a_code
+        check ((status in ('failed_retryable', 'failed_final')) = (failure_code is not null) or gone_at is not null)
+) with (toast_tuple_target = 256, fillfactor = 100);
+
+-- Only leased and retryable rows are in here: an atomic success never touches this index.
+create index unfinished_intents on pgonce.intent (coalesce(lease_until, last_at))
+    where status in ('processing', 'failed_retryable');
+
+-- Duplicates that were turned away without a write; sessions add to it in batches.
+create table pgonce.suppressed (
+    tenant    text collate "C" not null,
+    scope     text collate "C" not null,
+    replays   bigint not null default 0,
+    refusals  bigint not null default 0,
+    busy      bigint not null default 0,
+    conflicts bigint not null default 0,
+    constraint one_count_per_scope primary key (tenant, scope)
+) with (fillfactor = 50);
+
+-- Where the purge sweep goes on. One row per sweep; whoever holds its lock sweeps.
+create table pgonce.sweep (
+    tenant     text collate "C" not null default '',
+    name       text collate "C" not null,
+    next_block bigint not null default 0,
+    swept_at   timestamptz,
+    constraint one_place_per_sweep primary key (tenant, name)
+);
+
+insert into pgonce.sweep (name) values ('intent');
+insert into pgonce.scope (scope, retention, note, defined_at)
+values ('*', interval '7 days', 'the contract of scopes that nobody defined', clock_timestamp());
+
+-- What pgonce.claim answers.
+create type pgonce.claimed as (
+    outcome         text,
+    fence           bigint,
+    answer          jsonb,
+    ref_type        text,
+    ref_id          text,
+    failure_code    text,
+    failure_message text,
+    retry_after     interval,
+    attempts        integer
+);

@@ -1,0 +1,22 @@
+-- pgonce.stuck: intents whose work stopped on the way, oldest first, with what may be done.
+-- note     nothing here is ever deleted for being old
+create or replace view pgonce.stuck as
+select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.owner, i.correlation_id,
+       i.first_at, i.last_at, i.lease_until,
+       pgonce.now() - coalesce(i.lease_until, i.last_at) as stuck_for,
+       i.failure_code, i.failure_message,
+       case
+           when i.status = 'failed_retryable' then 'safe_to_retry'
+           when c.stale = 'takeover' then 'safe_to_retry'
+           when c.stale = 'refuse' then 'abandoned'
+           else 'needs_a_person'
+       end as classification
+  from pgonce.intent i
+ cross join lateral (
+       select s.stale from pgonce.scope s
+        where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'))
+        order by s.scope = i.scope desc, s.tenant = i.tenant desc
+        limit 1) c
+ where i.status in ('processing', 'failed_retryable')
+   and coalesce(i.lease_until, i.last_at) <= pgonce.now()
+ order by coalesce(i.lease_until, i.last_at);

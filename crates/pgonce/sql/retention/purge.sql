@@ -1,0 +1,74 @@
+-- pgonce.purge(p_limit): removes finished records whose retention is over, at most p_limit.
+-- answers  how many it removed or, where the contract says "gone", reduced to a tombstone
+-- locks    its place in pgonce.sweep: a second purge at the same time returns 0 at once; of the
+--          records only those it removes, and none that somebody is using
+-- writes   pgonce.intent: only finished and expired rows; unfinished ones have no expiry
+-- raises   22023 when p_limit is not positive
+-- note     an index on expires_at would cost every command some WAL. Purge walks the table in
+--          short stretches instead and remembers where it stopped, so that each call goes on
+--          from there and none walks it more than once.
+create or replace function pgonce.purge(p_limit integer default 10000)
+returns bigint
+language plpgsql volatile set search_path = ''
+as $$
+declare
+    c_stretch constant bigint := 512;  -- blocks
+    v_from    bigint;
+    v_blocks  bigint;
+    v_walked  bigint := 0;
+    v_done    bigint := 0;
+    v_count   bigint;
+    v_now     timestamptz := pgonce.now();
+begin
+    if p_limit is null or p_limit < 1 then
+        raise exception 'pgonce.purge needs a positive limit, not %', coalesce(p_limit::text, 'null')
+            using errcode = '22023', hint = 'Call it again and again with a limit such as 10000.';
+    end if;
+    select w.next_block into v_from from pgonce.sweep w
+     where w.tenant = '' and w.name = 'intent' for update skip locked;
+    if not found then
+        return 0;
+    end if;
+    v_blocks := pg_relation_size('pgonce.intent') / current_setting('block_size')::bigint;
+    while v_walked <= v_blocks and v_done < p_limit loop
+        if v_from >= v_blocks then
+            v_from := 0;
+        end if;
+        with expired as materialized (
+            select i.tenant, i.scope, i.key, i.gone_at is null and c.after_expiry = 'gone' as bury, c.tombstone_for
+              from pgonce.intent i
+             cross join lateral (
+                   select s.after_expiry, s.tombstone_for from pgonce.scope s
+                    where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'))
+                    order by s.scope = i.scope desc, s.tenant = i.tenant desc
+                    limit 1) c
+             where i.ctid >= format('(%s,0)', v_from)::tid
+               and i.ctid < format('(%s,0)', v_from + c_stretch)::tid
+               and i.expires_at <= v_now
+             limit p_limit - v_done
+               for update of i skip locked
+        ), buried as (
+            update pgonce.intent i
+               set gone_at = v_now, expires_at = coalesce(v_now + e.tombstone_for, 'infinity'),
+                   answer = null, ref_type = null, ref_id = null, failure_message = null
+              from expired e
+             where e.bury and i.tenant = e.tenant and i.scope = e.scope and i.key = e.key
+            returning 1
+        ), removed as (
+            delete from pgonce.intent i
+             using expired e
+             where not e.bury and i.tenant = e.tenant and i.scope = e.scope and i.key = e.key
+            returning 1
+        )
+        select (select count(*) from buried) + (select count(*) from removed) into v_count;
+        v_done := v_done + v_count;
+        if v_done < p_limit then  -- else the stretch may hold more: the next call begins here
+            v_from := v_from + c_stretch;
+            v_walked := v_walked + c_stretch;
+        end if;
+    end loop;
+    update pgonce.sweep w set next_block = v_from, swept_at = v_now
+     where w.tenant = '' and w.name = 'intent';
+    return v_done;
+end
+$$;

@@ -1,0 +1,23 @@
+-- pgonce.contract(p_tenant, p_scope): the contract in force for a scope.
+-- answers  the tenant's own contract, else the general one, else the contract of scope '*'
+-- raises   P4000 when there is none of the three (strict mode)
+create or replace function pgonce.contract(p_tenant text, p_scope text)
+returns pgonce.scope
+language plpgsql stable set search_path = ''
+as $$
+declare
+    v_contract pgonce.scope;
+begin
+    select s.* into v_contract
+      from pgonce.scope s
+     where (s.tenant, s.scope) in ((p_tenant, p_scope), ('', p_scope), ('', '*'))
+     order by s.scope = p_scope desc, s.tenant = p_tenant desc
+     limit 1;
+    if not found then
+        raise exception 'scope "%" is not defined', p_scope using errcode = 'P4000',
+            detail = 'pgonce is strict here: the contract of scope ''*'' was dropped.',
+            hint = format('Define it: select pgonce.define_scope(%L, interval ''7 days'').', p_scope);
+    end if;
+    return v_contract;
+end
+$$;

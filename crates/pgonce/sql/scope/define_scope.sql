@@ -1,0 +1,70 @@
+-- pgonce.define_scope(p_scope, p_retention, …): writes down a scope's contract, or changes it.
+-- answers  the contract now in force
+-- locks    the contract's row
+-- writes   one row of pgonce.scope; records already made keep the expiry they were given
+-- raises   P4000 scope missing; 22023 for a field that breaks the contract's rules, named in detail
+create or replace function pgonce.define_scope(
+    p_scope          text,
+    p_retention      interval,
+    p_lease          interval default interval '30 seconds',
+    p_busy           text default 'reject',
+    p_wait_at_most   interval default interval '5 seconds',
+    p_storage        text default 'answer',
+    p_after_expiry   text default 'rerun',
+    p_tombstone_for  interval default null,
+    p_stale          text default 'takeover',
+    p_key_source     text default 'client',
+    p_boundary       text default 'database',
+    p_client_retry   interval default interval '0',
+    p_redelivery     interval default interval '0',
+    p_reconciliation interval default interval '0',
+    p_audit          interval default interval '0',
+    p_note           text default null,
+    p_tenant         text default ''
+)
+returns pgonce.scope
+language plpgsql volatile set search_path = ''
+as $$
+declare
+    v_contract pgonce.scope;
+    v_rule     text;
+    v_message  text;
+begin
+    if coalesce(p_scope, '') = '' then
+        raise exception 'the scope is missing' using errcode = 'P4000',
+            hint = 'Name a bounded kind of command, such as ''orders.create''.';
+    end if;
+    insert into pgonce.scope as s (tenant, scope, retention, lease, busy, wait_at_most, storage,
+        after_expiry, tombstone_for, stale, key_source, boundary, client_retry, redelivery,
+        reconciliation, audit, note, defined_at)
+    values (coalesce(p_tenant, ''), p_scope, p_retention, p_lease, p_busy, p_wait_at_most,
+        p_storage, p_after_expiry, p_tombstone_for, p_stale, p_key_source, p_boundary,
+        p_client_retry, p_redelivery, p_reconciliation, p_audit, p_note, pgonce.now())
+    on conflict (tenant, scope) do update
+       set retention = excluded.retention, lease = excluded.lease, busy = excluded.busy,
+           wait_at_most = excluded.wait_at_most, storage = excluded.storage,
+           after_expiry = excluded.after_expiry, tombstone_for = excluded.tombstone_for,
+           stale = excluded.stale, key_source = excluded.key_source, boundary = excluded.boundary,
+           client_retry = excluded.client_retry, redelivery = excluded.redelivery,
+           reconciliation = excluded.reconciliation, audit = excluded.audit,
+           note = excluded.note, defined_at = excluded.defined_at
+    returning s.* into v_contract;
+    return v_contract;
+exception
+    when check_violation or not_null_violation then
+        -- The constraints are the rules; here they only get the words a person can act on.
+        get stacked diagnostics v_rule = constraint_name, v_message = message_text;
+        raise exception 'the contract of scope "%" breaks a rule: %', p_scope,
+            coalesce(nullif(replace(v_rule, '_', ' '), ''), v_message)
+            using errcode = '22023',
+            detail = format('retention %s; client_retry %s, redelivery %s, reconciliation %s, audit %s; '
+                'lease %s, busy %s, wait_at_most %s, storage %s, after_expiry %s, tombstone_for %s, '
+                'stale %s, key_source %s, boundary %s',
+                p_retention, p_client_retry, p_redelivery, p_reconciliation, p_audit, p_lease, p_busy,
+                p_wait_at_most, p_storage, p_after_expiry, p_tombstone_for, p_stale, p_key_source, p_boundary),
+            hint = 'busy: reject, wait, accept. storage: answer, reference, status, error. '
+                'after_expiry: rerun, gone. stale: takeover, hold, refuse. key_source: client, derived, '
+                'message, file. boundary: database, external, messages. Retention is at least every '
+                'horizon; intervals are positive.';
+end
+$$;
