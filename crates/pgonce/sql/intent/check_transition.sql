@@ -9,7 +9,7 @@ begin
     if (new.tenant, new.scope, new.key) is distinct from (old.tenant, old.scope, old.key)
        or new.fingerprint <> old.fingerprint or new.fence < old.fence
        or new.attempts < old.attempts or new.first_at <> old.first_at
-       or case
+       or (case
             when old.gone_at is not null then true
             when new.gone_at is not null then old.status <> new.status or old.expires_at is null
             when old.status = 'processing' and new.status = 'processing'
@@ -17,7 +17,7 @@ begin
             when old.status = 'processing' then new.fence > old.fence and new.fence % 2 = 0
             when old.status = 'failed_retryable' then new.fence <= old.fence
             else true
-          end
+          end)
     then
         raise exception 'an intent cannot go from % (fence %) to % (fence %)',
             old.status, old.fence, new.status, new.fence using errcode = 'P4099',

@@ -2,23 +2,27 @@
 -- answers  one row for pgonce.intent
 -- raises   P4000 in strict mode where the scope has no contract
 -- note     inlined: an SDK inserts it with one prepared statement and no PL/pgSQL. A violated
---          one_row_per_intent then means: lost the race, roll back and claim again
+--          one_row_per_intent then means: lost the race, roll back and claim again.
+--          The common contract (of this tenant, keeps answers) costs one look-up; all others
+--          go through pgonce.contract.
 create or replace function pgonce.succeeded_row(p_scope text, p_key text, p_fingerprint bytea,
     p_answer jsonb, p_ref_type text, p_ref_id text, p_tenant text, p_correlation text, p_owner text)
 returns setof pgonce.intent
 language sql stable
 begin atomic
-    select p_tenant, p_scope, p_key, p_fingerprint, 'succeeded'::pgonce.status, 1, 1::bigint,
-           c.now, c.now + (c.contract).retention,
-           case when (c.contract).storage = 'answer' then p_answer end,
-           case when (c.contract).storage in ('answer', 'reference') then p_ref_type end,
-           case when (c.contract).storage in ('answer', 'reference') then p_ref_id end,
+    select p_tenant, p_scope, p_key, p_fingerprint, 'succeeded'::pgonce.status, 1, 1::bigint, c.now,
+           c.now + coalesce(c.retention, (pgonce.contract(p_tenant, p_scope)).retention),
+           case when c.retention is not null
+                  or (pgonce.contract(p_tenant, p_scope)).storage = 'answer' then p_answer end,
+           case when c.retention is not null
+                  or (pgonce.contract(p_tenant, p_scope)).storage in ('answer', 'reference') then p_ref_type end,
+           case when c.retention is not null
+                  or (pgonce.contract(p_tenant, p_scope)).storage in ('answer', 'reference') then p_ref_id end,
            p_correlation, p_owner, null::timestamptz, null::timestamptz, null::text, null::text,
            null::timestamptz
       from (
         select pgonce.now() as now,
-               coalesce((select s from pgonce.scope s where s.tenant = p_tenant and s.scope = p_scope),
-                        pgonce.contract(p_tenant, p_scope)) as contract
-        offset 0
+               (select s.retention from pgonce.scope s
+                 where s.tenant = p_tenant and s.scope = p_scope and s.storage = 'answer') as retention
       ) as c;
 end;

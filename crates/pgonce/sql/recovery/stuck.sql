@@ -12,11 +12,11 @@ select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.owner, i.corre
            else 'needs_a_person'
        end as classification
   from pgonce.intent i
- cross join lateral (
+ left join lateral (
        select s.stale from pgonce.scope s
         where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'))
         order by s.scope = i.scope desc, s.tenant = i.tenant desc
-        limit 1) c
+        limit 1) c on true
  where i.status in ('processing', 'failed_retryable')
    and coalesce(i.lease_until, i.last_at) <= pgonce.now()
  order by coalesce(i.lease_until, i.last_at);

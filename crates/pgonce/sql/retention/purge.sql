@@ -35,13 +35,13 @@ begin
             v_from := 0;
         end if;
         with expired as materialized (
-            select i.tenant, i.scope, i.key, i.gone_at is null and c.after_expiry = 'gone' as bury, c.tombstone_for
+            select i.tenant, i.scope, i.key, i.gone_at is null and coalesce(c.after_expiry = 'gone', false) as bury, c.tombstone_for
               from pgonce.intent i
-             cross join lateral (
+              left join lateral (
                    select s.after_expiry, s.tombstone_for from pgonce.scope s
                     where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'))
                     order by s.scope = i.scope desc, s.tenant = i.tenant desc
-                    limit 1) c
+                    limit 1) c on true
              where i.ctid >= format('(%s,0)', v_from)::tid
                and i.ctid < format('(%s,0)', v_from + c_stretch)::tid
                and i.expires_at <= v_now

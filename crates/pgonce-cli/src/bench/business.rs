@@ -1,0 +1,110 @@
+//! The business of the bench: one order with a natural key, and one message about it.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use pgonce::{Done, Intent};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Result;
+
+/// The tables that every side writes to, and the one that the usual recipe keeps its keys in.
+pub(super) const TABLES: &str = "
+create table orders (
+    id        bigint generated always as identity primary key,
+    number    text not null unique,
+    customer  text not null,
+    amount    bigint not null,
+    placed_at timestamptz not null default clock_timestamp()
+);
+create table messages (
+    id      bigint generated always as identity primary key,
+    topic   text not null,
+    payload jsonb not null
+);
+create table recipe (like pgonce.intent including storage, primary key (tenant, scope, key));
+";
+
+pub(super) const SCOPE: &str = "orders.create";
+
+pub(super) const INSERT_ORDER: &str =
+    "insert into orders (number, customer, amount) values ($1, $2, $3) returning id";
+
+pub(super) const INSERT_MESSAGE: &str = "insert into messages (topic, payload) values ($1, $2)";
+
+/// The steps of the usual recipe around the effect.
+pub(super) const RECIPE_TAKE: &str = "insert into recipe \
+    (tenant, scope, key, fingerprint, status, attempts, fence, first_at, expires_at) \
+    values ('', $1, $2, $3, 'processing', 1, 1, clock_timestamp(), clock_timestamp() + interval '7 days') \
+    on conflict do nothing";
+pub(super) const RECIPE_LOOK: &str = "select status::text, fingerprint, answer from recipe \
+    where tenant = '' and scope = $1 and key = $2 for update";
+pub(super) const RECIPE_FINISH: &str = "update recipe set status = 'succeeded', answer = $3, last_at = clock_timestamp() \
+    where tenant = '' and scope = $1 and key = $2 and status = 'processing'";
+
+pub(super) const LEASE: Duration = Duration::from_secs(30);
+
+pub(super) const TOPIC: &str = "orders";
+
+/// A message of about 200 bytes.
+pub(super) static MESSAGE: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "type": "order.placed",
+        "customer": "customer-4711",
+        "amount": 4200,
+        "currency": "EUR",
+        "lines": [{"item": "book", "quantity": 2}, {"item": "pen", "quantity": 10}],
+        "note": "leave it with the neighbours",
+        "channel": "web"
+    })
+});
+
+/// An order as a client sends it.
+#[derive(Debug, Serialize)]
+pub(super) struct Order {
+    /// Its natural key, and the key of the intent.
+    pub(super) number: String,
+    pub(super) customer: &'static str,
+    pub(super) amount: i64,
+}
+
+impl Order {
+    pub(super) fn numbered(number: String) -> Self {
+        Self {
+            number,
+            customer: "customer-4711",
+            amount: 4200,
+        }
+    }
+
+    /// With a new number that sorts by time.
+    pub(super) fn new() -> Self {
+        Self::numbered(pgonce::key::fresh())
+    }
+}
+
+/// What the client is answered.
+pub(super) fn answer(id: i64) -> Value {
+    json!({"order": id, "state": "placed"})
+}
+
+/// The wish to place an order; `first` where the caller knows that nobody tried before.
+pub(super) fn intent(order: &Order, first: bool) -> Result<Intent> {
+    let intent = Intent::of(SCOPE, order.number.as_str(), order)?;
+    Ok(if first { intent.known_first() } else { intent })
+}
+
+/// A side that only found old answers would look fast.
+pub(super) fn must_be_new(done: &Done) -> Result<()> {
+    if done.replayed() { Err("a new order was answered by a replay".into()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_message_has_about_200_bytes() {
+        let length = super::MESSAGE.to_string().len();
+        assert!((180..240).contains(&length), "{length}");
+    }
+}

@@ -1,0 +1,188 @@
+//! Every way of placing an order with tokio-postgres.
+
+use deadpool_postgres::{ClientWrapper, Manager, Object, Pool};
+use futures_util::future::{try_join, try_join3};
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::{Ack, Attempt, Claim, Fingerprint, Once};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, NoTls, Row, Statement};
+
+use super::business::{
+    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, RECIPE_FINISH, RECIPE_LOOK, RECIPE_TAKE, SCOPE, TOPIC,
+    answer, intent, must_be_new,
+};
+use super::Result;
+
+/// A pool, and pgonce over it.
+#[derive(Debug, Clone)]
+pub(super) struct Shop {
+    pool: Pool,
+    pub(super) once: Once<TokioPostgres>,
+}
+
+/// The two statements of the effect, prepared.
+struct Effect<'a> {
+    client: &'a ClientWrapper,
+    order: Statement,
+    message: Statement,
+}
+
+impl<'a> Effect<'a> {
+    async fn prepare(client: &'a ClientWrapper) -> std::result::Result<Self, Error> {
+        Ok(Self {
+            client,
+            order: client.prepare_cached(INSERT_ORDER).await?,
+            message: client.prepare_cached(INSERT_MESSAGE).await?,
+        })
+    }
+
+    async fn order(&self, order: &Order) -> std::result::Result<i64, Error> {
+        let values: [&(dyn ToSql + Sync); 3] = [&order.number, &order.customer, &order.amount];
+        self.client.query_one(&self.order, &values).await?.try_get(0)
+    }
+
+    async fn message(&self) -> std::result::Result<(), Error> {
+        self.client.execute(&self.message, &[&TOPIC, &*MESSAGE]).await.map(drop)
+    }
+
+    async fn one_by_one(&self, order: &Order) -> std::result::Result<i64, Error> {
+        let id = self.order(order).await?;
+        self.message().await?;
+        Ok(id)
+    }
+
+    async fn together(&self, order: &Order) -> std::result::Result<i64, Error> {
+        try_join(self.order(order), self.message()).await.map(|(id, ())| id)
+    }
+}
+
+impl Shop {
+    pub(super) fn open(url: &str, connections: usize) -> Result<Self> {
+        let pool = Pool::builder(Manager::new(url.parse()?, NoTls)).max_size(connections).build()?;
+        let once = Once::tokio_postgres(pool.clone());
+        Ok(Self { pool, once })
+    }
+
+    pub(super) async fn connection(&self) -> Result<Object> {
+        Ok(self.pool.get().await?)
+    }
+
+    /// The bare transaction, each statement awaited.
+    pub(super) async fn bare(self) -> Result<()> {
+        let object = self.connection().await?;
+        let effect = Effect::prepare(&object).await?;
+        object.batch_execute("begin").await?;
+        effect.one_by_one(&Order::new()).await?;
+        object.batch_execute("commit").await?;
+        Ok(())
+    }
+
+    /// The bare transaction in as few round trips as it can.
+    pub(super) async fn bare_pipelined(self) -> Result<()> {
+        let object = self.connection().await?;
+        let effect = Effect::prepare(&object).await?;
+        try_join(object.batch_execute("begin"), effect.order(&Order::new())).await?;
+        try_join(effect.message(), object.batch_execute("commit")).await?;
+        Ok(())
+    }
+
+    /// The usual recipe by hand, each statement awaited.
+    pub(super) async fn recipe(self) -> Result<()> {
+        let object = self.connection().await?;
+        let recipe = Recipe::prepare(&object).await?;
+        object.batch_execute("begin").await?;
+        recipe.take().await?;
+        must_be_ours(&recipe.look().await?)?;
+        let id = Effect::prepare(&object).await?.one_by_one(&recipe.order).await?;
+        recipe.finish(id).await?;
+        object.batch_execute("commit").await?;
+        Ok(())
+    }
+
+    /// The usual recipe in as few round trips as it can.
+    pub(super) async fn recipe_pipelined(self) -> Result<()> {
+        let object = self.connection().await?;
+        let recipe = Recipe::prepare(&object).await?;
+        let begun = try_join3(object.batch_execute("begin"), recipe.take(), recipe.look()).await?;
+        must_be_ours(&begun.2)?;
+        let id = Effect::prepare(&object).await?.together(&recipe.order).await?;
+        try_join(recipe.finish(id), object.batch_execute("commit")).await?;
+        Ok(())
+    }
+
+    /// An atomic command of pgonce, each statement awaited.
+    pub(super) async fn atomic(self, order: Order, first: bool) -> Result<()> {
+        let (intent, order) = (intent(&order, first)?, &order);
+        let work = |mut attempt: Attempt<TokioPostgres>| async move {
+            let id = Effect::prepare(attempt.conn()).await?.one_by_one(order).await?;
+            attempt.succeed(Ack::value(&answer(id))?).await
+        };
+        must_be_new(&self.once.run(&intent, work).await?)
+    }
+
+    /// An atomic command of pgonce, its effect in one round trip.
+    pub(super) async fn atomic_pipelined(self, order: Order, first: bool) -> Result<()> {
+        let (intent, order) = (intent(&order, first)?, &order);
+        let work = |mut attempt: Attempt<TokioPostgres>| async move {
+            let id = Effect::prepare(attempt.conn()).await?.together(order).await?;
+            attempt.succeed(Ack::value(&answer(id))?).await
+        };
+        must_be_new(&self.once.run(&intent, work).await?)
+    }
+
+    /// A leased command of pgonce: a committed claim, then the effect under its fence.
+    pub(super) async fn leased(self) -> Result<()> {
+        let order = Order::new();
+        let Claim::Run(lease) = self.once.lease(&intent(&order, false)?, LEASE).await? else {
+            return Err("a fresh lease was not given".into());
+        };
+        let mut attempt = lease.begin().await?;
+        let id = Effect::prepare(attempt.conn()).await?.one_by_one(&order).await?;
+        must_be_new(&attempt.succeed(Ack::value(&answer(id))?).await?)
+    }
+}
+
+/// The usual recipe around an effect.
+struct Recipe<'a> {
+    client: &'a ClientWrapper,
+    order: Order,
+    fingerprint: Fingerprint,
+    take: Statement,
+    look: Statement,
+    finish: Statement,
+}
+
+impl<'a> Recipe<'a> {
+    async fn prepare(client: &'a ClientWrapper) -> Result<Self> {
+        let order = Order::new();
+        Ok(Self {
+            client,
+            fingerprint: Fingerprint::of(&order)?,
+            order,
+            take: client.prepare_cached(RECIPE_TAKE).await?,
+            look: client.prepare_cached(RECIPE_LOOK).await?,
+            finish: client.prepare_cached(RECIPE_FINISH).await?,
+        })
+    }
+
+    async fn take(&self) -> std::result::Result<(), Error> {
+        let values: [&(dyn ToSql + Sync); 3] = [&SCOPE, &self.order.number, &self.fingerprint.as_bytes()];
+        self.client.execute(&self.take, &values).await.map(drop)
+    }
+
+    async fn look(&self) -> std::result::Result<Row, Error> {
+        self.client.query_one(&self.look, &[&SCOPE, &self.order.number]).await
+    }
+
+    async fn finish(&self, id: i64) -> std::result::Result<(), Error> {
+        let values: [&(dyn ToSql + Sync); 3] = [&SCOPE, &self.order.number, &answer(id)];
+        self.client.execute(&self.finish, &values).await.map(drop)
+    }
+}
+
+fn must_be_ours(row: &Row) -> Result<()> {
+    match row.try_get(0)? {
+        "processing" => Ok(()),
+        other => Err(format!("the recipe found its key {other}").into()),
+    }
+}

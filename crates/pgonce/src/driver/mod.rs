@@ -1,0 +1,144 @@
+//! The seam between pgonce and a PostgreSQL driver: a handful of methods, the same names in
+//! every driver. All protocol logic is in SQL functions; a driver only carries calls.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use crate::{Error, Result};
+
+#[cfg(feature = "sqlx")]
+pub mod sqlx;
+#[cfg(feature = "tokio-postgres")]
+pub mod tokio_postgres;
+
+/// A parameter of a call. Everything but bytes travels as text and is cast in the statement, so
+/// that every driver encodes it alike.
+#[derive(Debug, Clone, Copy)]
+pub enum Param<'a> {
+    /// A text, or SQL null.
+    Text(Option<&'a str>),
+    /// Bytes.
+    Bytes(&'a [u8]),
+}
+
+/// A row of a call: every column as text.
+pub type Row = Vec<Option<String>>;
+
+/// A statement of pgonce, in the schema that it is installed in.
+#[derive(Debug, Clone)]
+pub struct Statement {
+    /// The SQL, with `$1`, `$2` …
+    pub sql: Arc<str>,
+    /// Whether it may be prepared by name and kept; not behind a transaction pooler.
+    pub keep: bool,
+}
+
+/// Something that runs statements: a connection of pgonce's own, or the transaction that you
+/// already hold.
+pub trait Connection: Send {
+    /// Runs one statement and gives its rows.
+    fn query(
+        &mut self,
+        statement: &Statement,
+        params: &[Param<'_>],
+    ) -> impl Future<Output = Result<Vec<Row>>> + Send;
+}
+
+/// What came of the last statement of a transaction and its COMMIT.
+#[derive(Debug)]
+pub enum Settled {
+    /// Both were acknowledged.
+    Committed,
+    /// The database said no: nothing is left, and the transaction is over.
+    Refused(Error),
+    /// A reply is missing. It may have been committed.
+    Unknown(String),
+}
+
+/// A pooled connection. Dropped in any state but clean it is closed, never given back: only
+/// [`Session::keep`] returns it to its pool.
+pub trait Session: Connection + Sized + 'static {
+    /// What the user's statements run on.
+    type Raw: ?Sized;
+
+    /// The driver's own connection, inside the open transaction.
+    fn raw(&mut self) -> &mut Self::Raw;
+
+    /// Opens a transaction and claims in it, in as few round trips as the driver can. No row
+    /// means that the claim is fresh. After an error call [`Session::rollback`].
+    fn begin(&mut self, opening: &Opening<'_>) -> impl Future<Output = Result<Option<Row>>> + Send;
+
+    /// Opens a transaction and nothing else.
+    fn open(&mut self, begin: &str) -> impl Future<Output = Result<()>> + Send;
+
+    /// Runs the last statement and COMMIT, in as few round trips as the driver can.
+    ///
+    /// Drivers hide the tag of COMMIT, which says ROLLBACK, without an error, when the transaction
+    /// had already failed. Here the last statement is always one of ours: in a failed transaction
+    /// it fails, and that error is what is reported.
+    fn settle(
+        &mut self,
+        last: &Statement,
+        params: &[Param<'_>],
+    ) -> impl Future<Output = Settled> + Send;
+
+    /// Ends the transaction, if one is open, and undoes it.
+    fn rollback(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Runs statements outside any transaction, in the simple protocol.
+    fn batch(&mut self, sql: &str) -> impl Future<Output = Result<()>> + Send;
+
+    /// Gives the clean connection back to its pool.
+    fn keep(self);
+}
+
+/// How a transaction begins.
+#[derive(Debug)]
+pub struct Opening<'a> {
+    /// `begin`, with the isolation level that was asked for.
+    pub begin: &'a str,
+    /// The claim, for drivers that can send it along with BEGIN and read its row.
+    pub claim: &'a Statement,
+    /// Its parameters.
+    pub params: &'a [Param<'a>],
+    /// The same claim as a text that raises `P4029` unless it is fresh, for drivers that can
+    /// send texts along with BEGIN but read no row there.
+    pub or_raise: &'a str,
+}
+
+/// A pool of connections of one driver.
+pub trait Driver: Clone + Send + Sync + 'static {
+    /// Its connections.
+    type Session: Session;
+
+    /// Takes a connection out of the pool.
+    fn acquire(&self) -> impl Future<Output = Result<Self::Session>> + Send;
+}
+
+/// Quotes a text so that it is one literal whatever `standard_conforming_strings` says.
+pub(crate) fn quote_literal(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 4);
+    quoted.push_str(" E'");
+    for c in text.chars() {
+        match c {
+            '\'' => quoted.push_str("''"),
+            '\\' => quoted.push_str("\\\\"),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('\'');
+    quoted
+}
+
+/// Writes bytes as a bytea literal.
+pub(crate) fn quote_bytes(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let mut quoted = String::with_capacity(bytes.len() * 2 + 20);
+    quoted.push_str(" E'\\\\x");
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(quoted, "{byte:02x}");
+    }
+    quoted.push_str("'::bytea");
+    quoted
+}

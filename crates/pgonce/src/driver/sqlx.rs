@@ -1,0 +1,181 @@
+//! The driver sqlx. It cannot pipeline: the claim travels with BEGIN as a text, which leaves one
+//! round trip more than the bare transaction, for the acknowledgement.
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnection, PgRow, PgTransactionManager};
+use sqlx::{AssertSqlSafe, Executor as _, PgPool, Postgres, Row as _, SqlSafeStr as _};
+use sqlx_core::transaction::TransactionManager as _;
+
+use super::{Connection, Driver, Opening, Param, Row, Session, Settled, Statement};
+use crate::error::Problem;
+use crate::{Error, Result};
+
+/// A `sqlx::PgPool` as pgonce's driver.
+#[derive(Clone, Debug)]
+pub struct Sqlx {
+    pool: PgPool,
+}
+
+impl Sqlx {
+    /// Uses this pool.
+    pub fn new(pool: PgPool) -> Self {
+        Self { pool }
+    }
+
+    /// The pool itself.
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+}
+
+impl Driver for Sqlx {
+    type Session = SqlxSession;
+
+    async fn acquire(&self) -> Result<SqlxSession> {
+        Ok(SqlxSession {
+            conn: Some(self.pool.acquire().await?),
+        })
+    }
+}
+
+/// A connection out of a sqlx pool.
+#[derive(Debug)]
+pub struct SqlxSession {
+    conn: Option<PoolConnection<Postgres>>,
+}
+
+impl SqlxSession {
+    fn conn(&mut self) -> &mut PgConnection {
+        self.conn.as_mut().expect("only keep and drop take it")
+    }
+}
+
+impl Drop for SqlxSession {
+    fn drop(&mut self) {
+        // Not kept, so not known to be clean: closed instead of given back.
+        if let Some(mut conn) = self.conn.take() {
+            conn.close_on_drop();
+        }
+    }
+}
+
+impl Connection for SqlxSession {
+    async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        Connection::query(self.conn(), statement, params).await
+    }
+}
+
+impl Connection for PgConnection {
+    async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let mut query =
+            sqlx::query(AssertSqlSafe(statement.sql.clone())).persistent(statement.keep);
+        for param in params {
+            query = match param {
+                Param::Text(text) => query.bind(*text),
+                Param::Bytes(bytes) => query.bind(*bytes),
+            };
+        }
+        let rows: Vec<PgRow> = query.fetch_all(&mut *self).await?;
+        rows.iter()
+            .map(|row| (0..row.len()).map(|i| Ok(row.try_get(i)?)).collect())
+            .collect()
+    }
+}
+
+impl Session for SqlxSession {
+    type Raw = PgConnection;
+
+    fn raw(&mut self) -> &mut PgConnection {
+        self.conn()
+    }
+
+    async fn begin(&mut self, opening: &Opening<'_>) -> Result<Option<Row>> {
+        // Through sqlx's own manager, so that a nested begin of the user's becomes a savepoint.
+        let text = format!("{};{}", opening.begin, opening.or_raise);
+        let begun =
+            PgTransactionManager::begin(self.conn(), Some(AssertSqlSafe(text).into_sql_str()));
+        match begun.await.map_err(Error::from) {
+            Ok(()) => Ok(None),
+            Err(error @ Error::Disconnected(_)) => Err(error),
+            Err(error) => {
+                // sqlx does not count a transaction that failed to begin: end it by hand.
+                self.batch("rollback").await?;
+                if error.code() != "P4029" {
+                    return Err(error);
+                }
+                // Not fresh: begin anew and ask what it is.
+                self.open(opening.begin).await?;
+                let rows = self.query(opening.claim, opening.params).await?;
+                Ok(rows.into_iter().next())
+            }
+        }
+    }
+
+    async fn open(&mut self, begin: &str) -> Result<()> {
+        let begin = AssertSqlSafe(begin.to_owned()).into_sql_str();
+        Ok(PgTransactionManager::begin(self.conn(), Some(begin)).await?)
+    }
+
+    async fn settle(&mut self, last: &Statement, params: &[Param<'_>]) -> Settled {
+        match self.query(last, params).await {
+            Ok(_) => {}
+            // Nothing asked for a commit yet: whatever went wrong, nothing is left.
+            Err(error) => {
+                let _ = self.rollback().await;
+                return Settled::Refused(error);
+            }
+        }
+        match PgTransactionManager::commit(self.conn())
+            .await
+            .map_err(Error::from)
+        {
+            Ok(()) => Settled::Committed,
+            Err(Error::Disconnected(why)) => Settled::Unknown(why),
+            Err(error) => Settled::Refused(error),
+        }
+    }
+
+    async fn rollback(&mut self) -> Result<()> {
+        let conn = self.conn();
+        while PgTransactionManager::get_transaction_depth(conn) > 0 {
+            PgTransactionManager::rollback(conn).await?;
+        }
+        Ok(())
+    }
+
+    async fn batch(&mut self, sql: &str) -> Result<()> {
+        self.conn()
+            .execute(AssertSqlSafe(sql.to_owned()))
+            .await
+            .map(drop)
+            .map_err(Error::from)
+    }
+
+    fn keep(mut self) {
+        drop(self.conn.take());
+    }
+}
+
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Database(db) => {
+                let postgres = db.try_downcast_ref::<sqlx::postgres::PgDatabaseError>();
+                Error::from_problem(Problem {
+                    code: db.code().unwrap_or_default().into_owned(),
+                    message: db.message().to_owned(),
+                    detail: postgres.and_then(|p| p.detail()).map(str::to_owned),
+                    hint: postgres.and_then(|p| p.hint()).map(str::to_owned),
+                    constraint: db.constraint().map(str::to_owned),
+                })
+            }
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::Protocol(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed => Error::Disconnected(error.to_string()),
+            other => Error::Work(Box::new(other)),
+        }
+    }
+}

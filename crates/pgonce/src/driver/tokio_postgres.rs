@@ -1,0 +1,244 @@
+//! The driver tokio-postgres, pooled by deadpool. It pipelines: BEGIN travels with the claim and
+//! COMMIT with the acknowledgement, so a command needs no more round trips than the bare
+//! transaction.
+
+use std::sync::Arc;
+
+use deadpool_postgres::{ClientWrapper, Object, Pool};
+use futures_util::future::join;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, GenericClient, Transaction};
+
+use super::{Connection, Driver, Opening, Param, Row, Session, Settled, Statement};
+use crate::error::Problem;
+use crate::{Error, Result};
+
+/// A deadpool pool as pgonce's driver.
+#[derive(Clone, Debug)]
+pub struct TokioPostgres {
+    pool: Pool,
+}
+
+impl TokioPostgres {
+    /// Uses this pool.
+    pub fn new(pool: Pool) -> Self {
+        Self { pool }
+    }
+
+    /// The pool itself.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+}
+
+impl Driver for TokioPostgres {
+    type Session = TokioSession;
+
+    async fn acquire(&self) -> Result<TokioSession> {
+        let object = self.pool.get().await.map_err(|error| match error {
+            deadpool_postgres::PoolError::Backend(error) => Error::from(error),
+            other => Error::Disconnected(format!("the pool gave no connection: {other}")),
+        })?;
+        Ok(TokioSession {
+            object: Some(object),
+        })
+    }
+}
+
+/// A connection out of a deadpool pool.
+#[derive(Debug)]
+pub struct TokioSession {
+    object: Option<Object>,
+}
+
+impl TokioSession {
+    fn object(&self) -> &Object {
+        self.object.as_ref().expect("only keep and drop take it")
+    }
+}
+
+impl Drop for TokioSession {
+    fn drop(&mut self) {
+        // Not kept, so not known to be clean: out of the pool and closed.
+        if let Some(object) = self.object.take() {
+            drop(Object::take(object));
+        }
+    }
+}
+
+impl Connection for TokioSession {
+    async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        run(self.object(), statement, params).await
+    }
+}
+
+impl Connection for Client {
+    async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        run_unnamed(self, &statement.sql, params).await
+    }
+}
+
+impl Connection for Transaction<'_> {
+    async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        run_unnamed(self, &statement.sql, params).await
+    }
+}
+
+impl Connection for deadpool_postgres::Transaction<'_> {
+    async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let inner: &Transaction<'_> = self;
+        run_unnamed(inner, &statement.sql, params).await
+    }
+}
+
+impl Session for TokioSession {
+    type Raw = ClientWrapper;
+
+    fn raw(&mut self) -> &mut ClientWrapper {
+        self.object.as_mut().expect("only keep and drop take it")
+    }
+
+    async fn begin(&mut self, opening: &Opening<'_>) -> Result<Option<Row>> {
+        let object = self.object();
+        let prepared = prepare(object, opening.claim).await?;
+        // Polled in this order, so sent in this order, without waiting in between.
+        let (begun, rows) = join(
+            object.batch_execute(opening.begin),
+            run_prepared(object, &prepared, opening.params),
+        )
+        .await;
+        begun?;
+        Ok(rows?.into_iter().next())
+    }
+
+    async fn open(&mut self, begin: &str) -> Result<()> {
+        Ok(self.object().batch_execute(begin).await?)
+    }
+
+    async fn settle(&mut self, last: &Statement, params: &[Param<'_>]) -> Settled {
+        let object = self.object();
+        let prepared = match prepare(object, last).await {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                let _ = self.rollback().await;
+                return Settled::Refused(error);
+            }
+        };
+        let (done, committed) = join(
+            run_prepared(object, &prepared, params),
+            object.batch_execute("commit"),
+        )
+        .await;
+        match (done, committed.map_err(Error::from)) {
+            (Ok(_), Ok(())) => Settled::Committed,
+            (Err(Error::Disconnected(why)), _) | (_, Err(Error::Disconnected(why))) => {
+                Settled::Unknown(why)
+            }
+            (Err(error), _) | (_, Err(error)) => Settled::Refused(error),
+        }
+    }
+
+    async fn rollback(&mut self) -> Result<()> {
+        Ok(self.object().batch_execute("rollback").await?)
+    }
+
+    async fn batch(&mut self, sql: &str) -> Result<()> {
+        Ok(self.object().batch_execute(sql).await?)
+    }
+
+    fn keep(mut self) {
+        drop(self.object.take());
+    }
+}
+
+/// A statement as the connection knows it.
+enum Prepared {
+    Named(tokio_postgres::Statement),
+    Unnamed(Arc<str>),
+}
+
+async fn prepare(object: &Object, statement: &Statement) -> Result<Prepared> {
+    Ok(if statement.keep {
+        Prepared::Named(object.prepare_cached(&statement.sql).await?)
+    } else {
+        Prepared::Unnamed(statement.sql.clone())
+    })
+}
+
+async fn run(object: &Object, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
+    let prepared = prepare(object, statement).await?;
+    run_prepared(object, &prepared, params).await
+}
+
+async fn run_prepared(
+    object: &Object,
+    prepared: &Prepared,
+    params: &[Param<'_>],
+) -> Result<Vec<Row>> {
+    let client: &Client = object;
+    match prepared {
+        Prepared::Named(statement) => {
+            let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(to_sql).collect();
+            rows(client.query(statement, &values).await?)
+        }
+        Prepared::Unnamed(sql) => run_unnamed(client, sql, params).await,
+    }
+}
+
+async fn run_unnamed<C: GenericClient>(
+    client: &C,
+    sql: &str,
+    params: &[Param<'_>],
+) -> Result<Vec<Row>> {
+    let values: Vec<(&(dyn ToSql + Sync), Type)> = params
+        .iter()
+        .map(|param| {
+            let kind = match param {
+                Param::Text(_) => Type::TEXT,
+                Param::Bytes(_) => Type::BYTEA,
+            };
+            (to_sql(param), kind)
+        })
+        .collect();
+    rows(client.query_typed(sql, &values).await?)
+}
+
+fn to_sql<'a>(param: &'a Param<'a>) -> &'a (dyn ToSql + Sync) {
+    match param {
+        Param::Text(text) => text,
+        Param::Bytes(bytes) => bytes,
+    }
+}
+
+fn rows(rows: Vec<tokio_postgres::Row>) -> Result<Vec<Row>> {
+    rows.iter()
+        .map(|row| (0..row.len()).map(|i| Ok(row.try_get(i)?)).collect())
+        .collect()
+}
+
+impl From<tokio_postgres::Error> for Error {
+    fn from(error: tokio_postgres::Error) -> Self {
+        if let Some(db) = error.as_db_error() {
+            return Error::from_problem(Problem {
+                code: db.code().code().to_owned(),
+                message: db.message().to_owned(),
+                detail: db.detail().map(str::to_owned),
+                hint: db.hint().map(str::to_owned),
+                constraint: db.constraint().map(str::to_owned),
+            });
+        }
+        let mut text = error.to_string();
+        let mut cause = std::error::Error::source(&error);
+        let mut io = error.is_closed();
+        while let Some(inner) = cause {
+            io |= inner.is::<std::io::Error>();
+            text = format!("{text}: {inner}");
+            cause = inner.source();
+        }
+        if io || text.starts_with("error connecting") || text.starts_with("error communicating") {
+            Error::Disconnected(text)
+        } else {
+            Error::Work(Box::new(error))
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What can go wrong, each with a stable code to branch on.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::ack::Failure;
+use crate::retry::Class;
+
+/// Result of this crate's calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What PostgreSQL, or our own check before it, said was wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The SQLSTATE, such as `P4002`.
+    pub code: String,
+    /// What was wrong.
+    pub message: String,
+    /// The particulars, where there are any.
+    pub detail: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
+    /// The constraint that was violated, where one was.
+    pub constraint: Option<String>,
+}
+
+impl Problem {
+    pub(crate) fn new(code: &str, message: impl Into<String>, hint: &str) -> Self {
+        Self {
+            code: code.to_owned(),
+            message: message.into(),
+            detail: None,
+            hint: Some(hint.to_owned()),
+            constraint: None,
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} [{}]", self.message, self.code)?;
+        if let Some(detail) = &self.detail {
+            write!(f, ". {detail}")?;
+        }
+        if let Some(hint) = &self.hint {
+            write!(f, " Hint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a call did not do what was asked.
+///
+/// Branch on the variant or on [`Error::code`], never on the text.
+///
+/// ```
+/// use pgonce::{Error, Intent};
+///
+/// let error = Intent::of("orders.create", "", &"a book").unwrap_err();
+/// assert!(matches!(error, Error::Invalid(_)));
+/// assert_eq!(error.code(), "P4001");
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The input cannot name an intent, or breaks a rule (`P4000`, `P4001`, `P4003`, `22023`).
+    #[error("{0}")]
+    Invalid(Problem),
+    /// The key was used before with another request (`P4002`).
+    #[error("{0}")]
+    Conflict(Problem),
+    /// Somebody else holds the intent (`P4029`).
+    #[error("somebody else holds the intent, try again in {retry_after:?} [P4029]")]
+    Busy {
+        /// When it is worth asking again.
+        retry_after: Duration,
+        /// The scope's contract says: tell the caller that it is accepted, and where to poll.
+        accepted: bool,
+    },
+    /// It failed for good; every attempt is told the same (`P4030`).
+    #[error("refused for good: {0} [P4030]")]
+    Refused(Failure),
+    /// It failed for now and may be tried again.
+    #[error("failed for now: {0}")]
+    Failed(Failure),
+    /// The answer's retention is over and the contract keeps a tombstone (`P4031`).
+    #[error("{0}")]
+    Gone(Problem),
+    /// A newer attempt holds the intent (`P4012`).
+    #[error("{0}")]
+    Fenced(Problem),
+    /// Another attempt settled the intent first: claim again to get its answer (`P4010`, `P4011`).
+    #[error("{0}")]
+    LostRace(Problem),
+    /// The reply to a commit was lost. It may have happened: claim again, never guess.
+    #[error("the reply to the commit was lost, whether it happened is not known yet: {0} [08007]")]
+    Uncertain(String),
+    /// No connection, or it broke before anything could have been committed.
+    #[error("no connection to the database: {0} [08006]")]
+    Disconnected(String),
+    /// Any other error of the database.
+    #[error("{0}")]
+    Database(Problem),
+    /// An answer could not be turned into JSON, or back into the type that was asked for.
+    #[error("the answer does not fit: {0} [22030]")]
+    Answer(#[from] serde_json::Error),
+    /// The schema in the database does not fit this build of pgonce.
+    #[error("{0}")]
+    Schema(Problem),
+    /// The work was told to stop.
+    #[error("cancelled before it was done [57014]")]
+    Cancelled,
+    /// The user's own error from inside the work; nothing was recorded.
+    #[error(transparent)]
+    Work(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    /// Wraps an error of your own, to leave the work with. The transaction is rolled back,
+    /// nothing is recorded, and the key is not burnt.
+    pub fn work(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Work(error.into())
+    }
+
+    /// The stable code: the SQLSTATE, ours or PostgreSQL's. Empty for [`Error::Work`].
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Invalid(p)
+            | Self::Conflict(p)
+            | Self::Gone(p)
+            | Self::Fenced(p)
+            | Self::LostRace(p)
+            | Self::Database(p)
+            | Self::Schema(p) => &p.code,
+            Self::Busy { .. } => "P4029",
+            Self::Refused(_) => "P4030",
+            Self::Failed(failure) => failure.code(),
+            Self::Uncertain(_) => "08007",
+            Self::Disconnected(_) => "08006",
+            Self::Answer(_) => "22030",
+            Self::Cancelled => "57014",
+            Self::Work(_) => "",
+        }
+    }
+
+    /// What to do about it, from the one table in [`crate::retry`].
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Failed(_) => Class::Retry,
+            Self::Work(_) => Class::Final,
+            _ => crate::retry::classify(self.code()),
+        }
+    }
+
+    /// Sorts a database error into the variant that its code stands for.
+    pub(crate) fn from_problem(problem: Problem) -> Self {
+        match problem.code.as_str() {
+            "P4000" | "P4001" | "P4003" | "22023" => Self::Invalid(problem),
+            "P4002" | "P4050" => Self::Conflict(problem),
+            "P4012" => Self::Fenced(problem),
+            "P4010" | "P4011" => Self::LostRace(problem),
+            "P4031" => Self::Gone(problem),
+            // The insert of the finished row met another attempt's: the race is lost.
+            "23505" if problem.constraint.as_deref() == Some("one_row_per_intent") => {
+                Self::LostRace(Problem {
+                    code: "P4010".to_owned(),
+                    message: "the success was not recorded: another attempt finished first"
+                        .to_owned(),
+                    detail: problem.detail,
+                    hint: Some("Claim again: it answers what the other attempt did.".to_owned()),
+                    constraint: problem.constraint,
+                })
+            }
+            code if code.starts_with("08") => Self::Disconnected(problem.to_string()),
+            "57P01" | "57P02" | "57P03" | "57P05" => Self::Disconnected(problem.to_string()),
+            _ => Self::Database(problem),
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        if failure.is_retryable() {
+            Self::Failed(failure)
+        } else {
+            Self::Refused(failure)
+        }
+    }
+}

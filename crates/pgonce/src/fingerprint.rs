@@ -1,0 +1,222 @@
+//! The digest of the canonical request: guards a key against a second meaning.
+
+use std::fmt;
+
+use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::Result;
+
+/// SHA-256 over the canonical JSON (RFC 8785) of a request, with the operation and API version.
+///
+/// Two spellings of one request give one fingerprint:
+///
+/// ```
+/// use pgonce::Fingerprint;
+/// use serde_json::json;
+///
+/// let one = Fingerprint::of(&json!({"item": "book", "price": 12.50}))?;
+/// let two = Fingerprint::of(&json!({"price": 12.5, "item": "book"}))?;
+/// assert_eq!(one, two);
+/// # Ok::<(), pgonce::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Fingerprint(Vec<u8>);
+
+impl Fingerprint {
+    /// The fingerprint of a whole request.
+    pub fn of<T: Serialize + ?Sized>(request: &T) -> Result<Self> {
+        Canon::new().of(request)
+    }
+
+    /// Chooses the operation, the API version and the fields that count.
+    pub fn canon() -> Canon {
+        Canon::new()
+    }
+
+    /// The fingerprint of raw bytes, for requests that are not JSON.
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).to_vec())
+    }
+
+    /// A digest that you made yourself, of 1 to 64 bytes; checked when the intent is made.
+    pub fn custom(digest: impl Into<Vec<u8>>) -> Self {
+        Self(digest.into())
+    }
+
+    /// The digest.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Fingerprint(")?;
+        for byte in self.0.iter().take(6) {
+            write!(f, "{byte:02x}")?;
+        }
+        f.write_str("…)")
+    }
+}
+
+/// How a request becomes a fingerprint. Made by [`Fingerprint::canon`].
+///
+/// ```
+/// use pgonce::Fingerprint;
+/// use serde_json::json;
+///
+/// let canon = Fingerprint::canon().operation("POST /orders").version("2026-01").exclude(["/sent_at"]);
+/// let first = canon.of(&json!({"item": "book", "sent_at": "10:00"}))?;
+/// let retry = canon.of(&json!({"item": "book", "sent_at": "10:01"}))?;
+/// assert_eq!(first, retry);
+/// # Ok::<(), pgonce::Error>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Canon {
+    operation: String,
+    version: String,
+    include: Option<Vec<String>>,
+    exclude: Vec<String>,
+}
+
+impl Canon {
+    fn new() -> Self {
+        Self::default()
+    }
+
+    /// The operation, such as `POST /orders`.
+    #[must_use]
+    pub fn operation(mut self, operation: impl Into<String>) -> Self {
+        self.operation = operation.into();
+        self
+    }
+
+    /// The version of the API that gives the request its meaning.
+    #[must_use]
+    pub fn version(mut self, version: impl Into<String>) -> Self {
+        self.version = version.into();
+        self
+    }
+
+    /// Only these fields count, as JSON pointers (`/customer/id`). A field that is absent counts
+    /// as absent, not as null.
+    #[must_use]
+    pub fn include<S: Into<String>>(mut self, pointers: impl IntoIterator<Item = S>) -> Self {
+        self.include = Some(pointers.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// These fields do not count, as JSON pointers.
+    #[must_use]
+    pub fn exclude<S: Into<String>>(mut self, pointers: impl IntoIterator<Item = S>) -> Self {
+        self.exclude = pointers.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// The fingerprint of `request`.
+    pub fn of<T: Serialize + ?Sized>(&self, request: &T) -> Result<Fingerprint> {
+        let mut value = serde_json::to_value(request)?;
+        for pointer in &self.exclude {
+            remove(&mut value, pointer);
+        }
+        if let Some(include) = &self.include {
+            // Pairs, not an object of picked values: no field can pose as another.
+            value = include
+                .iter()
+                .filter_map(|pointer| {
+                    value
+                        .pointer(pointer)
+                        .map(|v| serde_json::json!([pointer, v]))
+                })
+                .collect();
+        }
+        let canonical = serde_json_canonicalizer::to_vec(&value)?;
+        let mut digest = Sha256::new();
+        for part in [self.operation.as_bytes(), self.version.as_bytes()] {
+            // The length first: ("ab", "c") and ("a", "bc") must not meet.
+            digest.update((part.len() as u64).to_be_bytes());
+            digest.update(part);
+        }
+        digest.update(&canonical);
+        Ok(Fingerprint(digest.finalize().to_vec()))
+    }
+}
+
+/// Removes what a JSON pointer names, if it is there.
+fn remove(value: &mut Value, pointer: &str) {
+    let Some((parent, last)) = pointer.rsplit_once('/') else {
+        return;
+    };
+    let name = last.replace("~1", "/").replace("~0", "~");
+    match value.pointer_mut(parent) {
+        Some(Value::Object(map)) => {
+            map.remove(&name);
+        }
+        Some(Value::Array(items)) => {
+            if let Some(index) = name.parse::<usize>().ok().filter(|i| *i < items.len()) {
+                items.remove(index);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn another_operation_or_version_is_another_fingerprint() {
+        let body = json!({"a": 1});
+        let plain = Fingerprint::of(&body).unwrap();
+        let op = Fingerprint::canon().operation("x").of(&body).unwrap();
+        let version = Fingerprint::canon().version("x").of(&body).unwrap();
+        assert_ne!(plain, op);
+        assert_ne!(op, version);
+    }
+
+    #[test]
+    fn the_digest_of_a_known_request_never_changes() {
+        // Stored fingerprints outlive releases: a change here breaks every retry in flight.
+        let print = Fingerprint::canon()
+            .operation("orders.create")
+            .version("1")
+            .of(&json!({"item": "book", "n": 2}))
+            .unwrap();
+        let hex: String = print
+            .as_bytes()
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let mut by_hand = Sha256::new();
+        by_hand.update(13_u64.to_be_bytes());
+        by_hand.update(b"orders.create");
+        by_hand.update(1_u64.to_be_bytes());
+        by_hand.update(b"1");
+        by_hand.update(br#"{"item":"book","n":2}"#);
+        let expected: String = by_hand
+            .finalize()
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        assert_eq!(hex, expected);
+    }
+
+    #[test]
+    fn only_included_fields_count_and_absent_is_not_null() {
+        let canon = Fingerprint::canon().include(["/id", "/note"]);
+        let one = canon.of(&json!({"id": 1, "x": 1})).unwrap();
+        assert_eq!(one, canon.of(&json!({"id": 1, "x": 2})).unwrap());
+        assert_ne!(one, canon.of(&json!({"id": 1, "note": null})).unwrap());
+    }
+
+    #[test]
+    fn an_excluded_field_may_be_deep_or_missing() {
+        let canon = Fingerprint::canon().exclude(["/meta/at", "/none/there", "bad"]);
+        let one = canon.of(&json!({"meta": {"at": 1, "b": 2}})).unwrap();
+        assert_eq!(one, canon.of(&json!({"meta": {"at": 9, "b": 2}})).unwrap());
+    }
+}

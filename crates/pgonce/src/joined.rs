@@ -1,0 +1,152 @@
+//! A claim inside a transaction that you already hold.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::ack::{Ack, Done};
+use crate::claim::{Claim, Kind, Outcome};
+use crate::driver::{Connection, Driver, Param};
+use crate::once::Once;
+use crate::statements::Statements;
+use crate::{Intent, Result};
+
+/// The right to do the work, in your own transaction.
+///
+/// [`Joined::succeed`] records the acknowledgement; it becomes true when you commit. Commit right
+/// after it, and check your driver's error: if the reply is lost, claim again.
+#[must_use = "nothing is recorded until succeed is called and the transaction committed"]
+pub struct Joined<'c, C: Connection> {
+    conn: &'c mut C,
+    statements: Arc<Statements>,
+    intent: Intent,
+    kind: Kind,
+    fence: i64,
+    attempts: u32,
+}
+
+impl<D: Driver> Once<D> {
+    /// Claims inside a transaction that you opened, on sqlx's `PgConnection` (`&mut *tx`) or
+    /// tokio-postgres' `Transaction`.
+    ///
+    /// As with every error in a transaction, after an `Err` yours must be rolled back.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlx")]
+    /// # async fn example(pool: sqlx::PgPool, once: pgonce::Once<pgonce::driver::sqlx::Sqlx>, intent: pgonce::Intent)
+    /// # -> Result<(), pgonce::Error> {
+    /// use pgonce::{Ack, Claim};
+    ///
+    /// let mut tx = pool.begin().await?;
+    /// if let Claim::Run(mut joined) = once.join(&mut *tx, &intent).await? {
+    ///     sqlx::query("insert into orders (item) values ('book')").execute(joined.conn()).await?;
+    ///     let _done = joined.succeed(&Ack::status()).await?;
+    /// }
+    /// tx.commit().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn join<'c, C: Connection>(
+        &self,
+        conn: &'c mut C,
+        intent: &Intent,
+    ) -> Result<Claim<Joined<'c, C>>> {
+        let names = [
+            Param::Text(Some(intent.scope())),
+            Param::Text(Some(intent.key())),
+            Param::Bytes(intent.fingerprint().as_bytes()),
+        ];
+        let tenant = Param::Text(Some(intent.tenant_name()));
+        let glance = [&names[..], &[tenant]].concat();
+        let rows = conn.query(&self.statements().glance, &glance).await?;
+        let mut outcome = rows
+            .into_iter()
+            .next()
+            .map_or(Ok(Outcome::Ask), Outcome::read)?;
+        if matches!(outcome, Outcome::Ask) {
+            let rest = [
+                Param::Text(None),
+                Param::Text(self.owner()),
+                tenant,
+                Param::Text(intent.correlation_id()),
+            ];
+            let rows = conn
+                .query(&self.statements().claim, &[&names[..], &rest[..]].concat())
+                .await?;
+            outcome = rows
+                .into_iter()
+                .next()
+                .map_or(Ok(Outcome::Ask), Outcome::read)?;
+        }
+        Ok(match outcome {
+            Outcome::Run {
+                kind,
+                fence,
+                attempts,
+            } => Claim::Run(Joined {
+                conn,
+                statements: self.shared_statements(),
+                intent: intent.clone(),
+                kind,
+                fence,
+                attempts,
+            }),
+            other => self.finished(intent, other),
+        })
+    }
+}
+
+impl<C: Connection> Joined<'_, C> {
+    /// Your connection, for the writes of the work.
+    pub fn conn(&mut self) -> &mut C {
+        self.conn
+    }
+
+    /// Records the acknowledgement in your transaction. Nothing is true before you commit.
+    pub async fn succeed(self, ack: &Ack) -> Result<Done> {
+        let value = ack.json().map(ToString::to_string);
+        let (ref_type, ref_id) = ack.reference().unzip();
+        let fence = self.fence.to_string();
+        self.conn
+            .query(
+                &self.statements.succeed,
+                &[
+                    Param::Text(Some(self.intent.scope())),
+                    Param::Text(Some(self.intent.key())),
+                    Param::Bytes(self.intent.fingerprint().as_bytes()),
+                    Param::Text(Some(&fence)),
+                    Param::Text(value.as_deref()),
+                    Param::Text(ref_type),
+                    Param::Text(ref_id),
+                    Param::Text(Some(self.intent.tenant_name())),
+                    Param::Text(self.intent.correlation_id()),
+                    Param::Text(None),
+                ],
+            )
+            .await?;
+        Ok(Done {
+            ack: ack.clone(),
+            replayed: false,
+            attempts: self.attempts,
+        })
+    }
+
+    /// How the claim came to be yours.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The fence of the attempt.
+    pub fn fence(&self) -> i64 {
+        self.fence
+    }
+}
+
+impl<C: Connection> fmt::Debug for Joined<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Joined")
+            .field("scope", &self.intent.scope())
+            .field("kind", &self.kind)
+            .field("fence", &self.fence)
+            .finish_non_exhaustive()
+    }
+}

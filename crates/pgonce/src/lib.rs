@@ -1,0 +1,36 @@
+#![doc = include_str!("../README.md")]
+
+pub mod driver;
+pub mod key;
+// pub mod migrate;
+pub mod retry;
+pub mod scope;
+pub mod unique;
+
+mod ack;
+mod attempt;
+mod claim;
+mod error;
+mod fingerprint;
+mod intent;
+mod joined;
+mod lease;
+mod lock;
+mod once;
+mod recovery;
+mod retention;
+mod run;
+mod statements;
+mod suppressed;
+
+pub use ack::{Ack, Done, Failure};
+pub use attempt::Attempt;
+pub use claim::{Claim, Kind};
+pub use error::{Error, Problem, Result};
+pub use fingerprint::{Canon, Fingerprint};
+pub use intent::{Intent, MAX_NAME_BYTES};
+pub use joined::Joined;
+pub use lease::Lease;
+pub use once::{Builder, Isolation, Once};
+pub use recovery::{Classification, Stuck};
+pub use statements::DEFAULT_SCHEMA;

@@ -1,0 +1,288 @@
+//! The loop around a claim that makes retries boring.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::ack::Done;
+use crate::attempt::{Attempt, Home, record_failure};
+use crate::claim::Claim;
+use crate::driver::{Connection as _, Driver, Param, Session as _};
+use crate::lease::{Lease, interval, keep_unless_lost};
+use crate::once::Once;
+use crate::retry::{Class, at_least};
+use crate::scope::Busy;
+use crate::{Error, Intent, Result};
+
+impl<D: Driver> Once<D> {
+    /// Makes `work` happen once and answers what came of it, now or before.
+    ///
+    /// `work` gets an [`Attempt`] and ends it with [`Attempt::succeed`]. It may be called several
+    /// times, each time in a transaction of its own of which at most one commits: a deadlock, a
+    /// serialization failure, a lost connection, a lost race or a lost commit reply is retried
+    /// by the policy. Leave it with a [`crate::Failure`] to have that remembered, or with any
+    /// other error to have nothing remembered.
+    pub async fn run<F, W>(&self, intent: &Intent, mut work: F) -> Result<Done>
+    where
+        F: FnMut(Attempt<D>) -> W,
+        W: Future<Output = Result<Done>>,
+    {
+        let mut schedule = self.shared.policy.schedule();
+        let mut waiting = Waiting::default();
+        let mut retrying = false;
+        loop {
+            let tried = if retrying && let Some(done) = self.answer(intent).await.ok().flatten() {
+                return Ok(done);
+            } else {
+                self.claim(intent).await
+            };
+            let error = match tried {
+                Ok(Claim::Replay(done)) => return Ok(done),
+                Ok(Claim::Refused(failure)) => return Err(Error::Refused(failure)),
+                Ok(Claim::Busy { retry_after }) => {
+                    self.wait(intent, retry_after, &mut waiting).await?;
+                    retrying = true;
+                    continue;
+                }
+                Ok(Claim::Run(attempt)) => match self.try_once(attempt, &mut work).await {
+                    Ok(done) => return Ok(done),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            if !is_worth_another_try(&error) || !schedule.pause(at_least(&error), &error).await? {
+                return Err(error);
+            }
+            retrying = true;
+        }
+    }
+
+    /// Makes work that calls the outside world happen once: a committed claim, renewed while
+    /// `work` runs, fenced against whoever takes over.
+    ///
+    /// `work` gets a [`Lease`], calls out under [`Lease::hold`], and ends it with
+    /// [`Lease::succeed`]. Leave it with a [`crate::Failure`] to have that recorded. With any
+    /// other error the outside effect may have happened: the claim stays until its lease runs
+    /// out, and then the scope's contract decides (see [`crate::scope::Stale`]).
+    ///
+    /// ```no_run
+    /// # async fn charge(key: &str) -> Result<String, pgonce::Failure> { Ok(key.to_owned()) }
+    /// # async fn example<D: pgonce::driver::Driver>(once: pgonce::Once<D>, intent: pgonce::Intent)
+    /// # -> Result<(), pgonce::Error> {
+    /// use pgonce::Ack;
+    ///
+    /// let done = once
+    ///     .run_leased(&intent, |mut lease| async move {
+    ///         let key = lease.intent().key().to_owned();
+    ///         let receipt = lease.hold(charge(&key)).await??;
+    ///         lease.succeed(Ack::value(&receipt)?).await
+    ///     })
+    ///     .await?;
+    /// # let _ = done;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run_leased<F, W>(&self, intent: &Intent, mut work: F) -> Result<Done>
+    where
+        F: FnMut(Lease<D>) -> W,
+        W: Future<Output = Result<Done>>,
+    {
+        let length = self
+            .contract(intent.scope(), intent.tenant_name())
+            .await?
+            .lease;
+        let mut schedule = self.shared.policy.schedule();
+        let mut waiting = Waiting::default();
+        loop {
+            let error = match self.lease(intent, length).await {
+                Ok(Claim::Replay(done)) => return Ok(done),
+                Ok(Claim::Refused(failure)) => return Err(Error::Refused(failure)),
+                Ok(Claim::Busy { retry_after }) => {
+                    self.wait(intent, retry_after, &mut waiting).await?;
+                    continue;
+                }
+                Ok(Claim::Run(lease)) => {
+                    let fence = lease.fence;
+                    match work(lease).await {
+                        Ok(done) => return Ok(done),
+                        Err(Error::Refused(failure) | Error::Failed(failure)) => {
+                            let mut session = self.driver().acquire().await?;
+                            let recorded = record_failure(
+                                &mut session,
+                                self.statements(),
+                                intent,
+                                fence,
+                                self.owner(),
+                                &failure,
+                            )
+                            .await;
+                            keep_unless_lost(session, &recorded);
+                            return Err(recorded.err().unwrap_or_else(|| failure.into()));
+                        }
+                        // Fenced, or the reply to the last commit was lost: the claim tells.
+                        Err(
+                            error @ (Error::Fenced(_) | Error::LostRace(_) | Error::Uncertain(_)),
+                        ) => error,
+                        Err(error) => return Err(error),
+                    }
+                }
+                Err(error) => error,
+            };
+            if !is_worth_another_try(&error) || !schedule.pause(at_least(&error), &error).await? {
+                return Err(error);
+            }
+        }
+    }
+
+    /// One call of the user's work, and what its failure leaves to do.
+    async fn try_once<F, W>(&self, mut attempt: Attempt<D>, work: &mut F) -> Result<Done>
+    where
+        F: FnMut(Attempt<D>) -> W,
+        W: Future<Output = Result<Done>>,
+    {
+        let home: Home<D::Session> = Arc::new(Mutex::new(None));
+        attempt.home = Some(home.clone());
+        let (intent, fence) = (attempt.intent.clone(), attempt.fence);
+        let error = match work(attempt).await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let left = home.lock().ok().and_then(|mut slot| slot.take());
+        let Some(mut session) = left else {
+            // succeed or fail has taken the session and dealt with it.
+            return Err(error);
+        };
+        if matches!(error, Error::Disconnected(_)) || session.rollback().await.is_err() {
+            return Err(error);
+        }
+        if let Error::Refused(failure) | Error::Failed(failure) = &error {
+            let recorded = record_failure(
+                &mut session,
+                self.statements(),
+                &intent,
+                fence,
+                self.owner(),
+                failure,
+            )
+            .await;
+            keep_unless_lost(session, &recorded);
+            // Not recorded: another attempt has settled it, and its answer is the one that counts.
+            return Err(recorded.err().unwrap_or(error));
+        }
+        session.keep();
+        Err(error)
+    }
+
+    /// Does what the scope's contract says about a busy intent.
+    async fn wait(
+        &self,
+        intent: &Intent,
+        retry_after: Duration,
+        waiting: &mut Waiting,
+    ) -> Result<()> {
+        let until = match waiting.until {
+            Some(until) => until,
+            None => {
+                let contract = self.contract(intent.scope(), intent.tenant_name()).await?;
+                match contract.busy {
+                    Busy::Wait => *waiting.until.insert(Instant::now() + contract.wait_at_most),
+                    busy => {
+                        return Err(Error::Busy {
+                            retry_after,
+                            accepted: busy == Busy::Accept,
+                        });
+                    }
+                }
+            }
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Error::Busy {
+                retry_after,
+                accepted: false,
+            });
+        }
+        let started = Instant::now();
+        if let Ok(_permit) = self.shared.waiters.try_acquire() {
+            self.sleep_on_lock(intent, left).await?;
+        }
+        if started.elapsed() < waiting.pause {
+            // A lease holds no lock to sleep on: ask again later and later.
+            let pause = waiting
+                .pause
+                .min(left)
+                .min(retry_after.max(Duration::from_millis(5)));
+            tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+            waiting.pause = (waiting.pause * 2).min(Duration::from_millis(500));
+        }
+        Ok(())
+    }
+
+    /// Sleeps until the transaction that holds the intent has ended.
+    async fn sleep_on_lock(&self, intent: &Intent, at_most: Duration) -> Result<()> {
+        let mut session = self.driver().acquire().await?;
+        let at_most = interval(at_most);
+        let params = [
+            Param::Text(Some(intent.scope())),
+            Param::Text(Some(intent.key())),
+            Param::Text(Some(&at_most)),
+            Param::Text(Some(intent.tenant_name())),
+        ];
+        let slept = session
+            .query(&self.statements().wait, &params)
+            .await
+            .map(drop);
+        keep_unless_lost(session, &slept);
+        slept
+    }
+}
+
+/// Whether claiming again may bring another answer.
+fn is_worth_another_try(error: &Error) -> bool {
+    // A remembered failure "for now" goes back to the caller, who knows when to come again.
+    !matches!(error, Error::Failed(_))
+        && matches!(
+            error.class(),
+            Class::Retry | Class::RetryAfterDelay | Class::ClaimAgain | Class::Ambiguous
+        )
+}
+
+/// How long a busy intent was waited for.
+struct Waiting {
+    until: Option<Instant>,
+    pause: Duration,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self {
+            until: None,
+            pause: Duration::from_millis(10),
+        }
+    }
+}
+
+#[cfg(all(test, feature = "sqlx"))]
+mod tests {
+    use super::*;
+    use crate::Ack;
+    use crate::driver::sqlx::Sqlx;
+
+    /// Compiles only if a whole command can be spawned, as an axum handler is.
+    #[allow(dead_code)]
+    fn a_command_can_be_spawned(once: Once<Sqlx>, intent: Intent, item: String) {
+        tokio::spawn(async move {
+            let item = &item;
+            once.run(&intent, |mut attempt| async move {
+                let id: i64 = sqlx::query_scalar("select length($1)::bigint")
+                    .bind(item)
+                    .fetch_one(attempt.conn())
+                    .await?;
+                attempt.succeed(Ack::value(&id)?).await
+            })
+            .await
+        });
+    }
+}

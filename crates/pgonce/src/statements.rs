@@ -1,0 +1,108 @@
+//! The calls to the SQL core, written for the schema it is installed in.
+
+use std::sync::Arc;
+
+use crate::driver::Statement;
+use crate::error::Problem;
+use crate::{Error, Result};
+
+/// The schema pgonce lives in unless told otherwise.
+pub const DEFAULT_SCHEMA: &str = "pgonce";
+
+/// Checks the name of a schema: small letters, digits and underscores, so that it needs no quotes
+/// anywhere and can stand in every function's body.
+pub(crate) fn schema_name(name: &str) -> Result<&str> {
+    let ok = !name.is_empty()
+        && name.len() <= 63
+        && !name.starts_with("pg_")
+        && name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    if ok {
+        Ok(name)
+    } else {
+        Err(Error::Invalid(Problem::new(
+            "22023",
+            format!("{name:?} cannot be the name of pgonce's schema"),
+            "Use at most 63 small letters, digits and underscores, beginning with a letter and not with pg_.",
+        )))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Statements {
+    pub(crate) schema: String,
+    pub(crate) glance: Statement,
+    pub(crate) hold: Statement,
+    pub(crate) claim: Statement,
+    pub(crate) answer_of: Statement,
+    pub(crate) insert_success: Statement,
+    pub(crate) succeed: Statement,
+    pub(crate) fail: Statement,
+    pub(crate) heartbeat: Statement,
+    pub(crate) guard: Statement,
+    pub(crate) release: Statement,
+    pub(crate) wait: Statement,
+    pub(crate) contract: Statement,
+    pub(crate) count_suppressed: Statement,
+    pub(crate) try_lock: Statement,
+    pub(crate) lock: Statement,
+    pub(crate) purge: Statement,
+}
+
+impl Statements {
+    pub(crate) fn new(schema: &str, keep: bool) -> Result<Arc<Self>> {
+        let schema = schema_name(schema)?.to_owned();
+        let make = |sql: &str| Statement {
+            sql: sql.replace("pgonce.", &format!("{schema}.")).into(),
+            keep,
+        };
+        Ok(Arc::new(Self {
+            glance: make(
+                "select outcome, fence::text, answer::text, ref_type, ref_id, attempts::text \
+                 from pgonce.glance($1, $2, $3, null, $4)",
+            ),
+            hold: make(
+                "select case when holds then 'fresh' end, '1', null, null, null, '1' from pgonce.hold($1, $2, $3, $4)",
+            ),
+            claim: make(
+                "select outcome, fence::text, answer::text, ref_type, ref_id, attempts::text, failure_code, \
+                 failure_message, ceil(extract(epoch from retry_after) * 1000)::bigint::text \
+                 from pgonce.claim($1, $2, $3, $4::text::interval, $5, $6, $7)",
+            ),
+            answer_of: make(
+                "select answer::text, ref_type, ref_id, attempts::text from pgonce.answer_of($1, $2, $3, $4)",
+            ),
+            insert_success: make(
+                "insert into pgonce.intent select * from \
+                 pgonce.succeeded_row($1, $2, $3, $4::text::jsonb, $5, $6, $7, $8, $9)",
+            ),
+            succeed: make(
+                "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5::text::jsonb, $6, $7, $8, $9, $10)",
+            ),
+            fail: make(
+                "select 'done' from pgonce.fail($1, $2, $3, $4::text::bigint, $5::text::boolean, $6, $7, \
+                 $8::text::jsonb, $9, $10, $11)",
+            ),
+            heartbeat: make(
+                "select 'done' from pgonce.heartbeat($1, $2, $3::text::bigint, $4::text::interval, $5)",
+            ),
+            guard: make("select 'done' from pgonce.guard($1, $2, $3::text::bigint, $4)"),
+            release: make("select 'done' from pgonce.release($1, $2, $3::text::bigint, $4)"),
+            wait: make("select w::text from pgonce.wait($1, $2, $3::text::interval, $4) w"),
+            contract: make(
+                "select busy, ceil(extract(epoch from wait_at_most) * 1000)::bigint::text, \
+                 ceil(extract(epoch from lease) * 1000)::bigint::text from pgonce.contract($1, $2)",
+            ),
+            count_suppressed: make(
+                "select 'done' from pgonce.count_suppressed($1, $2::text::bigint, $3::text::bigint, \
+                 $4::text::bigint, $5::text::bigint, $6)",
+            ),
+            try_lock: make("select held::text from pgonce.try_lock($1, $2) held"),
+            lock: make("select held::text from pgonce.lock($1, $2::text::interval, $3) held"),
+            purge: make("select n::text from pgonce.purge($1::text::integer) n"),
+            schema,
+        }))
+    }
+}

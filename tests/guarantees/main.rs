@@ -1,0 +1,1 @@
+//! The guarantees, one file each.

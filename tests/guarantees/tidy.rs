@@ -1,0 +1,133 @@
+//! The house stays in order: these read our own files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Our own files with this ending, without build output.
+fn files(under: &str, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root().join(under)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() && !name.starts_with('.') && name != "target" && name != "book" {
+                folders.push(path);
+            } else if name.ends_with(ending) {
+                found.push(path);
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no *{ending} under {under}: is this test looking in the right place?");
+    found.sort();
+    found
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The code between the first pair of fences that opens with `opening`, without hidden lines.
+fn example(text: &str, opening: &str) -> String {
+    let code = text.split(opening).nth(1).expect("the example is there");
+    let code = code.split("```").next().unwrap();
+    code.lines().filter(|line| !line.starts_with("# ")).collect::<Vec<_>>().join("\n").trim().to_owned()
+}
+
+#[test]
+fn the_readme_shows_the_example_that_is_compiled() {
+    let shown = read(&root().join("README.md"));
+    let compiled = read(&root().join("crates/pgonce/README.md"));
+    let squeeze = |code: String| code.lines().filter(|l| !l.trim().is_empty()).collect::<Vec<_>>().join("\n");
+    assert_eq!(squeeze(example(&shown, "```rust\n")), squeeze(example(&compiled, "```rust,no_run\n")));
+}
+
+#[test]
+fn every_routine_has_a_header_and_stands_alone() {
+    for path in files("crates/pgonce/sql", ".sql") {
+        let text = read(&path);
+        assert!(text.starts_with("-- "), "{} has no header that says what it is for", path.display());
+        if path.parent().unwrap().ends_with("migrations") {
+            assert!(text.contains("\n-- breaking: "), "{} must say whether it breaks", path.display());
+            continue;
+        }
+        let made = text.matches("\ncreate or replace ").count();
+        let trigger = text.matches("\ncreate or replace trigger ").count();
+        assert_eq!(made - trigger, 1, "{}: one function or view per file", path.display());
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        assert!(text.contains(&format!("pgonce.{name}")), "{} does not make pgonce.{name}", path.display());
+    }
+}
+
+#[test]
+fn no_file_has_become_two_rooms() {
+    for ending in [".rs", ".sql"] {
+        for path in files(".", ending) {
+            let lines = read(&path).lines().count();
+            assert!(lines <= 500, "{} has {lines} lines: split it", path.display());
+        }
+    }
+}
+
+#[test]
+fn no_test_sleeps() {
+    for path in files("tests/guarantees", ".rs") {
+        let text = read(&path);
+        for word in ["pg_sleep", "thread::sleep", "time::sleep"] {
+            let code = text.lines().filter(|line| !line.contains("for word in"));
+            assert!(!code.clone().any(|line| line.contains(word)), "{} sleeps", path.display());
+        }
+    }
+}
+
+#[test]
+fn imports_point_down_the_floors() {
+    let floors = [("crates/pgonce", 1), ("crates/pgonce-testkit", 0), ("crates/pgonce-cli", 4)];
+    for (crate_path, floor) in floors {
+        let manifest = read(&root().join(crate_path).join("Cargo.toml"));
+        let used = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+        for (other, other_floor) in floors {
+            let name = other.trim_start_matches("crates/");
+            let uses = used.lines().any(|l| l.starts_with(&format!("{name} ")) || l.starts_with(&format!("{name}.")));
+            assert!(!uses || other_floor < floor, "{crate_path} imports {name}, which is not below it");
+        }
+    }
+}
+
+#[test]
+fn every_code_that_sql_raises_has_a_page() {
+    for path in files("crates/pgonce/sql", ".sql") {
+        for part in read(&path).split("'P4").skip(1) {
+            let code = format!("P4{}", &part[..3]);
+            let page = root().join(format!("docs/src/errors/{code}.md"));
+            assert!(page.exists(), "{} raises {code}, which has no page", path.display());
+        }
+    }
+}
+
+#[test]
+fn every_link_between_our_pages_leads_somewhere() {
+    let mut pages = files("docs", ".md");
+    pages.extend(["README.md", "ARCHITECTURE.md"].map(|page| root().join(page)));
+    let summary = read(&root().join("docs/src/SUMMARY.md"));
+    for page in pages {
+        for part in read(&page).split("](").skip(1) {
+            let target = part.split(')').next().unwrap().split('#').next().unwrap();
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            let path = page.parent().unwrap().join(target);
+            assert!(path.exists(), "{} links to {target}, which is not there", page.display());
+        }
+        let inside = page.strip_prefix(root().join("docs/src")).map(|p| p.display().to_string());
+        if let Ok(inside) = inside
+            && inside != "SUMMARY.md"
+        {
+            assert!(summary.contains(&format!("({inside})")), "{inside} is missing from SUMMARY.md");
+        }
+    }
+}

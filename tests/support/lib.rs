@@ -1,0 +1,1 @@
+//! What the guarantee tests share.
