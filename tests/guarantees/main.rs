@@ -1,1 +1,30 @@
-//! The guarantees, one file each.
+//! The guarantees of pgonce, one file each. A test's name is a sentence that could be false.
+
+#![allow(clippy::unwrap_used)]
+
+mod answers;
+mod bad_input;
+mod cancellation;
+mod classics;
+mod conflicts;
+mod durability;
+mod failures;
+mod fences;
+mod heartbeats;
+mod joined;
+mod locks;
+mod lost_commit;
+mod misuse;
+mod names;
+mod one_effect;
+mod optimistic;
+mod recovery;
+mod retention;
+mod savepoints;
+mod transient;
+mod transitions;
+mod unique;
+mod waiting;
+mod zombies;
+
+mod migrations;

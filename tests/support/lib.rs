@@ -1,1 +1,64 @@
-//! What the guarantee tests share.
+//! What the guarantee tests share: a database with pgonce and some business tables in it, both
+//! drivers behind one trait, an observer's connection, and tools that cut and cancel.
+
+// A test says what it expected by panicking; so does what it calls.
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
+mod cancel;
+mod cutter;
+mod drivers;
+mod observer;
+mod random;
+mod schema;
+mod world;
+
+pub use cancel::{DropFlag, cancelled_everywhere, poll_at_most};
+pub use cutter::{Cut, Cutter};
+pub use drivers::{Raw, TestDriver};
+pub use observer::{Observer, hex_text};
+pub use random::runner;
+pub use schema::install;
+pub use world::{SCOPE, Setting, World, effect, intent, work};
+
+/// Runs generic test bodies once for each driver: `name::sqlx` and `name::tokio_postgres`.
+#[macro_export]
+macro_rules! for_each_driver {
+    ($($name:ident),+ $(,)?) => { $(
+        mod $name {
+            #[tokio::test]
+            async fn sqlx() {
+                super::$name($crate::World::<pgonce::driver::sqlx::Sqlx>::new().await).await;
+            }
+
+            #[tokio::test]
+            async fn tokio_postgres() {
+                let world = $crate::World::<pgonce::driver::tokio_postgres::TokioPostgres>::new();
+                super::$name(world.await).await;
+            }
+        }
+    )+ };
+}
+
+/// Runs generic test bodies for each driver in every setting: PostgreSQL of the system and 18,
+/// every isolation level, directly and through a transaction pooler.
+#[macro_export]
+macro_rules! for_each_driver_and_setting {
+    ($($name:ident),+ $(,)?) => { $(
+        mod $name {
+            #[tokio::test]
+            async fn sqlx() {
+                for setting in $crate::Setting::all() {
+                    super::$name($crate::World::<pgonce::driver::sqlx::Sqlx>::in_setting(setting).await).await;
+                }
+            }
+
+            #[tokio::test]
+            async fn tokio_postgres() {
+                for setting in $crate::Setting::all() {
+                    let world = $crate::World::<pgonce::driver::tokio_postgres::TokioPostgres>::in_setting(setting);
+                    super::$name(world.await).await;
+                }
+            }
+        }
+    )+ };
+}

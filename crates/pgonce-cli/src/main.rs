@@ -5,11 +5,19 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod codes;
+mod database;
 mod demo;
+mod exit;
+mod intents;
+mod migrate;
+mod output;
+mod purge;
+mod scope;
 
 /// Exactly-once effects for services on PostgreSQL.
 #[derive(Debug, Parser)]
-#[command(name = "pgonce", version, about, propagate_version = true)]
+#[command(name = "pgonce", version, about, propagate_version = true, after_help = exit::HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -17,6 +25,24 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Install pgonce in a database, and keep it up to date.
+    Migrate(migrate::Args),
+    /// Define, list, show and drop the contracts of scopes.
+    Scope(scope::Args),
+    /// Refuse scopes that nobody defined (on), or let them have the contract of scope '*' (off).
+    Strict(scope::StrictArgs),
+    /// List work that stopped on the way, the oldest first, and what may be done about it.
+    Stuck(intents::ListArgs),
+    /// List intents that took more than one attempt, the worst first.
+    MostRetried(intents::ListArgs),
+    /// Count by scope the wishes, the attempts and the duplicates that did nothing.
+    Suppression(intents::AllArgs),
+    /// Show one intent whole: did it happen once?
+    Show(intents::ShowArgs),
+    /// Remove finished records whose retention is over.
+    Purge(purge::Args),
+    /// Say for every error code what to do about it.
+    Codes(codes::Args),
     /// Measure what pgonce costs, beside the bare transaction and the usual recipe.
     Bench(bench::Args),
     /// See an orders service hold under a storm of duplicates, cuts and crashes.
@@ -25,8 +51,21 @@ enum Command {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match Cli::parse().command {
-        Command::Bench(args) => bench::run(args).await,
-        Command::Demo(args) => demo::run(args).await,
+    let (format, done) = match Cli::parse().command {
+        Command::Bench(args) => return bench::run(args).await,
+        Command::Demo(args) => return demo::run(args).await,
+        Command::Migrate(args) => (args.format(), migrate::run(args).await),
+        Command::Scope(args) => (args.format(), scope::run(args).await),
+        Command::Strict(args) => (args.format(), scope::set_strict(args).await),
+        Command::Stuck(args) => (args.format(), intents::stuck(args).await),
+        Command::MostRetried(args) => (args.format(), intents::most_retried(args).await),
+        Command::Suppression(args) => (args.format(), intents::suppression(args).await),
+        Command::Show(args) => (args.format(), intents::show(args).await),
+        Command::Purge(args) => (args.format(), purge::run(args).await),
+        Command::Codes(args) => (args.format(), codes::run(&args)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(trouble) => trouble.report(format),
     }
 }

@@ -2,9 +2,15 @@
 //!
 //! * [`Postgres`]: a private server in a temporary folder that can be crashed
 //!   and started again, with a fresh [`Database`] per test from a template.
+//!   It may have standbys, synchronous or not, to fail over to.
 //! * [`shared`]: one such server for all the tests of a process.
 //! * [`PgBouncer`]: a private pooler in front of it.
 //! * [`DelayProxy`]: network delay, a count of round trips, and a wire cutter.
+//! * [`CuttingProxy`]: understands PostgreSQL's protocol, and cuts, swallows or
+//!   holds back the message that a [`Fault`] names.
+//! * [`History`] and [`checker`]: what clients were told against what took
+//!   effect; says whether everything happened exactly once.
+//! * [`storm`](fn@storm): all of that over a handler of yours.
 //! * [`wait_until`] and [`wait_until_lock_waited`]: observe a state instead of
 //!   sleeping and hoping.
 //!
@@ -36,23 +42,39 @@
 //! cache that pgonce's `make setup` fills: see [`Binaries`].
 
 mod binaries;
+pub mod checker;
+mod cut;
 mod delay;
 mod error;
 mod folder;
 mod guardian;
+mod history;
 mod kept;
 mod pgbouncer;
+mod plan;
 mod port;
 mod postgres;
 mod process;
 mod shared;
+mod storm;
 mod unprivileged;
 mod wait;
+mod wire;
 
 pub use binaries::Binaries;
+pub use cut::{CuttingProxy, Fired};
 pub use delay::DelayProxy;
 pub use error::{Error, Result};
+pub use history::{Entry, History, Told};
 pub use pgbouncer::{PgBouncer, PgBouncerBuilder};
-pub use postgres::{Database, Postgres, PostgresBuilder};
+pub use plan::{Action, Fault, FaultPlan, Spread, Trial, UnreadableFault};
+pub use postgres::{Database, Postgres, PostgresBuilder, Replication};
 pub use shared::shared;
+pub use storm::{Call, Report, Storm, storm};
 pub use wait::{Session, wait_until, wait_until_lock_waited};
+pub use wire::{Direction, Message};
+
+/// Compiles the guide's code.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/storm-your-own.md")]
+struct Guide;

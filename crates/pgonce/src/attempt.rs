@@ -31,9 +31,8 @@ pub struct Attempt<D: Driver> {
 }
 
 impl<D: Driver> Attempt<D> {
-    /// The driver's connection, inside the transaction: `&mut PgConnection` of sqlx, or
-    /// `&mut ClientWrapper` of deadpool, which is tokio-postgres' `Client` with `prepare_cached`. A
-    /// nested `begin` of sqlx becomes a savepoint.
+    /// The driver's connection, inside the transaction: `&mut PgConnection` of sqlx, where a nested
+    /// `begin` becomes a savepoint, or the client of tokio-postgres.
     ///
     /// Do not send COMMIT or ROLLBACK by hand: it would part the effect from its acknowledgement.
     pub fn conn(&mut self) -> &mut <D::Session as Session>::Raw {
@@ -87,6 +86,7 @@ impl<D: Driver> Attempt<D> {
             Param::Text(intent.correlation_id()),
             Param::Text(owner.as_deref()),
         ];
+        fault_point!("succeed.before_settle");
         // From here the session leaves its home: a cancelled commit must not be rolled back into
         // a pool, it is closed.
         let mut session = self
@@ -103,6 +103,7 @@ impl<D: Driver> Attempt<D> {
         };
         match settled {
             Settled::Committed => {
+                fault_point!("succeed.settled");
                 session.keep();
                 Ok(Done {
                     ack,
@@ -129,7 +130,7 @@ impl<D: Driver> Attempt<D> {
             .expect("only succeed, fail and drop take it");
         self.home = None;
         session.rollback().await?;
-        record_failure(
+        let recorded = record_failure(
             &mut session,
             &self.statements,
             &self.intent,
@@ -137,9 +138,9 @@ impl<D: Driver> Attempt<D> {
             self.owner.as_deref(),
             &failure,
         )
-        .await?;
-        session.keep();
-        Ok(())
+        .await;
+        crate::lease::keep_unless_lost(session, &recorded);
+        recorded
     }
 
     /// Rolls back; nothing is left and nothing is recorded.
@@ -174,10 +175,18 @@ impl<D: Driver> Attempt<D> {
         self.attempts
     }
 
-    fn session(&mut self) -> &mut D::Session {
+    pub(crate) fn session(&mut self) -> &mut D::Session {
         self.session
             .as_mut()
             .expect("only succeed, fail and drop take it")
+    }
+}
+
+/// Outside a transaction a statement commits itself: when its reply is lost, nobody knows.
+pub(crate) fn uncertain_if_lost(error: Error) -> Error {
+    match error {
+        Error::Disconnected(why) => Error::Uncertain(why),
+        other => other,
     }
 }
 
@@ -191,6 +200,7 @@ pub(crate) async fn record_failure<S: Session>(
     failure: &Failure,
 ) -> Result<()> {
     let answer = failure.answer().map(ToString::to_string);
+    fault_point!("fail.before_record");
     session
         .query(
             &statements.fail,
@@ -213,7 +223,9 @@ pub(crate) async fn record_failure<S: Session>(
             ],
         )
         .await
-        .map(drop)
+        .map_err(uncertain_if_lost)?;
+    fault_point!("fail.recorded");
+    Ok(())
 }
 
 impl<D: Driver> Drop for Attempt<D> {

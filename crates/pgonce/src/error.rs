@@ -9,28 +9,28 @@ use crate::retry::Class;
 /// Result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What PostgreSQL, or our own check before it, said was wrong.
+/// What PostgreSQL, or our own check before it, said was wrong. Boxed texts keep [`Error`] small.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// The SQLSTATE, such as `P4002`.
-    pub code: String,
+    pub code: Box<str>,
     /// What was wrong.
-    pub message: String,
+    pub message: Box<str>,
     /// The particulars, where there are any.
-    pub detail: Option<String>,
+    pub detail: Option<Box<str>>,
     /// What to do about it.
-    pub hint: Option<String>,
+    pub hint: Option<Box<str>>,
     /// The constraint that was violated, where one was.
-    pub constraint: Option<String>,
+    pub constraint: Option<Box<str>>,
 }
 
 impl Problem {
     pub(crate) fn new(code: &str, message: impl Into<String>, hint: &str) -> Self {
         Self {
-            code: code.to_owned(),
-            message: message.into(),
+            code: code.into(),
+            message: message.into().into(),
             detail: None,
-            hint: Some(hint.to_owned()),
+            hint: Some(hint.into()),
             constraint: None,
         }
     }
@@ -154,7 +154,7 @@ impl Error {
 
     /// Sorts a database error into the variant that its code stands for.
     pub(crate) fn from_problem(problem: Problem) -> Self {
-        match problem.code.as_str() {
+        match &*problem.code {
             "P4000" | "P4001" | "P4003" | "22023" => Self::Invalid(problem),
             "P4002" | "P4050" => Self::Conflict(problem),
             "P4012" => Self::Fenced(problem),
@@ -163,11 +163,10 @@ impl Error {
             // The insert of the finished row met another attempt's: the race is lost.
             "23505" if problem.constraint.as_deref() == Some("one_row_per_intent") => {
                 Self::LostRace(Problem {
-                    code: "P4010".to_owned(),
-                    message: "the success was not recorded: another attempt finished first"
-                        .to_owned(),
+                    code: "P4010".into(),
+                    message: "the success was not recorded: another attempt finished first".into(),
                     detail: problem.detail,
-                    hint: Some("Claim again: it answers what the other attempt did.".to_owned()),
+                    hint: Some("Claim again: it answers what the other attempt did.".into()),
                     constraint: problem.constraint,
                 })
             }

@@ -136,6 +136,11 @@ impl Intent {
     pub(crate) fn is_known_first(&self) -> bool {
         self.first
     }
+
+    pub(crate) fn not_known(mut self) -> Self {
+        self.first = false;
+        self
+    }
 }
 
 fn name_fits(name: &str, missing: &str, what: &str) -> Result<()> {

@@ -18,6 +18,7 @@ use crate::{Intent, Result};
 pub struct Joined<'c, C: Connection> {
     conn: &'c mut C,
     statements: Arc<Statements>,
+    owner: Option<Arc<str>>,
     intent: Intent,
     kind: Kind,
     fence: i64,
@@ -85,6 +86,7 @@ impl<D: Driver> Once<D> {
             } => Claim::Run(Joined {
                 conn,
                 statements: self.shared_statements(),
+                owner: self.owner().map(Into::into),
                 intent: intent.clone(),
                 kind,
                 fence,
@@ -119,7 +121,7 @@ impl<C: Connection> Joined<'_, C> {
                     Param::Text(ref_id),
                     Param::Text(Some(self.intent.tenant_name())),
                     Param::Text(self.intent.correlation_id()),
-                    Param::Text(None),
+                    Param::Text(self.owner.as_deref()),
                 ],
             )
             .await?;

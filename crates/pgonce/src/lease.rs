@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::ack::{Ack, Done, Failure};
-use crate::attempt::{Attempt, record_failure};
+use crate::attempt::{Attempt, record_failure, uncertain_if_lost};
 use crate::claim::Kind;
 use crate::driver::{Connection, Driver, Param, Session};
 use crate::error::Problem;
@@ -75,6 +75,7 @@ impl<D: Driver> Lease<D> {
 
     /// Renews the lease once, by its own length.
     pub async fn heartbeat(&mut self) -> Result<()> {
+        fault_point!("lease.before_heartbeat");
         let sent = Instant::now();
         let length = interval(self.length);
         let fence = self.fence.to_string();
@@ -89,6 +90,7 @@ impl<D: Driver> Lease<D> {
             ],
         )
         .await?;
+        fault_point!("lease.renewed");
         self.renewed = sent;
         Ok(())
     }
@@ -96,6 +98,7 @@ impl<D: Driver> Lease<D> {
     /// Opens a transaction for writes of your own under the fence. [`Attempt::succeed`] commits
     /// them with the acknowledgement; a zombie is turned away here already.
     pub async fn begin(&self) -> Result<Attempt<D>> {
+        fault_point!("lease.before_begin");
         let mut session = self.once.driver().acquire().await?;
         let fence = self.fence.to_string();
         let begun = async {
@@ -115,6 +118,7 @@ impl<D: Driver> Lease<D> {
             }
             return Err(error);
         }
+        fault_point!("lease.began");
         Ok(self.once.attempt(
             session,
             self.intent.clone(),
@@ -148,6 +152,7 @@ impl<D: Driver> Lease<D> {
 
     /// Gives the lease back, the work not done: the next claim gets it at once.
     pub async fn release(self) -> Result<()> {
+        fault_point!("lease.before_release");
         let fence = self.fence.to_string();
         self.call(
             &self.once.statements().release.clone(),
@@ -158,7 +163,9 @@ impl<D: Driver> Lease<D> {
                 Param::Text(Some(self.intent.tenant_name())),
             ],
         )
-        .await
+        .await?;
+        fault_point!("lease.released");
+        Ok(())
     }
 
     /// The intent that is held.
@@ -184,7 +191,11 @@ impl<D: Driver> Lease<D> {
 
     async fn call(&self, statement: &crate::driver::Statement, params: &[Param<'_>]) -> Result<()> {
         let mut session = self.once.driver().acquire().await?;
-        let called = session.query(statement, params).await.map(drop);
+        let called = session
+            .query(statement, params)
+            .await
+            .map(drop)
+            .map_err(uncertain_if_lost);
         keep_unless_lost(session, &called);
         called
     }
@@ -192,7 +203,7 @@ impl<D: Driver> Lease<D> {
 
 /// Outside a transaction an error of the database leaves the connection clean.
 pub(crate) fn keep_unless_lost<S: Session, T>(session: S, result: &Result<T>) {
-    if !matches!(result, Err(Error::Disconnected(_) | Error::Work(_))) {
+    if !matches!(result, Err(Error::Disconnected(_) | Error::Uncertain(_) | Error::Work(_))) {
         session.keep();
     }
 }

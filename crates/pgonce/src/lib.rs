@@ -1,8 +1,18 @@
 #![doc = include_str!("../README.md")]
 
+/// A place of [`faults`]; nothing at all without the feature.
+macro_rules! fault_point {
+    ($place:literal) => {
+        #[cfg(feature = "faults")]
+        $crate::faults::reach($place).await?;
+    };
+}
+
 pub mod driver;
+#[cfg(feature = "faults")]
+pub mod faults;
 pub mod key;
-// pub mod migrate;
+pub mod migrate;
 pub mod retry;
 pub mod scope;
 pub mod unique;

@@ -54,7 +54,7 @@ pub(crate) struct Shared {
     statements: Arc<Statements>,
     begin: String,
     pub(crate) policy: Policy,
-    owner: Option<Arc<str>>,
+    pub(crate) owner: Option<Arc<str>>,
     pub(crate) suppressed: Suppressed,
     pub(crate) waiters: Semaphore,
 }
@@ -178,8 +178,10 @@ impl<D: Driver> Once<D> {
     ///
     /// [`Once::run`] is this, with the loop around it.
     pub async fn claim(&self, intent: &Intent) -> Result<Claim<Attempt<D>>> {
+        fault_point!("claim.before_open");
         let mut session = self.driver.acquire().await?;
         let opened = self.open(&mut session, intent).await;
+        fault_point!("claim.opened");
         let outcome = match opened {
             Ok(outcome) => outcome,
             Err(error) => {
@@ -303,9 +305,11 @@ impl<D: Driver> Once<D> {
     ///
     /// After [`Error::Uncertain`] the claim may stand; it runs out with its lease.
     pub async fn lease(&self, intent: &Intent, length: Duration) -> Result<Claim<Lease<D>>> {
+        fault_point!("lease.before_claim");
         let renewed = Instant::now();
         let mut session = self.driver.acquire().await?;
         let asked = self.ask(&mut session, intent, Some(length)).await;
+        fault_point!("lease.claimed");
         keep_unless_lost(session, &asked);
         match asked {
             Ok(Outcome::Run {

@@ -10,6 +10,7 @@ use crate::ack::Done;
 use crate::attempt::{Attempt, Home, record_failure};
 use crate::claim::Claim;
 use crate::driver::{Connection as _, Driver, Param, Session as _};
+use crate::error::Problem;
 use crate::lease::{Lease, interval, keep_unless_lost};
 use crate::once::Once;
 use crate::retry::{Class, at_least};
@@ -32,7 +33,10 @@ impl<D: Driver> Once<D> {
         let mut schedule = self.shared.policy.schedule();
         let mut waiting = Waiting::default();
         let mut retrying = false;
+        // Once something went wrong nobody knows that it is the first attempt: then look.
+        let looking = intent.is_known_first().then(|| intent.clone().not_known());
         loop {
+            let intent = looking.as_ref().filter(|_| retrying).unwrap_or(intent);
             let tried = if retrying && let Some(done) = self.answer(intent).await.ok().flatten() {
                 return Ok(done);
             } else {
@@ -145,11 +149,17 @@ impl<D: Driver> Once<D> {
         let home: Home<D::Session> = Arc::new(Mutex::new(None));
         attempt.home = Some(home.clone());
         let (intent, fence) = (attempt.intent.clone(), attempt.fence);
-        let error = match work(attempt).await {
-            Ok(done) => return Ok(done),
+        let ended = work(attempt).await;
+        let left = home.lock().ok().and_then(|mut slot| slot.take());
+        let error = match ended {
+            Ok(done) if left.is_none() => return Ok(done),
+            Ok(_) => Error::Invalid(Problem::new(
+                "22023",
+                "the work answered, but its attempt was never ended",
+                "End the attempt with succeed and answer what that returns, not another intent's.",
+            )),
             Err(error) => error,
         };
-        let left = home.lock().ok().and_then(|mut slot| slot.take());
         let Some(mut session) = left else {
             // succeed or fail has taken the session and dealt with it.
             return Err(error);
@@ -222,6 +232,7 @@ impl<D: Driver> Once<D> {
 
     /// Sleeps until the transaction that holds the intent has ended.
     async fn sleep_on_lock(&self, intent: &Intent, at_most: Duration) -> Result<()> {
+        fault_point!("wait.before_sleep");
         let mut session = self.driver().acquire().await?;
         let at_most = interval(at_most);
         let params = [
@@ -234,6 +245,7 @@ impl<D: Driver> Once<D> {
             .query(&self.statements().wait, &params)
             .await
             .map(drop);
+        fault_point!("wait.woken");
         keep_unless_lost(session, &slept);
         slept
     }

@@ -49,6 +49,7 @@ pub(crate) struct Statements {
     pub(crate) try_lock: Statement,
     pub(crate) lock: Statement,
     pub(crate) purge: Statement,
+    pub(crate) insert_or_fetch: Statement,
 }
 
 impl Statements {
@@ -101,6 +102,9 @@ impl Statements {
             ),
             try_lock: make("select held::text from pgonce.try_lock($1, $2) held"),
             lock: make("select held::text from pgonce.lock($1, $2::text::interval, $3) held"),
+            insert_or_fetch: make(
+                "select made_now::text, stored::text from pgonce.insert_or_fetch($1::text::regclass, $2::text::jsonb)",
+            ),
             purge: make("select n::text from pgonce.purge($1::text::integer) n"),
             schema,
         }))

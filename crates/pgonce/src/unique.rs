@@ -5,10 +5,12 @@
 //! violation means. In SQL, and for partial or expression indexes, call
 //! `pgonce.insert_or_fetch(index, row)`.
 
-use crate::error::{Error, Problem, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-/// How often [`look`] asks before it gives up. The second look nearly always sees the row.
-pub const LOOKS: u32 = 10;
+use crate::attempt::Attempt;
+use crate::driver::{Connection as _, Driver, Param};
+use crate::error::{Error, Problem, Result};
 
 /// A row, and whether it was made now or had been there before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,7 +24,7 @@ pub enum Made<T> {
 
 impl<T> Made<T> {
     /// The answer of the statement that [`insert_or_fetch`] writes: its `made_now` column and the
-    /// rest of the row. `None` when there is no row: look again, see [`look`].
+    /// rest of the row. `None` when there is no row: run the statement again.
     pub fn from_rows(rows: impl IntoIterator<Item = (bool, T)>) -> Option<Self> {
         let (made_now, row) = rows.into_iter().next()?;
         Some(if made_now {
@@ -53,6 +55,48 @@ impl<T> Made<T> {
     }
 }
 
+impl<D: Driver> Attempt<D> {
+    /// Inserts a row, or fetches the one that has the same business identity already: whoever asks
+    /// first makes it, under whatever key. Nothing is updated.
+    ///
+    /// `index` names the unique index or constraint that says what may exist only once; it may be
+    /// partial or over expressions. `row` gives columns by name, and `T` reads the stored row.
+    /// For a hot path write the statement once with [`insert_or_fetch`].
+    ///
+    /// ```no_run
+    /// # use pgonce::{Attempt, driver::Driver, unique::Made};
+    /// # async fn example<D: Driver>(mut attempt: Attempt<D>) -> Result<(), pgonce::Error> {
+    /// #[derive(serde::Deserialize)]
+    /// struct Order { id: i64 }
+    ///
+    /// let row = serde_json::json!({"customer": 7, "reference": "A-1", "item": "book"});
+    /// match attempt.insert_or_fetch::<Order>("one_order_per_reference", &row).await? {
+    ///     Made::Now(order) => println!("made order {}", order.id),
+    ///     Made::Before(order) => println!("order {} was there", order.id),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn insert_or_fetch<T: DeserializeOwned>(
+        &mut self,
+        index: &str,
+        row: &(impl Serialize + ?Sized),
+    ) -> Result<Made<T>> {
+        let row = serde_json::to_string(row)?;
+        let statement = self.statements.insert_or_fetch.clone();
+        let params = [Param::Text(Some(index)), Param::Text(Some(&row))];
+        let rows = self.session().query(&statement, &params).await?;
+        let mut cells = rows.into_iter().next().unwrap_or_default().into_iter();
+        let (now, stored) = (cells.next().flatten(), cells.next().flatten());
+        let stored = serde_json::from_str(&stored.unwrap_or_default())?;
+        Ok(if now.as_deref() == Some("true") {
+            Made::Now(stored)
+        } else {
+            Made::Before(stored)
+        })
+    }
+}
+
 /// One statement that inserts a row or fetches the one that stands in its way.
 ///
 /// `conflict` are the columns of the unique constraint, `columns` those to insert, given as
@@ -60,8 +104,8 @@ impl<T> Made<T> {
 /// table may be qualified by its schema: `shop.orders`. All names are quoted.
 ///
 /// Under READ COMMITTED the answer can be **no row at all**: another transaction committed the row
-/// after this statement's snapshot was taken, so it is in the way and not visible. Ask again, as
-/// [`look`] does. Under REPEATABLE READ that case is error 40001: run the transaction again.
+/// after this statement's snapshot was taken, so it is in the way and not visible. Run it again;
+/// [`crate::Attempt::insert_or_fetch`] does so by itself. Under REPEATABLE READ that case is error 40001: run the transaction again.
 ///
 /// ```
 /// use pgonce::unique::insert_or_fetch;
@@ -160,27 +204,6 @@ fn invalid(message: String, hint: &'static str) -> Error {
     Error::Invalid(Problem::new("22023", message, hint))
 }
 
-/// Runs the statement of [`insert_or_fetch`] until it answers a row, at most [`LOOKS`] times.
-///
-/// `ask` runs it once and answers [`Made::from_rows`].
-pub async fn look<T, F, Fut>(mut ask: F) -> Result<Made<T>>
-where
-    F: FnMut() -> Fut,
-    Fut: Future<Output = Result<Option<Made<T>>>>,
-{
-    for _ in 0..LOOKS {
-        if let Some(made) = ask().await? {
-            return Ok(made);
-        }
-    }
-    Err(Error::Database(Problem::new(
-        "P4099",
-        format!("the row was neither inserted nor found in {LOOKS} looks"),
-        "Compare the statement's conflict columns with the unique constraint: are they the same, \
-         and none of the values null?",
-    )))
-}
-
 /// What a unique violation (23505) means. Never swallow one: find out which it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -231,7 +254,6 @@ pub fn classify_violation(constraint: Option<&str>, business: &[&str]) -> Violat
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
 
     #[test]
     fn names_cannot_leave_their_quotes() {
@@ -275,19 +297,6 @@ mod tests {
         assert_eq!(Made::from_rows([(false, 7)]), Some(Made::Before(7)));
     }
 
-    #[tokio::test]
-    async fn looking_stops_at_the_first_row_or_after_its_limit() {
-        let looks = Cell::new(0);
-        let ask = |row_at: u32| {
-            looks.set(looks.get() + 1);
-            let seen = looks.get() == row_at;
-            async move { Ok(seen.then_some(Made::Before(7))) }
-        };
-        assert_eq!(look(|| ask(2)).await.unwrap(), Made::Before(7));
-        looks.set(0);
-        assert_eq!(look(|| ask(0)).await.unwrap_err().code(), "P4099");
-        assert_eq!(looks.get(), LOOKS);
-    }
 
     #[test]
     fn every_violation_is_one_of_four() {

@@ -4,8 +4,8 @@
 //! clients it is sent, and answers all of them alike. A second key for the same business fact, a
 //! customer's reference, finds the order that is there.
 
-mod interim;
 mod problem;
+mod store;
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use pgonce::driver::sqlx::Sqlx;
+use pgonce::migrate::Migrator;
+use pgonce::retry::Policy;
 use pgonce::scope::{Busy, Contract};
-use pgonce::unique::Made;
 use pgonce::{Ack, Failure, Intent, Once};
 use serde::{Deserialize, Serialize};
-use sqlx::PgConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 pub use problem::Problem;
@@ -67,14 +67,16 @@ pub fn connect(url: &str) -> pgonce::Result<Once<Sqlx>> {
     ]);
     let pool = PgPoolOptions::new()
         .max_connections(20)
-        .acquire_timeout(Duration::from_secs(3))
+        .acquire_timeout(Duration::from_secs(2))
         .connect_lazy_with(options);
-    Ok(Once::sqlx(pool))
+    // Whoever asked is better told soon to come back than kept on the line.
+    let patience = Policy::default().within(Duration::from_secs(4));
+    Once::builder(Sqlx::new(pool)).retry(patience).build()
 }
 
 /// Installs pgonce where it is not, makes the shop's tables and writes down the contract of [`SCOPE`].
 pub async fn set_up(once: &Once<Sqlx>) -> pgonce::Result<()> {
-    sqlx::raw_sql(interim::CORE).execute(once.driver().pool()).await?;
+    Migrator::new(once.driver().clone()).up().await?;
     sqlx::raw_sql(SCHEMA).execute(once.driver().pool()).await?;
     let day = Duration::from_secs(24 * 60 * 60);
     // A duplicate that comes while the first is under way gets its answer too, a moment later.
@@ -110,16 +112,22 @@ async fn create(
     // Before the claim: whoever mends the request may send it again with the same key.
     if order.amount <= 0 {
         let told = "the amount is not positive; send it in cents, 1 or more";
-        return Err(Problem::new(StatusCode::BAD_REQUEST, "amount_not_positive", told));
+        return Err(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "amount_not_positive",
+            told,
+        ));
     }
     let done = once
         .run(&intent, |mut attempt| {
             let (order, key) = (&order, intent.key());
             async move {
                 if order.item == "forbidden" {
-                    return Err(Failure::refused("item_forbidden", "this item is not for sale").into());
+                    return Err(
+                        Failure::refused("item_forbidden", "this item is not for sale").into(),
+                    );
                 }
-                let made = insert_or_fetch(attempt.conn(), tenant, order).await?;
+                let made = store::insert_or_fetch(attempt.conn(), tenant, order).await?;
                 let made_word = if made.is_now() { "now" } else { "before" };
                 let (id, of) = made.into_inner();
                 sqlx::query("insert into order_event (order_id, key, made) values ($1, $2, $3)")
@@ -143,54 +151,18 @@ async fn create(
     Ok(response)
 }
 
-/// The unique constraint decides; a row that was there before is neither locked nor written.
-async fn insert_or_fetch(
-    conn: &mut PgConnection,
-    tenant: &str,
-    order: &NewOrder,
-) -> pgonce::Result<Made<(i64, NewOrder)>> {
-    let made: Option<i64> = sqlx::query_scalar(
-        "insert into orders (tenant, customer, reference, item, amount) values ($1, $2, $3, $4, $5)
-         on conflict on constraint one_order_per_reference do nothing returning id",
-    )
-    .bind(tenant)
-    .bind(&order.customer)
-    .bind(&order.reference)
-    .bind(&order.item)
-    .bind(order.amount)
-    .fetch_optional(&mut *conn)
-    .await?;
-    if let Some(id) = made {
-        return Ok(Made::Now((id, order.clone())));
-    }
-    let (id, item, amount) = sqlx::query_as(
-        "select id, item, amount from orders where tenant = $1 and customer = $2 and reference = $3",
-    )
-    .bind(tenant)
-    .bind(&order.customer)
-    .bind(&order.reference)
-    .fetch_one(conn)
-    .await?;
-    Ok(Made::Before((id, NewOrder { item, amount, ..order.clone() })))
-}
-
 async fn show(
     State(once): State<Once<Sqlx>>,
     headers: HeaderMap,
     Path(id): Path<i64>,
 ) -> Result<Json<Order>, Problem> {
-    let row: Option<(String, String, String, i64)> =
-        sqlx::query_as("select customer, reference, item, amount from orders where tenant = $1 and id = $2")
-            .bind(tenant(&headers)?)
-            .bind(id)
-            .fetch_optional(once.driver().pool())
-            .await
-            .map_err(pgonce::Error::from)?;
-    let (customer, reference, item, amount) = row.ok_or_else(|| {
-        Problem::new(StatusCode::NOT_FOUND, "order_not_found", "there is no order with this number")
+    let found = store::find(once.driver().pool(), tenant(&headers)?, id).await?;
+    let of = found.ok_or_else(|| {
+        let told = "there is no order with this number";
+        Problem::new(StatusCode::NOT_FOUND, "order_not_found", told)
     })?;
-    let of = NewOrder { customer, reference, item, amount };
-    Ok(Json(Order { id, of, made: "before".to_owned() }))
+    let made = "before".to_owned();
+    Ok(Json(Order { id, of, made }))
 }
 
 async fn health(State(once): State<Once<Sqlx>>) -> Result<&'static str, Problem> {
@@ -201,8 +173,14 @@ async fn health(State(once): State<Once<Sqlx>>) -> Result<&'static str, Problem>
 
 /// In a real service the tenant comes from whoever is logged in, not from a header.
 fn tenant(headers: &HeaderMap) -> Result<&str, Problem> {
-    let header = headers.get("x-tenant").map_or(&b""[..], |value| value.as_bytes());
+    let header = headers
+        .get("x-tenant")
+        .map_or(&b""[..], |value| value.as_bytes());
     std::str::from_utf8(header).map_err(|_| {
-        Problem::new(StatusCode::BAD_REQUEST, "tenant_unreadable", "the header X-Tenant is not UTF-8")
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            "tenant_unreadable",
+            "the header X-Tenant is not UTF-8",
+        )
     })
 }

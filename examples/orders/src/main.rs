@@ -14,7 +14,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let once = orders::connect(&url)?;
     orders::set_up(&once).await?;
     let listener = TcpListener::bind(&listen).await?;
-    writeln!(std::io::stdout(), "orders on http://{}", listener.local_addr()?)?;
+    writeln!(
+        std::io::stdout(),
+        "orders on http://{}",
+        listener.local_addr()?
+    )?;
     axum::serve(listener, orders::router(once)).await?;
     Ok(())
 }

@@ -39,7 +39,10 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<&str, Problem> {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "P4001", told));
     };
     let key = Intent::key_from_bytes(header.as_bytes())?.trim();
-    Ok(key.strip_prefix('"').and_then(|k| k.strip_suffix('"')).unwrap_or(key))
+    Ok(key
+        .strip_prefix('"')
+        .and_then(|k| k.strip_suffix('"'))
+        .unwrap_or(key))
 }
 
 /// Lets a client see that the order had been there before this request.
@@ -56,7 +59,10 @@ impl From<Error> for Problem {
             Error::Invalid(problem) => (StatusCode::BAD_REQUEST, told(problem)),
             Error::Conflict(problem) => (StatusCode::UNPROCESSABLE_ENTITY, told(problem)),
             Error::Gone(problem) => (StatusCode::GONE, told(problem)),
-            Error::Refused(failure) => (StatusCode::UNPROCESSABLE_ENTITY, failure.message().to_owned()),
+            Error::Refused(failure) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                failure.message().to_owned(),
+            ),
             Error::Busy { .. } => {
                 let told = "another request with this key is still under way";
                 (StatusCode::CONFLICT, told.to_owned())
@@ -67,7 +73,8 @@ impl From<Error> for Problem {
                     (StatusCode::SERVICE_UNAVAILABLE, told.to_owned())
                 }
                 _ => {
-                    let told = "something is wrong on our side; it is safe to send the same request again";
+                    let told =
+                        "something is wrong on our side; it is safe to send the same request again";
                     (StatusCode::INTERNAL_SERVER_ERROR, told.to_owned())
                 }
             },
@@ -90,13 +97,17 @@ impl From<Error> for Problem {
 fn told(problem: &pgonce::Problem) -> String {
     match &problem.hint {
         Some(hint) => format!("{}. {hint}", problem.message),
-        None => problem.message.clone(),
+        None => problem.message.to_string(),
     }
 }
 
 impl From<JsonRejection> for Problem {
     fn from(rejection: JsonRejection) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "order_unreadable", rejection.body_text())
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "order_unreadable",
+            rejection.body_text(),
+        )
     }
 }
 

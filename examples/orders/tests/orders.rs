@@ -1,4 +1,5 @@
 //! The orders service, over real sockets and on a real PostgreSQL.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ impl Shop {
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self {
             address,
-            client: Client::new(),
+            client: Client::builder().no_proxy().build().unwrap(),
             once,
             _database: database,
         }
@@ -44,7 +45,12 @@ impl Shop {
 
     async fn post(&self, key: &str, order: &Value) -> Response {
         let request = self.client.post(format!("{}/orders", self.address));
-        request.header("Idempotency-Key", key).json(order).send().await.unwrap()
+        request
+            .header("Idempotency-Key", key)
+            .json(order)
+            .send()
+            .await
+            .unwrap()
     }
 
     async fn count(&self, table: &'static str) -> i64 {
@@ -52,7 +58,10 @@ impl Shop {
             "orders" => "select count(*) from orders",
             _ => "select count(*) from order_event",
         };
-        sqlx::query_scalar(sql).fetch_one(self.once.driver().pool()).await.unwrap()
+        sqlx::query_scalar(sql)
+            .fetch_one(self.once.driver().pool())
+            .await
+            .unwrap()
     }
 }
 
@@ -63,11 +72,19 @@ fn book() -> Value {
 /// Asserts the problem document that every error is told in, and gives it.
 async fn problem(response: Response, status: u16, code: &str) -> Value {
     assert_eq!(response.status().as_u16(), status);
-    assert_eq!(response.headers()["content-type"], "application/problem+json");
+    assert_eq!(
+        response.headers()["content-type"],
+        "application/problem+json"
+    );
     let document: Value = response.json().await.unwrap();
     assert_eq!(document["code"], code, "{document}");
     assert_eq!(document["status"], status, "{document}");
-    assert!(document["detail"].as_str().is_some_and(|told| told.len() > 10), "{document}");
+    assert!(
+        document["detail"]
+            .as_str()
+            .is_some_and(|told| told.len() > 10),
+        "{document}"
+    );
     document
 }
 
@@ -85,12 +102,20 @@ async fn a_retry_gets_the_same_status_and_bytes_and_makes_nothing() {
     assert_eq!(again.status(), StatusCode::CREATED);
     assert_eq!(again.headers()["idempotent-replayed"], "true");
     assert_eq!(again.bytes().await.unwrap(), first);
-    assert_eq!((shop.count("orders").await, shop.count("order_event").await), (1, 1));
+    assert_eq!(
+        (shop.count("orders").await, shop.count("order_event").await),
+        (1, 1)
+    );
 
     let order: Value = serde_json::from_slice(&first).unwrap();
-    let shown = shop.client.get(format!("{}/orders/{}", shop.address, order["id"]));
+    let shown = shop
+        .client
+        .get(format!("{}/orders/{}", shop.address, order["id"]));
     let shown: Value = shown.send().await.unwrap().json().await.unwrap();
-    assert_eq!((&shown["item"], &shown["amount"]), (&json!("book"), &json!(1250)));
+    assert_eq!(
+        (&shown["item"], &shown["amount"]),
+        (&json!("book"), &json!(1250))
+    );
 }
 
 #[tokio::test]
@@ -103,8 +128,14 @@ async fn many_at_once_make_one_order_and_get_one_answer() {
     }))
     .await;
     assert_eq!(answers[0].0, StatusCode::CREATED);
-    assert!(answers.iter().all(|answer| answer == &answers[0]), "{answers:?}");
-    assert_eq!((shop.count("orders").await, shop.count("order_event").await), (1, 1));
+    assert!(
+        answers.iter().all(|answer| answer == &answers[0]),
+        "{answers:?}"
+    );
+    assert_eq!(
+        (shop.count("orders").await, shop.count("order_event").await),
+        (1, 1)
+    );
 }
 
 #[tokio::test]
@@ -116,8 +147,14 @@ async fn a_second_key_for_the_same_reference_finds_the_order() {
     assert!(!second.headers().contains_key("idempotent-replayed"));
     let second: Value = second.json().await.unwrap();
     assert_eq!(second["id"], first["id"]);
-    assert_eq!((&first["made"], &second["made"]), (&json!("now"), &json!("before")));
-    assert_eq!((shop.count("orders").await, shop.count("order_event").await), (1, 2));
+    assert_eq!(
+        (&first["made"], &second["made"]),
+        (&json!("now"), &json!("before"))
+    );
+    assert_eq!(
+        (shop.count("orders").await, shop.count("order_event").await),
+        (1, 2)
+    );
 }
 
 #[tokio::test]
@@ -125,13 +162,23 @@ async fn a_key_of_another_tenant_is_another_key() {
     let shop = Shop::open().await;
     let mut ids = Vec::new();
     for tenant in ["red", "blue"] {
-        let request = shop.client.post(format!("{}/orders", shop.address)).header("X-Tenant", tenant);
-        let response = request.header("Idempotency-Key", "k1").json(&book()).send().await.unwrap();
+        let request = shop
+            .client
+            .post(format!("{}/orders", shop.address))
+            .header("X-Tenant", tenant);
+        let response = request
+            .header("Idempotency-Key", "k1")
+            .json(&book())
+            .send()
+            .await
+            .unwrap();
         assert_eq!(response.status(), StatusCode::CREATED);
         ids.push(response.json::<Value>().await.unwrap()["id"].clone());
     }
     assert_ne!(ids[0], ids[1]);
-    let foreign = shop.client.get(format!("{}/orders/{}", shop.address, ids[1]));
+    let foreign = shop
+        .client
+        .get(format!("{}/orders/{}", shop.address, ids[1]));
     let foreign = foreign.header("X-Tenant", "red").send().await.unwrap();
     problem(foreign, 404, "order_not_found").await;
 }
@@ -154,7 +201,12 @@ async fn a_request_that_cannot_be_an_intent_is_told_so() {
     problem(keyless, 400, "P4001").await;
     problem(shop.post("\"\"", &book()).await, 400, "P4001").await;
     problem(shop.post(&"k".repeat(256), &book()).await, 400, "22023").await;
-    problem(shop.post("k1", &json!({"item": "book"})).await, 400, "order_unreadable").await;
+    problem(
+        shop.post("k1", &json!({"item": "book"})).await,
+        400,
+        "order_unreadable",
+    )
+    .await;
     assert_eq!(shop.count("order_event").await, 0);
 }
 
@@ -177,7 +229,10 @@ async fn a_refusal_is_remembered_for_good() {
     let again = problem(shop.post("k1", &forbidden).await, 422, "P4030").await;
     assert_eq!(again, first);
     problem(shop.post("k1", &book()).await, 422, "P4002").await;
-    assert_eq!((shop.count("orders").await, shop.count("order_event").await), (0, 0));
+    assert_eq!(
+        (shop.count("orders").await, shop.count("order_event").await),
+        (0, 0)
+    );
 }
 
 #[tokio::test]
@@ -186,7 +241,10 @@ async fn a_busy_key_is_told_when_to_come_back() {
     let order: NewOrder = serde_json::from_value(book()).unwrap();
     let intent = orders::intent("", "k1", &order).unwrap();
     let month = Duration::from_secs(30 * 86_400);
-    shop.once.define_scope(orders::SCOPE, &Contract::keep(month).busy(Busy::Reject)).await.unwrap();
+    shop.once
+        .define_scope(orders::SCOPE, &Contract::keep(month).busy(Busy::Reject))
+        .await
+        .unwrap();
     let Claim::Run(held) = shop.once.claim(&intent).await.unwrap() else {
         panic!("nobody else knows this key");
     };
@@ -195,7 +253,10 @@ async fn a_busy_key_is_told_when_to_come_back() {
     problem(busy, 409, "P4029").await;
 
     // Told to wait, the duplicate outlasts the holder and does the work that was given up.
-    shop.once.define_scope(orders::SCOPE, &Contract::keep(month).busy(Busy::Wait)).await.unwrap();
+    shop.once
+        .define_scope(orders::SCOPE, &Contract::keep(month).busy(Busy::Wait))
+        .await
+        .unwrap();
     let book = book();
     let waiting = shop.post("k1", &book);
     let giving_up = async {
@@ -218,10 +279,16 @@ async fn a_busy_key_is_told_when_to_come_back() {
 async fn an_answer_past_its_retention_is_gone_where_the_contract_says_so() {
     let shop = Shop::open().await;
     let contract = Contract::keep(Duration::from_secs(60)).after_expiry(AfterExpiry::Gone(None));
-    shop.once.define_scope(orders::SCOPE, &contract).await.unwrap();
+    shop.once
+        .define_scope(orders::SCOPE, &contract)
+        .await
+        .unwrap();
     assert_eq!(shop.post("k1", &book()).await.status(), StatusCode::CREATED);
     let pool = shop.once.driver().pool();
-    sqlx::query("select pgonce.move_clock(interval '2 minutes')").execute(pool).await.unwrap();
+    sqlx::query("select pgonce.move_clock(interval '2 minutes')")
+        .execute(pool)
+        .await
+        .unwrap();
     problem(shop.post("k1", &book()).await, 410, "P4031").await;
     assert_eq!(shop.count("order_event").await, 1);
 }
@@ -236,7 +303,12 @@ async fn without_its_database_the_service_says_come_back_and_then_goes_on() {
     assert!(down.headers().contains_key("retry-after"));
     assert_eq!(down.status(), StatusCode::SERVICE_UNAVAILABLE);
     server.start_again().await.unwrap();
-    let health = shop.client.get(format!("{}/health", shop.address)).send().await.unwrap();
+    let health = shop
+        .client
+        .get(format!("{}/health", shop.address))
+        .send()
+        .await
+        .unwrap();
     assert_eq!(health.status(), StatusCode::OK);
     let again = shop.post("k1", &book()).await;
     assert_eq!(again.headers()["idempotent-replayed"], "true");

@@ -23,6 +23,7 @@ create table messages (
     topic   text not null,
     payload jsonb not null
 );
+select pgonce.define_scope('orders.create', interval '7 days');
 create table recipe (like pgonce.intent including storage, primary key (tenant, scope, key));
 ";
 

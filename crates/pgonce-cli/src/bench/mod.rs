@@ -9,9 +9,9 @@ mod replay;
 mod report;
 mod rounds;
 mod server;
+mod wal;
 mod with_sqlx;
 mod with_tokio_postgres;
-mod wal;
 
 use std::error::Error;
 use std::io::Write as _;
@@ -65,6 +65,9 @@ pub(crate) struct Args {
     /// Seed of every random choice.
     #[arg(long, default_value_t = 42)]
     seed: u64,
+    /// Do nothing but one side of the commands, for a profiler to watch, such as `sqlx: atomic`.
+    #[arg(long, value_name = "SIDE")]
+    profile: Option<String>,
     /// The commit that is measured, for the record.
     #[arg(long, env = "PGONCE_COMMIT", hide = true)]
     commit: Option<String>,
@@ -145,6 +148,10 @@ async fn measure(args: &Args) -> Result<Report> {
 async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     let mut plan = args.plan();
     let mut report = Report::new(server.facts(args, &plan).await?);
+    if let Some(side) = &args.profile {
+        report.add(command::profile(server, &mut plan, side).await?);
+        return Ok(report);
+    }
     if args.wants(Group::Command) {
         say("commands per second");
         report.add(command::measure(server, &mut plan).await?);

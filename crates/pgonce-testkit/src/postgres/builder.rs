@@ -108,7 +108,7 @@ pub(super) fn port_was_taken(error: &Error) -> bool {
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     pub(super) folder: PathBuf,
-    user: Unprivileged,
+    pub(super) user: Unprivileged,
 }
 
 impl Layout {

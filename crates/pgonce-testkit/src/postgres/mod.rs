@@ -1,13 +1,14 @@
 mod builder;
 mod database;
 mod life;
+mod standby;
 
 use std::{fs, path::Path, path::PathBuf};
 
 use tokio::sync::Mutex;
 
 use self::{builder::Layout, database::Databases};
-pub use self::{builder::PostgresBuilder, database::Database};
+pub use self::{builder::PostgresBuilder, database::Database, standby::Replication};
 use crate::{Binaries, Result, error::Attempt, kept::Kept};
 
 /// A private PostgreSQL server.

@@ -9,6 +9,8 @@ begin
     if (new.tenant, new.scope, new.key) is distinct from (old.tenant, old.scope, old.key)
        or new.fingerprint <> old.fingerprint or new.fence < old.fence
        or new.attempts < old.attempts or new.first_at <> old.first_at
+       -- Only what has an expiry can be purged: what is unfinished never gets one.
+       or new.status in ('processing', 'failed_retryable') and new.expires_at is not null
        or (case
             when old.gone_at is not null then true
             when new.gone_at is not null then old.status <> new.status or old.expires_at is null

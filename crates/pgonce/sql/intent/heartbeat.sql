@@ -3,7 +3,7 @@
 -- locks    the intent's row
 -- writes   lease_until of the row under this fence; an expired lease that nobody took over is
 --          renewed too. Exactly one row, or it raises.
--- raises   P4012 a newer attempt holds the intent, or it is settled; 22023 bad lease or fence
+-- raises   P4012 a newer attempt holds the intent, or it is settled; 22023 bad lease
 create or replace function pgonce.heartbeat(p_scope text, p_key text, p_fence bigint,
     p_lease interval, p_tenant text default '')
 returns timestamptz

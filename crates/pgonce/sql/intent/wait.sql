@@ -8,7 +8,8 @@ returns boolean
 language plpgsql volatile set search_path = ''
 as $$
 begin
-    perform set_config('lock_timeout', greatest(ceil(extract(epoch from p_at_most) * 1000), 1)::text, true);
+    perform set_config('lock_timeout',
+        least(greatest(ceil(extract(epoch from p_at_most) * 1000), 1), 2147483647)::bigint::text, true);
     perform pg_advisory_xact_lock_shared(pgonce.lock_id(p_tenant, p_scope, p_key));
     return true;
 exception when lock_not_available then

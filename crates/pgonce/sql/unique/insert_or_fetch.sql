@@ -12,7 +12,7 @@
 --          be given.
 create or replace function pgonce.insert_or_fetch(p_index regclass, p_row jsonb)
 returns table (made_now boolean, stored jsonb)
-language plpgsql volatile set search_path = ''
+language plpgsql volatile
 as $$
 declare
     v_table     regclass;

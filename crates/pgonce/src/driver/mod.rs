@@ -142,3 +142,40 @@ pub(crate) fn quote_bytes(bytes: &[u8]) -> String {
     quoted.push_str("'::bytea");
     quoted
 }
+
+/// A statement with its parameters written into it, for a driver that must send both at once.
+#[cfg(feature = "sqlx")]
+pub(crate) fn with_literals(sql: &str, params: &[Param<'_>]) -> String {
+    let mut pieces = sql.split('$');
+    let mut text = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let digits = piece.bytes().take_while(u8::is_ascii_digit).count();
+        let (number, rest) = piece.split_at(digits);
+        let place = number.parse::<usize>().ok();
+        match place.and_then(|n| params.get(n.checked_sub(1)?)) {
+            Some(Param::Text(Some(value))) => text.push_str(&quote_literal(value)),
+            Some(Param::Bytes(bytes)) => text.push_str(&quote_bytes(bytes)),
+            Some(Param::Text(None)) | None => text.push_str(" null"),
+        }
+        text.push_str(rest);
+    }
+    text
+}
+
+#[cfg(all(test, feature = "sqlx"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_become_literals_that_cannot_leave_their_quotes() {
+        let params = [
+            Param::Text(Some(r"a'b\c $2")),
+            Param::Bytes(&[0, 255]),
+            Param::Text(None),
+        ];
+        assert_eq!(
+            with_literals("select f($1, $2), $3::text", &params),
+            r"select f( E'a''b\\c $2',  E'\\x00ff'::bytea),  null::text",
+        );
+    }
+}

@@ -6,7 +6,9 @@ use sqlx::postgres::{PgConnection, PgRow, PgTransactionManager};
 use sqlx::{AssertSqlSafe, Executor as _, PgPool, Postgres, Row as _, SqlSafeStr as _};
 use sqlx_core::transaction::TransactionManager as _;
 
-use super::{Connection, Driver, Opening, Param, Row, Session, Settled, Statement};
+use super::{
+    Connection, Driver, Opening, Param, Row, Session, Settled, Statement, with_literals,
+};
 use crate::error::Problem;
 use crate::{Error, Result};
 
@@ -67,15 +69,23 @@ impl Connection for SqlxSession {
 
 impl Connection for PgConnection {
     async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        let mut query =
-            sqlx::query(AssertSqlSafe(statement.sql.clone())).persistent(statement.keep);
-        for param in params {
-            query = match param {
-                Param::Text(text) => query.bind(*text),
-                Param::Bytes(bytes) => query.bind(*bytes),
-            };
-        }
-        let rows: Vec<PgRow> = query.fetch_all(&mut *self).await?;
+        let rows: Vec<PgRow> = if statement.keep {
+            let mut query = sqlx::query(AssertSqlSafe(statement.sql.clone()));
+            for param in params {
+                query = match param {
+                    Param::Text(text) => query.bind(*text),
+                    Param::Bytes(bytes) => query.bind(*bytes),
+                };
+            }
+            query.fetch_all(&mut *self).await?
+        } else {
+            // sqlx prepares even an unnamed statement in a round trip of its own. Between that
+            // and the call a pooler may change the server connection: there the unnamed
+            // statement is missing, or somebody else's. One text travels in one piece.
+            let text = with_literals(&statement.sql, params);
+            let query = sqlx::raw_sql(AssertSqlSafe(text));
+            query.fetch_all(&mut *self).await?
+        };
         rows.iter()
             .map(|row| (0..row.len()).map(|i| Ok(row.try_get(i)?)).collect())
             .collect()
@@ -117,6 +127,15 @@ impl Session for SqlxSession {
     }
 
     async fn settle(&mut self, last: &Statement, params: &[Param<'_>]) -> Settled {
+        if PgTransactionManager::get_transaction_depth(self.conn()) != 1 {
+            // sqlx would release a savepoint and call that a commit.
+            let _ = self.rollback().await;
+            return Settled::Refused(Error::Database(Problem::new(
+                "2D000",
+                "a transaction nested in the attempt was never ended",
+                "Commit or roll back what conn().begin() began before you call succeed.",
+            )));
+        }
         match self.query(last, params).await {
             Ok(_) => {}
             // Nothing asked for a commit yet: whatever went wrong, nothing is left.
@@ -131,7 +150,11 @@ impl Session for SqlxSession {
         {
             Ok(()) => Settled::Committed,
             Err(Error::Disconnected(why)) => Settled::Unknown(why),
-            Err(error) => Settled::Refused(error),
+            Err(error) => {
+                // The server has ended the transaction; sqlx still counts it as open.
+                let _ = self.rollback().await;
+                Settled::Refused(error)
+            }
         }
     }
 
@@ -162,11 +185,11 @@ impl From<sqlx::Error> for Error {
             sqlx::Error::Database(db) => {
                 let postgres = db.try_downcast_ref::<sqlx::postgres::PgDatabaseError>();
                 Error::from_problem(Problem {
-                    code: db.code().unwrap_or_default().into_owned(),
-                    message: db.message().to_owned(),
-                    detail: postgres.and_then(|p| p.detail()).map(str::to_owned),
-                    hint: postgres.and_then(|p| p.hint()).map(str::to_owned),
-                    constraint: db.constraint().map(str::to_owned),
+                    code: db.code().unwrap_or_default().into(),
+                    message: db.message().into(),
+                    detail: postgres.and_then(|p| p.detail()).map(Into::into),
+                    hint: postgres.and_then(|p| p.hint()).map(Into::into),
+                    constraint: db.constraint().map(Into::into),
                 })
             }
             sqlx::Error::Io(_)

@@ -2,6 +2,7 @@
 //! COMMIT with the acknowledgement, so a command needs no more round trips than the bare
 //! transaction.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use deadpool_postgres::{ClientWrapper, Object, Pool};
@@ -40,7 +41,7 @@ impl Driver for TokioPostgres {
             other => Error::Disconnected(format!("the pool gave no connection: {other}")),
         })?;
         Ok(TokioSession {
-            object: Some(object),
+            client: Some(InAttempt(object)),
         })
     }
 }
@@ -48,20 +49,34 @@ impl Driver for TokioPostgres {
 /// A connection out of a deadpool pool.
 #[derive(Debug)]
 pub struct TokioSession {
-    object: Option<Object>,
+    client: Option<InAttempt>,
+}
+
+/// The client inside an attempt: everything of deadpool's but `transaction`. The commit of such a
+/// transaction would end the attempt's own, and part the effect from its acknowledgement. For a
+/// part that may fail send `savepoint a` and `rollback to savepoint a`.
+#[derive(Debug)]
+pub struct InAttempt(Object);
+
+impl Deref for InAttempt {
+    type Target = ClientWrapper;
+
+    fn deref(&self) -> &ClientWrapper {
+        &self.0
+    }
 }
 
 impl TokioSession {
     fn object(&self) -> &Object {
-        self.object.as_ref().expect("only keep and drop take it")
+        &self.client.as_ref().expect("only keep and drop take it").0
     }
 }
 
 impl Drop for TokioSession {
     fn drop(&mut self) {
         // Not kept, so not known to be clean: out of the pool and closed.
-        if let Some(object) = self.object.take() {
-            drop(Object::take(object));
+        if let Some(client) = self.client.take() {
+            drop(Object::take(client.0));
         }
     }
 }
@@ -92,10 +107,10 @@ impl Connection for deadpool_postgres::Transaction<'_> {
 }
 
 impl Session for TokioSession {
-    type Raw = ClientWrapper;
+    type Raw = InAttempt;
 
-    fn raw(&mut self) -> &mut ClientWrapper {
-        self.object.as_mut().expect("only keep and drop take it")
+    fn raw(&mut self) -> &mut InAttempt {
+        self.client.as_mut().expect("only keep and drop take it")
     }
 
     async fn begin(&mut self, opening: &Opening<'_>) -> Result<Option<Row>> {
@@ -147,7 +162,7 @@ impl Session for TokioSession {
     }
 
     fn keep(mut self) {
-        drop(self.object.take());
+        drop(self.client.take());
     }
 }
 
@@ -220,11 +235,11 @@ impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Self {
         if let Some(db) = error.as_db_error() {
             return Error::from_problem(Problem {
-                code: db.code().code().to_owned(),
-                message: db.message().to_owned(),
-                detail: db.detail().map(str::to_owned),
-                hint: db.hint().map(str::to_owned),
-                constraint: db.constraint().map(str::to_owned),
+                code: db.code().code().into(),
+                message: db.message().into(),
+                detail: db.detail().map(Into::into),
+                hint: db.hint().map(Into::into),
+                constraint: db.constraint().map(Into::into),
             });
         }
         let mut text = error.to_string();

@@ -1,0 +1,156 @@
+//! What was measured, beside what was promised.
+
+use std::fmt;
+
+use comfy_table::{Attribute, Cell, CellAlignment, Color, Table, presets};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Result;
+
+/// A measured number and what it was to be.
+#[derive(Debug, Serialize)]
+pub(super) struct Line {
+    name: String,
+    measured: f64,
+    unit: Unit,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget: Option<Budget>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    met: Option<bool>,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Budget {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Unit {
+    /// One thing divided by another.
+    Ratio,
+    PerSecond,
+    Microseconds,
+    RoundTrips,
+    Bytes,
+}
+
+impl Line {
+    /// A number for information.
+    pub(super) fn new(name: impl Into<String>, measured: f64, unit: Unit) -> Self {
+        Self {
+            name: name.into(),
+            measured,
+            unit,
+            budget: None,
+            met: None,
+        }
+    }
+
+    /// A number that was promised.
+    pub(super) fn within(mut self, budget: Budget) -> Self {
+        // What could not be measured is not met.
+        self.met = Some(match budget {
+            Budget::AtLeast(floor) => self.measured >= floor,
+            Budget::AtMost(ceiling) => self.measured <= ceiling,
+        });
+        self.budget = Some(budget);
+        self
+    }
+}
+
+/// Everything that was measured, and on what.
+#[derive(Debug)]
+pub(super) struct Report {
+    facts: Value,
+    lines: Vec<Line>,
+}
+
+impl Report {
+    pub(super) fn new(facts: Value) -> Self {
+        Self {
+            facts,
+            lines: Vec::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, lines: Vec<Line>) {
+        self.lines.extend(lines);
+    }
+
+    pub(super) fn missed(&self) -> usize {
+        self.lines.iter().filter(|line| line.met == Some(false)).count()
+    }
+
+    pub(super) fn to_json(&self) -> Result<String> {
+        let report = json!({"facts": self.facts, "lines": self.lines, "missed": self.missed()});
+        Ok(serde_json::to_string_pretty(&report)?)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED);
+        table.set_header(["what", "measured", "budget", ""]);
+        for line in &self.lines {
+            let verdict = match line.met {
+                Some(true) => Cell::new("met").fg(Color::Green),
+                Some(false) => Cell::new("MISSED").fg(Color::Red).add_attribute(Attribute::Bold),
+                None => Cell::new(""),
+            };
+            let budget = match line.budget {
+                Some(Budget::AtLeast(floor)) => format!("≥ {}", line.unit.show(floor)),
+                Some(Budget::AtMost(ceiling)) => format!("≤ {}", line.unit.show(ceiling)),
+                None => String::new(),
+            };
+            let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+            table.add_row([
+                Cell::new(&line.name),
+                right(line.unit.show(line.measured)),
+                right(budget),
+                verdict,
+            ]);
+        }
+        writeln!(f, "{table}")?;
+        if let Value::Object(facts) = &self.facts {
+            for (name, value) in facts {
+                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                writeln!(f, "{name}: {value}")?;
+            }
+        }
+        match self.missed() {
+            0 => write!(f, "every budget that was measured is met"),
+            n => write!(f, "{n} missed"),
+        }
+    }
+}
+
+impl Unit {
+    fn show(self, number: f64) -> String {
+        match self {
+            Self::Ratio => format!("{number:.2}"),
+            Self::PerSecond => format!("{number:.0} /s"),
+            Self::Microseconds => format!("{number:.0} µs"),
+            Self::RoundTrips => format!("{number:.1}"),
+            Self::Bytes => format!("{number:.0} B"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_could_not_be_measured_is_missed() {
+        for budget in [Budget::AtLeast(0.0), Budget::AtMost(1.0)] {
+            let mut report = Report::new(json!({}));
+            report.add(vec![Line::new("x", f64::NAN, Unit::Ratio).within(budget)]);
+            assert_eq!(report.missed(), 1);
+        }
+    }
+}

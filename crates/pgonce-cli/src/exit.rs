@@ -1,0 +1,187 @@
+//! What the program ends with when something went wrong.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use pgonce::{Error, Problem, migrate};
+
+use crate::output::{Format, printable};
+
+/// The codes, for `--help`; docs/src/cli.md says the same.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0  done
+  1  failed for a reason that is none of these
+  2  the command line cannot be understood, or a value in it breaks a rule
+  3  no connection to the database
+  4  pgonce is not installed in the schema, or older than this program: migrate up
+  5  the schema is newer than this program, and not compatible with it
+  6  what was applied to the schema is not what this program knows
+  7  there is no such intent, scope or code
+  8  the role may not do this";
+
+pub(crate) const FAILED: u8 = 1;
+pub(crate) const USAGE: u8 = 2;
+pub(crate) const NO_DATABASE: u8 = 3;
+pub(crate) const OUTDATED: u8 = 4;
+pub(crate) const TOO_NEW: u8 = 5;
+pub(crate) const CHANGED: u8 = 6;
+pub(crate) const NOT_FOUND: u8 = 7;
+pub(crate) const NOT_ALLOWED: u8 = 8;
+
+pub(crate) type Result<T = ()> = std::result::Result<T, Trouble>;
+
+/// Something went wrong: what, in particular, what to do, under which code, and how to exit.
+#[derive(Debug)]
+pub(crate) struct Trouble {
+    what: String,
+    detail: Option<String>,
+    hint: Option<String>,
+    code: Option<String>,
+    exit: u8,
+    /// Whoever read our output has gone; there is nobody to tell.
+    silent: bool,
+}
+
+impl Trouble {
+    pub(crate) fn new(exit: u8, what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            detail: None,
+            hint: Some(hint.into()),
+            code: None,
+            exit,
+            silent: false,
+        }
+    }
+
+    /// The same, with another exit code where it has this code.
+    pub(crate) fn with_exit(self, code: &str, exit: u8) -> Self {
+        let exit = if self.code.as_deref() == Some(code) {
+            exit
+        } else {
+            self.exit
+        };
+        Self { exit, ..self }
+    }
+
+    /// Tells it on stderr.
+    pub(crate) fn report(self, format: Format) -> ExitCode {
+        if self.silent {
+            return ExitCode::SUCCESS;
+        }
+        let text = match format {
+            Format::Json => serde_json::json!({"error": {
+                "message": self.what, "detail": self.detail, "hint": self.hint, "code": self.code, "exit": self.exit,
+            }})
+            .to_string(),
+            Format::Table => {
+                let mut text = format!("error: {}", printable(&self.what));
+                for (name, part) in [("code", &self.code), ("why", &self.detail), ("do", &self.hint)] {
+                    if let Some(part) = part {
+                        text.push_str(&format!("\n  {name:>4}: {}", printable(part)));
+                    }
+                }
+                text
+            }
+        };
+        // Nothing is left to be done where stderr is closed too.
+        let _ = writeln!(io::stderr(), "{text}");
+        ExitCode::from(self.exit)
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        let code = Some(error.code().to_owned()).filter(|code| !code.is_empty());
+        let exit = exit_of(&error);
+        match error {
+            Error::Invalid(problem)
+            | Error::Conflict(problem)
+            | Error::Gone(problem)
+            | Error::Fenced(problem)
+            | Error::LostRace(problem)
+            | Error::Database(problem)
+            | Error::Schema(problem) => Self {
+                hint: problem.hint.as_deref().map(str::to_owned).or_else(|| usual_hint(&problem)),
+                what: problem.message.into(),
+                detail: problem.detail.map(Into::into),
+                code,
+                exit,
+                silent: false,
+            },
+            Error::Disconnected(why) => Self {
+                detail: Some(why),
+                code,
+                ..Self::new(exit, "no connection to the database", REACH)
+            },
+            other => Self {
+                what: other.to_string(),
+                detail: None,
+                hint: None,
+                code,
+                exit,
+                silent: false,
+            },
+        }
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Self {
+        Self {
+            silent: error.kind() == io::ErrorKind::BrokenPipe,
+            ..Self::new(
+                FAILED,
+                format!("the output could not be written: {error}"),
+                "Look at where stdout goes: is the disk full?",
+            )
+        }
+    }
+}
+
+impl From<serde_json::Error> for Trouble {
+    fn from(error: serde_json::Error) -> Self {
+        Self::new(
+            FAILED,
+            format!("the database answered with what is not JSON: {error}"),
+            "Please report it, with the command and the version of PostgreSQL.",
+        )
+    }
+}
+
+const REACH: &str = "Is the server running, and are --database-url (or DATABASE_URL), its user and its password right?";
+
+fn exit_of(error: &Error) -> u8 {
+    match error.code() {
+        migrate::MISSING | migrate::OUTDATED | "3F000" | "42P01" | "42883" => OUTDATED,
+        migrate::TOO_NEW => TOO_NEW,
+        migrate::CHANGED => CHANGED,
+        "42501" => NOT_ALLOWED,
+        "3D000" | "53300" => NO_DATABASE,
+        code if code.starts_with("08") || code.starts_with("28") || code.starts_with("57P0") => {
+            NO_DATABASE
+        }
+        _ if matches!(error, Error::Invalid(_)) => USAGE,
+        code if code.starts_with("22") => USAGE,
+        _ => FAILED,
+    }
+}
+
+/// For errors of PostgreSQL that say what is wrong but not what to do.
+fn usual_hint(problem: &Problem) -> Option<String> {
+    let hint = match &*problem.code {
+        "22007" | "22008" | "22015" => {
+            "Write a length of time such as 30s, 15m, 7d, or as PostgreSQL's interval: '1 day 12 hours'."
+        }
+        "3F000" | "42P01" | "42883" => {
+            "Run `pgonce migrate up`, or give the schema that pgonce is in."
+        }
+        "42501" => {
+            "Do it as the schema's owner, or let the owner admit this role: `pgonce migrate up --admit ROLE`."
+        }
+        code if code.starts_with("28") || code == "3D000" => REACH,
+        _ => return pgonce::retry::lookup(&problem.code).map(|entry| entry.advice.to_owned()),
+    };
+    Some(hint.to_owned())
+}

@@ -1,0 +1,272 @@
+//! `pgonce scope` and `pgonce strict`.
+
+use clap::{Subcommand, ValueEnum};
+use serde_json::json;
+
+use crate::database::{Database, Target};
+use crate::exit::{self, Result, Trouble};
+use crate::output::{self, Format};
+
+/// What to do with contracts.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Write a scope's contract down, or replace it: fields that are left out get their defaults.
+    Define(Box<Contract>),
+    /// List all contracts.
+    List,
+    /// Show the contract in force for a scope: the tenant's own, the general one, or that of '*'.
+    Show(Name),
+    /// Forget a contract; intents keep their records.
+    Drop(Name),
+}
+
+#[derive(Debug, clap::Args)]
+struct Name {
+    /// The scope, such as orders.create.
+    scope: String,
+    /// The tenant whose own contract is meant.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    tenant: String,
+}
+
+/// A contract. Lengths of time are written 30s, 15m, 7d, or as PostgreSQL's interval.
+#[derive(Debug, clap::Args)]
+struct Contract {
+    #[command(flatten)]
+    name: Name,
+    /// How long answers are kept.
+    #[arg(long, value_parser = length)]
+    retention: String,
+    /// The usual length of a lease [default: 30s].
+    #[arg(long, value_parser = length)]
+    lease: Option<String>,
+    /// What a duplicate is told while the first attempt is under way [default: reject].
+    #[arg(long, value_parser = ["reject", "wait", "accept"])]
+    busy: Option<String>,
+    /// How long a duplicate waits for the answer, with --busy wait [default: 5s].
+    #[arg(long, value_parser = length)]
+    wait_at_most: Option<String>,
+    /// What is kept of an answer [default: answer].
+    #[arg(long, value_parser = ["answer", "reference", "status", "error"])]
+    storage: Option<String>,
+    /// What a key means after its retention: free again, or gone [default: rerun].
+    #[arg(long, value_parser = ["rerun", "gone"])]
+    after_expiry: Option<String>,
+    /// How long a key stays gone [default: for ever].
+    #[arg(long, value_parser = length)]
+    tombstone_for: Option<String>,
+    /// What happens to leased work whose holder vanished [default: takeover].
+    #[arg(long, value_parser = ["takeover", "hold", "refuse"])]
+    stale: Option<String>,
+    /// Where keys come from [default: client].
+    #[arg(long, value_parser = ["client", "derived", "message", "file"])]
+    key_source: Option<String>,
+    /// How far effects reach [default: database].
+    #[arg(long, value_parser = ["database", "external", "messages"])]
+    boundary: Option<String>,
+    /// How long clients may retry; retention is at least that [default: 0s].
+    #[arg(long, value_parser = length)]
+    client_retry: Option<String>,
+    /// How long brokers may redeliver; retention is at least that [default: 0s].
+    #[arg(long, value_parser = length)]
+    redelivery: Option<String>,
+    /// How long reconciliation may look back; retention is at least that [default: 0s].
+    #[arg(long, value_parser = length)]
+    reconciliation: Option<String>,
+    /// How long audit may look back; retention is at least that [default: 0s].
+    #[arg(long, value_parser = length)]
+    audit: Option<String>,
+    /// Words for whoever reads the contract.
+    #[arg(long)]
+    note: Option<String>,
+}
+
+/// Whether strict mode is on.
+#[derive(Debug, clap::Args)]
+pub(crate) struct StrictArgs {
+    /// On: claims in scopes that nobody defined are refused.
+    switch: Switch,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+impl Args {
+    pub(crate) fn format(&self) -> Format {
+        self.target.format()
+    }
+}
+
+impl StrictArgs {
+    pub(crate) fn format(&self) -> Format {
+        self.target.format()
+    }
+}
+
+/// PostgreSQL understands 7d, 15m, 1h30m and many words. Only a bare number it takes for seconds,
+/// which nobody can have meant for sure.
+fn length(text: &str) -> std::result::Result<String, String> {
+    if text.trim().is_empty() || text.trim().parse::<f64>().is_ok() {
+        return Err(
+            "give a unit: 30s, 15m, 12h, 7d, or a PostgreSQL interval such as '1 day 12 hours'"
+                .to_owned(),
+        );
+    }
+    Ok(text.to_owned())
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    let database = args.target.installed().await?;
+    match args.action {
+        Action::Define(contract) => define(&database, &contract).await,
+        Action::List => list(&database).await,
+        Action::Show(name) => show(&database, &name).await,
+        Action::Drop(name) => drop_scope(&database, &name).await,
+    }
+}
+
+async fn define(database: &Database, contract: &Contract) -> Result {
+    // (parameter of define_scope, type, value): only what was given, so that SQL has the defaults.
+    let given = [
+        ("p_scope", "text", Some(&contract.name.scope)),
+        ("p_tenant", "text", Some(&contract.name.tenant)),
+        ("p_retention", "interval", Some(&contract.retention)),
+        ("p_lease", "interval", contract.lease.as_ref()),
+        ("p_busy", "text", contract.busy.as_ref()),
+        ("p_wait_at_most", "interval", contract.wait_at_most.as_ref()),
+        ("p_storage", "text", contract.storage.as_ref()),
+        ("p_after_expiry", "text", contract.after_expiry.as_ref()),
+        (
+            "p_tombstone_for",
+            "interval",
+            contract.tombstone_for.as_ref(),
+        ),
+        ("p_stale", "text", contract.stale.as_ref()),
+        ("p_key_source", "text", contract.key_source.as_ref()),
+        ("p_boundary", "text", contract.boundary.as_ref()),
+        ("p_client_retry", "interval", contract.client_retry.as_ref()),
+        ("p_redelivery", "interval", contract.redelivery.as_ref()),
+        (
+            "p_reconciliation",
+            "interval",
+            contract.reconciliation.as_ref(),
+        ),
+        ("p_audit", "interval", contract.audit.as_ref()),
+        ("p_note", "text", contract.note.as_ref()),
+    ];
+    let given: Vec<_> = given
+        .into_iter()
+        .filter_map(|(name, kind, value)| Some((name, kind, value?)))
+        .collect();
+    let arguments: Vec<String> = given
+        .iter()
+        .zip(1..)
+        .map(|((name, kind, _), number)| format!("{name} => ${number}::text::{kind}"))
+        .collect();
+    let params: Vec<Option<&str>> = given
+        .iter()
+        .map(|(_, _, value)| Some(value.as_str()))
+        .collect();
+    let query = format!(
+        "select * from pgonce.define_scope({})",
+        arguments.join(", ")
+    );
+    match database.row(&query, &params).await? {
+        Some(row) => output::fields(database.format, &row),
+        None => Ok(()),
+    }
+}
+
+async fn list(database: &Database) -> Result {
+    let query = "select tenant, scope, retention, lease, busy, storage, after_expiry, stale, boundary, note \
+                 from pgonce.scope order by scope, tenant";
+    let nothing = "No scope is defined, and the database is strict: every claim is refused.";
+    output::rows(database.format, &database.rows(query, &[]).await?, nothing)
+}
+
+async fn show(database: &Database, name: &Name) -> Result {
+    let query = "select * from pgonce.contract($1, $2)";
+    let row = database
+        .row(query, &[Some(&name.tenant), Some(&name.scope)])
+        .await;
+    match row {
+        Ok(Some(row)) => output::fields(database.format, &row),
+        Ok(None) => Ok(()),
+        Err(trouble) => Err(trouble.with_exit("P4000", exit::NOT_FOUND)),
+    }
+}
+
+async fn drop_scope(database: &Database, name: &Name) -> Result {
+    let query = "select pgonce.drop_scope($1, $2) as dropped";
+    let dropped = database
+        .row(query, &[Some(&name.scope), Some(&name.tenant)])
+        .await?;
+    if dropped.is_some_and(|row| row.contains("true")) {
+        return output::say(
+            database.format,
+            &format!(
+                "dropped the contract of scope {}",
+                output::printable(&name.scope)
+            ),
+            &json!({"dropped": true}),
+        );
+    }
+    Err(Trouble::new(
+        exit::NOT_FOUND,
+        format!("scope {:?} has no contract of its own", name.scope),
+        "See `pgonce scope list`; give --tenant for a tenant's own contract.",
+    ))
+}
+
+pub(crate) async fn set_strict(args: StrictArgs) -> Result {
+    let database = args.target.installed().await?;
+    let on = matches!(args.switch, Switch::On);
+    database
+        .rows(
+            "select 'done' from pgonce.set_strict($1::text::boolean)",
+            &[Some(if on { "true" } else { "false" })],
+        )
+        .await?;
+    let words = if on {
+        "strict: claims in scopes that nobody defined are refused"
+    } else {
+        "not strict: scopes that nobody defined have the contract of scope '*'"
+    };
+    output::say(database.format, words, &json!({"strict": on}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::length;
+
+    #[test]
+    fn a_length_of_time_needs_a_unit() {
+        for text in [
+            "30s",
+            "15m",
+            "7d",
+            "1h30m",
+            "1 day 12 hours",
+            "P1DT2H",
+            "01:30:00",
+        ] {
+            assert_eq!(length(text).as_deref(), Ok(text));
+        }
+        for text in ["", " ", "30", "-1", "1.5", "inf"] {
+            assert!(length(text).is_err(), "{text}");
+        }
+    }
+}

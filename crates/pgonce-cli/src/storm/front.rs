@@ -1,0 +1,193 @@
+//! A storm over one configuration: every message of every path, every action, then chance.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use pgonce_testkit::{Action, CuttingProxy, Direction, Fault, FaultPlan, History, Message, Trial};
+use rand::rngs::StdRng;
+use rand::seq::{IndexedRandom as _, SliceRandom as _};
+use rand::{RngExt as _, SeedableRng as _};
+
+use super::config::Config;
+use super::ground::{Ground, Server};
+use super::hand::Hand;
+use super::oracle::{self, Findings};
+use super::path::Path;
+use super::screen::Screen;
+use super::trial::{self, Trialed};
+use super::{Plan, Result, migrate};
+
+/// What a configuration's storm found.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) config: Config,
+    pub(super) trialed: Vec<Trialed>,
+    pub(super) random: usize,
+    pub(super) findings: Findings,
+    pub(super) took: Duration,
+}
+
+type Transcripts = BTreeMap<Path, Vec<Message>>;
+
+pub(super) async fn storm<D: Hand>(
+    server: &Server,
+    config: Config,
+    plan: &Arc<Plan>,
+    screen: &Arc<Screen>,
+) -> Result<Outcome> {
+    let began = Instant::now();
+    let history = match &plan.history {
+        Some(folder) => History::in_file(folder.join(format!("{}.jsonl", config.name())))?,
+        None => History::new(),
+    };
+    let ground = Arc::new(Ground::<D>::prepare(server, config, history, plan.sabotage).await?);
+    let transcripts = rehearse(&ground, plan).await?;
+    let trials = enumerate(&transcripts, plan, config);
+    let migrations = migrate::trials(&ground, plan).await?;
+    screen.begin(&config, trials.len() + migrations.len());
+
+    let mut trialed = enumerated(&ground, trials, plan, screen).await?;
+    trialed.extend(migrate::storm(&ground, migrations, plan, screen).await?);
+    let random = by_chance(&ground, &transcripts, plan, screen).await?;
+    let chances = random.len();
+    trialed.extend(random);
+    screen.end();
+    let findings = oracle::judge(&ground, &trialed, plan).await?;
+    Ok(Outcome {
+        config,
+        trialed,
+        random: chances,
+        findings,
+        took: began.elapsed(),
+    })
+}
+
+/// Every path once without a fault: it must work, and shows its messages.
+async fn rehearse<D: Hand>(ground: &Ground<D>, plan: &Plan) -> Result<Transcripts> {
+    let proxy = ground.proxy()?;
+    let mut transcripts = Transcripts::new();
+    for path in plan.intent_paths() {
+        let messages = trial::dry_run(ground, &proxy, path, ground.next()).await?;
+        transcripts.insert(path, messages);
+    }
+    Ok(transcripts)
+}
+
+/// All trials, in an order that mixes the paths.
+fn enumerate(transcripts: &Transcripts, plan: &Plan, config: Config) -> Vec<(Path, Trial)> {
+    let mut trials: Vec<(Path, Trial)> = transcripts
+        .iter()
+        .flat_map(|(path, messages)| {
+            let all = match &plan.fault {
+                Some(trial) => vec![trial.clone()],
+                None => FaultPlan::every(messages, plan.actions()).trials,
+            };
+            all.into_iter().map(|trial| (*path, trial))
+        })
+        .collect();
+    let mut chance = StdRng::seed_from_u64(plan.seed ^ u64::from(config.major));
+    trials.shuffle(&mut chance);
+    trials.truncate(plan.sample.unwrap_or(usize::MAX));
+    trials
+}
+
+async fn enumerated<D: Hand>(
+    ground: &Arc<Ground<D>>,
+    trials: Vec<(Path, Trial)>,
+    plan: &Plan,
+    screen: &Arc<Screen>,
+) -> Result<Vec<Trialed>> {
+    let (trials, next) = (Arc::new(trials), Arc::new(AtomicUsize::new(0)));
+    crew(ground, plan, move |ground, proxy, _| {
+        let (trials, next, screen) = (Arc::clone(&trials), Arc::clone(&next), Arc::clone(screen));
+        async move {
+            let mut done = Vec::new();
+            while let Some((path, trial)) = trials.get(next.fetch_add(1, Relaxed)) {
+                done.push(trial::run(&ground, &proxy, *path, trial, ground.next()).await);
+                screen.step();
+            }
+            done
+        }
+    })
+    .await
+}
+
+/// Two faults at once, anywhere, as long as the time lasts: the second one meets whoever comes back.
+async fn by_chance<D: Hand>(
+    ground: &Arc<Ground<D>>,
+    transcripts: &Transcripts,
+    plan: &Plan,
+    screen: &Arc<Screen>,
+) -> Result<Vec<Trialed>> {
+    let Some(time) = plan.random.filter(|_| !transcripts.is_empty()) else {
+        return Ok(Vec::new());
+    };
+    let until = Instant::now() + time;
+    let transcripts = Arc::new(transcripts.clone());
+    let seed = plan.seed;
+    crew(ground, plan, move |ground, proxy, worker| {
+        let (transcripts, screen) = (Arc::clone(&transcripts), Arc::clone(screen));
+        async move {
+            let mut chance = StdRng::seed_from_u64(seed.wrapping_mul(31).wrapping_add(worker));
+            let paths: Vec<_> = transcripts.iter().collect();
+            let mut done = Vec::new();
+            while Instant::now() < until {
+                let Some((path, trial)) = draw(&paths, &mut chance) else {
+                    break;
+                };
+                done.push(trial::run(&ground, &proxy, path, &trial, ground.next()).await);
+                screen.step();
+            }
+            done
+        }
+    })
+    .await
+}
+
+/// One fault at a message that the path has, one somewhere on the connection after it.
+fn draw(paths: &[(&Path, &Vec<Message>)], chance: &mut StdRng) -> Option<(Path, Trial)> {
+    const ACTIONS: [Action; 4] = [
+        Action::CutBefore,
+        Action::CutAfter,
+        Action::DropReply,
+        Action::SecondClientBetween,
+    ];
+    let (path, messages) = paths.choose(chance)?;
+    let first = Fault::at(messages.choose(chance)?, *ACTIONS.choose(chance)?);
+    let direction = match chance.random_bool(0.5) {
+        true => Direction::ToServer,
+        false => Direction::ToClient,
+    };
+    let second = Fault {
+        connection: first.connection + 1,
+        direction,
+        message: chance.random_range(0..20),
+        action: *ACTIONS.choose(chance)?,
+    };
+    let faults = vec![first, second];
+    Some((**path, Trial { faults }))
+}
+
+/// Several workers at once, each with a proxy of its own.
+pub(super) async fn crew<D, W, F>(
+    ground: &Arc<Ground<D>>,
+    plan: &Plan,
+    work: W,
+) -> Result<Vec<Trialed>>
+where
+    D: Hand,
+    W: Fn(Arc<Ground<D>>, CuttingProxy, u64) -> F,
+    F: Future<Output = Vec<Trialed>> + Send + 'static,
+{
+    let mut workers = tokio::task::JoinSet::new();
+    for worker in 0..plan.workers {
+        workers.spawn(work(Arc::clone(ground), ground.proxy()?, worker));
+    }
+    let mut all = Vec::new();
+    while let Some(done) = workers.join_next().await {
+        all.extend(done?);
+    }
+    Ok(all)
+}

@@ -1,0 +1,145 @@
+//! The ways through the protocol that are stormed, one after the other.
+
+use std::time::Duration;
+
+use pgonce::scope::{AfterExpiry, Busy, Contract};
+use serde_json::{Value, json};
+
+/// How long leases are here: short, since whoever comes after a cut must wait for their end.
+pub(super) const LEASE: Duration = Duration::from_millis(80);
+
+/// A way through the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
+pub(super) enum Path {
+    /// claim, effect, acknowledgement in one transaction
+    AtomicFresh,
+    /// the same, told that it is the first attempt
+    AtomicOptimistic,
+    /// the same, with the SDK's own retries over the broken wire
+    AtomicRetried,
+    /// the work refuses for good, after it has written
+    AtomicRefuse,
+    /// the work fails for now, after it has written; then a retry
+    AtomicFail,
+    /// one transaction over a lease that ran out
+    AtomicTakeover,
+    /// a claim over a finished intent
+    ReplayClaim,
+    /// a look at a finished intent
+    ReplayAnswer,
+    /// a finished intent's key with another request
+    Conflict,
+    /// somebody else holds it in an open transaction
+    Busy,
+    /// the same, and the contract says wait
+    Wait,
+    /// a claim inside the caller's own transaction
+    Joined,
+    /// lease, a call to the outside, success
+    LeaseSucceed,
+    /// the same with heartbeats before and after the call
+    LeaseHeartbeat,
+    /// lease, then effect and success in one fenced transaction
+    LeaseBegin,
+    /// the same over a lease that ran out, whose holder comes back at the end
+    LeaseTakeover,
+    /// lease, failure for now; then a retry
+    LeaseFail,
+    /// lease, given back; then a retry
+    LeaseRelease,
+    /// lease, failure for good
+    LeaseRefuse,
+    /// the SDK's own loop around a lease
+    LeaseRun,
+    /// removal of expired records while a retry comes
+    Purge,
+    /// installation into an empty schema
+    Migrate,
+}
+
+impl Path {
+    /// All that make attempts at intents.
+    pub(super) fn of_intents() -> impl Iterator<Item = Self> {
+        use clap::ValueEnum as _;
+        Self::value_variants()
+            .iter()
+            .copied()
+            .filter(|path| *path != Self::Migrate)
+    }
+
+    pub(super) fn name(self) -> String {
+        use clap::ValueEnum as _;
+        self.to_possible_value()
+            .map(|value| value.get_name().to_owned())
+            .unwrap_or_default()
+    }
+
+    pub(super) fn scope(self) -> String {
+        format!("storm.{}", self.name())
+    }
+
+    /// The scope's contract, where the usual one will not do.
+    pub(super) fn contract(self) -> Option<Contract> {
+        let day = Duration::from_secs(86_400);
+        match self {
+            Self::Wait => Some(
+                Contract::keep(day)
+                    .busy(Busy::Wait)
+                    .wait_at_most(Duration::from_secs(5)),
+            ),
+            Self::LeaseRun => Some(Contract::keep(day).lease(LEASE)),
+            Self::Purge => {
+                Some(Contract::keep(Duration::from_millis(1)).after_expiry(AfterExpiry::Gone(None)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The effect is made outside of the attempt's transaction, in a system that knows the key.
+    pub(super) fn is_outside(self) -> bool {
+        matches!(
+            self,
+            Self::LeaseSucceed
+                | Self::LeaseHeartbeat
+                | Self::LeaseFail
+                | Self::LeaseRelease
+                | Self::LeaseRun
+        )
+    }
+
+    /// Second clients may have to wait for the end of a lease.
+    pub(super) fn is_leased(self) -> bool {
+        self.name().starts_with("lease") || self == Self::AtomicTakeover
+    }
+
+    /// What the last answer must be, if it is not success.
+    pub(super) fn ends_with(self) -> Option<&'static str> {
+        match self {
+            Self::Conflict => Some("P4002"),
+            Self::AtomicRefuse | Self::LeaseRefuse => Some("P4030"),
+            Self::Purge => Some("P4031"),
+            _ => None,
+        }
+    }
+
+    /// What the first client must be told where nothing is broken: a path that is not walked
+    /// proves nothing.
+    pub(super) fn calm_code(self) -> Option<&'static str> {
+        match self {
+            Self::Busy => Some("P4029"),
+            Self::AtomicFail | Self::LeaseFail => Some("for_now"),
+            Self::LeaseRelease => Some("released"),
+            other => other.ends_with().filter(|_| other != Self::Purge),
+        }
+    }
+
+    /// The request of an intent.
+    pub(super) fn payload(number: u64) -> Value {
+        json!({ "amount": number % 97 + 1 })
+    }
+
+    /// Another request under the same key.
+    pub(super) fn other_payload(number: u64) -> Value {
+        json!({ "amount": number % 97 + 1001 })
+    }
+}

@@ -1,0 +1,283 @@
+//! One trial: prepare, act over a wire that breaks, and recover as a real client would.
+
+use std::time::Duration;
+
+use pgonce::driver::{Driver as _, Param, Session as _};
+use pgonce::retry::Policy;
+use pgonce::{Attempt, Claim, Lease, Once};
+use pgonce_testkit::{Action, CuttingProxy, Message, Told, Trial};
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::Result;
+use super::attempt::{Role, Wish, acknowledgement};
+use super::ground::Ground;
+use super::hand::{Hand, Mark};
+use super::path::{LEASE, Path};
+
+/// Whoever is not answered by then is stuck.
+const STUCK: Duration = Duration::from_secs(20);
+/// How long a second client has the field for itself.
+const WINDOW: Duration = Duration::from_millis(25);
+/// How long a holder waits for somebody to wait for it.
+const WATCH: Duration = Duration::from_millis(250);
+
+/// What came of a trial.
+#[derive(Debug)]
+pub(super) struct Trialed {
+    pub(super) path: Path,
+    pub(super) trial: Trial,
+    pub(super) key: String,
+    /// How many of its faults happened.
+    pub(super) fired: usize,
+    /// Why it was not answered.
+    pub(super) stuck: Option<String>,
+}
+
+/// Who was there before.
+enum Before<D: Hand> {
+    Nobody,
+    /// Holds the intent in an open transaction, its effect written.
+    Holder(Box<Attempt<D>>, u64),
+    /// Holds a lease that ran out.
+    Zombie(Lease<D>, u64),
+}
+
+/// Walks a path with these faults.
+pub(super) async fn run<D: Hand>(
+    ground: &Ground<D>,
+    proxy: &CuttingProxy,
+    path: Path,
+    trial: &Trial,
+    number: u64,
+) -> Trialed {
+    let wish = ground.wish(path, number);
+    let walked = walk(ground, proxy, &wish, trial, number).await;
+    Trialed {
+        path,
+        trial: trial.clone(),
+        key: wish.key,
+        fired: proxy.all_fired().len(),
+        stuck: walked.err().map(|error| error.to_string()),
+    }
+}
+
+/// Walks a path without a fault, and gives its messages.
+pub(super) async fn dry_run<D: Hand>(
+    ground: &Ground<D>,
+    proxy: &CuttingProxy,
+    path: Path,
+    number: u64,
+) -> Result<Vec<Message>> {
+    let wish = ground.wish(path, number);
+    let told = walk(ground, proxy, &wish, &Trial::default(), number).await?;
+    let fits = match (&told, path.calm_code()) {
+        (Some(Told::Failed(code)), Some(expected)) => code == expected,
+        (Some(Told::Success(_)), None) | (None, _) => true,
+        _ => false,
+    };
+    if !fits {
+        return Err(format!("path {} went astray without any fault: {told:?}", path.name()).into());
+    }
+    Ok(proxy.transcript())
+}
+
+/// Gives what the first client was told, where it asked for something.
+async fn walk<D: Hand>(
+    ground: &Ground<D>,
+    proxy: &CuttingProxy,
+    wish: &Wish<D>,
+    trial: &Trial,
+    number: u64,
+) -> Result<Option<Told>> {
+    let payload = match wish.path {
+        Path::Conflict => Path::other_payload(number),
+        _ => wish.payload.clone(),
+    };
+    let before = prepare(wish).await?;
+    proxy.start_over();
+    proxy.arm_trial(trial);
+    // A second fault needs somebody who comes back over the same wire.
+    let retries = trial.faults.len() > 1 || wish.path == Path::AtomicRetried;
+    let policy = match retries {
+        true => Policy::default().tries(4).base(Duration::from_millis(1)),
+        false => Policy::none(),
+    };
+    let first = ground.through(proxy, policy)?;
+    let holds = trial.faults.iter().any(|fault| fault.action == Action::SecondClientBetween);
+    let (over, first_is_over) = watch::channel(false);
+
+    let (holder, zombie) = match before {
+        Before::Nobody => (None, None),
+        Before::Holder(attempt, number) => (Some((attempt, number)), None),
+        Before::Zombie(lease, number) => (None, Some((lease, number))),
+    };
+    let first_client = async {
+        let acted = async {
+            let told = act(wish, &first, &payload).await;
+            if proxy.fired().is_none() || holds {
+                see_it_end(&first).await;
+            }
+            told
+        };
+        let told = timeout(STUCK, acted).await;
+        // Nobody is left to wait for what is held.
+        proxy.disarm();
+        // Whoever listened may be through already.
+        let _ = over.send(true);
+        told
+    };
+    let (told, second, held) = tokio::join!(
+        first_client,
+        meanwhile(wish, proxy, &payload, holds, first_is_over.clone()),
+        finish(wish, holder, first_is_over.clone()),
+    );
+    let told = told.map_err(|_| format!("the first client had no answer within {STUCK:?}"))?;
+    second?;
+    held?;
+
+    recover(wish, &payload).await?;
+    if let Some((lease, number)) = zombie {
+        return_of(wish, lease, number).await;
+    }
+    Ok(told)
+}
+
+/// What the first client does.
+async fn act<D: Hand>(wish: &Wish<D>, first: &Once<D>, payload: &Value) -> Option<Told> {
+    if wish.path == Path::Purge {
+        // However it ends: it promises nothing but to touch only what is expired.
+        let _ = first.purge(20).await;
+        return None;
+    }
+    Some(wish.attempt_with(first, Role::First, payload).await)
+}
+
+/// The SDK ends some transactions after it has answered; the only connection is free when it did.
+async fn see_it_end<D: Hand>(first: &Once<D>) {
+    if let Ok(Ok(session)) = timeout(Duration::from_secs(2), first.driver().acquire()).await {
+        session.keep();
+    }
+}
+
+async fn prepare<D: Hand>(wish: &Wish<D>) -> Result<Before<D>> {
+    match wish.path {
+        Path::ReplayClaim | Path::ReplayAnswer | Path::Conflict | Path::Purge => {
+            let told = wish.attempt(&wish.calm, Role::Again).await;
+            let told = match told {
+                Told::Success(_) => return Ok(Before::Nobody),
+                // Others at the same time may be in the way of a serializable transaction.
+                _ => wish.insist(Role::Again, &wish.payload, STUCK).await,
+            };
+            told.map_err(|last| format!("could not be prepared: {last:?}"))?;
+            Ok(Before::Nobody)
+        }
+        Path::Busy | Path::Wait => {
+            let intent = wish.intent(&wish.payload)?;
+            let Claim::Run(mut attempt) = wish.calm.claim(&intent).await? else {
+                return Err("a fresh intent was not given to its first client".into());
+            };
+            let number = wish.history.invoke(&*wish.key, wish.payload.clone());
+            D::write(attempt.conn(), &wish.mark(number, &wish.payload)).await?;
+            Ok(Before::Holder(Box::new(attempt), number))
+        }
+        Path::LeaseTakeover | Path::AtomicTakeover => {
+            let intent = wish.intent(&wish.payload)?;
+            let claim = wish.calm.lease(&intent, Duration::from_millis(1)).await?;
+            let Claim::Run(lease) = claim else {
+                return Err("a fresh intent was not leased to its first client".into());
+            };
+            let number = wish.history.invoke(&*wish.key, wish.payload.clone());
+            sleep(Duration::from_millis(3)).await;
+            Ok(Before::Zombie(lease, number))
+        }
+        _ => Ok(Before::Nobody),
+    }
+}
+
+/// While a message of the first is held, a second client goes through the same intent.
+async fn meanwhile<D: Hand>(
+    wish: &Wish<D>,
+    proxy: &CuttingProxy,
+    payload: &Value,
+    holds: bool,
+    mut first_is_over: watch::Receiver<bool>,
+) -> Result<()> {
+    let window = if wish.path.is_leased() { LEASE + 2 * WINDOW } else { WINDOW };
+    while holds {
+        tokio::select! {
+            _ = first_is_over.wait_for(|over| *over) => break,
+            _ = proxy.held() => {}
+        }
+        wish.history.saw("second client between");
+        let mut second = std::pin::pin!(wish.insist(Role::Second, payload, STUCK));
+        let answered = match timeout(window, &mut second).await {
+            Ok(answered) => {
+                proxy.release();
+                answered
+            }
+            // It cannot get by: from here on both race.
+            Err(_) => {
+                proxy.release();
+                second.await
+            }
+        };
+        answered.map_err(|last| format!("the second client was not answered, last told {last:?}"))?;
+    }
+    Ok(())
+}
+
+/// The holder commits when somebody waits for it, or when the first client is through.
+async fn finish<D: Hand>(
+    wish: &Wish<D>,
+    holder: Option<(Box<Attempt<D>>, u64)>,
+    mut first_is_over: watch::Receiver<bool>,
+) -> Result<()> {
+    let Some((attempt, number)) = holder else {
+        return Ok(());
+    };
+    let over = first_is_over.wait_for(|over| *over);
+    if wish.path == Path::Wait {
+        tokio::select! {
+            _ = over => {}
+            _ = timeout(WATCH, somebody_waits(wish)) => {}
+        }
+    } else {
+        let _ = timeout(WATCH, over).await;
+    }
+    let mark: Mark = wish.mark(number, &wish.payload);
+    let done = attempt.succeed(acknowledgement(mark.attempt)?).await;
+    wish.history.outcome(number, wish.told(done));
+    Ok(())
+}
+
+async fn somebody_waits<D: Hand>(wish: &Wish<D>) {
+    let scope = wish.path.scope();
+    let params = [Param::Text(Some(&scope)), Param::Text(Some(&wish.key))];
+    let asked = "select exists (select from pg_locks where locktype = 'advisory' and not granted \
+         and (classid::bigint << 32 | objid::bigint) = pgonce.lock_id('', $1, $2))::text";
+    while !matches!(wish.ask(asked, &params).await, Ok(Some(yes)) if yes == "true") {
+        sleep(Duration::from_millis(4)).await;
+    }
+    wish.history.saw("waited");
+}
+
+async fn recover<D: Hand>(wish: &Wish<D>, payload: &Value) -> Result<()> {
+    if wish.path == Path::Purge {
+        wish.calm.purge(20).await?;
+    }
+    let stuck = |last: Option<Told>| format!("not answered within {STUCK:?}, last told {last:?}");
+    wish.insist(Role::Again, payload, STUCK).await.map_err(stuck)?;
+    if wish.path == Path::Conflict {
+        wish.insist(Role::Again, &wish.payload, STUCK).await.map_err(stuck)?;
+    }
+    Ok(())
+}
+
+/// The holder of a lease that was taken over comes back, and must be turned away.
+async fn return_of<D: Hand>(wish: &Wish<D>, lease: Lease<D>, number: u64) {
+    let mark = wish.mark(number, &wish.payload);
+    let done = wish.end_lease(&lease, &mark).await;
+    wish.history.outcome(number, wish.told(done));
+}

@@ -1,0 +1,521 @@
+//! The program as its users meet it: arguments in, output and exit code out.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::Read as _;
+use std::process::{Command, Output, Stdio};
+
+use pgonce_testkit::{Database, Postgres, shared};
+use serde_json::{Value, json};
+use tokio_postgres::{Client, NoTls};
+
+struct Place {
+    server: &'static Postgres,
+    database: Database,
+    client: Client,
+}
+
+impl Place {
+    /// An empty database.
+    async fn empty() -> Self {
+        let server = shared(None).await.unwrap();
+        server
+            .template("empty", async |_: String| Ok::<(), std::io::Error>(()))
+            .await
+            .unwrap();
+        let database = server.database_from("empty").await.unwrap();
+        let (client, connection) = tokio_postgres::connect(&database.url(), NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        Self {
+            server,
+            database,
+            client,
+        }
+    }
+
+    /// With pgonce in it.
+    async fn installed() -> Self {
+        let place = Self::empty().await;
+        place.ok(&["migrate", "up"]);
+        place
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = program(args);
+        command.env("DATABASE_URL", self.database.url());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Told {
+        Told::of(self.command(args).output().unwrap())
+    }
+
+    #[track_caller]
+    fn ok(&self, args: &[&str]) -> String {
+        let told = self.run(args);
+        assert_eq!(told.code, 0, "{args:?}: {told:?}");
+        told.out
+    }
+
+    #[track_caller]
+    fn json(&self, args: &[&str]) -> Value {
+        let args = [args, &["--format", "json"]].concat();
+        serde_json::from_str(&self.ok(&args)).unwrap()
+    }
+
+    async fn sql(&self, sql: &str) {
+        self.client.batch_execute(sql).await.unwrap();
+    }
+}
+
+#[derive(Debug)]
+struct Told {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Told {
+    fn of(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap(),
+            out: String::from_utf8(output.stdout).unwrap(),
+            err: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+fn program(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pgonce"));
+    command
+        .args(args)
+        .env_remove("DATABASE_URL")
+        .env_remove("PGONCE_SCHEMA")
+        .stdin(Stdio::null());
+    command
+}
+
+fn without_database(args: &[&str]) -> Told {
+    Told::of(program(args).output().unwrap())
+}
+
+#[test]
+fn the_help_names_every_exit_code_and_the_page_of_the_docs_says_the_same() {
+    let help = without_database(&["--help"]).out;
+    let page = include_str!("../../../docs/src/cli.md");
+    for code in 0..=8 {
+        let line = help
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("  {code}  ")))
+            .unwrap();
+        assert!(
+            page.contains(&format!("| {code} | {line} |")),
+            "docs/src/cli.md lacks: | {code} | {line} |"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_understood_is_exit_2() {
+    let told = without_database(&["stuck"]);
+    assert_eq!(told.code, 2);
+    assert!(
+        told.err.contains("no database was given") && told.err.contains("DATABASE_URL"),
+        "{told:?}"
+    );
+    for args in [
+        &["no-such-command"][..],
+        &["scope", "define", "x"],
+        &["scope", "define", "x", "--retention", "30"],
+        &[
+            "scope",
+            "define",
+            "x",
+            "--retention",
+            "7d",
+            "--busy",
+            "perhaps",
+        ],
+        &["purge", "--limit", "0"],
+        &["stuck", "--database-url", "mysql://x"],
+        &["stuck", "--database-url", "postgres://x:secret@[bad/db"],
+    ] {
+        let told = without_database(args);
+        assert_eq!(told.code, 2, "{args:?}: {told:?}");
+        assert!(!told.err.contains("secret"), "{told:?}");
+    }
+}
+
+#[test]
+fn no_server_is_exit_3_and_says_what_to_look_at() {
+    let url = "postgres://nobody:secret@127.0.0.1:1/nowhere";
+    let told = without_database(&["migrate", "status", "--database-url", url]);
+    assert_eq!(told.code, 3, "{told:?}");
+    assert!(
+        told.err.contains("no connection")
+            && told.err.contains("08006")
+            && told.err.contains("--database-url")
+    );
+    assert!(!told.err.contains("secret"));
+    let told = without_database(&["stuck", "--format", "json", "--database-url", url]);
+    let error: Value = serde_json::from_str(&told.err).unwrap();
+    assert_eq!(
+        (&error["error"]["code"], &error["error"]["exit"]),
+        (&json!("08006"), &json!(3))
+    );
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_exist_is_exit_3() {
+    let server = shared(None).await.unwrap();
+    let told = without_database(&[
+        "stuck",
+        "--database-url",
+        &server.url_for("no_such_database"),
+    ]);
+    assert_eq!(told.code, 3, "{told:?}");
+    assert!(told.err.contains("no_such_database"), "{told:?}");
+}
+
+#[tokio::test]
+async fn migrate_goes_from_nothing_to_up_to_date() {
+    let place = Place::empty().await;
+    assert_eq!(place.run(&["migrate", "status"]).code, 4);
+    let told = place.run(&["stuck"]);
+    assert!(
+        told.code == 4 && told.err.contains("pgonce migrate up"),
+        "{told:?}"
+    );
+    assert!(
+        place
+            .ok(&["migrate", "plan"])
+            .contains("would apply 0001_core")
+    );
+    assert!(
+        place
+            .ok(&["migrate", "plan", "--sql"])
+            .contains("create table pgonce.intent")
+    );
+    assert!(place.ok(&["migrate", "up"]).contains("applied 0001_core"));
+    assert_eq!(
+        place.ok(&["migrate", "up"]),
+        "schema pgonce is up to date\n"
+    );
+    assert!(
+        place
+            .ok(&["migrate", "plan", "--sql"])
+            .contains("nothing to do")
+    );
+    let status = place.json(&["migrate", "status"]);
+    assert_eq!(status["migrations"][0]["state"], "applied");
+    assert_eq!(status["routines"], "current");
+    assert!(place.ok(&["migrate", "status"]).contains("0001_core"));
+}
+
+#[tokio::test]
+async fn a_newer_and_breaking_schema_is_exit_5_and_a_changed_one_exit_6() {
+    let place = Place::installed().await;
+    place.sql("insert into pgonce.migration (number, name, checksum, breaking) values (9999, '9999_future', '', false)").await;
+    assert!(place.ok(&["migrate", "up"]).contains("9999_future"));
+    assert_eq!(
+        place.json(&["migrate", "up"])["newer"],
+        json!(["9999_future"])
+    );
+    place.ok(&["stuck"]);
+
+    place
+        .sql("update pgonce.migration set breaking = true where number = 9999")
+        .await;
+    for args in [
+        &["migrate", "up"][..],
+        &["migrate", "status"],
+        &["migrate", "plan"],
+        &["stuck"],
+        &["purge"],
+    ] {
+        let told = place.run(args);
+        assert_eq!(told.code, 5, "{args:?}: {told:?}");
+        assert!(told.err.contains("P4102"), "{told:?}");
+    }
+    place.sql("delete from pgonce.migration where number = 9999; update pgonce.migration set checksum = 'x'").await;
+    assert_eq!(place.run(&["migrate", "up"]).code, 6);
+    assert_eq!(place.run(&["migrate", "status"]).code, 6);
+    assert_eq!(place.run(&["stuck"]).code, 0);
+}
+
+#[tokio::test]
+async fn another_schema_is_chosen_by_flag_or_variable() {
+    let place = Place::empty().await;
+    place.ok(&["migrate", "--schema", "elsewhere", "up"]);
+    assert_eq!(place.run(&["stuck"]).code, 4);
+    place.ok(&["stuck", "--schema", "elsewhere"]);
+    let told = place
+        .command(&["scope", "list"])
+        .env("PGONCE_SCHEMA", "elsewhere")
+        .output()
+        .unwrap();
+    assert!(told.status.success());
+    let told = place.run(&["stuck", "--schema", "x; drop schema public"]);
+    assert!(told.code == 2 && told.err.contains("22023"), "{told:?}");
+}
+
+#[tokio::test]
+async fn an_admitted_role_watches_and_a_stranger_is_exit_8() {
+    let place = Place::installed().await;
+    let role = format!("clerk_{}", uuid::Uuid::new_v4().simple());
+    place.sql(&format!("create role {role} login")).await;
+    let url = place
+        .database
+        .url()
+        .replace("postgres@", &format!("{role}@"));
+    let told = without_database(&["stuck", "--database-url", &url]);
+    assert!(told.code == 8 && told.err.contains("admit"), "{told:?}");
+    assert!(
+        place
+            .ok(&["migrate", "up", "--admit", &role])
+            .contains(&role)
+    );
+    assert_eq!(without_database(&["stuck", "--database-url", &url]).code, 0);
+    assert_eq!(without_database(&["purge", "--database-url", &url]).code, 0);
+    assert_eq!(
+        without_database(&["strict", "on", "--database-url", &url]).code,
+        8
+    );
+    let told = place.run(&["migrate", "up", "--admit", "no_such_role"]);
+    assert!(
+        told.code == 1 && told.err.contains("create role no_such_role"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_contract_is_defined_with_every_field_and_shown_again() {
+    let place = Place::installed().await;
+    let defined = place.json(&[
+        "scope",
+        "define",
+        "orders.create",
+        "--retention",
+        "30d",
+        "--lease",
+        "45s",
+        "--busy",
+        "wait",
+        "--wait-at-most",
+        "500ms",
+        "--storage",
+        "reference",
+        "--after-expiry",
+        "gone",
+        "--tombstone-for",
+        "1 year",
+        "--stale",
+        "hold",
+        "--key-source",
+        "derived",
+        "--boundary",
+        "external",
+        "--client-retry",
+        "2h",
+        "--redelivery",
+        "1w",
+        "--reconciliation",
+        "1h30m",
+        "--audit",
+        "15m",
+        "--note",
+        "it's ours",
+        "--tenant",
+        "acme",
+    ]);
+    let expected = json!({
+        "tenant": "acme", "scope": "orders.create", "retention": "30 days", "lease": "00:00:45", "busy": "wait",
+        "wait_at_most": "00:00:00.5", "storage": "reference", "after_expiry": "gone", "tombstone_for": "1 year",
+        "stale": "hold", "key_source": "derived", "boundary": "external", "client_retry": "02:00:00",
+        "redelivery": "7 days", "reconciliation": "01:30:00", "audit": "00:15:00", "note": "it's ours",
+        "defined_at": defined["defined_at"],
+    });
+    assert_eq!(defined, expected);
+    assert_eq!(
+        place.json(&["scope", "show", "orders.create", "--tenant", "acme"]),
+        expected
+    );
+    assert_eq!(
+        place.json(&["scope", "show", "orders.create"])["scope"],
+        "*"
+    );
+    assert!(place.ok(&["scope", "list"]).contains("orders.create"));
+
+    let told = place.run(&["scope", "define", "x", "--retention", "1d", "--audit", "7d"]);
+    assert!(
+        told.code == 2 && told.err.contains("retention covers every horizon"),
+        "{told:?}"
+    );
+    let told = place.run(&["scope", "define", "x", "--retention", "a while"]);
+    assert!(told.code == 2 && told.err.contains("7d"), "{told:?}");
+
+    assert_eq!(place.run(&["scope", "drop", "orders.create"]).code, 7);
+    place.ok(&["scope", "drop", "orders.create", "--tenant", "acme"]);
+    place.ok(&["strict", "on"]);
+    assert_eq!(place.run(&["scope", "show", "orders.create"]).code, 7);
+    place.ok(&["strict", "off"]);
+    place.ok(&["scope", "show", "orders.create"]);
+}
+
+#[tokio::test]
+async fn operators_see_what_is_stuck_retried_suppressed_and_whether_it_happened() {
+    let place = Place::installed().await;
+    assert_eq!(place.ok(&["stuck"]), "Nothing is stuck.\n");
+    assert_eq!(place.json(&["stuck"]), json!([]));
+    place
+        .sql(
+            "select pgonce.claim('s', 'left', '\\x01', '1 microsecond');
+             select pgonce.claim('s', E'evil\\x1b[2J', '\\x01', '1 microsecond');
+             begin; select pgonce.claim('s', 'done', '\\x01'); select pgonce.succeed('s', 'done', '\\x01', 1, '{\"id\": 7}'); commit;
+             select pgonce.fail('s', 'no', '\\x01', 1, false, 'declined', 'the bank said no');
+             select pgonce.fail('s', 'again', '\\x01', 1, true, 'later', 'not now');
+             select pgonce.claim('s', 'again', '\\x01', '1 hour');
+             select pgonce.count_suppressed('s', 3, 0, 0, 1)",
+        )
+        .await;
+    let stuck = place.json(&["stuck"]);
+    assert_eq!(stuck.as_array().unwrap().len(), 2);
+    assert_eq!(stuck[0]["classification"], "safe_to_retry");
+    assert_eq!(
+        place
+            .json(&["stuck", "--limit", "1"])
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(place.json(&["stuck", "--scope", "other"]), json!([]));
+    let table = place.ok(&["stuck"]);
+    assert!(
+        table.contains("left") && !table.contains('\u{1b}'),
+        "{table}"
+    );
+    assert_eq!(place.json(&["most-retried"])[0]["key"], "again");
+    assert_eq!(place.json(&["suppression"])[0]["suppressed"], 4);
+
+    let verdict = |key: &str| {
+        place.json(&["show", "s", key])["verdict"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert!(verdict("done").starts_with("It happened once."));
+    assert!(verdict("no").starts_with("It was refused for good."));
+    assert!(verdict("again").starts_with("Somebody is at it now"));
+    assert!(verdict("left").starts_with("Its holder stopped on the way."));
+    assert_eq!(
+        place.json(&["show", "s", "done"])["answer"],
+        json!({"id": 7})
+    );
+    assert!(
+        place
+            .ok(&["show", "s", "done"])
+            .contains("It happened once.")
+    );
+
+    let told = place.run(&["show", "s", "never"]);
+    assert!(told.code == 7 && told.err.contains("no record"), "{told:?}");
+    assert_eq!(
+        place.run(&["show", "s", "done", "--tenant", "acme"]).code,
+        7
+    );
+    place
+        .sql("begin; select pgonce.claim('s', 'never', '\\x01')")
+        .await;
+    assert!(place.run(&["show", "s", "never"]).err.contains("under way"));
+    place.sql("rollback").await;
+}
+
+#[tokio::test]
+async fn purge_says_how_much_it_removed_and_whether_there_is_more() {
+    let place = Place::installed().await;
+    place
+        .sql(
+            "select pgonce.fail('s', n::text, '\\x01', 1, false, 'no', 'no') from generate_series(1, 25) n;
+             select pgonce.move_clock('8 days')",
+        )
+        .await;
+    assert_eq!(
+        place.json(&["purge", "--limit", "10"]),
+        json!({"purged": 10, "more": true})
+    );
+    assert_eq!(
+        place.json(&["purge", "--limit", "10", "--all"]),
+        json!({"purged": 15, "more": false})
+    );
+    assert_eq!(place.ok(&["purge"]), "purged 0 finished records\n");
+}
+
+#[test]
+fn codes_say_what_to_do() {
+    let told = without_database(&["codes"]);
+    assert!(
+        told.out.contains("P4002") && told.out.contains("40001"),
+        "{told:?}"
+    );
+    let one: Value =
+        serde_json::from_str(&without_database(&["codes", "40p01", "--format", "json"]).out)
+            .unwrap();
+    assert_eq!(
+        (&one[0]["code"], &one[0]["class"]),
+        (&json!("40P01"), &json!("retry"))
+    );
+    assert_eq!(without_database(&["codes", "nonsense"]).code, 7);
+}
+
+#[tokio::test]
+async fn a_reader_that_goes_away_is_no_error() {
+    let place = Place::installed().await;
+    for args in [
+        &["codes"][..],
+        &["migrate", "status"],
+        &["scope", "list"],
+        &["--help"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut child = place
+            .command(args)
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut err = String::new();
+        child
+            .stderr
+            .take()
+            .unwrap()
+            .read_to_string(&mut err)
+            .unwrap();
+        assert!(child.wait().unwrap().success(), "{args:?}");
+        assert_eq!(err, "", "{args:?}");
+    }
+}
+
+#[tokio::test]
+async fn operations_work_through_a_transaction_pooler() {
+    let place = Place::installed().await;
+    let pooler = pgonce_testkit::PgBouncer::in_front_of(place.server)
+        .pool_mode_transaction()
+        .start()
+        .await
+        .unwrap();
+    let url = pooler.url_for(place.database.name());
+    for args in [
+        &["migrate", "status"][..],
+        &["stuck"],
+        &["scope", "list"],
+        &["purge", "--all"],
+        &["suppression"],
+    ] {
+        let told = without_database(&[args, &["--database-url", &url]].concat());
+        assert_eq!(told.code, 0, "{args:?}: {told:?}");
+    }
+}

@@ -1,0 +1,171 @@
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
+
+use super::{Effect, Intent, Kind, verdict::Report};
+use crate::history::Attempted;
+
+/// What must hold for each intent by itself.
+pub(super) fn of_one_intent(intent: &Intent, report: &mut Report<'_>) {
+    let told_success: Vec<_> = intent
+        .attempts
+        .iter()
+        .filter(|a| a.answer().is_some())
+        .collect();
+    let effects = intent.effects.len();
+    if effects > 1 {
+        report(
+            Kind::Duplicate,
+            format!("{effects} effects, expected at most one"),
+        );
+    }
+    if intent.attempts.is_empty() {
+        report(
+            Kind::Phantom,
+            "took effect though nobody asked for it".to_owned(),
+        );
+        return;
+    }
+    if effects == 0 && !told_success.is_empty() {
+        let told = format!(
+            "{} told success, and there is no effect",
+            attempts(&told_success)
+        );
+        report(Kind::Lost, told);
+    }
+    if effects > 0 && intent.attempts.iter().all(Attempted::failed) {
+        let told = "took effect though every attempt was told that it failed".to_owned();
+        report(Kind::DoneThoughFailed, told);
+    }
+    same_answer(&told_success, report);
+    right_payload(intent, &told_success, report);
+    right_amount(intent, report);
+}
+
+fn same_answer(told_success: &[&Attempted], report: &mut Report<'_>) {
+    let Some(first) = told_success.first() else {
+        return;
+    };
+    let other = told_success
+        .iter()
+        .find(|attempt| attempt.answer() != first.answer());
+    if let Some(other) = other {
+        let told = format!(
+            "attempt {} was told another answer than attempt {}",
+            other.attempt, first.attempt
+        );
+        report(Kind::DifferentAnswers, told);
+    }
+}
+
+fn right_payload(intent: &Intent, told_success: &[&Attempted], report: &mut Report<'_>) {
+    if let Some(first) = told_success.first()
+        && let Some(other) = told_success.iter().find(|a| a.payload != first.payload)
+    {
+        let told = format!(
+            "attempts {} and {} asked for different things and were both told success",
+            first.attempt, other.attempt
+        );
+        report(Kind::ConflictAnswered, told);
+    }
+    for effect in &intent.effects {
+        let Some(payload) = &effect.payload else {
+            continue;
+        };
+        // Of those who asked for just this, somebody must be entitled to it.
+        let mut askers = intent.attempts.iter().filter(|a| a.payload == *payload);
+        let entitled = match told_success.is_empty() {
+            true => askers.any(|attempt| !attempt.failed()),
+            false => askers.any(|attempt| attempt.answer().is_some()),
+        };
+        if !entitled {
+            let told = format!("took effect with {payload}, which was not acknowledged");
+            report(Kind::WrongPayload, told);
+        }
+    }
+}
+
+fn right_amount(intent: &Intent, report: &mut Report<'_>) {
+    let rightful = rightful_amounts(intent);
+    for amount in intent.effects.iter().filter_map(|effect| effect.amount) {
+        if !rightful.contains(&amount) {
+            let told =
+                format!("took effect with the amount {amount}, expected one of {rightful:?}");
+            report(Kind::WrongAmount, told);
+        }
+    }
+}
+
+/// The acknowledged amount; where nothing was acknowledged, all that may have been meant.
+fn rightful_amounts(intent: &Intent) -> Vec<i64> {
+    let acknowledged = intent.attempts.iter().find(|a| a.answer().is_some());
+    let in_doubt = intent.attempts.iter().filter(|a| !a.failed());
+    match acknowledged {
+        Some(attempt) => asked_amount(&attempt.payload).into_iter().collect(),
+        None => in_doubt.filter_map(|a| asked_amount(&a.payload)).collect(),
+    }
+}
+
+fn asked_amount(payload: &Value) -> Option<i64> {
+    payload.get("amount")?.as_i64()
+}
+
+/// Each intent that took effect counts once, with what was asked for.
+pub(super) fn sum_is_preserved(
+    intents: &BTreeMap<String, Intent>,
+    effects: &[Effect],
+    report: &mut Report<'_>,
+) {
+    let amounts: Vec<i128> = effects
+        .iter()
+        .filter_map(|e| e.amount)
+        .map(i128::from)
+        .collect();
+    if amounts.is_empty() {
+        return;
+    }
+    let expected: i128 = intents
+        .values()
+        .filter_map(|intent| {
+            let happened = intent.effects.iter().find_map(|effect| effect.amount)?;
+            let rightful = rightful_amounts(intent);
+            let meant = rightful.iter().find(|amount| **amount == happened);
+            meant.or(rightful.first()).copied()
+        })
+        .map(i128::from)
+        .sum();
+    let sum: i128 = amounts.iter().sum();
+    if sum != expected {
+        let told = format!("the effects sum up to {sum}, expected {expected}");
+        report(Kind::SumChanged, told);
+    }
+}
+
+/// The effects are in the order in which they took place.
+pub(super) fn order_is_preserved(effects: &[Effect], report: &mut Report<'_>) {
+    let mut last: HashMap<&str, &Effect> = HashMap::new();
+    for effect in effects {
+        let (Some(subject), Some(sequence)) = (&effect.subject, effect.sequence) else {
+            continue;
+        };
+        if let Some(before) = last.insert(subject, effect)
+            && before.sequence >= Some(sequence)
+        {
+            let told = format!(
+                "subject {subject}: {} (sequence {sequence}) took effect after {} (sequence {})",
+                effect.intent,
+                before.intent,
+                before.sequence.unwrap_or_default()
+            );
+            report(Kind::OutOfOrder, told);
+        }
+    }
+}
+
+fn attempts(all: &[&Attempted]) -> String {
+    match all {
+        [one] => format!("attempt {} was", one.attempt),
+        [first, ..] => format!("attempt {} and {} more were", first.attempt, all.len() - 1),
+        [] => String::new(),
+    }
+}

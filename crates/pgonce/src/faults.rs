@@ -1,0 +1,158 @@
+//! Named places where a test makes this process pause, fail, panic or die.
+//!
+//! Only with the feature `faults`; without it the places are not compiled in and cost nothing. Arm them
+//! from a test with [`arm`] or [`pause`], or from outside a process with the environment variable
+//! `PGONCE_FAULTS=succeed.settled=kill@2,claim.opened=error`: at the second time that the place is
+//! reached, respectively the first.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::{Error, Result};
+
+/// Every place there is, in the order of the protocol.
+pub const POINTS: &[&str] = &[
+    "claim.before_open",
+    "claim.opened",
+    "succeed.before_settle",
+    "succeed.settled",
+    "fail.before_record",
+    "fail.recorded",
+    "lease.before_claim",
+    "lease.claimed",
+    "lease.before_heartbeat",
+    "lease.renewed",
+    "lease.before_begin",
+    "lease.began",
+    "lease.before_release",
+    "lease.released",
+    "wait.before_sleep",
+    "wait.woken",
+    "migrate.before_step",
+    "migrate.stepped",
+];
+
+/// What happens at an armed place.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// Stands still until it is told to go on.
+    Pause(Paused),
+    /// Fails as if the connection had broken there.
+    Error,
+    /// Panics.
+    Panic,
+    /// Ends the process at once, as `kill -9` would.
+    Kill,
+}
+
+/// A place that stands still. Made by [`pause`].
+#[derive(Debug, Clone, Default)]
+pub struct Paused {
+    reached: Arc<Notify>,
+    resumed: Arc<Notify>,
+}
+
+impl Paused {
+    /// Waits until somebody stands at the place.
+    pub async fn reached(&self) {
+        self.reached.notified().await;
+    }
+
+    /// Lets whoever stands there go on.
+    pub fn resume(&self) {
+        self.resumed.notify_one();
+    }
+}
+
+#[derive(Debug, Default)]
+struct Registry {
+    armed: HashMap<String, (u64, Action)>,
+    reached: HashMap<&'static str, u64>,
+}
+
+fn registry() -> MutexGuard<'static, Registry> {
+    static REGISTRY: OnceLock<Mutex<Registry>> = OnceLock::new();
+    REGISTRY
+        .get_or_init(|| {
+            let text = std::env::var("PGONCE_FAULTS").unwrap_or_default();
+            Mutex::new(Registry {
+                armed: text.split(',').filter_map(parse).collect(),
+                reached: HashMap::new(),
+            })
+        })
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads `place=action@nth`.
+fn parse(text: &str) -> Option<(String, (u64, Action))> {
+    let (place, action) = text.trim().split_once('=')?;
+    let (action, nth) = action.split_once('@').unwrap_or((action, "1"));
+    let action = match action {
+        "error" => Action::Error,
+        "panic" => Action::Panic,
+        "kill" => Action::Kill,
+        _ => return None,
+    };
+    Some((place.to_owned(), (nth.parse().ok()?, action)))
+}
+
+/// Arms a place: the `nth` time from now that it is reached, `action` happens, once.
+///
+/// # Panics
+/// When there is no such place: a test that arms nothing proves nothing.
+pub fn arm(place: &str, nth: u64, action: Action) {
+    assert!(
+        POINTS.contains(&place),
+        "there is no fault point {place:?}; see pgonce::faults::POINTS"
+    );
+    registry()
+        .armed
+        .insert(place.to_owned(), (nth.max(1), action));
+}
+
+/// Arms a place to stand still the next time that it is reached.
+pub fn pause(place: &str) -> Paused {
+    let paused = Paused::default();
+    arm(place, 1, Action::Pause(paused.clone()));
+    paused
+}
+
+/// Disarms every place.
+pub fn disarm_all() {
+    registry().armed.clear();
+}
+
+/// How often a place was reached in this process.
+pub fn reached(place: &str) -> u64 {
+    registry().reached.get(place).copied().unwrap_or_default()
+}
+
+/// Called at the place itself.
+pub(crate) async fn reach(place: &'static str) -> Result<()> {
+    let action = {
+        let mut registry = registry();
+        *registry.reached.entry(place).or_default() += 1;
+        match registry.armed.get_mut(place) {
+            Some((nth, _)) if *nth > 1 => {
+                *nth -= 1;
+                None
+            }
+            Some(_) => registry.armed.remove(place).map(|(_, action)| action),
+            None => None,
+        }
+    };
+    match action {
+        None => Ok(()),
+        Some(Action::Pause(paused)) => {
+            paused.reached.notify_one();
+            paused.resumed.notified().await;
+            Ok(())
+        }
+        Some(Action::Error) => Err(Error::Disconnected(format!("fault point {place}"))),
+        Some(Action::Panic) => panic!("fault point {place}"),
+        Some(Action::Kill) => std::process::abort(),
+    }
+}

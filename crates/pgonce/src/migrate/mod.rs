@@ -1,0 +1,281 @@
+//! Installing pgonce into a database, and keeping it up to date.
+//!
+//! Tables, types and data come from numbered files that never change once they are released; each
+//! is applied in one transaction with its row in the ledger, `migration`. Functions, views and
+//! triggers are replaced, all in one transaction, whenever they differ from this build's, and never
+//! by a build that is older than the database. Migrators may run at the same time and be killed at
+//! any moment: the next [`Migrator::up`] goes on.
+//!
+//! ```no_run
+//! # #[cfg(feature = "sqlx")]
+//! # async fn example(pool: sqlx::PgPool) -> Result<(), pgonce::Error> {
+//! use pgonce::{driver::sqlx::Sqlx, migrate::Migrator};
+//!
+//! let migrator = Migrator::new(Sqlx::new(pool));
+//! let report = migrator.up().await?;      // at deployment, by the schema's owner
+//! migrator.admit("shop").await?;          // the role that the application logs in as
+//! migrator.check().await?;                // when a service starts, by that role
+//! # Ok(())
+//! # }
+//! ```
+
+mod files;
+mod ledger;
+mod plan;
+mod script;
+mod status;
+
+pub use files::{MIGRATIONS, Migration};
+pub use plan::Plan;
+pub use status::{CHANGED, Entry, MISSING, OUTDATED, Routines, State, Status, TOO_NEW};
+
+use std::time::Duration;
+
+use self::ledger::{Ledger, Work};
+use crate::driver::{Connection as _, Driver, Param, Session, Settled, Statement};
+use crate::error::Problem;
+use crate::lease::keep_unless_lost;
+use crate::statements::{DEFAULT_SCHEMA, schema_name};
+use crate::{Error, Result};
+
+/// How long it waits for locks of the application.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// This build.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Installs pgonce and keeps it up to date. See the [module](self).
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct Migrator<D> {
+    driver: D,
+    schema: String,
+    patience: Duration,
+}
+
+/// What [`Migrator::up`] did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// The migrations that it applied, in order.
+    pub applied: Vec<&'static str>,
+    /// Whether it loaded the functions, views and triggers.
+    pub routines: bool,
+    /// Migrations of a newer build that were there, none of them breaking: then this build left
+    /// everything as it is.
+    pub newer: Vec<String>,
+}
+
+/// What one step of `up` did.
+enum Step {
+    Applied(&'static str),
+    Routines,
+    Nothing(Vec<String>),
+}
+
+impl<D: Driver> Migrator<D> {
+    /// Migrates the schema `pgonce` over this driver. The role needs no superuser, only the right
+    /// to create the schema, or an own schema that is there.
+    pub fn new(driver: D) -> Self {
+        Self {
+            driver,
+            schema: DEFAULT_SCHEMA.to_owned(),
+            patience: PATIENCE,
+        }
+    }
+
+    /// Another schema: small letters, digits and underscores.
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = schema.into();
+        self
+    }
+
+    /// How long to wait for a lock that a transaction of the application holds, 5 seconds unless
+    /// said otherwise. Other transactions queue behind, so this is kept short; then it fails with
+    /// `55P03` and may be run again.
+    pub fn patience(mut self, at_most: Duration) -> Self {
+        self.patience = at_most;
+        self
+    }
+
+    /// Brings the database up to this build. Where somebody else is at it, waits and goes on from
+    /// there. Where nothing is to be done, takes no lock and needs no rights but to look.
+    ///
+    /// [`Error::Schema`] has code [`TOO_NEW`] or [`CHANGED`].
+    pub async fn up(&self) -> Result<Report> {
+        self.up_to(u32::MAX).await
+    }
+
+    /// As [`Migrator::up`], but stops after this migration. Routines are loaded only after the
+    /// last one. For tests of the migrations themselves.
+    #[doc(hidden)]
+    pub async fn up_to(&self, last: u32) -> Result<Report> {
+        schema_name(&self.schema)?;
+        let mut session = self.driver.acquire().await?;
+        let mut report = Report::default();
+        let done = loop {
+            match self.step(&mut session, last).await {
+                Ok(Step::Applied(name)) => report.applied.push(name),
+                Ok(Step::Routines) => report.routines = true,
+                Ok(Step::Nothing(newer)) => {
+                    report.newer = newer;
+                    break Ok(report);
+                }
+                Err(error) => break Err(error),
+            }
+        };
+        keep_unless_lost(session, &done);
+        done
+    }
+
+    /// What [`Migrator::up`] would run now. Changes nothing.
+    pub async fn plan(&self) -> Result<Plan> {
+        let ledger = self.look().await?;
+        ledger.status(&self.schema).can_migrate()?;
+        Ok(Plan {
+            schema: self.schema.clone(),
+            migrations: ledger.pending().collect(),
+            routines: ledger.routines().need_loading(),
+            patience: self.patience,
+        })
+    }
+
+    /// How the database stands beside this build. Changes nothing.
+    pub async fn status(&self) -> Result<Status> {
+        Ok(self.look().await?.status(&self.schema))
+    }
+
+    /// Whether this build can use the database, for a service that starts: [`Status::verdict`].
+    pub async fn check(&self) -> Result<()> {
+        self.status().await?.verdict()
+    }
+
+    /// Lets a role use pgonce, as far as an application needs it. Only the owner may; again does
+    /// no harm. Later migrations keep the roles that were admitted.
+    pub async fn admit(&self, role: &str) -> Result<()> {
+        let statement = Statement {
+            sql: format!(
+                "select 'done' from {}.admit($1::text::name)",
+                schema_name(&self.schema)?
+            )
+            .into(),
+            keep: false,
+        };
+        let mut session = self.driver.acquire().await?;
+        let admitted = session
+            .query(&statement, &[Param::Text(Some(role))])
+            .await
+            .map(drop);
+        keep_unless_lost(session, &admitted);
+        admitted
+    }
+
+    async fn look(&self) -> Result<Ledger> {
+        let schema = schema_name(&self.schema)?;
+        let mut session = self.driver.acquire().await?;
+        let looked = Ledger::look(&mut session, schema).await;
+        keep_unless_lost(session, &looked);
+        looked
+    }
+
+    /// Runs what is next, if anything is.
+    async fn step(&self, session: &mut D::Session, last: u32) -> Result<Step> {
+        let schema = &self.schema;
+        let seen = Ledger::look(session, schema).await?;
+        let status = seen.status(schema);
+        status.can_migrate()?;
+        if seen.work(last).is_none() {
+            return Ok(Step::Nothing(status.newer()));
+        }
+        fault_point!("migrate.before_step");
+        session.open(script::BEGIN).await?;
+        let stepped = self.locked_step(session, last).await;
+        fault_point!("migrate.stepped");
+        if stepped.is_err() {
+            // Where the connection is lost the server rolls back by itself.
+            let _ = session.rollback().await;
+        }
+        stepped.map_err(|error| may_not_change(error, schema))
+    }
+
+    /// The same under the lock, where what was seen before may have been done by another.
+    async fn locked_step(&self, session: &mut D::Session, last: u32) -> Result<Step> {
+        let schema = &self.schema;
+        let lock = script::lock(schema, self.patience);
+        session
+            .batch(&format!("{}{lock}", script::SETTINGS))
+            .await?;
+        let ledger = Ledger::read(session, schema).await?;
+        let status = ledger.status(schema);
+        status.can_migrate()?;
+        let (name, text, record, step) = match ledger.work(last) {
+            None => {
+                session.rollback().await?;
+                return Ok(Step::Nothing(status.newer()));
+            }
+            Some(Work::Migration(migration)) => (
+                migration.name,
+                script::ledger(schema) + &script::in_schema(schema, migration.sql),
+                script::record_migration(schema, migration),
+                Step::Applied(migration.name),
+            ),
+            Some(Work::Routines) => (
+                "the routines",
+                script::routines(schema),
+                script::record_routines(schema),
+                Step::Routines,
+            ),
+        };
+        session
+            .batch(&text)
+            .await
+            .map_err(|error| in_file(error, name))?;
+        let record = Statement {
+            sql: record.into(),
+            keep: false,
+        };
+        match session.settle(&record, &[]).await {
+            Settled::Committed => Ok(step),
+            Settled::Refused(error) => Err(in_file(error, name)),
+            Settled::Unknown(why) => Err(Error::Disconnected(format!(
+                "{why}; whether {name} was committed is in the ledger: run `up` again, it goes on from there"
+            ))),
+        }
+    }
+}
+
+/// Says which file an error came from.
+fn in_file(error: Error, name: &str) -> Error {
+    match error {
+        Error::Database(problem) => Error::Database(Problem {
+            detail: Some(match problem.detail {
+                Some(detail) => format!("In {name}, which was rolled back: {detail}").into(),
+                None => format!("In {name}, which was rolled back.").into(),
+            }),
+            ..problem
+        }),
+        other => other,
+    }
+}
+
+/// Adds what to do where PostgreSQL itself does not say it.
+fn may_not_change(error: Error, schema: &str) -> Error {
+    let hint = match error.code() {
+        "42501" => format!(
+            "Migrate as the role that owns schema {schema}, or let a role of your choice create it: \
+             grant create on database … to that role."
+        ),
+        "42P07" | "42710" | "42723" => format!(
+            "Schema {schema} holds things that no migration put there. Choose another schema, or move them away."
+        ),
+        "55P03" => "A transaction of the application holds a lock on pgonce's tables for long. End it, or run it again later.".to_owned(),
+        _ => return error,
+    };
+    match error {
+        Error::Database(problem) => Error::Database(Problem {
+            hint: Some(hint.into()),
+            ..problem
+        }),
+        other => other,
+    }
+}

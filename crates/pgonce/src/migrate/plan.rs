@@ -1,0 +1,68 @@
+//! What `up` would run, for people whose database is changed by somebody else.
+
+use std::time::Duration;
+
+use super::files::Migration;
+use super::{VERSION, script};
+
+/// What [`Migrator::up`](super::Migrator::up) would run now. Made by
+/// [`Migrator::plan`](super::Migrator::plan).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct Plan {
+    pub(super) schema: String,
+    pub(super) migrations: Vec<&'static Migration>,
+    pub(super) routines: bool,
+    pub(super) patience: Duration,
+}
+
+impl Plan {
+    /// Whether there is nothing to run.
+    pub fn is_empty(&self) -> bool {
+        self.migrations.is_empty() && !self.routines
+    }
+
+    /// The migrations that would be applied.
+    pub fn migrations(&self) -> &[&'static Migration] {
+        &self.migrations
+    }
+
+    /// Whether the functions, views and triggers would be loaded.
+    pub fn routines(&self) -> bool {
+        self.routines
+    }
+
+    /// All of it as one script that psql, or any other tool, can run: one transaction, all or
+    /// nothing. It takes the migrators' lock and writes the ledger, so afterwards
+    /// [`Migrator::up`](super::Migrator::up) has nothing left to do. Run twice, or after somebody
+    /// else has migrated, it fails and changes nothing.
+    pub fn sql(&self) -> String {
+        let schema = &self.schema;
+        if self.is_empty() {
+            return format!("-- pgonce {VERSION}, schema {schema}: nothing to do.\n");
+        }
+        let mut text = format!(
+            "-- pgonce {VERSION}, schema {schema}. Run it as the role that owns, or is to own, the schema.\n\
+             {};\n{}{}{}",
+            script::BEGIN,
+            script::SETTINGS,
+            script::lock(schema, self.patience),
+            script::ledger(schema),
+        );
+        for migration in &self.migrations {
+            text.push_str(&format!("\n-- {}\n", migration.name));
+            // First the ledger: where the migration was applied meanwhile, its primary key says so.
+            text.push_str(&script::record_migration(schema, migration));
+            text.push_str(";\n");
+            text.push_str(&script::in_schema(schema, migration.sql));
+        }
+        if self.routines {
+            text.push_str("\n-- functions, views and triggers\n");
+            text.push_str(&script::routines(schema));
+            text.push_str(&script::record_routines(schema));
+            text.push_str(";\n");
+        }
+        text.push_str("commit;\n");
+        text
+    }
+}

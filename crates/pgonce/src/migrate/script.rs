@@ -1,0 +1,118 @@
+//! The SQL around the files: locks, settings and the ledger. `up` and `plan` share it.
+
+use std::time::Duration;
+
+use super::files::{self, Migration, ROUTINES};
+use crate::driver::quote_literal;
+
+/// Whatever isolation the database has by default: what is read after the lock must be new.
+pub(super) const BEGIN: &str = "begin isolation level read committed read write";
+
+/// For looking only.
+pub(super) const BEGIN_TO_LOOK: &str = "begin isolation level repeatable read read only";
+
+/// Settings of a role or a database that could bend what the files mean. The last word of a body
+/// parsed at creation must come from pg_catalog, or from our own schema by name.
+pub(super) const SETTINGS: &str = "\
+set local search_path = pg_catalog, pg_temp;
+set local standard_conforming_strings = on;
+set local check_function_bodies = on;
+set local client_min_messages = warning;
+set local synchronous_commit = on;
+set local statement_timeout = 0;
+set local idle_in_transaction_session_timeout = '60s';
+";
+
+/// One migrator at a time, for the length of a transaction: a session's lock would leak through a
+/// pooler. Of the two-number kind, so that it can never meet the lock of an intent. For locks that
+/// the application holds it waits no longer than `patience`: others queue behind it.
+pub(super) fn lock(schema: &str, patience: Duration) -> String {
+    // Nought would mean for ever.
+    let patience = patience.as_millis().clamp(1, i32::MAX as u128);
+    format!(
+        "set local lock_timeout = 0;\n\
+         do $$ begin perform pg_advisory_xact_lock(20260102, hashtext('{schema}')); end $$;\n\
+         set local lock_timeout = '{patience}ms';\n"
+    )
+}
+
+/// The schema and the ledger, where they are missing. A schema that is there is not created "if
+/// not exists": that would ask for a right on the database that its owner need not have.
+pub(super) fn ledger(schema: &str) -> String {
+    in_schema(
+        schema,
+        &format!(
+            "do $$ begin
+    if not exists (select from pg_namespace where nspname = '{schema}') then
+        create schema {schema};
+    end if;
+end $$;
+create table if not exists pgonce.migration (
+    number     integer not null,
+    name       text not null,
+    checksum   text not null,
+    breaking   boolean not null,
+    applied_at timestamptz not null default clock_timestamp(),
+    applied_by text not null default current_user,
+    constraint one_row_per_migration primary key (number)
+);
+create table if not exists pgonce.routines (
+    one        boolean not null default true,
+    checksum   text not null,
+    version    text not null,
+    applied_at timestamptz not null default clock_timestamp(),
+    applied_by text not null default current_user,
+    constraint one_row_for_all_routines primary key (one),
+    constraint there_is_only_one check (one)
+);
+"
+        ),
+    )
+}
+
+/// Writes a migration into the ledger.
+pub(super) fn record_migration(schema: &str, migration: &Migration) -> String {
+    format!(
+        "insert into {schema}.migration (number, name, checksum, breaking) values ({}, {}, {}, {})",
+        migration.number,
+        quote_literal(migration.name),
+        quote_literal(&migration.checksum()),
+        migration.is_breaking(),
+    )
+}
+
+/// Writes the state of the routines into the ledger.
+pub(super) fn record_routines(schema: &str) -> String {
+    format!(
+        "insert into {schema}.routines (checksum, version) values ({}, {}) \
+         on conflict on constraint one_row_for_all_routines do update set checksum = excluded.checksum, \
+         version = excluded.version, applied_at = excluded.applied_at, applied_by = excluded.applied_by",
+        quote_literal(&files::routines_checksum()),
+        quote_literal(super::VERSION),
+    )
+}
+
+/// All routines, and what loading them must not change: a database that was strict stays strict
+/// (its switch is the body of a routine), and roles that were admitted are admitted to what is new.
+pub(super) fn routines(schema: &str) -> String {
+    let mut text: String = ROUTINES.iter().map(|routine| routine.sql).collect();
+    text.push_str(
+        "
+do $$ begin
+    if not exists (select from pgonce.scope where tenant = '' and scope = '*') then
+        perform pgonce.set_strict(true);
+    end if;
+    perform pgonce.admit(r.rolname)
+       from pg_class c, aclexplode(c.relacl) a
+       join pg_roles r on r.oid = a.grantee
+      where c.oid = 'pgonce.intent'::regclass and a.privilege_type = 'INSERT' and a.grantee <> c.relowner;
+end $$;
+",
+    );
+    in_schema(schema, &text)
+}
+
+/// The files are written for the schema `pgonce`.
+pub(super) fn in_schema(schema: &str, text: &str) -> String {
+    text.replace("pgonce.", &format!("{schema}."))
+}

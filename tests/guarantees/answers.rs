@@ -1,0 +1,194 @@
+//! The answer is stored as the contract says and is the same for everyone, also when it is empty.
+
+use std::time::Duration;
+
+use pgonce::scope::{Contract, Storage};
+use pgonce::{Ack, Claim, Error, Failure, Intent};
+use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
+use serde_json::{Value, json};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn answer<D: TestDriver>(world: &World<D>, wish: &Intent, ack: &Ack) -> pgonce::Done {
+    let run = world.once.run(wish, |mut attempt| async move {
+        effect(&mut attempt).await?;
+        attempt.succeed(ack.clone()).await
+    });
+    run.await.unwrap()
+}
+
+async fn falsy_and_empty_answers_replay_equal_and_never_run_again<D: TestDriver>(world: World<D>) {
+    let falsy = [
+        json!(null),
+        json!(0),
+        json!(false),
+        json!(""),
+        json!([]),
+        json!({}),
+    ];
+    let odd = [
+        json!(0.1),
+        json!(-0.5),
+        json!(1e300),
+        json!(5e-324),
+        json!(u64::MAX),
+        json!(i64::MIN),
+        json!(123456789.12345679),
+        json!("null"),
+        json!([null]),
+        json!({"": ""}),
+        json!("é😀\u{1}\"\\"),
+        json!({"b": 1, "a": [1, {"z": 0, "y": null}]}),
+    ];
+    for value in falsy.iter().chain(&odd) {
+        let wish = intent(&format!("answer {value}"));
+        let first = answer(&world, &wish, &Ack::value(value).unwrap()).await;
+        assert!(!first.replayed());
+        for _ in 0..2 {
+            let again = answer(&world, &wish, &Ack::value("another").unwrap()).await;
+            assert!(again.replayed(), "{value}");
+            assert_eq!(again.ack(), first.ack(), "{value}");
+            assert_eq!(again.ack().json(), Some(value));
+        }
+        let looked = world.once.answer(&wish).await.unwrap().unwrap();
+        assert_eq!(looked.ack(), first.ack());
+        assert_eq!(world.see.effects(&wish).await, 1);
+    }
+}
+
+async fn every_floating_point_number_replays_to_the_last_bit<D: TestDriver>(world: World<D>) {
+    let numbers: Vec<f64> = (0..2000)
+        .map(|_| f64::from_bits(rand::random()))
+        .filter(|n| n.is_finite() && *n != 0.0)
+        .collect();
+    let wish = intent("numbers");
+    let ack = Ack::value(&numbers).unwrap();
+    let first = answer(&world, &wish, &ack).await;
+    let again = answer(&world, &wish, &ack).await;
+    let (first, again) = (
+        first.read::<Vec<f64>>().unwrap(),
+        again.read::<Vec<f64>>().unwrap(),
+    );
+    for (number, (first, again)) in numbers.iter().zip(first.iter().zip(&again)) {
+        assert_eq!(number.to_bits(), first.to_bits());
+        assert_eq!(
+            number.to_bits(),
+            again.to_bits(),
+            "{number:e} came back as {again:e}"
+        );
+    }
+}
+
+async fn a_bare_status_and_a_reference_replay_as_they_were<D: TestDriver>(world: World<D>) {
+    let acks = [
+        Ack::status(),
+        Ack::reference_to("order", 7),
+        Ack::reference_to("", ""),
+        Ack::value(&json!({"n": 1}))
+            .unwrap()
+            .and_reference("order", "x"),
+    ];
+    for (n, ack) in acks.iter().enumerate() {
+        let wish = intent(&format!("ack {n}"));
+        assert_eq!(answer(&world, &wish, ack).await.ack(), ack);
+        let again = answer(&world, &wish, &Ack::value("other").unwrap()).await;
+        assert!(again.replayed());
+        assert_eq!(again.ack(), ack);
+        assert_eq!(world.see.effects(&wish).await, 1);
+    }
+    // A status reads as null, which is not the same as the answer null.
+    let status = answer(&world, &intent("ack 0"), &Ack::status()).await;
+    assert_eq!(status.ack().json(), None);
+    assert_eq!(status.read::<Value>().unwrap(), Value::Null);
+}
+
+async fn a_scope_keeps_of_an_answer_what_its_contract_says_and_no_more<D: TestDriver>(
+    world: World<D>,
+) {
+    let whole = Ack::value("whole").unwrap().and_reference("order", "7");
+    for (storage, json, reference) in [
+        (Storage::Answer, Some(json!("whole")), Some(("order", "7"))),
+        (Storage::Reference, None, Some(("order", "7"))),
+        (Storage::Status, None, None),
+        (Storage::Error, None, None),
+    ] {
+        let scope = format!("kept.{storage:?}");
+        world
+            .once
+            .define_scope(&scope, &Contract::keep(HOUR).storage(storage))
+            .await
+            .unwrap();
+        for leased in [false, true] {
+            let wish = Intent::of(scope.clone(), format!("{leased}"), "request").unwrap();
+            if leased {
+                let Claim::Run(lease) = world.once.lease(&wish, HOUR).await.unwrap() else {
+                    panic!("fresh")
+                };
+                let _ = lease.succeed(whole.clone()).await.unwrap();
+            } else {
+                let _ = answer(&world, &wish, &whole).await;
+            }
+            let again = answer(&world, &wish, &whole).await;
+            assert!(again.replayed());
+            assert_eq!(
+                again.ack().json(),
+                json.as_ref(),
+                "{storage:?} leased {leased}"
+            );
+            assert_eq!(
+                again.ack().reference(),
+                reference,
+                "{storage:?} leased {leased}"
+            );
+        }
+        let wish = Intent::of(scope.clone(), "fails", "request").unwrap();
+        let failure = Failure::refused("no", "never")
+            .with_answer(&json!({"why": 1}))
+            .unwrap();
+        let mut told = Vec::new();
+        for _ in 0..3 {
+            let failed = world
+                .once
+                .run(&wish, async |_attempt| Err(failure.clone().into()))
+                .await;
+            let Err(Error::Refused(failure)) = failed else {
+                panic!("{failed:?}")
+            };
+            told.push(failure);
+        }
+        let kept = matches!(storage, Storage::Answer | Storage::Error).then(|| json!({"why": 1}));
+        assert_eq!(told[1].answer(), kept.as_ref(), "{storage:?}");
+        assert_eq!((told[1].code(), told[1].message()), ("no", "never"));
+        assert_eq!(told[1], told[2]);
+    }
+}
+
+async fn a_large_answer_does_not_bloat_the_hot_row<D: TestDriver>(world: World<D>) {
+    let wish = intent("large");
+    let large: String = (0..20_000)
+        .map(|_| char::from(rand::random_range(b'a'..=b'z')))
+        .collect();
+    let _ = answer(&world, &wish, &Ack::value(&large).unwrap()).await;
+    assert_eq!(
+        answer(&world, &wish, &Ack::status())
+            .await
+            .read::<String>()
+            .unwrap(),
+        large
+    );
+    assert!(
+        world
+            .see
+            .number("select pg_relation_size('pgonce.intent')")
+            .await
+            <= 8192
+    );
+}
+
+for_each_driver!(
+    falsy_and_empty_answers_replay_equal_and_never_run_again,
+    every_floating_point_number_replays_to_the_last_bit,
+    a_bare_status_and_a_reference_replay_as_they_were,
+    a_scope_keeps_of_an_answer_what_its_contract_says_and_no_more,
+    a_large_answer_does_not_bloat_the_hot_row,
+);

@@ -1,0 +1,85 @@
+//! What is acknowledged survives a crash, whatever a role or database says about commits.
+//! (The crash itself is in `cancellation`.)
+
+use std::time::Duration;
+
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::{Ack, Claim};
+use pgonce_tests::{TestDriver, World, for_each_driver, intent};
+
+const SETTING: &str = "select current_setting('synchronous_commit')";
+
+async fn an_attempt_commits_durably_where_the_database_has_it_off<D: TestDriver>(world: World<D>) {
+    world
+        .see
+        .run(&format!(
+            "alter database \"{}\" set synchronous_commit = off",
+            world.database()
+        ))
+        .await;
+    let once = world.another("careless", 1, |b| b);
+    for wish in [intent("looked"), intent("optimistic").known_first()] {
+        let Claim::Run(mut attempt) = once.claim(&wish).await.unwrap() else {
+            panic!("fresh")
+        };
+        assert_eq!(
+            D::fetch(attempt.conn(), SETTING).await.unwrap().unwrap(),
+            "on",
+            "{wish:?}"
+        );
+        let _ = attempt.succeed(Ack::status()).await.unwrap();
+    }
+    let Claim::Run(lease) = once
+        .lease(&intent("leased"), Duration::from_secs(60))
+        .await
+        .unwrap()
+    else {
+        panic!("fresh")
+    };
+    let _ = lease.succeed(Ack::status()).await.unwrap();
+    // Only for the transactions of pgonce: the connection goes back as it came.
+    let Claim::Run(mut attempt) = once.claim(&intent("last")).await.unwrap() else {
+        panic!("fresh")
+    };
+    D::exec(attempt.conn(), "rollback").await.unwrap();
+    assert_eq!(
+        D::fetch(attempt.conn(), SETTING).await.unwrap().unwrap(),
+        "off"
+    );
+}
+
+#[tokio::test]
+async fn every_call_that_writes_makes_its_transaction_durable_and_no_other() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let fence = see
+        .number("select fence from pgonce.claim('s', 'held', '\\x01', interval '1 hour')")
+        .await;
+    see.run("set synchronous_commit = off").await;
+    for sql in [
+        "select * from pgonce.claim('s', 'a', '\\x01')".to_owned(),
+        "select * from pgonce.claim('s', 'a', '\\x01', interval '1 hour')".to_owned(),
+        "select * from pgonce.hold('s', 'a', '\\x01')".to_owned(),
+        "select pgonce.begin_fresh('s', 'a', '\\x01')".to_owned(),
+        "select pgonce.begin_fresh('s', 'a', '\\x01', '', false)".to_owned(),
+        "select pgonce.succeed('s', 'a', '\\x01', 1)".to_owned(),
+        "select pgonce.fail('s', 'a', '\\x01', 1, true, 'c', 'm')".to_owned(),
+        format!("select pgonce.succeed('s', 'held', '\\x01', {fence})"),
+        format!("select pgonce.fail('s', 'held', '\\x01', {fence}, false, 'c', 'm')"),
+        format!("select pgonce.heartbeat('s', 'held', {fence}, interval '1 hour')"),
+    ] {
+        see.run("begin").await;
+        see.run(&sql).await;
+        assert_eq!(see.text(SETTING).await, "on", "{sql}");
+        see.run("rollback").await;
+        assert_eq!(see.text(SETTING).await, "off", "{sql}");
+    }
+    // A stricter choice is left alone.
+    for chosen in ["on", "local", "remote_write", "remote_apply"] {
+        see.run(&format!("set synchronous_commit = {chosen}; begin; select * from pgonce.claim('s', 'a', '\\x01', interval '1 hour')")).await;
+        assert_eq!(see.text(SETTING).await, chosen);
+        see.run("rollback").await;
+    }
+}
+
+for_each_driver!(an_attempt_commits_durably_where_the_database_has_it_off);

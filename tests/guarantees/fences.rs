@@ -1,0 +1,272 @@
+//! The fence only rises, and a number that was not given to you opens nothing.
+
+use std::time::Duration;
+
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::{Ack, Claim, Failure, Kind};
+use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const LATE: &str =
+    "update pgonce.intent set lease_until = pgonce.now() where status = 'processing'";
+
+async fn fences_rise_over_every_attempt_even_for_leases_and_odd_for_transactions<D: TestDriver>(
+    world: World<D>,
+) {
+    let wish = intent("key");
+    let mut last = 0;
+    for round in 0..12 {
+        let (fence, kind) = if round % 3 == 0 {
+            let Claim::Run(attempt) = world.once.claim(&wish).await.unwrap() else {
+                panic!("run")
+            };
+            let told = (attempt.fence(), attempt.kind());
+            attempt
+                .fail(Failure::retryable("later", "not now"))
+                .await
+                .unwrap();
+            told
+        } else {
+            let Claim::Run(lease) = world.once.lease(&wish, MINUTE).await.unwrap() else {
+                panic!("run")
+            };
+            let told = (lease.fence(), lease.kind());
+            if round % 3 == 1 {
+                world.see.run(LATE).await; // vanishes: the next one takes over
+            } else {
+                lease
+                    .fail(Failure::retryable("later", "not now"))
+                    .await
+                    .unwrap();
+            }
+            told
+        };
+        assert!(fence > last, "round {round}: {fence} after {last}");
+        assert_eq!(fence % 2, i64::from(round % 3 == 0), "round {round}");
+        assert_eq!(
+            kind,
+            match round {
+                0 => Kind::Fresh,
+                n if n % 3 == 2 => Kind::Takeover,
+                _ => Kind::Retry,
+            }
+        );
+        assert_eq!(
+            world.see.record(&wish, "attempts").await,
+            (round + 1).to_string()
+        );
+        last = fence;
+    }
+}
+
+async fn an_atomic_attempt_over_a_failed_one_succeeds_once<D: TestDriver>(world: World<D>) {
+    let wish = intent("again");
+    let Claim::Run(first) = world.once.claim(&wish).await.unwrap() else {
+        panic!("fresh")
+    };
+    first
+        .fail(Failure::retryable("later", "not now"))
+        .await
+        .unwrap();
+    let Claim::Run(mut second) = world.once.claim(&wish).await.unwrap() else {
+        panic!("retry")
+    };
+    assert_eq!(
+        (second.kind(), second.fence(), second.attempts()),
+        (Kind::Retry, 3, 2)
+    );
+    effect(&mut second).await.unwrap();
+    assert!(matches!(
+        world.once.claim(&wish).await.unwrap(),
+        Claim::Busy { .. }
+    ));
+    let _ = second.succeed(Ack::status()).await.unwrap();
+    assert!(world.run(&wish).await.unwrap().replayed());
+    assert_eq!(world.see.effects(&wish).await, 1);
+}
+
+#[tokio::test]
+async fn a_lease_starts_above_everything_its_timeline_has_lost() {
+    let world = World::<TokioPostgres>::new().await;
+    let timeline = world
+        .see
+        .number("select timeline_id from pg_control_checkpoint()")
+        .await;
+    let mut last = timeline << 41;
+    for key in 0..3 {
+        let lease =
+            format!("select fence from pgonce.claim('s', '{key}', '\\x01', interval '1 minute')");
+        let fence = world.see.number(&lease).await;
+        assert!(fence > last && fence % 2 == 0, "{fence} after {last}");
+        assert!(
+            fence < (timeline + 1) << 41,
+            "{fence} is below the first of the next timeline"
+        );
+        last = fence;
+    }
+    // What an intent has seen counts too, however high.
+    assert_eq!(
+        world
+            .see
+            .number(&format!("select pgonce.next_fence({}, true)", last * 2 + 1))
+            .await,
+        last * 2 + 2
+    );
+}
+
+#[tokio::test]
+async fn no_two_leases_of_a_key_share_a_fence_though_the_record_between_was_purged() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let lease = "select fence from pgonce.claim('s', 'k', '\\x01', interval '1 minute')";
+    let zombie = see.number(lease).await;
+    see.run("update pgonce.intent set lease_until = pgonce.now()")
+        .await;
+    let second = see.number(lease).await;
+    see.run(&format!("select pgonce.succeed('s', 'k', '\\x01', {second}); select pgonce.move_clock(interval '30 days')")).await;
+    assert_eq!(see.number("select pgonce.purge()").await, 1);
+    let third = see.number(lease).await;
+    assert!(zombie < second && second < third);
+    assert_eq!(
+        see.code(&format!(
+            "select pgonce.succeed('s', 'k', '\\x01', {zombie})"
+        ))
+        .await,
+        "P4012"
+    );
+}
+
+#[tokio::test]
+async fn a_stale_atomic_failure_is_turned_away_after_a_newer_attempt() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let fail = |key: &str, fence: i64| {
+        format!("select pgonce.fail('s', '{key}', '\\x01', {fence}, true, 'late', 'm')")
+    };
+    let lease = |key: &str| {
+        format!("select fence from pgonce.claim('s', '{key}', '\\x01', interval '1 minute')")
+    };
+    // Fresh, rolled back; then a lease.
+    assert_eq!(
+        see.number("select fence from pgonce.claim('s', 'a', '\\x01')")
+            .await,
+        1
+    );
+    let leased = see.number(&lease("a")).await;
+    assert_eq!(see.code(&fail("a", 1)).await, "P4011");
+    assert_eq!(
+        see.number("select fence from pgonce.intent where key = 'a'")
+            .await,
+        leased
+    );
+    // Over a failed record, rolled back; then a lease.
+    see.run(&fail("b", 1)).await;
+    assert_eq!(
+        see.number("select fence from pgonce.claim('s', 'b', '\\x01')")
+            .await,
+        3
+    );
+    see.number(&lease("b")).await;
+    assert_eq!(see.code(&fail("b", 3)).await, "P4012");
+    // Two that got the same number one after the other: the first to report counts.
+    see.run(&fail("c", 1)).await;
+    assert_eq!(
+        see.number("select fence from pgonce.claim('s', 'c', '\\x01')")
+            .await,
+        3
+    );
+    assert_eq!(
+        see.number("select fence from pgonce.claim('s', 'c', '\\x01')")
+            .await,
+        3
+    );
+    see.run(&fail("c", 3)).await;
+    assert_eq!(see.code(&fail("c", 3)).await, "P4011");
+    assert_eq!(
+        see.text("select attempts from pgonce.intent where key = 'c'")
+            .await,
+        "2"
+    );
+}
+
+#[tokio::test]
+async fn a_wrong_fence_opens_nothing_and_changes_nothing() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let held = see
+        .number("select fence from pgonce.claim('s', 'leased', '\\x01', interval '1 minute')")
+        .await;
+    see.run("select pgonce.fail('s', 'failed', '\\x01', 1, true, 'later', 'm')")
+        .await;
+    see.run("select pgonce.succeed('s', 'done', '\\x01', 1)")
+        .await;
+    see.run("select pgonce.fail('s', 'refused', '\\x01', 1, false, 'no', 'm')")
+        .await;
+    let before = see.dump().await;
+    let wrong = [
+        "null",
+        "0",
+        "-1",
+        "1",
+        "2",
+        "9223372036854775807",
+        "-9223372036854775808",
+    ]
+    .map(str::to_owned);
+    let near = [held - 2, held - 1, held + 1, held + 2].map(|fence| fence.to_string());
+    for fence in wrong.iter().chain(&near) {
+        for key in ["leased", "failed", "done", "refused", "nobody"] {
+            let names = format!("'s', '{key}', '\\x01', {fence}");
+            if key == "nobody" && fence == "1" {
+                continue; // the first fence of an intent that is not there yet is right
+            }
+            for (sql, codes) in [
+                (
+                    format!("select pgonce.succeed({names})"),
+                    ["P4010", "P4012", "22023"],
+                ),
+                (
+                    format!("select pgonce.fail({names}, true, 'c', 'm')"),
+                    ["P4011", "P4012", "22023"],
+                ),
+                (
+                    format!("select pgonce.fail({names}, false, 'c', 'm')"),
+                    ["P4011", "P4012", "22023"],
+                ),
+                (
+                    format!("select pgonce.heartbeat('s', '{key}', {fence}, interval '1 minute')"),
+                    ["P4012"; 3],
+                ),
+                (
+                    format!("select pgonce.release('s', '{key}', {fence})"),
+                    ["P4012"; 3],
+                ),
+                (
+                    format!("select pgonce.guard('s', '{key}', {fence})"),
+                    ["P4012"; 3],
+                ),
+            ] {
+                let code = see.code(&sql).await;
+                assert!(codes.contains(&code.as_str()), "{sql}: {code:?}");
+            }
+        }
+    }
+    assert_eq!(see.dump().await, before);
+    // And another request's fingerprint with the right fence.
+    let names = format!("'s', 'leased', '\\x02', {held}");
+    assert_eq!(
+        see.code(&format!("select pgonce.succeed({names})")).await,
+        "P4002"
+    );
+    assert_eq!(
+        see.code(&format!("select pgonce.fail({names}, true, 'c', 'm')"))
+            .await,
+        "P4002"
+    );
+    assert_eq!(see.dump().await, before);
+}
+
+for_each_driver!(
+    fences_rise_over_every_attempt_even_for_leases_and_odd_for_transactions,
+    an_atomic_attempt_over_a_failed_one_succeeds_once,
+);

@@ -1,0 +1,156 @@
+//! What a build does with a database that is not its own age.
+
+use pgonce::migrate::{CHANGED, MISSING, OUTDATED, Routines, State, TOO_NEW};
+
+use super::place::Place;
+
+const FROM_THE_FUTURE: &str = "insert into pgonce.migration (number, name, checksum, breaking) values (9999, '9999_future', 'x', ";
+
+async fn installed() -> Place {
+    let place = Place::new().await;
+    place.migrator().up().await.unwrap();
+    place
+}
+
+#[tokio::test]
+async fn a_newer_and_breaking_schema_is_refused_with_its_code() {
+    let place = installed().await;
+    place.run(&format!("{FROM_THE_FUTURE} true)")).await;
+    let migrator = place.migrator();
+    for error in [
+        migrator.up().await.unwrap_err(),
+        migrator.check().await.unwrap_err(),
+        migrator.plan().await.unwrap_err(),
+    ] {
+        assert!(matches!(error, pgonce::Error::Schema(_)));
+        assert_eq!(error.code(), TOO_NEW);
+        assert!(error.to_string().contains("9999_future"), "{error}");
+    }
+    let status = migrator.status().await.unwrap();
+    assert_eq!(status.migrations.last().unwrap().state, State::Newer);
+}
+
+#[tokio::test]
+async fn a_newer_schema_that_does_not_break_is_used_and_left_alone() {
+    let place = installed().await;
+    place
+        .run(&format!(
+            "{FROM_THE_FUTURE} false); update pgonce.routines set checksum = 'of the future'"
+        ))
+        .await;
+    place.run("create or replace function pgonce.known_scope(p_tenant text, p_scope text) returns boolean language sql stable parallel safe return null::boolean").await;
+    let before = place.dump("pgonce").await;
+    let report = place.migrator().up().await.unwrap();
+    assert_eq!(report.newer, ["9999_future"]);
+    assert!(report.applied.is_empty() && !report.routines);
+    assert_eq!(place.dump("pgonce").await, before);
+    assert_eq!(
+        place.migrator().status().await.unwrap().routines,
+        Routines::Newer
+    );
+    place.migrator().check().await.unwrap();
+}
+
+#[tokio::test]
+async fn routines_of_an_older_build_are_replaced_and_those_of_a_newer_one_kept() {
+    let place = installed().await;
+    let fresh = place.dump("pgonce").await;
+    let fake = "create or replace function pgonce.known_scope(p_tenant text, p_scope text) returns boolean language sql stable parallel safe return null::boolean";
+    place
+        .run(&format!(
+            "{fake}; update pgonce.routines set checksum = 'old', version = '0.0.1'"
+        ))
+        .await;
+    assert_eq!(place.migrator().check().await.unwrap_err().code(), OUTDATED);
+    assert!(place.migrator().up().await.unwrap().routines);
+    assert_eq!(place.dump("pgonce").await, fresh);
+
+    place
+        .run(&format!(
+            "{fake}; update pgonce.routines set checksum = 'new', version = '999.0.0'"
+        ))
+        .await;
+    assert!(!place.migrator().up().await.unwrap().routines);
+    place.migrator().check().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_changed_checksum_is_refused_with_its_code() {
+    let place = installed().await;
+    place
+        .run("update pgonce.migration set checksum = 'tampered' where number = 1")
+        .await;
+    assert_eq!(place.migrator().up().await.unwrap_err().code(), CHANGED);
+    assert_eq!(
+        place.sqlx_migrator().check().await.unwrap_err().code(),
+        CHANGED
+    );
+    assert_eq!(
+        place.migrator().status().await.unwrap().migrations[0].state,
+        State::Changed
+    );
+}
+
+#[tokio::test]
+async fn a_ledger_with_a_gap_is_refused() {
+    let place = installed().await;
+    place
+        .run(&format!(
+            "{FROM_THE_FUTURE} false); delete from pgonce.migration where number = 1"
+        ))
+        .await;
+    assert_eq!(place.migrator().up().await.unwrap_err().code(), CHANGED);
+}
+
+#[tokio::test]
+async fn a_missing_schema_is_told_apart_from_an_outdated_one() {
+    let place = Place::new().await;
+    assert_eq!(place.migrator().check().await.unwrap_err().code(), MISSING);
+    place.migrator().up().await.unwrap();
+    place.run("delete from pgonce.routines").await;
+    assert_eq!(place.migrator().check().await.unwrap_err().code(), OUTDATED);
+}
+
+#[tokio::test]
+async fn a_strict_database_stays_strict_over_a_migration() {
+    let place = installed().await;
+    place
+        .run("select pgonce.set_strict(true); update pgonce.routines set checksum = 'old'")
+        .await;
+    let strict = place.dump("pgonce").await;
+    assert!(place.migrator().up().await.unwrap().routines);
+    assert_eq!(
+        place.dump("pgonce").await.lines().count(),
+        strict.lines().count()
+    );
+    let claim = place
+        .client
+        .query_one(
+            "select outcome from pgonce.claim('nobody.defined', 'k', '\\x01')",
+            &[],
+        )
+        .await;
+    assert_eq!(claim.unwrap_err().code().unwrap().code(), "P4000");
+}
+
+#[tokio::test]
+async fn it_does_not_make_the_application_queue_behind_a_long_transaction() {
+    let place = installed().await;
+    place
+        .run("update pgonce.routines set checksum = 'old'")
+        .await;
+    let app = super::place::connect(&place.database.url()).await;
+    app.batch_execute("begin; select pgonce.claim('s', 'k', '\\x01', '30 s')")
+        .await
+        .unwrap();
+    let hurried = place
+        .migrator()
+        .patience(std::time::Duration::from_millis(50));
+    let error = hurried.up().await.unwrap_err();
+    assert!(
+        error.code() == "55P03" && error.to_string().contains("End it"),
+        "{error}"
+    );
+    app.batch_execute("commit").await.unwrap();
+    assert!(hurried.up().await.unwrap().routines);
+}

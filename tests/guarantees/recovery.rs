@@ -1,0 +1,195 @@
+//! Work that stopped on the way is found and classified; suppressed duplicates are counted.
+
+use std::time::Duration;
+
+use pgonce::scope::{Contract, Stale};
+use pgonce::{Ack, Claim, Classification, Failure, Intent};
+use pgonce_tests::{TestDriver, World, for_each_driver, intent, work};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn stuck_work_is_found_oldest_first_and_classified_by_its_contract<D: TestDriver>(
+    world: World<D>,
+) {
+    for (scope, stale) in [
+        ("takeover", Stale::Takeover),
+        ("hold", Stale::Hold),
+        ("refuse", Stale::Refuse),
+    ] {
+        world
+            .once
+            .define_scope(scope, &Contract::keep(HOUR).stale(stale))
+            .await
+            .unwrap();
+    }
+    let named = world.another("named", 1, |b| b.owner("pod-7"));
+    for scope in ["takeover", "hold", "refuse"] {
+        let wish = Intent::of(scope, "vanished", "r")
+            .unwrap()
+            .tenant("acme")
+            .unwrap();
+        assert!(matches!(
+            named.lease(&wish, HOUR).await.unwrap(),
+            Claim::Run(_)
+        ));
+        world
+            .see
+            .run("select pgonce.move_clock(interval '1 minute')")
+            .await;
+    }
+    let alive = Intent::of("takeover", "alive", "r").unwrap();
+    assert!(world.once.stuck(10).await.unwrap().is_empty());
+    world
+        .see
+        .run("select pgonce.move_clock(interval '2 hours')")
+        .await;
+    let _ = world
+        .once
+        .run(&intent("failed"), async |_| {
+            Err(Failure::retryable("down", "m").into())
+        })
+        .await
+        .unwrap_err();
+    let _ = world
+        .once
+        .run(&intent("final"), async |_| {
+            Err(Failure::refused("no", "m").into())
+        })
+        .await
+        .unwrap_err();
+    let _ = world.run(&intent("done")).await.unwrap();
+    assert!(matches!(
+        world.once.lease(&alive, HOUR).await.unwrap(),
+        Claim::Run(_)
+    ));
+
+    let stuck = world.once.stuck(10).await.unwrap();
+    let found: Vec<_> = stuck
+        .iter()
+        .map(|s| (s.scope.as_str(), s.key.as_str(), s.classification))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("takeover", "vanished", Classification::SafeToRetry),
+            ("hold", "vanished", Classification::NeedsAPerson),
+            ("refuse", "vanished", Classification::Abandoned),
+            ("orders.create", "failed", Classification::SafeToRetry),
+        ]
+    );
+    assert_eq!(
+        (
+            stuck[0].tenant.as_str(),
+            stuck[0].owner.as_deref(),
+            stuck[0].attempts
+        ),
+        ("acme", Some("pod-7"), 1)
+    );
+    assert!(
+        stuck[0].stuck_for > HOUR && stuck[0].stuck_for < 2 * HOUR,
+        "{:?}",
+        stuck[0].stuck_for
+    );
+    assert_eq!(stuck[3].failure_code.as_deref(), Some("down"));
+    assert_eq!(world.once.stuck(1).await.unwrap().len(), 1);
+}
+
+async fn nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone<D: TestDriver>(
+    world: World<D>,
+) {
+    world
+        .once
+        .define_scope("orphan", &Contract::keep(HOUR))
+        .await
+        .unwrap();
+    let wish = Intent::of("orphan", "k", "r").unwrap();
+    assert!(matches!(
+        world.once.lease(&wish, HOUR).await.unwrap(),
+        Claim::Run(_)
+    ));
+    world
+        .see
+        .run("select pgonce.set_strict(true); select pgonce.drop_scope('orphan')")
+        .await;
+    world
+        .see
+        .run("select pgonce.move_clock(interval '100 years')")
+        .await;
+    assert_eq!(world.once.purge(10).await.unwrap(), 0);
+    let stuck = world.once.stuck(10).await.unwrap();
+    assert_eq!(stuck.len(), 1);
+    assert_eq!(stuck[0].classification, Classification::NeedsAPerson);
+}
+
+async fn suppressed_duplicates_are_counted_by_tenant_and_scope<D: TestDriver>(world: World<D>) {
+    let wish = intent("counted").tenant("acme").unwrap();
+    let _ = world.run(&wish).await.unwrap();
+    for _ in 0..3 {
+        assert!(world.run(&wish).await.unwrap().replayed());
+    }
+    assert!(world.once.answer(&wish).await.unwrap().is_some());
+    let refused = intent("refused").tenant("acme").unwrap();
+    for _ in 0..3 {
+        let _ = world
+            .once
+            .run(&refused, async |_| Err(Failure::refused("no", "m").into()))
+            .await
+            .unwrap_err();
+    }
+    let other = Intent::of("orders.create", "counted", "other")
+        .unwrap()
+        .tenant("acme")
+        .unwrap();
+    assert!(world.run(&other).await.is_err());
+    let held = intent("held").tenant("acme").unwrap();
+    let Claim::Run(attempt) = world.once.claim(&held).await.unwrap() else {
+        panic!("fresh")
+    };
+    for _ in 0..2 {
+        assert!(world.run(&held).await.is_err());
+    }
+    let _ = attempt.succeed(Ack::status()).await.unwrap();
+    let _ = world.run(&intent("elsewhere")).await.unwrap();
+    world.once.flush().await.unwrap();
+    world.once.flush().await.unwrap();
+    let rows = world.see.rows("select tenant, intents, replays, refusals, busy, conflicts, suppressed from pgonce.suppression order by tenant").await;
+    let row = |cells: [&str; 7]| cells.map(|cell| Some(cell.to_owned())).to_vec();
+    assert_eq!(
+        rows,
+        [
+            row(["", "1", "0", "0", "0", "0", "0"]),
+            row(["acme", "3", "4", "2", "2", "1", "9"])
+        ]
+    );
+}
+
+async fn the_most_retried_intents_come_first<D: TestDriver>(world: World<D>) {
+    for (key, failures) in [("often", 3), ("once", 1), ("never", 0)] {
+        for _ in 0..failures {
+            let _ = world
+                .once
+                .run(&intent(key), async |_| {
+                    Err(Failure::retryable("down", "m").into())
+                })
+                .await
+                .unwrap_err();
+        }
+        let _ = world.once.run(&intent(key), work::<D>).await.unwrap();
+    }
+    let rows = world
+        .see
+        .rows("select key, attempts, status from pgonce.most_retried")
+        .await;
+    let found: Vec<String> = rows
+        .into_iter()
+        .map(|row| row.into_iter().flatten().collect::<Vec<_>>().join(" "))
+        .collect();
+    assert_eq!(found, ["often 4 succeeded", "once 2 succeeded"]);
+}
+
+for_each_driver!(
+    stuck_work_is_found_oldest_first_and_classified_by_its_contract,
+    nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone,
+    suppressed_duplicates_are_counted_by_tenant_and_scope,
+    the_most_retried_intents_come_first,
+);

@@ -1,0 +1,67 @@
+//! Cancelling a future at every point where it can be.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::task::Poll;
+
+/// Polls a future so often at most, then drops it. `None`: it was dropped.
+pub async fn poll_at_most<F: Future>(polls: usize, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(context) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Drops the future that `make(k)` gives after its k-th poll, for k from 1 until one completes,
+/// and calls `after(k)` each time. Answers how many were dropped.
+pub async fn cancelled_everywhere<F, A, T>(
+    mut make: impl FnMut(usize) -> F,
+    mut after: impl FnMut(usize) -> A,
+) -> usize
+where
+    F: Future<Output = T>,
+    A: Future<Output = ()>,
+{
+    for polls in 1..1000 {
+        let completed = poll_at_most(polls, make(polls)).await.is_some();
+        after(polls).await;
+        if completed {
+            return polls - 1;
+        }
+    }
+    panic!("a thousand polls were not enough");
+}
+
+/// Tells whether what owns its guard was dropped.
+#[derive(Debug, Clone, Default)]
+pub struct DropFlag(Arc<AtomicBool>);
+
+impl DropFlag {
+    /// Something to own; the flag is up once it is dropped.
+    pub fn guard(&self) -> impl Drop + use<> {
+        struct Guard(Arc<AtomicBool>);
+        impl Drop for Guard {
+            fn drop(&mut self) {
+                self.0.store(true, SeqCst);
+            }
+        }
+        Guard(self.0.clone())
+    }
+
+    /// Whether the guard was dropped.
+    pub fn is_up(&self) -> bool {
+        self.0.load(SeqCst)
+    }
+}
