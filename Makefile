@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo fmt doc
+.PHONY: help setup test murder mutants demo storm bench fmt doc
 
 CARGO ?= cargo
 
@@ -25,9 +25,25 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	$(call step,tests)
 	$(CARGO) test --locked --workspace --all-features
 
+murder: setup ## kill servers and workers for minutes, and count; MURDER_KILLS says how often
+	$(call step,murder)
+	MURDER_KILLS=$${MURDER_KILLS:-200} $(CARGO) test --locked -p pgonce-tests --test murder -- --nocapture
+
+mutants: setup ## plant known bugs in a copy, one by one: does the suite catch each?
+	$(call step,mutants)
+	@scripts/mutants $(ONLY)
+
 demo: setup ## see it work: an orders service under duplicates, crashes and cut wires
 	$(call step,demo)
 	$(CARGO) run --release --locked -p pgonce-cli -- demo
+
+storm: setup ## cut every path of the protocol at every message; the whole of it, some minutes
+	$(call step,storm)
+	$(CARGO) run --release --locked -p pgonce-cli -- storm --ledger target/storm-ledger.json
+
+bench: setup ## measure what pgonce costs, beside the bare transaction and the usual recipe
+	$(call step,bench)
+	PGONCE_COMMIT="$$(git rev-parse --short HEAD 2>/dev/null)" $(CARGO) run --release --locked -p pgonce-cli -- bench
 
 fmt: ## format all code
 	$(CARGO) fmt --all

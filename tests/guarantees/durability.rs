@@ -55,8 +55,7 @@ async fn every_call_that_writes_makes_its_transaction_durable_and_no_other() {
     let fence = see
         .number("select fence from pgonce.claim('s', 'held', '\\x01', interval '1 hour')")
         .await;
-    see.run("set synchronous_commit = off").await;
-    for sql in [
+    let calls = [
         "select * from pgonce.claim('s', 'a', '\\x01')".to_owned(),
         "select * from pgonce.claim('s', 'a', '\\x01', interval '1 hour')".to_owned(),
         "select * from pgonce.hold('s', 'a', '\\x01')".to_owned(),
@@ -67,15 +66,20 @@ async fn every_call_that_writes_makes_its_transaction_durable_and_no_other() {
         format!("select pgonce.succeed('s', 'held', '\\x01', {fence})"),
         format!("select pgonce.fail('s', 'held', '\\x01', {fence}, false, 'c', 'm')"),
         format!("select pgonce.heartbeat('s', 'held', {fence}, interval '1 hour')"),
-    ] {
-        see.run("begin").await;
-        see.run(&sql).await;
-        assert_eq!(see.text(SETTING).await, "on", "{sql}");
-        see.run("rollback").await;
-        assert_eq!(see.text(SETTING).await, "off", "{sql}");
+    ];
+    for careless in ["off", "local"] {
+        see.run(&format!("set synchronous_commit = {careless}"))
+            .await;
+        for sql in &calls {
+            see.run("begin").await;
+            see.run(sql).await;
+            assert_eq!(see.text(SETTING).await, "on", "{careless}: {sql}");
+            see.run("rollback").await;
+            assert_eq!(see.text(SETTING).await, careless, "{sql}");
+        }
     }
     // A stricter choice is left alone.
-    for chosen in ["on", "local", "remote_write", "remote_apply"] {
+    for chosen in ["on", "remote_write", "remote_apply"] {
         see.run(&format!("set synchronous_commit = {chosen}; begin; select * from pgonce.claim('s', 'a', '\\x01', interval '1 hour')")).await;
         assert_eq!(see.text(SETTING).await, chosen);
         see.run("rollback").await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pgonce::{Ack, Claim, Error, Failure, Kind};
 use pgonce_tests::{
-    TestDriver, World, effect, for_each_driver, for_each_driver_and_setting, intent,
+    TestDriver, World, digest_of, effect, for_each_driver, for_each_driver_and_setting, intent,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -149,14 +149,9 @@ async fn a_failure_that_lost_its_race_gives_way_to_the_answer<D: TestDriver>(wor
     };
     first.abandon().await.unwrap();
     let _ = world.run(&wish).await.unwrap();
-    let fingerprint: String = wish
-        .fingerprint()
-        .as_bytes()
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect();
+    let fingerprint = digest_of(&wish);
     let late = format!(
-        "select pgonce.fail('orders.create', 'raced', '\\x{fingerprint}', 1, false, 'late', 'm')"
+        "select pgonce.fail('orders.create', 'raced', {fingerprint}, 1, false, 'late', 'm')"
     );
     let before = world.see.dump().await;
     assert_eq!(world.see.code(&late).await, "P4011");

@@ -6,7 +6,9 @@ use std::time::Duration;
 use futures_util::future::join;
 use pgonce::scope::{Contract, Stale};
 use pgonce::{Ack, Claim, Error};
-use pgonce_tests::{Cutter, DropFlag, SCOPE, TestDriver, World, for_each_driver, intent};
+use pgonce_tests::{
+    Cutter, DropFlag, SCOPE, TestDriver, World, digest_of, for_each_driver, intent,
+};
 
 const SHORT: Duration = Duration::from_millis(300);
 
@@ -45,9 +47,13 @@ async fn work_that_was_taken_over_is_stopped<D: TestDriver>(world: World<D>) {
         async {
             // In one transaction, so that no heartbeat comes in between.
             let thief = world.observer().await;
-            let print: String = wish.fingerprint().as_bytes().iter().map(|b| format!("{b:02x}")).collect();
-            thief.run("begin; update pgonce.intent set lease_until = pgonce.now()").await;
-            let steal = format!("select outcome from pgonce.claim('{SCOPE}', 'stolen', '\\x{print}', interval '1 hour')");
+            let print = digest_of(&wish);
+            thief
+                .run("begin; update pgonce.intent set lease_until = pgonce.now()")
+                .await;
+            let steal = format!(
+                "select outcome from pgonce.claim('{SCOPE}', 'stolen', {print}, interval '1 hour')"
+            );
             assert_eq!(thief.text(&steal).await, "takeover");
             thief.run("commit").await;
         },
@@ -139,6 +145,58 @@ async fn what_becomes_of_a_vanished_holder_is_what_the_contract_says<D: TestDriv
     }
 }
 
+async fn who_was_refused_because_a_holder_vanished_is_never_told_otherwise<D: TestDriver>(
+    world: World<D>,
+) {
+    world
+        .once
+        .define_scope(SCOPE, &Contract::keep(SHORT * 10_000).stale(Stale::Refuse))
+        .await
+        .unwrap();
+    for leased in [false, true] {
+        let wish = intent(&format!("abandoned {leased}"));
+        let Claim::Run(zombie) = world.once.lease(&wish, SHORT).await.unwrap() else {
+            panic!("fresh")
+        };
+        world
+            .see
+            .run("update pgonce.intent set lease_until = pgonce.now() where status = 'processing'")
+            .await;
+        if leased {
+            assert!(matches!(
+                world.once.lease(&wish, SHORT).await.unwrap(),
+                Claim::Refused(_)
+            ));
+        } else {
+            assert_eq!(world.run(&wish).await.unwrap_err().code(), "P4030");
+        }
+        assert!(
+            zombie.succeed(Ack::status()).await.is_err(),
+            "leased {leased}"
+        );
+        assert_eq!(world.run(&wish).await.unwrap_err().code(), "P4030");
+        assert_eq!(world.see.record(&wish, "status").await, "failed_final");
+    }
+}
+
+async fn a_write_under_a_lease_has_the_isolation_that_was_chosen<D: TestDriver>(world: World<D>) {
+    let once = world.another("strict", 2, |b| {
+        b.isolation(pgonce::Isolation::Serializable)
+    });
+    let Claim::Run(lease) = once.lease(&intent("k"), SHORT * 100).await.unwrap() else {
+        panic!("fresh")
+    };
+    let mut attempt = lease.begin().await.unwrap();
+    let level = D::fetch(
+        attempt.conn(),
+        "select current_setting('transaction_isolation')",
+    )
+    .await
+    .unwrap();
+    assert_eq!(level.as_deref(), Some("serializable"));
+    let _ = attempt.succeed(Ack::status()).await.unwrap();
+}
+
 async fn leased_work_runs_once_and_replays<D: TestDriver>(world: World<D>) {
     let wish = intent("leased run");
     let mut answers = Vec::new();
@@ -168,5 +226,7 @@ for_each_driver!(
     work_is_stopped_before_its_lease_ends_when_the_database_is_out_of_reach,
     a_lease_starts_when_its_lock_is_got_not_when_its_transaction_began,
     what_becomes_of_a_vanished_holder_is_what_the_contract_says,
+    who_was_refused_because_a_holder_vanished_is_never_told_otherwise,
+    a_write_under_a_lease_has_the_isolation_that_was_chosen,
     leased_work_runs_once_and_replays,
 );

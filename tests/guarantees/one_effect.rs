@@ -4,8 +4,8 @@ use futures_util::future::join_all;
 use pgonce::scope::{Busy, Contract};
 use pgonce::{Ack, Claim, Error, Isolation};
 use pgonce_tests::{
-    SCOPE, Setting, TestDriver, World, effect, for_each_driver, for_each_driver_and_setting,
-    intent, work,
+    SCOPE, Setting, TestDriver, World, digest_of, effect, for_each_driver,
+    for_each_driver_and_setting, intent, work,
 };
 use std::time::Duration;
 
@@ -134,9 +134,8 @@ async fn a_rejected_duplicate_of_leased_work_never_frees_the_lease<D: TestDriver
 }
 
 async fn the_loser_of_a_finished_race_leaves_nothing_and_replays<D: TestDriver>(world: World<D>) {
-    // Both may go on at once only where the advisory lock is out of the way: the primary key
-    // alone must decide. Known-first claims do not look, and the first one's lock is taken
-    // away by ending its session's transaction early, as a failover would.
+    // Another attempt that went past the advisory lock, as one can after a failover: the primary
+    // key alone must decide.
     let wish = intent("race").known_first();
     let runs = std::sync::atomic::AtomicU32::new(0);
     let done = world
@@ -148,8 +147,8 @@ async fn the_loser_of_a_finished_race_leaves_nothing_and_replays<D: TestDriver>(
                 if runs.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
                     // Somebody without our lock finishes first.
                     world.see.run("insert into effects values ('', 'orders.create', 'race')").await;
-                    let fingerprint: String = attempt.intent().fingerprint().as_bytes().iter().map(|b| format!("{b:02x}")).collect();
-                    world.see.run(&format!("select pgonce.succeed('orders.create', 'race', '\\x{fingerprint}', 1, '\"theirs\"')")).await;
+                    let fingerprint = digest_of(attempt.intent());
+                    world.see.run(&format!("select pgonce.succeed('orders.create', 'race', {fingerprint}, 1, '\"theirs\"')")).await;
                 }
                 attempt.succeed(Ack::value("ours")?).await
             }

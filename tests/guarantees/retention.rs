@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use futures_util::future::join;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::scope::{AfterExpiry, Contract};
-use pgonce::{Ack, Claim, Error, Failure};
-use pgonce_testkit::wait_until_lock_waited;
-use pgonce_tests::{SCOPE, TestDriver, World, for_each_driver, intent, work};
+use pgonce::{Error, Failure};
+use pgonce_tests::{SCOPE, TestDriver, World, digest_of, for_each_driver, intent};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -110,6 +108,42 @@ async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestD
     assert_eq!(world.see.effects(&wish).await, 2);
 }
 
+async fn a_failure_of_a_rerun_is_recorded_over_what_has_expired<D: TestDriver>(world: World<D>) {
+    for (key, failure, status) in [
+        ("later", Failure::retryable("down", "m"), "failed_retryable"),
+        ("never", Failure::refused("no", "m"), "failed_final"),
+    ] {
+        let wish = intent(key);
+        let _ = world.run(&wish).await.unwrap();
+        world
+            .see
+            .run("select pgonce.move_clock(interval '30 days')")
+            .await;
+        let runs = std::cell::Cell::new(0);
+        let end = world
+            .once
+            .run(&wish, async |_attempt| {
+                runs.set(runs.get() + 1);
+                Err(failure.clone().into())
+            })
+            .await;
+        assert!(
+            matches!(end, Err(Error::Refused(_) | Error::Failed(_))),
+            "{end:?}"
+        );
+        assert_eq!(runs.get(), 1);
+        assert_eq!(
+            world.see.record(&wish, "status::text || attempts").await,
+            format!("{status}1")
+        );
+    }
+    // But never over what has not.
+    let _ = world.run(&intent("fresh")).await.unwrap();
+    let print = digest_of(&intent("fresh"));
+    let late = format!("select pgonce.fail('{SCOPE}', 'fresh', {print}, 1, false, 'late', 'm')");
+    assert_eq!(world.see.code(&late).await, "P4011");
+}
+
 async fn a_tombstone_without_an_end_stays_for_ever<D: TestDriver>(world: World<D>) {
     world
         .once
@@ -129,152 +163,6 @@ async fn a_tombstone_without_an_end_stays_for_ever<D: TestDriver>(world: World<D
         assert_eq!(world.run(&intent("k")).await.unwrap_err().code(), "P4031");
     }
     assert_eq!(world.see.effects(&intent("k")).await, 1);
-}
-
-async fn a_purge_never_touches_what_is_unfinished_or_in_its_retention<D: TestDriver>(
-    world: World<D>,
-) {
-    let Claim::Run(lease) = world
-        .once
-        .lease(&intent("processing"), Duration::from_secs(1))
-        .await
-        .unwrap()
-    else {
-        panic!("fresh")
-    };
-    let _ = world
-        .once
-        .run(&intent("failed"), async |_| {
-            Err(Failure::retryable("x", "m").into())
-        })
-        .await
-        .unwrap_err();
-    let _ = world.run(&intent("finished")).await.unwrap();
-    world
-        .see
-        .run("select pgonce.move_clock(interval '100 years')")
-        .await;
-    let _ = world.run(&intent("young")).await.unwrap();
-    assert_eq!(world.once.purge(100).await.unwrap(), 1);
-    for key in ["processing", "failed", "young"] {
-        assert_eq!(world.see.records(&intent(key)).await, 1, "{key}");
-    }
-    assert_eq!(world.see.records(&intent("finished")).await, 0);
-    // A century later the holder can still finish, as nobody took over.
-    let _ = lease.succeed(Ack::status()).await.unwrap();
-}
-
-async fn a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind<D: TestDriver>(
-    world: World<D>,
-) {
-    world.see.run("select pgonce.succeed('s', n::text, '\\x01', 1, to_jsonb(repeat('x', 100))) from generate_series(1, 2500) n").await;
-    world
-        .see
-        .run("select pgonce.move_clock(interval '30 days')")
-        .await;
-    for expected in [1000, 1000, 500, 0, 0] {
-        assert_eq!(world.once.purge(1000).await.unwrap(), expected);
-    }
-    // Also from the middle of the table, and one by one.
-    world
-        .see
-        .run("select pgonce.succeed('s', n::text, '\\x01', 1) from generate_series(1, 5) n")
-        .await;
-    world
-        .see
-        .run("select pgonce.move_clock(interval '30 days')")
-        .await;
-    for expected in [1, 1, 1, 1, 1, 0] {
-        assert_eq!(world.once.purge(1).await.unwrap(), expected);
-    }
-}
-
-async fn two_purges_at_once_never_take_the_same_record_nor_wait<D: TestDriver>(world: World<D>) {
-    world
-        .see
-        .run("select pgonce.succeed('s', n::text, '\\x01', 1) from generate_series(1, 30) n")
-        .await;
-    world
-        .see
-        .run("select pgonce.move_clock(interval '30 days')")
-        .await;
-    let first = world.observer().await;
-    first.run("begin").await;
-    assert_eq!(first.number("select pgonce.purge(10)").await, 10);
-    assert_eq!(world.once.purge(100).await.unwrap(), 0);
-    first.run("commit").await;
-    assert_eq!(world.once.purge(100).await.unwrap(), 20);
-    world
-        .see
-        .run("select pgonce.succeed('s', n::text, '\\x01', 1) from generate_series(1, 500) n")
-        .await;
-    world
-        .see
-        .run("select pgonce.move_clock(interval '30 days')")
-        .await;
-    let mut total = 0;
-    while world.see.number("select count(*) from pgonce.intent").await > 0 {
-        let (a, b) = join(world.once.purge(40), world.once.purge(40)).await;
-        total += a.unwrap() + b.unwrap();
-    }
-    assert_eq!(total, 500);
-}
-
-async fn a_purge_racing_retries_never_opens_a_second_effect_inside_retention<D: TestDriver>(
-    world: World<D>,
-) {
-    let wishes: Vec<_> = (0..30).map(|n| intent(&format!("kept {n}"))).collect();
-    world
-        .see
-        .run("select pgonce.succeed('old', n::text, '\\x01', 1) from generate_series(1, 2000) n")
-        .await;
-    world
-        .see
-        .run("select pgonce.move_clock(interval '6 days 23 hours')")
-        .await;
-    for wish in &wishes {
-        let _ = world.run(wish).await.unwrap();
-    }
-    world
-        .see
-        .run("select pgonce.move_clock(interval '2 hours')")
-        .await;
-    let purging = async {
-        let mut total = 0;
-        while total < 2000 {
-            total += world.once.purge(50).await.unwrap();
-        }
-    };
-    let retrying = async {
-        for round in 0..90 {
-            assert!(world.run(&wishes[round % 30]).await.unwrap().replayed());
-        }
-    };
-    join(purging, retrying).await;
-    for wish in &wishes {
-        assert_eq!(world.see.effects(wish).await, 1);
-    }
-}
-
-async fn a_retry_that_meets_a_purge_in_the_act_runs_once<D: TestDriver>(world: World<D>) {
-    let wish = intent("expired");
-    let _ = world.run(&wish).await.unwrap();
-    world
-        .see
-        .run("select pgonce.move_clock(interval '30 days')")
-        .await;
-    let purger = world.observer().await;
-    purger.run("begin").await;
-    assert_eq!(purger.number("select pgonce.purge()").await, 1);
-    let once = world.another("retry", 2, |b| b);
-    let (done, ()) = join(once.run(&wish, work::<D>), async {
-        wait_until_lock_waited(&world.url(), "retry").await.unwrap();
-        purger.run("commit").await;
-    })
-    .await;
-    assert!(!done.unwrap().replayed());
-    assert_eq!(world.see.effects(&wish).await, 2);
-    assert_eq!(world.see.records(&wish).await, 1);
 }
 
 async fn a_changed_contract_leaves_promises_already_made<D: TestDriver>(world: World<D>) {
@@ -434,12 +322,8 @@ async fn a_moved_clock_goes_on_running_and_a_set_one_stands_still() {
 for_each_driver!(
     after_its_retention_a_key_runs_again_where_the_contract_says_so,
     a_tombstone_says_gone_before_and_after_the_purge_until_it_ends,
+    a_failure_of_a_rerun_is_recorded_over_what_has_expired,
     a_tombstone_without_an_end_stays_for_ever,
-    a_purge_never_touches_what_is_unfinished_or_in_its_retention,
-    a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind,
-    two_purges_at_once_never_take_the_same_record_nor_wait,
-    a_purge_racing_retries_never_opens_a_second_effect_inside_retention,
-    a_retry_that_meets_a_purge_in_the_act_runs_once,
     a_changed_contract_leaves_promises_already_made,
     a_contract_that_forgets_before_its_horizons_is_refused,
     a_tenants_own_contract_goes_before_the_general_one,

@@ -46,14 +46,6 @@ async fn a_deadlock_is_retried_and_both_commands_happen_once<D: TestDriver>(worl
     .await;
     assert!(!one.unwrap().replayed() && !two.unwrap().replayed());
     assert!(runs.load(SeqCst) >= 3, "there was no deadlock");
-    assert_eq!(
-        world
-            .see
-            .number("select deadlocks from pg_stat_database where datname = current_database()")
-            .await
-            .min(0),
-        0
-    );
     for key in ["one", "two"] {
         assert_eq!(world.see.effects(&intent(key)).await, 1);
         assert_eq!(world.see.record(&intent(key), "status").await, "succeeded");

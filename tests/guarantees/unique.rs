@@ -6,7 +6,9 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::unique::{Made, Violation, classify_violation, insert_or_fetch};
 use pgonce::{Ack, Claim, Error};
 use pgonce_testkit::wait_until_lock_waited;
-use pgonce_tests::{TestDriver, World, for_each_driver, for_each_driver_and_setting, intent};
+use pgonce_tests::{
+    TestDriver, World, digest_of, for_each_driver, for_each_driver_and_setting, intent,
+};
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 
@@ -162,16 +164,11 @@ async fn a_unique_violation_is_classified_and_burns_no_key() {
     else {
         panic!("fresh")
     };
-    let print: String = intent("raced")
-        .fingerprint()
-        .as_bytes()
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect();
+    let print = digest_of(&intent("raced"));
     world
         .see
         .run(&format!(
-            "select pgonce.succeed('orders.create', 'raced', '\\x{print}', 1)"
+            "select pgonce.succeed('orders.create', 'raced', {print}, 1)"
         ))
         .await;
     let Err(Error::LostRace(problem)) = blind.succeed(Ack::status()).await else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use pgonce::scope::{Busy, Contract};
 use pgonce::{Ack, Claim, Error};
-use pgonce_testkit::{DelayProxy, wait_until_lock_waited};
+use pgonce_testkit::DelayProxy;
 use pgonce_tests::{SCOPE, TestDriver, World, effect, for_each_driver, intent, work};
 use tokio::time::Instant;
 
@@ -15,6 +15,16 @@ const LONG: Duration = Duration::from_secs(30);
 
 fn waits(at_most: Duration) -> Contract {
     Contract::keep(HOUR).busy(Busy::Wait).wait_at_most(at_most)
+}
+
+/// Waits until a session of this name sleeps on an intent's lock (and on no other).
+async fn asleep<D: TestDriver>(world: &World<D>, application: &str) {
+    let sleeps = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' \
+                  and wait_event = 'advisory' and application_name";
+    world
+        .see
+        .wait_until(&format!("{sleeps} = '{application}'"))
+        .await;
 }
 
 async fn a_waiter_sleeps_on_the_lock_and_is_woken_by_the_end_of_the_owner<D: TestDriver>(
@@ -34,9 +44,7 @@ async fn a_waiter_sleeps_on_the_lock_and_is_woken_by_the_end_of_the_owner<D: Tes
         );
         let waiter = world.another_at(&url, 2, |b| b);
         let (done, ()) = join(waiter.run(&wish, work::<D>), async {
-            wait_until_lock_waited(&world.url(), format!("waiter{succeeds}").as_str())
-                .await
-                .unwrap();
+            asleep(&world, &format!("waiter{succeeds}")).await;
             // Asleep it says nothing, however long the others talk.
             let before = proxy.bytes_to_server();
             for _ in 0..200 {
@@ -148,9 +156,7 @@ async fn a_crowd_of_waiters_never_empties_the_pool<D: TestDriver>(world: World<D
     let (answers, ()) = join(
         join_all((0..40).map(|_| once.run(&wish, work::<D>))),
         async {
-            wait_until_lock_waited(&world.url(), "crowded")
-                .await
-                .unwrap();
+            asleep(&world, "crowded").await;
             for n in 0..5 {
                 let _ = once
                     .run(&intent(&format!("other {n}")), work::<D>)

@@ -22,10 +22,11 @@ pub trait TestDriver: Driver {
     fn connect(url: &str, connections: u32) -> Self;
 
     /// Runs statements without parameters and without keeping anything prepared.
-    fn exec(raw: &mut Raw<Self>, sql: &str) -> impl Future<Output = Result<()>>;
+    fn exec(raw: &mut Raw<Self>, sql: &str) -> impl Future<Output = Result<()>> + Send;
 
     /// The first column of the first row of a query, as text.
-    fn fetch(raw: &mut Raw<Self>, sql: &str) -> impl Future<Output = Result<Option<String>>>;
+    fn fetch(raw: &mut Raw<Self>, sql: &str)
+    -> impl Future<Output = Result<Option<String>>> + Send;
 }
 
 impl TestDriver for Sqlx {

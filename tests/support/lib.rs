@@ -8,6 +8,7 @@ mod cancel;
 mod cutter;
 mod drivers;
 mod observer;
+mod pages;
 mod random;
 mod schema;
 mod world;
@@ -15,10 +16,13 @@ mod world;
 pub use cancel::{DropFlag, cancelled_everywhere, poll_at_most};
 pub use cutter::{Cut, Cutter};
 pub use drivers::{Raw, TestDriver};
-pub use observer::{Observer, hex_text};
+pub use observer::{Observer, digest_of, hex_text};
 pub use random::runner;
 pub use schema::install;
 pub use world::{SCOPE, Setting, World, effect, intent, work};
+
+/// What a holder of a lease can try; each has a lease of its own in the murder tests.
+pub const ZOMBIE_ACTS: &[&str] = &["heartbeat", "hold", "write", "succeed", "fail", "release"];
 
 /// Runs generic test bodies once for each driver: `name::sqlx` and `name::tokio_postgres`.
 #[macro_export]

@@ -139,7 +139,7 @@ impl Observer {
     }
 }
 
-/// The names of an intent as arguments of a SQL function: scope, key, fingerprint.
+/// The condition that picks an intent's rows.
 pub(crate) fn names_are(intent: &Intent) -> String {
     format!(
         "tenant = {} and scope = {} and key = {}",
@@ -147,6 +147,13 @@ pub(crate) fn names_are(intent: &Intent) -> String {
         hex_text(intent.scope()),
         hex_text(intent.key())
     )
+}
+
+/// The fingerprint of an intent, as SQL.
+pub fn digest_of(intent: &Intent) -> String {
+    let bytes = intent.fingerprint().as_bytes();
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("decode('{hex}', 'hex')")
 }
 
 /// A text as an SQL expression that needs no quoting rules.

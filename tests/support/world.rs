@@ -4,6 +4,7 @@ use pgonce::driver::Driver;
 use pgonce::{Ack, Attempt, Builder, Done, Intent, Isolation, Once, Result};
 use pgonce_testkit::{Database, PgBouncer, Postgres, shared};
 use serde_json::json;
+use tokio::sync::OnceCell;
 
 use crate::observer::Observer;
 use crate::{TestDriver, hex_text, install};
@@ -58,7 +59,6 @@ pub struct World<D: Driver> {
     pub server: &'static Postgres,
     url: String,
     database: Database,
-    _pooler: Option<PgBouncer>,
 }
 
 impl<D: TestDriver> World<D> {
@@ -77,20 +77,10 @@ impl<D: TestDriver> World<D> {
         let server = shared(setting.major).await.unwrap();
         server.template("guarantees", install).await.unwrap();
         let database = server.database_from("guarantees").await.unwrap();
-        let pooler = match setting.pooler {
-            // Fewer connections than callers: they must share, transaction by transaction.
-            true => Some(
-                PgBouncer::in_front_of(server)
-                    .setting("default_pool_size", "4")
-                    .start()
-                    .await
-                    .unwrap(),
-            ),
-            false => None,
+        let url = match setting.pooler {
+            true => pooler(server, setting.major).await.url_for(database.name()),
+            false => database.url(),
         };
-        let url = pooler
-            .as_ref()
-            .map_or_else(|| database.url(), |pooler| pooler.url_for(database.name()));
         let see = Observer::connect(&database.url()).await;
         Self {
             once: build(&url, 10, setting, |b| b),
@@ -99,7 +89,6 @@ impl<D: TestDriver> World<D> {
             server,
             url,
             database,
-            _pooler: pooler,
         }
     }
 
@@ -146,6 +135,20 @@ impl<D: TestDriver> World<D> {
     pub async fn run(&self, intent: &Intent) -> Result<Done> {
         self.once.run(intent, work::<D>).await
     }
+}
+
+/// One pooler for each server of this process. It has fewer connections than a test has callers:
+/// they must share, transaction by transaction.
+async fn pooler(server: &Postgres, major: Option<u32>) -> &'static PgBouncer {
+    static POOLERS: [OnceCell<PgBouncer>; 2] = [const { OnceCell::const_new() }; 2];
+    let start = || {
+        let pooler = PgBouncer::in_front_of(server).setting("default_pool_size", "4");
+        pooler.setting("server_idle_timeout", "2").start()
+    };
+    POOLERS[usize::from(major.is_some())]
+        .get_or_try_init(start)
+        .await
+        .unwrap()
 }
 
 fn build<D: TestDriver>(

@@ -7,6 +7,7 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement};
 use pgonce::migrate::{self, Migrator};
 use tokio_postgres::NoTls;
+use tokio_postgres::config::SslMode;
 
 use crate::exit::{self, Result, Trouble};
 use crate::output::{Format, Shown};
@@ -58,7 +59,11 @@ impl Target {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(10));
         }
-        let pool = Pool::builder(Manager::new(config, NoTls))
+        let manager = match config.get_ssl_mode() {
+            SslMode::Require => Manager::new(config, crate::tls::connector()?),
+            _ => Manager::new(config, NoTls),
+        };
+        let pool = Pool::builder(manager)
             .max_size(1)
             .build()
             .map_err(|error| {

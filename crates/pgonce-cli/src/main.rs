@@ -10,10 +10,13 @@ mod database;
 mod demo;
 mod exit;
 mod intents;
+mod lost;
 mod migrate;
 mod output;
 mod purge;
 mod scope;
+mod storm;
+mod tls;
 
 /// Exactly-once effects for services on PostgreSQL.
 #[derive(Debug, Parser)]
@@ -39,6 +42,8 @@ enum Command {
     Suppression(intents::AllArgs),
     /// Show one intent whole: did it happen once?
     Show(intents::ShowArgs),
+    /// List intents that callers were told are done, and that this database does not know as done.
+    Lost(lost::Args),
     /// Remove finished records whose retention is over.
     Purge(purge::Args),
     /// Say for every error code what to do about it.
@@ -47,6 +52,8 @@ enum Command {
     Bench(bench::Args),
     /// See an orders service hold under a storm of duplicates, cuts and crashes.
     Demo(demo::Args),
+    /// Cut every path of the protocol at every message, and prove that everything happened once.
+    Storm(storm::Args),
 }
 
 #[tokio::main]
@@ -54,6 +61,7 @@ async fn main() -> ExitCode {
     let (format, done) = match Cli::parse().command {
         Command::Bench(args) => return bench::run(args).await,
         Command::Demo(args) => return demo::run(args).await,
+        Command::Storm(args) => return storm::run(args).await,
         Command::Migrate(args) => (args.format(), migrate::run(args).await),
         Command::Scope(args) => (args.format(), scope::run(args).await),
         Command::Strict(args) => (args.format(), scope::set_strict(args).await),
@@ -61,6 +69,7 @@ async fn main() -> ExitCode {
         Command::MostRetried(args) => (args.format(), intents::most_retried(args).await),
         Command::Suppression(args) => (args.format(), intents::suppression(args).await),
         Command::Show(args) => (args.format(), intents::show(args).await),
+        Command::Lost(args) => (args.format(), lost::run(args).await),
         Command::Purge(args) => (args.format(), purge::run(args).await),
         Command::Codes(args) => (args.format(), codes::run(&args)),
     };

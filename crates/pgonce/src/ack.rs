@@ -111,12 +111,21 @@ impl Done {
 /// let declined = Failure::refused("card_declined", "the bank said no");
 /// assert!(!declined.is_retryable());
 /// ```
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Failure {
     retryable: bool,
     code: String,
     message: String,
     answer: Option<Value>,
+    replayed: bool,
+}
+
+/// The same failure is the same, told now or again.
+impl PartialEq for Failure {
+    fn eq(&self, other: &Self) -> bool {
+        (self.retryable, &self.code, &self.message, &self.answer)
+            == (other.retryable, &other.code, &other.message, &other.answer)
+    }
 }
 
 impl Failure {
@@ -141,6 +150,7 @@ impl Failure {
             code,
             message,
             answer,
+            replayed: false,
         }
     }
 
@@ -148,6 +158,17 @@ impl Failure {
     pub fn with_answer<T: Serialize + ?Sized>(mut self, answer: &T) -> Result<Self> {
         self.answer = Some(serde_json::to_value(answer)?);
         Ok(self)
+    }
+
+    /// It was stored by an earlier attempt.
+    pub(crate) fn from_before(mut self) -> Self {
+        self.replayed = true;
+        self
+    }
+
+    /// Whether it had been stored before this call.
+    pub fn replayed(&self) -> bool {
+        self.replayed
     }
 
     /// Whether a later attempt may try again.

@@ -94,7 +94,7 @@ impl Outcome {
                 next().unwrap_or_default(),
                 next().unwrap_or_default(),
                 value,
-            )),
+            ).from_before()),
             "busy" => {
                 let (_, _, after) = (next(), next(), next());
                 Self::Busy(Duration::from_millis(

@@ -102,7 +102,7 @@ impl<D: Driver> Lease<D> {
         let mut session = self.once.driver().acquire().await?;
         let fence = self.fence.to_string();
         let begun = async {
-            session.open("begin").await?;
+            session.open(self.once.begin()).await?;
             let params = [
                 Param::Text(Some(self.intent.scope())),
                 Param::Text(Some(self.intent.key())),
@@ -203,7 +203,10 @@ impl<D: Driver> Lease<D> {
 
 /// Outside a transaction an error of the database leaves the connection clean.
 pub(crate) fn keep_unless_lost<S: Session, T>(session: S, result: &Result<T>) {
-    if !matches!(result, Err(Error::Disconnected(_) | Error::Uncertain(_) | Error::Work(_))) {
+    if !matches!(
+        result,
+        Err(Error::Disconnected(_) | Error::Uncertain(_) | Error::Work(_))
+    ) {
         session.keep();
     }
 }

@@ -10,7 +10,7 @@ use crate::ack::Done;
 use crate::attempt::Attempt;
 use crate::claim::{Claim, Kind, Outcome};
 use crate::driver::{
-    Connection as _, Driver, Opening, Param, Session as _, quote_bytes, quote_literal,
+    Connection as _, Driver, Opening, OrRaise, Param, Session as _, Settled,
 };
 use crate::lease::{Lease, interval, keep_unless_lost};
 use crate::retry::Policy;
@@ -21,6 +21,9 @@ use crate::{Error, Intent, Result};
 /// How many callers may wait on a connection each for the answer of another attempt; more than
 /// these ask again now and then instead, so that waiting never empties the pool.
 const WAITERS: usize = 4;
+
+/// The failure code of work whose holder vanished, where the contract refuses to take over.
+const ABANDONED: &str = "abandoned";
 
 /// Makes commands happen once, over a pool of connections. Cheap to clone.
 ///
@@ -208,6 +211,15 @@ impl<D: Driver> Once<D> {
                 attempts,
             )));
         }
+        if matches!(&outcome, Outcome::Refused(failure) if failure.code() == ABANDONED) {
+            // The claim itself may have decided so just now: it must last before anybody is told.
+            match session.settle(&self.statements().nothing, &[]).await {
+                Settled::Committed => session.keep(),
+                Settled::Refused(error) => return Err(error),
+                Settled::Unknown(why) => return Err(Error::Uncertain(why)),
+            }
+            return Ok(self.finished(intent, outcome));
+        }
         // The answer is there: nobody needs to wait for the end of the transaction.
         tokio::spawn(async move {
             if session.rollback().await.is_ok() {
@@ -226,15 +238,6 @@ impl<D: Driver> Once<D> {
             Param::Text(Some(intent.tenant_name())),
         ];
         let first = intent.is_known_first();
-        let or_raise = format!(
-            "select {}.begin_fresh({},{},{},{},{})",
-            statements.schema,
-            quote_literal(intent.scope()),
-            quote_literal(intent.key()),
-            quote_bytes(intent.fingerprint().as_bytes()),
-            quote_literal(intent.tenant_name()),
-            !first,
-        );
         let row = session
             .begin(&Opening {
                 begin: &self.shared.begin,
@@ -244,7 +247,10 @@ impl<D: Driver> Once<D> {
                     &statements.glance
                 },
                 params: &params,
-                or_raise: &or_raise,
+                or_raise: OrRaise {
+                    schema: &statements.schema,
+                    intent,
+                },
             })
             .await?;
         match row.map_or(Ok(Outcome::fresh()), Outcome::read)? {
@@ -400,6 +406,11 @@ impl<D: Driver> Once<D> {
 
     pub(crate) fn shared_statements(&self) -> Arc<Statements> {
         self.shared.statements.clone()
+    }
+
+    /// How attempts begin.
+    pub(crate) fn begin(&self) -> &str {
+        &self.shared.begin
     }
 
     pub(crate) fn owner(&self) -> Option<&str> {

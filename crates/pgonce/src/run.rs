@@ -33,6 +33,7 @@ impl<D: Driver> Once<D> {
         let mut schedule = self.shared.policy.schedule();
         let mut waiting = Waiting::default();
         let mut retrying = false;
+        let mut doubt = Doubt::default();
         // Once something went wrong nobody knows that it is the first attempt: then look.
         let looking = intent.is_known_first().then(|| intent.clone().not_known());
         loop {
@@ -46,9 +47,14 @@ impl<D: Driver> Once<D> {
                 Ok(Claim::Replay(done)) => return Ok(done),
                 Ok(Claim::Refused(failure)) => return Err(Error::Refused(failure)),
                 Ok(Claim::Busy { retry_after }) => {
-                    self.wait(intent, retry_after, &mut waiting).await?;
-                    retrying = true;
-                    continue;
+                    match self.wait(intent, retry_after, &mut waiting).await {
+                        Ok(()) => {
+                            retrying = true;
+                            continue;
+                        }
+                        Err(error @ Error::Busy { .. }) => return Err(doubt.or(error)),
+                        Err(error) => error,
+                    }
                 }
                 Ok(Claim::Run(attempt)) => match self.try_once(attempt, &mut work).await {
                     Ok(done) => return Ok(done),
@@ -56,10 +62,15 @@ impl<D: Driver> Once<D> {
                 },
                 Err(error) => error,
             };
-            if !is_worth_another_try(&error) || !schedule.pause(at_least(&error), &error).await? {
-                return Err(error);
+            doubt.note(&error);
+            if !is_worth_another_try(&error) {
+                return Err(doubt.or(error));
             }
-            retrying = true;
+            match schedule.pause(at_least(&error), &error).await {
+                Ok(true) => retrying = true,
+                Ok(false) => return Err(doubt.or(error)),
+                Err(cancelled) => return Err(doubt.or(cancelled)),
+            }
         }
     }
 
@@ -93,19 +104,20 @@ impl<D: Driver> Once<D> {
         F: FnMut(Lease<D>) -> W,
         W: Future<Output = Result<Done>>,
     {
-        let length = self
-            .contract(intent.scope(), intent.tenant_name())
-            .await?
-            .lease;
+        let mut length = None;
         let mut schedule = self.shared.policy.schedule();
         let mut waiting = Waiting::default();
+        let mut doubt = Doubt::default();
         loop {
-            let error = match self.lease(intent, length).await {
+            let error = match self.lease_as_agreed(intent, &mut length).await {
                 Ok(Claim::Replay(done)) => return Ok(done),
                 Ok(Claim::Refused(failure)) => return Err(Error::Refused(failure)),
                 Ok(Claim::Busy { retry_after }) => {
-                    self.wait(intent, retry_after, &mut waiting).await?;
-                    continue;
+                    match self.wait(intent, retry_after, &mut waiting).await {
+                        Ok(()) => continue,
+                        Err(error @ Error::Busy { .. }) => return Err(doubt.or(error)),
+                        Err(error) => error,
+                    }
                 }
                 Ok(Claim::Run(lease)) => {
                     let fence = lease.fence;
@@ -129,15 +141,37 @@ impl<D: Driver> Once<D> {
                         Err(
                             error @ (Error::Fenced(_) | Error::LostRace(_) | Error::Uncertain(_)),
                         ) => error,
-                        Err(error) => return Err(error),
+                        Err(error) => return Err(doubt.or(error)),
                     }
                 }
                 Err(error) => error,
             };
-            if !is_worth_another_try(&error) || !schedule.pause(at_least(&error), &error).await? {
-                return Err(error);
+            doubt.note(&error);
+            if !is_worth_another_try(&error) {
+                return Err(doubt.or(error));
+            }
+            match schedule.pause(at_least(&error), &error).await {
+                Ok(true) => {}
+                Ok(false) => return Err(doubt.or(error)),
+                Err(cancelled) => return Err(doubt.or(cancelled)),
             }
         }
+    }
+
+    /// A lease as long as the scope's contract says; asked for once.
+    async fn lease_as_agreed(
+        &self,
+        intent: &Intent,
+        length: &mut Option<Duration>,
+    ) -> Result<Claim<Lease<D>>> {
+        let agreed = match *length {
+            Some(agreed) => agreed,
+            None => {
+                let contract = self.contract(intent.scope(), intent.tenant_name()).await?;
+                *length.insert(contract.lease)
+            }
+        };
+        self.lease(intent, agreed).await
     }
 
     /// One call of the user's work, and what its failure leaves to do.
@@ -164,8 +198,14 @@ impl<D: Driver> Once<D> {
             // succeed or fail has taken the session and dealt with it.
             return Err(error);
         };
-        if matches!(error, Error::Disconnected(_)) || session.rollback().await.is_err() {
+        if matches!(error, Error::Disconnected(_)) {
             return Err(error);
+        }
+        if let Err(lost) = session.rollback().await {
+            // A failure that cannot be recorded is not told either: the next attempt may end
+            // differently, and nobody shall have heard of two ends.
+            let to_record = matches!(error, Error::Refused(_) | Error::Failed(_));
+            return Err(if to_record { lost } else { error });
         }
         if let Error::Refused(failure) | Error::Failed(failure) = &error {
             let recorded = record_failure(
@@ -259,6 +299,30 @@ fn is_worth_another_try(error: &Error) -> bool {
             error.class(),
             Class::Retry | Class::RetryAfterDelay | Class::ClaimAgain | Class::Ambiguous
         )
+}
+
+/// Why it is not known whether an earlier try was committed, where that is so.
+#[derive(Default)]
+struct Doubt(Option<String>);
+
+impl Doubt {
+    fn note(&mut self, error: &Error) {
+        if let Error::Uncertain(why) = error {
+            self.0 = Some(why.clone());
+        }
+    }
+
+    /// What to end with: that the last try did nothing says nothing about the one before.
+    fn or(self, error: Error) -> Error {
+        match (self.0, error) {
+            // Busy: it may well be that one, which is still committing.
+            (
+                Some(why),
+                Error::Disconnected(_) | Error::Cancelled | Error::Busy { .. } | Error::Database(_),
+            ) => Error::Uncertain(why),
+            (_, error) => error,
+        }
+    }
 }
 
 /// How long a busy intent was waited for.

@@ -49,6 +49,8 @@ pub(crate) struct Statements {
     pub(crate) try_lock: Statement,
     pub(crate) lock: Statement,
     pub(crate) purge: Statement,
+    /// For a commit without a last word.
+    pub(crate) nothing: Statement,
     pub(crate) insert_or_fetch: Statement,
 }
 
@@ -105,6 +107,7 @@ impl Statements {
             insert_or_fetch: make(
                 "select made_now::text, stored::text from pgonce.insert_or_fetch($1::text::regclass, $2::text::jsonb)",
             ),
+            nothing: make("select 'done'"),
             purge: make("select n::text from pgonce.purge($1::text::integer) n"),
             schema,
         }))

@@ -17,6 +17,7 @@ pub struct Problem {
     reason: Option<String>,
     detail: String,
     retry_after: Option<Duration>,
+    replayed: bool,
 }
 
 impl Problem {
@@ -28,6 +29,7 @@ impl Problem {
             reason: None,
             detail: detail.into(),
             retry_after: None,
+            replayed: false,
         }
     }
 }
@@ -45,7 +47,7 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<&str, Problem> {
         .unwrap_or(key))
 }
 
-/// Lets a client see that the order had been there before this request.
+/// Lets a client see that the answer had been there before this request.
 pub(crate) fn mark_replay(headers: &mut HeaderMap, replayed: bool) {
     if replayed {
         headers.insert("idempotent-replayed", HeaderValue::from_static("true"));
@@ -84,6 +86,7 @@ impl From<Error> for Problem {
                 Error::Refused(failure) | Error::Failed(failure) => Some(failure.code().to_owned()),
                 _ => None,
             },
+            replayed: matches!(&error, Error::Refused(failure) if failure.replayed()),
             retry_after: match &error {
                 Error::Busy { retry_after, .. } => Some(*retry_after),
                 _ if status == StatusCode::SERVICE_UNAVAILABLE => Some(Duration::from_secs(1)),
@@ -126,6 +129,7 @@ impl IntoResponse for Problem {
         let headers = response.headers_mut();
         let kind = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, kind);
+        mark_replay(headers, self.replayed);
         if let Some(after) = self.retry_after {
             // Whole seconds, never 0: that would ask for a busy loop.
             let seconds = after.as_millis().div_ceil(1000).clamp(1, 3600) as u32;

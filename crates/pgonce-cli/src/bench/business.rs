@@ -98,7 +98,11 @@ pub(super) fn intent(order: &Order, first: bool) -> Result<Intent> {
 
 /// A side that only found old answers would look fast.
 pub(super) fn must_be_new(done: &Done) -> Result<()> {
-    if done.replayed() { Err("a new order was answered by a replay".into()) } else { Ok(()) }
+    if done.replayed() {
+        Err("a new order was answered by a replay".into())
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

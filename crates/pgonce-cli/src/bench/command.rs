@@ -18,16 +18,27 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
     let shop = with_tokio_postgres::Shop::open(&apart, plan.connections)?;
     let mut sides = sides(&one, &two).to_vec();
     sides.push(Side::new(RANDOM, move || {
-        shop.clone().atomic(Order::numbered(Uuid::new_v4().to_string()), false)
+        shop.clone()
+            .atomic(Order::numbered(Uuid::new_v4().to_string()), false)
     }));
     let measured = plan.rates(&sides).await?;
     drop((sides, one, two));
     server.remove(&url).await?;
     server.remove(&apart).await?;
 
-    let ratio = |name: &str, base: &str| Line::new(format!("{name} ÷ {base}"), measured.ratio(name, base), Unit::Ratio);
+    let ratio = |name: &str, base: &str| {
+        Line::new(
+            format!("{name} ÷ {base}"),
+            measured.ratio(name, base),
+            Unit::Ratio,
+        )
+    };
     let mut lines = Vec::new();
-    for (style, prefix) in [("tokio-postgres", ""), ("tokio-postgres", "pipelined "), ("sqlx", "")] {
+    for (style, prefix) in [
+        ("tokio-postgres", ""),
+        ("tokio-postgres", "pipelined "),
+        ("sqlx", ""),
+    ] {
         let name = |what: &str| format!("{style}: {prefix}{what}");
         lines.extend([
             ratio(&name("atomic"), &name("bare")).within(Budget::AtLeast(0.70)),
@@ -40,7 +51,12 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
         ratio("tokio-postgres: leased", "tokio-postgres: bare"),
         ratio("sqlx: leased", "sqlx: bare"),
     ]);
-    lines.extend(NAMES.into_iter().chain([RANDOM]).map(|name| Line::new(name, measured.median(name), Unit::PerSecond)));
+    lines.extend(
+        NAMES
+            .into_iter()
+            .chain([RANDOM])
+            .map(|name| Line::new(name, measured.median(name), Unit::PerSecond)),
+    );
     Ok(lines)
 }
 
@@ -50,11 +66,20 @@ pub(super) async fn profile(server: &Server, plan: &mut Plan, name: &str) -> Res
     let one = with_tokio_postgres::Shop::open(&url, plan.connections)?;
     let two = with_sqlx::Shop::open(&url, plan.connections)?;
     let side = sides(&one, &two).into_iter().find(|side| side.name == name);
-    let side = side.ok_or_else(|| format!("no side is named {name:?}; there are: {}", NAMES.join(" | ")))?;
+    let side = side.ok_or_else(|| {
+        format!(
+            "no side is named {name:?}; there are: {}",
+            NAMES.join(" | ")
+        )
+    })?;
     let measured = plan.rates(&[side]).await?;
     drop((one, two));
     server.remove(&url).await?;
-    Ok(vec![Line::new(name, measured.median(name), Unit::PerSecond)])
+    Ok(vec![Line::new(
+        name,
+        measured.median(name),
+        Unit::PerSecond,
+    )])
 }
 
 const RANDOM: &str = "tokio-postgres: atomic, random keys";

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use pgonce::{Claim, Once};
 use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::{Claim, Once};
 
 use super::business::{Order, SCOPE, intent};
 use super::report::{Budget, Line, Unit};
@@ -60,14 +60,26 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan, sizes: &[u64]) -> 
         && least < most
     {
         let ratio = measured.median(&short(most)) / measured.median(&short(least));
-        let line = Line::new(format!("claim at {} intents ÷ at {}, median", short(most), short(least)), ratio, Unit::Ratio);
+        let line = Line::new(
+            format!(
+                "claim at {} intents ÷ at {}, median",
+                short(most),
+                short(least)
+            ),
+            ratio,
+            Unit::Ratio,
+        );
         lines.push(line.within(Budget::AtMost(1.25)));
     }
     for &size in sizes {
         let name = short(size);
         for (part, word) in [(0.5, "median"), (0.99, "p99")] {
             let time = measured.percentile(&name, part);
-            lines.push(Line::new(format!("claim at {name} intents, {word}"), time, Unit::Microseconds));
+            lines.push(Line::new(
+                format!("claim at {name} intents, {word}"),
+                time,
+                Unit::Microseconds,
+            ));
         }
     }
     Ok(lines)
@@ -118,7 +130,9 @@ pub(super) async fn fill(url: &str, intents: u64) -> Result<()> {
              alter table pgonce.intent add constraint one_row_per_intent primary key (tenant, scope, key);"
         ))
         .await?;
-    Ok(client.batch_execute("vacuum (analyze) pgonce.intent").await?)
+    Ok(client
+        .batch_execute("vacuum (analyze) pgonce.intent")
+        .await?)
 }
 
 fn short(size: u64) -> String {

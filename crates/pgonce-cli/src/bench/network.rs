@@ -14,14 +14,28 @@ use super::{with_sqlx, with_tokio_postgres};
 /// Each way; a round trip takes twice that.
 const WIRE: Duration = Duration::from_micros(500);
 
-/// Which sides of `command` are measured, and how many more round trips they may need than the
-/// bare transaction of the same kind.
-const COMPARED: [(&str, &str, Option<f64>); 5] = [
+/// Sides of `command`, each beside another, and how many more round trips it may need.
+const COMPARED: [(&str, &str, Option<f64>); 8] = [
     ("tokio-postgres: atomic", "tokio-postgres: bare", Some(0.0)),
-    ("tokio-postgres: optimistic", "tokio-postgres: bare", Some(0.0)),
-    ("tokio-postgres: pipelined atomic", "tokio-postgres: pipelined bare", None),
+    (
+        "tokio-postgres: optimistic",
+        "tokio-postgres: bare",
+        Some(0.0),
+    ),
+    ("tokio-postgres: atomic", "tokio-postgres: recipe", None),
+    (
+        "tokio-postgres: pipelined atomic",
+        "tokio-postgres: pipelined bare",
+        None,
+    ),
+    (
+        "tokio-postgres: pipelined atomic",
+        "tokio-postgres: pipelined recipe",
+        None,
+    ),
     ("sqlx: atomic", "sqlx: bare", Some(1.0)),
     ("sqlx: optimistic", "sqlx: bare", Some(1.0)),
+    ("sqlx: atomic", "sqlx: recipe", None),
 ];
 
 pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line>> {
@@ -31,21 +45,32 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
     let two = with_sqlx::Shop::open(&through, 1)?;
     let mut sides: Vec<Side> = command::sides(&one, &two)
         .into_iter()
-        .filter(|side| COMPARED.iter().any(|(name, base, _)| side.name == *name || side.name == *base))
+        .filter(|side| {
+            COMPARED
+                .iter()
+                .any(|(name, base, _)| side.name == *name || side.name == *base)
+        })
         .collect();
-    let measured = plan.latencies(&mut sides, 10 * plan.rounds).await?;
+    let measured = plan.latencies(&mut sides, 5 * plan.rounds).await?;
     let mut trips = Vec::new();
     for side in &sides {
-        trips.push((side.name, round_trips(&proxy, side, plan.rounds).await?));
+        trips.push((side.name, round_trips(&proxy, side).await?));
     }
     drop((sides, one, two, proxy));
     server.remove(&url).await?;
 
-    let of = |name: &str| trips.iter().find(|(side, _)| *side == name).map_or(f64::NAN, |(_, trips)| *trips);
+    let of = |name: &str| {
+        let found = trips.iter().find(|(side, _)| *side == name);
+        found.map_or(f64::NAN, |(_, trips)| *trips)
+    };
     let mut lines = Vec::new();
     for (name, base, budget) in COMPARED {
         let line = Line::new(
-            format!("{name}: round trips − {base} ({:.0} − {:.0})", of(name), of(base)),
+            format!(
+                "{name}: round trips − {base} ({:.0} − {:.0})",
+                of(name),
+                of(base)
+            ),
             of(name) - of(base),
             Unit::RoundTrips,
         );
@@ -64,8 +89,13 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
     Ok(lines)
 }
 
-async fn round_trips(proxy: &DelayProxy, side: &Side, commands: usize) -> Result<f64> {
+/// Round trips per command, to a tenth: what a pool does after the last command of a side is
+/// counted for the next one.
+async fn round_trips(proxy: &DelayProxy, side: &Side) -> Result<f64> {
+    let commands = 50;
+    side.once().await?;
     let before = proxy.round_trips();
     side.times(commands).await?;
-    Ok((proxy.round_trips() - before) as f64 / commands as f64)
+    let trips = (proxy.round_trips() - before) as f64 / commands as f64;
+    Ok((trips * 10.0).round() / 10.0)
 }

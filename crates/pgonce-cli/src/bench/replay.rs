@@ -38,7 +38,11 @@ impl Keys {
     }
 
     fn intent(&self) -> Result<Intent> {
-        Ok(Intent::with_fingerprint(SCOPE, self.next(), Fingerprint::custom(FINGERPRINT))?)
+        Ok(Intent::with_fingerprint(
+            SCOPE,
+            self.next(),
+            Fingerprint::custom(FINGERPRINT),
+        )?)
     }
 }
 
@@ -49,7 +53,10 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
     client.batch_execute(PLAIN).await?;
     client.batch_execute("vacuum (analyze)").await?;
     let rows = client.query("select key from pgonce.intent", &[]).await?;
-    let mut keys = rows.iter().map(|row| Ok(row.try_get(0)?)).collect::<Result<Vec<String>>>()?;
+    let mut keys = rows
+        .iter()
+        .map(|row| Ok(row.try_get(0)?))
+        .collect::<Result<Vec<String>>>()?;
     keys.shuffle(&mut plan.random);
     let keys = Arc::new(Keys {
         keys,
@@ -77,7 +84,11 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
                 None => line,
             });
         }
-        lines.push(Line::new(format!("{driver}: bare primary-key select"), measured.median(&base), Unit::PerSecond));
+        lines.push(Line::new(
+            format!("{driver}: bare primary-key select"),
+            measured.median(&base),
+            Unit::PerSecond,
+        ));
     }
     Ok(lines)
 }
@@ -91,34 +102,64 @@ fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop, keys: &Arc<Keys
         }};
     }
     [
-        side!("tokio-postgres: select", one, async |shop: with_tokio_postgres::Shop, keys: Arc<Keys>| {
-            let object = shop.connection().await?;
-            let look_up = object.prepare_cached(LOOK_UP).await?;
-            let answer: Value = object.query_one(&look_up, &[&keys.next()]).await?.try_get(0)?;
-            must_be_the_answer(&answer)
-        }),
-        side!("tokio-postgres: answer", one, async |shop: with_tokio_postgres::Shop, keys: Arc<Keys>| {
-            must_be_a_replay(shop.once.answer(&keys.intent()?).await?)
-        }),
-        side!("tokio-postgres: claim", one, async |shop: with_tokio_postgres::Shop, keys: Arc<Keys>| {
-            match shop.once.claim(&keys.intent()?).await? {
-                Claim::Replay(done) => must_be_a_replay(Some(done)),
-                _ => must_be_a_replay(None),
+        side!(
+            "tokio-postgres: select",
+            one,
+            async |shop: with_tokio_postgres::Shop, keys: Arc<Keys>| {
+                let object = shop.connection().await?;
+                let look_up = object.prepare_cached(LOOK_UP).await?;
+                let answer: Value = object
+                    .query_one(&look_up, &[&keys.next()])
+                    .await?
+                    .try_get(0)?;
+                must_be_the_answer(&answer)
             }
-        }),
-        side!("sqlx: select", two, async |shop: with_sqlx::Shop, keys: Arc<Keys>| {
-            let answer: Value = sqlx::query_scalar(LOOK_UP).bind(keys.next()).fetch_one(&shop.pool).await?;
-            must_be_the_answer(&answer)
-        }),
-        side!("sqlx: answer", two, async |shop: with_sqlx::Shop, keys: Arc<Keys>| {
-            must_be_a_replay(shop.once.answer(&keys.intent()?).await?)
-        }),
-        side!("sqlx: claim", two, async |shop: with_sqlx::Shop, keys: Arc<Keys>| {
-            match shop.once.claim(&keys.intent()?).await? {
-                Claim::Replay(done) => must_be_a_replay(Some(done)),
-                _ => must_be_a_replay(None),
+        ),
+        side!(
+            "tokio-postgres: answer",
+            one,
+            async |shop: with_tokio_postgres::Shop, keys: Arc<Keys>| {
+                must_be_a_replay(shop.once.answer(&keys.intent()?).await?)
             }
-        }),
+        ),
+        side!(
+            "tokio-postgres: claim",
+            one,
+            async |shop: with_tokio_postgres::Shop, keys: Arc<Keys>| {
+                match shop.once.claim(&keys.intent()?).await? {
+                    Claim::Replay(done) => must_be_a_replay(Some(done)),
+                    _ => must_be_a_replay(None),
+                }
+            }
+        ),
+        side!(
+            "sqlx: select",
+            two,
+            async |shop: with_sqlx::Shop, keys: Arc<Keys>| {
+                let answer: Value = sqlx::query_scalar(LOOK_UP)
+                    .bind(keys.next())
+                    .fetch_one(&shop.pool)
+                    .await?;
+                must_be_the_answer(&answer)
+            }
+        ),
+        side!(
+            "sqlx: answer",
+            two,
+            async |shop: with_sqlx::Shop, keys: Arc<Keys>| {
+                must_be_a_replay(shop.once.answer(&keys.intent()?).await?)
+            }
+        ),
+        side!(
+            "sqlx: claim",
+            two,
+            async |shop: with_sqlx::Shop, keys: Arc<Keys>| {
+                match shop.once.claim(&keys.intent()?).await? {
+                    Claim::Replay(done) => must_be_a_replay(Some(done)),
+                    _ => must_be_a_replay(None),
+                }
+            }
+        ),
     ]
 }
 
@@ -128,5 +169,9 @@ fn must_be_a_replay(done: Option<Done>) -> Result<()> {
 }
 
 fn must_be_the_answer(answer: &Value) -> Result<()> {
-    if answer["state"] == "placed" { Ok(()) } else { Err(format!("{answer} is not the answer").into()) }
+    if answer["state"] == "placed" {
+        Ok(())
+    } else {
+        Err(format!("{answer} is not the answer").into())
+    }
 }

@@ -82,7 +82,10 @@ impl Report {
     }
 
     pub(super) fn missed(&self) -> usize {
-        self.lines.iter().filter(|line| line.met == Some(false)).count()
+        self.lines
+            .iter()
+            .filter(|line| line.met == Some(false))
+            .count()
     }
 
     pub(super) fn to_json(&self) -> Result<String> {
@@ -99,7 +102,9 @@ impl fmt::Display for Report {
         for line in &self.lines {
             let verdict = match line.met {
                 Some(true) => Cell::new("met").fg(Color::Green),
-                Some(false) => Cell::new("MISSED").fg(Color::Red).add_attribute(Attribute::Bold),
+                Some(false) => Cell::new("MISSED")
+                    .fg(Color::Red)
+                    .add_attribute(Attribute::Bold),
                 None => Cell::new(""),
             };
             let budget = match line.budget {
@@ -118,14 +123,27 @@ impl fmt::Display for Report {
         writeln!(f, "{table}")?;
         if let Value::Object(facts) = &self.facts {
             for (name, value) in facts {
-                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                writeln!(f, "{name}: {value}")?;
+                writeln!(f, "{name}: {}", plain(value))?;
             }
         }
         match self.missed() {
             0 => write!(f, "every budget that was measured is met"),
             n => write!(f, "{n} missed"),
         }
+    }
+}
+
+/// A fact without the marks of JSON.
+fn plain(fact: &Value) -> String {
+    match fact {
+        Value::String(text) => text.clone(),
+        Value::Object(facts) => {
+            let facts = facts
+                .iter()
+                .map(|(name, value)| format!("{name} {}", plain(value)));
+            facts.collect::<Vec<_>>().join(", ")
+        }
+        other => other.to_string(),
     }
 }
 

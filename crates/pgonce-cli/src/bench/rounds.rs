@@ -40,7 +40,9 @@ impl Side {
     }
 
     pub(super) async fn once(&self) -> Result<()> {
-        (self.command)().await.map_err(|error| format!("{}: {error}", self.name).into())
+        (self.command)()
+            .await
+            .map_err(|error| format!("{}: {error}", self.name).into())
     }
 
     pub(super) async fn times(&self, n: usize) -> Result<()> {
@@ -64,7 +66,10 @@ impl Side {
                 Result::Ok(done)
             })
         });
-        let done = try_join_all(workers).await?.into_iter().sum::<Result<u64>>()?;
+        let done = try_join_all(workers)
+            .await?
+            .into_iter()
+            .sum::<Result<u64>>()?;
         Ok(done as f64 / start.elapsed().as_secs_f64())
     }
 }
@@ -75,7 +80,10 @@ pub(super) struct Measured(Vec<(&'static str, Vec<f64>)>);
 
 impl Measured {
     fn of(&self, name: &str) -> &[f64] {
-        self.0.iter().find(|(side, _)| *side == name).map_or(&[], |(_, values)| values)
+        self.0
+            .iter()
+            .find(|(side, _)| *side == name)
+            .map_or(&[], |(_, values)| values)
     }
 
     pub(super) fn median(&self, name: &str) -> f64 {
@@ -88,7 +96,13 @@ impl Measured {
 
     /// The median over the rounds of `name` divided by `base`.
     pub(super) fn ratio(&self, name: &str, base: &str) -> f64 {
-        median(self.of(name).iter().zip(self.of(base)).map(|(a, b)| a / b).collect())
+        median(
+            self.of(name)
+                .iter()
+                .zip(self.of(base))
+                .map(|(a, b)| a / b)
+                .collect(),
+        )
     }
 }
 
@@ -97,14 +111,17 @@ impl Plan {
     pub(super) async fn rates(&mut self, sides: &[Side]) -> Result<Measured> {
         // Connections open, statements prepared and planned for good.
         for side in sides {
-            side.rate(self.connections, self.turn.max(Duration::from_millis(100))).await?;
+            side.rate(self.connections, self.turn.max(Duration::from_millis(100)))
+                .await?;
         }
         let mut rates: Vec<_> = sides.iter().map(|side| (side.name, Vec::new())).collect();
         let mut order: Vec<usize> = (0..sides.len()).collect();
         for _ in 0..self.rounds {
             order.shuffle(&mut self.random);
             for &i in &order {
-                rates[i].1.push(sides[i].rate(self.connections, self.turn).await?);
+                rates[i]
+                    .1
+                    .push(sides[i].rate(self.connections, self.turn).await?);
             }
         }
         Ok(Measured(rates))
@@ -112,7 +129,11 @@ impl Plan {
 
     /// Times `samples` single commands of each side, alternately, in microseconds. Each side times
     /// itself, so that it can leave out what does not belong to it.
-    pub(super) async fn latencies<T: Timed>(&mut self, sides: &mut [T], samples: usize) -> Result<Measured> {
+    pub(super) async fn latencies<T: Timed>(
+        &mut self,
+        sides: &mut [T],
+        samples: usize,
+    ) -> Result<Measured> {
         for side in &mut *sides {
             for _ in 0..10 {
                 side.time().await?;
@@ -160,7 +181,10 @@ fn percentile(mut values: Vec<f64>, part: f64) -> f64 {
     }
     values.sort_by(f64::total_cmp);
     let place = part * (values.len() - 1) as f64;
-    let (below, above) = (values[place.floor() as usize], values[place.ceil() as usize]);
+    let (below, above) = (
+        values[place.floor() as usize],
+        values[place.ceil() as usize],
+    );
     below + (above - below) * place.fract()
 }
 
@@ -179,7 +203,10 @@ mod tests {
     #[test]
     fn a_ratio_pairs_the_rounds() {
         // The machine was busy in the second round: the ratio does not care.
-        let measured = Measured(vec![("a", vec![80.0, 8.0, 80.0]), ("b", vec![100.0, 10.0, 100.0])]);
+        let measured = Measured(vec![
+            ("a", vec![80.0, 8.0, 80.0]),
+            ("b", vec![100.0, 10.0, 100.0]),
+        ]);
         assert!((measured.ratio("a", "b") - 0.8).abs() < 1e-9);
     }
 }

@@ -51,7 +51,8 @@ impl Server {
         let (url, private) = match &args.database_url {
             Some(url) => (url.clone(), None),
             None => {
-                let mut builder = Postgres::builder().setting("fsync", if args.fsync { "on" } else { "off" });
+                let mut builder =
+                    Postgres::builder().setting("fsync", if args.fsync { "on" } else { "off" });
                 for (name, value) in SETTINGS {
                     builder = builder.setting(name, value);
                 }
@@ -70,7 +71,9 @@ impl Server {
     pub(super) async fn database(&self, purpose: &str) -> Result<String> {
         let name = format!("pgonce_bench_{}_{purpose}", std::process::id());
         let admin = connect(&self.url.text()).await?;
-        admin.batch_execute(&format!("create database {name}")).await?;
+        admin
+            .batch_execute(&format!("create database {name}"))
+            .await?;
         if let Ok(mut scratch) = self.scratch.lock() {
             scratch.push(name.clone());
         }
@@ -84,13 +87,23 @@ impl Server {
     pub(super) async fn remove(&self, url: &str) -> Result<()> {
         let name = Url::parse(url)?.name;
         let admin = connect(&self.url.text()).await?;
-        Ok(admin.batch_execute(&format!("drop database if exists {name} with (force)")).await?)
+        Ok(admin
+            .batch_execute(&format!("drop database if exists {name} with (force)"))
+            .await?)
     }
 
     /// A wire of some length in front of the server, and the database's address through it.
-    pub(super) fn through_wire(&self, url: &str, delay: std::time::Duration) -> Result<(DelayProxy, String)> {
+    pub(super) fn through_wire(
+        &self,
+        url: &str,
+        delay: std::time::Duration,
+    ) -> Result<(DelayProxy, String)> {
         let mut url = Url::parse(url)?;
-        let target = if url.host.contains(':') { url.host.clone() } else { format!("{}:5432", url.host) };
+        let target = if url.host.contains(':') {
+            url.host.clone()
+        } else {
+            format!("{}:5432", url.host)
+        };
         let proxy = DelayProxy::start(target, delay)?;
         url.host = proxy.addr().to_string();
         Ok((proxy, url.text()))
@@ -103,10 +116,15 @@ impl Server {
             return Ok(false);
         }
         let admin = connect(&self.url.text()).await?;
-        admin.batch_execute(&format!("alter system set {name} = {value}")).await?;
+        admin
+            .batch_execute(&format!("alter system set {name} = {value}"))
+            .await?;
         admin.batch_execute("select pg_reload_conf()").await?;
         loop {
-            let now = connect(&self.url.text()).await?.query_one(&format!("show {name}"), &[]).await?;
+            let now = connect(&self.url.text())
+                .await?
+                .query_one(&format!("show {name}"), &[])
+                .await?;
             if now.try_get::<_, &str>(0)? == value {
                 return Ok(true);
             }
@@ -121,26 +139,19 @@ impl Server {
             let row = admin.query_one(&format!("show {name}"), &[]).await?;
             settings.insert(name.to_owned(), row.try_get::<_, &str>(0)?.into());
         }
-        let settings = settings.iter().map(|(name, value)| format!("{name} {}", value.as_str().unwrap_or_default()));
         Ok(json!({
             "server": if self.private.is_some() { "private, over loopback" } else { "given by --database-url" },
-            "settings": settings.collect::<Vec<_>>().join(", "),
-            "machine": format!(
-                "{} cores, {} {}, {} build",
-                std::thread::available_parallelism().map_or(0, usize::from),
-                std::env::consts::OS,
-                std::env::consts::ARCH,
-                if cfg!(debug_assertions) { "debug" } else { "release" },
-            ),
+            "settings": settings,
+            "cores": std::thread::available_parallelism().map_or(0, usize::from),
+            "system": format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            "build": if cfg!(debug_assertions) { "debug" } else { "release" },
             "version": env!("CARGO_PKG_VERSION"),
             "commit": args.commit.as_deref().unwrap_or("not given"),
             "seed": args.seed,
-            "plan": format!(
-                "{} connections, {} rounds of {} ms a side in random order, medians of the ratios of each round",
-                plan.connections,
-                plan.rounds,
-                plan.turn.as_millis(),
-            ),
+            "connections": plan.connections,
+            "rounds": plan.rounds,
+            "turn_ms": u64::try_from(plan.turn.as_millis())?,
+            "method": "sides take turns in random order; medians of the ratios of each round",
             "pools": "deadpool (fast recycling), sqlx (no ping before use), for every side",
         }))
     }
@@ -148,10 +159,16 @@ impl Server {
     /// Leaves nothing behind.
     pub(super) async fn end(self) -> Result<()> {
         if self.private.is_none() {
-            let scratch = self.scratch.lock().map(|mut names| std::mem::take(&mut *names)).unwrap_or_default();
+            let scratch = self
+                .scratch
+                .lock()
+                .map(|mut names| std::mem::take(&mut *names))
+                .unwrap_or_default();
             let admin = connect(&self.url.text()).await?;
             for name in scratch {
-                admin.batch_execute(&format!("drop database if exists {name} with (force)")).await?;
+                admin
+                    .batch_execute(&format!("drop database if exists {name} with (force)"))
+                    .await?;
             }
         }
         Ok(())
@@ -159,7 +176,9 @@ impl Server {
 }
 
 async fn install(url: &str) -> Result<()> {
-    let pool = Pool::builder(Manager::new(url.parse()?, NoTls)).max_size(1).build()?;
+    let pool = Pool::builder(Manager::new(url.parse()?, NoTls))
+        .max_size(1)
+        .build()?;
     Migrator::new(TokioPostgres::new(pool)).up().await?;
     Ok(())
 }
@@ -188,7 +207,9 @@ impl Url {
         let wrong = || format!("{url:?} is not an address like postgres://user@host:5432/database");
         let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
         let (authority, rest) = rest.split_once('/').ok_or_else(wrong)?;
-        let (user, host) = authority.rsplit_once('@').map_or(("", authority), |(user, host)| (user, host));
+        let (user, host) = authority
+            .rsplit_once('@')
+            .map_or(("", authority), |(user, host)| (user, host));
         let (name, after) = rest.find('?').map_or((rest, ""), |at| rest.split_at(at));
         let at = if user.is_empty() { "" } else { "@" };
         Ok(Self {
@@ -223,7 +244,9 @@ mod tests {
         ] {
             assert_eq!(Url::parse(url).unwrap().text(), url);
         }
-        let other = Url::parse("postgres://me@h:1/shop?a=b").unwrap().database("x");
+        let other = Url::parse("postgres://me@h:1/shop?a=b")
+            .unwrap()
+            .database("x");
         assert_eq!(other.text(), "postgres://me@h:1/x?a=b");
     }
 }

@@ -16,7 +16,7 @@ pub(super) async fn measure(server: &Server, plan: &Plan) -> Result<Vec<Line>> {
     let exact = server.set("full_page_writes", "off").await?;
     let one = with_tokio_postgres::Shop::open(&url, 1)?;
     let two = with_sqlx::Shop::open(&url, 1)?;
-    let commands = 100 * plan.rounds;
+    let commands = 50 * plan.rounds;
     let mut bytes = Vec::new();
     for side in command::sides(&one, &two) {
         side.times(10).await?;
@@ -28,11 +28,24 @@ pub(super) async fn measure(server: &Server, plan: &Plan) -> Result<Vec<Line>> {
     }
     server.remove(&url).await?;
 
-    let of = |name: &str| bytes.iter().find(|(side, _)| *side == name).map_or(f64::NAN, |(_, bytes)| *bytes);
-    let how = if exact { "without full pages" } else { "with full pages" };
+    let of = |name: &str| {
+        bytes
+            .iter()
+            .find(|(side, _)| *side == name)
+            .map_or(f64::NAN, |(_, bytes)| *bytes)
+    };
+    let how = if exact {
+        "without full pages"
+    } else {
+        "with full pages"
+    };
     let more = |driver: &str, what: &str| {
         let extra = of(&format!("{driver}: {what}")) - of(&format!("{driver}: bare"));
-        Line::new(format!("{driver}: WAL of {what} − bare, {how}"), extra, Unit::Bytes)
+        Line::new(
+            format!("{driver}: WAL of {what} − bare, {how}"),
+            extra,
+            Unit::Bytes,
+        )
     };
     let mut lines = Vec::new();
     for driver in ["tokio-postgres", "sqlx"] {
@@ -41,7 +54,11 @@ pub(super) async fn measure(server: &Server, plan: &Plan) -> Result<Vec<Line>> {
             more(driver, "optimistic").within(Budget::AtMost(MORE)),
             more(driver, "recipe"),
             more(driver, "leased"),
-            Line::new(format!("{driver}: WAL of bare"), of(&format!("{driver}: bare")), Unit::Bytes),
+            Line::new(
+                format!("{driver}: WAL of bare"),
+                of(&format!("{driver}: bare")),
+                Unit::Bytes,
+            ),
         ]);
     }
     Ok(lines)
@@ -49,10 +66,16 @@ pub(super) async fn measure(server: &Server, plan: &Plan) -> Result<Vec<Line>> {
 
 async fn per_command(url: &str, side: &Side, commands: usize) -> Result<f64> {
     let client = connect(url).await?;
-    let start: String = client.query_one("select pg_current_wal_insert_lsn()::text", &[]).await?.try_get(0)?;
+    let start: String = client
+        .query_one("select pg_current_wal_insert_lsn()::text", &[])
+        .await?
+        .try_get(0)?;
     side.times(commands).await?;
     let bytes: i64 = client
-        .query_one("select (pg_current_wal_insert_lsn() - $1::text::pg_lsn)::bigint", &[&start])
+        .query_one(
+            "select (pg_current_wal_insert_lsn() - $1::text::pg_lsn)::bigint",
+            &[&start],
+        )
         .await?
         .try_get(0)?;
     Ok(bytes as f64 / commands as f64)

@@ -6,8 +6,8 @@ use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
 
 use super::Result;
 use super::business::{
-    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, RECIPE_FINISH, RECIPE_LOOK, RECIPE_TAKE, SCOPE, TOPIC,
-    answer, intent, must_be_new,
+    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, RECIPE_FINISH, RECIPE_LOOK, RECIPE_TAKE,
+    SCOPE, TOPIC, answer, intent, must_be_new,
 };
 
 /// A pool, and pgonce over it.
@@ -47,7 +47,11 @@ impl Shop {
             .execute(&mut *tx)
             .await?;
         let (status, ..): (String, Vec<u8>, Option<serde_json::Value>) =
-            sqlx::query_as(RECIPE_LOOK).bind(SCOPE).bind(&order.number).fetch_one(&mut *tx).await?;
+            sqlx::query_as(RECIPE_LOOK)
+                .bind(SCOPE)
+                .bind(&order.number)
+                .fetch_one(&mut *tx)
+                .await?;
         if status != "processing" {
             return Err(format!("the recipe found its key {status}").into());
         }
@@ -90,6 +94,10 @@ async fn effect(conn: &mut PgConnection, order: &Order) -> std::result::Result<i
         .bind(order.amount)
         .fetch_one(&mut *conn)
         .await?;
-    sqlx::query(INSERT_MESSAGE).bind(TOPIC).bind(&*MESSAGE).execute(conn).await?;
+    sqlx::query(INSERT_MESSAGE)
+        .bind(TOPIC)
+        .bind(&*MESSAGE)
+        .execute(conn)
+        .await?;
     Ok(id)
 }

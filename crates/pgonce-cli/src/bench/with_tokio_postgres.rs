@@ -7,11 +7,11 @@ use pgonce::{Ack, Attempt, Claim, Fingerprint, Once};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, NoTls, Row, Statement};
 
-use super::business::{
-    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, RECIPE_FINISH, RECIPE_LOOK, RECIPE_TAKE, SCOPE, TOPIC,
-    answer, intent, must_be_new,
-};
 use super::Result;
+use super::business::{
+    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, RECIPE_FINISH, RECIPE_LOOK, RECIPE_TAKE,
+    SCOPE, TOPIC, answer, intent, must_be_new,
+};
 
 /// A pool, and pgonce over it.
 #[derive(Debug, Clone)]
@@ -38,11 +38,17 @@ impl<'a> Effect<'a> {
 
     async fn order(&self, order: &Order) -> std::result::Result<i64, Error> {
         let values: [&(dyn ToSql + Sync); 3] = [&order.number, &order.customer, &order.amount];
-        self.client.query_one(&self.order, &values).await?.try_get(0)
+        self.client
+            .query_one(&self.order, &values)
+            .await?
+            .try_get(0)
     }
 
     async fn message(&self) -> std::result::Result<(), Error> {
-        self.client.execute(&self.message, &[&TOPIC, &*MESSAGE]).await.map(drop)
+        self.client
+            .execute(&self.message, &[&TOPIC, &*MESSAGE])
+            .await
+            .map(drop)
     }
 
     async fn one_by_one(&self, order: &Order) -> std::result::Result<i64, Error> {
@@ -52,13 +58,17 @@ impl<'a> Effect<'a> {
     }
 
     async fn together(&self, order: &Order) -> std::result::Result<i64, Error> {
-        try_join(self.order(order), self.message()).await.map(|(id, ())| id)
+        try_join(self.order(order), self.message())
+            .await
+            .map(|(id, ())| id)
     }
 }
 
 impl Shop {
     pub(super) fn open(url: &str, connections: usize) -> Result<Self> {
-        let pool = Pool::builder(Manager::new(url.parse()?, NoTls)).max_size(connections).build()?;
+        let pool = Pool::builder(Manager::new(url.parse()?, NoTls))
+            .max_size(connections)
+            .build()?;
         let once = Once::tokio_postgres(pool.clone());
         Ok(Self { pool, once })
     }
@@ -93,7 +103,10 @@ impl Shop {
         object.batch_execute("begin").await?;
         recipe.take().await?;
         must_be_ours(&recipe.look().await?)?;
-        let id = Effect::prepare(&object).await?.one_by_one(&recipe.order).await?;
+        let id = Effect::prepare(&object)
+            .await?
+            .one_by_one(&recipe.order)
+            .await?;
         recipe.finish(id).await?;
         object.batch_execute("commit").await?;
         Ok(())
@@ -105,7 +118,10 @@ impl Shop {
         let recipe = Recipe::prepare(&object).await?;
         let begun = try_join3(object.batch_execute("begin"), recipe.take(), recipe.look()).await?;
         must_be_ours(&begun.2)?;
-        let id = Effect::prepare(&object).await?.together(&recipe.order).await?;
+        let id = Effect::prepare(&object)
+            .await?
+            .together(&recipe.order)
+            .await?;
         try_join(recipe.finish(id), object.batch_execute("commit")).await?;
         Ok(())
     }
@@ -114,7 +130,10 @@ impl Shop {
     pub(super) async fn atomic(self, order: Order, first: bool) -> Result<()> {
         let (intent, order) = (intent(&order, first)?, &order);
         let work = |mut attempt: Attempt<TokioPostgres>| async move {
-            let id = Effect::prepare(attempt.conn()).await?.one_by_one(order).await?;
+            let id = Effect::prepare(attempt.conn())
+                .await?
+                .one_by_one(order)
+                .await?;
             attempt.succeed(Ack::value(&answer(id))?).await
         };
         must_be_new(&self.once.run(&intent, work).await?)
@@ -124,7 +143,10 @@ impl Shop {
     pub(super) async fn atomic_pipelined(self, order: Order, first: bool) -> Result<()> {
         let (intent, order) = (intent(&order, first)?, &order);
         let work = |mut attempt: Attempt<TokioPostgres>| async move {
-            let id = Effect::prepare(attempt.conn()).await?.together(order).await?;
+            let id = Effect::prepare(attempt.conn())
+                .await?
+                .together(order)
+                .await?;
             attempt.succeed(Ack::value(&answer(id))?).await
         };
         must_be_new(&self.once.run(&intent, work).await?)
@@ -137,7 +159,10 @@ impl Shop {
             return Err("a fresh lease was not given".into());
         };
         let mut attempt = lease.begin().await?;
-        let id = Effect::prepare(attempt.conn()).await?.one_by_one(&order).await?;
+        let id = Effect::prepare(attempt.conn())
+            .await?
+            .one_by_one(&order)
+            .await?;
         must_be_new(&attempt.succeed(Ack::value(&answer(id))?).await?)
     }
 }
@@ -166,12 +191,15 @@ impl<'a> Recipe<'a> {
     }
 
     async fn take(&self) -> std::result::Result<(), Error> {
-        let values: [&(dyn ToSql + Sync); 3] = [&SCOPE, &self.order.number, &self.fingerprint.as_bytes()];
+        let values: [&(dyn ToSql + Sync); 3] =
+            [&SCOPE, &self.order.number, &self.fingerprint.as_bytes()];
         self.client.execute(&self.take, &values).await.map(drop)
     }
 
     async fn look(&self) -> std::result::Result<Row, Error> {
-        self.client.query_one(&self.look, &[&SCOPE, &self.order.number]).await
+        self.client
+            .query_one(&self.look, &[&SCOPE, &self.order.number])
+            .await
     }
 
     async fn finish(&self, id: i64) -> std::result::Result<(), Error> {

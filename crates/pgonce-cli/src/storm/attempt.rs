@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement};
+use pgonce::driver::{Connection as _, Param, Session as _, Statement};
 use pgonce::{Ack, Claim, Done, Error, Failure, Intent, Isolation, Kind, Lease, Once};
 use pgonce_testkit::{History, Told};
 use serde_json::{Value, json};
@@ -136,12 +136,7 @@ impl<D: Hand> Wish<D> {
         .await
     }
 
-    async fn leased(
-        &self,
-        mut lease: Lease<D>,
-        role: Role,
-        mark: &Mark,
-    ) -> pgonce::Result<Done> {
+    async fn leased(&self, mut lease: Lease<D>, role: Role, mark: &Mark) -> pgonce::Result<Done> {
         self.saw(lease.kind());
         match self.path {
             Path::LeaseFail if role == Role::First => {
@@ -187,7 +182,10 @@ impl<D: Hand> Wish<D> {
             Param::Text(Some(&mark.payload)),
         ];
         let by = self
-            .ask("select outside($1, $2::text::bigint, $3::text::jsonb)::text", &params)
+            .ask(
+                "select outside($1, $2::text::bigint, $3::text::jsonb)::text",
+                &params,
+            )
             .await?;
         by.and_then(|by| by.parse().ok())
             .ok_or_else(|| Error::work("the outside world gave no receipt"))
@@ -206,7 +204,10 @@ impl<D: Hand> Wish<D> {
         let mut session = self.calm.driver().acquire().await?;
         let rows = session.query(&statement, params).await?;
         session.keep();
-        Ok(rows.into_iter().next().and_then(|row| row.into_iter().next().flatten()))
+        Ok(rows
+            .into_iter()
+            .next()
+            .and_then(|row| row.into_iter().next().flatten()))
     }
 
     /// What must never be done: the effect commits by itself, before anybody asked.
@@ -273,14 +274,16 @@ impl<D: Hand> Wish<D> {
         within: Duration,
     ) -> Result<Told, Option<Told>> {
         let until = tokio::time::Instant::now() + within;
-        let mut last = None;
+        let (mut last, mut role) = (None, role);
         let mut pause = Duration::from_millis(1);
         loop {
-            match tokio::time::timeout_at(until, self.attempt_with(&self.calm, role, payload)).await {
+            match tokio::time::timeout_at(until, self.attempt_with(&self.calm, role, payload)).await
+            {
                 Ok(told) if self.is_answer(&told) => return Ok(told),
                 Ok(told) => last = Some(told),
                 Err(_) => return Err(last),
             }
+            role = Role::Again;
             if tokio::time::Instant::now() >= until {
                 return Err(last);
             }

@@ -69,6 +69,8 @@ async fn rehearse<D: Hand>(ground: &Ground<D>, plan: &Plan) -> Result<Transcript
     let proxy = ground.proxy()?;
     let mut transcripts = Transcripts::new();
     for path in plan.intent_paths() {
+        // The first time the server is cold, and a lease may need more heartbeats.
+        trial::dry_run(ground, &proxy, path, ground.next()).await?;
         let messages = trial::dry_run(ground, &proxy, path, ground.next()).await?;
         transcripts.insert(path, messages);
     }
@@ -114,7 +116,8 @@ async fn enumerated<D: Hand>(
     .await
 }
 
-/// Two faults at once, anywhere, as long as the time lasts: the second one meets whoever comes back.
+/// Several faults in one trial, anywhere, as long as the time lasts: the later ones meet whoever
+/// comes back.
 async fn by_chance<D: Hand>(
     ground: &Arc<Ground<D>>,
     transcripts: &Transcripts,
@@ -146,7 +149,7 @@ async fn by_chance<D: Hand>(
     .await
 }
 
-/// One fault at a message that the path has, one somewhere on the connection after it.
+/// One fault at a message that the path has, one or two early on the connections after it.
 fn draw(paths: &[(&Path, &Vec<Message>)], chance: &mut StdRng) -> Option<(Path, Trial)> {
     const ACTIONS: [Action; 4] = [
         Action::CutBefore,
@@ -156,17 +159,19 @@ fn draw(paths: &[(&Path, &Vec<Message>)], chance: &mut StdRng) -> Option<(Path, 
     ];
     let (path, messages) = paths.choose(chance)?;
     let first = Fault::at(messages.choose(chance)?, *ACTIONS.choose(chance)?);
-    let direction = match chance.random_bool(0.5) {
-        true => Direction::ToServer,
-        false => Direction::ToClient,
-    };
-    let second = Fault {
-        connection: first.connection + 1,
-        direction,
-        message: chance.random_range(0..20),
-        action: *ACTIONS.choose(chance)?,
-    };
-    let faults = vec![first, second];
+    let mut faults = vec![first];
+    for after in 1..=chance.random_range(1..=2) {
+        let direction = match chance.random_bool(0.5) {
+            true => Direction::ToServer,
+            false => Direction::ToClient,
+        };
+        faults.push(Fault {
+            connection: first.connection + after,
+            direction,
+            message: chance.random_range(0..12),
+            action: *ACTIONS.choose(chance)?,
+        });
+    }
     Some((**path, Trial { faults }))
 }
 

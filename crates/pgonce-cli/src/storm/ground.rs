@@ -11,11 +11,11 @@ use pgonce::retry::Policy;
 use pgonce_testkit::{Binaries, CuttingProxy, Database, History, PgBouncer, Postgres};
 use tokio_postgres::{Client, NoTls};
 
+use super::Result;
 use super::attempt::Wish;
 use super::config::{Config, Pooler};
 use super::hand::Hand;
 use super::path::Path;
-use super::Result;
 
 /// Connections past the proxy: each worker may need three.
 const CALM: u32 = 64;
@@ -29,6 +29,14 @@ create table effect (
     payload jsonb not null,
     at      timestamptz not null default clock_timestamp()
 );
+-- A commit that waits, as one does for a standby, on one of the paths.
+create function wait_in_commit() returns trigger language plpgsql as $$
+begin
+    perform pg_sleep(0.15);
+    return null;
+end $$;
+create constraint trigger commits_are_slow after insert on effect deferrable initially deferred
+    for each row when (new.intent like 'slow-commit-%') execute function wait_in_commit();
 create table receipt (intent text primary key, attempt bigint not null);
 create function outside(p_intent text, p_attempt bigint, p_payload jsonb) returns bigint
 language plpgsql as $$
@@ -68,7 +76,9 @@ impl Server {
 }
 
 async fn install(url: String) -> Result<()> {
-    let pool = Pool::builder(Manager::new(url.parse()?, NoTls)).max_size(1).build()?;
+    let pool = Pool::builder(Manager::new(url.parse()?, NoTls))
+        .max_size(1)
+        .build()?;
     let driver = TokioPostgres::new(pool);
     Migrator::new(driver.clone()).up().await?;
     let once = Once::builder(driver).build()?;
@@ -163,4 +173,3 @@ impl<D: Hand> Ground<D> {
         }
     }
 }
-

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
 use pgonce::driver::sqlx::Sqlx;
-use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::driver::tokio_postgres::{InAttempt, TokioPostgres};
 use pgonce::driver::{Driver, Session};
 use pgonce::retry::in_commit;
 use pgonce::{Ack, Claim, Done, Error, Intent, Isolation, Once};
@@ -37,10 +37,7 @@ pub(super) trait Hand: Driver<Session: Send + Session<Raw: Send>> {
     fn connect(url: &str, size: u32, pooler: bool) -> Result<Self>;
 
     /// Writes an effect, as a user of the driver would.
-    fn write(
-        conn: &mut Raw<Self>,
-        mark: &Mark,
-    ) -> impl Future<Output = pgonce::Result<()>> + Send;
+    fn write(conn: &mut Raw<Self>, mark: &Mark) -> impl Future<Output = pgonce::Result<()>> + Send;
 
     /// The work in a transaction of the caller's own.
     fn join(
@@ -70,6 +67,8 @@ impl Hand for Sqlx {
             .bind(&mark.intent)
             .bind(mark.attempt)
             .bind(&mark.payload)
+            // A name would stay behind on a connection that the pooler gives to another client.
+            .persistent(false)
             .execute(conn)
             .await?;
         Ok(())
@@ -111,10 +110,7 @@ impl Hand for TokioPostgres {
         Ok(Self::new(pool))
     }
 
-    async fn write(
-        conn: &mut deadpool_postgres::ClientWrapper,
-        mark: &Mark,
-    ) -> pgonce::Result<()> {
+    async fn write(conn: &mut InAttempt, mark: &Mark) -> pgonce::Result<()> {
         let client: &tokio_postgres::Client = conn;
         insert(client, mark).await
     }
@@ -136,7 +132,11 @@ impl Hand for TokioPostgres {
             deadpool_postgres::PoolError::Backend(error) => error.into(),
             other => Error::Disconnected(other.to_string()),
         })?;
-        let mut tx = object.build_transaction().isolation_level(level).start().await?;
+        let mut tx = object
+            .build_transaction()
+            .isolation_level(level)
+            .start()
+            .await?;
         match once.join(&mut tx, intent).await? {
             Claim::Run(joined) => {
                 let mut joined = joined;

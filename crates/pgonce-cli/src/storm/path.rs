@@ -17,6 +17,8 @@ pub(super) enum Path {
     AtomicOptimistic,
     /// the same, with the SDK's own retries over the broken wire
     AtomicRetried,
+    /// the same, and the commit takes a while: whoever comes back meets the attempt before
+    SlowCommit,
     /// the work refuses for good, after it has written
     AtomicRefuse,
     /// the work fails for now, after it has written; then a retry

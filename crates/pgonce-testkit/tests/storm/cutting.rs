@@ -309,12 +309,8 @@ fn a_trial_takes_little_time() {
         assert!(told.is_err());
     }
     assert_eq!(shared.block_on(place.notes()), trials);
-    // 10 ms each is the aim; ten times that on a machine that does much else.
-    assert!(
-        began.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        began.elapsed()
-    );
+    // 10 ms each is the aim; this is for a machine that does much else.
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
 #[test]

@@ -252,6 +252,12 @@ async fn a_storm_that_cannot_begin_says_why() {
 }
 
 #[test]
+fn a_storm_can_be_awaited_in_a_spawned_task() {
+    fn sendable<T: Send>(_: impl Fn() -> T) {}
+    sendable(|| storm(right).run(""));
+}
+
+#[test]
 fn the_guide_shows_the_test_that_runs() {
     let page = concat!(
         env!("CARGO_MANIFEST_DIR"),

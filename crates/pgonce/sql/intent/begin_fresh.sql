@@ -15,8 +15,13 @@ declare
     v_outcome text;
 begin
     if p_look then
-        select c.outcome into v_outcome
-          from pgonce.claim(p_scope, p_key, p_fingerprint, p_tenant => p_tenant) c;
+        -- The glance alone says "fresh" most of the time, and costs a quarter less.
+        select g.outcome into v_outcome
+          from pgonce.glance(p_scope, p_key, p_fingerprint, p_tenant => p_tenant) g;
+        if v_outcome is null then
+            select c.outcome into v_outcome
+              from pgonce.claim(p_scope, p_key, p_fingerprint, p_tenant => p_tenant) c;
+        end if;
     else
         select case when h.holds then 'fresh' end into v_outcome
           from pgonce.hold(p_scope, p_key, p_fingerprint, p_tenant) h;

@@ -32,6 +32,10 @@ begin
     if p_fence = 1 then
         -- The atomic attempt left nothing: this is the first record, or somebody was faster.
         v_now := pgonce.now();
+        -- What the claim removed because its retention was over came back with the rollback.
+        delete from pgonce.intent i
+         where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key and i.expires_at <= v_now
+           and (i.gone_at is not null or v_contract.after_expiry = 'rerun');
         insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence, first_at,
             last_at, expires_at, answer, failure_code, failure_message, correlation_id, owner)
         values (p_tenant, p_scope, p_key, p_fingerprint, v_status, 1, 1, v_now, v_now,

@@ -16,7 +16,7 @@ begin atomic
                         and octet_length(p_key) between 1 and 255 and octet_length(p_fingerprint) between 1 and 64
                         and octet_length(p_scope) between 1 and 255 and octet_length(p_tenant) <= 255
                         and pgonce.known_scope(p_tenant, p_scope)
-                        and current_setting('synchronous_commit') <> 'off'
+                        and current_setting('synchronous_commit') not in ('off', 'local')
                         and pg_try_advisory_xact_lock(pgonce.lock_id(p_tenant, p_scope, p_key))
                    then 'fresh' end
                when i.status = 'succeeded' and i.fingerprint = p_fingerprint

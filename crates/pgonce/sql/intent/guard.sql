@@ -2,6 +2,8 @@
 --          turns away a zombie. Call it first in the transaction of the write.
 -- locks    the intent's row until the end of the transaction: no takeover can come in between
 -- raises   P4012 this fence does not hold the intent (any more)
+-- note     a lease of an earlier timeline that has run out may have been taken over by a claim that
+--          the failover lost: only one that is still alive passes
 create or replace function pgonce.guard(p_scope text, p_key text, p_fence bigint, p_tenant text default '')
 returns void
 language plpgsql volatile set search_path = ''
@@ -11,7 +13,8 @@ declare
 begin
     select i.* into v_row from pgonce.intent i
      where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key for no key update;
-    if not found or p_fence is null or v_row.fence <> p_fence or v_row.status <> 'processing' then
+    if not found or p_fence is null or v_row.fence <> p_fence or v_row.status <> 'processing'
+       or p_fence < pgonce.timeline() << 41 and v_row.lease_until <= pgonce.now() then
         raise exception 'fence % does not hold the intent', coalesce(p_fence::text, 'null') using errcode = 'P4012',
             detail = format('scope %s: %s.', p_scope, coalesce('now fence ' || v_row.fence || ', status ' || v_row.status, 'no record of the key')),
             hint = 'Stop the work and roll back; claim again to learn the answer.';

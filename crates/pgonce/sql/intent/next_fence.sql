@@ -11,7 +11,6 @@ returns bigint
 language sql volatile
 return case
     when p_leased then greatest(coalesce(p_last, 0) / 2,
-        (('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint << 40)
-        + nextval('pgonce.lease_number')) * 2 + 2
+        (pgonce.timeline() << 40) + nextval('pgonce.lease_number')) * 2 + 2
     else (coalesce(p_last, 0) + 1) / 2 * 2 + 1
 end;

@@ -27,6 +27,10 @@ begin
         raise exception '%: a newer attempt holds the intent', p_what using errcode = 'P4012',
             detail = format('scope %s: fence %s is past, now %s; status %s.', p_scope, p_fence, v_row.fence, v_row.status),
             hint = 'Roll back what this attempt did in the database and claim again to learn the answer.';
+    elsif v_row.fence = p_fence and v_row.status = 'processing' then
+        raise exception '%: the lease is from before a failover and has run out', p_what using errcode = 'P4012',
+            detail = format('scope %s: a takeover of fence %s may have been lost.', p_scope, p_fence),
+            hint = 'Roll back what this attempt did in the database and claim again to learn the answer.';
     else
         raise exception '%: the intent is % under fence %', p_what, v_row.status, v_row.fence
             using errcode = p_code, detail = format('scope %s, this attempt has fence %s.', p_scope, p_fence),

@@ -1,10 +1,11 @@
 //! The seam between pgonce and a PostgreSQL driver: a handful of methods, the same names in
 //! every driver. All protocol logic is in SQL functions; a driver only carries calls.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::{Error, Result};
+use crate::{Error, Intent, Result};
 
 #[cfg(feature = "sqlx")]
 pub mod sqlx;
@@ -103,7 +104,7 @@ pub struct Opening<'a> {
     pub params: &'a [Param<'a>],
     /// The same claim as a text that raises `P4029` unless it is fresh, for drivers that can
     /// send texts along with BEGIN but read no row there.
-    pub or_raise: &'a str,
+    pub or_raise: OrRaise<'a>,
 }
 
 /// A pool of connections of one driver.
@@ -113,6 +114,28 @@ pub trait Driver: Clone + Send + Sync + 'static {
 
     /// Takes a connection out of the pool.
     fn acquire(&self) -> impl Future<Output = Result<Self::Session>> + Send;
+}
+
+/// The text of a claim that is fresh or raises. Written out only by a driver that needs it.
+#[derive(Debug, Clone, Copy)]
+pub struct OrRaise<'a> {
+    pub(crate) schema: &'a str,
+    pub(crate) intent: &'a Intent,
+}
+
+impl fmt::Display for OrRaise<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "select {}.begin_fresh({},{},{},{},{})",
+            self.schema,
+            quote_literal(self.intent.scope()),
+            quote_literal(self.intent.key()),
+            quote_bytes(self.intent.fingerprint().as_bytes()),
+            quote_literal(self.intent.tenant_name()),
+            !self.intent.is_known_first(),
+        )
+    }
 }
 
 /// Quotes a text so that it is one literal whatever `standard_conforming_strings` says.
@@ -131,7 +154,7 @@ pub(crate) fn quote_literal(text: &str) -> String {
 }
 
 /// Writes bytes as a bytea literal.
-pub(crate) fn quote_bytes(bytes: &[u8]) -> String {
+fn quote_bytes(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     let mut quoted = String::with_capacity(bytes.len() * 2 + 20);
     quoted.push_str(" E'\\\\x");

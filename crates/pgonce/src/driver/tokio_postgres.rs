@@ -102,7 +102,12 @@ impl Connection for Transaction<'_> {
 impl Connection for deadpool_postgres::Transaction<'_> {
     async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let inner: &Transaction<'_> = self;
-        run_unnamed(inner, &statement.sql, params).await
+        if !statement.keep {
+            return run_unnamed(inner, &statement.sql, params).await;
+        }
+        let prepared = self.prepare_cached(&statement.sql).await?;
+        let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(to_sql).collect();
+        rows(inner.query(&prepared, &values).await?)
     }
 }
 

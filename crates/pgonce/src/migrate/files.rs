@@ -79,6 +79,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "scope/define_scope",
     "scope/drop_scope",
     "scope/set_strict",
+    "intent/timeline",
     "intent/next_fence",
     "intent/check_names",
     "intent/insist_on_durable_commit",

@@ -123,6 +123,10 @@ pub const TABLE: &[Entry] = &[
     entry("P4031", "gone", Class::Final, "It finished, and its answer is no longer kept: a new wish takes a new key."),
     entry("P4050", "message_reused", Class::Conflict, "The message id came before with another payload: park it and ask the sender."),
     entry("P4099", "impossible_state", Class::Final, "The protocol was broken from outside, or by a bug: look at the intent, report it."),
+    entry("P4100", "schema_missing", Class::Final, "pgonce is not installed in this schema: run `pgonce migrate up`, or name the schema it is in."),
+    entry("P4101", "schema_outdated", Class::Final, "The schema is older than this program: run `pgonce migrate up` before you start it."),
+    entry("P4102", "schema_too_new", Class::Final, "A newer release changed the schema in a breaking way: update this program."),
+    entry("P4103", "schema_changed", Class::Final, "An applied migration is not the one this program knows: find out who changed it, never edit a released file."),
 ];
 
 /// What holds for codes without a line of their own, by their first two characters, sorted.
@@ -192,9 +196,9 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const OURS: [&str; 12] = [
+    const OURS: [&str; 16] = [
         "P4000", "P4001", "P4002", "P4003", "P4010", "P4011", "P4012", "P4029", "P4030", "P4031",
-        "P4050", "P4099",
+        "P4050", "P4099", "P4100", "P4101", "P4102", "P4103",
     ];
 
     fn docs(path: &str) -> PathBuf {

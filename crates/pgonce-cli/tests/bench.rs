@@ -1,0 +1,102 @@
+//! The bench, as small as it gets: every line is there, and every number is one.
+
+#![allow(clippy::unwrap_used)]
+
+use std::process::Command;
+
+use serde_json::Value;
+
+fn bench(args: &[&str]) -> std::process::Output {
+    Command::new(env!("CARGO_BIN_EXE_pgonce"))
+        .arg("bench")
+        .args(args)
+        .env_remove("PGONCE_COMMIT")
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_small_bench_writes_every_line_with_a_number() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bench.json");
+    let output = bench(&[
+        "--rounds=1",
+        "--turn=100",
+        "--connections=4",
+        "--growth=1k,10k",
+        "--json",
+        file.to_str().unwrap(),
+    ]);
+    let (told, said) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{said}");
+
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let lines = report["lines"].as_array().unwrap();
+    for line in lines {
+        let name = line["name"].as_str().unwrap();
+        // JSON has no NaN: what could not be measured would be null.
+        assert!(line["measured"].is_f64(), "{line}");
+        assert_eq!(line["budget"].is_null(), line["met"].is_null(), "{line}");
+        assert!(told.contains(name), "{name} is not in the table");
+    }
+    for wanted in [
+        "tokio-postgres: atomic ÷ tokio-postgres: bare",
+        "tokio-postgres: optimistic ÷ tokio-postgres: bare",
+        "tokio-postgres: atomic ÷ tokio-postgres: recipe",
+        "tokio-postgres: pipelined atomic ÷ tokio-postgres: pipelined bare",
+        "tokio-postgres: atomic, random keys ÷ tokio-postgres: bare",
+        "tokio-postgres: leased ÷ tokio-postgres: bare",
+        "sqlx: atomic ÷ sqlx: bare",
+        "sqlx: optimistic ÷ sqlx: bare",
+        "sqlx: atomic ÷ sqlx: recipe",
+        "tokio-postgres: WAL of atomic − bare, without full pages",
+        "sqlx: WAL of atomic − bare, without full pages",
+        "tokio-postgres: atomic: round trips − tokio-postgres: bare (4 − 4)",
+        "tokio-postgres: atomic: time ÷ tokio-postgres: bare, with 1 ms more a round trip",
+        "tokio-postgres: replay by answer ÷ bare primary-key select",
+        "sqlx: replay by claim ÷ bare primary-key select",
+        "claim at 10 k intents ÷ at 1 k, median",
+        "claim at 10 k intents, p99",
+    ] {
+        assert!(
+            lines.iter().any(|line| line["name"] == wanted),
+            "{wanted} is missing in {told}"
+        );
+    }
+    let facts = &report["facts"];
+    for fact in ["cores", "seed", "connections", "rounds"] {
+        assert!(facts[fact].is_u64(), "{fact}: {facts}");
+    }
+    assert_eq!(facts["settings"]["fsync"], "off");
+    assert!(facts["settings"]["server_version"].is_string());
+}
+
+#[test]
+fn a_missed_budget_is_an_error_only_where_it_was_asked_for() {
+    // A claim among 11 intents against one among 10, in a debug build: may be met or missed, so
+    // both answers are right; the code must agree with the report.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bench.json");
+    let output = bench(&[
+        "--only=growth",
+        "--growth=10,11",
+        "--rounds=1",
+        "--check",
+        "--json",
+        file.to_str().unwrap(),
+    ]);
+    let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let missed = report["missed"].as_u64().unwrap();
+    assert_eq!(output.status.code(), Some(i32::from(missed > 0)));
+}
+
+#[test]
+fn a_wrong_size_is_refused_with_what_was_expected() {
+    let output = bench(&["--growth=10k,many"]);
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("is not a size such as 10k, 1m"));
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,230 @@
+//! `pgonce lost`: what a failover took along is listed, and nothing else.
+
+#![allow(clippy::unwrap_used)]
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use deadpool_postgres::{Manager, Pool};
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::migrate::Migrator;
+use pgonce::{Ack, Intent, Once};
+use pgonce_testkit::{Postgres, Replication, shared};
+use serde_json::{Value, json};
+use tokio_postgres::NoTls;
+
+fn driver(url: &str) -> TokioPostgres {
+    let manager = Manager::new(url.parse().unwrap(), NoTls);
+    TokioPostgres::new(Pool::builder(manager).max_size(4).build().unwrap())
+}
+
+#[derive(Debug)]
+struct Told {
+    code: i32,
+    rows: Vec<Value>,
+    out: String,
+    err: String,
+}
+
+/// Runs `pgonce lost -` with these lines.
+fn lost(url: &str, lines: &str, format: &str) -> Told {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pgonce"))
+        .args(["lost", "-", "--format", format, "--limit", "2"])
+        .env("DATABASE_URL", url)
+        .env_remove("PGONCE_SCHEMA")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let lines = lines.to_owned();
+    let writer = std::thread::spawn(move || {
+        // It may end before it has read all, at a line that does not fit.
+        let _ = stdin.write_all(lines.as_bytes());
+    });
+    let output = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    let out = String::from_utf8(output.stdout).unwrap();
+    let parsed = out.lines().map(serde_json::from_str);
+    Told {
+        code: output.status.code().unwrap(),
+        rows: if format == "json" {
+            parsed.map(Result::unwrap).collect()
+        } else {
+            Vec::new()
+        },
+        out,
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+async fn run(once: &Once<TokioPostgres>, key: &str) -> String {
+    let intent = Intent::of("orders.create", key, &json!({"item": "book"})).unwrap();
+    let answer = Ack::value(&json!({"order": key})).unwrap();
+    let done = once
+        .run(&intent, |attempt| {
+            let answer = answer.clone();
+            async { attempt.succeed(answer).await }
+        })
+        .await
+        .unwrap();
+    let told = json!({"scope": "orders.create", "key": key, "answer": done.ack().json(), "at": "as a log has it"});
+    format!("{told}\n")
+}
+
+fn keys(told: &Told) -> Vec<&str> {
+    told.rows
+        .iter()
+        .map(|row| row["key"].as_str().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn every_acknowledged_intent_that_a_failover_lost_is_listed_and_no_other() {
+    let primary = Postgres::builder().start().await.unwrap();
+    primary.create_database("shop").await.unwrap();
+    let once = Once::builder(driver(&primary.url_for("shop")))
+        .build()
+        .unwrap();
+    Migrator::new(once.driver().clone()).up().await.unwrap();
+    let standby = primary.standby(Replication::Asynchronous).await.unwrap();
+
+    // The access log: what callers were told, in the order in which they were.
+    let mut log = String::new();
+    for number in 0..50 {
+        log += &run(&once, &format!("kept {number}")).await;
+    }
+    standby.wait_until_caught_up_with(&primary).await.unwrap();
+    standby.fall_behind().await.unwrap();
+    let mut expected = Vec::new();
+    for number in 0..1100 {
+        let key = format!("lost {number}");
+        log += &run(&once, &key).await;
+        expected.push(key);
+    }
+    assert_eq!(lost(&primary.url_for("shop"), &log, "json").code, 0);
+    // A standby can be asked before it is promoted: it says what the promotion would cost.
+    assert_eq!(
+        keys(&lost(&standby.url_for("shop"), &log, "json")),
+        expected
+    );
+
+    primary.crash().await.unwrap();
+    standby.promote().await.unwrap();
+    let url = standby.url_for("shop");
+    let told = lost(&url, &log, "json");
+    assert_eq!(
+        (told.code, keys(&told)),
+        (1, expected.iter().map(String::as_str).collect())
+    );
+    assert!(told.rows.iter().all(|row| row["finding"] == "missing"));
+    assert_eq!(told.rows[7]["acknowledged"], json!({"order": "lost 7"}));
+    assert!(told.err.contains("1100 of 1150"), "{}", told.err);
+
+    // Sent again, each under its old key: then nothing is lost any more.
+    let once = Once::builder(driver(&url)).build().unwrap();
+    for key in &expected {
+        run(&once, key).await;
+    }
+    let told = lost(&url, &log, "table");
+    assert_eq!(
+        (told.code, &*told.out),
+        (0, "All 1150 acknowledged intents are here.\n")
+    );
+}
+
+#[tokio::test]
+async fn each_way_in_which_an_acknowledgement_can_be_wrong_has_its_name() {
+    let server = shared(None).await.unwrap();
+    let database = server.create_database("names").await.unwrap();
+    let url = database.url();
+    Migrator::new(driver(&url)).up().await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+        .batch_execute(
+            "select pgonce.succeed('s', 'done', '\\x01', 1, '{\"id\": 7}');
+             select pgonce.succeed('s', 'null', '\\x01', 1, 'null');
+             select pgonce.succeed('s', 'bare', '\\x01', 1);
+             select pgonce.succeed('s', 'ours', '\\x01', 1, p_tenant => 'acme');
+             select pgonce.claim('s', 'left', '\\x01', '1 hour');
+             select pgonce.fail('s', 'later', '\\x01', 1, true, 'c', 'm');
+             select pgonce.fail('s', 'no', '\\x01', 1, false, 'c', 'm')",
+        )
+        .await
+        .unwrap();
+    let cases = [
+        (json!({"scope": "s", "key": "done"}), ""),
+        (
+            json!({"scope": "s", "key": "done", "answer": {"id": 7.0}, "fingerprint": "01"}),
+            "",
+        ),
+        (
+            json!({"scope": "s", "key": "done", "answer": {"id": 8}}),
+            "other answer",
+        ),
+        (
+            json!({"scope": "s", "key": "done", "answer": null}),
+            "other answer",
+        ),
+        (
+            json!({"scope": "s", "key": "done", "fingerprint": "02"}),
+            "other request",
+        ),
+        (json!({"scope": "s", "key": "null", "answer": null}), ""),
+        (
+            json!({"scope": "s", "key": "bare", "answer": {"id": 7}}),
+            "",
+        ),
+        (json!({"scope": "s", "key": "ours"}), "missing"),
+        (json!({"tenant": "acme", "scope": "s", "key": "ours"}), ""),
+        (json!({"scope": "s", "key": "left"}), "unfinished"),
+        (json!({"scope": "s", "key": "later"}), "unfinished"),
+        (json!({"scope": "s", "key": "no"}), "refused"),
+        (
+            json!({"scope": "s' or true --", "key": "\" \\ ü"}),
+            "missing",
+        ),
+    ];
+    let lines = cases.iter().fold(String::new(), |mut lines, (line, _)| {
+        writeln!(lines, "{line}\n").unwrap();
+        lines
+    });
+    let told = lost(&url, &lines, "json");
+    let found: Vec<_> = told
+        .rows
+        .iter()
+        .map(|row| row["finding"].as_str().unwrap())
+        .collect();
+    let expected: Vec<_> = cases
+        .iter()
+        .map(|(_, finding)| *finding)
+        .filter(|f| !f.is_empty())
+        .collect();
+    assert_eq!(found, expected, "{told:?}");
+    let table = lost(&url, &lines, "table");
+    assert!(
+        table.out.contains("other answer") && !table.out.contains("refused"),
+        "{table:?}"
+    );
+    assert!(table.err.contains("the first 2 are shown"), "{table:?}");
+
+    for (line, why) in [
+        ("not json", "line 2 of stdin does not fit"),
+        (r#"{"scope": "s"}"#, "missing field `key`"),
+        (
+            r#"{"scope": "s", "key": "k", "fingerprint": "xyz"}"#,
+            "not hexadecimal",
+        ),
+        (r#"{"scope": "s", "key": "a\u0000b"}"#, "NUL"),
+        (
+            &format!(r#"{{"scope": "s", "key": "{}"}}"#, "x".repeat(1 << 20)),
+            "longer than 1 MiB",
+        ),
+    ] {
+        let told = lost(&url, &format!("{}\n{line}\n", cases[0].0), "table");
+        assert!(told.code == 2 && told.err.contains(why), "{why}: {told:?}");
+    }
+}

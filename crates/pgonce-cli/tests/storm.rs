@@ -1,0 +1,98 @@
+//! `pgonce storm`, a drawn sample of it: it must be able to say yes, and to say no.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::fs;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Gives what a storm printed, and its ledger.
+fn storm(options: &[&str]) -> (Output, Value) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_pgonce"))
+        .args(["storm", "--quick", "--seed", "7", "--ledger"])
+        .arg(file.path())
+        .args(options)
+        .output()
+        .unwrap();
+    let ledger = serde_json::from_slice(&fs::read(file.path()).unwrap()).unwrap_or_default();
+    (output, ledger)
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn a_sample_of_the_storm_finds_everything_done_exactly_once() {
+    let history = tempfile::tempdir().unwrap();
+    let folder = history.path().to_str().unwrap();
+    let (output, ledger) = storm(&["--sample", "200", "--random", "8s", "--history", folder]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains(" trials, 0 duplicates, 0 lost, 0 stuck; "),
+        "{text}"
+    );
+    assert_eq!(ledger["exactly_once"], true);
+    assert!(ledger["enumerated"].as_u64() >= Some(800), "{text}");
+    assert!(ledger["random"].as_u64() >= Some(20), "{text}");
+    assert_eq!(ledger["configurations"].as_array().unwrap().len(), 4);
+    for configuration in ledger["configurations"].as_array().unwrap() {
+        for state in [
+            "replay",
+            "busy",
+            "conflict",
+            "uncertain",
+            "takeover",
+            "fenced",
+        ] {
+            assert!(
+                configuration["met"][state].as_u64() >= Some(1),
+                "{state}: {configuration}"
+            );
+        }
+    }
+    assert_eq!(fs::read_dir(history.path()).unwrap().count(), 4);
+}
+
+#[test]
+fn an_effect_that_is_parted_from_its_claim_is_found_out_and_can_be_replayed() {
+    let (output, ledger) = storm(&["--sabotage", "--path", "atomic-fresh", "--sample", "40"]);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert_eq!(ledger["exactly_once"], false);
+    assert!(
+        ledger["totals"]["duplicates"].as_u64() >= Some(10),
+        "{text}"
+    );
+
+    let replay = ledger["violations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find_map(|violation| violation["replay"].as_str())
+        .unwrap();
+    assert!(text.contains(&format!("replay: {replay}")), "{text}");
+    let mut again = replay.split(' ');
+    assert_eq!(
+        (again.next(), again.next()),
+        (Some("pgonce"), Some("storm"))
+    );
+    let options: Vec<&str> = again.collect();
+    let (output, ledger) = storm(&[&options[..], &["--sabotage"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{}", self::text(&output));
+    assert_eq!(ledger["totals"]["trials"], 1);
+
+    // The same trial without sabotage is harmless.
+    let (output, _) = storm(&options);
+    assert!(output.status.success(), "{}", self::text(&output));
+}
+
+#[test]
+fn a_fault_that_cannot_be_read_says_how_to_write_one() {
+    let (output, _) = storm(&["--path", "atomic-fresh", "--fault", "here"]);
+    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{complaint}");
+    assert!(complaint.contains("c0:s3:cut-before"), "{complaint}");
+}

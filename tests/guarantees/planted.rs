@@ -1,0 +1,164 @@
+//! What planted bugs got past once; `make mutants` plants them. And: none of them is stale.
+
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::future::join;
+use pgonce::retry::Policy;
+use pgonce::{Ack, Claim, Error, Lease};
+use pgonce_testkit::wait_until_lock_waited;
+use pgonce_tests::{
+    Cutter, SCOPE, TestDriver, World, digest_of, for_each_driver, intent, work,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const EXPIRE: &str =
+    "update pgonce.intent set lease_until = pgonce.now() where status = 'processing'";
+
+async fn lease<D: TestDriver>(world: &World<D>, key: &str, length: Duration) -> Lease<D> {
+    match world.once.lease(&intent(key), length).await.unwrap() {
+        Claim::Run(lease) => lease,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_takeover_that_waited_for_the_row_gets_its_whole_lease<D: TestDriver>(world: World<D>) {
+    let old = lease(&world, "slow", MINUTE).await;
+    world.see.run(EXPIRE).await;
+    // The old holder is in the middle of a write, which it then gives up.
+    let write = old.begin().await.unwrap();
+    let taker = world.another("taker", 1, |b| b);
+    let wish = intent("slow");
+    let (taken, waited_until) = join(taker.lease(&wish, MINUTE), async {
+        wait_until_lock_waited(&world.url(), "taker").await.unwrap();
+        let now = world.see.text("select pgonce.now()").await;
+        write.abandon().await.unwrap();
+        now
+    })
+    .await;
+    assert!(matches!(taken.unwrap(), Claim::Run(_)));
+    let whole = format!("lease_until >= '{waited_until}'::timestamptz + interval '1 minute'");
+    assert_eq!(world.see.record(&wish, &whole).await, "t");
+}
+
+async fn a_failed_atomic_takeover_gives_way_to_a_holder_that_renewed_its_lease<D: TestDriver>(
+    world: World<D>,
+) {
+    let wish = intent("renewed");
+    let mut old = lease(&world, "renewed", MINUTE).await;
+    world.see.run(EXPIRE).await;
+    let Claim::Run(takeover) = world.once.claim(&wish).await.unwrap() else {
+        panic!("takeover")
+    };
+    let fence = takeover.fence();
+    takeover.abandon().await.unwrap();
+    old.heartbeat().await.unwrap();
+    let before = world.see.dump().await;
+    let print = digest_of(&wish);
+    let late =
+        format!("select pgonce.fail('{SCOPE}', 'renewed', {print}, {fence}, false, 'late', 'm')");
+    assert_eq!(world.see.code(&late).await, "P4011");
+    assert_eq!(world.see.dump().await, before);
+    let _ = old.succeed(Ack::status()).await.unwrap();
+}
+
+async fn held_work_is_dropped_at_the_first_heartbeat_that_is_turned_away<D: TestDriver>(
+    world: World<D>,
+) {
+    let mut lease = lease(&world, "stolen", Duration::from_secs(3)).await;
+    let print = digest_of(lease.intent());
+    // In one transaction, so that no heartbeat comes in between.
+    world.see.run("begin").await;
+    world.see.run(EXPIRE).await;
+    let steal =
+        format!("select outcome from pgonce.claim('{SCOPE}', 'stolen', {print}, '1 hour')");
+    assert_eq!(world.see.text(&steal).await, "takeover");
+    world.see.run("commit").await;
+    // Work that nobody stops complains in the end.
+    let held = lease.hold(world.see.wait_until("select false")).await;
+    let Err(Error::Fenced(problem)) = held else {
+        panic!("{held:?}")
+    };
+    // The words of the database, not those of a lease that ran out.
+    assert!(problem.message.contains("does not hold"), "{problem}");
+}
+
+async fn a_purge_passes_by_a_record_that_somebody_is_using<D: TestDriver>(world: World<D>) {
+    let see = &world.see;
+    see.run("select pgonce.succeed('s', key, '\\x01', 1) from unnest(array['used', 'unused']) key")
+        .await;
+    see.run("select pgonce.move_clock(interval '30 days')").await;
+    let user = world.observer().await;
+    user.run("begin; select from pgonce.intent where key = 'used' for update")
+        .await;
+    see.run("set lock_timeout = '2s'").await;
+    assert_eq!(see.number("select pgonce.purge()").await, 1);
+    user.run("commit").await;
+    assert_eq!(see.number("select pgonce.purge()").await, 1);
+}
+
+async fn a_commit_in_doubt_is_told_as_such_when_the_database_stays_away<D: TestDriver>(
+    world: World<D>,
+) {
+    // A commit that waits, so that the wire can be cut in the middle of it.
+    world
+        .see
+        .run(
+            "create function wait_in_commit() returns trigger language plpgsql as $$
+             begin perform pg_advisory_xact_lock(77); return null; end $$;
+             create constraint trigger commits_wait after insert on effects
+                 deferrable initially deferred for each row execute function wait_in_commit();
+             select pg_advisory_lock(77)",
+        )
+        .await;
+    let cutter = Cutter::in_front_of(world.server.port()).await;
+    let url = format!(
+        "{}?application_name=committer",
+        cutter.url_for(world.database())
+    );
+    let once = world.another_at(&url, 2, |b| b.retry(Policy::default().tries(3)));
+    let wish = intent("doubtful");
+    let (end, ()) = join(once.run(&wish, work::<D>), async {
+        wait_until_lock_waited(&world.url(), "committer")
+            .await
+            .unwrap();
+        cutter.close();
+    })
+    .await;
+    assert!(matches!(end, Err(Error::Uncertain(_))), "{end:?}");
+    world.see.run("select pg_advisory_unlock(77)").await;
+    world.see.wait_until_clean().await;
+    assert_eq!(world.see.effects(&wish).await, 1);
+}
+
+for_each_driver!(
+    a_takeover_that_waited_for_the_row_gets_its_whole_lease,
+    a_failed_atomic_takeover_gives_way_to_a_holder_that_renewed_its_lease,
+    held_work_is_dropped_at_the_first_heartbeat_that_is_turned_away,
+    a_purge_passes_by_a_record_that_somebody_is_using,
+    a_commit_in_doubt_is_told_as_such_when_the_database_stays_away,
+);
+
+#[test]
+fn every_planted_bug_still_finds_the_text_that_it_changes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut stale = Vec::new();
+    for entry in std::fs::read_dir(root.join("mutants")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let file = text.lines().find_map(|line| line.strip_prefix("file: "));
+        let find = text
+            .split("--- find\n")
+            .nth(1)
+            .and_then(|rest| rest.split("\n--- put").next());
+        let (Some(file), Some(find)) = (file, find) else {
+            panic!("{} has no file or nothing to find", path.display());
+        };
+        let found = std::fs::read_to_string(root.join(file))
+            .map_or(0, |source| source.matches(find).count());
+        if found != 1 {
+            stale.push(format!("{}: {found} times in {file}", path.display()));
+        }
+    }
+    assert!(stale.is_empty(), "mend or remove: {stale:#?}");
+}

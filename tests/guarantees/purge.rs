@@ -1,0 +1,162 @@
+//! A purge takes what is finished and expired, and nothing else, whatever goes on meanwhile.
+
+use std::time::Duration;
+
+use futures_util::future::join;
+use pgonce::{Ack, Claim, Failure};
+use pgonce_testkit::wait_until_lock_waited;
+use pgonce_tests::{TestDriver, World, for_each_driver, intent, work};
+
+async fn a_purge_never_touches_what_is_unfinished_or_in_its_retention<D: TestDriver>(
+    world: World<D>,
+) {
+    let Claim::Run(lease) = world
+        .once
+        .lease(&intent("processing"), Duration::from_secs(1))
+        .await
+        .unwrap()
+    else {
+        panic!("fresh")
+    };
+    let _ = world
+        .once
+        .run(&intent("failed"), async |_| {
+            Err(Failure::retryable("x", "m").into())
+        })
+        .await
+        .unwrap_err();
+    let _ = world.run(&intent("finished")).await.unwrap();
+    world
+        .see
+        .run("select pgonce.move_clock(interval '100 years')")
+        .await;
+    let _ = world.run(&intent("young")).await.unwrap();
+    assert_eq!(world.once.purge(100).await.unwrap(), 1);
+    for key in ["processing", "failed", "young"] {
+        assert_eq!(world.see.records(&intent(key)).await, 1, "{key}");
+    }
+    assert_eq!(world.see.records(&intent("finished")).await, 0);
+    // A century later the holder can still finish, as nobody took over.
+    let _ = lease.succeed(Ack::status()).await.unwrap();
+}
+
+async fn a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind<D: TestDriver>(
+    world: World<D>,
+) {
+    world.see.run("select pgonce.succeed('s', n::text, '\\x01', 1, to_jsonb(repeat('x', 100))) from generate_series(1, 2500) n").await;
+    world
+        .see
+        .run("select pgonce.move_clock(interval '30 days')")
+        .await;
+    for expected in [1000, 1000, 500, 0, 0] {
+        assert_eq!(world.once.purge(1000).await.unwrap(), expected);
+    }
+    // Also from the middle of the table, and one by one.
+    world
+        .see
+        .run("select pgonce.succeed('s', n::text, '\\x01', 1) from generate_series(1, 5) n")
+        .await;
+    world
+        .see
+        .run("select pgonce.move_clock(interval '30 days')")
+        .await;
+    for expected in [1, 1, 1, 1, 1, 0] {
+        assert_eq!(world.once.purge(1).await.unwrap(), expected);
+    }
+}
+
+async fn two_purges_at_once_never_take_the_same_record_nor_wait<D: TestDriver>(world: World<D>) {
+    world
+        .see
+        .run("select pgonce.succeed('s', n::text, '\\x01', 1) from generate_series(1, 30) n")
+        .await;
+    world
+        .see
+        .run("select pgonce.move_clock(interval '30 days')")
+        .await;
+    let first = world.observer().await;
+    first.run("begin").await;
+    assert_eq!(first.number("select pgonce.purge(10)").await, 10);
+    assert_eq!(world.once.purge(100).await.unwrap(), 0);
+    first.run("commit").await;
+    assert_eq!(world.once.purge(100).await.unwrap(), 20);
+    world
+        .see
+        .run("select pgonce.succeed('s', n::text, '\\x01', 1) from generate_series(1, 500) n")
+        .await;
+    world
+        .see
+        .run("select pgonce.move_clock(interval '30 days')")
+        .await;
+    let mut total = 0;
+    while world.see.number("select count(*) from pgonce.intent").await > 0 {
+        let (a, b) = join(world.once.purge(40), world.once.purge(40)).await;
+        total += a.unwrap() + b.unwrap();
+    }
+    assert_eq!(total, 500);
+}
+
+async fn a_purge_racing_retries_never_opens_a_second_effect_inside_retention<D: TestDriver>(
+    world: World<D>,
+) {
+    let wishes: Vec<_> = (0..30).map(|n| intent(&format!("kept {n}"))).collect();
+    world
+        .see
+        .run("select pgonce.succeed('old', n::text, '\\x01', 1) from generate_series(1, 2000) n")
+        .await;
+    world
+        .see
+        .run("select pgonce.move_clock(interval '6 days 23 hours')")
+        .await;
+    for wish in &wishes {
+        let _ = world.run(wish).await.unwrap();
+    }
+    world
+        .see
+        .run("select pgonce.move_clock(interval '2 hours')")
+        .await;
+    let purging = async {
+        let mut total = 0;
+        while total < 2000 {
+            total += world.once.purge(50).await.unwrap();
+        }
+    };
+    let retrying = async {
+        for round in 0..90 {
+            assert!(world.run(&wishes[round % 30]).await.unwrap().replayed());
+        }
+    };
+    join(purging, retrying).await;
+    for wish in &wishes {
+        assert_eq!(world.see.effects(wish).await, 1);
+    }
+}
+
+async fn a_retry_that_meets_a_purge_in_the_act_runs_once<D: TestDriver>(world: World<D>) {
+    let wish = intent("expired");
+    let _ = world.run(&wish).await.unwrap();
+    world
+        .see
+        .run("select pgonce.move_clock(interval '30 days')")
+        .await;
+    let purger = world.observer().await;
+    purger.run("begin").await;
+    assert_eq!(purger.number("select pgonce.purge()").await, 1);
+    let once = world.another("retry", 2, |b| b);
+    let (done, ()) = join(once.run(&wish, work::<D>), async {
+        wait_until_lock_waited(&world.url(), "retry").await.unwrap();
+        purger.run("commit").await;
+    })
+    .await;
+    assert!(!done.unwrap().replayed());
+    assert_eq!(world.see.effects(&wish).await, 2);
+    assert_eq!(world.see.records(&wish).await, 1);
+}
+
+for_each_driver!(
+    a_purge_never_touches_what_is_unfinished_or_in_its_retention,
+    a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind,
+    two_purges_at_once_never_take_the_same_record_nor_wait,
+    a_purge_racing_retries_never_opens_a_second_effect_inside_retention,
+    a_retry_that_meets_a_purge_in_the_act_runs_once,
+);

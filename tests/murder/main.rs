@@ -1,0 +1,41 @@
+//! Servers and workers are killed, stopped and replaced again and again; every wish still has one
+//! effect and one answer.
+//!
+//! `MURDER_KILLS` says how often the server is killed under load; `make murder` asks for many.
+
+#![allow(clippy::unwrap_used)]
+
+mod address;
+mod clocks;
+mod failover;
+mod load;
+mod points;
+mod process;
+mod promises;
+mod server;
+mod zombies;
+
+use std::time::Duration;
+
+use pgonce_tests::Observer;
+
+/// No single wait is longer than this.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until a session of this application sleeps until another attempt has ended; its pid. (A
+/// session may wait for other locks too, for a moment.)
+async fn asleep(see: &Observer, application: &str) -> i32 {
+    let sleepers = format!(
+        "select pid from pg_stat_activity where application_name = '{application}' and wait_event = 'advisory'"
+    );
+    see.wait_until(&format!("select exists ({sleepers})")).await;
+    see.number(&sleepers).await.try_into().unwrap()
+}
+
+/// How often the server is killed under load.
+fn kills() -> usize {
+    match std::env::var("MURDER_KILLS") {
+        Ok(text) => text.parse().expect("MURDER_KILLS is a number"),
+        Err(_) => 6,
+    }
+}
