@@ -10,7 +10,7 @@ use pgonce_tests::{
     Cutter, DropFlag, SCOPE, TestDriver, World, digest_of, for_each_driver, intent,
 };
 
-const SHORT: Duration = Duration::from_millis(300);
+const SHORT: Duration = Duration::from_millis(500);
 
 async fn held_work_keeps_a_short_lease_alive_far_beyond_its_length<D: TestDriver>(world: World<D>) {
     let wish = intent("long work");
@@ -20,7 +20,7 @@ async fn held_work_keeps_a_short_lease_alive_far_beyond_its_length<D: TestDriver
     let first = world.see.record(&wish, "lease_until").await;
     let watch = async {
         // Four lengths on it is still held, and nobody else can have it.
-        world.see.wait_until(&format!("select lease_until > '{first}'::timestamptz + interval '1200 ms' from pgonce.intent")).await;
+        world.see.wait_until(&format!("select lease_until > '{first}'::timestamptz + interval '2 seconds' from pgonce.intent")).await;
         assert!(matches!(
             world.once.lease(&wish, SHORT).await.unwrap(),
             Claim::Busy { .. }

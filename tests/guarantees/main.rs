@@ -24,6 +24,7 @@ mod recovery;
 mod retention;
 mod savepoints;
 mod storm_finds;
+mod tidy;
 mod transient;
 mod transitions;
 mod unique;

@@ -7,9 +7,7 @@ use futures_util::future::join;
 use pgonce::retry::Policy;
 use pgonce::{Ack, Claim, Error, Lease};
 use pgonce_testkit::wait_until_lock_waited;
-use pgonce_tests::{
-    Cutter, SCOPE, TestDriver, World, digest_of, for_each_driver, intent, work,
-};
+use pgonce_tests::{Cutter, SCOPE, TestDriver, World, digest_of, for_each_driver, intent, work};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const EXPIRE: &str =
@@ -70,8 +68,7 @@ async fn held_work_is_dropped_at_the_first_heartbeat_that_is_turned_away<D: Test
     // In one transaction, so that no heartbeat comes in between.
     world.see.run("begin").await;
     world.see.run(EXPIRE).await;
-    let steal =
-        format!("select outcome from pgonce.claim('{SCOPE}', 'stolen', {print}, '1 hour')");
+    let steal = format!("select outcome from pgonce.claim('{SCOPE}', 'stolen', {print}, '1 hour')");
     assert_eq!(world.see.text(&steal).await, "takeover");
     world.see.run("commit").await;
     // Work that nobody stops complains in the end.
@@ -87,7 +84,8 @@ async fn a_purge_passes_by_a_record_that_somebody_is_using<D: TestDriver>(world:
     let see = &world.see;
     see.run("select pgonce.succeed('s', key, '\\x01', 1) from unnest(array['used', 'unused']) key")
         .await;
-    see.run("select pgonce.move_clock(interval '30 days')").await;
+    see.run("select pgonce.move_clock(interval '30 days')")
+        .await;
     let user = world.observer().await;
     user.run("begin; select from pgonce.intent where key = 'used' for update")
         .await;

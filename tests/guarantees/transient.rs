@@ -112,7 +112,7 @@ async fn skewed<D: TestDriver>() {
     ];
     got.sort_unstable();
     assert_eq!(got, [false, true], "as if one after the other");
-    assert_eq!(runs.load(SeqCst), 3, "one of them was retried");
+    assert!(runs.load(SeqCst) >= 3, "one of them was retried");
     for key in ["one", "two"] {
         assert_eq!(world.see.effects(&intent(key)).await, 1);
     }

@@ -15,8 +15,10 @@ mod promises;
 mod server;
 mod zombies;
 
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::time::Duration;
 
+use pgonce_testkit::wait_until;
 use pgonce_tests::Observer;
 
 /// No single wait is longer than this.
@@ -28,8 +30,16 @@ async fn asleep(see: &Observer, application: &str) -> i32 {
     let sleepers = format!(
         "select pid from pg_stat_activity where application_name = '{application}' and wait_event = 'advisory'"
     );
-    see.wait_until(&format!("select exists ({sleepers})")).await;
-    see.number(&sleepers).await.try_into().unwrap()
+    let pid = AtomicI32::new(0);
+    wait_until("a session that sleeps", PATIENCE, || async {
+        let rows = see.rows(&sleepers).await;
+        let found = rows.first().and_then(|row| row[0].as_deref()?.parse().ok());
+        pid.store(found.unwrap_or_default(), SeqCst);
+        found.is_some()
+    })
+    .await
+    .unwrap();
+    pid.into_inner()
 }
 
 /// How often the server is killed under load.

@@ -103,7 +103,11 @@ impl From<Error> for Trouble {
             | Error::LostRace(problem)
             | Error::Database(problem)
             | Error::Schema(problem) => Self {
-                hint: problem.hint.as_deref().map(str::to_owned).or_else(|| usual_hint(&problem)),
+                hint: problem
+                    .hint
+                    .as_deref()
+                    .map(str::to_owned)
+                    .or_else(|| usual_hint(&problem)),
                 what: problem.message.into(),
                 detail: problem.detail.map(Into::into),
                 code,

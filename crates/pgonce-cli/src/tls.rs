@@ -20,7 +20,10 @@ pub(crate) fn connector() -> Result<MakeRustlsConnect> {
         let unreadable = |why: String| {
             Trouble::new(
                 exit::USAGE,
-                format!("the certificates in {} cannot be read: {why}", path.display()),
+                format!(
+                    "the certificates in {} cannot be read: {why}",
+                    path.display()
+                ),
                 "Let PGSSLROOTCERT name a PEM file with the authority that signed the server's certificate.",
             )
         };
@@ -28,13 +31,22 @@ pub(crate) fn connector() -> Result<MakeRustlsConnect> {
             .and_then(|found| found.collect::<std::result::Result<Vec<_>, _>>())
             .map_err(|error| unreadable(error.to_string()))?;
         for certificate in certificates {
-            roots.add(certificate).map_err(|error| unreadable(error.to_string()))?;
+            roots
+                .add(certificate)
+                .map_err(|error| unreadable(error.to_string()))?;
         }
     }
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .map_err(|error| Trouble::new(exit::FAILED, format!("no TLS: {error}"), "Please report it."))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+    let config =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| {
+                Trouble::new(
+                    exit::FAILED,
+                    format!("no TLS: {error}"),
+                    "Please report it.",
+                )
+            })?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
     Ok(MakeRustlsConnect::new(config))
 }

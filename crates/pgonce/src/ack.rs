@@ -161,7 +161,7 @@ impl Failure {
     }
 
     /// It was stored by an earlier attempt.
-    pub(crate) fn from_before(mut self) -> Self {
+    pub(crate) fn told_again(mut self) -> Self {
         self.replayed = true;
         self
     }

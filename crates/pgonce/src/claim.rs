@@ -89,12 +89,15 @@ impl Outcome {
                 replayed: true,
                 attempts,
             }),
-            "refused" => Self::Refused(Failure::new(
-                false,
-                next().unwrap_or_default(),
-                next().unwrap_or_default(),
-                value,
-            ).from_before()),
+            "refused" => Self::Refused(
+                Failure::new(
+                    false,
+                    next().unwrap_or_default(),
+                    next().unwrap_or_default(),
+                    value,
+                )
+                .told_again(),
+            ),
             "busy" => {
                 let (_, _, after) = (next(), next(), next());
                 Self::Busy(Duration::from_millis(

@@ -9,9 +9,7 @@ use tokio::time::Instant;
 use crate::ack::Done;
 use crate::attempt::Attempt;
 use crate::claim::{Claim, Kind, Outcome};
-use crate::driver::{
-    Connection as _, Driver, Opening, OrRaise, Param, Session as _, Settled,
-};
+use crate::driver::{Connection as _, Driver, Opening, OrRaise, Param, Session as _, Settled};
 use crate::lease::{Lease, interval, keep_unless_lost};
 use crate::retry::Policy;
 use crate::statements::{DEFAULT_SCHEMA, Statements};

@@ -297,7 +297,6 @@ mod tests {
         assert_eq!(Made::from_rows([(false, 7)]), Some(Made::Before(7)));
     }
 
-
     #[test]
     fn every_violation_is_one_of_four() {
         let business = ["one_order_per_reference"];

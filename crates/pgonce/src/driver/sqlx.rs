@@ -6,9 +6,7 @@ use sqlx::postgres::{PgConnection, PgRow, PgTransactionManager};
 use sqlx::{AssertSqlSafe, Executor as _, PgPool, Postgres, Row as _, SqlSafeStr as _};
 use sqlx_core::transaction::TransactionManager as _;
 
-use super::{
-    Connection, Driver, Opening, Param, Row, Session, Settled, Statement, with_literals,
-};
+use super::{Connection, Driver, Opening, Param, Row, Session, Settled, Statement, with_literals};
 use crate::error::Problem;
 use crate::{Error, Result};
 

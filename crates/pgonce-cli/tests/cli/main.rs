@@ -2,110 +2,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod place;
+mod tls;
+
 use std::io::Read as _;
-use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::process::Stdio;
 
-use pgonce_testkit::{Database, Postgres, shared};
+use pgonce_testkit::shared;
 use serde_json::{Value, json};
-use tokio_postgres::{Client, NoTls};
 
-struct Place {
-    server: &'static Postgres,
-    database: Database,
-    client: Client,
-}
-
-impl Place {
-    /// An empty database.
-    async fn empty() -> Self {
-        let server = shared(None).await.unwrap();
-        server
-            .template("empty", async |_: String| Ok::<(), std::io::Error>(()))
-            .await
-            .unwrap();
-        let database = server.database_from("empty").await.unwrap();
-        let (client, connection) = tokio_postgres::connect(&database.url(), NoTls)
-            .await
-            .unwrap();
-        tokio::spawn(connection);
-        Self {
-            server,
-            database,
-            client,
-        }
-    }
-
-    /// With pgonce in it.
-    async fn installed() -> Self {
-        let place = Self::empty().await;
-        place.ok(&["migrate", "up"]);
-        place
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = program(args);
-        command.env("DATABASE_URL", self.database.url());
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Told {
-        Told::of(self.command(args).output().unwrap())
-    }
-
-    #[track_caller]
-    fn ok(&self, args: &[&str]) -> String {
-        let told = self.run(args);
-        assert_eq!(told.code, 0, "{args:?}: {told:?}");
-        told.out
-    }
-
-    #[track_caller]
-    fn json(&self, args: &[&str]) -> Value {
-        let args = [args, &["--format", "json"]].concat();
-        serde_json::from_str(&self.ok(&args)).unwrap()
-    }
-
-    async fn sql(&self, sql: &str) {
-        self.client.batch_execute(sql).await.unwrap();
-    }
-}
-
-#[derive(Debug)]
-struct Told {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-impl Told {
-    fn of(output: Output) -> Self {
-        Self {
-            code: output.status.code().unwrap(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
-    }
-}
-
-fn program(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_pgonce"));
-    command
-        .args(args)
-        .env_remove("DATABASE_URL")
-        .env_remove("PGONCE_SCHEMA")
-        .stdin(Stdio::null());
-    command
-}
-
-fn without_database(args: &[&str]) -> Told {
-    Told::of(program(args).output().unwrap())
-}
+use crate::place::{Place, without_database};
 
 #[test]
 fn the_help_names_every_exit_code_and_the_page_of_the_docs_says_the_same() {
     let help = without_database(&["--help"]).out;
-    let page = include_str!("../../../docs/src/cli.md");
+    let page = include_str!("../../../../docs/src/cli.md");
     for code in 0..=8 {
         let line = help
             .lines()
@@ -519,42 +430,4 @@ async fn operations_work_through_a_transaction_pooler() {
         let told = without_database(&[args, &["--database-url", &url]].concat());
         assert_eq!(told.code, 0, "{args:?}: {told:?}");
     }
-}
-
-#[tokio::test]
-async fn it_encrypts_when_the_address_says_so_and_trusts_no_stranger() {
-    let server = Postgres::builder().start().await.unwrap();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (client, connection) = tokio_postgres::connect(&server.url(), NoTls).await.unwrap();
-    tokio::spawn(connection);
-    for (file, text) in [("server.crt", made.cert.pem()), ("server.key", made.signing_key.serialize_pem())] {
-        // The server writes its own files: it runs as another user when the tests run as root.
-        let lines = format!(
-            "copy (select unnest(string_to_array('{}', chr(10)))) to program 'umask 077; cat > {file}'",
-            text.trim()
-        );
-        client.batch_execute(&lines).await.unwrap();
-    }
-    client.batch_execute("alter system set ssl = on").await.unwrap();
-    client.batch_execute("select pg_reload_conf()").await.unwrap();
-    pgonce_testkit::wait_until("the server offers TLS", Duration::from_secs(10), || async {
-        let row = client.query_one("show ssl", &[]).await.unwrap();
-        row.get::<_, &str>(0) == "on"
-    })
-    .await
-    .unwrap();
-
-    let authority = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(authority.path(), made.cert.pem()).unwrap();
-    let url = format!("postgres://postgres@localhost:{}/postgres?sslmode=require", server.port());
-    let mut known = program(&["migrate", "up"]);
-    known.env("DATABASE_URL", &url).env("PGSSLROOTCERT", authority.path());
-    let told = Told::of(known.output().unwrap());
-    assert_eq!(told.code, 0, "{told:?}");
-
-    let mut stranger = program(&["migrate", "status"]);
-    stranger.env("DATABASE_URL", &url).env_remove("PGSSLROOTCERT");
-    let told = Told::of(stranger.output().unwrap());
-    assert_eq!(told.code, 3, "{told:?}");
-    assert!(told.err.contains("certificate"), "{told:?}");
 }
