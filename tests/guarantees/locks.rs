@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use pgonce::{Ack, Attempt, Claim};
-use pgonce_testkit::wait_until_lock_waited;
 use pgonce_tests::{SCOPE, TestDriver, World, for_each_driver, intent};
 use tokio::time::Instant;
 
@@ -77,9 +76,7 @@ async fn a_waiter_for_a_lock_is_woken_when_it_is_free<D: TestDriver>(world: Worl
         panic!("fresh")
     };
     let (got, ()) = join(waiter.lock(NAME, LONG), async {
-        wait_until_lock_waited(&world.url(), "waiter")
-            .await
-            .unwrap();
+        world.see.wait_until_asleep("waiter").await;
         holder.abandon().await.unwrap();
     })
     .await;

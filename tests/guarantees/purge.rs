@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use pgonce::{Ack, Claim, Failure};
-use pgonce_testkit::wait_until_lock_waited;
 use pgonce_tests::{TestDriver, World, for_each_driver, intent, work};
 
 async fn a_purge_never_touches_what_is_unfinished_or_in_its_retention<D: TestDriver>(
@@ -144,7 +143,7 @@ async fn a_retry_that_meets_a_purge_in_the_act_runs_once<D: TestDriver>(world: W
     assert_eq!(purger.number("select pgonce.purge()").await, 1);
     let once = world.another("retry", 2, |b| b);
     let (done, ()) = join(once.run(&wish, work::<D>), async {
-        wait_until_lock_waited(&world.url(), "retry").await.unwrap();
+        world.see.wait_until_asleep("retry").await;
         purger.run("commit").await;
     })
     .await;

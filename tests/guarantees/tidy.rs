@@ -4,7 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_owned()
 }
 
 /// Our own files with this ending, without build output.
@@ -22,7 +25,10 @@ fn files(under: &str, ending: &str) -> Vec<PathBuf> {
             }
         }
     }
-    assert!(!found.is_empty(), "no *{ending} under {under}: is this test looking in the right place?");
+    assert!(
+        !found.is_empty(),
+        "no *{ending} under {under}: is this test looking in the right place?"
+    );
     found.sort();
     found
 }
@@ -35,31 +41,61 @@ fn read(path: &Path) -> String {
 fn example(text: &str, opening: &str) -> String {
     let code = text.split(opening).nth(1).expect("the example is there");
     let code = code.split("```").next().unwrap();
-    code.lines().filter(|line| !line.starts_with("# ")).collect::<Vec<_>>().join("\n").trim().to_owned()
+    code.lines()
+        .filter(|line| !line.starts_with("# "))
+        .collect::<Vec<_>>()
+        .join("\n")
+        .trim()
+        .to_owned()
 }
 
 #[test]
 fn the_readme_shows_the_example_that_is_compiled() {
     let shown = read(&root().join("README.md"));
     let compiled = read(&root().join("crates/pgonce/README.md"));
-    let squeeze = |code: String| code.lines().filter(|l| !l.trim().is_empty()).collect::<Vec<_>>().join("\n");
-    assert_eq!(squeeze(example(&shown, "```rust\n")), squeeze(example(&compiled, "```rust,no_run\n")));
+    let squeeze = |code: String| {
+        code.lines()
+            .filter(|l| !l.trim().is_empty())
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    assert_eq!(
+        squeeze(example(&shown, "```rust\n")),
+        squeeze(example(&compiled, "```rust,no_run\n"))
+    );
 }
 
 #[test]
 fn every_routine_has_a_header_and_stands_alone() {
     for path in files("crates/pgonce/sql", ".sql") {
         let text = read(&path);
-        assert!(text.starts_with("-- "), "{} has no header that says what it is for", path.display());
+        assert!(
+            text.starts_with("-- "),
+            "{} has no header that says what it is for",
+            path.display()
+        );
         if path.parent().unwrap().ends_with("migrations") {
-            assert!(text.contains("\n-- breaking: "), "{} must say whether it breaks", path.display());
+            assert!(
+                text.contains("\n-- breaking: "),
+                "{} must say whether it breaks",
+                path.display()
+            );
             continue;
         }
         let made = text.matches("\ncreate or replace ").count();
         let trigger = text.matches("\ncreate or replace trigger ").count();
-        assert_eq!(made - trigger, 1, "{}: one function or view per file", path.display());
+        assert_eq!(
+            made - trigger,
+            1,
+            "{}: one function or view per file",
+            path.display()
+        );
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
-        assert!(text.contains(&format!("pgonce.{name}")), "{} does not make pgonce.{name}", path.display());
+        assert!(
+            text.contains(&format!("pgonce.{name}")),
+            "{} does not make pgonce.{name}",
+            path.display()
+        );
     }
 }
 
@@ -68,7 +104,11 @@ fn no_file_has_become_two_rooms() {
     for ending in [".rs", ".sql"] {
         for path in files(".", ending) {
             let lines = read(&path).lines().count();
-            assert!(lines <= 500, "{} has {lines} lines: split it", path.display());
+            assert!(
+                lines <= 500,
+                "{} has {lines} lines: split it",
+                path.display()
+            );
         }
     }
 }
@@ -79,21 +119,40 @@ fn no_test_sleeps() {
         let text = read(&path);
         for word in ["pg_sleep", "thread::sleep", "time::sleep"] {
             let code = text.lines().filter(|line| !line.contains("for word in"));
-            assert!(!code.clone().any(|line| line.contains(word)), "{} sleeps", path.display());
+            assert!(
+                !code.clone().any(|line| line.contains(word)),
+                "{} sleeps",
+                path.display()
+            );
         }
     }
 }
 
 #[test]
 fn imports_point_down_the_floors() {
-    let floors = [("crates/pgonce", 1), ("crates/pgonce-testkit", 0), ("crates/pgonce-cli", 4)];
+    let floors = [
+        ("crates/pgonce", 1),
+        ("crates/pgonce-testkit", 0),
+        ("crates/pgonce-cli", 4),
+    ];
     for (crate_path, floor) in floors {
         let manifest = read(&root().join(crate_path).join("Cargo.toml"));
-        let used = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+        let used = manifest
+            .split("[dependencies]")
+            .nth(1)
+            .unwrap()
+            .split("\n[")
+            .next()
+            .unwrap();
         for (other, other_floor) in floors {
             let name = other.trim_start_matches("crates/");
-            let uses = used.lines().any(|l| l.starts_with(&format!("{name} ")) || l.starts_with(&format!("{name}.")));
-            assert!(!uses || other_floor < floor, "{crate_path} imports {name}, which is not below it");
+            let uses = used
+                .lines()
+                .any(|l| l.starts_with(&format!("{name} ")) || l.starts_with(&format!("{name}.")));
+            assert!(
+                !uses || other_floor < floor,
+                "{crate_path} imports {name}, which is not below it"
+            );
         }
     }
 }
@@ -104,7 +163,11 @@ fn every_code_that_sql_raises_has_a_page() {
         for part in read(&path).split("'P4").skip(1) {
             let code = format!("P4{}", &part[..3]);
             let page = root().join(format!("docs/src/errors/{code}.md"));
-            assert!(page.exists(), "{} raises {code}, which has no page", path.display());
+            assert!(
+                page.exists(),
+                "{} raises {code}, which has no page",
+                path.display()
+            );
         }
     }
 }
@@ -121,13 +184,22 @@ fn every_link_between_our_pages_leads_somewhere() {
                 continue;
             }
             let path = page.parent().unwrap().join(target);
-            assert!(path.exists(), "{} links to {target}, which is not there", page.display());
+            assert!(
+                path.exists(),
+                "{} links to {target}, which is not there",
+                page.display()
+            );
         }
-        let inside = page.strip_prefix(root().join("docs/src")).map(|p| p.display().to_string());
+        let inside = page
+            .strip_prefix(root().join("docs/src"))
+            .map(|p| p.display().to_string());
         if let Ok(inside) = inside
             && inside != "SUMMARY.md"
         {
-            assert!(summary.contains(&format!("({inside})")), "{inside} is missing from SUMMARY.md");
+            assert!(
+                summary.contains(&format!("({inside})")),
+                "{inside} is missing from SUMMARY.md"
+            );
         }
     }
 }

@@ -5,7 +5,6 @@ use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::unique::{Made, Violation, classify_violation, insert_or_fetch};
 use pgonce::{Ack, Claim, Error};
-use pgonce_testkit::wait_until_lock_waited;
 use pgonce_tests::{
     TestDriver, World, digest_of, for_each_driver, for_each_driver_and_setting, intent,
 };
@@ -108,7 +107,7 @@ async fn a_row_that_is_in_the_way_but_not_yet_visible_is_looked_for_again<D: Tes
     };
     let row = json!({"customer": "acme", "reference": "r", "item": "mine"});
     let (made, ()) = join(attempt.insert_or_fetch::<Value>(FACT, &row), async {
-        wait_until_lock_waited(&world.url(), "slow").await.unwrap();
+        world.see.wait_until_asleep("slow").await;
         other.run("commit").await;
     })
     .await;

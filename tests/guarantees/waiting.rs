@@ -17,16 +17,6 @@ fn waits(at_most: Duration) -> Contract {
     Contract::keep(HOUR).busy(Busy::Wait).wait_at_most(at_most)
 }
 
-/// Waits until a session of this name sleeps on an intent's lock (and on no other).
-async fn asleep<D: TestDriver>(world: &World<D>, application: &str) {
-    let sleeps = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' \
-                  and wait_event = 'advisory' and application_name";
-    world
-        .see
-        .wait_until(&format!("{sleeps} = '{application}'"))
-        .await;
-}
-
 async fn a_waiter_sleeps_on_the_lock_and_is_woken_by_the_end_of_the_owner<D: TestDriver>(
     world: World<D>,
 ) {
@@ -44,7 +34,10 @@ async fn a_waiter_sleeps_on_the_lock_and_is_woken_by_the_end_of_the_owner<D: Tes
         );
         let waiter = world.another_at(&url, 2, |b| b);
         let (done, ()) = join(waiter.run(&wish, work::<D>), async {
-            asleep(&world, &format!("waiter{succeeds}")).await;
+            world
+                .see
+                .wait_until_asleep(&format!("waiter{succeeds}"))
+                .await;
             // Asleep it says nothing, however long the others talk.
             let before = proxy.bytes_to_server();
             for _ in 0..200 {
@@ -110,7 +103,7 @@ async fn a_waiter_gets_the_answer_of_leased_work_too<D: TestDriver>(world: World
         world
             .see
             .wait_until(
-                "select count(*) > 0 from pg_stat_activity where application_name = 'waiter' \
+                "select count(*) > 0 from pg_stat_activity where datname = current_database() and application_name = 'waiter' \
             and query like '%wait%' and state = 'idle'",
             )
             .await;
@@ -156,7 +149,7 @@ async fn a_crowd_of_waiters_never_empties_the_pool<D: TestDriver>(world: World<D
     let (answers, ()) = join(
         join_all((0..40).map(|_| once.run(&wish, work::<D>))),
         async {
-            asleep(&world, "crowded").await;
+            world.see.wait_until_asleep("crowded").await;
             for n in 0..5 {
                 let _ = once
                     .run(&intent(&format!("other {n}")), work::<D>)

@@ -131,6 +131,15 @@ impl Observer {
         .unwrap();
     }
 
+    /// Waits until a session of this database and application sleeps on a lock. (The server is
+    /// shared: other tests have sessions of the same name.)
+    pub async fn wait_until_asleep(&self, application: &str) {
+        let sleeps = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' \
+                      and state = 'active' and datname = current_database() and application_name";
+        self.wait_until(&format!("{sleeps} = '{application}'"))
+            .await;
+    }
+
     /// Waits until a query answers true.
     pub async fn wait_until(&self, sql: &str) {
         wait_until(sql, PATIENCE, || async { self.text(sql).await == "t" })

@@ -94,10 +94,10 @@ impl Postgres {
         .await
     }
 
-    /// Waits until this standby has replayed everything that `primary` has written so far.
+    /// Waits until this standby has replayed everything that `primary` has made durable so far.
     pub async fn wait_until_caught_up_with(&self, primary: &Self) -> Result<()> {
         let client = connect(&primary.url()).await?;
-        let written = "select pg_catalog.pg_current_wal_insert_lsn()::text";
+        let written = "select pg_catalog.pg_current_wal_flush_lsn()::text";
         let row = client.query_one(written, &[]).await?;
         let (written, port): (String, u16) = (row.get(0), primary.port);
         self.wait_for(
