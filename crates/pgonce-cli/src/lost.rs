@@ -197,7 +197,7 @@ impl Lines {
         let read: Acknowledged = serde_json::from_str(line)
             .map_err(|error| self.unfit(&format!("does not fit: {error}")))?;
         let hex = |text: &String| {
-            text.len() % 2 == 0 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+            text.len().is_multiple_of(2) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
         };
         if !read.fingerprint.as_ref().is_none_or(hex) {
             return Err(self.unfit("has a fingerprint that is not hexadecimal"));
