@@ -8,6 +8,11 @@ use pgonce::{Ack, Error, Isolation};
 use pgonce_tests::{Setting, TestDriver, World, effect, for_each_driver, intent};
 use tokio::sync::Barrier;
 
+/// Waits for the other one; not for ever, as it may have failed on the way.
+async fn meets(barrier: &Barrier) {
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(10), barrier.wait()).await;
+}
+
 /// Moves money between two accounts; the first runs of both meet in the middle.
 async fn transfer<D: TestDriver>(
     world: &World<D>,
@@ -28,7 +33,7 @@ async fn transfer<D: TestDriver>(
                 let sql = format!("update account set balance = balance + 1 where id = {account}");
                 D::exec(attempt.conn(), &sql).await?;
                 if first && n == 0 {
-                    meet.wait().await;
+                    meets(meet).await;
                 }
             }
             attempt.succeed(Ack::status()).await
@@ -77,7 +82,7 @@ async fn withdraws_unless_poor<D: TestDriver>(
             )
             .await?;
             if first {
-                meet.wait().await;
+                meets(meet).await;
             }
             let enough = sum.is_some_and(|sum| sum == "200");
             if enough {

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::Poll;
+use std::time::Duration;
 
 /// Polls a future so often at most, then drops it. `None`: it was dropped.
 pub async fn poll_at_most<F: Future>(polls: usize, future: F) -> Option<F::Output> {
@@ -63,5 +64,14 @@ impl DropFlag {
     /// Whether the guard was dropped.
     pub fn is_up(&self) -> bool {
         self.0.load(SeqCst)
+    }
+}
+
+/// Fails a test body that hangs. Far longer than any needs, even on a machine that is busy.
+pub async fn in_time<F: Future>(body: F) -> F::Output {
+    const LIMIT: Duration = Duration::from_secs(120);
+    match tokio::time::timeout(LIMIT, body).await {
+        Ok(output) => output,
+        Err(_) => panic!("it hangs: not done after {LIMIT:?}"),
     }
 }

@@ -1,11 +1,15 @@
 //! A proxy that cuts a connection at one message, before or after the server has seen it.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Which way the message or its reply is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,7 +109,8 @@ async fn carry(state: &State, client: TcpStream, server: TcpStream) {
         _ = closed.wait_for(|closed| *closed) => None,
     };
     if let Some((Cut::Reply, owed)) = cut {
-        until_ready(&mut from_server, owed).await;
+        // Bounded: a message split over two reads is counted wrongly.
+        let _ = timeout(PATIENCE, until_ready(&mut from_server, owed)).await;
     }
 }
 

@@ -13,7 +13,7 @@ mod random;
 mod schema;
 mod world;
 
-pub use cancel::{DropFlag, cancelled_everywhere, poll_at_most};
+pub use cancel::{DropFlag, cancelled_everywhere, in_time, poll_at_most};
 pub use cutter::{Cut, Cutter};
 pub use drivers::{Raw, TestDriver};
 pub use observer::{Observer, digest_of, hex_text};
@@ -31,13 +31,14 @@ macro_rules! for_each_driver {
         mod $name {
             #[tokio::test]
             async fn sqlx() {
-                super::$name($crate::World::<pgonce::driver::sqlx::Sqlx>::new().await).await;
+                let world = $crate::World::<pgonce::driver::sqlx::Sqlx>::new();
+                $crate::in_time(async { super::$name(world.await).await }).await;
             }
 
             #[tokio::test]
             async fn tokio_postgres() {
                 let world = $crate::World::<pgonce::driver::tokio_postgres::TokioPostgres>::new();
-                super::$name(world.await).await;
+                $crate::in_time(async { super::$name(world.await).await }).await;
             }
         }
     )+ };
@@ -52,7 +53,8 @@ macro_rules! for_each_driver_and_setting {
             #[tokio::test]
             async fn sqlx() {
                 for setting in $crate::Setting::all() {
-                    super::$name($crate::World::<pgonce::driver::sqlx::Sqlx>::in_setting(setting).await).await;
+                    let world = $crate::World::<pgonce::driver::sqlx::Sqlx>::in_setting(setting);
+                    $crate::in_time(async { super::$name(world.await).await }).await;
                 }
             }
 
@@ -60,7 +62,7 @@ macro_rules! for_each_driver_and_setting {
             async fn tokio_postgres() {
                 for setting in $crate::Setting::all() {
                     let world = $crate::World::<pgonce::driver::tokio_postgres::TokioPostgres>::in_setting(setting);
-                    super::$name(world.await).await;
+                    $crate::in_time(async { super::$name(world.await).await }).await;
                 }
             }
         }

@@ -315,10 +315,17 @@ impl Doubt {
     /// What to end with: that the last try did nothing says nothing about the one before.
     fn or(self, error: Error) -> Error {
         match (self.0, error) {
-            // Busy: it may well be that one, which is still committing.
+            // What is stored about the intent settles the doubt. Nothing else does: whoever holds it
+            // (busy) or was faster (lost race, fenced) may be that very try, still committing.
             (
                 Some(why),
-                Error::Disconnected(_) | Error::Cancelled | Error::Busy { .. } | Error::Database(_),
+                Error::Disconnected(_)
+                | Error::Cancelled
+                | Error::Busy { .. }
+                | Error::Database(_)
+                | Error::LostRace(_)
+                | Error::Fenced(_)
+                | Error::Work(_),
             ) => Error::Uncertain(why),
             (_, error) => error,
         }
@@ -337,6 +344,34 @@ impl Default for Waiting {
             until: None,
             pause: Duration::from_millis(10),
         }
+    }
+}
+
+#[cfg(test)]
+mod doubt_tests {
+    use super::*;
+    use crate::Failure;
+
+    /// Found by `pgonce storm --path slow-commit --driver tokio-postgres --fault
+    /// c0:c22:drop-reply,c1:s11:second-client,c2:c11:drop-reply`: a try that lost the race to its own
+    /// earlier commit was told that it did nothing.
+    #[test]
+    fn only_what_is_stored_settles_a_doubt() {
+        let end = |error| {
+            let mut doubt = Doubt::default();
+            doubt.note(&Error::Uncertain("the reply was lost".into()));
+            doubt.or(error)
+        };
+        let problem = || Problem::new("P4010", "another attempt finished first", "");
+        for error in [
+            Error::LostRace(problem()),
+            Error::Fenced(problem()),
+            Error::Cancelled,
+        ] {
+            assert!(matches!(end(error), Error::Uncertain(_)));
+        }
+        let refused = Error::Refused(Failure::refused("no", "not this one"));
+        assert!(matches!(end(refused), Error::Refused(_)));
     }
 }
 

@@ -152,6 +152,7 @@ async fn storm(args: Args, screen: &Arc<Screen>) -> Result<bool> {
     });
     let command: Vec<String> = std::env::args().skip(1).collect();
     let mut ledger = Ledger::new(format!("pgonce {}", command.join(" ")), seed, commit());
+    ledger.planned = configs.len();
     screen.note(&format!("{} configurations, seed {seed}", configs.len()));
 
     let mut server: Option<Server> = None;
@@ -177,15 +178,20 @@ async fn storm(args: Args, screen: &Arc<Screen>) -> Result<bool> {
         };
         let outcome = outcome.map_err(|error| format!("{}: {error}", config.name()))?;
         screen.note(&ledger.add(outcome));
+        // Each time: what a long storm has found so far survives its end.
+        if let Some(file) = &args.ledger {
+            keep(&ledger, file)?;
+        }
     }
 
     screen.note(&ledger.table());
     screen.note(&ledger.totals());
-    if let Some(file) = &args.ledger {
-        std::fs::write(file, serde_json::to_vec_pretty(&ledger)?)
-            .map_err(|error| format!("could not write {}: {error}", file.display()))?;
-    }
     Ok(ledger.exactly_once)
+}
+
+fn keep(ledger: &Ledger, file: &std::path::Path) -> Result<()> {
+    std::fs::write(file, serde_json::to_vec_pretty(ledger)?)
+        .map_err(|error| format!("could not write {}: {error}", file.display()).into())
 }
 
 /// Every place that was asked for, one server after the other.

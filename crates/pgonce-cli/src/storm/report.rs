@@ -74,6 +74,8 @@ pub(super) struct Ledger {
     pub(super) enumerated: usize,
     pub(super) random: usize,
     pub(super) exactly_once: bool,
+    /// How many configurations were to be stormed; fewer are below if it did not come to its end.
+    pub(super) planned: usize,
     pub(super) totals: Count,
     configurations: Vec<Configuration>,
     violations: Vec<Broken>,
@@ -114,6 +116,7 @@ impl Ledger {
             enumerated: 0,
             random: 0,
             exactly_once: false,
+            planned: 0,
             totals: Count::default(),
             configurations: Vec::new(),
             violations: Vec::new(),

@@ -260,7 +260,8 @@ async fn finish<D: Hand>(
             _ = timeout(WATCH, somebody_waits(wish)) => {}
         }
     } else {
-        let _ = timeout(WATCH, over).await;
+        // As long as the first client may take, however busy the machine: it must meet the holder.
+        let _ = timeout(STUCK, over).await;
     }
     let mark: Mark = wish.mark(number, &wish.payload);
     let done = attempt.succeed(acknowledgement(mark.attempt)?).await;
