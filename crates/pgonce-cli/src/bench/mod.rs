@@ -114,11 +114,7 @@ impl Args {
 }
 
 pub(crate) async fn run(args: Args) -> ExitCode {
-    let measured = tokio::select! {
-        measured = measure(&args) => measured,
-        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
-    };
-    let shown = measured.and_then(|report| {
+    let shown = measure(&args).await.and_then(|report| {
         writeln!(std::io::stdout(), "{report}")?;
         if let Some(file) = &args.json {
             std::fs::write(file, report.to_json()?)
@@ -139,8 +135,11 @@ pub(crate) async fn run(args: Args) -> ExitCode {
 
 async fn measure(args: &Args) -> Result<Report> {
     let server = Server::start(args).await?;
-    let measured = measure_on(&server, args).await;
-    // A scratch database goes, whatever came of the measurement.
+    let measured = tokio::select! {
+        measured = measure_on(&server, args) => measured,
+        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+    };
+    // Scratch databases go, whatever came of the measurement.
     let removed = server.end().await;
     let report = measured?;
     removed.map(|()| report)
