@@ -106,7 +106,7 @@ async fn no_answer_comes_before_the_synchronous_standby_has_it_whatever_the_role
                 }
             });
             let waits = format!(
-                "select exists (select from pg_stat_activity where application_name = '{name}' and wait_event = 'SyncRep')"
+                "select exists (select from pg_stat_activity where datname = current_database() and application_name = '{name}' and wait_event = 'SyncRep')"
             );
             see.wait_until(&waits).await;
             assert!(!call.is_finished(), "{name} was answered");

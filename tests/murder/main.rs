@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// session may wait for other locks too, for a moment.)
 async fn asleep(see: &Observer, application: &str) -> i32 {
     let sleepers = format!(
-        "select pid from pg_stat_activity where application_name = '{application}' and wait_event = 'advisory'"
+        "select pid from pg_stat_activity where datname = current_database() and application_name = '{application}' and wait_event = 'advisory'"
     );
     let pid = AtomicI32::new(0);
     wait_until("a session that sleeps", PATIENCE, || async {

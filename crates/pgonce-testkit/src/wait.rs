@@ -95,8 +95,9 @@ impl From<&str> for Session {
 
 /// Waits (20 seconds at most) until PostgreSQL itself reports that the session
 /// is waiting for a lock, of a row, a transaction, an advisory key or any other
-/// kind, and gives the process id of the session that waits. `url` names any
-/// database of that server.
+/// kind, and gives the process id of the session that waits. A process id is
+/// looked for in the whole server, a name only in the database that `url` names:
+/// on a shared server other tests have sessions of the same name.
 ///
 /// ```no_run
 /// # async fn example(url: &str, client: tokio_postgres::Client) -> pgonce_testkit::Result<()> {
@@ -127,7 +128,7 @@ async fn waiting(client: &Client, session: &Session) -> Result<Option<i32>> {
     let rows = client
         .query(
             "select pid from pg_catalog.pg_stat_activity
-             where wait_event_type = 'Lock' and (pid = $1 or application_name = $2)
+             where wait_event_type = 'Lock' and (pid = $1 or (application_name = $2 and datname = pg_catalog.current_database()))
              limit 1",
             &[&pid, &name],
         )

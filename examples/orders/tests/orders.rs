@@ -262,7 +262,8 @@ async fn a_busy_key_is_told_when_to_come_back() {
     let giving_up = async {
         pgonce_testkit::wait_until("a session to wait for the key", Duration::from_secs(20), || {
             let asked = sqlx::query_scalar::<_, bool>(
-                "select exists (select from pg_locks where locktype = 'advisory' and not granted)",
+                "select exists (select from pg_locks where locktype = 'advisory' and not granted \
+                 and database = (select oid from pg_database where datname = current_database()))",
             );
             async { asked.fetch_one(shop.once.driver().pool()).await.unwrap() }
         })

@@ -100,7 +100,7 @@ async fn killed_at_random_moments_it_goes_on() {
         for _ in 0..random.random_range(0..150) {
             place.run("select 1").await;
         }
-        place.run("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'victim'").await;
+        place.run("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'victim'").await;
         deaths += u32::from(up.await.unwrap().is_err());
         place.migrator().up().await.unwrap();
         assert_eq!(
