@@ -1,7 +1,10 @@
 //! What would part an effect from its acknowledgement does not compile, or is an error.
 
-use pgonce::{Ack, Claim, Error};
-use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent, work};
+use std::time::Duration;
+
+use pgonce::retry::Class;
+use pgonce::{Ack, Attempt, Claim, Error, Failure, Intent};
+use pgonce_tests::{SCOPE, TestDriver, World, digest_of, effect, for_each_driver, intent, work};
 
 #[test]
 fn misuse_does_not_compile() {
@@ -60,7 +63,109 @@ async fn commands_inside_a_command_are_commands_of_their_own<D: TestDriver>(worl
     let _ = attempt.succeed(Ack::status()).await.unwrap();
 }
 
+/// What a user might send on `conn()` that ends the transaction.
+const BY_HAND: [&str; 5] = [
+    "commit",
+    "rollback",
+    "commit; begin",
+    "rollback; begin",
+    "rollback and chain",
+];
+
+async fn a_transaction_ended_by_hand_is_an_error_and_never_a_success<D: TestDriver>(
+    world: World<D>,
+) {
+    let hour = Duration::from_secs(3600);
+    for kind in ["fresh", "first", "retry", "leased"] {
+        for sql in BY_HAND {
+            let wish = intent(&format!("{kind}: {sql}"));
+            let attempt = match kind {
+                "leased" => {
+                    let Claim::Run(lease) = world.once.lease(&wish, hour).await.unwrap() else {
+                        panic!("fresh")
+                    };
+                    lease.begin().await.unwrap()
+                }
+                "retry" => {
+                    let Claim::Run(first) = world.once.claim(&wish).await.unwrap() else {
+                        panic!("fresh")
+                    };
+                    let later = Failure::retryable("later", "not now");
+                    first.fail(later).await.unwrap();
+                    claimed(&world, &wish).await
+                }
+                "first" => claimed(&world, &wish.clone().known_first()).await,
+                _ => claimed(&world, &wish).await,
+            };
+            let mut attempt = attempt;
+            effect(&mut attempt).await.unwrap();
+            D::exec(attempt.conn(), sql).await.unwrap();
+            let end = attempt.succeed(Ack::status()).await;
+            let error = end.expect_err(&format!("{kind}, {sql}"));
+            assert_eq!(error.code(), "2D000", "{kind}, {sql}: {error}");
+            assert_eq!(error.class(), Class::Final, "it is not tried again");
+            world.see.wait_until_clean().await;
+            let succeeded = "count(*) filter (where status = 'succeeded')";
+            assert_eq!(
+                world.see.record(&wish, succeeded).await,
+                "0",
+                "{kind}, {sql}"
+            );
+        }
+    }
+    // The connections are as good as before.
+    for n in 0..4 {
+        assert!(
+            !world
+                .run(&intent(&format!("after {n}")))
+                .await
+                .unwrap()
+                .replayed()
+        );
+    }
+}
+
+async fn claimed<D: TestDriver>(world: &World<D>, wish: &Intent) -> Attempt<D> {
+    match world.once.claim(wish).await.unwrap() {
+        Claim::Run(attempt) => attempt,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn a_savepoint_from_before_the_claim_takes_it_along<D: TestDriver>(world: World<D>) {
+    let wish = intent("savepoint");
+    let see = &world.see;
+    let print = digest_of(&wish);
+    see.run("begin; savepoint before").await;
+    let claim = format!("select outcome from pgonce.claim('{SCOPE}', 'savepoint', {print})");
+    assert_eq!(see.text(&claim).await, "fresh");
+    assert_eq!(
+        see.text("select pgonce.insist_on_open_attempt()").await,
+        "t"
+    );
+    see.run("rollback to savepoint before").await;
+    assert_eq!(
+        see.code("select pgonce.insist_on_open_attempt()").await,
+        "2D000"
+    );
+    see.run("rollback").await;
+    assert!(!world.run(&wish).await.unwrap().replayed());
+}
+
+async fn leased_work_cannot_answer_with_what_another_intent_got<D: TestDriver>(world: World<D>) {
+    let wish = intent("leased");
+    let end = world
+        .once
+        .run_leased(&wish, async |_| world.run(&intent("other")).await)
+        .await;
+    assert!(matches!(end, Err(Error::Invalid(_))), "{end:?}");
+    assert_eq!(world.see.record(&wish, "status").await, "processing");
+}
+
 for_each_driver!(
+    a_transaction_ended_by_hand_is_an_error_and_never_a_success,
+    a_savepoint_from_before_the_claim_takes_it_along,
+    leased_work_cannot_answer_with_what_another_intent_got,
     the_answer_of_another_intent_is_not_this_ones,
     commands_inside_a_command_are_commands_of_their_own,
 );

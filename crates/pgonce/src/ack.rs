@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::Result;
+use crate::error::Problem;
+use crate::{Error, Result};
 
 /// The stored answer, the same for every later attempt: a value, a reference to a row of yours,
 /// or just the fact that it is done.
@@ -26,9 +27,19 @@ pub struct Ack {
 
 impl Ack {
     /// An answer that is replayed whole. `null`, `0`, `false`, `""`, `[]` and `{}` are answers too.
+    ///
+    /// Refused with [`Error::Invalid`] where a text of it holds U+0000, which jsonb cannot.
     pub fn value<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
+        let value = serde_json::to_value(value)?;
+        if holds_nul(&value) {
+            return Err(Error::Invalid(Problem::new(
+                "22023",
+                "the answer holds the character U+0000, which PostgreSQL cannot store",
+                "Leave it out, or answer such bytes in base64.",
+            )));
+        }
         Ok(Self {
-            value: Some(serde_json::to_value(value)?),
+            value: Some(value),
             reference: None,
         })
     }
@@ -66,6 +77,17 @@ impl Ack {
     }
 }
 
+fn holds_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(values) => values.iter().any(holds_nul),
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
 /// The end of an intent that worked out: its acknowledgement, and whether it was made now or
 /// before. Only [`crate::Attempt::succeed`], [`crate::Lease::succeed`] and a replay make one.
 #[derive(Debug, Clone, PartialEq)]
@@ -74,6 +96,8 @@ pub struct Done {
     pub(crate) ack: Ack,
     pub(crate) replayed: bool,
     pub(crate) attempts: u32,
+    /// Which attempt made it. No two leases share a number.
+    pub(crate) fence: i64,
 }
 
 impl Done {

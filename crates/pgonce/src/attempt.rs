@@ -79,7 +79,7 @@ impl<D: Driver> Attempt<D> {
             Param::Bytes(intent.fingerprint().as_bytes()),
         ];
         let answer = [
-            Param::Text(value.as_deref()),
+            Param::Json(value.as_deref()),
             Param::Text(ref_type),
             Param::Text(ref_id),
             Param::Text(Some(intent.tenant_name())),
@@ -109,6 +109,7 @@ impl<D: Driver> Attempt<D> {
                     ack,
                     replayed: false,
                     attempts: self.attempts,
+                    fence: self.fence,
                 })
             }
             Settled::Refused(error) => {
@@ -216,7 +217,7 @@ pub(crate) async fn record_failure<S: Session>(
                 })),
                 Param::Text(Some(failure.code())),
                 Param::Text(Some(failure.message())),
-                Param::Text(answer.as_deref()),
+                Param::Json(answer.as_deref()),
                 Param::Text(Some(intent.tenant_name())),
                 Param::Text(intent.correlation_id()),
                 Param::Text(owner),

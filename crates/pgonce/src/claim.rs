@@ -71,7 +71,8 @@ impl Outcome {
         let Some(outcome) = next() else {
             return Ok(Self::Ask);
         };
-        let fence = next().and_then(|f| f.parse().ok()).unwrap_or_default();
+        // A fresh attempt that lives in one transaction has no row to take these from.
+        let fence = next().and_then(|f| f.parse().ok()).unwrap_or(1);
         let value: Option<Value> = next().map(|text| serde_json::from_str(&text)).transpose()?;
         let reference = next().zip(next());
         let attempts = next().and_then(|a| a.parse().ok()).unwrap_or(1);
@@ -88,6 +89,7 @@ impl Outcome {
                 ack: Ack { value, reference },
                 replayed: true,
                 attempts,
+                fence,
             }),
             "refused" => Self::Refused(
                 Failure::new(

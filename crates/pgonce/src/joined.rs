@@ -116,7 +116,7 @@ impl<C: Connection> Joined<'_, C> {
                     Param::Text(Some(self.intent.key())),
                     Param::Bytes(self.intent.fingerprint().as_bytes()),
                     Param::Text(Some(&fence)),
-                    Param::Text(value.as_deref()),
+                    Param::Json(value.as_deref()),
                     Param::Text(ref_type),
                     Param::Text(ref_id),
                     Param::Text(Some(self.intent.tenant_name())),
@@ -129,6 +129,7 @@ impl<C: Connection> Joined<'_, C> {
             ack: ack.clone(),
             replayed: false,
             attempts: self.attempts,
+            fence: self.fence,
         })
     }
 

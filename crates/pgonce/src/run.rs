@@ -122,7 +122,8 @@ impl<D: Driver> Once<D> {
                 Ok(Claim::Run(lease)) => {
                     let fence = lease.fence;
                     match work(lease).await {
-                        Ok(done) => return Ok(done),
+                        Ok(done) if done.fence == fence => return Ok(done),
+                        Ok(_) => return Err(doubt.or(not_this_ones())),
                         Err(Error::Refused(failure) | Error::Failed(failure)) => {
                             let mut session = self.driver().acquire().await?;
                             let recorded = record_failure(
@@ -187,11 +188,7 @@ impl<D: Driver> Once<D> {
         let left = home.lock().ok().and_then(|mut slot| slot.take());
         let error = match ended {
             Ok(done) if left.is_none() => return Ok(done),
-            Ok(_) => Error::Invalid(Problem::new(
-                "22023",
-                "the work answered, but its attempt was never ended",
-                "End the attempt with succeed and answer what that returns, not another intent's.",
-            )),
+            Ok(_) => not_this_ones(),
             Err(error) => error,
         };
         let Some(mut session) = left else {
@@ -289,6 +286,14 @@ impl<D: Driver> Once<D> {
         keep_unless_lost(session, &slept);
         slept
     }
+}
+
+fn not_this_ones() -> Error {
+    Error::Invalid(Problem::new(
+        "22023",
+        "the work answered, but its attempt was never ended",
+        "End the attempt with succeed and answer what that returns, not another intent's.",
+    ))
 }
 
 /// Whether claiming again may bring another answer.

@@ -62,31 +62,25 @@ impl Statements {
             keep,
         };
         Ok(Arc::new(Self {
-            glance: make(
-                "select outcome, fence::text, answer::text, ref_type, ref_id, attempts::text \
-                 from pgonce.glance($1, $2, $3, null, $4)",
-            ),
-            hold: make(
-                "select case when holds then 'fresh' end, '1', null, null, null, '1' from pgonce.hold($1, $2, $3, $4)",
-            ),
+            glance: make("select * from pgonce.glance($1, $2, $3, $4)"),
+            hold: make("select case when holds then 'fresh' end from pgonce.hold($1, $2, $3, $4)"),
             claim: make(
-                "select outcome, fence::text, answer::text, ref_type, ref_id, attempts::text, failure_code, \
-                 failure_message, ceil(extract(epoch from retry_after) * 1000)::bigint::text \
+                "select outcome, fence, answer, ref_type, ref_id, attempts, failure_code, failure_message, \
+                 ceil(extract(epoch from retry_after) * 1000)::bigint \
                  from pgonce.claim($1, $2, $3, $4::text::interval, $5, $6, $7)",
             ),
-            answer_of: make(
-                "select answer::text, ref_type, ref_id, attempts::text from pgonce.answer_of($1, $2, $3, $4)",
-            ),
+            answer_of: make("select * from pgonce.answer_of($1, $2, $3, $4)"),
             insert_success: make(
                 "insert into pgonce.intent select * from \
-                 pgonce.succeeded_row($1, $2, $3, $4::text::jsonb, $5, $6, $7, $8, $9)",
+                 pgonce.succeeded_row($1, $2, $3, $4, $5, $6, $7, $8, $9) where pgonce.insist_on_open_attempt()",
             ),
             succeed: make(
-                "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5::text::jsonb, $6, $7, $8, $9, $10)",
+                "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10) \
+                 where pgonce.insist_on_open_attempt()",
             ),
             fail: make(
                 "select 'done' from pgonce.fail($1, $2, $3, $4::text::bigint, $5::text::boolean, $6, $7, \
-                 $8::text::jsonb, $9, $10, $11)",
+                 $8, $9, $10, $11)",
             ),
             heartbeat: make(
                 "select 'done' from pgonce.heartbeat($1, $2, $3::text::bigint, $4::text::interval, $5)",

@@ -25,6 +25,24 @@ create table messages (
 );
 select pgonce.define_scope('orders.create', interval '7 days');
 create table recipe (like pgonce.intent including storage, primary key (tenant, scope, key));
+create function recipe_take(p_scope text, p_key text, p_fingerprint bytea)
+returns table (status text, fingerprint bytea, answer jsonb) language plpgsql as $$
+begin
+    insert into recipe (tenant, scope, key, fingerprint, status, attempts, fence, first_at, expires_at)
+    values ('', p_scope, p_key, p_fingerprint, 'processing', 1, 1, clock_timestamp(),
+        clock_timestamp() + interval '7 days')
+    on conflict do nothing;
+    return query select r.status::text, r.fingerprint, r.answer from recipe r
+        where r.tenant = '' and r.scope = p_scope and r.key = p_key for update;
+end $$;
+create function recipe_finish(p_scope text, p_key text, p_answer jsonb) returns void language plpgsql as $$
+begin
+    update recipe set status = 'succeeded', answer = p_answer, last_at = clock_timestamp()
+    where tenant = '' and scope = p_scope and key = p_key and status = 'processing';
+    if not found then
+        raise exception 'nothing to finish';
+    end if;
+end $$;
 ";
 
 pub(super) const SCOPE: &str = "orders.create";
@@ -34,14 +52,20 @@ pub(super) const INSERT_ORDER: &str =
 
 pub(super) const INSERT_MESSAGE: &str = "insert into messages (topic, payload) values ($1, $2)";
 
-/// The steps of the usual recipe around the effect.
-pub(super) const RECIPE_TAKE: &str = "insert into recipe \
+/// The usual recipe around the effect, as it is published: functions in PL/pgSQL that insert the key
+/// as processing, lock its row, and update it in the end.
+pub(super) const RECIPE_TAKE: &str =
+    "select status, fingerprint, answer from recipe_take($1, $2, $3)";
+pub(super) const RECIPE_FINISH: &str = "select recipe_finish($1, $2, $3)";
+
+/// The same by somebody who knows better than to use PL/pgSQL.
+pub(super) const PLAIN_TAKE: &str = "insert into recipe \
     (tenant, scope, key, fingerprint, status, attempts, fence, first_at, expires_at) \
     values ('', $1, $2, $3, 'processing', 1, 1, clock_timestamp(), clock_timestamp() + interval '7 days') \
     on conflict do nothing";
-pub(super) const RECIPE_LOOK: &str = "select status::text, fingerprint, answer from recipe \
+pub(super) const PLAIN_LOOK: &str = "select status::text, fingerprint, answer from recipe \
     where tenant = '' and scope = $1 and key = $2 for update";
-pub(super) const RECIPE_FINISH: &str = "update recipe set status = 'succeeded', answer = $3, last_at = clock_timestamp() \
+pub(super) const PLAIN_FINISH: &str = "update recipe set status = 'succeeded', answer = $3, last_at = clock_timestamp() \
     where tenant = '' and scope = $1 and key = $2 and status = 'processing'";
 
 pub(super) const LEASE: Duration = Duration::from_secs(30);

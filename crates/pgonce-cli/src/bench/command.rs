@@ -47,6 +47,10 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
         ]);
     }
     lines.extend([
+        ratio(FLOOR, "tokio-postgres: bare"),
+        ratio("tokio-postgres: atomic", FLOOR),
+        ratio("tokio-postgres: optimistic", FLOOR),
+        ratio("tokio-postgres: atomic", "tokio-postgres: plain recipe"),
         ratio(RANDOM, "tokio-postgres: bare"),
         ratio("tokio-postgres: leased", "tokio-postgres: bare"),
         ratio("sqlx: leased", "sqlx: bare"),
@@ -82,9 +86,12 @@ pub(super) async fn profile(server: &Server, plan: &mut Plan, name: &str) -> Res
     )])
 }
 
+/// The least that two statements more can cost.
+const FLOOR: &str = "tokio-postgres: two empty statements";
+
 const RANDOM: &str = "tokio-postgres: atomic, random keys";
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 16] = [
     "tokio-postgres: bare",
     "tokio-postgres: recipe",
     "tokio-postgres: atomic",
@@ -99,10 +106,12 @@ const NAMES: [&str; 14] = [
     "sqlx: atomic",
     "sqlx: optimistic",
     "sqlx: leased",
+    "tokio-postgres: plain recipe",
+    FLOOR,
 ];
 
 /// Every way of placing an order, in the order of [`NAMES`].
-pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [Side; 14] {
+pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [Side; 16] {
     // Each call of a side starts from the shop and gives a future of its own.
     macro_rules! side {
         ($index:literal, $shop:ident, $run:ident $(, $argument:expr)*) => {{
@@ -125,5 +134,7 @@ pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [
         side!(11, two, atomic, Order::new(), false),
         side!(12, two, atomic, Order::new(), true),
         side!(13, two, leased),
+        side!(14, one, plain_recipe),
+        side!(15, one, empty),
     ]
 }

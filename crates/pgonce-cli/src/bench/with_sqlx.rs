@@ -6,8 +6,8 @@ use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
 
 use super::Result;
 use super::business::{
-    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, RECIPE_FINISH, RECIPE_LOOK, RECIPE_TAKE,
-    SCOPE, TOPIC, answer, intent, must_be_new,
+    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, RECIPE_FINISH, RECIPE_TAKE, SCOPE, TOPIC,
+    answer, intent, must_be_new,
 };
 
 /// A pool, and pgonce over it.
@@ -40,16 +40,11 @@ impl Shop {
         let order = Order::new();
         let fingerprint = Fingerprint::of(&order)?;
         let mut tx = self.pool.begin().await?;
-        sqlx::query(RECIPE_TAKE)
-            .bind(SCOPE)
-            .bind(&order.number)
-            .bind(fingerprint.as_bytes())
-            .execute(&mut *tx)
-            .await?;
         let (status, ..): (String, Vec<u8>, Option<serde_json::Value>) =
-            sqlx::query_as(RECIPE_LOOK)
+            sqlx::query_as(RECIPE_TAKE)
                 .bind(SCOPE)
                 .bind(&order.number)
+                .bind(fingerprint.as_bytes())
                 .fetch_one(&mut *tx)
                 .await?;
         if status != "processing" {

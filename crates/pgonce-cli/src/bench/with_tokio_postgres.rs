@@ -1,7 +1,7 @@
 //! Every way of placing an order with tokio-postgres.
 
 use deadpool_postgres::{ClientWrapper, Manager, Object, Pool};
-use futures_util::future::{try_join, try_join3};
+use futures_util::future::try_join;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::{Ack, Attempt, Claim, Fingerprint, Once};
 use tokio_postgres::types::ToSql;
@@ -9,8 +9,8 @@ use tokio_postgres::{Error, NoTls, Row, Statement};
 
 use super::Result;
 use super::business::{
-    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, RECIPE_FINISH, RECIPE_LOOK, RECIPE_TAKE,
-    SCOPE, TOPIC, answer, intent, must_be_new,
+    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, PLAIN_FINISH, PLAIN_LOOK, PLAIN_TAKE,
+    RECIPE_FINISH, RECIPE_TAKE, SCOPE, TOPIC, answer, intent, must_be_new,
 };
 
 /// A pool, and pgonce over it.
@@ -96,13 +96,47 @@ impl Shop {
         Ok(())
     }
 
-    /// The usual recipe by hand, each statement awaited.
-    pub(super) async fn recipe(self) -> Result<()> {
+    /// The bare transaction with two statements more that do nothing, sent along as pgonce sends its
+    /// claim and its success: what any protocol of two statements costs at least.
+    pub(super) async fn empty(self) -> Result<()> {
         let object = self.connection().await?;
-        let recipe = Recipe::prepare(&object).await?;
+        let empty = object.prepare_cached("select $1::text").await?;
+        let effect = Effect::prepare(&object).await?;
+        let order = Order::new();
+        let values: [&(dyn ToSql + Sync); 1] = [&order.number];
+        let nothing = || object.query(&empty, &values);
+        try_join(object.batch_execute("begin"), nothing()).await?;
+        effect.one_by_one(&order).await?;
+        try_join(nothing(), object.batch_execute("commit")).await?;
+        Ok(())
+    }
+
+    /// The usual recipe without PL/pgSQL, each statement awaited.
+    pub(super) async fn plain_recipe(self) -> Result<()> {
+        let object = self.connection().await?;
+        let recipe = Recipe::prepare(&object, PLAIN_TAKE, PLAIN_FINISH).await?;
+        let look = object.prepare_cached(PLAIN_LOOK).await?;
         object.batch_execute("begin").await?;
         recipe.take().await?;
-        must_be_ours(&recipe.look().await?)?;
+        let row = object
+            .query_one(&look, &[&SCOPE, &recipe.order.number])
+            .await?;
+        must_be_ours(&row)?;
+        let id = Effect::prepare(&object)
+            .await?
+            .one_by_one(&recipe.order)
+            .await?;
+        recipe.finish(id).await?;
+        object.batch_execute("commit").await?;
+        Ok(())
+    }
+
+    /// The usual recipe, each statement awaited.
+    pub(super) async fn recipe(self) -> Result<()> {
+        let object = self.connection().await?;
+        let recipe = Recipe::prepare(&object, RECIPE_TAKE, RECIPE_FINISH).await?;
+        object.batch_execute("begin").await?;
+        must_be_ours(&first(recipe.take().await?)?)?;
         let id = Effect::prepare(&object)
             .await?
             .one_by_one(&recipe.order)
@@ -115,9 +149,9 @@ impl Shop {
     /// The usual recipe in as few round trips as it can.
     pub(super) async fn recipe_pipelined(self) -> Result<()> {
         let object = self.connection().await?;
-        let recipe = Recipe::prepare(&object).await?;
-        let begun = try_join3(object.batch_execute("begin"), recipe.take(), recipe.look()).await?;
-        must_be_ours(&begun.2)?;
+        let recipe = Recipe::prepare(&object, RECIPE_TAKE, RECIPE_FINISH).await?;
+        let begun = try_join(object.batch_execute("begin"), recipe.take()).await?;
+        must_be_ours(&first(begun.1)?)?;
         let id = Effect::prepare(&object)
             .await?
             .together(&recipe.order)
@@ -173,39 +207,36 @@ struct Recipe<'a> {
     order: Order,
     fingerprint: Fingerprint,
     take: Statement,
-    look: Statement,
     finish: Statement,
 }
 
 impl<'a> Recipe<'a> {
-    async fn prepare(client: &'a ClientWrapper) -> Result<Self> {
+    async fn prepare(client: &'a ClientWrapper, take: &str, finish: &str) -> Result<Self> {
         let order = Order::new();
         Ok(Self {
             client,
             fingerprint: Fingerprint::of(&order)?,
             order,
-            take: client.prepare_cached(RECIPE_TAKE).await?,
-            look: client.prepare_cached(RECIPE_LOOK).await?,
-            finish: client.prepare_cached(RECIPE_FINISH).await?,
+            take: client.prepare_cached(take).await?,
+            finish: client.prepare_cached(finish).await?,
         })
     }
 
-    async fn take(&self) -> std::result::Result<(), Error> {
+    async fn take(&self) -> std::result::Result<Vec<Row>, Error> {
         let values: [&(dyn ToSql + Sync); 3] =
             [&SCOPE, &self.order.number, &self.fingerprint.as_bytes()];
-        self.client.execute(&self.take, &values).await.map(drop)
-    }
-
-    async fn look(&self) -> std::result::Result<Row, Error> {
-        self.client
-            .query_one(&self.look, &[&SCOPE, &self.order.number])
-            .await
+        self.client.query(&self.take, &values).await
     }
 
     async fn finish(&self, id: i64) -> std::result::Result<(), Error> {
         let values: [&(dyn ToSql + Sync); 3] = [&SCOPE, &self.order.number, &answer(id)];
         self.client.execute(&self.finish, &values).await.map(drop)
     }
+}
+
+fn first(rows: Vec<Row>) -> Result<Row> {
+    let row = rows.into_iter().next();
+    Ok(row.ok_or("the recipe found nothing")?)
 }
 
 fn must_be_ours(row: &Row) -> Result<()> {

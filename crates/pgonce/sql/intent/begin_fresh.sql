@@ -14,10 +14,10 @@ as $$
 declare
     v_outcome text;
 begin
-    if p_look then
+    if p_look and pgonce.names_fit(p_tenant, p_scope, p_key, p_fingerprint) then
         -- The glance alone says "fresh" most of the time, and costs a quarter less.
         select g.outcome into v_outcome
-          from pgonce.glance(p_scope, p_key, p_fingerprint, p_tenant => p_tenant) g;
+          from pgonce.glance(p_scope, p_key, p_fingerprint, p_tenant) g;
         if v_outcome is null then
             select c.outcome into v_outcome
               from pgonce.claim(p_scope, p_key, p_fingerprint, p_tenant => p_tenant) c;

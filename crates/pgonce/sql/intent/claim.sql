@@ -19,12 +19,13 @@ begin atomic
            (c.claimed).ref_id, (c.claimed).failure_code, (c.claimed).failure_message,
            (c.claimed).retry_after, (c.claimed).attempts
       from (
-        select case when g.outcome is null
+        select case when g.outcome is null or pgonce.names_fit(p_tenant, p_scope, p_key, p_fingerprint) is not true
+                     or p_lease is not null and g.outcome = 'fresh'
                    then pgonce.claim_slowly(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation)
-                   else row(g.outcome, g.fence, g.answer, g.ref_type, g.ref_id, null, null, null,
-                            g.attempts)::pgonce.claimed
+                   else row(g.outcome, coalesce(g.fence, 1), g.answer, g.ref_type, g.ref_id, null, null, null,
+                            coalesce(g.attempts, 1))::pgonce.claimed
                end as claimed
-          from pgonce.glance(p_scope, p_key, p_fingerprint, p_lease, p_tenant) g
+          from pgonce.glance(p_scope, p_key, p_fingerprint, p_tenant) g
         offset 0  -- so that the case is evaluated once, not once a column
       ) as c;
 end;

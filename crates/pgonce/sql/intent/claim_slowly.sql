@@ -77,6 +77,9 @@ begin
             continue;  -- what was seen before the lock may be stale
         end if;
 
+        if p_lease is null then
+            perform pgonce.open_attempt();
+        end if;
         if not v_exists and p_lease is null then
             return row('fresh', 1, null, null, null, null, null, null, 1)::pgonce.claimed;
         elsif not v_exists then

@@ -19,5 +19,6 @@ begin
             detail = format('scope %s: %s.', p_scope, coalesce('now fence ' || v_row.fence || ', status ' || v_row.status, 'no record of the key')),
             hint = 'Stop the work and roll back; claim again to learn the answer.';
     end if;
+    perform pgonce.open_attempt();
 end
 $$;

@@ -8,10 +8,8 @@ returns table (holds boolean)
 language sql stable
 begin atomic
     select case
-        when octet_length(p_key) between 1 and 255 and octet_length(p_fingerprint) between 1 and 64
-             and octet_length(p_scope) between 1 and 255 and octet_length(p_tenant) <= 255
-             and pgonce.known_scope(p_tenant, p_scope)
-            then pgonce.insist_on_durable_commit()
+        when pgonce.names_fit(p_tenant, p_scope, p_key, p_fingerprint) and pgonce.known_scope(p_tenant, p_scope)
+            then pgonce.insist_on_durable_commit() and pgonce.open_attempt() is not null
                  and pg_try_advisory_xact_lock(pgonce.lock_id(p_tenant, p_scope, p_key))
         else pgonce.refuse_names(p_tenant, p_scope, p_key, p_fingerprint)
         end;

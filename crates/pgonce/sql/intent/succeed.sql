@@ -17,8 +17,7 @@ declare
     v_contract pgonce.scope;
     v_now      timestamptz;
 begin
-    if p_fence = 1 and octet_length(p_key) between 1 and 255 and octet_length(p_scope) between 1 and 255
-       and octet_length(p_fingerprint) between 1 and 64 and octet_length(p_tenant) <= 255
+    if p_fence = 1 and pgonce.names_fit(p_tenant, p_scope, p_key, p_fingerprint)
        and pgonce.insist_on_durable_commit() then
         insert into pgonce.intent
         select r.* from pgonce.succeeded_row(p_scope, p_key, p_fingerprint, p_answer, p_ref_type,

@@ -10,8 +10,9 @@ create or replace function pgonce.succeeded_row(p_scope text, p_key text, p_fing
 returns setof pgonce.intent
 language sql stable
 begin atomic
-    select p_tenant, p_scope, p_key, p_fingerprint, 'succeeded'::pgonce.status, 1, 1::bigint, c.now,
+    select 1::bigint, c.now,
            c.now + coalesce(c.retention, (pgonce.contract(p_tenant, p_scope)).retention),
+           1, 'succeeded'::pgonce.status, p_tenant, p_scope, p_key, p_fingerprint,
            case when c.retention is not null
                   or (pgonce.contract(p_tenant, p_scope)).storage = 'answer' then p_answer end,
            case when c.retention is not null

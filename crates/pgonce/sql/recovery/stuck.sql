@@ -17,6 +17,6 @@ select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.owner, i.corre
         where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'))
         order by s.scope = i.scope desc, s.tenant = i.tenant desc
         limit 1) c on true
- where i.status in ('processing', 'failed_retryable')
+ where i.expires_at is null
    and coalesce(i.lease_until, i.last_at) <= pgonce.now()
  order by coalesce(i.lease_until, i.last_at);

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
+use crate::error::Problem;
 use crate::{Error, Intent, Result};
 
 #[cfg(feature = "sqlx")]
@@ -12,18 +13,47 @@ pub mod sqlx;
 #[cfg(feature = "tokio-postgres")]
 pub mod tokio_postgres;
 
-/// A parameter of a call. Everything but bytes travels as text and is cast in the statement, so
-/// that every driver encodes it alike.
+/// A parameter of a call. Numbers and times travel as text and are cast in the statement, so that
+/// every driver encodes them alike.
 #[derive(Debug, Clone, Copy)]
 pub enum Param<'a> {
     /// A text, or SQL null.
     Text(Option<&'a str>),
     /// Bytes.
     Bytes(&'a [u8]),
+    /// A JSON document as jsonb, or SQL null.
+    Json(Option<&'a str>),
 }
 
 /// A row of a call: every column as text.
 pub type Row = Vec<Option<String>>;
+
+/// What PostgreSQL's binary format of a column says, as text. Casting in the statement instead
+/// would cost every claim more than decoding it here.
+pub(crate) fn binary_as_text(kind: &str, bytes: &[u8]) -> Result<String> {
+    let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
+    let decoded = match kind {
+        "int8" => bytes
+            .try_into()
+            .ok()
+            .map(|b| i64::from_be_bytes(b).to_string()),
+        "int4" => bytes
+            .try_into()
+            .ok()
+            .map(|b| i32::from_be_bytes(b).to_string()),
+        // One byte of version before the text.
+        "jsonb" => bytes.get(1..).and_then(text),
+        "text" | "unknown" => text(bytes),
+        _ => None,
+    };
+    decoded.ok_or_else(|| {
+        Error::Schema(Problem::new(
+            "P4099",
+            format!("the database answered a column of type {kind}, which this build cannot read"),
+            "Update this program, or run `pgonce migrate status`.",
+        ))
+    })
+}
 
 /// A statement of pgonce, in the schema that it is installed in.
 #[derive(Debug, Clone)]
@@ -176,9 +206,11 @@ pub(crate) fn with_literals(sql: &str, params: &[Param<'_>]) -> String {
         let (number, rest) = piece.split_at(digits);
         let place = number.parse::<usize>().ok();
         match place.and_then(|n| params.get(n.checked_sub(1)?)) {
-            Some(Param::Text(Some(value))) => text.push_str(&quote_literal(value)),
+            Some(Param::Text(Some(value)) | Param::Json(Some(value))) => {
+                text.push_str(&quote_literal(value));
+            }
             Some(Param::Bytes(bytes)) => text.push_str(&quote_bytes(bytes)),
-            Some(Param::Text(None)) | None => text.push_str(" null"),
+            Some(Param::Text(None) | Param::Json(None)) | None => text.push_str(" null"),
         }
         text.push_str(rest);
     }

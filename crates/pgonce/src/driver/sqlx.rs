@@ -1,12 +1,22 @@
 //! The driver sqlx. It cannot pipeline: the claim travels with BEGIN as a text, which leaves one
 //! round trip more than the bare transaction, for the acknowledgement.
 
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::{PgConnection, PgRow, PgTransactionManager};
-use sqlx::{AssertSqlSafe, Executor as _, PgPool, Postgres, Row as _, SqlSafeStr as _};
+use sqlx::postgres::{
+    PgArgumentBuffer, PgConnection, PgRow, PgTransactionManager, PgTypeInfo, PgValueFormat,
+};
+use sqlx::{
+    AssertSqlSafe, Encode, Executor as _, PgPool, Postgres, Row as _, SqlSafeStr as _, Type,
+    TypeInfo as _, ValueRef as _,
+};
 use sqlx_core::transaction::TransactionManager as _;
 
-use super::{Connection, Driver, Opening, Param, Row, Session, Settled, Statement, with_literals};
+use super::{
+    Connection, Driver, Opening, Param, Row, Session, Settled, Statement, binary_as_text,
+    with_literals,
+};
 use crate::error::Problem;
 use crate::{Error, Result};
 
@@ -73,6 +83,7 @@ impl Connection for PgConnection {
                 query = match param {
                     Param::Text(text) => query.bind(*text),
                     Param::Bytes(bytes) => query.bind(*bytes),
+                    Param::Json(text) => query.bind(text.map(JsonText)),
                 };
             }
             query.fetch_all(&mut *self).await?
@@ -85,8 +96,45 @@ impl Connection for PgConnection {
             query.fetch_all(&mut *self).await?
         };
         rows.iter()
-            .map(|row| (0..row.len()).map(|i| Ok(row.try_get(i)?)).collect())
+            .map(|row| (0..row.len()).map(|i| column(row, i)).collect())
             .collect()
+    }
+}
+
+/// A column as text, in whichever format it came.
+fn column(row: &PgRow, index: usize) -> Result<Option<String>> {
+    let value = row.try_get_raw(index)?;
+    if value.is_null() {
+        return Ok(None);
+    }
+    match value.format() {
+        PgValueFormat::Text => Ok(Some(row.try_get_unchecked(index)?)),
+        PgValueFormat::Binary => {
+            let kind = value.type_info().name().to_ascii_lowercase();
+            let bytes: &[u8] = row.try_get_unchecked(index)?;
+            binary_as_text(&kind, bytes).map(Some)
+        }
+    }
+}
+
+/// A JSON document that is already text: sqlx's own type would parse and print it again.
+#[derive(Clone, Copy)]
+struct JsonText<'a>(&'a str);
+
+impl Type<Postgres> for JsonText<'_> {
+    fn type_info() -> PgTypeInfo {
+        PgTypeInfo::with_name("jsonb")
+    }
+}
+
+impl Encode<'_, Postgres> for JsonText<'_> {
+    fn encode_by_ref(
+        &self,
+        buffer: &mut PgArgumentBuffer,
+    ) -> std::result::Result<IsNull, BoxDynError> {
+        buffer.push(1);
+        buffer.extend_from_slice(self.0.as_bytes());
+        Ok(IsNull::No)
     }
 }
 

@@ -5,14 +5,18 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use bytes::{BufMut as _, BytesMut};
 use deadpool_postgres::{ClientWrapper, Object, Pool};
 use futures_util::future::join;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type};
 use tokio_postgres::{Client, GenericClient, Transaction};
 
-use super::{Connection, Driver, Opening, Param, Row, Session, Settled, Statement};
+use super::{Connection, Driver, Opening, Param, Row, Session, Settled, Statement, binary_as_text};
 use crate::error::Problem;
 use crate::{Error, Result};
+
+/// What the driver's conversions fail with.
+type Wrong = Box<dyn std::error::Error + Sync + Send>;
 
 /// A deadpool pool as pgonce's driver.
 #[derive(Clone, Debug)]
@@ -216,6 +220,7 @@ async fn run_unnamed<C: GenericClient>(
             let kind = match param {
                 Param::Text(_) => Type::TEXT,
                 Param::Bytes(_) => Type::BYTEA,
+                Param::Json(_) => Type::JSONB,
             };
             (to_sql(param), kind)
         })
@@ -227,12 +232,47 @@ fn to_sql<'a>(param: &'a Param<'a>) -> &'a (dyn ToSql + Sync) {
     match param {
         Param::Text(text) => text,
         Param::Bytes(bytes) => bytes,
+        Param::Json(_) => param,
+    }
+}
+
+/// Only [`Param::Json`] comes here: the others are types of the driver's.
+impl ToSql for Param<'_> {
+    fn to_sql(&self, _: &Type, out: &mut BytesMut) -> std::result::Result<IsNull, Wrong> {
+        let Param::Json(Some(text)) = self else {
+            return Ok(IsNull::Yes);
+        };
+        out.put_u8(1);
+        out.put_slice(text.as_bytes());
+        Ok(IsNull::No)
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        *kind == Type::JSONB
+    }
+
+    tokio_postgres::types::to_sql_checked!();
+}
+
+/// A column as text.
+struct AsText(String);
+
+impl<'a> FromSql<'a> for AsText {
+    fn from_sql(kind: &Type, bytes: &'a [u8]) -> std::result::Result<Self, Wrong> {
+        Ok(Self(binary_as_text(kind.name(), bytes)?))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
     }
 }
 
 fn rows(rows: Vec<tokio_postgres::Row>) -> Result<Vec<Row>> {
     rows.iter()
-        .map(|row| (0..row.len()).map(|i| Ok(row.try_get(i)?)).collect())
+        .map(|row| {
+            let column = |i| Ok(row.try_get::<_, Option<AsText>>(i)?.map(|text| text.0));
+            (0..row.len()).map(column).collect()
+        })
         .collect()
 }
 
