@@ -23,6 +23,7 @@ mod purge;
 mod recovery;
 mod retention;
 mod savepoints;
+mod silence;
 mod storm_finds;
 mod tidy;
 mod transient;

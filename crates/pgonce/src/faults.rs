@@ -77,8 +77,9 @@ fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY
         .get_or_init(|| {
             let text = std::env::var("PGONCE_FAULTS").unwrap_or_default();
+            let faults = text.split(',').filter(|fault| !fault.trim().is_empty());
             Mutex::new(Registry {
-                armed: text.split(',').filter_map(parse).collect(),
+                armed: faults.map(parse).collect(),
                 reached: HashMap::new(),
             })
         })
@@ -87,16 +88,28 @@ fn registry() -> MutexGuard<'static, Registry> {
 }
 
 /// Reads `place=action@nth`.
-fn parse(text: &str) -> Option<(String, (u64, Action))> {
-    let (place, action) = text.trim().split_once('=')?;
-    let (action, nth) = action.split_once('@').unwrap_or((action, "1"));
-    let action = match action {
-        "error" => Action::Error,
-        "panic" => Action::Panic,
-        "kill" => Action::Kill,
-        _ => return None,
+///
+/// # Panics
+/// On anything else: a test that arms nothing proves nothing.
+fn parse(text: &str) -> (String, (u64, Action)) {
+    let read = || {
+        let (place, action) = text.trim().split_once('=')?;
+        let (action, nth) = action.split_once('@').unwrap_or((action, "1"));
+        let action = match action {
+            "error" => Action::Error,
+            "panic" => Action::Panic,
+            "kill" => Action::Kill,
+            _ => return None,
+        };
+        let known = POINTS.contains(&place).then(|| place.to_owned())?;
+        Some((known, (nth.parse().ok()?, action)))
     };
-    Some((place.to_owned(), (nth.parse().ok()?, action)))
+    read().unwrap_or_else(|| {
+        panic!(
+            "PGONCE_FAULTS: {text:?} is not place=error|panic|kill, with @2 for the second time; places: {}",
+            POINTS.join(", ")
+        )
+    })
 }
 
 /// Arms a place: the `nth` time from now that it is reached, `action` happens, once.

@@ -55,6 +55,24 @@ pub(crate) fn binary_as_text(kind: &str, bytes: &[u8]) -> Result<String> {
     })
 }
 
+/// What a session gets that [`sqlx::Sqlx::with_limits`] or
+/// [`tokio_postgres::TokioPostgres::with_limits`] opens. A client that is cut off silently would keep
+/// its transaction, and with it the intent, for many minutes in spite of keepalives.
+pub const SESSION_LIMITS: [(&str, &str); 2] = [
+    ("idle_in_transaction_session_timeout", "60s"),
+    ("tcp_user_timeout", "30s"),
+];
+
+/// Those that the user has not set.
+#[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
+pub(crate) fn missing_limits(options: Option<&str>) -> Vec<(&'static str, &'static str)> {
+    let set = options.unwrap_or_default();
+    let missing = SESSION_LIMITS
+        .iter()
+        .filter(|(name, _)| !set.contains(name));
+    missing.copied().collect()
+}
+
 /// A statement of pgonce, in the schema that it is installed in.
 #[derive(Debug, Clone)]
 pub struct Statement {

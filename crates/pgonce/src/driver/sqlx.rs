@@ -5,7 +5,8 @@ use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{
-    PgArgumentBuffer, PgConnection, PgRow, PgTransactionManager, PgTypeInfo, PgValueFormat,
+    PgArgumentBuffer, PgConnectOptions, PgConnection, PgRow, PgTransactionManager, PgTypeInfo,
+    PgValueFormat,
 };
 use sqlx::{
     AssertSqlSafe, Encode, Executor as _, PgPool, Postgres, Row as _, SqlSafeStr as _, Type,
@@ -15,7 +16,7 @@ use sqlx_core::transaction::TransactionManager as _;
 
 use super::{
     Connection, Driver, Opening, Param, Row, Session, Settled, Statement, binary_as_text,
-    with_literals,
+    missing_limits, with_literals,
 };
 use crate::error::Problem;
 use crate::{Error, Result};
@@ -30,6 +31,25 @@ impl Sqlx {
     /// Uses this pool.
     pub fn new(pool: PgPool) -> Self {
         Self { pool }
+    }
+
+    /// Adds [`SESSION_LIMITS`](super::SESSION_LIMITS) to how sessions are opened.
+    ///
+    /// Not for PgBouncer, which refuses such start-up options: give them to the role there.
+    ///
+    /// ```no_run
+    /// # async fn example(url: &str) -> Result<(), sqlx::Error> {
+    /// use pgonce::driver::sqlx::Sqlx;
+    ///
+    /// let options = Sqlx::with_limits(url.parse()?);
+    /// let pool = sqlx::PgPool::connect_with(options).await?;
+    /// # let _ = pool;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_limits(options: PgConnectOptions) -> PgConnectOptions {
+        let missing = missing_limits(options.get_options());
+        options.options(missing)
     }
 
     /// The pool itself.

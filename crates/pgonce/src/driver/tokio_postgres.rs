@@ -4,14 +4,18 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut as _, BytesMut};
 use deadpool_postgres::{ClientWrapper, Object, Pool};
 use futures_util::future::join;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type};
-use tokio_postgres::{Client, GenericClient, Transaction};
+use tokio_postgres::{Client, Config, GenericClient, Transaction};
 
-use super::{Connection, Driver, Opening, Param, Row, Session, Settled, Statement, binary_as_text};
+use super::{
+    Connection, Driver, Opening, Param, Row, Session, Settled, Statement, binary_as_text,
+    missing_limits,
+};
 use crate::error::Problem;
 use crate::{Error, Result};
 
@@ -28,6 +32,34 @@ impl TokioPostgres {
     /// Uses this pool.
     pub fn new(pool: Pool) -> Self {
         Self { pool }
+    }
+
+    /// Adds [`SESSION_LIMITS`](super::SESSION_LIMITS) to how sessions are opened, and the same limit
+    /// on this end of the wire.
+    ///
+    /// Not for PgBouncer, which refuses such start-up options: give them to the role there.
+    ///
+    /// ```no_run
+    /// # fn example(url: &str) -> Result<(), Box<dyn std::error::Error>> {
+    /// use deadpool_postgres::{Manager, Pool};
+    /// use pgonce::driver::tokio_postgres::TokioPostgres;
+    ///
+    /// let config = TokioPostgres::with_limits(url.parse()?);
+    /// let pool = Pool::builder(Manager::new(config, tokio_postgres::NoTls)).build()?;
+    /// # let _ = pool;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_limits(mut config: Config) -> Config {
+        let mut options = config.get_options().unwrap_or_default().to_owned();
+        for (name, value) in missing_limits(config.get_options()) {
+            options += &format!(" -c {name}={value}");
+        }
+        config.options(options);
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(Duration::from_secs(30));
+        }
+        config
     }
 
     /// The pool itself.

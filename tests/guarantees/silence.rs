@@ -1,0 +1,50 @@
+//! A client that falls silent does not keep an intent for ever.
+
+use pgonce::driver::sqlx::Sqlx;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::{Ack, Claim, Once};
+use pgonce_tests::{World, effect, intent};
+
+const SHOWN: &str = "select current_setting('idle_in_transaction_session_timeout') || ' ' \
+                     || current_setting('tcp_user_timeout')";
+
+#[tokio::test]
+async fn sessions_with_limits_have_them_and_keep_what_the_user_has_set() {
+    let world = World::<Sqlx>::new().await;
+    let own = "?options=-c%20idle_in_transaction_session_timeout%3D7s%20-c%20lock_timeout%3D8s";
+    for (query, idle) in [("", "1min"), (own, "7s")] {
+        let url = format!("{}{query}", world.url());
+        let options = Sqlx::with_limits(url.parse().unwrap());
+        let pool = sqlx::PgPool::connect_with(options).await.unwrap();
+        let shown: String = sqlx::query_scalar(SHOWN).fetch_one(&pool).await.unwrap();
+        assert_eq!(shown, format!("{idle} 30000"));
+
+        let config = TokioPostgres::with_limits(url.parse().unwrap());
+        let (client, connection) = config.connect(tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        let row = client.query_one(SHOWN, &[]).await.unwrap();
+        assert_eq!(row.get::<_, String>(0), format!("{idle} 30000"));
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_falls_silent_loses_its_transaction_and_frees_the_intent() {
+    let world = World::<Sqlx>::new().await;
+    let url = format!(
+        "{}?options=-c%20idle_in_transaction_session_timeout%3D100ms",
+        world.url()
+    );
+    let options = Sqlx::with_limits(url.parse().unwrap());
+    let pool = sqlx::PgPool::connect_with(options).await.unwrap();
+    let silent = Once::sqlx(pool);
+    let wish = intent("silent");
+    let Claim::Run(mut attempt) = silent.claim(&wish).await.unwrap() else {
+        panic!("fresh")
+    };
+    effect(&mut attempt).await.unwrap();
+    world.see.wait_until_clean().await;
+    // Somebody else does the work; the silent one wakes up and is told so.
+    assert!(!world.run(&wish).await.unwrap().replayed());
+    assert!(attempt.succeed(Ack::status()).await.is_err());
+    assert_eq!(world.see.effects(&wish).await, 1);
+}
