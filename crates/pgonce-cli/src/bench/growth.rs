@@ -125,7 +125,7 @@ pub(super) async fn fill(url: &str, intents: u64) -> Result<()> {
                     overlay(overlay(lpad(to_hex(1700000000000 + i), 12, '0') placing '-' from 9 for 0) placing
                         '-7' || substr(h, 1, 3) || '-8' || substr(h, 4, 3) || '-' || substr(h, 7, 12) from 14 for 0),
                     decode(repeat('07', 32), 'hex'), 'succeeded', 1, 1,
-                    now(), now() + interval '7 days', jsonb_build_object('order', i, 'state', 'placed')
+                    now(), now() + interval '7 days', jsonb_build_object('order', i)
                from (select i, md5(i::text) as h from generate_series(1::bigint, {intents}) i) as numbered;
              alter table pgonce.intent add constraint one_row_per_intent primary key (tenant, scope, key);"
         ))
