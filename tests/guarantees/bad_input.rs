@@ -181,6 +181,9 @@ async fn a_lease_of_no_or_endless_length_is_an_error_and_leaves_nothing<D: TestD
 async fn in_strict_mode_an_undefined_scope_is_refused_before_the_work<D: TestDriver>(
     world: World<D>,
 ) {
+    // Only the switch makes it strict: without its contract alone, work would be lost at its end.
+    let half = "select pgonce.drop_scope('*')";
+    assert_eq!(world.see.code(half).await, "22023");
     world.see.run("select pgonce.set_strict(true)").await;
     for wish in [intent("k"), intent("k").known_first()] {
         let end = world
