@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use pgonce::scope::{Contract, Stale};
+use futures_util::future::join;
+use pgonce::scope::{Busy, Contract, Stale};
 use pgonce::{Ack, Claim, Classification, Failure, Intent};
-use pgonce_tests::{TestDriver, World, for_each_driver, intent, work};
+use pgonce_tests::{SCOPE, TestDriver, World, for_each_driver, intent, work};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -163,6 +164,33 @@ async fn suppressed_duplicates_are_counted_by_tenant_and_scope<D: TestDriver>(wo
     );
 }
 
+async fn one_that_waits_is_counted_once_by_what_it_was_told<D: TestDriver>(world: World<D>) {
+    let patient = Contract::keep(HOUR).busy(Busy::Wait).wait_at_most(HOUR);
+    world.once.define_scope(SCOPE, &patient).await.unwrap();
+    let wish = intent("awaited");
+    // A lease holds no lock to sleep on: the waiter looks again and again.
+    let Claim::Run(lease) = world.once.lease(&wish, HOUR).await.unwrap() else {
+        panic!("fresh")
+    };
+    let looks = "select last_value > 3 from looked";
+    world
+        .see
+        .run(
+            "create sequence looked; create or replace function pgonce.busy(p_retry_after interval, p_attempts integer) \
+             returns pgonce.claimed language sql volatile as $$ select row('busy', null, null, null, null, null, null, interval '1 millisecond', p_attempts)::pgonce.claimed from nextval('public.looked') $$",
+        )
+        .await;
+    let (done, ()) = join(world.run(&wish), async {
+        world.see.wait_until(looks).await;
+        let _ = lease.succeed(Ack::status()).await.unwrap();
+    })
+    .await;
+    assert!(done.unwrap().replayed());
+    world.once.flush().await.unwrap();
+    let counted = "select busy || ' busy, ' || replays || ' replays' from pgonce.suppressed";
+    assert_eq!(world.see.text(counted).await, "0 busy, 1 replays");
+}
+
 async fn the_most_retried_intents_come_first<D: TestDriver>(world: World<D>) {
     for (key, failures) in [("often", 3), ("once", 1), ("never", 0)] {
         for _ in 0..failures {
@@ -191,5 +219,6 @@ for_each_driver!(
     stuck_work_is_found_oldest_first_and_classified_by_its_contract,
     nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone,
     suppressed_duplicates_are_counted_by_tenant_and_scope,
+    one_that_waits_is_counted_once_by_what_it_was_told,
     the_most_retried_intents_come_first,
 );

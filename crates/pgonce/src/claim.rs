@@ -63,6 +63,18 @@ impl Outcome {
         }
     }
 
+    /// What is told of an intent that is not the caller's to do.
+    pub(crate) fn finished<R>(self) -> Claim<R> {
+        match self {
+            Self::Replay(done) => Claim::Replay(done),
+            Self::Refused(failure) => Claim::Refused(failure),
+            Self::Busy(retry_after) => Claim::Busy { retry_after },
+            Self::Run { .. } | Self::Ask => Claim::Busy {
+                retry_after: Duration::from_millis(100),
+            },
+        }
+    }
+
     /// Reads outcome, fence, answer, ref_type, ref_id, attempts, and for a full claim also
     /// failure_code, failure_message, retry_after in milliseconds.
     pub(crate) fn read(row: Row) -> Result<Self> {

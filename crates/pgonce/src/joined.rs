@@ -78,7 +78,7 @@ impl<D: Driver> Once<D> {
                 .next()
                 .map_or(Ok(Outcome::Ask), Outcome::read)?;
         }
-        Ok(match outcome {
+        let claimed = Ok(match outcome {
             Outcome::Run {
                 kind,
                 fence,
@@ -92,8 +92,10 @@ impl<D: Driver> Once<D> {
                 fence,
                 attempts,
             }),
-            other => self.finished(intent, other),
-        })
+            other => other.finished(),
+        });
+        self.count_told(intent, &claimed);
+        claimed
     }
 }
 

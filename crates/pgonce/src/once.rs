@@ -179,6 +179,12 @@ impl<D: Driver> Once<D> {
     ///
     /// [`Once::run`] is this, with the loop around it.
     pub async fn claim(&self, intent: &Intent) -> Result<Claim<Attempt<D>>> {
+        let claimed = self.claim_uncounted(intent).await;
+        self.count_told(intent, &claimed);
+        claimed
+    }
+
+    pub(crate) async fn claim_uncounted(&self, intent: &Intent) -> Result<Claim<Attempt<D>>> {
         fault_point!("claim.before_open");
         let mut session = self.driver.acquire().await?;
         let opened = self.open(&mut session, intent).await;
@@ -188,9 +194,6 @@ impl<D: Driver> Once<D> {
             Err(error) => {
                 if !matches!(error, Error::Disconnected(_)) && session.rollback().await.is_ok() {
                     session.keep();
-                }
-                if matches!(error, Error::Conflict(_)) {
-                    self.count(intent, Told::Conflict);
                 }
                 return Err(error);
             }
@@ -216,7 +219,7 @@ impl<D: Driver> Once<D> {
                 Settled::Refused(error) => return Err(error),
                 Settled::Unknown(why) => return Err(Error::Uncertain(why)),
             }
-            return Ok(self.finished(intent, outcome));
+            return Ok(outcome.finished());
         }
         // The answer is there: nobody needs to wait for the end of the transaction.
         tokio::spawn(async move {
@@ -224,7 +227,7 @@ impl<D: Driver> Once<D> {
                 session.keep();
             }
         });
-        Ok(self.finished(intent, outcome))
+        Ok(outcome.finished())
     }
 
     async fn open(&self, session: &mut D::Session, intent: &Intent) -> Result<Outcome> {
@@ -284,24 +287,16 @@ impl<D: Driver> Once<D> {
             .map_or(Ok(Outcome::Ask), Outcome::read)
     }
 
-    pub(crate) fn finished<R>(&self, intent: &Intent, outcome: Outcome) -> Claim<R> {
-        match outcome {
-            Outcome::Replay(done) => {
-                self.count(intent, Told::Replay);
-                Claim::Replay(done)
-            }
-            Outcome::Refused(failure) => {
-                self.count(intent, Told::Refused);
-                Claim::Refused(failure)
-            }
-            Outcome::Busy(retry_after) => {
-                self.count(intent, Told::Busy);
-                Claim::Busy { retry_after }
-            }
-            Outcome::Run { .. } | Outcome::Ask => Claim::Busy {
-                retry_after: Duration::from_millis(100),
-            },
-        }
+    /// Counts a duplicate that was turned away.
+    pub(crate) fn count_told<R>(&self, intent: &Intent, claimed: &Result<Claim<R>>) {
+        let told = match claimed {
+            Ok(Claim::Replay(_)) => Told::Replay,
+            Ok(Claim::Refused(_)) => Told::Refused,
+            Ok(Claim::Busy { .. }) => Told::Busy,
+            Err(Error::Conflict(_)) => Told::Conflict,
+            Ok(Claim::Run(_)) | Err(_) => return,
+        };
+        self.count(intent, told);
     }
 
     /// Asks for the right to do the work for a while (leased mode): for work that must call the
@@ -309,6 +304,16 @@ impl<D: Driver> Once<D> {
     ///
     /// After [`Error::Uncertain`] the claim may stand; it runs out with its lease.
     pub async fn lease(&self, intent: &Intent, length: Duration) -> Result<Claim<Lease<D>>> {
+        let claimed = self.lease_uncounted(intent, length).await;
+        self.count_told(intent, &claimed);
+        claimed
+    }
+
+    pub(crate) async fn lease_uncounted(
+        &self,
+        intent: &Intent,
+        length: Duration,
+    ) -> Result<Claim<Lease<D>>> {
         fault_point!("lease.before_claim");
         let renewed = Instant::now();
         let mut session = self.driver.acquire().await?;
@@ -329,15 +334,10 @@ impl<D: Driver> Once<D> {
                 length,
                 renewed,
             })),
-            Ok(outcome) => Ok(self.finished(intent, outcome)),
+            Ok(outcome) => Ok(outcome.finished()),
             // The statement was its own transaction: it may have been committed.
             Err(Error::Disconnected(why)) => Err(Error::Uncertain(why)),
-            Err(error) => {
-                if matches!(error, Error::Conflict(_)) {
-                    self.count(intent, Told::Conflict);
-                }
-                Err(error)
-            }
+            Err(error) => Err(error),
         }
     }
 

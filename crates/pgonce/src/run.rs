@@ -15,6 +15,7 @@ use crate::lease::{Lease, interval, keep_unless_lost};
 use crate::once::Once;
 use crate::retry::{Class, at_least};
 use crate::scope::Busy;
+use crate::suppressed::Told;
 use crate::{Error, Intent, Result};
 
 impl<D: Driver> Once<D> {
@@ -41,8 +42,9 @@ impl<D: Driver> Once<D> {
             let tried = if retrying && let Some(done) = self.answer(intent).await.ok().flatten() {
                 return Ok(done);
             } else {
-                self.claim(intent).await
+                self.claim_uncounted(intent).await
             };
+            self.count_ended(intent, &tried);
             let error = match tried {
                 Ok(Claim::Replay(done)) => return Ok(done),
                 Ok(Claim::Refused(failure)) => return Err(Error::Refused(failure)),
@@ -52,7 +54,10 @@ impl<D: Driver> Once<D> {
                             retrying = true;
                             continue;
                         }
-                        Err(error @ Error::Busy { .. }) => return Err(doubt.or(error)),
+                        Err(error @ Error::Busy { .. }) => {
+                            self.count(intent, Told::Busy);
+                            return Err(doubt.or(error));
+                        }
                         Err(error) => error,
                     }
                 }
@@ -109,13 +114,18 @@ impl<D: Driver> Once<D> {
         let mut waiting = Waiting::default();
         let mut doubt = Doubt::default();
         loop {
-            let error = match self.lease_as_agreed(intent, &mut length).await {
+            let tried = self.lease_as_agreed(intent, &mut length).await;
+            self.count_ended(intent, &tried);
+            let error = match tried {
                 Ok(Claim::Replay(done)) => return Ok(done),
                 Ok(Claim::Refused(failure)) => return Err(Error::Refused(failure)),
                 Ok(Claim::Busy { retry_after }) => {
                     match self.wait(intent, retry_after, &mut waiting).await {
                         Ok(()) => continue,
-                        Err(error @ Error::Busy { .. }) => return Err(doubt.or(error)),
+                        Err(error @ Error::Busy { .. }) => {
+                            self.count(intent, Told::Busy);
+                            return Err(doubt.or(error));
+                        }
                         Err(error) => error,
                     }
                 }
@@ -172,7 +182,7 @@ impl<D: Driver> Once<D> {
                 *length.insert(contract.lease)
             }
         };
-        self.lease(intent, agreed).await
+        self.lease_uncounted(intent, agreed).await
     }
 
     /// One call of the user's work, and what its failure leaves to do.
@@ -220,6 +230,13 @@ impl<D: Driver> Once<D> {
         }
         session.keep();
         Err(error)
+    }
+
+    /// Counts what ends a run. Somebody who waits is one duplicate, however often it looks.
+    fn count_ended<R>(&self, intent: &Intent, tried: &Result<Claim<R>>) {
+        if !matches!(tried, Ok(Claim::Busy { .. })) {
+            self.count_told(intent, tried);
+        }
     }
 
     /// Does what the scope's contract says about a busy intent.
