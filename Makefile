@@ -39,7 +39,7 @@ demo: setup ## see it work: an orders service under duplicates, crashes and cut 
 
 storm: setup ## cut every path of the protocol at every message; the whole of it, some minutes
 	$(call step,storm)
-	$(CARGO) run --release --locked -p pgonce-cli -- storm --ledger target/storm-ledger.json
+	$(CARGO) run --release --locked -p pgonce-cli -- storm --random $${STORM_RANDOM:-2m} --ledger target/storm-ledger.json
 
 bench: setup ## measure what pgonce costs, beside the bare transaction and the usual recipe
 	$(call step,bench)

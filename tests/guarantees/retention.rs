@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::scope::{AfterExpiry, Contract};
-use pgonce::{Error, Failure};
-use pgonce_tests::{SCOPE, TestDriver, World, digest_of, for_each_driver, intent};
+use pgonce::{Ack, Claim, Error, Failure};
+use pgonce_tests::{SCOPE, TestDriver, World, digest_of, effect, for_each_driver, intent};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -319,7 +319,71 @@ async fn a_moved_clock_goes_on_running_and_a_set_one_stands_still() {
     );
 }
 
+async fn one_answer_can_be_kept_longer_or_shorter_but_never_below_the_horizons<D: TestDriver>(
+    world: World<D>,
+) {
+    let contract = Contract::keep(24 * HOUR).client_retry(HOUR);
+    world.once.define_scope(SCOPE, &contract).await.unwrap();
+    let kept = |time: Duration| Ack::status().keep_for(time);
+    for (kind, keep) in [("fresh", 2 * HOUR), ("leased", 72 * HOUR), ("retry", HOUR)] {
+        let wish = intent(kind);
+        let claimed = async || match world.once.claim(&wish).await.unwrap() {
+            Claim::Run(attempt) => attempt,
+            other => panic!("{other:?}"),
+        };
+        let done = match kind {
+            "leased" => {
+                let Claim::Run(lease) = world.once.lease(&wish, HOUR).await.unwrap() else {
+                    panic!("fresh")
+                };
+                lease.succeed(kept(keep)).await
+            }
+            "retry" => {
+                claimed()
+                    .await
+                    .fail(Failure::retryable("later", "m"))
+                    .await
+                    .unwrap();
+                claimed().await.succeed(kept(keep)).await
+            }
+            _ => claimed().await.succeed(kept(keep)).await,
+        };
+        assert!(!done.unwrap().replayed());
+        let lasts = format!(
+            "expires_at - coalesce(last_at, first_at) = interval '{} hours'",
+            keep.as_secs() / 3600
+        );
+        assert_eq!(world.see.record(&wish, &lasts).await, "t", "{kind}");
+    }
+    let refused = intent("refused");
+    let no = Failure::refused("no", "m").keep_for(3 * HOUR);
+    let _ = world
+        .once
+        .run(&refused, async |_| Err(no.clone().into()))
+        .await
+        .unwrap_err();
+    let lasts = "expires_at - last_at = interval '3 hours'";
+    assert_eq!(world.see.record(&refused, lasts).await, "t");
+
+    // Somebody may come back within the hour: less is refused, and nothing is left.
+    let short = intent("short");
+    let end = world
+        .once
+        .run(&short, async |mut attempt| {
+            effect(&mut attempt).await?;
+            attempt.succeed(kept(HOUR / 2)).await
+        })
+        .await;
+    assert_eq!(end.unwrap_err().code(), "22023");
+    let left = (
+        world.see.records(&short).await,
+        world.see.effects(&short).await,
+    );
+    assert_eq!(left, (0, 0));
+}
+
 for_each_driver!(
+    one_answer_can_be_kept_longer_or_shorter_but_never_below_the_horizons,
     after_its_retention_a_key_runs_again_where_the_contract_says_so,
     a_tombstone_says_gone_before_and_after_the_purge_until_it_ends,
     a_failure_of_a_rerun_is_recorded_over_what_has_expired,

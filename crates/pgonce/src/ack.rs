@@ -1,6 +1,7 @@
 //! What an intent ends with: an acknowledgement, or a failure.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -19,10 +20,18 @@ use crate::{Error, Result};
 /// assert_eq!(ack.reference(), Some(("order", "7")));
 /// # Ok::<(), pgonce::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Ack {
     pub(crate) value: Option<Value>,
     pub(crate) reference: Option<(String, String)>,
+    pub(crate) keep: Option<Duration>,
+}
+
+/// The same answer is the same, however long it is kept.
+impl PartialEq for Ack {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.value, &self.reference) == (&other.value, &other.reference)
+    }
 }
 
 impl Ack {
@@ -40,7 +49,7 @@ impl Ack {
         }
         Ok(Self {
             value: Some(value),
-            reference: None,
+            ..Self::default()
         })
     }
 
@@ -58,6 +67,14 @@ impl Ack {
     #[must_use]
     pub fn and_reference(mut self, kind: impl Into<String>, id: impl ToString) -> Self {
         self.reference = Some((kind.into(), id.to_string()));
+        self
+    }
+
+    /// Keeps this one answer for so long, instead of the retention of its scope. Refused with
+    /// [`Error::Invalid`] by the database where that is shorter than the contract's horizons.
+    #[must_use]
+    pub fn keep_for(mut self, time: Duration) -> Self {
+        self.keep = Some(time);
         self
     }
 
@@ -142,6 +159,7 @@ pub struct Failure {
     message: String,
     answer: Option<Value>,
     replayed: bool,
+    pub(crate) keep: Option<Duration>,
 }
 
 /// The same failure is the same, told now or again.
@@ -175,6 +193,7 @@ impl Failure {
             message,
             answer,
             replayed: false,
+            keep: None,
         }
     }
 
@@ -182,6 +201,14 @@ impl Failure {
     pub fn with_answer<T: Serialize + ?Sized>(mut self, answer: &T) -> Result<Self> {
         self.answer = Some(serde_json::to_value(answer)?);
         Ok(self)
+    }
+
+    /// Keeps this one failure for so long where it is final, instead of the retention of its scope;
+    /// as [`Ack::keep_for`].
+    #[must_use]
+    pub fn keep_for(mut self, time: Duration) -> Self {
+        self.keep = Some(time);
+        self
     }
 
     /// It was stored by an earlier attempt.

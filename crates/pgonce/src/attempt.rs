@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::ack::{Ack, Done, Failure};
 use crate::claim::Kind;
 use crate::driver::{Driver, Param, Session, Settled};
+use crate::lease::interval;
 use crate::statements::Statements;
 use crate::{Error, Intent, Result};
 
@@ -73,6 +74,7 @@ impl<D: Driver> Attempt<D> {
         };
         let fence = self.fence.to_string();
         let owner = self.owner.clone();
+        let keep = ack.keep.map(interval);
         let names = [
             Param::Text(Some(intent.scope())),
             Param::Text(Some(intent.key())),
@@ -94,11 +96,13 @@ impl<D: Driver> Attempt<D> {
             .take()
             .expect("only succeed, fail and drop take it");
         self.home = None;
-        let settled = if self.fence == 1 {
+        let settled = if self.fence == 1 && keep.is_none() {
             let params = [&names[..], &answer[..]].concat();
             session.settle(&statements.insert_success, &params).await
         } else {
-            let params = [&names[..], &[Param::Text(Some(&fence))], &answer[..]].concat();
+            let fence = [Param::Text(Some(&fence))];
+            let keep = [Param::Text(keep.as_deref())];
+            let params = [&names[..], &fence, &answer, &keep].concat();
             session.settle(&statements.succeed, &params).await
         };
         match settled {
@@ -201,6 +205,7 @@ pub(crate) async fn record_failure<S: Session>(
     failure: &Failure,
 ) -> Result<()> {
     let answer = failure.answer().map(ToString::to_string);
+    let keep = failure.keep.map(interval);
     fault_point!("fail.before_record");
     session
         .query(
@@ -221,6 +226,7 @@ pub(crate) async fn record_failure<S: Session>(
                 Param::Text(Some(intent.tenant_name())),
                 Param::Text(intent.correlation_id()),
                 Param::Text(owner),
+                Param::Text(keep.as_deref()),
             ],
         )
         .await

@@ -98,7 +98,11 @@ impl Outcome {
             "takeover" => run(Kind::Takeover),
             "retry" => run(Kind::Retry),
             "replay" => Self::Replay(Done {
-                ack: Ack { value, reference },
+                ack: Ack {
+                    value,
+                    reference,
+                    keep: None,
+                },
                 replayed: true,
                 attempts,
                 fence,

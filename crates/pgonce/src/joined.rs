@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::ack::{Ack, Done};
 use crate::claim::{Claim, Kind, Outcome};
 use crate::driver::{Connection, Driver, Param};
+use crate::lease::interval;
 use crate::once::Once;
 use crate::statements::Statements;
 use crate::{Intent, Result};
@@ -110,6 +111,7 @@ impl<C: Connection> Joined<'_, C> {
         let value = ack.json().map(ToString::to_string);
         let (ref_type, ref_id) = ack.reference().unzip();
         let fence = self.fence.to_string();
+        let keep = ack.keep.map(interval);
         self.conn
             .query(
                 &self.statements.succeed,
@@ -124,6 +126,7 @@ impl<C: Connection> Joined<'_, C> {
                     Param::Text(Some(self.intent.tenant_name())),
                     Param::Text(self.intent.correlation_id()),
                     Param::Text(self.owner.as_deref()),
+                    Param::Text(keep.as_deref()),
                 ],
             )
             .await?;

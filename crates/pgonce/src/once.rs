@@ -12,6 +12,7 @@ use crate::claim::{Claim, Kind, Outcome};
 use crate::driver::{Connection as _, Driver, Opening, OrRaise, Param, Session as _, Settled};
 use crate::lease::{Lease, interval, keep_unless_lost};
 use crate::retry::Policy;
+use crate::scope::Known;
 use crate::statements::{DEFAULT_SCHEMA, Statements};
 use crate::suppressed::{Suppressed, Told};
 use crate::{Error, Intent, Result};
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) suppressed: Suppressed,
     pub(crate) waiters: Semaphore,
+    pub(crate) contracts: Known,
 }
 
 /// How strictly a transaction is kept apart from others. pgonce is right at every level: it
@@ -137,6 +139,7 @@ impl<D: Driver> Builder<D> {
                 owner: self.owner.map(Into::into),
                 suppressed: Suppressed::new(),
                 waiters: Semaphore::new(WAITERS),
+                contracts: Known::default(),
             }),
         })
     }

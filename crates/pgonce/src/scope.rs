@@ -1,6 +1,8 @@
 //! A scope's contract: how long answers are kept, what a duplicate is told, what happens after.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::Result;
 use crate::driver::{Connection as _, Driver, Param, Statement};
@@ -183,6 +185,41 @@ pub(crate) struct InForce {
     pub(crate) lease: Duration,
 }
 
+/// How long [`InForce`] is believed without asking again. It decides only how long a lease is and
+/// how a duplicate is told to wait, so a change may take so long to be noticed elsewhere.
+const BELIEVED: Duration = Duration::from_secs(2);
+
+/// No more contracts than these are remembered.
+const REMEMBERED: usize = 1_000;
+
+/// Contracts that were asked for lately, by tenant and scope.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<HashMap<(String, String), (InForce, Instant)>>);
+
+impl Known {
+    fn get(&self, tenant: &str, scope: &str) -> Option<InForce> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (contract, since) = known.get(&(tenant.to_owned(), scope.to_owned()))?;
+        (since.elapsed() < BELIEVED).then_some(*contract)
+    }
+
+    fn put(&self, tenant: &str, scope: &str, contract: InForce) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        let name = (tenant.to_owned(), scope.to_owned());
+        known.insert(name, (contract, Instant::now()));
+    }
+
+    fn forget_all(&self) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
+    }
+}
+
 impl<D: Driver> Once<D> {
     /// Writes a scope's contract down, or changes it. [`crate::Error::Invalid`] names the rule that
     /// a contract breaks.
@@ -259,11 +296,15 @@ impl<D: Driver> Once<D> {
         let mut session = self.driver().acquire().await?;
         let defined = session.query(&statement, &params).await.map(drop);
         keep_unless_lost(session, &defined);
+        self.shared.contracts.forget_all();
         defined
     }
 
     /// The contract in force for a scope.
     pub(crate) async fn contract(&self, scope: &str, tenant: &str) -> Result<InForce> {
+        if let Some(known) = self.shared.contracts.get(tenant, scope) {
+            return Ok(known);
+        }
         let mut session = self.driver().acquire().await?;
         let params = [Param::Text(Some(tenant)), Param::Text(Some(scope))];
         let rows = session.query(&self.statements().contract, &params).await;
@@ -273,7 +314,7 @@ impl<D: Driver> Once<D> {
         let millis = |i: usize| {
             Duration::from_millis(cell(i).and_then(|c| c.parse().ok()).unwrap_or_default())
         };
-        Ok(InForce {
+        let contract = InForce {
             busy: match cell(0) {
                 Some("wait") => Busy::Wait,
                 Some("accept") => Busy::Accept,
@@ -281,6 +322,8 @@ impl<D: Driver> Once<D> {
             },
             wait_at_most: millis(1),
             lease: millis(2),
-        })
+        };
+        self.shared.contracts.put(tenant, scope, contract);
+        Ok(contract)
     }
 }

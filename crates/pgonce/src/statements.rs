@@ -75,12 +75,12 @@ impl Statements {
                  pgonce.succeeded_row($1, $2, $3, $4, $5, $6, $7, $8, $9) where pgonce.insist_on_open_attempt()",
             ),
             succeed: make(
-                "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10) \
+                "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10, $11::text::interval) \
                  where pgonce.insist_on_open_attempt()",
             ),
             fail: make(
                 "select 'done' from pgonce.fail($1, $2, $3, $4::text::bigint, $5::text::boolean, $6, $7, \
-                 $8, $9, $10, $11)",
+                 $8, $9, $10, $11, $12::text::interval)",
             ),
             heartbeat: make(
                 "select 'done' from pgonce.heartbeat($1, $2, $3::text::bigint, $4::text::interval, $5)",

@@ -4,13 +4,14 @@
 -- locks    the intent's row
 -- writes   exactly one row, or it raises: failed_retryable (the next claim is told "retry") or
 --          failed_final (every later claim is told "refused", with the same answer)
+-- note     p_keep keeps this one final failure longer or shorter than the contract's retention
 -- raises   P4011 another attempt has settled the intent meanwhile, or nothing to record it on
 --          P4012 a newer attempt holds it; P4002 it belongs to another request
 --          P4000 P4001 P4003 22023 bad input
 create or replace function pgonce.fail(
     p_scope text, p_key text, p_fingerprint bytea, p_fence bigint, p_retryable boolean,
     p_code text, p_message text, p_answer jsonb default null, p_tenant text default '',
-    p_correlation text default null, p_owner text default null
+    p_correlation text default null, p_owner text default null, p_keep interval default null
 )
 returns void
 language plpgsql volatile set search_path = ''
@@ -39,7 +40,7 @@ begin
         insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence, first_at,
             last_at, expires_at, answer, failure_code, failure_message, correlation_id, owner)
         values (p_tenant, p_scope, p_key, p_fingerprint, v_status, 1, 1, v_now, v_now,
-            case when not p_retryable then v_now + v_contract.retention end, v_answer,
+            case when not p_retryable then v_now + pgonce.keep_for(v_contract, p_keep) end, v_answer,
             left(p_code, 255), left(p_message, 4000), p_correlation, p_owner)
         on conflict on constraint one_row_per_intent do nothing;
     else
@@ -49,7 +50,7 @@ begin
         update pgonce.intent i
            set status = v_status, fence = p_fence, last_at = v_now, lease_until = null,
                attempts = i.attempts + (p_fence % 2)::integer,
-               expires_at = case when not p_retryable then v_now + v_contract.retention end,
+               expires_at = case when not p_retryable then v_now + pgonce.keep_for(v_contract, p_keep) end,
                answer = v_answer, failure_code = left(p_code, 255),
                failure_message = left(p_message, 4000),
                correlation_id = coalesce(p_correlation, i.correlation_id),

@@ -2,26 +2,35 @@
 -- locks    the intent's row
 -- writes   atomic mode: the finished row, inserted once. Leased mode: the row of this fence.
 --          Exactly one row, or it raises.
+-- note     p_keep keeps this one answer longer or shorter than the contract's retention
 -- raises   P4010 nothing to record it on, or another attempt finished first
 --          P4012 a newer attempt holds the intent; P4002 it belongs to another request
 --          P4000 P4001 P4003 22023 bad input
 create or replace function pgonce.succeed(
     p_scope text, p_key text, p_fingerprint bytea, p_fence bigint, p_answer jsonb default null,
     p_ref_type text default null, p_ref_id text default null, p_tenant text default '',
-    p_correlation text default null, p_owner text default null
+    p_correlation text default null, p_owner text default null, p_keep interval default null
 )
 returns void
 language plpgsql volatile
 as $$
 declare
     v_contract pgonce.scope;
+    v_row      pgonce.intent;
     v_now      timestamptz;
 begin
-    if p_fence = 1 and pgonce.names_fit(p_tenant, p_scope, p_key, p_fingerprint)
+    if p_keep is null and p_fence = 1 and pgonce.names_fit(p_tenant, p_scope, p_key, p_fingerprint)
        and pgonce.insist_on_durable_commit() then
         insert into pgonce.intent
         select r.* from pgonce.succeeded_row(p_scope, p_key, p_fingerprint, p_answer, p_ref_type,
             p_ref_id, p_tenant, p_correlation, p_owner) r
+        on conflict on constraint one_row_per_intent do nothing;
+    elsif p_fence = 1 and pgonce.names_fit(p_tenant, p_scope, p_key, p_fingerprint)
+       and pgonce.insist_on_durable_commit() then
+        select r.* into v_row from pgonce.succeeded_row(p_scope, p_key, p_fingerprint, p_answer, p_ref_type,
+            p_ref_id, p_tenant, p_correlation, p_owner) r;
+        v_row.expires_at := v_row.first_at + pgonce.keep_for(pgonce.contract(p_tenant, p_scope), p_keep);
+        insert into pgonce.intent select v_row.*
         on conflict on constraint one_row_per_intent do nothing;
     else
         perform pgonce.check_names(p_tenant, p_scope, p_key, p_fingerprint);
@@ -34,7 +43,7 @@ begin
         update pgonce.intent i
            set status = 'succeeded', fence = p_fence, last_at = v_now, lease_until = null,
                attempts = i.attempts + (p_fence % 2)::integer,
-               expires_at = v_now + v_contract.retention,
+               expires_at = v_now + pgonce.keep_for(v_contract, p_keep),
                answer = case when v_contract.storage = 'answer' then p_answer end,
                ref_type = case when v_contract.storage in ('answer', 'reference') then p_ref_type end,
                ref_id = case when v_contract.storage in ('answer', 'reference') then p_ref_id end,

@@ -75,6 +75,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "lock/try_lock",
     "lock/lock",
     "scope/contract",
+    "scope/keep_for",
     "scope/known_scope",
     "scope/define_scope",
     "scope/drop_scope",
