@@ -70,8 +70,8 @@ impl Ack {
         self
     }
 
-    /// Keeps this one answer for so long, instead of the retention of its scope. Refused with
-    /// [`Error::Invalid`] by the database where that is shorter than the contract's horizons.
+    /// Keeps this one answer for so long, instead of the retention of its scope; in any case for
+    /// as long as the contract's horizons say that somebody may come back for it.
     #[must_use]
     pub fn keep_for(mut self, time: Duration) -> Self {
         self.keep = Some(time);
