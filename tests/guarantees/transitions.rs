@@ -51,6 +51,8 @@ async fn no_hand_can_make_an_illegal_step() {
             "expires_at = expires_at + interval '1 day'",
             "expires_at = null",
             "status = 'processing', fence = fence + 1, attempts = attempts + 1",
+            "status = 'processing', fence = fence + 1, attempts = attempts + 1, expires_at = null",
+            "status = 'failed_retryable', expires_at = null",
         ] {
             steps.push((finished, change));
         }
