@@ -8,12 +8,15 @@ as $$
 declare
     v_contract pgonce.scope;
 begin
-    select s.* into v_contract
-      from pgonce.scope s
-     where (s.tenant, s.scope) in ((p_tenant, p_scope), ('', p_scope), ('', '*'))
-     order by s.scope = p_scope desc, s.tenant = p_tenant desc
-     limit 1;
-    if not found then
+    -- One look by the primary key most of the time; one query for all three costs ten times that.
+    select s.* into v_contract from pgonce.scope s where s.tenant = p_tenant and s.scope = p_scope;
+    if not found and p_tenant <> '' then
+        select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope = p_scope;
+    end if;
+    if v_contract.scope is null then
+        select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope = '*';
+    end if;
+    if v_contract.scope is null then
         raise exception 'scope "%" is not defined', p_scope using errcode = 'P4000',
             detail = 'pgonce is strict here: the contract of scope ''*'' was dropped.',
             hint = format('Define it: select pgonce.define_scope(%L, interval ''7 days'').', p_scope);
