@@ -18,7 +18,10 @@ Exit codes:
   5  the schema is newer than this program, and not compatible with it
   6  what was applied to the schema is not what this program knows
   7  there is no such intent, scope or code
-  8  the role may not do this";
+  8  the role may not do this
+  9  probe: a case failed; the API does not keep what it claims
+  10  probe: too little could be concluded
+  11  probe: the host is not this machine, and --yes was not given";
 
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
@@ -28,6 +31,9 @@ pub(crate) const TOO_NEW: u8 = 5;
 pub(crate) const CHANGED: u8 = 6;
 pub(crate) const NOT_FOUND: u8 = 7;
 pub(crate) const NOT_ALLOWED: u8 = 8;
+pub(crate) const BROKEN_CLAIM: u8 = 9;
+pub(crate) const INCONCLUSIVE: u8 = 10;
+pub(crate) const NOT_CONFIRMED: u8 = 11;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, Trouble>;
 

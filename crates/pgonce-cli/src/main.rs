@@ -9,10 +9,12 @@ mod codes;
 mod database;
 mod demo;
 mod exit;
+mod gateway;
 mod intents;
 mod lost;
 mod migrate;
 mod output;
+mod probe;
 mod purge;
 mod scope;
 mod storm;
@@ -54,6 +56,10 @@ enum Command {
     Demo(demo::Args),
     /// Cut every path of the protocol at every message, and prove that everything happened once.
     Storm(storm::Args),
+    /// Run a reverse proxy that makes the requests of services in any language happen once.
+    Gateway(gateway::Args),
+    /// Test whether an HTTP API that claims idempotency keeps it. It makes real effects there.
+    Probe(Box<probe::Args>),
 }
 
 #[tokio::main]
@@ -62,6 +68,8 @@ async fn main() -> ExitCode {
         Command::Bench(args) => return bench::run(args).await,
         Command::Demo(args) => return demo::run(args).await,
         Command::Storm(args) => return storm::run(args).await,
+        Command::Gateway(args) => return gateway::run(args).await,
+        Command::Probe(args) => return probe::run(*args).await,
         Command::Migrate(args) => (args.format(), migrate::run(args).await),
         Command::Scope(args) => (args.format(), scope::run(args).await),
         Command::Strict(args) => (args.format(), scope::set_strict(args).await),

@@ -55,6 +55,12 @@ fn a_small_bench_writes_every_line_with_a_number() {
         "tokio-postgres: atomic: time ÷ tokio-postgres: bare, with 1 ms more a round trip",
         "tokio-postgres: replay by answer ÷ bare primary-key select",
         "sqlx: replay by claim ÷ bare primary-key select",
+        "http, tokio-postgres: joined ÷ http, tokio-postgres: bare",
+        "http, tokio-postgres: replay ÷ http, tokio-postgres: joined",
+        "http, sqlx: joined ÷ http, sqlx: bare",
+        "http, sqlx: recorded ÷ http, sqlx: bare",
+        "http: through the gateway, passed − directly, median with 200 in flight",
+        "http: through the gateway, once − directly, median with 200 in flight",
         "claim at 10 k intents ÷ at 1 k, median",
         "claim at 10 k intents, p99",
     ] {
@@ -78,6 +84,7 @@ fn a_missed_budget_is_an_error_only_where_it_was_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bench.json");
     let output = bench(&[
+        "growth",
         "--only=growth",
         "--growth=10,11",
         "--rounds=1",

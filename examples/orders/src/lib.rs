@@ -4,7 +4,6 @@
 //! clients it is sent, and answers all of them alike. A second key for the same business fact, a
 //! customer's reference, finds the order that is there.
 
-mod problem;
 mod store;
 
 use std::time::Duration;
@@ -12,18 +11,16 @@ use std::time::Duration;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::migrate::Migrator;
-use pgonce::retry::Policy;
-use pgonce::scope::{Busy, Contract};
-use pgonce::{Ack, Failure, Intent, Once};
+use pgonce::retry::Policy as Retries;
+use pgonce::scope::Busy;
+use pgonce::{Failure, Once};
+use pgonce_http::{Caller, HandlerError, IdempotencyLayer, Key, Policy, Problem, Tx};
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-
-pub use problem::Problem;
 
 /// The kind of command that is made to happen once.
 pub const SCOPE: &str = "orders.create";
@@ -70,7 +67,7 @@ pub fn connect(url: &str) -> pgonce::Result<Once<Sqlx>> {
         .acquire_timeout(Duration::from_secs(2))
         .connect_lazy_with(options);
     // Whoever asked is better told soon to come back than kept on the line.
-    let patience = Policy::default().within(Duration::from_secs(4));
+    let patience = Retries::default().within(Duration::from_secs(4));
     Once::builder(Sqlx::new(pool)).retry(patience).build()
 }
 
@@ -78,84 +75,77 @@ pub fn connect(url: &str) -> pgonce::Result<Once<Sqlx>> {
 pub async fn set_up(once: &Once<Sqlx>) -> pgonce::Result<()> {
     Migrator::new(once.driver().clone()).up().await?;
     sqlx::raw_sql(SCHEMA).execute(once.driver().pool()).await?;
+    layer(once).agree().await
+}
+
+/// What `POST /orders` promises.
+fn layer(once: &Once<Sqlx>) -> IdempotencyLayer<Sqlx> {
     let day = Duration::from_secs(24 * 60 * 60);
-    // A duplicate that comes while the first is under way gets its answer too, a moment later.
-    let contract = Contract::keep(30 * day)
+    let policy = Policy::new(SCOPE)
+        .tenant(Caller::with(|head| {
+            tenant(&head.headers).ok().map(str::to_owned)
+        }))
+        // Only this route has the scope, so an operator finds an intent by the client's own key.
+        .plain_keys(true)
+        .retention(30 * day)
         .client_retry(3 * day)
+        // A duplicate that comes while the first is under way gets its answer too, a moment later.
         .busy(Busy::Wait)
         .wait_at_most(Duration::from_secs(5));
-    once.define_scope(SCOPE, &contract).await
+    IdempotencyLayer::joined(once.clone(), policy).expect("the policy does not contradict itself")
 }
 
 /// The service.
 pub fn router(once: Once<Sqlx>) -> Router {
     Router::new()
-        .route("/orders", post(create))
+        .route("/orders", post(create).layer(layer(&once)))
         .route("/orders/{id}", get(show))
         .route("/health", get(health))
         .with_state(once)
 }
 
-/// The intent that a request stands for.
-pub fn intent(tenant: &str, key: &str, order: &NewOrder) -> pgonce::Result<Intent> {
-    Intent::of(SCOPE, key, order)?.tenant(tenant)
-}
-
 async fn create(
-    State(once): State<Once<Sqlx>>,
+    mut tx: Tx<Sqlx>,
+    Key(key): Key,
     headers: HeaderMap,
     body: Result<Json<NewOrder>, JsonRejection>,
-) -> Result<Response, Problem> {
-    let Json(order) = body?;
-    let tenant = tenant(&headers)?;
-    let intent = intent(tenant, problem::key(&headers)?, &order)?;
-    // Before the claim: whoever mends the request may send it again with the same key.
+) -> Result<(StatusCode, Json<Order>), HandlerError> {
+    let Json(order) = body.map_err(|rejection| {
+        Problem::new(
+            StatusCode::BAD_REQUEST,
+            "order_unreadable",
+            rejection.body_text(),
+        )
+    })?;
+    // Before any effect: whoever mends the request may send it again with the same key.
     if order.amount <= 0 {
         let told = "the amount is not positive; send it in cents, 1 or more";
-        return Err(Problem::new(
-            StatusCode::BAD_REQUEST,
-            "amount_not_positive",
-            told,
-        ));
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "amount_not_positive", told).into());
     }
-    let done = once
-        .run(&intent, |mut attempt| {
-            let (order, key) = (&order, intent.key());
-            async move {
-                if order.item == "forbidden" {
-                    return Err(
-                        Failure::refused("item_forbidden", "this item is not for sale").into(),
-                    );
-                }
-                let made = store::insert_or_fetch(attempt.conn(), tenant, order).await?;
-                let made_word = if made.is_now() { "now" } else { "before" };
-                let (id, of) = made.into_inner();
-                sqlx::query("insert into order_event (order_id, key, made) values ($1, $2, $3)")
-                    .bind(id)
-                    .bind(key)
-                    .bind(made_word)
-                    .execute(attempt.conn())
-                    .await?;
-                let made = made_word.to_owned();
-                attempt.succeed(Ack::value(&Order { id, of, made })?).await
-            }
-        })
-        .await?;
-    let order: Order = done.read()?;
-    let status = match order.made.as_str() {
-        "now" => StatusCode::CREATED,
-        _ => StatusCode::OK,
+    if order.item == "forbidden" {
+        return Err(Failure::refused("item_forbidden", "this item is not for sale").into());
+    }
+    let made = store::insert_or_fetch(tx.conn(), tenant(&headers)?, &order).await?;
+    let (status, made_word) = match made.is_now() {
+        true => (StatusCode::CREATED, "now"),
+        false => (StatusCode::OK, "before"),
     };
-    let mut response = (status, Json(order)).into_response();
-    problem::mark_replay(response.headers_mut(), done.replayed());
-    Ok(response)
+    let (id, of) = made.into_inner();
+    sqlx::query("insert into order_event (order_id, key, made) values ($1, $2, $3)")
+        .bind(id)
+        .bind(&*key)
+        .bind(made_word)
+        .execute(tx.conn())
+        .await?;
+    let made = made_word.to_owned();
+    Ok((status, Json(Order { id, of, made })))
 }
 
 async fn show(
     State(once): State<Once<Sqlx>>,
     headers: HeaderMap,
     Path(id): Path<i64>,
-) -> Result<Json<Order>, Problem> {
+) -> Result<Json<Order>, HandlerError> {
     let found = store::find(once.driver().pool(), tenant(&headers)?, id).await?;
     let of = found.ok_or_else(|| {
         let told = "there is no order with this number";
@@ -165,9 +155,10 @@ async fn show(
     Ok(Json(Order { id, of, made }))
 }
 
-async fn health(State(once): State<Once<Sqlx>>) -> Result<&'static str, Problem> {
-    let asked = sqlx::query("select 1").execute(once.driver().pool()).await;
-    asked.map_err(pgonce::Error::from)?;
+async fn health(State(once): State<Once<Sqlx>>) -> Result<&'static str, HandlerError> {
+    sqlx::query("select 1")
+        .execute(once.driver().pool())
+        .await?;
     Ok("fine\n")
 }
 
@@ -177,10 +168,7 @@ fn tenant(headers: &HeaderMap) -> Result<&str, Problem> {
         .get("x-tenant")
         .map_or(&b""[..], |value| value.as_bytes());
     std::str::from_utf8(header).map_err(|_| {
-        Problem::new(
-            StatusCode::BAD_REQUEST,
-            "tenant_unreadable",
-            "the header X-Tenant is not UTF-8",
-        )
+        let told = "the header X-Tenant is not UTF-8";
+        Problem::new(StatusCode::BAD_REQUEST, "tenant_unreadable", told)
     })
 }

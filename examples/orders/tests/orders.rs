@@ -4,10 +4,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use orders::NewOrder;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::scope::{AfterExpiry, Busy, Contract};
-use pgonce::{Claim, Once};
+use pgonce::{Claim, Intent, Once};
 use pgonce_testkit::{Database, Postgres};
 use reqwest::{Client, Response, StatusCode};
 use serde_json::{Value, json};
@@ -238,8 +237,7 @@ async fn a_refusal_is_remembered_for_good() {
 #[tokio::test]
 async fn a_busy_key_is_told_when_to_come_back() {
     let shop = Shop::open().await;
-    let order: NewOrder = serde_json::from_value(book()).unwrap();
-    let intent = orders::intent("", "k1", &order).unwrap();
+    let intent = Intent::of(orders::SCOPE, "k1", &book()).unwrap();
     let month = Duration::from_secs(30 * 86_400);
     shop.once
         .define_scope(orders::SCOPE, &Contract::keep(month).busy(Busy::Reject))

@@ -1,10 +1,11 @@
 //! The business of the bench: one order with a natural key, and one message about it.
 
+use std::borrow::Cow;
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use pgonce::{Done, Intent};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Result;
@@ -86,11 +87,11 @@ pub(super) static MESSAGE: LazyLock<Value> = LazyLock::new(|| {
 });
 
 /// An order as a client sends it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Order {
     /// Its natural key, and the key of the intent.
     pub(super) number: String,
-    pub(super) customer: &'static str,
+    pub(super) customer: Cow<'static, str>,
     pub(super) amount: i64,
 }
 
@@ -98,7 +99,7 @@ impl Order {
     pub(super) fn numbered(number: String) -> Self {
         Self {
             number,
-            customer: "customer-4711",
+            customer: "customer-4711".into(),
             amount: 4200,
         }
     }

@@ -4,6 +4,7 @@
 mod business;
 mod command;
 mod growth;
+mod http;
 mod network;
 mod replay;
 mod report;
@@ -35,7 +36,10 @@ pub(crate) struct Args {
     /// Measure for about a minute: fewer rounds, growth up to a million.
     #[arg(long)]
     quick: bool,
-    /// Measure only this; may be given several times.
+    /// Measure only these; all where none is named.
+    #[arg(value_name = "NAME")]
+    groups: Vec<Group>,
+    /// The same as an option; may be given several times.
     #[arg(long, value_name = "NAME")]
     only: Vec<Group>,
     /// Write the result to this file as JSON.
@@ -65,7 +69,8 @@ pub(crate) struct Args {
     /// Seed of every random choice.
     #[arg(long, default_value_t = 42)]
     seed: u64,
-    /// Do nothing but one side of the commands, for a profiler to watch, such as `sqlx: atomic`.
+    /// Do nothing but one side of the commands or of http, for a profiler to watch, such as
+    /// `sqlx: atomic`.
     #[arg(long, value_name = "SIDE")]
     profile: Option<String>,
     /// The commit that is measured, for the record.
@@ -86,11 +91,14 @@ enum Group {
     Network,
     /// Bytes of WAL of a command.
     Wal,
+    /// Requests over sockets: the layer and the gateway.
+    Http,
 }
 
 impl Args {
     fn wants(&self, group: Group) -> bool {
-        self.only.is_empty() || self.only.contains(&group)
+        let mut named = self.groups.iter().chain(&self.only).peekable();
+        named.peek().is_none() || named.any(|name| *name == group)
     }
 
     fn plan(&self) -> Plan {
@@ -149,7 +157,10 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     let mut plan = args.plan();
     let mut report = Report::new(server.facts(args, &plan).await?);
     if let Some(side) = &args.profile {
-        report.add(command::profile(server, &mut plan, side).await?);
+        report.add(match http::profile(server, &mut plan, side).await? {
+            Some(lines) => lines,
+            None => command::profile(server, &mut plan, side).await?,
+        });
         return Ok(report);
     }
     if args.wants(Group::Command) {
@@ -167,6 +178,10 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     if args.wants(Group::Replay) {
         say("answers to duplicates");
         report.add(replay::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Http) {
+        say("requests over HTTP");
+        report.add(http::measure(server, &mut plan).await?);
     }
     if args.wants(Group::Growth) {
         report.add(growth::measure(server, &mut plan, &args.sizes()).await?);

@@ -82,10 +82,13 @@ impl Shop {
     }
 }
 
-async fn effect(conn: &mut PgConnection, order: &Order) -> std::result::Result<i64, sqlx::Error> {
+pub(super) async fn effect(
+    conn: &mut PgConnection,
+    order: &Order,
+) -> std::result::Result<i64, sqlx::Error> {
     let id = sqlx::query_scalar(INSERT_ORDER)
         .bind(&order.number)
-        .bind(order.customer)
+        .bind(&*order.customer)
         .bind(order.amount)
         .fetch_one(&mut *conn)
         .await?;

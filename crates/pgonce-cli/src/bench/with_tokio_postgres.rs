@@ -21,14 +21,14 @@ pub(super) struct Shop {
 }
 
 /// The two statements of the effect, prepared.
-struct Effect<'a> {
+pub(super) struct Effect<'a> {
     client: &'a ClientWrapper,
     order: Statement,
     message: Statement,
 }
 
 impl<'a> Effect<'a> {
-    async fn prepare(client: &'a ClientWrapper) -> std::result::Result<Self, Error> {
+    pub(super) async fn prepare(client: &'a ClientWrapper) -> std::result::Result<Self, Error> {
         Ok(Self {
             client,
             order: client.prepare_cached(INSERT_ORDER).await?,
@@ -51,7 +51,7 @@ impl<'a> Effect<'a> {
             .map(drop)
     }
 
-    async fn one_by_one(&self, order: &Order) -> std::result::Result<i64, Error> {
+    pub(super) async fn one_by_one(&self, order: &Order) -> std::result::Result<i64, Error> {
         let id = self.order(order).await?;
         self.message().await?;
         Ok(id)

@@ -1,0 +1,218 @@
+//! `pgonce gateway`.
+
+mod database;
+mod log;
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use pgonce_http::gateway::{Config, Difference, EXAMPLE, Faults, Gateway};
+use serde_json::json;
+
+use crate::exit::{self, Result, Trouble};
+use crate::output::{self, Format, Shown};
+
+/// Which configuration, and what to do with it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The configuration, a TOML file; --print-example shows one.
+    #[arg(value_name = "FILE", required_unless_present = "print_example")]
+    file: Option<PathBuf>,
+    /// Only say what is wrong with the file. Asks no database and no upstream.
+    #[arg(long)]
+    check: bool,
+    /// Only compare the file's scopes with the database's. Changes nothing.
+    #[arg(long, conflicts_with = "check")]
+    check_scopes: bool,
+    /// Print a commented example of a configuration.
+    #[arg(long, conflicts_with_all = ["file", "check", "check_scopes"])]
+    print_example: bool,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+pub(crate) async fn run(args: Args) -> ExitCode {
+    let format = args.shown.format;
+    match obey(args).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Stopped::Trouble(trouble)) => trouble.report(format),
+        Err(Stopped::Faults(faults)) => report(&faults, format),
+    }
+}
+
+/// Why the gateway does not run.
+enum Stopped {
+    Trouble(Trouble),
+    Faults(Faults),
+}
+
+impl<T: Into<Trouble>> From<T> for Stopped {
+    fn from(trouble: T) -> Self {
+        Self::Trouble(trouble.into())
+    }
+}
+
+async fn obey(args: Args) -> std::result::Result<(), Stopped> {
+    let Some(file) = args.file else {
+        return Ok(output::raw(EXAMPLE)?);
+    };
+    let format = args.shown.format;
+    let config = Config::parse(&file.to_string_lossy(), &read(&file)?).map_err(Stopped::Faults)?;
+    if args.check {
+        let summary = config.summary();
+        let words = format!(
+            "{} is right: {} routes, {} of them happen once, in {} scopes",
+            file.display(),
+            summary.routes,
+            summary.once,
+            summary.scopes
+        );
+        let value =
+            json!({"routes": summary.routes, "once": summary.once, "scopes": summary.scopes});
+        return Ok(output::say(format, &words, &value)?);
+    }
+    log::start(config.log());
+    let once = database::once(&config)?;
+    let gateway = Gateway::new(config, once).map_err(|unmade| {
+        let hint = "Mend it in the file; `pgonce gateway --check` looks at the file alone.";
+        Trouble::new(exit::USAGE, unmade.to_string(), hint)
+    })?;
+    if args.check_scopes {
+        agreed(&gateway.differences().await?)?;
+        let words = "the database knows the file's scopes as the file does";
+        return Ok(output::say(format, words, &json!({"differences": 0}))?);
+    }
+    agreed(&gateway.agree().await?)?;
+    Ok(serve(gateway, format).await?)
+}
+
+fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).map_err(|error| {
+        Trouble::new(
+            exit::USAGE,
+            format!("{} cannot be read: {error}", file.display()),
+            "Name a TOML file; `pgonce gateway --print-example` prints one to begin with.",
+        )
+    })
+}
+
+fn agreed(differences: &[Difference]) -> Result {
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> = differences.iter().map(Difference::to_string).collect();
+    Err(Trouble::new(
+        exit::FAILED,
+        format!("the file and the database disagree: {}", list.join("; ")),
+        "Mend the file, or change the contract with `pgonce scope define`; database.contracts = \"replace\" lets the \
+         file win, \"define\" writes down what is missing.",
+    ))
+}
+
+async fn serve(gateway: Gateway<database::Driver>, format: Format) -> Result {
+    let bound = gateway.bind().await.map_err(|error| {
+        Trouble::new(
+            exit::FAILED,
+            error.to_string(),
+            "Is another program there? See `listen` in the file.",
+        )
+    })?;
+    // Before anybody knows that it runs, so that nobody can be too early.
+    let mut asked = Signals::listen()?;
+    let (address, admin) = (bound.address(), bound.admin_address());
+    let words = format!("gateway on http://{address}, health on http://{admin}");
+    output::say(format, &words, &json!({"address": address, "admin": admin}))?;
+    io::stdout().flush()?;
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let mut running = std::pin::pin!(bound.run(async {
+        let _ = stopped.await;
+    }));
+    let drained = tokio::select! {
+        drained = &mut running => drained,
+        () = asked.next() => {
+            let _ = stop.send(());
+            tokio::select! {
+                drained = running => drained,
+                () = asked.next() => return Err(cut_off("told to stop a second time")),
+            }
+        }
+    };
+    match drained.unfinished {
+        0 => Ok(()),
+        left => Err(cut_off(&format!(
+            "{left} were still under way when drain_timeout was over"
+        ))),
+    }
+}
+
+fn cut_off(why: &str) -> Trouble {
+    Trouble::new(
+        exit::FAILED,
+        format!("requests were cut off: {why}"),
+        "Retries with the same key learn what is known; the scope's `stale` decides about the rest.",
+    )
+}
+
+/// SIGTERM and SIGINT, from the moment that this was made.
+#[cfg(unix)]
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Ctrl-C.
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
+}
+
+fn report(faults: &Faults, format: Format) -> ExitCode {
+    let text = match format {
+        Format::Table => format!(
+            "error: {}",
+            faults.to_string().replace("\n\n", "\n\nerror: ")
+        ),
+        Format::Json => {
+            let list: Vec<_> = faults
+                .iter()
+                .map(|fault| json!({"line": fault.line, "column": fault.column, "message": fault.what, "hint": fault.hint}))
+                .collect();
+            json!({"error": {
+                "message": "the configuration is wrong", "file": faults.file(), "faults": list,
+                "code": "22023", "exit": exit::USAGE,
+            }})
+            .to_string()
+        }
+    };
+    // Nothing is left to be done where stderr is closed too.
+    let _ = writeln!(io::stderr(), "{text}");
+    ExitCode::from(exit::USAGE)
+}

@@ -1,0 +1,132 @@
+//! From the start to the end, and the end is graceful.
+
+use pgonce_testkit::wait_until;
+use rustix::process::Signal;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use crate::passing::read_head;
+use crate::place::{PATIENCE, Place, Setup};
+use crate::upstream::Upstream;
+
+#[tokio::test]
+async fn told_to_stop_it_finishes_what_is_under_way_and_takes_no_more() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let (upstream, place) = (Upstream::start().await, Place::new().await);
+        let mut gateway = place
+            .gateway(&Setup::default().in_front_of(&upstream.url))
+            .await;
+        // Connections on which nothing was ever asked, and on which nothing is under way.
+        let unused = TcpStream::connect(gateway.address()).await.unwrap();
+        let mut idle = TcpStream::connect(gateway.address()).await.unwrap();
+        idle.write_all(b"GET /idle HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        let mut idle = tokio::io::BufReader::new(idle);
+        assert!(read_head(&mut idle).await.starts_with("HTTP/1.1 201"));
+
+        upstream.hold(true);
+        let stop = async {
+            wait_until("both calls", PATIENCE, || async {
+                upstream.seen().len() == 3
+            })
+            .await
+            .unwrap();
+            gateway.signal(signal);
+            wait_until("no more readiness", PATIENCE, || async {
+                gateway.health("/readyz").await == (503, "draining".to_owned())
+            })
+            .await
+            .unwrap();
+            wait_until("the door to be shut", PATIENCE, || async {
+                TcpStream::connect(gateway.address()).await.is_err()
+            })
+            .await
+            .unwrap();
+            assert_eq!(gateway.health("/healthz").await.0, 200);
+            upstream.hold(false);
+        };
+        let (order, passed, ()) = tokio::join!(gateway.order("k"), gateway.get("/slow"), stop);
+        assert_eq!((order.status, passed.status), (201, 201));
+        assert_eq!(gateway.end().await, 0, "{}", gateway.log());
+        drop((unused, idle));
+        assert_eq!(
+            place.sql("select status::text from pgonce.intent").await,
+            ["succeeded"]
+        );
+    }
+}
+
+#[tokio::test]
+async fn work_whose_client_has_gone_is_finished_too() {
+    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let mut gateway = place
+        .gateway(&Setup::default().in_front_of(&upstream.url))
+        .await;
+    upstream.hold(true);
+    tokio::select! {
+        answer = gateway.try_order("k") => panic!("answered: {answer:?}"),
+        asked = wait_until("the call", PATIENCE, || async { upstream.orders().len() == 1 }) => asked.unwrap(),
+    }
+    gateway.signal(Signal::TERM);
+    wait_until("no more readiness", PATIENCE, || async {
+        gateway.health("/readyz").await.0 == 503
+    })
+    .await
+    .unwrap();
+    upstream.hold(false);
+    assert_eq!(gateway.end().await, 0, "{}", gateway.log());
+    assert_eq!(
+        place.sql("select status::text from pgonce.intent").await,
+        ["succeeded"]
+    );
+}
+
+#[tokio::test]
+async fn what_does_not_finish_in_time_is_cut_off_and_the_exit_code_says_so() {
+    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let setup = Setup {
+        listen: "drain_timeout = \"200ms\"",
+        ..Setup::default()
+    };
+    let mut gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    upstream.hold(true);
+    let stop = async {
+        wait_until("the call", PATIENCE, || async {
+            upstream.orders().len() == 1
+        })
+        .await
+        .unwrap();
+        gateway.signal(Signal::TERM);
+    };
+    let (order, ()) = tokio::join!(gateway.try_order("k"), stop);
+    assert!(order.is_err(), "{order:?}");
+    assert_eq!(gateway.end().await, 1);
+    assert!(gateway.log().contains("drain_timeout"), "{}", gateway.log());
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() {
+    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let mut gateway = place
+        .gateway(&Setup::default().in_front_of(&upstream.url))
+        .await;
+    upstream.hold(true);
+    let stop = async {
+        wait_until("the call", PATIENCE, || async {
+            upstream.orders().len() == 1
+        })
+        .await
+        .unwrap();
+        gateway.signal(Signal::TERM);
+        wait_until("no more readiness", PATIENCE, || async {
+            gateway.health("/readyz").await.0 == 503
+        })
+        .await
+        .unwrap();
+        gateway.signal(Signal::TERM);
+    };
+    let (order, ()) = tokio::join!(gateway.try_order("k"), stop);
+    assert!(order.is_err(), "{order:?}");
+    assert_eq!(gateway.end().await, 1);
+}

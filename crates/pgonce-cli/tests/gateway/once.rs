@@ -1,0 +1,250 @@
+//! Routes with a policy happen once, whatever the service behind them knows about it.
+
+use std::collections::BTreeSet;
+
+use axum::body::Body;
+use axum::response::Response;
+use futures_util::future::join_all;
+use pgonce_testkit::wait_until;
+
+use crate::place::{PATIENCE, Place, Setup};
+use crate::upstream::Upstream;
+
+#[tokio::test]
+async fn many_duplicates_at_once_are_one_call_and_one_answer() {
+    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let setup = Setup {
+        scope: "busy = \"wait\"\nwait_at_most = \"30s\"",
+        ..Setup::default()
+    };
+    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    upstream.hold(true);
+    let orders = async { join_all((0..20).map(|_| gateway.order("k-1"))).await };
+    let release = async {
+        wait_until("the first call", PATIENCE, || async {
+            upstream.orders().len() == 1
+        })
+        .await
+        .unwrap();
+        upstream.hold(false);
+    };
+    let (answers, ()) = tokio::join!(orders, release);
+    for answer in &answers {
+        assert_eq!(
+            (answer.status, &answer.body[..]),
+            (201, &br#"{"id":1}"#[..]),
+            "{answer:?}"
+        );
+        assert_eq!(answer.headers["location"], "/orders/1");
+    }
+    assert_eq!(
+        answers.iter().filter(|answer| !answer.is_replay()).count(),
+        1
+    );
+    assert_eq!(upstream.orders().len(), 1);
+}
+
+#[tokio::test]
+async fn a_second_gateway_knows_what_the_first_did() {
+    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let setup = Setup {
+        upstream: "keep_alive = \"0s\"",
+        ..Setup::default()
+    };
+    let config = setup.in_front_of(&upstream.url);
+    let (one, other) = (place.gateway(&config).await, place.gateway(&config).await);
+    let (first, again) = (one.order("k").await, other.order("k").await);
+    assert_eq!((first.status, again.status), (201, 201));
+    assert_eq!(first.body, again.body);
+    assert!(again.is_replay() && upstream.orders().len() == 1);
+}
+
+#[tokio::test]
+async fn the_service_learns_key_attempt_and_fence_and_nobody_can_forge_them() {
+    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let gateway = place
+        .gateway(&Setup::default().in_front_of(&upstream.url))
+        .await;
+    let forged = [
+        ("idempotency-key", "\"k-1\""),
+        ("pgonce-attempt", "7"),
+        ("pgonce-fence", "7"),
+    ];
+    assert_eq!(gateway.post("/orders", &forged, "{}").await.status, 201);
+    // With and without quotes it is the same key, and the service is told it in one way.
+    assert!(
+        gateway
+            .post("/orders", &[("idempotency-key", "k-1")], "{}")
+            .await
+            .is_replay()
+    );
+    let seen = &upstream.orders()[0];
+    assert_eq!(seen.header("idempotency-key"), Some("k-1"));
+    assert_eq!(seen.header("pgonce-attempt"), Some("1"));
+    let fence: i64 = seen.header("pgonce-fence").unwrap().parse().unwrap();
+    assert_eq!(
+        place.sql("select fence::text from pgonce.intent").await,
+        [fence.to_string()]
+    );
+
+    let setup = Setup {
+        upstream: "key_form = \"quoted\"",
+        ..Setup::default()
+    };
+    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    assert_eq!(gateway.order("k-2").await.status, 201);
+    assert_eq!(
+        upstream.orders()[1].header("idempotency-key"),
+        Some("\"k-2\"")
+    );
+    // What passes has no attempt.
+    gateway.get("/orders").await;
+    assert_eq!(upstream.seen()[2].header("pgonce-attempt"), None);
+}
+
+#[tokio::test]
+async fn a_key_for_another_request_or_none_never_reaches_the_service() {
+    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let gateway = place
+        .gateway(&Setup::default().in_front_of(&upstream.url))
+        .await;
+    assert_eq!(gateway.order("k").await.status, 201);
+    let other = gateway
+        .post("/orders", &[("idempotency-key", "k")], r#"{"item":"pen"}"#)
+        .await;
+    assert_eq!((other.status, other.code().as_str()), (422, "P4002"));
+    let none = gateway.post("/orders", &[], "{}").await;
+    assert_eq!((none.status, none.code().as_str()), (400, "P4001"));
+    assert_eq!(upstream.orders().len(), 1);
+    // A key on two routes is two wishes; on two paths of one route it is a contradiction.
+    assert_eq!(
+        gateway
+            .post("/orders/1/pay", &[("idempotency-key", "k")], "{}")
+            .await
+            .status,
+        201
+    );
+    assert_eq!(
+        gateway
+            .post("/orders/2/pay", &[("idempotency-key", "k")], "{}")
+            .await
+            .code(),
+        "P4002"
+    );
+    assert_eq!(upstream.orders().len(), 2);
+    // Another spelling of the path is no way around it.
+    let none = gateway.post("/%6Frders", &[], "{}").await;
+    assert_eq!((none.status, none.code().as_str()), (400, "P4001"));
+}
+
+#[tokio::test]
+async fn two_principals_never_share_a_key_and_nobody_is_none_of_them() {
+    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let setup = Setup {
+        once: "principal = { header = \"X-User-Id\" }",
+        ..Setup::default()
+    };
+    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    let order = async |user, token| {
+        let headers = [
+            ("idempotency-key", "k"),
+            ("x-user-id", user),
+            ("authorization", token),
+        ];
+        gateway.post("/orders", &headers, "{}").await
+    };
+    let (ada, bob) = (order("ada", "t-1").await, order("bob", "t-1").await);
+    assert_eq!(
+        (ada.json()["id"].as_u64(), bob.json()["id"].as_u64()),
+        (Some(1), Some(2))
+    );
+    // A new token is still the same principal.
+    let again = order("ada", "t-2").await;
+    assert!(again.is_replay() && again.body == ada.body);
+    let nobody = gateway
+        .post("/orders", &[("idempotency-key", "k")], "{}")
+        .await;
+    assert_eq!(
+        (nobody.status, nobody.code().as_str()),
+        (401, "principal_missing")
+    );
+    assert_eq!(
+        upstream
+            .orders()
+            .iter()
+            .filter_map(|seen| seen.header("x-user-id"))
+            .collect::<Vec<_>>(),
+        ["ada", "bob"]
+    );
+}
+
+#[tokio::test]
+async fn a_failure_of_the_service_is_frozen_or_done_again_as_the_route_says() {
+    let place = Place::new().await;
+    for (outcomes, replayed, calls) in [
+        ("freeze", true, 1),
+        ("final", false, 2),
+        ("finish", false, 2),
+    ] {
+        let upstream = Upstream::answering(|_, number| {
+            let status = if number == 1 { 500 } else { 201 };
+            Response::builder()
+                .status(status)
+                .body(Body::from(number.to_string()))
+                .unwrap()
+        })
+        .await;
+        let once = format!("outcomes = \"{outcomes}\"");
+        let setup = Setup {
+            once: &once,
+            ..Setup::default()
+        };
+        let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+        assert_eq!(gateway.order(outcomes).await.status, 500);
+        let again = gateway.order(outcomes).await;
+        assert_eq!(
+            (again.is_replay(), upstream.orders().len()),
+            (replayed, calls),
+            "{outcomes}"
+        );
+        assert_eq!(again.status, if replayed { 500 } else { 201 });
+        let attempts: BTreeSet<_> = upstream
+            .orders()
+            .iter()
+            .map(|seen| seen.header("pgonce-attempt").unwrap().to_owned())
+            .collect();
+        assert_eq!(attempts.len(), calls, "every call has a number of its own");
+    }
+}
+
+#[tokio::test]
+async fn the_log_has_a_line_for_each_request_and_never_the_key() {
+    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let gateway = place
+        .gateway(&Setup::default().in_front_of(&upstream.url))
+        .await;
+    gateway.order("very-secret-key").await;
+    gateway.order("\"very-secret-key\"").await;
+    gateway.get("/x?token=very-secret-key").await;
+    wait_until("three lines", PATIENCE, || async {
+        gateway.log().matches("\"message\":\"request\"").count() == 3
+    })
+    .await
+    .unwrap();
+    let log = gateway.log();
+    assert!(!log.contains("very-secret-key"), "{log}");
+    let lines: Vec<serde_json::Value> = log
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .filter(|line| line["message"] == "request")
+        .collect();
+    assert_eq!(lines[0]["key"], lines[1]["key"]);
+    assert_eq!(lines[0]["key"].as_str().unwrap().len(), 16);
+    let outcomes: Vec<_> = lines
+        .iter()
+        .map(|line| line["outcome"].as_str().unwrap())
+        .collect();
+    assert_eq!(outcomes, ["answered", "replayed", "passed"]);
+    assert_eq!(lines[0]["scope"], "orders.create");
+    assert_eq!(lines[2]["route"], "/{*rest}");
+}

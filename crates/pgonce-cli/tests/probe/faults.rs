@@ -1,0 +1,150 @@
+//! Every planted fault is found, by the case that is there for it, and nothing else is blamed.
+
+use futures_util::stream::{self, StreamExt as _};
+use not_idempotent::Fault;
+
+use crate::place::{names, probe_all, serve};
+
+/// The fault, the cases that must fail, and those that must give advice.
+type Expected = (Fault, &'static [&'static str], &'static [&'static str]);
+
+const FOUND: [Expected; 25] = [
+    (Fault::NoDedup, &["sequential-duplicate"], &[]),
+    (Fault::CheckThenAct, &["concurrent-duplicates"], &[]),
+    (
+        Fault::ErrorInFlight,
+        &["concurrent-duplicates", "cut-before-answer"],
+        &[],
+    ),
+    (Fault::DedupsEverything, &["different-keys"], &[]),
+    (Fault::DoesNothing, &["different-keys"], &[]),
+    (
+        Fault::IgnoresPayload,
+        &["changed-payload", "changed-payload-in-flight"],
+        &[],
+    ),
+    (
+        Fault::IgnoresPayloadInFlight,
+        &["changed-payload-in-flight"],
+        &[],
+    ),
+    (Fault::SharesEndpoints, &["other-endpoint"], &[]),
+    (Fault::SharesPrincipals, &["other-principal"], &[]),
+    (Fault::ForgetsOnDisconnect, &["cut-before-answer"], &[]),
+    (Fault::StuckOnDisconnect, &["cut-before-answer"], &[]),
+    (Fault::LosesBody, &["replay-answer"], &[]),
+    (Fault::LosesHeaders, &["replay-headers"], &[]),
+    (
+        Fault::ReplaysAllHeaders,
+        &["replay-cookies"],
+        &["replay-date"],
+    ),
+    (Fault::CutsKeys, &["long-key"], &[]),
+    (Fault::IgnoresCase, &["uppercase-keys"], &[]),
+    (Fault::EmptyIsAKey, &["empty-key"], &[]),
+    (Fault::FailsOnOddKeys, &["odd-keys"], &[]),
+    (Fault::TwoForms, &[], &["key-forms"]),
+    (Fault::OptionalKey, &[], &["missing-key"]),
+    (Fault::FirstOfTwoKeys, &[], &["two-keys"]),
+    (Fault::Unmarked, &[], &["replay-marked"]),
+    (Fault::PlainErrors, &[], &["problem-documents"]),
+    (Fault::NoRetryAfter, &[], &["retry-after"]),
+    (Fault::BurnsKeys, &[], &["failed-validation"]),
+];
+
+/// Faults so deep that other cases are bound to stumble over them as well.
+fn drags_others_along(fault: Fault) -> bool {
+    matches!(
+        fault,
+        Fault::NoDedup | Fault::CheckThenAct | Fault::DedupsEverything | Fault::DoesNothing
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_planted_fault_is_found_by_the_case_that_is_there_for_it() {
+    let wrong: Vec<String> = stream::iter(FOUND)
+        .map(|(fault, fails, advice)| async move {
+            let address = serve(not_idempotent::router(fault)).await;
+            let told = probe_all(&address, &["--patience", "3s"]).await;
+            let (failed, advised) = (told.with_outcome("fail"), told.with_outcome("advice"));
+            let right = if drags_others_along(fault) {
+                failed.is_superset(&names(fails))
+            } else {
+                failed == names(fails) && advised == names(advice)
+            };
+            let code = if fails.is_empty() { 0 } else { 9 };
+            (!right || told.code != code)
+                .then(|| format!("{fault:?}: exit {}\n{}", told.code, told.blamed()))
+        })
+        .buffer_unordered(8)
+        .filter_map(async |wrong| wrong)
+        .collect()
+        .await;
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_found_where_nothing_is_wrong() {
+    let address = serve(not_idempotent::router(Fault::None)).await;
+    let told = probe_all(&address, &[]).await;
+    assert_eq!(told.code, 0, "{told:?}");
+    for outcome in ["fail", "advice", "inconclusive", "skipped"] {
+        assert_eq!(
+            told.with_outcome(outcome),
+            names(&[]),
+            "{outcome}: {}",
+            told.out
+        );
+    }
+    let report = told.report();
+    assert_eq!(
+        (&report["verdict"], &report["counted"]),
+        (&"kept".into(), &true.into())
+    );
+    assert!(
+        report["cases"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|case| case["weak"] == false)
+    );
+}
+
+/// Each of these shows in answers alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_count_most_faults_are_still_found() {
+    for (fault, case) in [
+        (Fault::NoDedup, "sequential-duplicate"),
+        (Fault::CheckThenAct, "concurrent-duplicates"),
+        (Fault::DedupsEverything, "different-keys"),
+        (Fault::IgnoresPayload, "changed-payload"),
+        (Fault::CutsKeys, "long-key"),
+    ] {
+        let address = serve(not_idempotent::router(fault)).await;
+        let url = format!("{address}/payments");
+        let body = r#"{"amount": {{n}}}"#;
+        let told =
+            crate::place::probe(&[&url, "-d", body, "--only", case, "--format", "json"]).await;
+        assert_eq!(
+            (told.code, &told.case(case)["outcome"]),
+            (9, &"fail".into()),
+            "{fault:?}: {told:?}"
+        );
+    }
+}
+
+/// And this one does not: it must not be called a pass.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_count_an_effect_that_nobody_was_told_of_is_no_pass() {
+    let address = serve(not_idempotent::router(Fault::ForgetsOnDisconnect)).await;
+    let url = format!("{address}/payments");
+    let body = r#"{"amount": {{n}}}"#;
+    let told = crate::place::probe(&[&url, "-d", body, "--format", "json"]).await;
+    assert_eq!(told.code, 0, "{told:?}");
+    assert_eq!(told.case("cut-before-answer")["outcome"], "inconclusive");
+    assert_eq!(told.case("sequential-duplicate")["weak"], true);
+    assert_eq!(
+        told.with_outcome("skipped"),
+        names(&["other-endpoint", "other-principal"])
+    );
+}

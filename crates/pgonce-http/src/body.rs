@@ -1,0 +1,224 @@
+//! Bodies in memory: read whole up to a limit, never cut off.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use axum::BoxError;
+use axum::body::Body;
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode, header};
+use http_body::{Body as _, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+
+use crate::budget::{Budget, Reserved};
+use crate::{Policy, Problem};
+
+/// A whole body.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Whole {
+    pub(crate) bytes: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+impl Whole {
+    pub(crate) fn into_body(self) -> Body {
+        match self.trailers {
+            None => Body::from(self.bytes),
+            Some(trailers) => Body::new(Continued {
+                first: Some(self.bytes),
+                rest: Body::empty(),
+                trailers: Some(trailers),
+            }),
+        }
+    }
+}
+
+/// A body that was read up to a limit.
+pub(crate) enum Read {
+    Whole(Whole),
+    /// It is longer: what was read, with what is left behind it.
+    Larger(Body),
+    Broken(BoxError),
+}
+
+/// Reads a response body of at most `limit` bytes.
+pub(crate) async fn read_up_to(limit: usize, body: Body) -> Read {
+    if body.size_hint().lower() > limit as u64 {
+        return Read::Larger(body);
+    }
+    let mut body = body;
+    let mut gathered = Gathered::default();
+    let mut trailers = None;
+    while let Some(frame) = body.frame().await {
+        let frame = match frame {
+            Ok(frame) => frame,
+            Err(error) => return Read::Broken(error.into()),
+        };
+        match frame.into_data() {
+            Ok(data) => gathered.push(data),
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+        if gathered.len() > limit {
+            return Read::Larger(Body::new(Continued {
+                first: Some(gathered.into_bytes()),
+                rest: body,
+                trailers: None,
+            }));
+        }
+    }
+    Read::Whole(Whole {
+        bytes: gathered.into_bytes(),
+        trailers,
+    })
+}
+
+/// A request's body within the route's limits, and the part of the budget that it takes.
+pub(crate) async fn read_request(
+    head: &Parts,
+    body: Body,
+    policy: &Policy,
+    budget: &Budget,
+) -> Result<(Whole, Arc<Reserved>), Problem> {
+    let limit = policy.max_body;
+    let announced = head
+        .headers
+        .get(header::CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.unwrap_or(body.size_hint().lower()) > limit as u64 {
+        return Err(too_large(limit));
+    }
+    let announced = announced.and_then(|n| usize::try_from(n).ok());
+    let mut reserved = budget
+        .reserve(announced.unwrap_or(0))
+        .ok_or_else(overloaded)?;
+    let reading = async {
+        let mut body = body;
+        let mut gathered = Gathered::default();
+        let mut trailers = None;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|_| {
+                Problem::ours(
+                    StatusCode::BAD_REQUEST,
+                    "body_unreadable",
+                    "the body broke off; send the whole request again with the same key",
+                )
+            })?;
+            match frame.into_data() {
+                Ok(data) => gathered.push(data),
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            }
+            if gathered.len() > limit {
+                return Err(too_large(limit));
+            }
+            let missing = gathered.len().saturating_sub(reserved.bytes());
+            if missing > 0 {
+                reserved.add(budget.reserve(missing).ok_or_else(overloaded)?);
+            }
+        }
+        Ok((
+            Whole {
+                bytes: gathered.into_bytes(),
+                trailers,
+            },
+            Arc::new(reserved),
+        ))
+    };
+    match tokio::time::timeout(policy.body_within, reading).await {
+        Ok(read) => read,
+        Err(_) => Err(Problem::ours(
+            StatusCode::REQUEST_TIMEOUT,
+            "body_too_slow",
+            "the body did not come in time; send the request again with the same key",
+        )),
+    }
+}
+
+fn too_large(limit: usize) -> Problem {
+    Problem::ours(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "body_too_large",
+        format!("the body is larger than the {limit} bytes that this route takes"),
+    )
+}
+
+fn overloaded() -> Problem {
+    Problem::ours(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "overloaded",
+        "too many requests are under way; send the same request with the same key again",
+    )
+    .retry_after(std::time::Duration::from_secs(1))
+}
+
+/// Chunks of a body; one alone is not copied.
+#[derive(Default)]
+struct Gathered {
+    first: Bytes,
+    rest: BytesMut,
+}
+
+impl Gathered {
+    fn push(&mut self, data: Bytes) {
+        if self.first.is_empty() && self.rest.is_empty() {
+            self.first = data;
+            return;
+        }
+        let first = std::mem::take(&mut self.first);
+        self.rest.extend_from_slice(&first);
+        self.rest.extend_from_slice(&data);
+    }
+
+    fn len(&self) -> usize {
+        self.first.len() + self.rest.len()
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.rest.is_empty() {
+            self.first
+        } else {
+            self.rest.freeze()
+        }
+    }
+}
+
+/// Bytes, then a body, then trailers.
+struct Continued {
+    first: Option<Bytes>,
+    rest: Body,
+    trailers: Option<HeaderMap>,
+}
+
+impl http_body::Body for Continued {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if let Some(first) = self.first.take().filter(|first| !first.is_empty()) {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        match ready!(Pin::new(&mut self.rest).poll_frame(cx)) {
+            Some(frame) => Poll::Ready(Some(frame)),
+            None => Poll::Ready(self.trailers.take().map(|t| Ok(Frame::trailers(t)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.trailers.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        let rest = self.rest.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(first + rest.lower());
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(first + upper);
+        }
+        hint
+    }
+}

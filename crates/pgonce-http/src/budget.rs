@@ -1,0 +1,54 @@
+//! A bound on the memory that request bodies take together.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How many bytes of request bodies may be held at once; whoever comes on top is told 503.
+/// Layers that share one budget are bounded together.
+///
+/// ```
+/// let budget = pgonce_http::Budget::bytes(64 * 1024 * 1024);
+/// assert_eq!(budget.free(), 64 * 1024 * 1024);
+/// ```
+#[derive(Debug, Clone)]
+pub struct Budget(Arc<Semaphore>);
+
+impl Budget {
+    /// So many bytes.
+    pub fn bytes(bytes: usize) -> Self {
+        Self(Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))))
+    }
+
+    /// How many bytes are free now.
+    pub fn free(&self) -> usize {
+        self.0.available_permits()
+    }
+
+    pub(crate) fn reserve(&self, bytes: usize) -> Option<Reserved> {
+        let bytes = u32::try_from(bytes).ok()?;
+        let permit = self.0.clone().try_acquire_many_owned(bytes).ok()?;
+        Some(Reserved(permit))
+    }
+}
+
+impl Default for Budget {
+    /// 128 MiB.
+    fn default() -> Self {
+        Self::bytes(128 * 1024 * 1024)
+    }
+}
+
+/// Bytes of a budget; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Reserved(OwnedSemaphorePermit);
+
+impl Reserved {
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.num_permits()
+    }
+
+    pub(crate) fn add(&mut self, more: Reserved) {
+        self.0.merge(more.0);
+    }
+}

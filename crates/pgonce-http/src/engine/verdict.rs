@@ -1,0 +1,220 @@
+//! What becomes of an answer.
+
+use std::time::Duration;
+
+use axum::response::Response;
+use http::{HeaderMap, StatusCode, response};
+use pgonce::driver::Driver;
+use pgonce::{Ack, Failure};
+
+use super::call::{Answered, Crash};
+use crate::body::Whole;
+use crate::counters::Event;
+use crate::fate::{Fate, Outcomes};
+use crate::headers::{EXPIRES, REPLAYED};
+use crate::layer::{Edge, Mode};
+use crate::policy::Oversize;
+use crate::stored::{Stored, keep_of};
+use crate::{Problem, grpc};
+
+/// An answer that was judged: what the client gets, what is kept, and what becomes of the attempt.
+pub(crate) struct Verdict {
+    pub(crate) fate: Fate,
+    pub(crate) response: Response,
+    stored: Stored,
+    /// For a time of its own.
+    keep: Option<Duration>,
+    /// Whether it says that the request was wrong.
+    refusal: bool,
+}
+
+impl Verdict {
+    pub(crate) fn of<D: Driver>(edge: &Edge<D>, answered: Answered, as_grpc: bool) -> Self {
+        match answered {
+            Answered::Whole(head, body) => {
+                let fate = fate(edge, &head, Some(&body));
+                Self::new(edge, head, Some(body), None, fate)
+            }
+            Answered::Unkept(head, body) => {
+                edge.counters.count(Event::unkept);
+                let fate = fate(edge, &head, None);
+                if edge.policy.oversize == Oversize::PassUnkept || head.status.is_informational() {
+                    return Self::new(edge, head, None, Some(body), fate);
+                }
+                drop(body);
+                let happened = edge.mode == Mode::Recorded && fate == Fate::Keep;
+                let fate = match (edge.mode, fate) {
+                    (Mode::Joined, _) => Fate::Forget,
+                    (Mode::Recorded, Fate::Keep) => Fate::Refuse,
+                    (Mode::Recorded, other) => other,
+                };
+                Self::problem(edge, &too_large(happened), fate, as_grpc)
+            }
+            Answered::Crashed(crash) => {
+                if let Crash::Panic(_) = crash {
+                    edge.counters.count(Event::panics);
+                }
+                tracing::error!(%crash, "the handler did not answer");
+                let problem = crashed(&crash);
+                let (mut head, ()) = Response::new(()).into_parts();
+                head.status = problem.status();
+                let fate = match (edge.mode, &crash, outcomes(edge)) {
+                    (Mode::Joined, ..) => Fate::Forget,
+                    // It may have said that it is done before it broke off.
+                    (_, Crash::Error(_), Outcomes::Final | Outcomes::Finish) => Fate::Unknown,
+                    (_, _, outcomes) => outcomes.fate(&head),
+                };
+                Self::problem(edge, &problem, fate, as_grpc)
+            }
+        }
+    }
+
+    /// Our own words instead of the handler's.
+    pub(crate) fn problem<D: Driver>(
+        edge: &Edge<D>,
+        problem: &Problem,
+        fate: Fate,
+        as_grpc: bool,
+    ) -> Self {
+        let base = &edge.policy.errors_at;
+        let (response, document) = match as_grpc {
+            true => (grpc::told(problem), String::new()),
+            false => (
+                problem.clone().into_response_at(base),
+                problem.document(base),
+            ),
+        };
+        let body = Whole {
+            bytes: document.into(),
+            trailers: None,
+        };
+        Self::new(edge, response.into_parts().0, Some(body), None, fate)
+    }
+
+    /// The handler never asked for its connection: what it refused, it refused before any effect,
+    /// and whoever mends the request may send it again with the same key.
+    pub(crate) fn nothing_begun<D: Driver>(&mut self, edge: &Edge<D>) {
+        let by_rule = !matches!(outcomes(edge), Outcomes::Custom(_))
+            && self.response.extensions().get::<Fate>().is_none();
+        if by_rule && self.refusal && matches!(self.fate, Fate::Refuse | Fate::Retry) {
+            self.fate = Fate::Forget;
+            self.response.headers_mut().remove(EXPIRES);
+        }
+    }
+
+    fn new<D: Driver>(
+        edge: &Edge<D>,
+        mut head: response::Parts,
+        body: Option<Whole>,
+        unkept: Option<axum::body::Body>,
+        fate: Fate,
+    ) -> Self {
+        let stored = Stored::of(&head, body.as_ref(), &edge.policy);
+        let keep = keep_of(&head);
+        // Only what comes from our own store says so.
+        head.headers.remove(REPLAYED);
+        if matches!(fate, Fate::Keep | Fate::Refuse) {
+            stored.announce(&mut head.headers);
+        }
+        let trailers = body.as_ref().and_then(|body| body.trailers.as_ref());
+        let refusal = meant(&head, trailers).is_client_error();
+        let body = unkept.unwrap_or_else(|| body.unwrap_or_default().into_body());
+        Self {
+            fate,
+            response: Response::from_parts(head, body),
+            stored,
+            keep,
+            refusal,
+        }
+    }
+
+    /// The acknowledgement of work that is done.
+    pub(crate) fn ack(&self, reference: Option<(String, String)>) -> pgonce::Result<Ack> {
+        let ack = Ack::value(&self.stored)?;
+        let ack = match reference {
+            Some((kind, id)) => ack.and_reference(kind, id),
+            None => ack,
+        };
+        Ok(match self.keep {
+            Some(time) => ack.keep_for(time),
+            None => ack,
+        })
+    }
+
+    /// The failure to be remembered, for good or for now.
+    pub(crate) fn failure(&self) -> pgonce::Result<Failure> {
+        let code = format!("http_{}", self.stored.status);
+        let failure = match self.fate {
+            Fate::Retry => return Ok(Failure::retryable(code, "the handler said no for now")),
+            _ => Failure::refused(code, "the handler said no"),
+        };
+        let failure = match self.keep {
+            Some(time) => failure.keep_for(time),
+            None => failure,
+        };
+        failure.with_answer(&self.stored)
+    }
+
+    /// A failure that the handler named itself, with its answer.
+    pub(crate) fn named(&self, failure: Failure) -> pgonce::Result<Failure> {
+        match failure.answer() {
+            None if !failure.is_retryable() => failure.with_answer(&self.stored),
+            _ => Ok(failure),
+        }
+    }
+}
+
+fn outcomes<D: Driver>(edge: &Edge<D>) -> &Outcomes {
+    edge.policy.outcomes.as_ref().unwrap_or(match edge.mode {
+        Mode::Joined => &Outcomes::Final,
+        Mode::Recorded => &Outcomes::Freeze,
+    })
+}
+
+/// As the handler says, else as the policy does.
+fn fate<D: Driver>(edge: &Edge<D>, head: &response::Parts, body: Option<&Whole>) -> Fate {
+    if let Some(fate) = head.extensions.get::<Fate>() {
+        return *fate;
+    }
+    let status = meant(head, body.and_then(|body| body.trailers.as_ref()));
+    if status == head.status {
+        return outcomes(edge).fate(head);
+    }
+    let mut head = head.clone();
+    head.status = status;
+    outcomes(edge).fate(&head)
+}
+
+/// The status that is meant: gRPC says its own elsewhere.
+fn meant(head: &response::Parts, trailers: Option<&HeaderMap>) -> StatusCode {
+    match head.status == StatusCode::OK && grpc::is_grpc(&head.headers) {
+        true => grpc::status_of(&head.headers, trailers),
+        false => head.status,
+    }
+}
+
+pub(crate) fn crashed(crash: &Crash) -> Problem {
+    Problem::ours(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "handler_failed",
+        match crash {
+            Crash::Panic(_) => "the handler ended unexpectedly; the server's log says more",
+            Crash::Error(_) => "the handler broke off; the server's log says more",
+        },
+    )
+}
+
+fn too_large(happened: bool) -> Problem {
+    Problem::ours(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "response_too_large",
+        match happened {
+            true => {
+                "it happened, but its answer is too large to be kept, and this route passes no such answers on"
+            }
+            false => {
+                "nothing happened: the answer is too large to be kept, and this route passes no such answers on"
+            }
+        },
+    )
+}

@@ -1,0 +1,74 @@
+//! Every problem that this layer answers with, by its code.
+//!
+//! They are `application/problem+json` (RFC 9457): `type` leads here, `code` never changes, `title`
+//! says what it is, `detail` what to do. Branch on `code`. To gRPC callers the same is told as
+//! `grpc-status` and `grpc-message`.
+//!
+//! # P4001
+//! **400, key missing.** The header with the key is missing or empty. Make a key once for each wish, keep it,
+//! and send it with every try. Nothing happened.
+//!
+//! # 22023
+//! **400, key unusable.** The header came twice, is not a structured-field string or a run of visible ASCII
+//! characters, or is too long. Nothing happened.
+//!
+//! # P4002
+//! **422, key reused.** The key was used before with another request. Send that request to get its answer, or take
+//! a new key for a new wish. Nothing happened now.
+//!
+//! # P4029
+//! **409 and `Retry-After`, busy.** Another request with this key is under way. Send the same again later.
+//!
+//! # P4030
+//! **Refused for good.** It failed once and stays so; `reason` says why. With the reason `abandoned` (500) whoever did
+//! the work vanished, and nobody knows whether it happened: ask before you take a new key.
+//!
+//! # P4031
+//! **410, gone.** It happened, and its answer is no longer kept. With the reason `answer_not_kept` it was a stream, or
+//! too large to be kept; `original_status` says how it ended.
+//!
+//! # 08006
+//! **503 and `Retry-After`, database away.** Nothing happened. Send the same again with the same key.
+//!
+//! # 08007
+//! **503 and `Retry-After`, not known.** The reply to a commit was lost. Send the same again with the same key:
+//! it tells what happened.
+//!
+//! # principal_missing
+//! **401.** The request does not say who asks, and keys belong to somebody. Nothing happened.
+//!
+//! # tenant_missing
+//! **400.** The request does not say for which tenant it is. Nothing happened.
+//!
+//! # body_too_large
+//! **413.** The body is larger than this route takes. Nothing happened.
+//!
+//! # body_too_slow
+//! **408.** The body did not come in time. Nothing happened.
+//!
+//! # body_unreadable
+//! **400.** The body broke off. Nothing happened.
+//!
+//! # overloaded
+//! **503 and `Retry-After`.** Too much is under way. Nothing happened. Send the same again with the same key.
+//!
+//! # response_too_large
+//! **500.** The answer was too large to be kept, and this route does not pass such answers on. In joined mode nothing
+//! happened; in recorded mode it did.
+//!
+//! # handler_failed
+//! **500.** The handler panicked or broke off.
+//!
+//! # handler_too_slow
+//! **503 and `Retry-After`.** The handler took too long and was undone. Nothing happened. Send the same again with
+//! the same key.
+//!
+//! # not_under_way
+//! **404.** Nothing is under way at this status URL. Send the request again with the same key.
+//!
+//! # internal
+//! **500.** Something is wrong on the server's side; its log says what. It is safe to send the same again with the
+//! same key.
+
+/// Where the pages for the codes are, unless a policy names another place.
+pub const ERRORS_AT: &str = "https://docs.rs/pgonce-http/latest/pgonce_http/errors/#";

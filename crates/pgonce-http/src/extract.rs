@@ -1,0 +1,211 @@
+//! What a handler may ask for.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, OptionalFromRequestParts};
+use http::request::Parts;
+use http::{Extensions, StatusCode};
+use pgonce::driver::{Driver, Session};
+use pgonce::{Attempt, Error, Intent, Kind, Result};
+
+use crate::Problem;
+
+/// Which attempt at the intent this is. In the request's extensions before the inner service
+/// is called, and an extractor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttemptInfo {
+    /// 1 for the first.
+    pub number: u32,
+    /// The number that shuts out older attempts; send it along where others can check it.
+    pub fence: i64,
+    /// How the attempt came to be this one's. After [`Kind::Takeover`] the first holder may have
+    /// done some of the work.
+    pub kind: Kind,
+}
+
+/// The client's key, as it was sent, without quotes. In the request's extensions, and an extractor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key(pub Arc<str>);
+
+macro_rules! from_extensions {
+    ($name:ident, $what:literal) => {
+        impl<S: Sync> FromRequestParts<S> for $name {
+            type Rejection = Problem;
+
+            async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Problem> {
+                let found = head.extensions.get::<Self>().cloned();
+                found.ok_or_else(|| no_layer($what))
+            }
+        }
+
+        impl<S: Sync> OptionalFromRequestParts<S> for $name {
+            type Rejection = Infallible;
+
+            async fn from_request_parts(
+                head: &mut Parts,
+                _: &S,
+            ) -> Result<Option<Self>, Infallible> {
+                Ok(head.extensions.get::<Self>().cloned())
+            }
+        }
+    };
+}
+
+from_extensions!(AttemptInfo, "an attempt");
+from_extensions!(Key, "a key");
+
+fn no_layer(what: &'static str) -> Problem {
+    tracing::error!("the handler asks for {what}, but no pgonce layer has put one there");
+    Problem::ours(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "internal",
+        "this route is not set up right; the server's log says what is missing",
+    )
+}
+
+/// The open transaction of a joined route: what is written on [`Tx::conn`] commits together with
+/// the response, or not at all.
+///
+/// ```no_run
+/// use axum::Json;
+/// use http::{Extensions, StatusCode};
+/// use pgonce::driver::sqlx::Sqlx;
+/// use pgonce_http::{HandlerError, Tx};
+///
+/// async fn create(mut tx: Tx<Sqlx>, Json(item): Json<String>) -> Result<(StatusCode, Json<i64>), HandlerError> {
+///     let id: i64 = sqlx::query_scalar("insert into orders (item) values ($1) returning id")
+///         .bind(item)
+///         .fetch_one(tx.conn())
+///         .await?;
+///     Ok((StatusCode::CREATED, Json(id)))
+/// }
+/// ```
+///
+/// It goes back to the layer when it is dropped, at the end of the handler at the latest. A
+/// handler that passes it on to a task of its own gets its client a 500 and commits nothing.
+pub struct Tx<D: Driver> {
+    attempt: Option<Attempt<D>>,
+    slot: Slot<D>,
+}
+
+impl<D: Driver> Tx<D> {
+    /// The transaction from a request's extensions, for services that are not axum handlers (tonic).
+    pub fn from_extensions(extensions: &Extensions) -> Result<Self, Problem> {
+        let slot = extensions.get::<Slot<D>>().cloned();
+        let slot = slot
+            .ok_or_else(|| no_layer("a transaction (IdempotencyLayer::joined, of this driver)"))?;
+        let attempt = slot.lock().attempt.take();
+        match attempt {
+            Some(attempt) => Ok(Self {
+                attempt: Some(attempt),
+                slot,
+            }),
+            None => Err(no_layer("a second transaction while it holds the first")),
+        }
+    }
+
+    /// The driver's connection, inside the transaction.
+    ///
+    /// Do not send COMMIT or ROLLBACK by hand: it would part the effect from its answer.
+    pub fn conn(&mut self) -> &mut <D::Session as Session>::Raw {
+        self.touch().conn()
+    }
+
+    /// Takes a named lock until the end of the transaction. Answers whether it was free.
+    pub async fn try_lock(&mut self, name: &str) -> Result<bool> {
+        self.touch().try_lock(name).await
+    }
+
+    /// Waits for a named lock, at most so long. Answers whether it was got.
+    pub async fn lock(&mut self, name: &str, at_most: Duration) -> Result<bool> {
+        self.touch().lock(name, at_most).await
+    }
+
+    /// The intent that is attempted.
+    pub fn intent(&self) -> &Intent {
+        self.attempt.as_ref().expect("only drop takes it").intent()
+    }
+
+    /// Keeps a reference to what was made beside the answer, for operators and for scopes that
+    /// keep only references.
+    pub fn refer_to(&mut self, kind: impl Into<String>, id: impl ToString) {
+        self.slot.lock().reference = Some((kind.into(), id.to_string()));
+    }
+
+    /// Tells the layer what went wrong, for services whose own errors cannot carry it (tonic): it
+    /// does the same as for a [`HandlerError`](crate::HandlerError), whatever is answered.
+    pub fn failed(&mut self, error: impl Into<Error>) {
+        self.slot.lock().error = Some(error.into());
+    }
+
+    /// From here on something may be written.
+    fn touch(&mut self) -> &mut Attempt<D> {
+        self.slot.lock().touched = true;
+        self.attempt()
+    }
+
+    fn attempt(&mut self) -> &mut Attempt<D> {
+        self.attempt.as_mut().expect("only drop takes it")
+    }
+}
+
+impl<D: Driver> Drop for Tx<D> {
+    fn drop(&mut self) {
+        self.slot.lock().attempt = self.attempt.take();
+    }
+}
+
+impl<D: Driver> fmt::Debug for Tx<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tx").field(&self.attempt).finish()
+    }
+}
+
+impl<D: Driver, S: Sync> FromRequestParts<S> for Tx<D> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Problem> {
+        Self::from_extensions(&head.extensions)
+    }
+}
+
+/// Where the layer and the handler hand the attempt to each other.
+pub(crate) struct Slot<D: Driver>(Arc<Mutex<Held<D>>>);
+
+pub(crate) struct Held<D: Driver> {
+    attempt: Option<Attempt<D>>,
+    pub(crate) reference: Option<(String, String)>,
+    /// Whether the handler ever asked for the connection: before that it has done nothing.
+    pub(crate) touched: bool,
+    /// What went wrong, where the handler said so.
+    pub(crate) error: Option<Error>,
+}
+
+impl<D: Driver> Slot<D> {
+    pub(crate) fn new(attempt: Attempt<D>) -> Self {
+        Self(Arc::new(Mutex::new(Held {
+            attempt: Some(attempt),
+            reference: None,
+            touched: false,
+            error: None,
+        })))
+    }
+
+    /// The attempt, unless the handler still has it.
+    pub(crate) fn take(&self) -> Option<Attempt<D>> {
+        self.lock().attempt.take()
+    }
+
+    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, Held<D>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D: Driver> Clone for Slot<D> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}

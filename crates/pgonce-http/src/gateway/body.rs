@@ -1,0 +1,213 @@
+//! Bodies on their way through: how long they may stand still, and how far they have come.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use http_body::{Frame, SizeHint};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+type Piece = Option<Result<Frame<Bytes>, axum::Error>>;
+
+/// Whose silence ended a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stalled {
+    Client,
+    Upstream,
+}
+
+impl fmt::Display for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Client => "the client sent no more of its body in time",
+            Self::Upstream => "the upstream sent no more of its body in time",
+        })
+    }
+}
+
+impl std::error::Error for Stalled {}
+
+impl Stalled {
+    /// The stall that an error goes back to, if any.
+    pub(crate) fn behind(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
+        let mut cause = Some(error);
+        while let Some(error) = cause {
+            if let Some(stalled) = error.downcast_ref() {
+                return Some(*stalled);
+            }
+            cause = error.source();
+        }
+        None
+    }
+}
+
+/// A body that ends with an error where it stands still for too long: a cut that both sides
+/// notice, never a body that looks whole.
+pub(crate) struct Patient {
+    inner: Body,
+    patience: Duration,
+    whose: Stalled,
+    /// Made only when there is something to wait for.
+    sleep: Option<Pin<Box<Sleep>>>,
+    waiting: bool,
+}
+
+impl Patient {
+    pub(crate) fn new(inner: Body, patience: Duration, whose: Stalled) -> Self {
+        Self {
+            inner,
+            patience,
+            whose,
+            sleep: None,
+            waiting: false,
+        }
+    }
+}
+
+impl http_body::Body for Patient {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Piece> {
+        let this = &mut *self;
+        if let Poll::Ready(piece) = Pin::new(&mut this.inner).poll_frame(cx) {
+            this.waiting = false;
+            return Poll::Ready(piece);
+        }
+        let until = Instant::now() + this.patience;
+        let sleep = this
+            .sleep
+            .get_or_insert_with(|| Box::pin(sleep_until(until)));
+        if !this.waiting {
+            sleep.as_mut().reset(until);
+            this.waiting = true;
+        }
+        ready!(sleep.as_mut().poll(cx));
+        Poll::Ready(Some(Err(axum::Error::new(this.whose))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// A request's body that says when it last moved, so that a long upload is not taken for a
+/// silent upstream.
+pub(crate) struct Watched {
+    inner: Body,
+    moved: Moved,
+}
+
+/// When a body last moved.
+#[derive(Debug, Clone)]
+pub(crate) struct Moved {
+    start: Instant,
+    after_millis: Arc<AtomicU64>,
+}
+
+impl Watched {
+    pub(crate) fn new(inner: Body) -> (Self, Moved) {
+        let moved = Moved {
+            start: Instant::now(),
+            after_millis: Arc::default(),
+        };
+        (
+            Self {
+                inner,
+                moved: moved.clone(),
+            },
+            moved,
+        )
+    }
+}
+
+impl Moved {
+    pub(crate) fn last(&self) -> Instant {
+        self.start + Duration::from_millis(self.after_millis.load(Ordering::Relaxed))
+    }
+}
+
+impl http_body::Body for Watched {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Piece> {
+        let piece = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        let elapsed = u64::try_from(self.moved.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.moved.after_millis.store(elapsed, Ordering::Relaxed);
+        Poll::Ready(piece)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt as _, StreamBody};
+    use tokio::sync::mpsc;
+    use tokio::time::advance;
+
+    use super::*;
+
+    /// A body that gets what is sent here.
+    fn fed() -> (mpsc::UnboundedSender<&'static str>, Body) {
+        let (feed, mut fed) = mpsc::unbounded_channel::<&'static str>();
+        let pieces = futures_util::stream::poll_fn(move |cx| {
+            fed.poll_recv(cx)
+                .map(|piece| piece.map(|text| Ok::<_, axum::Error>(Frame::data(Bytes::from(text)))))
+        });
+        (feed, Body::new(StreamBody::new(pieces)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_may_be_slow_but_not_silent() {
+        let (feed, body) = fed();
+        let mut body = Patient::new(body, Duration::from_secs(30), Stalled::Client);
+        for _ in 0..5 {
+            let next = tokio::join!(body.frame(), async {
+                advance(Duration::from_secs(20)).await;
+                feed.send("more").unwrap();
+            })
+            .0;
+            assert_eq!(next.unwrap().unwrap().into_data().unwrap(), "more");
+        }
+        let before = Instant::now();
+        let error = body.frame().await.unwrap().unwrap_err();
+        assert_eq!(Stalled::behind(&error), Some(Stalled::Client));
+        assert_eq!(before.elapsed(), Duration::from_secs(30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_body_is_no_silence() {
+        let (feed, body) = fed();
+        let mut body = Patient::new(body, Duration::from_secs(30), Stalled::Upstream);
+        drop(feed);
+        assert!(body.frame().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_says_when_it_last_moved() {
+        let (feed, body) = fed();
+        let (mut body, moved) = Watched::new(body);
+        let start = Instant::now();
+        assert_eq!(moved.last(), start);
+        advance(Duration::from_secs(7)).await;
+        feed.send("more").unwrap();
+        body.frame().await.unwrap().unwrap();
+        assert_eq!(moved.last() - start, Duration::from_secs(7));
+    }
+}

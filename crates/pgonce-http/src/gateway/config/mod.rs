@@ -1,0 +1,95 @@
+//! The configuration of the gateway: one TOML file, checked whole before anything starts.
+
+mod check;
+mod fault;
+mod routes;
+mod tables;
+#[cfg(test)]
+mod tests;
+pub(crate) mod values;
+
+use std::path::{Path, PathBuf};
+
+pub use fault::{Fault, Faults};
+pub(crate) use routes::{
+    AfterExpiry, Busy, HostSent, KeyForm, Needed, Once, Outcomes, Oversize, Route, Scope, Stale,
+    Upstream,
+};
+pub(crate) use tables::Tables;
+pub use tables::{Contracts, Database, Log, LogFormat, UrlFrom};
+
+/// A configuration that passes its own checks; see [`EXAMPLE`].
+#[derive(Debug)]
+pub struct Config {
+    pub(crate) tables: Tables,
+    /// Relative names of files in the configuration begin here.
+    folder: PathBuf,
+}
+
+/// How much is in a configuration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Summary {
+    /// All routes.
+    pub routes: usize,
+    /// The routes that happen once.
+    pub once: usize,
+    /// The scopes.
+    pub scopes: usize,
+}
+
+/// A commented example that passes the checks.
+pub const EXAMPLE: &str = include_str!("example.toml");
+
+impl Config {
+    /// Reads a configuration. `file` is the name to show; names of files in the text that are not
+    /// absolute begin in its folder.
+    ///
+    /// ```
+    /// use pgonce_http::gateway::{Config, EXAMPLE};
+    ///
+    /// assert!(Config::parse("gateway.toml", EXAMPLE).is_ok());
+    ///
+    /// let faults = Config::parse("gateway.toml", "[listen]\nadress = \"127.0.0.1:80\"").unwrap_err();
+    /// assert!(faults.to_string().starts_with("gateway.toml:2:1: unknown field `adress`"));
+    /// ```
+    pub fn parse(file: &str, text: &str) -> Result<Self, Faults> {
+        let tables: Tables = toml::from_str(text).map_err(|error| {
+            let span = error.span().unwrap_or(0..0);
+            let hint = "`pgonce gateway --print-example` shows every field with its meaning.";
+            Faults::new(file, vec![Fault::at(text, span, error.message(), hint)])
+        })?;
+        let folder = Path::new(file).parent().unwrap_or(Path::new("")).to_owned();
+        let config = Self { tables, folder };
+        let faults = check::faults(&config, text);
+        if faults.is_empty() {
+            Ok(config)
+        } else {
+            Err(Faults::new(file, faults))
+        }
+    }
+
+    /// Where the database is.
+    pub fn database(&self) -> &Database {
+        &self.tables.database
+    }
+
+    /// What is logged, and how.
+    pub fn log(&self) -> &Log {
+        &self.tables.log
+    }
+
+    /// How much is in it.
+    pub fn summary(&self) -> Summary {
+        let routes = &self.tables.routes;
+        Summary {
+            routes: routes.len(),
+            once: routes.iter().filter(|route| route.once.is_some()).count(),
+            scopes: self.tables.scopes.len(),
+        }
+    }
+
+    /// The place of a file that the configuration names.
+    pub fn place_of(&self, named: &Path) -> PathBuf {
+        self.folder.join(named)
+    }
+}

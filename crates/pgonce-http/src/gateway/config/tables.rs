@@ -1,0 +1,233 @@
+//! The file and the tables of the gateway itself, field by field. `example.toml` says what each
+//! means.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::routes::{Route, Scope, Upstream};
+use super::values::{Length, Size};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tables {
+    pub(crate) listen: Listen,
+    #[serde(default)]
+    pub(crate) database: Database,
+    #[serde(default)]
+    pub(crate) log: Log,
+    #[serde(default)]
+    pub(crate) upstreams: BTreeMap<String, Upstream>,
+    #[serde(default)]
+    pub(crate) scopes: BTreeMap<Spanned<String>, Scope>,
+    #[serde(default)]
+    pub(crate) routes: Vec<Route>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listen {
+    pub(crate) address: Spanned<SocketAddr>,
+    #[serde(default = "admin")]
+    pub(crate) admin: Spanned<SocketAddr>,
+    #[serde(default = "max_connections")]
+    pub(crate) max_connections: Spanned<usize>,
+    #[serde(default = "max_header_bytes")]
+    pub(crate) max_header_bytes: Spanned<Size>,
+    #[serde(default = "memory")]
+    pub(crate) memory: Size,
+    #[serde(default = "seconds::<75>")]
+    pub(crate) header_timeout: Length,
+    #[serde(default = "seconds::<30>")]
+    pub(crate) body_timeout: Length,
+    #[serde(default = "seconds::<30>")]
+    pub(crate) drain_timeout: Length,
+    #[serde(default)]
+    pub(crate) trust_forwarded: bool,
+}
+
+/// Where the database is, and how it is used. The address itself is never in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Database {
+    url_env: Option<Spanned<String>>,
+    url_file: Option<Spanned<PathBuf>>,
+    #[serde(default = "schema")]
+    schema: String,
+    #[serde(default = "connections")]
+    pub(crate) connections: Spanned<usize>,
+    #[serde(default = "seconds::<5>")]
+    pub(crate) timeout: Length,
+    #[serde(default)]
+    contracts: Contracts,
+}
+
+/// What happens at start-up to the contracts of the scopes that the file describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Contracts {
+    /// Scopes that the database does not know are defined; one that it knows otherwise is an error.
+    #[default]
+    Define,
+    /// Nothing is written; one that is missing or known otherwise is an error.
+    Check,
+    /// The file is right: the database's contracts are replaced.
+    Replace,
+}
+
+/// Where the address of the database is to be found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UrlFrom {
+    /// In this variable of the environment.
+    Env(String),
+    /// In this file, alone.
+    File(PathBuf),
+}
+
+impl Default for Database {
+    fn default() -> Self {
+        Self {
+            url_env: None,
+            url_file: None,
+            schema: schema(),
+            connections: connections(),
+            timeout: seconds::<5>(),
+            contracts: Contracts::default(),
+        }
+    }
+}
+
+impl Database {
+    /// Where its address is to be found; the variable `DATABASE_URL` unless the file says otherwise.
+    pub fn url_from(&self) -> UrlFrom {
+        match (&self.url_file, &self.url_env) {
+            (Some(file), _) => UrlFrom::File(file.get_ref().clone()),
+            (None, Some(name)) => UrlFrom::Env(name.get_ref().clone()),
+            (None, None) => UrlFrom::Env("DATABASE_URL".to_owned()),
+        }
+    }
+
+    /// Where both places are named, the second.
+    pub(super) fn second_place(&self) -> Option<std::ops::Range<usize>> {
+        self.url_file
+            .as_ref()
+            .filter(|_| self.url_env.is_some())
+            .map(Spanned::span)
+    }
+
+    /// The schema that pgonce is in.
+    pub fn schema(&self) -> &str {
+        &self.schema
+    }
+
+    /// How many connections at most.
+    pub fn connections(&self) -> usize {
+        *self.connections.get_ref()
+    }
+
+    /// How long anything may take there before the client is answered 503.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.0
+    }
+
+    /// What happens to contracts at start-up.
+    pub fn contracts(&self) -> Contracts {
+        self.contracts
+    }
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    #[serde(default)]
+    format: LogFormat,
+    #[serde(default)]
+    level: LogLevel,
+    #[serde(default = "yes")]
+    pub(crate) requests: bool,
+}
+
+/// For whom the log is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For programs: a JSON object per line.
+    #[default]
+    Json,
+    /// For people.
+    Text,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum LogLevel {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            format: LogFormat::default(),
+            level: LogLevel::default(),
+            requests: true,
+        }
+    }
+}
+
+impl Log {
+    /// For whom it is written.
+    pub fn format(&self) -> LogFormat {
+        self.format
+    }
+
+    /// The least that is worth a line.
+    pub fn level(&self) -> tracing::Level {
+        match self.level {
+            LogLevel::Error => tracing::Level::ERROR,
+            LogLevel::Warn => tracing::Level::WARN,
+            LogLevel::Info => tracing::Level::INFO,
+            LogLevel::Debug => tracing::Level::DEBUG,
+        }
+    }
+}
+
+fn admin() -> Spanned<SocketAddr> {
+    Spanned::new(0..0, SocketAddr::from((Ipv4Addr::LOCALHOST, 9090)))
+}
+
+fn max_connections() -> Spanned<usize> {
+    Spanned::new(0..0, 1024)
+}
+
+fn max_header_bytes() -> Spanned<Size> {
+    Spanned::new(0..0, Size(32 * 1024))
+}
+
+fn memory() -> Size {
+    Size(128 * 1024 * 1024)
+}
+
+fn connections() -> Spanned<usize> {
+    Spanned::new(0..0, 16)
+}
+
+pub(super) fn seconds<const N: u64>() -> Length {
+    Length(Duration::from_secs(N))
+}
+
+fn schema() -> String {
+    pgonce::DEFAULT_SCHEMA.to_owned()
+}
+
+pub(super) fn yes() -> bool {
+    true
+}

@@ -1,0 +1,64 @@
+//! A line for each request, with the key's digest and never the key.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::{HeaderMap, HeaderName, Method, Request};
+use sha2::{Digest as _, Sha256};
+
+use super::router::Entry;
+use crate::headers::REPLAYED;
+
+/// What is known about a request before it is answered.
+pub(crate) struct Line<'a> {
+    entry: Option<&'a Entry>,
+    method: Method,
+    key: Option<String>,
+}
+
+impl<'a> Line<'a> {
+    pub(crate) fn begin(entry: Option<&'a Entry>, request: &Request<Body>) -> Self {
+        let once = entry.and_then(|entry| entry.once.as_ref());
+        let key = once.and_then(|once| key_digest(request.headers(), &once.key_header));
+        Self {
+            entry,
+            method: request.method().clone(),
+            key,
+        }
+    }
+
+    pub(crate) fn end(self, answer: &Response, took: Duration) {
+        let once = self.entry.and_then(|entry| entry.once.as_ref());
+        let outcome = match (self.entry, once) {
+            (None, _) => "refused",
+            (Some(_), None) => "passed",
+            (_, Some(_)) if answer.headers().contains_key(REPLAYED) => "replayed",
+            (_, Some(_)) => "answered",
+        };
+        tracing::info!(
+            method = %self.method,
+            route = self.entry.map(|entry| tracing::field::display(&entry.pattern)),
+            scope = once.map(|once| once.scope.as_str()),
+            key = self.key,
+            status = answer.status().as_u16(),
+            outcome,
+            milliseconds = took.as_secs_f64() * 1000.0,
+            "request"
+        );
+    }
+}
+
+/// The first bytes of the key's SHA-256 in hexadecimal, the same for both ways to write a key.
+fn key_digest(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    let key = headers.get(name)?.to_str().ok()?.trim();
+    let quoted = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
+    let digest = Sha256::digest(quoted.unwrap_or(key).as_bytes());
+    Some(
+        digest
+            .iter()
+            .take(8)
+            .map(|byte| format!("{byte:02x}"))
+            .collect(),
+    )
+}

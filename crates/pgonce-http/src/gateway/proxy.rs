@@ -1,0 +1,198 @@
+//! The reverse proxy as a tower service: a request goes on to its upstream, the answer comes back.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use http::header::{CONTENT_TYPE, HOST};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use tower::Service;
+
+use super::body::{Patient, Stalled};
+use super::config::{HostSent, KeyForm};
+use super::errors;
+use super::headers::{self, ATTEMPT, FENCE, IDEMPOTENCY_KEY};
+use super::upstream::{Doubt, Unanswered, Upstream};
+use crate::body::{Read, read_up_to};
+use crate::{AttemptInfo, Fate, Key};
+
+/// The address that a request came from; the server leaves it in the request's extensions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Client(pub(crate) SocketAddr);
+
+/// Sends requests on to one upstream. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Proxy(Arc<Way>);
+
+/// How requests of a route travel.
+pub(crate) struct Way {
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) host: HostSent,
+    pub(crate) key_form: KeyForm,
+    pub(crate) trust_forwarded: bool,
+    /// The header with the principal, which no client may make vanish.
+    pub(crate) principal: Option<HeaderName>,
+    /// How long a client may send nothing more of its body.
+    pub(crate) body_timeout: Duration,
+    /// How much of an answer the route keeps.
+    pub(crate) max_response: usize,
+}
+
+impl Proxy {
+    pub(crate) fn new(way: Way) -> Self {
+        Self(Arc::new(way))
+    }
+}
+
+impl Way {
+    async fn pass(&self, request: Request<Body>) -> Response<Body> {
+        let mut request = request.map(|body| match body.is_end_stream() {
+            true => body,
+            false => Body::new(Patient::new(body, self.body_timeout, Stalled::Client)),
+        });
+        let client = request.extensions().get().map(|Client(address)| *address);
+        let attempt = request.extensions().get::<AttemptInfo>().copied();
+        let key = request.extensions().get::<Key>().cloned();
+        let headers = request.headers_mut();
+        headers::for_upstream(
+            headers,
+            client,
+            self.trust_forwarded,
+            self.principal.as_ref(),
+        );
+        if self.host == HostSent::Upstream {
+            headers.remove(HOST);
+        }
+        if let Some((attempt, key)) = attempt.zip(key) {
+            self.tell(headers, attempt, &key.0);
+        }
+        match self.upstream.send(request).await {
+            Ok(mut answer) => {
+                headers::for_client(answer.headers_mut());
+                match attempt {
+                    Some(_) => self.whole(answer).await,
+                    None => answer,
+                }
+            }
+            Err(unanswered) => no_answer(&unanswered),
+        }
+    }
+
+    /// An answer that is to be kept, whole: one that breaks off is none, and leaves open whether
+    /// it happened. Larger ones and streams follow as they come.
+    async fn whole(&self, answer: Response<Body>) -> Response<Body> {
+        if is_stream(answer.headers()) {
+            return answer;
+        }
+        let (head, body) = answer.into_parts();
+        match read_up_to(self.max_response, body).await {
+            Read::Whole(whole) => Response::from_parts(head, whole.into_body()),
+            Read::Larger(body) => Response::from_parts(head, body),
+            Read::Broken(error) => {
+                let late = Stalled::behind(&*error).is_some();
+                let why = format!("the answer broke off: {error}");
+                no_answer(&Unanswered {
+                    doubt: Doubt::Unknown,
+                    late,
+                    why,
+                })
+            }
+        }
+    }
+
+    /// Tells the upstream which wish this is, which try, and the fence that lets it turn away an
+    /// older try that comes late.
+    fn tell(&self, headers: &mut HeaderMap, attempt: AttemptInfo, key: &str) {
+        headers.insert(ATTEMPT, attempt.number.into());
+        headers.insert(FENCE, attempt.fence.into());
+        // A key may have come with quotes or without; it is always told in the same way, so that
+        // the upstream sees one key and not two.
+        let told = match self.key_form {
+            KeyForm::Bare if key.trim() == key => key.to_owned(),
+            _ => format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\"")),
+        };
+        if let Ok(told) = HeaderValue::try_from(told) {
+            headers.insert(IDEMPOTENCY_KEY, told);
+        }
+    }
+}
+
+/// Whether an answer goes on for as long as somebody listens.
+fn is_stream(headers: &HeaderMap) -> bool {
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .map_or(&b""[..], HeaderValue::as_bytes);
+    kind.starts_with(b"text/event-stream") || kind.starts_with(b"multipart/x-mixed-replace")
+}
+
+/// What a request that wants to leave HTTP behind is answered.
+pub(crate) fn refuse_protocol(request: &Request<Body>) -> Option<Response<Body>> {
+    let wanted = match headers::wanted_upgrade(request.headers()) {
+        Some(protocol) => format!("the protocol {protocol:?}"),
+        None if request.method() == Method::CONNECT => "a tunnel".to_owned(),
+        None => return None,
+    };
+    let detail = format!("the gateway cannot offer {wanted}; connect to the service itself");
+    Some(errors::answer(
+        StatusCode::NOT_IMPLEMENTED,
+        "protocol_unsupported",
+        detail,
+    ))
+}
+
+/// What the client is told, and the layer, about an upstream that gave no answer.
+fn no_answer(unanswered: &Unanswered) -> Response<Body> {
+    tracing::warn!(doubt = ?unanswered.doubt, error = %unanswered, "the upstream did not answer");
+    let status = if unanswered.late {
+        StatusCode::GATEWAY_TIMEOUT
+    } else {
+        StatusCode::BAD_GATEWAY
+    };
+    let (mut response, fate) = match unanswered.doubt {
+        Doubt::NotSent => {
+            let detail = "the service behind the gateway could not be reached and nothing happened; send the same again";
+            (
+                errors::answer_for_now(status, "upstream_not_reached", detail),
+                Fate::Retry,
+            )
+        }
+        Doubt::Unknown => {
+            let detail =
+                "the service behind the gateway was asked and did not answer; it may have happened";
+            (
+                errors::answer(status, "upstream_unknown", detail),
+                Fate::Unknown,
+            )
+        }
+        Doubt::ClientStalled => {
+            let detail = "no more of the body came in time";
+            (
+                errors::answer(StatusCode::REQUEST_TIMEOUT, "body_too_slow", detail),
+                Fate::Unknown,
+            )
+        }
+    };
+    response.extensions_mut().insert(fate);
+    response
+}
+
+impl Service<Request<Body>> for Proxy {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let way = self.0.clone();
+        Box::pin(async move { Ok(way.pass(request).await) })
+    }
+}

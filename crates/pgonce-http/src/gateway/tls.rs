@@ -1,0 +1,51 @@
+//! Encrypted connections to upstreams.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::connect::HttpConnector;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+
+/// The certificates in a PEM file; none at all is an error too.
+pub(crate) fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let told = |why: String| format!("{}: {why}", file.display());
+    let found = CertificateDer::pem_file_iter(file)
+        .and_then(|found| found.collect::<Result<Vec<_>, _>>())
+        .map_err(|error| told(error.to_string()))?;
+    if found.is_empty() {
+        return Err(told("there is no certificate in it".to_owned()));
+    }
+    Ok(found)
+}
+
+/// What opens connections, with TLS where the address says https: the certificate is always
+/// checked, against the system's authorities and those of the file.
+pub(crate) fn connector(ca_file: Option<&Path>) -> Result<HttpsConnector<HttpConnector>, String> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(file) = ca_file {
+        for certificate in authorities(file)? {
+            roots
+                .add(certificate)
+                .map_err(|error| format!("{}: {error}", file.display()))?;
+        }
+    }
+    let config =
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    // Small answers must not wait for an acknowledgement of the piece before.
+    tcp.set_nodelay(true);
+    Ok(HttpsConnectorBuilder::new()
+        .with_tls_config(config)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(tcp))
+}

@@ -1,0 +1,195 @@
+//! What a policy chooses from.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderName, HeaderValue};
+use pgonce::Fingerprint;
+
+/// A future in a box.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Which scope a request's intent belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// This one.
+    Named(String),
+    /// One for each operation, named after it: `POST /orders`.
+    Operation,
+}
+
+/// Where the version of the API is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ApiVersion {
+    /// There is none.
+    None,
+    /// It is this.
+    Fixed(String),
+    /// The client names it in a header.
+    Header(HeaderName),
+}
+
+type Find = dyn Fn(&Parts) -> Option<String> + Send + Sync;
+type MakePrint = dyn Fn(&Parts, &Bytes) -> Fingerprint + Send + Sync;
+type Ask = dyn Fn(Parts) -> BoxFuture<Result<(), Box<Response>>> + Send + Sync;
+
+/// Who somebody is, read from a request's head: a principal or a tenant.
+///
+/// Name the person or account, never the credential: a token that is renewed between two tries
+/// must not make two wishes of one. And name it from what was verified: put authentication
+/// outside of this layer and read what it found.
+#[derive(Clone)]
+#[non_exhaustive]
+pub enum Caller {
+    /// Nobody in particular.
+    None,
+    /// What a trusted proxy wrote into a header.
+    Header(HeaderName),
+    /// What a function finds.
+    With(Arc<Find>),
+}
+
+impl Caller {
+    /// What a function finds in the request's head; `None` refuses the request (401
+    /// where a principal is missing, 400 where a tenant is).
+    pub fn with(find: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self::With(Arc::new(find))
+    }
+
+    /// What a function makes of an extension that an outer layer has put there; a request
+    /// without it is refused.
+    pub fn from_extension<T: Send + Sync + 'static>(
+        name: impl Fn(&T) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(move |head| head.extensions.get::<T>().and_then(&name))
+    }
+}
+
+impl fmt::Debug for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Header(name) => write!(f, "Header({name})"),
+            Self::With(_) => f.write_str("With(..)"),
+        }
+    }
+}
+
+/// How a request's body is compared with an earlier one under the same key. Method, path, query
+/// and API version always count as well.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum RequestPrint {
+    /// JSON as [`RequestPrint::Json`], multipart forms as [`RequestPrint::Multipart`], all else
+    /// byte by byte.
+    ByContentType,
+    /// Byte by byte.
+    Bytes,
+    /// By the meaning of JSON (RFC 8785): order of members and white space do not count. What is
+    /// not JSON, and numbers that a double cannot hold exactly, count byte by byte.
+    Json,
+    /// Only these members of a JSON document, as JSON pointers (`/customer/id`).
+    Only(Vec<String>),
+    /// A JSON document without these members, as JSON pointers.
+    Except(Vec<String>),
+    /// Part by part: names, file names, types and contents; the boundary does not count.
+    Multipart,
+    /// As a function says.
+    Custom(Print),
+}
+
+/// A function that makes a fingerprint of a request's head and body.
+#[derive(Clone)]
+pub struct Print(pub(crate) Arc<MakePrint>);
+
+impl Print {
+    /// Wraps the function.
+    pub fn new(print: impl Fn(&Parts, &Bytes) -> Fingerprint + Send + Sync + 'static) -> Self {
+        Self(Arc::new(print))
+    }
+}
+
+impl fmt::Debug for Print {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Print(..)")
+    }
+}
+
+/// What happens to a response that is larger than the policy keeps, or a stream. It is never
+/// cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Oversize {
+    /// The client is told 500. In joined mode nothing happened and the key is free; in recorded
+    /// mode it did happen, and every retry is told so.
+    #[default]
+    Refuse,
+    /// It is passed on whole, and only its status is kept: a retry is told that it happened and
+    /// that the answer was not kept.
+    PassUnkept,
+}
+
+/// A hook that is asked before a stored answer is given out: `Err` is sent instead.
+#[derive(Clone)]
+pub struct Reauthorise(pub(crate) Arc<Ask>);
+
+impl Reauthorise {
+    /// Wraps the hook. It gets the head of the request that would be answered by the replay.
+    pub fn new<F>(hook: impl Fn(Parts) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(), Response>> + Send + 'static,
+    {
+        Self(Arc::new(move |head| {
+            let asked = hook(head);
+            Box::pin(async move { asked.await.map_err(Box::new) })
+        }))
+    }
+}
+
+impl fmt::Debug for Reauthorise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reauthorise(..)")
+    }
+}
+
+/// Which headers of an answer are kept and replayed. Some never are, whatever is chosen here:
+/// cookies, hop-by-hop headers, `Date`, `Age`, rate limits, and what this layer sets itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReplayHeaders {
+    /// These.
+    Only(Vec<HeaderName>),
+    /// All but those that never are.
+    All,
+}
+
+impl ReplayHeaders {
+    /// The usual ones and these.
+    pub fn usual_and(more: impl IntoIterator<Item = HeaderName>) -> Self {
+        match Self::default() {
+            Self::Only(mut usual) => {
+                usual.extend(more);
+                Self::Only(usual)
+            }
+            Self::All => Self::All,
+        }
+    }
+
+    pub(crate) fn keeps(&self, name: &HeaderName, value: &HeaderValue) -> bool {
+        !value.is_sensitive()
+            && !crate::headers::is_never_kept(name)
+            && match self {
+                Self::Only(names) => names.contains(name),
+                Self::All => true,
+            }
+    }
+}
+
+impl Default for ReplayHeaders {
+    fn default() -> Self {
+        Self::Only(crate::headers::usual())
+    }
+}

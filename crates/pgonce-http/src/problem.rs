@@ -1,0 +1,226 @@
+//! Why a request was not fulfilled, as `application/problem+json`.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use pgonce::retry::Class;
+use pgonce::{Error, Failure};
+use serde_json::{Map, Value, json};
+
+use crate::errors::ERRORS_AT;
+
+/// The longest time that a client is told to wait before it asks again: a lease that is renewed
+/// says nothing about when the work is done.
+const ASK_AGAIN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Why a request was not fulfilled, answered as `application/problem+json` with a stable code.
+///
+/// ```
+/// use axum::response::IntoResponse;
+/// use http::StatusCode;
+/// use pgonce_http::Problem;
+///
+/// let problem = Problem::new(StatusCode::BAD_REQUEST, "amount_not_positive", "send it in cents, 1 or more");
+/// assert_eq!(problem.into_response().status(), 400);
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem {
+    status: StatusCode,
+    code: Cow<'static, str>,
+    detail: Cow<'static, str>,
+    more: Map<String, Value>,
+    retry_after: Option<Duration>,
+    ours: bool,
+}
+
+impl Problem {
+    /// A problem of your own: a stable code for programs and a sentence for people.
+    pub fn new(
+        status: StatusCode,
+        code: impl Into<Cow<'static, str>>,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            status,
+            code: code.into(),
+            detail: detail.into(),
+            more: Map::new(),
+            retry_after: None,
+            ours: false,
+        }
+    }
+
+    /// One that has a page in [`crate::errors`].
+    pub(crate) fn ours(
+        status: StatusCode,
+        code: impl Into<Cow<'static, str>>,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            ours: true,
+            ..Self::new(status, code, detail)
+        }
+    }
+
+    /// Adds a member to the document.
+    #[must_use]
+    pub fn with(mut self, member: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.more.insert(member.into(), value.into());
+        self
+    }
+
+    /// Says when it is worth asking again.
+    #[must_use]
+    pub fn retry_after(mut self, after: Duration) -> Self {
+        self.retry_after = Some(after);
+        self
+    }
+
+    /// The status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The stable code.
+    pub fn code(&self) -> &str {
+        &self.code
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// A refusal that is stored without an answer of its own.
+    pub(crate) fn refused(failure: &Failure) -> Self {
+        let status = match failure.code() {
+            // Nobody knows whether it happened: no fault of the client's.
+            "abandoned" => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Self::ours(status, "P4030", failure.message().to_owned()).with("reason", failure.code())
+    }
+
+    /// The document, whose `type` leads to the page at `base`.
+    pub(crate) fn document(&self, base: &str) -> String {
+        let mut document = json!({
+            "title": title(&self.code).or_else(|| self.status.canonical_reason()),
+            "status": self.status.as_u16(),
+            "code": self.code,
+            "detail": self.detail,
+        });
+        if let Value::Object(members) = &mut document {
+            if self.ours {
+                let page = format!("{base}{}", self.code.to_ascii_lowercase());
+                members.insert("type".to_owned(), page.into());
+            }
+            members.extend(self.more.clone());
+        }
+        document.to_string()
+    }
+
+    /// As a response.
+    pub(crate) fn into_response_at(self, base: &str) -> Response {
+        let mut response = Response::new(Body::from(self.document(base)));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        let kind = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, kind);
+        if let Some(after) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, seconds(after).into());
+        }
+        response
+    }
+}
+
+/// Whole seconds, never 0: that would ask for a busy loop.
+pub(crate) fn seconds(after: Duration) -> u32 {
+    let seconds = after.min(Duration::from_secs(3600)).as_millis();
+    u32::try_from(seconds.div_ceil(1000)).map_or(1, |s| s.max(1))
+}
+
+fn title(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "P4001" => "Key missing",
+        "P4002" => "Key reused with another request",
+        "P4029" => "Under way",
+        "P4030" => "Refused for good",
+        "P4031" => "Gone",
+        "22023" => "Key unusable",
+        "08006" => "Database away",
+        "08007" => "Not known",
+        _ => return None,
+    })
+}
+
+impl From<&Error> for Problem {
+    fn from(error: &Error) -> Self {
+        const COME_BACK: &str = "send the same request with the same key again";
+        match error {
+            Error::Conflict(problem) => {
+                Self::ours(StatusCode::UNPROCESSABLE_ENTITY, "P4002", told(problem))
+            }
+            Error::Gone(problem) => Self::ours(StatusCode::GONE, "P4031", told(problem)),
+            Error::Refused(failure) => Self::refused(failure),
+            Error::Failed(failure) => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                failure.code().to_owned(),
+                failure.message().to_owned(),
+            )
+            .retry_after(Duration::from_secs(1)),
+            Error::Busy { retry_after, .. } => Self::ours(
+                StatusCode::CONFLICT,
+                "P4029",
+                format!("another request with this key is under way; {COME_BACK} later"),
+            )
+            .retry_after((*retry_after).min(ASK_AGAIN_WITHIN)),
+            Error::Uncertain(_) => Self::ours(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "08007",
+                format!("it is not known yet whether it happened; {COME_BACK} to learn it"),
+            )
+            .retry_after(Duration::from_secs(1)),
+            Error::Schema(_) => Self::ours(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "internal",
+                "the service's database is not set up; nothing happened",
+            )
+            .retry_after(Duration::from_secs(5)),
+            _ => match error.class() {
+                Class::Retry | Class::RetryAfterDelay | Class::ClaimAgain | Class::Ambiguous => {
+                    Self::ours(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        "08006",
+                        format!(
+                            "the database cannot be asked now and nothing happened; {COME_BACK}"
+                        ),
+                    )
+                    .retry_after(Duration::from_secs(1))
+                }
+                // What the database says about itself is for our logs, not for clients.
+                _ => Self::ours(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "internal",
+                    "something is wrong on the server's side; it is safe to send the same request \
+                     with the same key again",
+                ),
+            },
+        }
+    }
+}
+
+/// What was wrong and what to do, without the particulars.
+fn told(problem: &pgonce::Problem) -> String {
+    match &problem.hint {
+        Some(hint) => format!("{}. {hint}", problem.message),
+        None => problem.message.to_string(),
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        self.into_response_at(ERRORS_AT)
+    }
+}

@@ -1,0 +1,223 @@
+//! The same key with another request is told so, on every path.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::post;
+use pgonce::Fingerprint;
+use pgonce::scope::Busy;
+use pgonce_http::{ApiVersion, HandlerError, Key, Policy, Print, RequestPrint, Tx};
+
+use crate::support::{
+    Gate, SCOPE, Site, TestDriver, World, effect, for_each_driver, leave_effect, made,
+};
+
+for_each_driver!(
+    another_request_under_a_finished_key_is_refused,
+    another_request_under_a_key_in_flight_is_refused,
+    another_request_under_a_recorded_key_in_flight_is_refused,
+);
+
+async fn another_request_under_a_finished_key_is_refused<D: TestDriver>(world: World<D>) {
+    let site = world.usual(Policy::new(SCOPE)).await;
+    let first = site.post("/effects", "k1", "a book").await;
+    site.post("/effects", "k1", "a pen")
+        .await
+        .problem(422, "P4002");
+    site.post("/effects?colour=red", "k1", "a book")
+        .await
+        .problem(422, "P4002");
+    assert_eq!(site.post("/effects", "k1", "a book").await.body, first.body);
+    assert_eq!(world.effects().await, 1);
+}
+
+async fn gated<D: TestDriver>(
+    State(gate): State<Gate>,
+    mut tx: Tx<D>,
+    key: Key,
+    note: String,
+) -> Result<Response, HandlerError> {
+    leave_effect(&mut tx, &key, &note).await?;
+    gate.pass().await;
+    Ok(made())
+}
+
+async fn another_request_under_a_key_in_flight_is_refused<D: TestDriver>(world: World<D>) {
+    let policy = Policy::new(SCOPE)
+        .retention(Duration::from_secs(3600))
+        .busy(Busy::Wait);
+    let layer = world.joined(policy.wait_at_most(Duration::from_secs(60)));
+    layer.agree().await.unwrap();
+    let gate = Gate::closed();
+    let router = Router::new().route("/effects", post(gated::<D>).layer(layer));
+    let site = Site::open(router.with_state(gate.clone())).await;
+    let (first, other, ()) = tokio::join!(
+        site.post("/effects", "k1", "a book"),
+        async {
+            gate.until_entered(1).await;
+            site.post("/effects", "k1", "a pen").await
+        },
+        async {
+            gate.until_entered(1).await;
+            world.until_somebody_waits().await;
+            gate.let_pass(1);
+        },
+    );
+    assert_eq!(first.status, 201);
+    other.problem(422, "P4002");
+    assert_eq!(world.effects().await, 1);
+}
+
+async fn another_request_under_a_recorded_key_in_flight_is_refused<D: TestDriver>(world: World<D>) {
+    let gate = Gate::closed();
+    let at_gate = gate.clone();
+    let handler = post(async move || {
+        at_gate.pass().await;
+        made()
+    });
+    let router = Router::new().route(
+        "/effects",
+        handler.layer(world.recorded(Policy::new(SCOPE))),
+    );
+    let site = Site::open(router).await;
+    let (first, ()) = tokio::join!(site.post("/effects", "k1", "a book"), async {
+        gate.until_entered(1).await;
+        site.post("/effects", "k1", "a pen")
+            .await
+            .problem(422, "P4002");
+        site.post("/effects", "k1", "a book")
+            .await
+            .problem(409, "P4029");
+        gate.let_pass(1);
+    });
+    assert_eq!(first.status, 201);
+    site.post("/effects", "k1", "a pen")
+        .await
+        .problem(422, "P4002");
+}
+
+#[tokio::test]
+async fn what_counts_as_the_same_request_is_the_routes_choice() {
+    let world: World = World::new().await;
+    let site_with = async |scope: &str, print: RequestPrint| {
+        world.usual(Policy::new(scope).fingerprint(print)).await
+    };
+    let json = |site: &Site, key: &str, text: &str| {
+        let request = site
+            .request("/effects", key)
+            .header("content-type", "application/json");
+        request.body(text.to_owned())
+    };
+    let status =
+        async |request: reqwest::RequestBuilder| request.send().await.unwrap().status().as_u16();
+
+    let bytes = site_with("bytes", RequestPrint::Bytes).await;
+    assert_eq!(status(json(&bytes, "k", r#"{"a":1,"b":2}"#)).await, 201);
+    assert_eq!(status(json(&bytes, "k", r#"{"b":2,"a":1}"#)).await, 422);
+
+    let usual = site_with("usual", RequestPrint::ByContentType).await;
+    assert_eq!(status(json(&usual, "k", r#"{"a":1,"b":2.50}"#)).await, 201);
+    assert_eq!(
+        status(json(&usual, "k", " {\"b\":2.5,\n\"a\":1}")).await,
+        201
+    );
+    assert_eq!(status(json(&usual, "k", r#"{"a":1,"b":2.51}"#)).await, 422);
+    // As doubles these two are the same number.
+    assert_eq!(
+        status(json(&usual, "big", r#"{"id":9007199254740992}"#)).await,
+        201
+    );
+    assert_eq!(
+        status(json(&usual, "big", r#"{"id":9007199254740993}"#)).await,
+        422
+    );
+
+    let only = site_with("only", RequestPrint::Only(vec!["/order/id".into()])).await;
+    assert_eq!(
+        status(json(&only, "k", r#"{"order":{"id":7},"sent":1}"#)).await,
+        201
+    );
+    assert_eq!(
+        status(json(&only, "k", r#"{"order":{"id":7},"sent":2}"#)).await,
+        201
+    );
+    assert_eq!(
+        status(json(&only, "k", r#"{"order":{"id":8},"sent":1}"#)).await,
+        422
+    );
+
+    let except = site_with("except", RequestPrint::Except(vec!["/sent".into()])).await;
+    assert_eq!(
+        status(json(&except, "k", r#"{"id":7,"sent":1}"#)).await,
+        201
+    );
+    assert_eq!(
+        status(json(&except, "k", r#"{"id":7,"sent":2}"#)).await,
+        201
+    );
+    assert_eq!(
+        status(json(&except, "k", r#"{"id":8,"sent":1}"#)).await,
+        422
+    );
+
+    let length = Print::new(|_, body| Fingerprint::of_bytes(&body.len().to_be_bytes()));
+    let custom = site_with("custom", RequestPrint::Custom(length)).await;
+    assert_eq!(status(json(&custom, "k", "abc")).await, 201);
+    assert_eq!(status(json(&custom, "k", "xyz")).await, 201);
+    assert_eq!(status(json(&custom, "k", "four")).await, 422);
+}
+
+#[tokio::test]
+async fn a_form_counts_by_its_parts_and_not_by_its_boundary() {
+    let world: World = World::new().await;
+    let handler = post(
+        async |tx: Tx<pgonce::driver::sqlx::Sqlx>, key: Key, body: axum::body::Bytes| {
+            effect(tx, key, body.len().to_string()).await
+        },
+    );
+    let layer = world.joined(Policy::new(SCOPE));
+    let site = Site::open(Router::new().route("/effects", handler.layer(layer))).await;
+    let send = async |file: &'static [u8]| {
+        let part = reqwest::multipart::Part::bytes(file).file_name("a.bin");
+        // Every form gets a boundary of its own.
+        let form = reqwest::multipart::Form::new()
+            .text("name", "ada")
+            .part("file", part);
+        site.request("/effects", "k1")
+            .multipart(form)
+            .send()
+            .await
+            .unwrap()
+            .status()
+            .as_u16()
+    };
+    assert_eq!(send(b"\0\x01\xff").await, 201);
+    assert_eq!(send(b"\0\x01\xff").await, 201);
+    assert_eq!(send(b"\0\x01\xfe").await, 422);
+    assert_eq!(world.effects().await, 1);
+}
+
+#[tokio::test]
+async fn another_version_of_the_api_is_another_request() {
+    let world: World = World::new().await;
+    let version = ApiVersion::Header("api-version".parse().unwrap());
+    let site = world.usual(Policy::new(SCOPE).version(version)).await;
+    let send = async |version: &str| {
+        let request = site
+            .request("/effects", "k1")
+            .header("api-version", version);
+        request
+            .body("a book")
+            .send()
+            .await
+            .unwrap()
+            .status()
+            .as_u16()
+    };
+    assert_eq!(send("1").await, 201);
+    assert_eq!(send("2").await, 422);
+    assert_eq!(send("1").await, 201);
+    assert_eq!(world.effects().await, 1);
+}

@@ -1,0 +1,150 @@
+//! Without its database the edge says come back, in time, and does nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::routing::post;
+use pgonce_http::Policy;
+use pgonce_testkit::Postgres;
+
+use crate::support::{Gate, SCOPE, SOON, Site, TestDriver, Told, World, effect, made};
+
+type Sqlx = pgonce::driver::sqlx::Sqlx;
+type TokioPostgres = pgonce::driver::tokio_postgres::TokioPostgres;
+
+/// The pools of these tests wait for as long as [`SOON`]: only the layer's limit can be this fast.
+const LIMIT: Duration = Duration::from_secs(2);
+
+fn limited(scope: &str) -> Policy {
+    Policy::new(scope).database_within(LIMIT)
+}
+
+fn assert_come_back(told: &Told) {
+    let code = told.problem(503, "08006")["code"].clone();
+    assert_eq!(code, "08006");
+    assert_eq!(told.headers["retry-after"], "1");
+}
+
+#[tokio::test]
+async fn with_sqlx_a_crashed_database_is_told_in_time_and_comes_back() {
+    crashed_and_back::<Sqlx>().await;
+}
+
+#[tokio::test]
+async fn with_tokio_postgres_a_crashed_database_is_told_in_time_and_comes_back() {
+    crashed_and_back::<TokioPostgres>().await;
+}
+
+async fn crashed_and_back<D: TestDriver>() {
+    let server = Postgres::builder().start().await.unwrap();
+    let world = World::<D>::on(&server).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = runs.clone();
+    let recorded = post(async move || {
+        count.fetch_add(1, SeqCst);
+        made()
+    });
+    let router = Router::new()
+        .route(
+            "/effects",
+            post(effect::<D>).layer(world.joined(limited("joined"))),
+        )
+        .route(
+            "/recorded",
+            recorded.layer(world.recorded(limited("recorded"))),
+        );
+    let site = Site::open(router).await;
+    let first = site.post("/effects", "k1", "a book").await;
+    let recorded = site.post("/recorded", "k1", "a book").await;
+    server.crash().await.unwrap();
+    let started = Instant::now();
+    for path in ["/effects", "/recorded"] {
+        for key in ["k1", "k2"] {
+            let told = site.post(path, key, "a book").await;
+            assert_eq!(told.status, 503, "{path} {key}");
+            assert_eq!(told.headers["content-type"], "application/problem+json");
+            assert!(told.headers.contains_key("retry-after"));
+        }
+    }
+    assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
+    assert_eq!(runs.load(SeqCst), 1, "done without a claim");
+    server.start_again().await.unwrap();
+    assert_eq!(site.post("/effects", "k1", "a book").await.body, first.body);
+    assert_eq!(
+        site.post("/recorded", "k1", "a book").await.body,
+        recorded.body
+    );
+    assert_eq!(site.post("/effects", "k2", "a book").await.status, 201);
+    assert_eq!(site.post("/recorded", "k2", "a book").await.status, 201);
+    assert_eq!((world.effects().await, runs.load(SeqCst)), (2, 2));
+}
+
+#[tokio::test]
+async fn a_database_that_only_keeps_silent_is_told_in_time() {
+    // Accepts, and never says anything.
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!(
+        "postgres://postgres@{}/none",
+        listener.local_addr().unwrap()
+    );
+    let _listening = tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((wire, _)) = listener.accept().await {
+            kept.push(wire);
+        }
+    });
+    let once = pgonce::Once::builder(<Sqlx as TestDriver>::connect(&url, 5))
+        .build()
+        .unwrap();
+    let joined = pgonce_http::IdempotencyLayer::joined(once.clone(), limited("a")).unwrap();
+    let recorded = pgonce_http::IdempotencyLayer::recorded(once.clone(), limited("b")).unwrap();
+    let open = pgonce_http::IdempotencyLayer::recorded(once, limited("c").fail_open(true)).unwrap();
+    let router = Router::new()
+        .route("/joined", post(effect::<Sqlx>).layer(joined))
+        .route("/recorded", post(async || made()).layer(recorded))
+        .route("/open", post(async || made()).layer(open.clone()));
+    let site = Site::open(router).await;
+    for path in ["/joined", "/recorded"] {
+        let started = Instant::now();
+        assert_come_back(&site.post(path, "k1", "a book").await);
+        assert!(
+            started.elapsed() < SOON - Duration::from_secs(5),
+            "{:?}",
+            started.elapsed()
+        );
+    }
+    // Only where that was chosen is the work done all the same, and it is counted.
+    assert_eq!(open.counters().unprotected(), 0);
+    assert_eq!(site.post("/open", "k1", "a book").await.status, 201);
+    assert_eq!(open.counters().unprotected(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_whose_recording_meets_a_crash_is_recorded_when_the_database_is_back() {
+    let server = Postgres::builder().start().await.unwrap();
+    let world = World::<TokioPostgres>::on(&server).await;
+    let gate = Gate::closed();
+    let at_gate = gate.clone();
+    let handler = post(async move || {
+        at_gate.pass().await;
+        made()
+    });
+    let layer = world.recorded(limited(SCOPE));
+    let site = Site::open(Router::new().route("/effects", handler.layer(layer.clone()))).await;
+    let (told, ()) = tokio::join!(site.post("/effects", "k1", "a book"), async {
+        gate.until_entered(1).await;
+        server.crash().await.unwrap();
+        gate.let_pass(1);
+    });
+    // The work is done; whether it is recorded, nobody knows yet.
+    told.problem(503, "08007");
+    server.start_again().await.unwrap();
+    layer.drained().await;
+    let again = site.post("/effects", "k1", "a book").await;
+    assert_eq!(
+        (again.status, again.replayed(), gate.entered()),
+        (201, true, 1)
+    );
+}

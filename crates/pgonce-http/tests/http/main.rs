@@ -1,0 +1,20 @@
+//! The promises of the HTTP edge, one file each, over real sockets and on a real PostgreSQL.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+mod support;
+
+mod busy;
+mod caps;
+mod conflicts;
+mod cuts;
+mod database_down;
+mod disconnects;
+mod duplicates;
+mod extractors;
+mod fidelity;
+mod isolation;
+mod keys;
+mod outcomes;
+mod panics;
+mod replays;
+mod stale;

@@ -1,0 +1,329 @@
+//! Which answers are kept is the route's choice; what was refused before any effect burns no key.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use http::StatusCode;
+use pgonce::Failure;
+use pgonce_http::{Fate, HandlerError, KeepFor, Key, Outcomes, Policy, Problem, Tx};
+
+use crate::support::{SCOPE, Site, TestDriver, World, for_each_driver, leave_effect, made};
+
+for_each_driver!(
+    frozen_the_first_result_stays_whatever_it_is,
+    finished_failed_work_is_done_on_retry,
+    by_default_final_refusals_stay_and_passing_ones_do_not,
+    the_handler_may_say_what_becomes_of_its_answer,
+    a_transient_error_of_the_database_is_tried_again_unseen,
+    a_failure_that_the_handler_names_is_remembered,
+    an_answer_may_have_a_time_of_its_own,
+);
+
+type Runs = Arc<AtomicUsize>;
+
+/// Leaves an effect; answers with the status in the body the first time, then with success.
+async fn first_fails<D: TestDriver>(
+    State(runs): State<Runs>,
+    mut tx: Tx<D>,
+    key: Key,
+    status: String,
+) -> Result<Response, HandlerError> {
+    leave_effect(&mut tx, &key, &status).await?;
+    if runs.fetch_add(1, SeqCst) > 0 {
+        return Ok(made());
+    }
+    let status = StatusCode::from_bytes(status.as_bytes()).unwrap();
+    Ok((status, uuid::Uuid::new_v4().to_string()).into_response())
+}
+
+async fn site_with<D: TestDriver>(world: &World<D>, policy: Policy) -> (Site, Runs) {
+    let runs = Runs::default();
+    let router = Router::new().route(
+        "/joined",
+        post(first_fails::<D>).layer(world.joined(policy.clone())),
+    );
+    let recorded = async |State(runs): State<Runs>, status: String| {
+        if runs.fetch_add(1, SeqCst) > 0 {
+            return made();
+        }
+        let status = StatusCode::from_bytes(status.as_bytes()).unwrap();
+        (status, uuid::Uuid::new_v4().to_string()).into_response()
+    };
+    let router = router.route("/recorded", post(recorded).layer(world.recorded(policy)));
+    (Site::open(router.with_state(runs.clone())).await, runs)
+}
+
+async fn frozen_the_first_result_stays_whatever_it_is<D: TestDriver>(world: World<D>) {
+    let (site, runs) = site_with(&world, Policy::new(SCOPE).outcomes(Outcomes::Freeze)).await;
+    for path in ["/joined", "/recorded"] {
+        for status in ["500", "503", "429", "404", "200"] {
+            runs.store(0, SeqCst);
+            let key = format!("{path}-{status}");
+            let first = site.post(path, &key, status).await;
+            assert_eq!(first.status.to_string(), status);
+            let again = site.post(path, &key, status).await;
+            assert_eq!(
+                (again.status, &again.body, again.replayed()),
+                (first.status, &first.body, true)
+            );
+            assert_eq!(runs.load(SeqCst), 1);
+        }
+    }
+    // Refused work has no effect; done work has.
+    assert_eq!(world.effects().await, 1);
+}
+
+async fn finished_failed_work_is_done_on_retry<D: TestDriver>(world: World<D>) {
+    let (site, runs) = site_with(&world, Policy::new(SCOPE).outcomes(Outcomes::Finish)).await;
+    for path in ["/joined", "/recorded"] {
+        for status in ["500", "422"] {
+            runs.store(0, SeqCst);
+            let key = format!("{path}-{status}");
+            assert_eq!(
+                site.post(path, &key, status).await.status.to_string(),
+                status
+            );
+            // The key has its meaning already.
+            site.post(path, &key, "499").await.problem(422, "P4002");
+            let done = site.post(path, &key, status).await;
+            assert_eq!((done.status, done.replayed()), (201, false));
+            let again = site.post(path, &key, status).await;
+            assert_eq!((&again.body, again.replayed()), (&done.body, true));
+            assert_eq!(runs.load(SeqCst), 2);
+        }
+    }
+    assert_eq!(world.effects().await, 2);
+}
+
+async fn by_default_final_refusals_stay_and_passing_ones_do_not<D: TestDriver>(world: World<D>) {
+    let (site, runs) = site_with(&world, Policy::new(SCOPE)).await;
+    for (path, status, stays) in [
+        ("/joined", "404", true),
+        ("/joined", "422", true),
+        ("/joined", "500", false),
+        ("/joined", "409", false),
+        ("/joined", "429", false),
+        ("/recorded", "404", true),
+        // Nobody knows what a service had done before it failed.
+        ("/recorded", "500", true),
+    ] {
+        runs.store(0, SeqCst);
+        let key = format!("{path}-{status}");
+        assert_eq!(
+            site.post(path, &key, status).await.status.to_string(),
+            status
+        );
+        assert_eq!(
+            site.post(path, &key, status).await.replayed(),
+            stays,
+            "{path} {status}"
+        );
+    }
+}
+
+async fn by_mark<D: TestDriver>(
+    State(runs): State<Runs>,
+    mut tx: Tx<D>,
+    key: Key,
+    mark: String,
+) -> Result<Response, HandlerError> {
+    runs.fetch_add(1, SeqCst);
+    leave_effect(&mut tx, &key, &mark).await?;
+    let (status, fate) = match mark.as_str() {
+        "keep" => (StatusCode::PAYMENT_REQUIRED, Fate::Keep),
+        "refuse" => (StatusCode::OK, Fate::Refuse),
+        "retry" => (StatusCode::OK, Fate::Retry),
+        "unknown" => (StatusCode::OK, Fate::Unknown),
+        _ => (StatusCode::OK, Fate::Forget),
+    };
+    let mut response = (status, mark).into_response();
+    response.extensions_mut().insert(fate);
+    Ok(response)
+}
+
+async fn the_handler_may_say_what_becomes_of_its_answer<D: TestDriver>(world: World<D>) {
+    let runs = Runs::default();
+    let router = Router::new().route(
+        "/effects",
+        post(by_mark::<D>).layer(world.joined(Policy::new(SCOPE))),
+    );
+    let site = Site::open(router.with_state(runs.clone())).await;
+    for (mark, replays, effects, rows) in [
+        ("keep", true, 1, 1),
+        ("refuse", true, 0, 1),
+        ("retry", false, 0, 1),
+        ("forget", false, 0, 0),
+        ("unknown", false, 0, 0),
+    ] {
+        world.run_sql("truncate effects, pgonce.intent").await;
+        let first = site.post("/effects", mark, mark).await;
+        let again = site.post("/effects", mark, mark).await;
+        assert_eq!((&again.body, again.status), (&first.body, first.status));
+        assert_eq!(again.replayed(), replays, "{mark}");
+        assert_eq!(world.effects().await, effects, "{mark}");
+        assert_eq!(
+            world.number("select count(*) from pgonce.intent").await,
+            rows,
+            "{mark}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn what_is_refused_before_any_effect_does_not_burn_the_key() {
+    type Sqlx = pgonce::driver::sqlx::Sqlx;
+    let world: World = World::new().await;
+    let handler = async |mut tx: Tx<Sqlx>, key: Key, axum::Json(amount): axum::Json<i64>| {
+        if amount <= 0 {
+            let told = "the amount is not positive; send it in cents, 1 or more";
+            return Err(Problem::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "amount_not_positive",
+                told,
+            )
+            .into());
+        }
+        leave_effect(&mut tx, &key, &amount.to_string()).await?;
+        Ok::<_, HandlerError>(made())
+    };
+    for outcomes in [Outcomes::Final, Outcomes::Freeze, Outcomes::Finish] {
+        world.run_sql("truncate effects, pgonce.intent").await;
+        let layer = world.joined(Policy::new(SCOPE).outcomes(outcomes));
+        let site = Site::open(Router::new().route("/effects", post(handler).layer(layer))).await;
+        let send = async |body: &'static str| {
+            let request = site
+                .request("/effects", "k1")
+                .header("content-type", "application/json");
+            request.body(body).send().await.unwrap().status().as_u16()
+        };
+        assert_eq!(send("0").await, 422);
+        assert_eq!(send("not json").await, 400);
+        assert_eq!(send("5").await, 201);
+        assert_eq!(send("0").await, 422, "the key is taken now");
+        assert_eq!(world.effects().await, 1);
+    }
+}
+
+/// Meets a serialization failure twice, then works.
+async fn unlucky<D: TestDriver>(
+    State(runs): State<Runs>,
+    mut tx: Tx<D>,
+    key: Key,
+    note: String,
+) -> Result<Response, HandlerError> {
+    leave_effect(&mut tx, &key, &note).await?;
+    if runs.fetch_add(1, SeqCst) < 2 {
+        let raise = "do $$ begin raise exception 'planned' using errcode = '40001'; end $$";
+        D::exec(tx.conn(), raise).await?;
+    }
+    Ok(made())
+}
+
+async fn a_transient_error_of_the_database_is_tried_again_unseen<D: TestDriver>(world: World<D>) {
+    let runs = Runs::default();
+    let router = Router::new().route(
+        "/effects",
+        post(unlucky::<D>).layer(world.joined(Policy::new(SCOPE))),
+    );
+    let site = Site::open(router.with_state(runs.clone())).await;
+    let told = site.post("/effects", "k1", "a book").await;
+    assert_eq!((told.status, told.replayed()), (201, false));
+    assert_eq!((runs.load(SeqCst), world.effects().await), (3, 1));
+}
+
+async fn forbidden<D: TestDriver>(
+    mut tx: Tx<D>,
+    key: Key,
+    note: String,
+) -> Result<Response, HandlerError> {
+    leave_effect(&mut tx, &key, &note).await?;
+    match note.as_str() {
+        "forbidden" => Err(Failure::refused("item_forbidden", "this item is not for sale").into()),
+        _ => Err(Failure::retryable("till_closed", "the till is closed for now").into()),
+    }
+}
+
+async fn a_failure_that_the_handler_names_is_remembered<D: TestDriver>(world: World<D>) {
+    let layer = world.joined(Policy::new(SCOPE));
+    let site = Site::open(Router::new().route("/effects", post(forbidden::<D>).layer(layer))).await;
+    let first = site.post("/effects", "k1", "forbidden").await;
+    assert_eq!(first.problem(422, "P4030")["reason"], "item_forbidden");
+    let again = site.post("/effects", "k1", "forbidden").await;
+    assert_eq!(
+        (&again.body, again.replayed(), first.replayed()),
+        (&first.body, true, false)
+    );
+    let told = site.post("/effects", "k2", "later").await;
+    assert_eq!(
+        (told.status, told.headers.contains_key("retry-after")),
+        (503, true)
+    );
+    let codes = world
+        .text("select string_agg(failure_code, ' ' order by key) from pgonce.intent")
+        .await;
+    assert_eq!(
+        (codes.as_str(), world.effects().await),
+        ("item_forbidden till_closed", 0)
+    );
+}
+
+#[tokio::test]
+async fn an_error_of_the_database_that_stays_is_told_without_its_secrets() {
+    type Sqlx = pgonce::driver::sqlx::Sqlx;
+    let world: World = World::new().await;
+    let handler = async |mut tx: Tx<Sqlx>| {
+        sqlx::query("select secret_column from effects")
+            .execute(tx.conn())
+            .await?;
+        Ok::<_, HandlerError>(made())
+    };
+    let layer = world.joined(Policy::new(SCOPE));
+    let site =
+        Site::open(Router::new().route("/effects", post(handler).layer(layer.clone()))).await;
+    let told = site.post("/effects", "k1", "").await;
+    told.problem(500, "internal");
+    assert!(!String::from_utf8_lossy(&told.body).contains("secret"));
+    assert_eq!(layer.counters().errors(), 1);
+    assert_eq!(world.number("select count(*) from pgonce.intent").await, 0);
+}
+
+async fn an_answer_may_have_a_time_of_its_own<D: TestDriver>(world: World<D>) {
+    let answer = async |status: String| {
+        let status = StatusCode::from_bytes(status.as_bytes()).unwrap();
+        let mut response = (status, "kept").into_response();
+        response
+            .extensions_mut()
+            .insert(KeepFor(Duration::from_secs(3 * 3600)));
+        response
+    };
+    let policy = || Policy::new(SCOPE).outcomes(Outcomes::Freeze);
+    let joined = async move |mut tx: Tx<D>, key: Key, status: String| {
+        leave_effect(&mut tx, &key, &status).await?;
+        Ok::<_, HandlerError>(answer(status).await)
+    };
+    let router = Router::new()
+        .route("/joined", post(joined).layer(world.joined(policy())))
+        .route("/recorded", post(answer).layer(world.recorded(policy())));
+    let site = Site::open(router).await;
+    for path in ["/joined", "/recorded"] {
+        for status in ["201", "403"] {
+            let key = format!("{path}{status}");
+            let first = site.post(path, &key, status).await;
+            assert_eq!(first.status.to_string(), status);
+            let again = site.post(path, &key, status).await;
+            assert!(again.replayed());
+            assert_eq!(
+                again.headers["idempotency-expires"],
+                first.headers["idempotency-expires"]
+            );
+        }
+    }
+    let lasts = "select count(*) from pgonce.intent \
+                 where expires_at - coalesce(last_at, first_at) = interval '3 hours'";
+    assert_eq!(world.number(lasts).await, 4);
+}

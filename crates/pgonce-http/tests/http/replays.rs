@@ -1,0 +1,129 @@
+//! Who may see a stored answer, until when, and what is told after that.
+
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use axum::response::IntoResponse as _;
+use axum::routing::post;
+use http::StatusCode;
+use pgonce::scope::AfterExpiry;
+use pgonce::{Ack, Failure, Fingerprint, Intent};
+use pgonce_http::{Policy, Reauthorise};
+
+use crate::support::{SCOPE, Site, TestDriver, Told, World, effect, for_each_driver};
+
+for_each_driver!(
+    an_answer_says_until_when_it_is_kept_and_is_gone_after_that,
+    a_replay_is_given_only_to_whoever_may_still_see_it,
+);
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+async fn an_answer_says_until_when_it_is_kept_and_is_gone_after_that<D: TestDriver>(
+    world: World<D>,
+) {
+    let policy = Policy::new(SCOPE)
+        .retention(HOUR)
+        .after_expiry(AfterExpiry::Gone(None));
+    let layer = world.joined(policy);
+    layer.agree().await.unwrap();
+    let site = Site::open(Router::new().route("/effects", post(effect::<D>).layer(layer))).await;
+    let before = SystemTime::now();
+    let first = site.post("/effects", "k1", "a book").await;
+    let until =
+        httpdate::parse_http_date(first.headers["idempotency-expires"].to_str().unwrap()).unwrap();
+    let second = Duration::from_secs(1);
+    assert!(
+        until + second >= before + HOUR && until <= SystemTime::now() + HOUR,
+        "{until:?}"
+    );
+    let again = site.post("/effects", "k1", "a book").await;
+    assert_eq!(
+        again.headers["idempotency-expires"],
+        first.headers["idempotency-expires"]
+    );
+    world
+        .run_sql("select pgonce.move_clock(interval '2 hours')")
+        .await;
+    site.post("/effects", "k1", "a book")
+        .await
+        .problem(410, "P4031");
+    assert_eq!(world.effects().await, 1);
+}
+
+async fn a_replay_is_given_only_to_whoever_may_still_see_it<D: TestDriver>(world: World<D>) {
+    let hook = Reauthorise::new(async |head: http::request::Parts| {
+        match head.headers.contains_key("x-dismissed") {
+            true => Err(StatusCode::FORBIDDEN.into_response()),
+            false => Ok(()),
+        }
+    });
+    let site = world.usual(Policy::new(SCOPE).reauthorise(hook)).await;
+    let send = async |dismissed: bool| {
+        let mut request = site.request("/effects", "k1").body("a book");
+        if dismissed {
+            request = request.header("x-dismissed", "1");
+        }
+        Told::read(request.send().await.unwrap()).await
+    };
+    let first = send(false).await;
+    assert_eq!(first.status, 201);
+    let refused = send(true).await;
+    assert_eq!((refused.status, refused.replayed()), (403, false));
+    assert_eq!(send(false).await.body, first.body);
+}
+
+#[tokio::test]
+async fn what_another_door_has_ended_is_told_in_http_words() {
+    let world: World = World::new().await;
+    let print = pgonce_http::RequestPrint::Custom(pgonce_http::Print::new(|_, _| {
+        Fingerprint::of_bytes(b"x")
+    }));
+    let site = world
+        .usual(Policy::new(SCOPE).plain_keys(true).fingerprint(print))
+        .await;
+    // Learns the fingerprint of any request to this route.
+    let _ = site.post("/effects", "k0", "").await;
+    let stored: Vec<u8> = sqlx::query_scalar("select fingerprint from pgonce.intent")
+        .fetch_one(&world.pool)
+        .await
+        .unwrap();
+    let intent = |key: &str| {
+        Intent::with_fingerprint(SCOPE, key, Fingerprint::custom(stored.clone())).unwrap()
+    };
+    let value = Ack::value(&serde_json::json!({"order": 7})).unwrap();
+    let _ = world
+        .once
+        .run(&intent("value"), |attempt| attempt.succeed(value.clone()))
+        .await
+        .unwrap();
+    let reference = Ack::reference_to("order", 7);
+    let _ = world
+        .once
+        .run(&intent("reference"), |attempt| {
+            attempt.succeed(reference.clone())
+        })
+        .await
+        .unwrap();
+    let refused = || Failure::refused("card_declined", "the bank said no");
+    let _ = world
+        .once
+        .run(&intent("refused"), async |_| Err(refused().into()))
+        .await
+        .unwrap_err();
+
+    let told = site.post("/effects", "value", "").await;
+    assert_eq!(
+        (told.status, &*told.body, told.replayed()),
+        (200, &br#"{"order":7}"#[..], true)
+    );
+    let told = site.post("/effects", "reference", "").await;
+    assert_eq!(
+        told.problem(410, "P4031")["made"],
+        serde_json::json!({"type": "order", "id": "7"})
+    );
+    let told = site.post("/effects", "refused", "").await;
+    assert_eq!(told.problem(422, "P4030")["reason"], "card_declined");
+    assert!(told.replayed());
+    assert_eq!(world.effects().await, 1);
+}

@@ -1,0 +1,162 @@
+//! The service in the storm: both modes, each with an effect that nothing but pgonce keeps single.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use http::{HeaderMap, StatusCode};
+use pgonce::driver::sqlx::Sqlx;
+use pgonce::retry::Policy as Retries;
+use pgonce::scope::Stale;
+use pgonce::{Kind, Once};
+use pgonce_http::{AttemptInfo, Fate, HandlerError, IdempotencyLayer, Key, Policy, Tx};
+use sqlx::PgPool;
+use tokio::sync::OnceCell;
+
+use crate::support::{SCOPE, Site, TestDriver, World, made};
+
+pub(crate) const TABLE: &str = "create table storm_effects (key text not null, attempt bigint not null, \
+    amount bigint not null, payload jsonb not null, at timestamptz not null default clock_timestamp())";
+
+/// The header with the number of the client's attempt. No part of the request's meaning.
+pub(crate) const ATTEMPT: &str = "x-attempt";
+
+/// How the work and its answer are held together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Joined,
+    Recorded,
+    /// The same, where work of which nobody knows is not done again.
+    Refusing,
+    /// As if there were no layer.
+    Off,
+}
+
+/// A claim whose reply is lost belongs to nobody: it is over soon, and others may have it.
+pub(crate) fn policy() -> Policy {
+    Policy::new(SCOPE)
+        .retention(Duration::from_secs(3600))
+        .database_within(Duration::from_secs(4))
+        .lease(Duration::from_secs(2))
+        .stale(Stale::Takeover)
+}
+
+/// A service that comes up when it is first asked for.
+pub(crate) struct Shore<D: TestDriver> {
+    mode: Mode,
+    /// Past all that cuts: the outside world of recorded work.
+    outside: PgPool,
+    site: OnceCell<(Site, IdempotencyLayer<D>)>,
+}
+
+impl<D: TestDriver> Shore<D> {
+    pub(crate) fn new(world: &World<Sqlx>, mode: Mode) -> Self {
+        Self {
+            mode,
+            outside: world.pool.clone(),
+            site: OnceCell::new(),
+        }
+    }
+
+    /// Where it listens; its line to the database is `url`.
+    pub(crate) async fn address(&self, url: &str) -> SocketAddr {
+        let up = self.site.get_or_init(|| async {
+            let retries = Retries::default().base(Duration::from_millis(5)).tries(4);
+            let once = Once::builder(D::connect(url, 8)).retry(retries).build();
+            let layer = self.layer(once.unwrap());
+            let router = match self.mode {
+                Mode::Joined => Router::new().route("/effects", post(joined::<D>)),
+                Mode::Recorded | Mode::Off => {
+                    let router = Router::new().route("/effects", post(recorded));
+                    router.with_state(self.outside.clone())
+                }
+                Mode::Refusing => {
+                    let router = Router::new().route("/effects", post(vanishing));
+                    router.with_state(self.outside.clone())
+                }
+            };
+            (Site::open(router.route_layer(layer.clone())).await, layer)
+        });
+        up.await.0.address.parse().unwrap()
+    }
+
+    fn layer(&self, once: Once<D>) -> IdempotencyLayer<D> {
+        let layer = match self.mode {
+            Mode::Joined => IdempotencyLayer::joined(once, policy()),
+            Mode::Recorded => IdempotencyLayer::recorded(once, policy()),
+            Mode::Refusing => IdempotencyLayer::recorded(once, policy().stale(Stale::Refuse)),
+            Mode::Off => IdempotencyLayer::recorded(once, policy().enabled(false)),
+        };
+        layer.unwrap()
+    }
+
+    /// Waits until nothing is under way any more.
+    pub(crate) async fn drained(&self) {
+        if let Some((_, layer)) = self.site.get() {
+            layer.drained().await;
+        }
+    }
+}
+
+/// An effect as it is written down; keys and numbers of the storm need no quoting.
+fn insert(key: &str, headers: &HeaderMap, payload: &str) -> String {
+    let attempt = headers[ATTEMPT].to_str().unwrap();
+    let value: serde_json::Value = serde_json::from_str(payload).unwrap();
+    format!(
+        "insert into storm_effects (key, attempt, amount, payload) values ('{}', {attempt}, {}, '{value}')",
+        key, value["amount"]
+    )
+}
+
+async fn joined<D: TestDriver>(
+    mut tx: Tx<D>,
+    key: Key,
+    headers: HeaderMap,
+    payload: String,
+) -> Result<Response, HandlerError> {
+    D::exec(tx.conn(), &insert(&key.0, &headers, &payload)).await?;
+    Ok(made())
+}
+
+/// After a takeover it looks whether the first holder had done it already, as a service that may be asked
+/// twice must.
+async fn recorded(
+    State(outside): State<PgPool>,
+    info: Option<AttemptInfo>,
+    headers: HeaderMap,
+    payload: String,
+) -> Response {
+    let key = headers["idempotency-key"].to_str().unwrap();
+    if info.is_some_and(|info| info.kind == Kind::Takeover) {
+        let done = sqlx::query_scalar("select exists (select from storm_effects where key = $1)");
+        if done.bind(key).fetch_one(&outside).await.unwrap() {
+            return made();
+        }
+    }
+    let insert = sqlx::AssertSqlSafe(insert(key, &headers, &payload));
+    sqlx::raw_sql(insert).execute(&outside).await.unwrap();
+    made()
+}
+
+/// Whether whoever does this work vanishes before he can say so.
+pub(crate) fn vanishes(amount: u64) -> bool {
+    amount.is_multiple_of(3)
+}
+
+/// Of some work nobody is told whether it was done: half of it was.
+async fn vanishing(State(outside): State<PgPool>, headers: HeaderMap, payload: String) -> Response {
+    let value: serde_json::Value = serde_json::from_str(&payload).unwrap();
+    let amount = value["amount"].as_u64().unwrap();
+    if !vanishes(amount) {
+        return recorded(State(outside), None, headers, payload).await;
+    }
+    if amount.is_multiple_of(2) {
+        drop(recorded(State(outside), None, headers, payload).await);
+    }
+    let mut answer = StatusCode::GATEWAY_TIMEOUT.into_response();
+    answer.extensions_mut().insert(Fate::Unknown);
+    answer
+}

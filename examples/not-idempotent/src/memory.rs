@@ -1,0 +1,116 @@
+//! What it remembers, for as long as it runs.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use axum::body::Bytes;
+use axum::http::{HeaderName, StatusCode};
+
+/// What a wish is known by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Name {
+    pub(crate) endpoint: String,
+    pub(crate) user: Vec<u8>,
+    pub(crate) key: String,
+}
+
+/// An answer that can be given again.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: Vec<(HeaderName, String)>,
+    pub(crate) body: String,
+}
+
+/// Who does the work.
+pub(crate) enum Claim {
+    Mine,
+    Busy { same: bool },
+    Done { stored: Stored, same: bool },
+}
+
+#[derive(Default)]
+struct Inside {
+    effects: u64,
+    /// The payload, and the answer once there is one.
+    wishes: HashMap<Name, (Bytes, Option<Stored>)>,
+}
+
+#[derive(Default)]
+pub(crate) struct Memory(Mutex<Inside>);
+
+impl Memory {
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn effects(&self) -> u64 {
+        self.inside().effects
+    }
+
+    /// Gives its number.
+    pub(crate) fn make_effect(&self) -> u64 {
+        let mut inside = self.inside();
+        inside.effects += 1;
+        inside.effects
+    }
+
+    /// Exactly one is told that the work is its own.
+    pub(crate) fn claim(&self, name: &Name, payload: &Bytes) -> Claim {
+        let mut inside = self.inside();
+        match inside.wishes.get(name) {
+            None => {
+                let begun = (payload.clone(), None);
+                inside.wishes.insert(name.clone(), begun);
+                Claim::Mine
+            }
+            Some((known, None)) => Claim::Busy {
+                same: known == payload,
+            },
+            Some((known, Some(stored))) => Claim::Done {
+                stored: stored.clone(),
+                same: known == payload,
+            },
+        }
+    }
+
+    pub(crate) fn remember(&self, name: &Name, answer: Stored) {
+        if let Some((_, stored)) = self.inside().wishes.get_mut(name) {
+            *stored = Some(answer);
+        }
+    }
+
+    pub(crate) fn recall(&self, name: &Name) -> Option<(Bytes, Stored)> {
+        let inside = self.inside();
+        let (payload, stored) = inside.wishes.get(name)?;
+        Some((payload.clone(), stored.clone()?))
+    }
+
+    /// Gives the key back when the work ends too early.
+    pub(crate) fn hold<'a>(&'a self, name: &'a Name) -> Held<'a> {
+        Held {
+            memory: self,
+            name: Some(name),
+        }
+    }
+}
+
+/// A key that is given back when this is dropped.
+pub(crate) struct Held<'a> {
+    memory: &'a Memory,
+    name: Option<&'a Name>,
+}
+
+impl Held<'_> {
+    pub(crate) fn keep(&mut self) {
+        self.name = None;
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = self.name {
+            self.memory.inside().wishes.remove(name);
+        }
+    }
+}
