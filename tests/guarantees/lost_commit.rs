@@ -67,14 +67,12 @@ async fn a_lost_reply_to_a_lease_or_its_end_is_uncertain<D: TestDriver>(world: W
     let minute = Duration::from_secs(60);
     for cut in [Cut::Reply, Cut::Request] {
         // Warm, so that the name of the intent is sent only with the claim itself.
-        let Claim::Run(lease) = once
-            .lease(&intent(&format!("warm {cut:?}")), minute)
-            .await
-            .unwrap()
-        else {
+        let wish = intent(&format!("warm {cut:?}"));
+        let Claim::Run(lease) = once.lease(&wish, minute).await.unwrap() else {
             panic!("fresh")
         };
-        cutter.arm(COMMIT, cut);
+        // One statement, which commits itself.
+        cutter.arm(wish.key(), cut);
         assert!(matches!(
             lease.succeed(Ack::status()).await,
             Err(Error::Uncertain(_))

@@ -9,6 +9,7 @@ use crate::claim::Kind;
 use crate::driver::{Driver, Param, Session, Settled};
 use crate::lease::interval;
 use crate::statements::Statements;
+use crate::success::Success;
 use crate::{Error, Intent, Result};
 
 /// Where an attempt that is dropped leaves its connection, so that [`crate::Once::run`] can roll
@@ -67,27 +68,8 @@ impl<D: Driver> Attempt<D> {
     pub async fn succeed(mut self, ack: Ack) -> Result<Done> {
         let statements = self.statements.clone();
         let intent = self.intent.clone();
-        let value = ack.value.as_ref().map(ToString::to_string);
-        let (ref_type, ref_id) = match &ack.reference {
-            Some((kind, id)) => (Some(kind.as_str()), Some(id.as_str())),
-            None => (None, None),
-        };
-        let fence = self.fence.to_string();
         let owner = self.owner.clone();
-        let keep = ack.keep.map(interval);
-        let names = [
-            Param::Text(Some(intent.scope())),
-            Param::Text(Some(intent.key())),
-            Param::Bytes(intent.fingerprint().as_bytes()),
-        ];
-        let answer = [
-            Param::Json(value.as_deref()),
-            Param::Text(ref_type),
-            Param::Text(ref_id),
-            Param::Text(Some(intent.tenant_name())),
-            Param::Text(intent.correlation_id()),
-            Param::Text(owner.as_deref()),
-        ];
+        let success = Success::new(&intent, &ack, self.fence, owner.as_deref());
         fault_point!("succeed.before_settle");
         // From here the session leaves its home: a cancelled commit must not be rolled back into
         // a pool, it is closed.
@@ -96,14 +78,12 @@ impl<D: Driver> Attempt<D> {
             .take()
             .expect("only succeed, fail and drop take it");
         self.home = None;
-        let settled = if self.fence == 1 && keep.is_none() {
-            let params = [&names[..], &answer[..]].concat();
-            session.settle(&statements.insert_success, &params).await
+        let settled = if self.fence == 1 && ack.keep.is_none() {
+            let insert = &statements.insert_success;
+            session.settle(insert, &success.row()).await
         } else {
-            let fence = [Param::Text(Some(&fence))];
-            let keep = [Param::Text(keep.as_deref())];
-            let params = [&names[..], &fence, &answer, &keep].concat();
-            session.settle(&statements.succeed, &params).await
+            let succeed = &statements.succeed;
+            session.settle(succeed, &success.params()).await
         };
         match settled {
             Settled::Committed => {

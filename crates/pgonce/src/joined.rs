@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::ack::{Ack, Done};
 use crate::claim::{Claim, Kind, Outcome};
 use crate::driver::{Connection, Driver, Param};
-use crate::lease::interval;
 use crate::once::Once;
 use crate::statements::Statements;
+use crate::success::Success;
 use crate::{Intent, Result};
 
 /// The right to do the work, in your own transaction.
@@ -108,28 +108,9 @@ impl<C: Connection> Joined<'_, C> {
 
     /// Records the acknowledgement in your transaction. Nothing is true before you commit.
     pub async fn succeed(self, ack: &Ack) -> Result<Done> {
-        let value = ack.json().map(ToString::to_string);
-        let (ref_type, ref_id) = ack.reference().unzip();
-        let fence = self.fence.to_string();
-        let keep = ack.keep.map(interval);
-        self.conn
-            .query(
-                &self.statements.succeed,
-                &[
-                    Param::Text(Some(self.intent.scope())),
-                    Param::Text(Some(self.intent.key())),
-                    Param::Bytes(self.intent.fingerprint().as_bytes()),
-                    Param::Text(Some(&fence)),
-                    Param::Json(value.as_deref()),
-                    Param::Text(ref_type),
-                    Param::Text(ref_id),
-                    Param::Text(Some(self.intent.tenant_name())),
-                    Param::Text(self.intent.correlation_id()),
-                    Param::Text(self.owner.as_deref()),
-                    Param::Text(keep.as_deref()),
-                ],
-            )
-            .await?;
+        let success = Success::new(&self.intent, ack, self.fence, self.owner.as_deref());
+        let succeed = &self.statements.succeed;
+        self.conn.query(succeed, &success.params()).await?;
         Ok(Done {
             ack: ack.clone(),
             replayed: false,

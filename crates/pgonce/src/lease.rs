@@ -12,6 +12,7 @@ use crate::claim::Kind;
 use crate::driver::{Connection, Driver, Param, Session};
 use crate::error::Problem;
 use crate::once::Once;
+use crate::success::Success;
 use crate::{Error, Intent, Result};
 
 /// The right to do the work for a while, holding no transaction and no connection.
@@ -130,8 +131,42 @@ impl<D: Driver> Lease<D> {
 
     /// Records the acknowledgement. Safe to repeat after [`Error::Uncertain`]: claim again and
     /// the stored answer comes back.
+    ///
+    /// A connection that breaks before anything was sent is no reason to give up work that is done:
+    /// it is tried again for as long as the lease holds.
     pub async fn succeed(self, ack: Ack) -> Result<Done> {
-        self.begin().await?.succeed(ack).await
+        let expiry = self.renewed + self.length;
+        loop {
+            match self.record(&ack).await {
+                Err(Error::Disconnected(why)) if Instant::now() < expiry => {
+                    tracing::warn!(
+                        why,
+                        scope = self.intent.scope(),
+                        "not recorded yet, trying again"
+                    );
+                    sleep_until((Instant::now() + self.length / 20).min(expiry)).await;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    /// As [`Lease::succeed`], and keeps the lease in hand: for another try after a connection was
+    /// lost. One that had worked after all turns the next away with [`Error::Fenced`] or
+    /// [`Error::LostRace`]; then claim again, and the stored answer comes back.
+    pub async fn record(&self, ack: &Ack) -> Result<Done> {
+        let success = Success::new(&self.intent, ack, self.fence, self.once.owner());
+        fault_point!("succeed.before_settle");
+        // One statement, which is its own transaction: it checks the fence under the row's lock.
+        let statement = &self.once.statements().succeed_lease;
+        self.call(statement, &success.params()).await?;
+        fault_point!("succeed.settled");
+        Ok(Done {
+            ack: ack.clone(),
+            replayed: false,
+            attempts: self.attempts,
+            fence: self.fence,
+        })
     }
 
     /// Records the failure under the fence.

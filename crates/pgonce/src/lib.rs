@@ -31,6 +31,7 @@ mod recovery;
 mod retention;
 mod run;
 mod statements;
+mod success;
 mod suppressed;
 
 pub use ack::{Ack, Done, Failure};

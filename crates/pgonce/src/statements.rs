@@ -39,6 +39,7 @@ pub(crate) struct Statements {
     pub(crate) answer_of: Statement,
     pub(crate) insert_success: Statement,
     pub(crate) succeed: Statement,
+    pub(crate) succeed_lease: Statement,
     pub(crate) fail: Statement,
     pub(crate) heartbeat: Statement,
     pub(crate) guard: Statement,
@@ -77,6 +78,10 @@ impl Statements {
             succeed: make(
                 "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10, $11::text::interval) \
                  where pgonce.insist_on_open_attempt()",
+            ),
+            succeed_lease: make(
+                "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10, \
+                 $11::text::interval)",
             ),
             fail: make(
                 "select 'done' from pgonce.fail($1, $2, $3, $4::text::bigint, $5::text::boolean, $6, $7, \

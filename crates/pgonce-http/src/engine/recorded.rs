@@ -115,14 +115,10 @@ async fn give_back<D: Driver>(lease: Lease<D>) {
 async fn store<D: Driver>(lease: Lease<D>, ack: Ack) -> Result<Done> {
     let mut patience = Patience::new();
     loop {
-        let error = match lease.begin().await {
-            Ok(attempt) => match attempt.succeed(ack.clone()).await {
-                Ok(done) => return Ok(done),
-                Err(error) => error,
-            },
-            Err(error) => error,
-        };
-        patience.after(error).await?;
+        match lease.record(&ack).await {
+            Ok(done) => return Ok(done),
+            Err(error) => patience.after(error).await?,
+        }
     }
 }
 
