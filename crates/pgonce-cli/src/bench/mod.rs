@@ -33,7 +33,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 /// Settings of the bench.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Measure for about a minute: fewer rounds, growth up to a million.
+    /// Measure for about two minutes: fewer rounds, growth up to a million.
     #[arg(long)]
     quick: bool,
     /// Measure only these; all where none is named.
