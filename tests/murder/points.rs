@@ -127,6 +127,19 @@ async fn a_worker_that_loses_its_connection_at_any_point_loses_nothing<D: TestDr
     }
 }
 
+async fn the_end_of_a_lease_outlasts_a_connection_that_was_not_to_be_had<D: TestDriver>(
+    world: World<D>,
+) {
+    let scene = Scene::set(world).await;
+    let point = "succeed.before_settle";
+    let survivor = scene.strike(point, "ending", "ending", "error").await;
+    // The point was passed twice: it failed, and was tried again.
+    assert_eq!(survivor.after("reached"), Some("2"), "{survivor:?}");
+    assert_eq!(survivor.answer(), Some(&*survivor.id.to_string()));
+    let wish = intent("ending", "ending");
+    assert_eq!(scene.world.see.record(&wish, "status").await, "succeeded");
+}
+
 struct Scene<D: TestDriver> {
     world: World<D>,
 }
@@ -293,4 +306,5 @@ for_each_driver!(
     a_worker_killed_at_any_point_is_survived_by_its_intent,
     a_worker_that_panics_at_any_point_goes_on_with_the_same_pool,
     a_worker_that_loses_its_connection_at_any_point_loses_nothing,
+    the_end_of_a_lease_outlasts_a_connection_that_was_not_to_be_had,
 );

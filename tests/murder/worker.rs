@@ -77,6 +77,11 @@ async fn walk<D: TestDriver>(once: Once<D>, path: String, key: String) -> Result
             lease.heartbeat().await?;
             finish(lease.begin().await?).await.map(say)?;
         }
+        "ending" => {
+            let lease = take(&once, &intent, HOUR).await?;
+            let answer = Ack::value(&json!({"by": std::process::id()}))?;
+            say(lease.succeed(answer).await?);
+        }
         "release" => take(&once, &intent, HOUR).await?.release().await?,
         "migrate" => drop(Migrator::new(once.driver().clone()).up().await?),
         "zombie" => zombie(&once, &key).await?,

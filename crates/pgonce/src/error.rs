@@ -153,6 +153,7 @@ impl Error {
     }
 
     /// Sorts a database error into the variant that its code stands for.
+    #[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
     pub(crate) fn from_problem(problem: Problem) -> Self {
         match &*problem.code {
             "P4000" | "P4001" | "P4003" | "22023" => Self::Invalid(problem),

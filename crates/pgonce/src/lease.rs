@@ -144,7 +144,8 @@ impl<D: Driver> Lease<D> {
                         scope = self.intent.scope(),
                         "not recorded yet, trying again"
                     );
-                    sleep_until((Instant::now() + self.length / 20).min(expiry)).await;
+                    let pause = (self.length / 20).min(Duration::from_secs(1));
+                    sleep_until((Instant::now() + pause).min(expiry)).await;
                 }
                 ended => return ended,
             }

@@ -79,9 +79,7 @@ impl Case {
     }
 }
 
-const DRAFT_ENFORCEMENT: &str = "draft-ietf-httpapi-idempotency-key-header, 2.6";
-const DRAFT_ERRORS: &str = "draft-ietf-httpapi-idempotency-key-header, 2.7";
-const DRAFT_SYNTAX: &str = "draft-ietf-httpapi-idempotency-key-header, 2.1";
+const DRAFT: &str = "draft-ietf-httpapi-idempotency-key-header";
 const COMMON_SENSE: &str = "common sense";
 const STRIPE: &str = "Stripe's practice";
 
@@ -100,7 +98,7 @@ pub(super) const CASES: [About; 26] = [
         level: Level::Must,
         tries: "The same request again, after the first was answered.",
         correct: "The first answer; no second effect.",
-        source: DRAFT_ENFORCEMENT,
+        source: DRAFT,
         statuses: &[200, 201, 202, 204],
     },
     About {
@@ -108,7 +106,7 @@ pub(super) const CASES: [About; 26] = [
         level: Level::Must,
         tries: "The same request many times at once, in several rounds.",
         correct: "One effect. Each gets the one answer, now or after a wait, or is told 409 or 202; never 5xx.",
-        source: DRAFT_ENFORCEMENT,
+        source: DRAFT,
         statuses: &[409, 202],
     },
     About {
@@ -116,7 +114,7 @@ pub(super) const CASES: [About; 26] = [
         level: Level::Must,
         tries: "Once more, after such a race is over.",
         correct: "The winner's answer.",
-        source: DRAFT_ENFORCEMENT,
+        source: DRAFT,
         statuses: &[],
     },
     About {
@@ -124,7 +122,7 @@ pub(super) const CASES: [About; 26] = [
         level: Level::Must,
         tries: "A used key with another payload.",
         correct: "422; 409 and 400 will do. Neither the old answer nor a second effect, and the original is still replayed.",
-        source: DRAFT_ERRORS,
+        source: DRAFT,
         statuses: &[422, 409, 400],
     },
     About {
@@ -132,7 +130,7 @@ pub(super) const CASES: [About; 26] = [
         level: Level::Must,
         tries: "Two payloads with one key at once.",
         correct: "One of them is accepted; the other is refused, now and later.",
-        source: DRAFT_ERRORS,
+        source: DRAFT,
         statuses: &[422, 409, 400],
     },
     About {
@@ -140,7 +138,7 @@ pub(super) const CASES: [About; 26] = [
         level: Level::Advice,
         tries: "The key as a quoted string and as a raw token.",
         correct: "They are one key.",
-        source: DRAFT_SYNTAX,
+        source: DRAFT,
         statuses: &[400],
     },
     About {
@@ -148,7 +146,7 @@ pub(super) const CASES: [About; 26] = [
         level: Level::Advice,
         tries: "No key.",
         correct: "400, unless the key is documented as optional.",
-        source: DRAFT_ERRORS,
+        source: DRAFT,
         statuses: &[400],
     },
     About {
@@ -188,7 +186,7 @@ pub(super) const CASES: [About; 26] = [
         level: Level::Advice,
         tries: "Two key headers in one request.",
         correct: "400: nobody can know which one the caller will send again.",
-        source: DRAFT_SYNTAX,
+        source: DRAFT,
         statuses: &[400],
     },
     About {
@@ -220,7 +218,7 @@ pub(super) const CASES: [About; 26] = [
         level: Level::Must,
         tries: "Status and body of a replay.",
         correct: "Those of the first answer, byte for byte.",
-        source: DRAFT_ENFORCEMENT,
+        source: DRAFT,
         statuses: &[],
     },
     About {
@@ -284,7 +282,7 @@ pub(super) const CASES: [About; 26] = [
         level: Level::Advice,
         tries: "What errors about the key look like.",
         correct: "application/problem+json.",
-        source: DRAFT_ERRORS,
+        source: DRAFT,
         statuses: &[],
     },
     About {

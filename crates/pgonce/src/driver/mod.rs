@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
+#[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
 use crate::error::Problem;
 use crate::{Error, Intent, Result};
 
@@ -30,6 +31,7 @@ pub type Row = Vec<Option<String>>;
 
 /// What PostgreSQL's binary format of a column says, as text. Casting in the statement instead
 /// would cost every claim more than decoding it here.
+#[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
 pub(crate) fn binary_as_text(kind: &str, bytes: &[u8]) -> Result<String> {
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
     let decoded = match kind {
