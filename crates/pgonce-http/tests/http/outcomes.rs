@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -22,6 +23,7 @@ for_each_driver!(
     a_transient_error_of_the_database_is_tried_again_unseen,
     a_failure_that_the_handler_names_is_remembered,
     an_answer_may_have_a_time_of_its_own,
+    recorded_work_whose_answer_broke_off_is_never_run_again_unasked,
 );
 
 type Runs = Arc<AtomicUsize>;
@@ -326,4 +328,28 @@ async fn an_answer_may_have_a_time_of_its_own<D: TestDriver>(world: World<D>) {
     let lasts = "select count(*) from pgonce.intent \
                  where expires_at - coalesce(last_at, first_at) = interval '3 hours'";
     assert_eq!(world.number(lasts).await, 4);
+}
+
+async fn recorded_work_whose_answer_broke_off_is_never_run_again_unasked<D: TestDriver>(
+    world: World<D>,
+) {
+    for outcomes in [Outcomes::Final, Outcomes::Finish] {
+        let runs = Runs::default();
+        // It says that it is done, and breaks off in the middle of its body.
+        let breaks = async |State(runs): State<Runs>| {
+            runs.fetch_add(1, SeqCst);
+            let parts = [Ok("half"), Err(std::io::Error::other("gone"))];
+            Response::new(Body::from_stream(futures_util::stream::iter(parts)))
+        };
+        let key = format!("{outcomes:?}");
+        let layer = world.recorded(Policy::new(SCOPE).outcomes(outcomes));
+        let router = Router::new().route("/recorded", post(breaks).layer(layer));
+        let site = Site::open(router.with_state(runs.clone())).await;
+        let first = site.post("/recorded", &key, "a book").await;
+        first.problem(500, "handler_failed");
+        // Nobody knows whether it happened: the claim stays, and the contract decides later.
+        let again = site.post("/recorded", &key, "a book").await;
+        again.problem(409, "P4029");
+        assert_eq!(runs.load(SeqCst), 1);
+    }
 }
