@@ -50,12 +50,13 @@ create table pgonce.outbox_mark (
 );
 
 -- Which server wrote the log, and how long it is kept. Transaction ids mean something only on the
--- server that gave them: events up to base_seq were here before that server was.
+-- server that gave them: events up to base_seq were here before that server was known, and
+-- base_waits are the transactions that may yet write such events.
 create table pgonce.outbox_life (
     one               boolean not null default true,
     system_identifier bigint,
     base_seq          bigint not null default 0,
-    base_xid          xid8 not null default '0',
+    base_waits        text[] not null default '{}',
     partition_rows    bigint not null default 1000000,
     keep              interval not null default interval '1 day',
     keep_at_most      interval,

@@ -17,7 +17,7 @@ begin
     loop
         v_last := coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0);
         select max(p.to_seq) into v_from from pgonce.outbox_partition p;
-        if v_from > v_last + v_rows or v_count >= 16 then
+        if v_from > v_last + 2 * v_rows or v_count >= 16 then
             return v_count;
         end if;
         -- Late: what is being written now goes to outbox_rest. Begin well beyond it.

@@ -27,16 +27,17 @@ declare
     v_upto     pg_snapshot;
     v_written  pg_lsn;
     v_now      timestamptz := pgonce.now();
-    v_done     pgonce.outbox_place;
     v_place    pgonce.outbox_place;
     v_group    record;
     v_late     xid8[];
     v_rows     bigint;
     v_bytes    bigint;
     v_given    bigint := 0;
-    v_share       integer := greatest(p_limit / greatest(jsonb_array_length(p_held), 1), 16);
-    v_share_bytes integer := p_bytes / greatest(jsonb_array_length(p_held), 1);
-    v_parked      boolean;
+    v_share    integer := greatest(p_limit / greatest(jsonb_array_length(p_held), 1), 16);
+    v_floor    bigint;
+    v_bytes_each integer := p_bytes / greatest(jsonb_array_length(p_held), 1);
+    v_parked   boolean;
+    v_settled  boolean;
     v_lane     smallint;
 begin
     if (p_limit > 0 and p_bytes > 0) is not true then
@@ -46,19 +47,19 @@ begin
     for v_group in select h.* from pgonce.held_lanes(p_consumer, p_held) h where not h.held limit 1 loop
         perform pgonce.refuse_zombie(p_consumer, v_group.lane, v_group.epoch);
     end loop;
+    v_settled := pgonce.outbox_is_settled();
     select l.* into strict v_life from pgonce.outbox_life l;
     v_upto := pg_current_snapshot();
     v_written := pg_current_wal_insert_lsn();  -- whoever the snapshot sees is before this
     v_parked := exists (select from pgonce.parked k where k.consumer = p_consumer and k.state <> 'delayed');
-    v_done := row(pgonce.outbox_floor(v_upto), v_upto, null, null)::pgonce.outbox_place;
+    v_floor := greatest(pgonce.outbox_floor(v_upto), v_life.base_seq);
 
     for v_group in
         select h.place, array_agg(h.lane order by h.lane) as lanes
           from jsonb_to_recordset(p_held) as h (lane smallint, place text) group by h.place
     loop
         v_place := v_group.place::pgonce.outbox_place;
-        if pg_snapshot_xmin(v_upto) <= v_life.base_xid then
-            -- Just re-based: somebody from before may still write below base_seq.
+        if not v_settled then
             return query select l, v_group.place, null::bigint, null, null::uuid, null, null, null, null,
                 null::jsonb, null::jsonb, null::timestamptz, null::timestamptz from unnest(v_group.lanes) l;
             continue;
@@ -99,7 +100,7 @@ begin
                     get diagnostics v_rows = row_count;
                     v_given := v_given + v_rows;
                 end if;
-                return query select l, row(greatest(v_place.floor, v_done.floor), v_upto, null, null)::pgonce.outbox_place::text,
+                return query select l, row(greatest(v_place.floor, v_floor), v_upto, null, null)::pgonce.outbox_place::text,
                     null::bigint, null, null::uuid, null, null, null, null, null::jsonb, null::jsonb,
                     null::timestamptz, null::timestamptz from unnest(v_group.lanes) l;
                 continue;
@@ -122,7 +123,7 @@ begin
                              order by n.seq
                              limit v_share) o
                 ), cut as (
-                    select p.* from page p where p.before < v_share_bytes
+                    select p.* from page p where p.before < v_bytes_each
                 )
                 (select c.lane, null::text, c.seq,
                         case when c.deliver_at > v_now then 'wait'
@@ -138,7 +139,7 @@ begin
                         when (select count(*) from cut) < (select count(*) from page)
                           or (select count(*) from page) >= v_share
                         then row(v_place.floor, v_place.seen, v_place.upto, (select max(c.seq) from cut c))::pgonce.outbox_place::text
-                        else row(greatest(v_place.floor, pgonce.outbox_floor(v_place.upto)), v_place.upto, null, null)::pgonce.outbox_place::text
+                        else row(greatest(v_place.floor, pgonce.outbox_floor(v_place.upto), v_life.base_seq), v_place.upto, null, null)::pgonce.outbox_place::text
                     end, null, null, null, null, null, null, null, null, null, null, null;
             get diagnostics v_rows = row_count;
             v_given := v_given + v_rows - 1;

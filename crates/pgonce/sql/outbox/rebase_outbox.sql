@@ -23,7 +23,11 @@ begin
     end if;
     v_last := coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0);
     update pgonce.outbox_life l
-       set system_identifier = v_here, base_seq = v_last, base_xid = pg_current_xact_id()
+       set system_identifier = v_here, base_seq = v_last,
+           -- Whoever has drawn a number up to here and has not ended holds this lock.
+           base_waits = array(select k.virtualtransaction from pg_locks k
+                               where k.relation = 'pgonce.outbox'::regclass and k.mode = 'RowExclusiveLock'
+                                 and k.database = (select d.oid from pg_database d where d.datname = current_database()))
      where l.system_identifier is distinct from v_here;
     if not found then
         return false;  -- somebody was faster

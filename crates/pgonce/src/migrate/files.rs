@@ -132,6 +132,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "outbox/advance_lanes",
     "outbox/leave_lanes",
     "outbox/outbox_stirs",
+    "outbox/outbox_is_settled",
     "outbox/read_lanes",
     "outbox/due_parked",
     "outbox/note_skip",
