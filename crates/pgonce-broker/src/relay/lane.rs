@@ -13,18 +13,10 @@ pub(super) struct Holding {
     /// Whether the database knows that place.
     pub(super) kept: bool,
     pub(super) surplus: bool,
-    pub(super) doing: Doing,
-}
-
-/// What a lane is at; one thing at a time, so that its subjects' order holds.
-#[derive(Debug)]
-pub(super) enum Doing {
-    /// Ready to read.
-    Nothing,
-    /// A batch is with the sink.
-    Delivering(AbortHandle),
-    /// A batch is delivered, and what came of it could not be kept yet.
-    Settling(Settlement, Instant),
+    /// The batch that is with the sink; one at a time, so that its subjects' order holds.
+    pub(super) delivering: Option<AbortHandle>,
+    /// What came of batches and is not kept yet, and when to try that.
+    pub(super) unsettled: Vec<(Settlement, Instant)>,
 }
 
 impl Holding {
@@ -34,12 +26,26 @@ impl Holding {
             place: lane.place,
             kept: true,
             surplus: lane.surplus,
-            doing: Doing::Nothing,
+            delivering: None,
+            unsettled: Vec::new(),
         }
     }
 
+    /// Ready to read the log.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.doing, Doing::Nothing)
+        self.delivering.is_none() && self.unsettled.is_empty() && !self.surplus
+    }
+
+    /// Ready for parked events: also while the lane waits for room among the dead letters, since
+    /// these may be what makes it.
+    pub(super) fn takes_parked(&self) -> bool {
+        let of_parked = |(settlement, _): &(Settlement, Instant)| settlement.place.is_none();
+        self.delivering.is_none() && !self.unsettled.iter().any(of_parked) && !self.surplus
+    }
+
+    /// Nothing is in hand.
+    pub(super) fn is_done(&self) -> bool {
+        self.delivering.is_none() && self.unsettled.is_empty()
     }
 
     pub(super) fn held(&self, lane: u8) -> Held {
@@ -54,7 +60,7 @@ impl Holding {
 impl Drop for Holding {
     fn drop(&mut self) {
         // Whoever lost the lane must not go on delivering.
-        if let Doing::Delivering(task) = &self.doing {
+        if let Some(task) = &self.delivering {
             task.abort();
         }
     }

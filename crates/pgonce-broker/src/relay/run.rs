@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Relay;
 use super::deliver::{deliver, jittered};
-use super::lane::{Doing, Holding};
+use super::lane::Holding;
 use crate::Sink;
 
 /// How often parked events are looked for.
@@ -39,6 +39,8 @@ pub(super) struct Engine<D: Driver, S> {
     next_tend: Instant,
     poll: Duration,
     pause: Duration,
+    /// The pause after a delivery of which nothing is known: its task panicked.
+    sulk: Duration,
 }
 
 impl<D: Driver, S: Sink> Engine<D, S> {
@@ -46,6 +48,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let now = Instant::now();
         Self {
             pause: relay.limits.first_pause,
+            sulk: relay.limits.first_pause,
             relay,
             lanes: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -90,7 +93,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.next_tend = now + jittered(self.relay.limits.tend_every);
             self.relay.outbox.tend().await?;
         }
-        self.settle_again().await?;
+        self.settle().await?;
         if now >= self.next_due {
             self.next_due = now + DUE_EVERY;
             self.take_due().await?;
@@ -110,8 +113,12 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         if self.lanes.values().any(|lane| !lane.kept || lane.surplus) {
             wake = wake.min(self.next_keep);
         }
-        if self.lanes.values().any(|lane| lane.is_idle() && !lane.surplus) {
+        if self.lanes.values().any(Holding::is_idle) {
             wake = wake.min(self.next_look);
+        }
+        let unsettled = self.lanes.values().flat_map(|lane| &lane.unsettled);
+        if let Some(at) = unsettled.map(|(_, at)| *at).min() {
+            wake = wake.min(at);
         }
         wake
     }
@@ -140,14 +147,14 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         Ok(())
     }
 
-    fn idle(&self) -> Vec<Held> {
-        let idle = self.lanes.iter().filter(|(_, held)| held.is_idle() && !held.surplus);
-        idle.map(|(lane, held)| held.held(*lane)).collect()
+    fn lanes_that(&self, are: impl Fn(&Holding) -> bool) -> Vec<Held> {
+        let lanes = self.lanes.iter().filter(|(_, held)| are(held));
+        lanes.map(|(lane, held)| held.held(*lane)).collect()
     }
 
     /// Reads what is there for idle lanes and sends it on its way.
     async fn look(&mut self) -> Result<()> {
-        let idle = self.idle();
+        let idle = self.lanes_that(Holding::is_idle);
         let limits = self.relay.limits.clone();
         self.poll = (self.poll.mul_f64(1.5)).min(limits.poll_at_most);
         self.next_look = Instant::now() + self.poll;
@@ -180,12 +187,12 @@ impl<D: Driver, S: Sink> Engine<D, S> {
 
     /// Parked events whose time has come go before what is read next.
     async fn take_due(&mut self) -> Result<()> {
-        let idle = self.idle();
-        if idle.is_empty() {
+        let ready = self.lanes_that(Holding::takes_parked);
+        if ready.is_empty() {
             return Ok(());
         }
         let limit = self.relay.limits.lane_events;
-        let due = self.relay.outbox.due(&self.relay.consumer, &idle, limit).await?;
+        let due = self.relay.outbox.due(&self.relay.consumer, &ready, limit).await?;
         for (lane, batch) in by_lane(due) {
             self.send(lane, batch, None);
         }
@@ -201,7 +208,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             let outcomes = deliver(&*sink, &batch, &limits).await;
             (next, outcomes)
         });
-        held.doing = Doing::Delivering(task);
+        held.delivering = Some(task);
     }
 
     fn move_to(&mut self, lane: u8, place: Place) {
@@ -222,16 +229,18 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                 (error.id(), None)
             }
         };
-        let ours = |held: &Holding| matches!(&held.doing, Doing::Delivering(task) if task.id() == id);
+        let ours = |held: &Holding| held.delivering.as_ref().is_some_and(|task| task.id() == id);
         let Some((&lane, held)) = self.lanes.iter_mut().find(|(_, held)| ours(held)) else {
             return;
         };
-        held.doing = Doing::Nothing;
+        held.delivering = None;
         let Some((next, Ok(outcomes))) = delivered else {
             // Of unknown fate: its place is as it was, so it is read again, but not in haste.
-            self.next_look = Instant::now() + jittered(self.relay.limits.first_pause);
+            self.next_look = Instant::now() + jittered(self.sulk);
+            self.sulk = (self.sulk * 2).min(self.relay.limits.longest_pause);
             return;
         };
+        self.sulk = self.relay.limits.first_pause;
         for (_, outcome) in &outcomes {
             self.relay.counts.add(outcome);
         }
@@ -241,65 +250,52 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             // Kept later, for many batches at once.
             Some(place) if plain => self.move_to(lane, place),
             place => {
-                let settlement = Settlement { place, outcomes };
-                held.doing = Doing::Settling(settlement, Instant::now());
+                held.unsettled.push((Settlement { place, outcomes }, Instant::now()));
                 self.next_due = Instant::now();
             }
         }
     }
 
     /// Keeps what came of batches that were not simply delivered.
-    async fn settle_again(&mut self) -> Result<()> {
-        let now = Instant::now();
-        let ready: Vec<u8> = (self.lanes.iter())
-            .filter(|(_, held)| matches!(held.doing, Doing::Settling(_, at) if at <= now))
-            .map(|(lane, _)| *lane)
-            .collect();
-        for lane in ready {
-            self.settle(lane).await?;
+    async fn settle(&mut self) -> Result<()> {
+        for (&lane, held) in &mut self.lanes {
+            let mut at = 0;
+            while let Some((settlement, when)) = held.unsettled.get_mut(at) {
+                if *when > Instant::now() {
+                    at += 1;
+                    continue;
+                }
+                fault_point!("relay.before_settle");
+                let relay = &self.relay;
+                let settled = relay.outbox.settle(&relay.consumer, lane, held.epoch, settlement);
+                match settled.await {
+                    Ok(()) => {
+                        if let Some(place) = settlement.place.take() {
+                            held.place = place;
+                            held.kept = true;
+                        }
+                        held.unsettled.remove(at);
+                        fault_point!("relay.settled");
+                    }
+                    Err(error) if error.code() == "P4060" => {
+                        tracing::warn!(%error, lane, "the lane waits");
+                        *when = Instant::now() + FULL_PAUSE;
+                        at += 1;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
         }
         Ok(())
-    }
-
-    async fn settle(&mut self, lane: u8) -> Result<()> {
-        let Some(held) = self.lanes.get_mut(&lane) else {
-            return Ok(());
-        };
-        let Doing::Settling(settlement, at) = &mut held.doing else {
-            return Ok(());
-        };
-        fault_point!("relay.before_settle");
-        let relay = &self.relay;
-        let settled = relay.outbox.settle(&relay.consumer, lane, held.epoch, settlement);
-        match settled.await {
-            Ok(()) => {
-                if let Some(place) = settlement.place.take() {
-                    held.place = place;
-                    held.kept = true;
-                }
-                held.doing = Doing::Nothing;
-                fault_point!("relay.settled");
-                Ok(())
-            }
-            Err(error) if error.code() == "P4060" => {
-                tracing::warn!(%error, lane, "the lane waits");
-                *at = Instant::now() + FULL_PAUSE;
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
     }
 
     /// Tells the database how far the lanes are, and gives back those that are too many.
     async fn keep(&mut self) -> Result<()> {
         for release in [false, true] {
-            let lanes: Vec<Held> = (self.lanes.iter())
-                .filter(|(_, held)| match release {
-                    false => !held.kept && !held.surplus,
-                    true => held.surplus && held.is_idle(),
-                })
-                .map(|(lane, held)| held.held(*lane))
-                .collect();
+            let lanes = self.lanes_that(|held| match release {
+                false => !held.kept && !held.surplus,
+                true => held.surplus && held.is_done(),
+            });
             if lanes.is_empty() {
                 continue;
             }
@@ -353,14 +349,10 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.tasks.abort_all();
         let now = Instant::now();
         let ours = now < self.lease_ends;
-        for lane in self.lanes.keys().copied().collect::<Vec<_>>() {
-            if ours && let Err(error) = self.settle(lane).await {
-                tracing::warn!(%error, lane, "what came of the last batch could not be kept");
-            }
+        if ours && let Err(error) = self.settle().await {
+            tracing::warn!(%error, "what came of the last batches could not be kept");
         }
-        let lanes: Vec<Held> = (self.lanes.iter())
-            .map(|(lane, held)| held.held(*lane))
-            .collect();
+        let lanes = self.lanes_that(|_| true);
         let relay = &self.relay;
         if ours && !lanes.is_empty() {
             relay.outbox.advance(&relay.consumer, &lanes, true).await?;
