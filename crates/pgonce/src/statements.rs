@@ -116,8 +116,8 @@ impl Statements {
                 "select made_now::text, stored::text from pgonce.insert_or_fetch($1::text::regclass, $2::text::jsonb)",
             ),
             publish: make(
-                "select pgonce.publish($1, $2, $3, $4, $5::text::uuid, $6, \
-                 to_timestamp($7::text::double precision), $8)::text",
+                "insert into pgonce.outbox select * from pgonce.event_row($1, $2, $3, $4, $5::text::uuid, $6, \
+                 to_timestamp($7::text::double precision), $8) returning message_id::text",
             ),
             claim_lanes: make(
                 "select lane::integer, epoch, place, surplus::text \

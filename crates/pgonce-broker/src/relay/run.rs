@@ -72,7 +72,13 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                Some(done) = self.tasks.join_next_with_id() => self.take_in(done),
+                Some(done) = self.tasks.join_next_with_id() => {
+                    self.take_in(done);
+                    // Lanes that are done together read on together.
+                    while let Some(done) = self.tasks.try_join_next_with_id() {
+                        self.take_in(done);
+                    }
+                }
                 () = sleep_until(wake) => {}
             }
         }

@@ -1,6 +1,6 @@
 -- pgonce.derived_message_id(p_type): the id of the next event of this type in the open attempt.
 -- answers  a UUID made of the intent's names, the type and how many of the type came before: the
---          same on every attempt; null where the transaction holds no attempt
+--          same on every attempt. The transaction must hold one.
 -- writes   the setting pgonce.published, until the end of the transaction: how many of which type
 -- note     a rollback to a savepoint takes the count back, as it does the events
 create or replace function pgonce.derived_message_id(p_type text)
@@ -14,9 +14,6 @@ declare
     v_ordinal bigint;
     v_hex     text;
 begin
-    if v_attempt is null or v_attempt = '' then
-        return null;
-    end if;
     v_key := octet_length(v_attempt) || ':' || v_attempt || p_type;
     v_counts := coalesce(nullif(current_setting('pgonce.published', true), ''), '{}')::jsonb;
     v_ordinal := coalesce((v_counts ->> v_key)::bigint, 0) + 1;

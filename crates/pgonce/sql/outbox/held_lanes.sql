@@ -1,10 +1,11 @@
 -- pgonce.held_lanes(p_consumer, p_held): the lanes that a relay says it holds, each checked.
 -- answers  for each element {"lane", "epoch", "place"} of p_held one row; held is false where a newer
 --          epoch holds the lane, the lease has run out, or the server is another since
--- note     an epoch begins with the server's timeline: after a failover none from before holds
+-- note     an epoch begins with the server's timeline: after a failover none from before holds.
+--          Inlined into the statements that call it, which is why it is labelled stable.
 create or replace function pgonce.held_lanes(p_consumer text, p_held jsonb)
 returns table (lane smallint, epoch bigint, place pgonce.outbox_place, held boolean)
-language sql volatile
+language sql stable
 begin atomic
     select h.lane, h.epoch, h.place::pgonce.outbox_place,
            coalesce(c.epoch = h.epoch and c.lease_until > pgonce.now()

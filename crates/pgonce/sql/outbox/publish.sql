@@ -12,19 +12,12 @@ returns uuid
 language plpgsql volatile
 as $$
 declare
-    -- Before the number is drawn: pgonce.outbox_mark rests on this order.
-    v_xid     xid8 := pg_current_xact_id();
-    v_id      uuid := coalesce(p_message_id, pgonce.derived_message_id(p_type), gen_random_uuid());
-    v_subject text := coalesce(p_subject, v_id::text);
+    v_id uuid;
 begin
-    if pgonce.event_fits(p_topic, p_type, p_subject, p_payload, p_headers, p_tenant) is not true then
-        perform pgonce.refuse_event(p_topic, p_type, p_subject, p_payload, p_headers, p_tenant);
-    end if;
-    insert into pgonce.outbox (seq, xid, created_at, size, lane, message_id, tenant, topic, type, subject,
-        headers, payload, deliver_at)
-    values (nextval('pgonce.outbox_seq'), v_xid, pgonce.now(), coalesce(pg_column_size(p_payload), 0)
-        + pg_column_size(p_headers), pgonce.lane_of(p_tenant, v_subject), v_id, p_tenant, p_topic, p_type,
-        v_subject, p_headers, p_payload, p_deliver_at);
+    insert into pgonce.outbox
+    select e.* from pgonce.event_row(p_topic, p_type, p_subject, p_payload, p_message_id, p_headers,
+        p_deliver_at, p_tenant) e
+    returning message_id into v_id;
     return v_id;
 end
 $$;

@@ -33,6 +33,9 @@ declare
     v_rows     bigint;
     v_bytes    bigint;
     v_given    bigint := 0;
+    v_cut      boolean;
+    v_last     bigint;
+    v_next     pgonce.outbox_place;
     v_share    integer := greatest(p_limit / greatest(jsonb_array_length(p_held), 1), 16);
     v_floor    bigint;
     v_bytes_each integer := p_bytes / greatest(jsonb_array_length(p_held), 1);
@@ -93,9 +96,7 @@ begin
                                  where l.seq > v_place.floor and l.xid = any (v_late)) o
                          where o.lane = any (v_group.lanes)
                            and (o.seq <= v_life.base_seq or pg_visible_in_snapshot(o.xid, v_upto))
-                           and (v_consumer.topics is null or o.topic like any (v_consumer.topics))
-                           and (v_consumer.types is null or o.type like any (v_consumer.types))
-                           and (v_consumer.tenants is null or o.tenant like any (v_consumer.tenants))
+                           and pgonce.wanted(o.topic, o.type, o.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants)
                          order by o.seq;
                     get diagnostics v_rows = row_count;
                     v_given := v_given + v_rows;
@@ -110,39 +111,40 @@ begin
         end if;
 
         foreach v_lane in array v_group.lanes loop
+            -- How far the page goes, then the page: carrying what is wide through this would cost more.
+            select max(p.seq), count(*), sum(p.size) into v_last, v_rows, v_bytes
+              from (select o.seq, o.size from pgonce.lane_window(v_lane, v_place, 9223372036854775807, v_life.base_seq) o
+                     where pgonce.wanted(o.topic, o.type, o.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants)
+                     order by o.seq limit v_share) p;
+            v_cut := v_bytes > v_bytes_each;
+            if v_cut then
+                select max(p.seq) into v_last
+                  from (select o.seq, sum(o.size) over (order by o.seq) - o.size as before
+                          from pgonce.lane_window(v_lane, v_place, v_last, v_life.base_seq) o
+                         where pgonce.wanted(o.topic, o.type, o.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants)) p
+                 where p.before < v_bytes_each;
+            end if;
+            if v_rows < v_share and v_cut is not true then
+                v_next := row(greatest(v_place.floor, pgonce.outbox_floor(v_place.upto), v_life.base_seq),
+                    v_place.upto, null, null)::pgonce.outbox_place;
+            else
+                v_next := row(v_place.floor, v_place.seen, v_place.upto, v_last)::pgonce.outbox_place;
+            end if;
             return query
-                with page as materialized (
-                    select o.*, sum(o.size) over (order by o.seq) - o.size as before
-                      from (select n.* from pgonce.outbox n
-                             where n.lane = v_lane and n.seq > v_place.after
-                               and not pg_visible_in_snapshot(n.xid, v_place.seen)
-                               and (n.seq <= v_life.base_seq or pg_visible_in_snapshot(n.xid, v_place.upto))
-                               and (v_consumer.topics is null or n.topic like any (v_consumer.topics))
-                               and (v_consumer.types is null or n.type like any (v_consumer.types))
-                               and (v_consumer.tenants is null or n.tenant like any (v_consumer.tenants))
-                             order by n.seq
-                             limit v_share) o
-                ), cut as (
-                    select p.* from page p where p.before < v_bytes_each
-                )
-                (select c.lane, null::text, c.seq,
-                        case when c.deliver_at > v_now then 'wait'
-                             when v_parked and exists (select from pgonce.parked k
-                                 where k.tenant = c.tenant and k.consumer = p_consumer
-                                   and k.subject = c.subject and k.state <> 'delayed') then 'hold'
-                             else 'send' end,
-                        c.message_id, c.tenant::text, c.topic::text, c.type::text, c.subject::text, c.headers,
-                        c.payload, c.created_at, c.deliver_at
-                   from cut c order by c.seq)
-                union all
-                select v_lane, case
-                        when (select count(*) from cut) < (select count(*) from page)
-                          or (select count(*) from page) >= v_share
-                        then row(v_place.floor, v_place.seen, v_place.upto, (select max(c.seq) from cut c))::pgonce.outbox_place::text
-                        else row(greatest(v_place.floor, pgonce.outbox_floor(v_place.upto), v_life.base_seq), v_place.upto, null, null)::pgonce.outbox_place::text
-                    end, null, null, null, null, null, null, null, null, null, null, null;
-            get diagnostics v_rows = row_count;
-            v_given := v_given + v_rows - 1;
+                select o.lane, null::text, o.seq,
+                       case when o.deliver_at > v_now then 'wait'
+                            when v_parked and exists (select from pgonce.parked k
+                                where k.tenant = o.tenant and k.consumer = p_consumer
+                                  and k.subject = o.subject and k.state <> 'delayed') then 'hold'
+                            else 'send' end,
+                       o.message_id, o.tenant::text, o.topic::text, o.type::text, o.subject::text, o.headers,
+                       o.payload, o.created_at, o.deliver_at
+                  from pgonce.lane_window(v_lane, v_place, v_last, v_life.base_seq) o
+                 where pgonce.wanted(o.topic, o.type, o.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants)
+                 order by o.seq;
+            return query select v_lane, v_next::text, null::bigint, null, null::uuid, null, null, null, null,
+                null::jsonb, null::jsonb, null::timestamptz, null::timestamptz;
+            v_given := v_given + v_rows;
         end loop;
     end loop;
 

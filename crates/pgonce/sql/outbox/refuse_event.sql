@@ -1,9 +1,9 @@
--- pgonce.refuse_event(…): says what is wrong with an event.
+-- pgonce.refuse_event(…): says what is wrong with an event, where only an expression fits.
 -- raises   22023, always
 create or replace function pgonce.refuse_event(p_topic text, p_type text, p_subject text, p_payload jsonb,
     p_headers jsonb, p_tenant text)
-returns void
-language plpgsql immutable set search_path = ''
+returns integer
+language plpgsql volatile set search_path = ''
 as $$
 begin
     if (octet_length(p_topic) between 1 and 255) is not true then

@@ -10,7 +10,7 @@ use crate::error::Problem;
 use crate::statements::Statements;
 use crate::{Attempt, Error, Joined, Once, Result};
 
-/// Calls `pgonce.publish`.
+/// What `pgonce.publish` does, without its PL/pgSQL.
 pub(crate) async fn publish<C: Connection>(
     conn: &mut C,
     statements: &Statements,
@@ -42,7 +42,7 @@ pub(crate) async fn publish<C: Connection>(
     id.and_then(|id| id.parse().ok()).ok_or_else(|| {
         Error::Schema(Problem::new(
             "P4099",
-            "pgonce.publish answered no message id",
+            "the outbox answered no message id",
             "Run `pgonce migrate status`.",
         ))
     })
