@@ -153,7 +153,12 @@ impl LogReader {
             ))
             .await;
         rows.into_iter()
-            .map(|mut row| (row[0].take().unwrap().parse().unwrap(), row[1].take().unwrap()))
+            .map(|mut row| {
+                (
+                    row[0].take().unwrap().parse().unwrap(),
+                    row[1].take().unwrap(),
+                )
+            })
             .collect()
     }
 

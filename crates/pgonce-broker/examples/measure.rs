@@ -22,10 +22,15 @@ struct Clock(mpsc::UnboundedSender<(SystemTime, String)>);
 
 impl Sink for Clock {
     async fn send(&self, message: &Message) -> Delivery {
-        let seen = (SystemTime::now(), message.payload.clone().unwrap_or_default());
+        let seen = (
+            SystemTime::now(),
+            message.payload.clone().unwrap_or_default(),
+        );
         match self.0.send(seen) {
             Ok(()) => Delivery::Acknowledged,
-            Err(_) => Delivery::Unavailable { reason: "gone".into() },
+            Err(_) => Delivery::Unavailable {
+                reason: "gone".into(),
+            },
         }
     }
 }
@@ -50,7 +55,9 @@ async fn skip_locked(client: &Client) -> Result<Duration, tokio_postgres::Error>
              truncate usual; create index if not exists usual_open on usual (id) where published_at is null",
         )
         .await?;
-    let fill = format!("insert into usual select i, jsonb_build_object('n', i, 'x', repeat('x', 150)) from generate_series(1, {BACKLOG}) i");
+    let fill = format!(
+        "insert into usual select i, jsonb_build_object('n', i, 'x', repeat('x', 150)) from generate_series(1, {BACKLOG}) i"
+    );
     client.batch_execute(&fill).await?;
     let batch = client
         .prepare(
@@ -65,19 +72,28 @@ async fn skip_locked(client: &Client) -> Result<Duration, tokio_postgres::Error>
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let url = std::env::args().nth(1).ok_or("give the address of an empty database")?;
+    let url = std::env::args()
+        .nth(1)
+        .ok_or("give the address of an empty database")?;
     let manager = deadpool_postgres::Manager::new(url.parse()?, NoTls);
-    let pool = deadpool_postgres::Pool::builder(manager).max_size(4).build()?;
+    let pool = deadpool_postgres::Pool::builder(manager)
+        .max_size(4)
+        .build()?;
     Migrator::new(TokioPostgres::new(pool.clone())).up().await?;
     let once = Once::tokio_postgres(pool);
     let client = connect(&url).await?;
     let usual = skip_locked(&client).await?;
-    println!("SKIP LOCKED + UPDATE: {:.0} events/s", BACKLOG as f64 / usual.as_secs_f64());
+    println!(
+        "SKIP LOCKED + UPDATE: {:.0} events/s",
+        BACKLOG as f64 / usual.as_secs_f64()
+    );
 
     for (what, subjects) in [("100k subjects", BACKLOG), ("one hot subject", 1)] {
         let outbox = once.outbox();
         let _ = outbox.drop_consumer("measure").await?;
-        outbox.create_consumer(&Consumer::new("measure").begin(pgonce::outbox::Begin::Now)).await?;
+        outbox
+            .create_consumer(&Consumer::new("measure").begin(pgonce::outbox::Begin::Now))
+            .await?;
         let fill = format!(
             "select count(pgonce.publish('t', 'x', 's' || i % {subjects}, jsonb_build_object('n', i, 'x', repeat('x', 150)))) from generate_series(1, {BACKLOG}) i"
         );
@@ -91,7 +107,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
             events.recv().await.ok_or("the relay ended")?;
         }
         let drained = begun.elapsed().as_secs_f64();
-        println!("relay, {what}: {:.0} events/s; {}", BACKLOG as f64 / drained, memory());
+        println!(
+            "relay, {what}: {:.0} events/s; {}",
+            BACKLOG as f64 / drained,
+            memory()
+        );
 
         // A thousand commits a second, each with the time at which its reply came.
         let (told, mut commits) = mpsc::unbounded_channel();
@@ -124,7 +144,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
             delays.push(at.duration_since(committed).unwrap_or_default());
         }
         delays.sort_unstable();
-        println!("  commit to sink at 1000/s: p50 {:?}, p99 {:?}", delays[LIVE / 2], delays[LIVE / 100 * 99]);
+        println!(
+            "  commit to sink at 1000/s: p50 {:?}, p99 {:?}",
+            delays[LIVE / 2],
+            delays[LIVE / 100 * 99]
+        );
         stop.cancel();
         relay.await??;
     }

@@ -16,15 +16,26 @@ async fn a_zombie_with_an_old_epoch_can_read_keep_and_settle_nothing() {
     for (old, new) in zombie.held.iter().zip(&heir.held) {
         assert!(new.1 > old.1);
     }
-    let before = world.see.text("select string_agg(c::text, ';' order by lane) from pgonce.outbox_cursor c").await;
+    let before = world
+        .see
+        .text("select string_agg(c::text, ';' order by lane) from pgonce.outbox_cursor c")
+        .await;
     let lane = zombie.lane_of("s").await;
     assert_eq!(zombie.keep().await, 0);
-    assert_eq!(zombie.settle(lane, &json!([{"seq": 1, "what": "dead"}])).await, "P4012");
+    assert_eq!(
+        zombie
+            .settle(lane, &json!([{"seq": 1, "what": "dead"}]))
+            .await,
+        "P4012"
+    );
     for call in ["read_lanes", "due_parked"] {
         let sql = format!("select pgonce.{call}('c', {})", zombie.held_sql());
         assert_eq!(world.see.code(&sql).await, "P4012", "{call}");
     }
-    let after = world.see.text("select string_agg(c::text, ';' order by lane) from pgonce.outbox_cursor c").await;
+    let after = world
+        .see
+        .text("select string_agg(c::text, ';' order by lane) from pgonce.outbox_cursor c")
+        .await;
     assert_eq!(before, after);
     // What the zombie did not keep comes again.
     assert_eq!(heir.numbers().await, ["1"]);
@@ -38,7 +49,10 @@ async fn a_lease_that_ran_out_holds_nothing_until_it_is_renewed() {
     let epochs: Vec<_> = reader.held.iter().map(|held| held.1).collect();
     reader.claim_again().await;
     assert_eq!(reader.keep().await, 16);
-    assert_eq!(epochs, reader.held.iter().map(|held| held.1).collect::<Vec<_>>());
+    assert_eq!(
+        epochs,
+        reader.held.iter().map(|held| held.1).collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test]
@@ -53,12 +67,18 @@ async fn relays_share_the_lanes_evenly_and_none_is_held_twice() {
     let (kept, back) = first.held.split_at(8);
     let (kept, back) = (kept.to_vec(), back.to_vec());
     first.held = back;
-    let release = format!("select count(*) from pgonce.advance_lanes('c', {}, true)", first.held_sql());
+    let release = format!(
+        "select count(*) from pgonce.advance_lanes('c', {}, true)",
+        first.held_sql()
+    );
     assert_eq!(world.see.number(&release).await, 8);
     first.held = kept;
     second.claim_again().await;
     let lanes = |reader: &LogReader| reader.held.iter().map(|held| held.0).collect::<Vec<_>>();
-    assert_eq!((lanes(&first), lanes(&second)), ((0..8).collect(), (8..16).collect()));
+    assert_eq!(
+        (lanes(&first), lanes(&second)),
+        ((0..8).collect(), (8..16).collect())
+    );
     for n in 0..40 {
         world.see.run(&publish(&format!("s{n}"), n)).await;
     }
@@ -66,7 +86,10 @@ async fn relays_share_the_lanes_evenly_and_none_is_held_twice() {
     assert!(!a.is_empty() && !b.is_empty());
     assert_eq!(a.len() + b.len(), 40);
     // One goes: the other gets everything.
-    world.see.run("select pgonce.leave_lanes('c', 'reader')").await;
+    world
+        .see
+        .run("select pgonce.leave_lanes('c', 'reader')")
+        .await;
     second.claim_again().await;
     assert_eq!(second.held.len(), 16);
 }
@@ -75,7 +98,10 @@ async fn relays_share_the_lanes_evenly_and_none_is_held_twice() {
 async fn claims_at_the_same_time_never_wait_and_never_overlap() {
     let (world, reader) = one_reader().await;
     drop(reader);
-    world.see.run("select pgonce.leave_lanes('c', 'reader')").await;
+    world
+        .see
+        .run("select pgonce.leave_lanes('c', 'reader')")
+        .await;
     let (a, b) = (world.observer().await, world.observer().await);
     a.run("begin").await;
     let got = "select count(*) from pgonce.claim_lanes('c', '";
@@ -104,23 +130,47 @@ async fn bad_calls_are_refused_with_a_code() {
     let (world, reader) = one_reader().await;
     let held = reader.held_sql();
     for (sql, code) in [
-        ("select pgonce.claim_lanes('nobody', 'me', '1 s')".to_owned(), "42704"),
-        ("select pgonce.claim_lanes('c', '', '1 s')".to_owned(), "22023"),
-        ("select pgonce.claim_lanes('c', 'me', '0 s')".to_owned(), "22023"),
+        (
+            "select pgonce.claim_lanes('nobody', 'me', '1 s')".to_owned(),
+            "42704",
+        ),
+        (
+            "select pgonce.claim_lanes('c', '', '1 s')".to_owned(),
+            "22023",
+        ),
+        (
+            "select pgonce.claim_lanes('c', 'me', '0 s')".to_owned(),
+            "22023",
+        ),
         ("select pgonce.create_consumer('c')".to_owned(), "42710"),
         ("select pgonce.create_consumer('')".to_owned(), "23514"),
         ("select pgonce.create_consumer(null)".to_owned(), "22023"),
-        ("select pgonce.create_consumer('d', 'later')".to_owned(), "22023"),
-        ("select pgonce.create_consumer('d', p_when_full => 'explode')".to_owned(), "23514"),
+        (
+            "select pgonce.create_consumer('d', 'later')".to_owned(),
+            "22023",
+        ),
+        (
+            "select pgonce.create_consumer('d', p_when_full => 'explode')".to_owned(),
+            "23514",
+        ),
         ("select pgonce.alter_consumer('nobody')".to_owned(), "42704"),
         (format!("select pgonce.read_lanes('c', {held}, 0)"), "22023"),
         ("select pgonce.skip('c', 1, '')".to_owned(), "22023"),
         ("select pgonce.evict_consumer('c', '')".to_owned(), "22023"),
-        ("select pgonce.evict_consumer('nobody', 'why')".to_owned(), "42704"),
+        (
+            "select pgonce.evict_consumer('nobody', 'why')".to_owned(),
+            "42704",
+        ),
         ("select pgonce.replay('c', 1, now())".to_owned(), "22023"),
         ("select pgonce.redrive('nobody')".to_owned(), "42704"),
-        ("select pgonce.set_outbox_retention(null)".to_owned(), "22023"),
-        ("select pgonce.set_outbox_retention('2 days', '1 day')".to_owned(), "23514"),
+        (
+            "select pgonce.set_outbox_retention(null)".to_owned(),
+            "22023",
+        ),
+        (
+            "select pgonce.set_outbox_retention('2 days', '1 day')".to_owned(),
+            "23514",
+        ),
     ] {
         assert_eq!(world.see.code(&sql).await, code, "{sql}");
     }
@@ -128,5 +178,10 @@ async fn bad_calls_are_refused_with_a_code() {
     assert_eq!(reader.settle(lane, &json!([])).await, "");
     world.see.run(&publish("s", 1)).await;
     let lane = reader.lane_of("s").await;
-    assert_eq!(reader.settle(lane, &json!([{"seq": 1, "what": "eaten"}])).await, "22023");
+    assert_eq!(
+        reader
+            .settle(lane, &json!([{"seq": 1, "what": "eaten"}]))
+            .await,
+        "22023"
+    );
 }

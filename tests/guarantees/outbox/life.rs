@@ -9,7 +9,9 @@ use pgonce_tests::{LogReader, Observer, Seen, install, publish};
 
 /// Gives out so many transaction ids.
 fn burn(ids: u32) -> String {
-    format!("do $$ begin for i in 1..{ids} loop perform pg_current_xact_id(); commit; end loop; end $$")
+    format!(
+        "do $$ begin for i in 1..{ids} loop perform pg_current_xact_id(); commit; end loop; end $$"
+    )
 }
 
 async fn private() -> (Postgres, Observer) {
@@ -19,12 +21,20 @@ async fn private() -> (Postgres, Observer) {
 }
 
 fn program(binaries: &Binaries, name: &str) -> Command {
-    Command::new(binaries.program(name).unwrap_or_else(|| panic!("there is no {name}")))
+    Command::new(
+        binaries
+            .program(name)
+            .unwrap_or_else(|| panic!("there is no {name}")),
+    )
 }
 
 fn must_run(mut command: Command) {
     let done = command.output().unwrap();
-    assert!(done.status.success(), "{command:?}: {}", String::from_utf8_lossy(&done.stderr));
+    assert!(
+        done.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
 }
 
 /// Dumps one database and restores it into another.
@@ -34,7 +44,9 @@ fn copy(from: &Postgres, to: &Postgres) {
     dump.args(["-d", &from.url(), "-f"]).arg(&file);
     must_run(dump);
     let mut restore = program(from.binaries(), "psql");
-    restore.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", &to.url(), "-f"]).arg(&file);
+    restore
+        .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", &to.url(), "-f"])
+        .arg(&file);
     must_run(restore);
     std::fs::remove_file(file).unwrap();
 }
@@ -53,7 +65,9 @@ async fn after_dump_and_restore_nothing_is_skipped_and_what_comes_again_has_its_
     for old_is_ahead in [true, false] {
         let ((old, on_old), (new, on_new)) = (private().await, private().await);
         install(old.url()).await.unwrap();
-        (if old_is_ahead { &on_old } else { &on_new }).run(&burn(3000)).await;
+        (if old_is_ahead { &on_old } else { &on_new })
+            .run(&burn(3000))
+            .await;
 
         on_old.run("select pgonce.create_consumer('c')").await;
         let mut reader = LogReader::claim(Observer::connect(&old.url()).await, "c", "r").await;
@@ -77,12 +91,19 @@ async fn after_dump_and_restore_nothing_is_skipped_and_what_comes_again_has_its_
         open.run(&format!("begin; {}", publish("open", 9))).await;
         let mut reader = LogReader::claim(Observer::connect(&new.url()).await, "c", "r").await;
         assert_eq!(reader.held.len(), 16, "leases from elsewhere are void");
-        assert!(reader.read_all(1000).await.is_empty(), "somebody may yet write below");
+        assert!(
+            reader.read_all(1000).await.is_empty(),
+            "somebody may yet write below"
+        );
         open.run("commit").await;
         assert!(reader.read(1000).await.is_empty(), "it notices");
         let mut after = reader.read_all(1000).await;
         for wanted in [6, 7, 8, 9] {
-            assert!(numbers(&after).contains(&wanted), "{wanted} was skipped: {:?}", numbers(&after));
+            assert!(
+                numbers(&after).contains(&wanted),
+                "{wanted} was skipped: {:?}",
+                numbers(&after)
+            );
         }
         for event in &before {
             let again = after.iter().find(|again| again.n == event.n);
@@ -90,7 +111,9 @@ async fn after_dump_and_restore_nothing_is_skipped_and_what_comes_again_has_its_
         }
         // From then on it is a log like any other.
         let unrelated = Observer::connect(&new.url()).await;
-        unrelated.run("begin; update account set balance = 0 where id = 1").await;
+        unrelated
+            .run("begin; update account set balance = 0 where id = 1")
+            .await;
         for n in 10..=30 {
             on_new.run(&publish("s", n)).await;
             let seen = reader.read_all(1000).await;
@@ -98,7 +121,10 @@ async fn after_dump_and_restore_nothing_is_skipped_and_what_comes_again_has_its_
             after.extend(seen);
         }
         on_new.run(&burn(4000)).await;
-        assert!(reader.read_all(1000).await.is_empty(), "old ids come up again and mean nothing");
+        assert!(
+            reader.read_all(1000).await.is_empty(),
+            "old ids come up again and mean nothing"
+        );
         let of_s: Vec<u32> = (after.iter().filter(|event| event.subject == "s"))
             .map(|event| event.n.parse().unwrap())
             .collect();
@@ -137,7 +163,10 @@ async fn windows_go_on_past_the_end_of_the_32_bit_transaction_ids() {
     std::fs::write(&segment, vec![0; 256 * 1024]).unwrap();
     std::os::unix::fs::chown(&segment, Some(owner.uid()), Some(owner.gid())).unwrap();
     let mut reset = program(server.binaries(), "pg_resetwal");
-    reset.args(["-f", "-u", "4294900000", "-x", "4294966296", "-D"]).arg(&data).current_dir("/");
+    reset
+        .args(["-f", "-u", "4294900000", "-x", "4294966296", "-D"])
+        .arg(&data)
+        .current_dir("/");
     if rustix::process::geteuid().is_root() {
         reset.uid(owner.uid()).gid(owner.gid());
     }
@@ -158,7 +187,11 @@ async fn windows_go_on_past_the_end_of_the_32_bit_transaction_ids() {
     assert_eq!(reader.numbers().await, ["4"]);
     reader.keep().await;
     late.run("commit").await;
-    assert_eq!(reader.numbers().await, ["2"], "who began before the end and committed after it");
+    assert_eq!(
+        reader.numbers().await,
+        ["2"],
+        "who began before the end and committed after it"
+    );
     see.run(&publish("s", 5)).await;
     assert_eq!(reader.numbers().await, ["5"]);
 }

@@ -46,7 +46,12 @@ async fn deliver_due(reader: &LogReader) -> Vec<String> {
         for (seq, n) in due {
             for held in &reader.held {
                 // Only the lane that it is in knows it.
-                assert_eq!(reader.settle(held.0, &json!([{"seq": seq, "what": "sent"}])).await, "");
+                assert_eq!(
+                    reader
+                        .settle(held.0, &json!([{"seq": seq, "what": "sent"}]))
+                        .await,
+                    ""
+                );
             }
             sent.push(n);
         }
@@ -70,7 +75,9 @@ async fn a_poisoned_subject_waits_with_everything_behind_it_and_the_others_flow(
     assert_eq!(deliver(&mut reader, &[]).await, ["6"]);
     assert_eq!(states(see).await, "2 dead, 4 behind, 5 behind");
     assert!(reader.due().await.is_empty());
-    let letter = see.rows("select subject, attempts, reason, behind from pgonce.dead_letters").await;
+    let letter = see
+        .rows("select subject, attempts, reason, behind from pgonce.dead_letters")
+        .await;
     let expected = ["a", "1", "test", "2"].map(|cell| Some(cell.to_owned()));
     assert_eq!(letter, [expected]);
 
@@ -92,7 +99,11 @@ async fn what_is_skipped_is_recorded_with_a_reason_and_the_next_moves() {
         see.run(&publish("a", n)).await;
     }
     deliver(&mut reader, &[("1", "dead")]).await;
-    assert_eq!(see.text("select pgonce.skip('c', 1, 'typo in the address')").await, "t");
+    assert_eq!(
+        see.text("select pgonce.skip('c', 1, 'typo in the address')")
+            .await,
+        "t"
+    );
     assert_eq!(see.text("select pgonce.skip('c', 1, 'again')").await, "f");
     assert_eq!(deliver_due(&reader).await, ["2", "3"]);
     let record = "select concat_ws('|', seq, reason, skipped_by) from pgonce.outbox_skipped";
@@ -106,7 +117,8 @@ async fn a_skipped_event_does_not_come_back_when_the_relay_dies() {
     see.run(&publish("a", 1)).await;
     see.run(&publish("a", 2)).await;
     deliver(&mut reader, &[("1", "dead")]).await;
-    see.run("select pgonce.skip('c', 1, 'no'); select pgonce.move_clock('2 hours')").await;
+    see.run("select pgonce.skip('c', 1, 'no'); select pgonce.move_clock('2 hours')")
+        .await;
     let mut heir = LogReader::claim(world.observer().await, "c", "heir").await;
     assert!(heir.numbers().await.is_empty());
     assert_eq!(deliver_due(&heir).await, ["2"]);
@@ -121,15 +133,21 @@ async fn a_failure_for_now_is_tried_again_after_a_growing_pause_and_then_given_u
     see.run(&publish("a", 1)).await;
     see.run(&publish("a", 2)).await;
     assert!(deliver(&mut reader, &[("1", "retry")]).await.is_empty());
-    let pause = "select extract(epoch from due_at - pgonce.now()) from pgonce.parked where state = 'retry'";
+    let pause =
+        "select extract(epoch from due_at - pgonce.now()) from pgonce.parked where state = 'retry'";
     let lane = reader.lane_of("a").await;
     for (least, most) in [(5.0, 10.0), (10.0, 20.0), (15.0, 30.0)] {
         assert!(reader.due().await.is_empty());
         let pause: f64 = see.text(pause).await.parse().unwrap();
-        assert!((least..=most).contains(&pause), "{pause} is not in {least}..{most}");
+        assert!(
+            (least..=most).contains(&pause),
+            "{pause} is not in {least}..{most}"
+        );
         see.run("select pgonce.move_clock('30 s')").await;
         assert_eq!(reader.due().await, [(1, "1".to_owned())]);
-        reader.settle(lane, &json!([{"seq": 1, "what": "retry", "reason": "no"}])).await;
+        reader
+            .settle(lane, &json!([{"seq": 1, "what": "retry", "reason": "no"}]))
+            .await;
     }
     assert_eq!(states(see).await, "1 dead, 2 behind");
     see.run("select pgonce.move_clock('1 day')").await;
@@ -192,7 +210,12 @@ async fn an_event_held_for_one_that_was_settled_meanwhile_is_not_forgotten() {
     assert_eq!(seen[0].act, "hold");
     see.run("select pgonce.skip('c', 1, 'no')").await;
     let lane = reader.lane_of("a").await;
-    assert_eq!(reader.settle(lane, &json!([{"seq": 2, "what": "hold"}])).await, "");
+    assert_eq!(
+        reader
+            .settle(lane, &json!([{"seq": 2, "what": "hold"}]))
+            .await,
+        ""
+    );
     assert_eq!(deliver_due(&reader).await, ["2"]);
 }
 
@@ -200,7 +223,8 @@ async fn an_event_held_for_one_that_was_settled_meanwhile_is_not_forgotten() {
 async fn full_dead_letters_stop_the_lane_or_discard_as_the_consumer_wants() {
     let (world, mut reader) = one_reader().await;
     let see = &world.see;
-    see.run("select pgonce.alter_consumer('c', p_dead_limit => 1)").await;
+    see.run("select pgonce.alter_consumer('c', p_dead_limit => 1)")
+        .await;
     see.run(&publish("a", 1)).await;
     deliver(&mut reader, &[("1", "dead")]).await;
     see.run(&publish("a", 2)).await;
@@ -211,11 +235,17 @@ async fn full_dead_letters_stop_the_lane_or_discard_as_the_consumer_wants() {
     assert_eq!(reader.settle(lane, &hold).await, "P4060");
     // Nothing moved: a relay that dies now has lost nothing.
     let kept = format!("select place::text from pgonce.outbox_cursor where lane = {lane}");
-    assert_eq!(see.text(&kept).await, place.iter().find(|held| held.0 == lane).unwrap().2);
-    see.run("select pgonce.alter_consumer('c', p_when_full => 'discard')").await;
+    assert_eq!(
+        see.text(&kept).await,
+        place.iter().find(|held| held.0 == lane).unwrap().2
+    );
+    see.run("select pgonce.alter_consumer('c', p_when_full => 'discard')")
+        .await;
     assert_eq!(reader.settle(lane, &hold).await, "");
     assert_eq!(states(see).await, "1 dead");
-    let why = see.text("select reason from pgonce.outbox_skipped where seq = 2").await;
+    let why = see
+        .text("select reason from pgonce.outbox_skipped where seq = 2")
+        .await;
     assert!(why.contains("full"), "{why}");
 }
 
@@ -228,6 +258,9 @@ async fn what_is_parked_for_one_consumer_is_delivered_to_the_other() {
     deliver(&mut reader, &[("1", "dead")]).await;
     world.see.run(&publish("a", 2)).await;
     assert_eq!(deliver(&mut other, &[]).await, ["1", "2"]);
-    assert_eq!(world.see.text("select pgonce.drop_consumer('c')").await, "t");
+    assert_eq!(
+        world.see.text("select pgonce.drop_consumer('c')").await,
+        "t"
+    );
     assert_eq!(states(&world.see).await, "");
 }

@@ -6,7 +6,9 @@ use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::outbox::Event;
 use pgonce::{Ack, Claim, Error, Failure};
-use pgonce_tests::{TestDriver, World, effect, for_each_driver, for_each_driver_and_setting, intent};
+use pgonce_tests::{
+    TestDriver, World, effect, for_each_driver, for_each_driver_and_setting, intent,
+};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -31,7 +33,13 @@ async fn an_event_exists_if_and_only_if_the_attempt_succeeded<D: TestDriver>(wor
             false => attempt.abandon().await.unwrap(),
         }
         let n = i64::from(succeed);
-        assert_eq!((world.see.number(COUNT).await, world.see.effects(&wish).await), (n, n));
+        assert_eq!(
+            (
+                world.see.number(COUNT).await,
+                world.see.effects(&wish).await
+            ),
+            (n, n)
+        );
     }
     assert_eq!(ids[0], ids[1]);
     assert_eq!(ids[1], ids[2]);
@@ -41,7 +49,10 @@ async fn an_event_exists_if_and_only_if_the_attempt_succeeded<D: TestDriver>(wor
         .await;
     assert_eq!(
         row,
-        format!("{}|acme|orders|order.created|order-7|{{\"traceparent\": \"00-1\"}}|{{\"item\": \"book\"}}", ids[0])
+        format!(
+            "{}|acme|orders|order.created|order-7|{{\"traceparent\": \"00-1\"}}|{{\"item\": \"book\"}}",
+            ids[0]
+        )
     );
 }
 
@@ -55,7 +66,10 @@ async fn every_intent_type_and_ordinal_has_an_id_of_its_own<D: TestDriver>(world
                 panic!("fresh")
             };
             let event = Event::new("t", kind);
-            let (first, second) = (attempt.publish(&event).await.unwrap(), attempt.publish(&event).await.unwrap());
+            let (first, second) = (
+                attempt.publish(&event).await.unwrap(),
+                attempt.publish(&event).await.unwrap(),
+            );
             ids.extend([first, second]);
             attempt.abandon().await.unwrap();
         }
@@ -77,7 +91,12 @@ async fn a_takeover_says_the_same_with_the_same_id() {
     let wish = intent("leased");
     let mut ids = Vec::new();
     for _ in 0..2 {
-        let Claim::Run(lease) = world.once.lease(&wish, Duration::from_secs(60)).await.unwrap() else {
+        let Claim::Run(lease) = world
+            .once
+            .lease(&wish, Duration::from_secs(60))
+            .await
+            .unwrap()
+        else {
             panic!("not ours")
         };
         let mut attempt = lease.begin().await.unwrap();
@@ -94,7 +113,10 @@ async fn a_takeover_says_the_same_with_the_same_id() {
             panic!("not ours")
         };
         ids.push(attempt.publish(&event).await.unwrap());
-        attempt.fail(Failure::retryable("later", "m")).await.unwrap();
+        attempt
+            .fail(Failure::retryable("later", "m"))
+            .await
+            .unwrap();
     }
     assert_eq!(ids[0], ids[1]);
 }
@@ -103,7 +125,8 @@ async fn a_takeover_says_the_same_with_the_same_id() {
 async fn a_rollback_to_a_savepoint_takes_the_count_back() {
     let world = World::<TokioPostgres>::new().await;
     let see = &world.see;
-    see.run("begin; select * from pgonce.claim('s', 'k', '\\x01')").await;
+    see.run("begin; select * from pgonce.claim('s', 'k', '\\x01')")
+        .await;
     let publish = "select pgonce.publish('t', 'x', 's', '{}')";
     let first = see.text(publish).await;
     see.run("savepoint a").await;
@@ -125,7 +148,10 @@ async fn two_intents_in_one_transaction_each_count_for_themselves() {
     for keys in [["a", "b"], ["b", "a"]] {
         see.run("begin").await;
         for key in keys {
-            see.run(&format!("select * from pgonce.claim('s', '{key}', '\\x01')")).await;
+            see.run(&format!(
+                "select * from pgonce.claim('s', '{key}', '\\x01')"
+            ))
+            .await;
             ids.push((key, see.text(publish).await));
         }
         see.run("rollback").await;
@@ -176,7 +202,9 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
         Event::new("t", "x").subject(long.as_str()),
         Event::new("t", "x").tenant(long.as_str()),
         Event::new("t", "x").header("h", "y".repeat(70_000)),
-        Event::new("t", "x").payload(&"z".repeat(2_000_000)).unwrap(),
+        Event::new("t", "x")
+            .payload(&"z".repeat(2_000_000))
+            .unwrap(),
     ];
     for event in events {
         let mut tx = client.transaction().await.unwrap();

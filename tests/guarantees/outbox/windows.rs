@@ -31,7 +31,9 @@ async fn an_open_writer_stalls_nobody() {
     unrelated
         .run("begin; update account set balance = 0 where id = 1")
         .await;
-    publisher.run(&format!("begin; {}", publish("open", 0))).await;
+    publisher
+        .run(&format!("begin; {}", publish("open", 0)))
+        .await;
     for n in 1..=3 {
         world.see.run(&publish("s", n)).await;
         assert_eq!(reader.numbers().await, [n.to_string()]);
@@ -46,7 +48,10 @@ async fn the_order_of_transaction_ids_does_not_turn_a_subject_round() {
         let (world, mut reader) = one_reader().await;
         // More than a page, so that the limit of 1 walks the window lane by lane.
         if limit == 1 {
-            world.see.run("select pgonce.publish('t', 'x', 'other', '{}') from generate_series(1, 40)").await;
+            world
+                .see
+                .run("select pgonce.publish('t', 'x', 'other', '{}') from generate_series(1, 40)")
+                .await;
         }
         let second = world.observer().await;
         second.run("begin; select pg_current_xact_id()").await;
@@ -56,7 +61,9 @@ async fn the_order_of_transaction_ids_does_not_turn_a_subject_round() {
         let by_xid = "select string_agg(payload ->> 'n', '' order by xid, seq) from pgonce.outbox where subject = 's'";
         assert_eq!(world.see.text(by_xid).await, "21");
         let seen = reader.read_all(limit).await;
-        let order: String = (seen.iter().filter(|e| e.subject == "s")).map(|e| e.n.as_str()).collect();
+        let order: String = (seen.iter().filter(|e| e.subject == "s"))
+            .map(|e| e.n.as_str())
+            .collect();
         assert_eq!(order, "12");
     }
 }
@@ -82,8 +89,14 @@ async fn a_subtransaction_counts_as_its_transaction() {
 #[tokio::test]
 async fn what_was_rolled_back_is_never_seen_and_its_gap_stops_nobody() {
     let (world, mut reader) = one_reader().await;
-    world.see.run(&format!("begin; {}; rollback", publish("s", 1))).await;
-    world.see.run("select nextval('pgonce.outbox_seq') from generate_series(1, 100)").await;
+    world
+        .see
+        .run(&format!("begin; {}; rollback", publish("s", 1)))
+        .await;
+    world
+        .see
+        .run("select nextval('pgonce.outbox_seq') from generate_series(1, 100)")
+        .await;
     assert!(reader.numbers().await.is_empty());
     world.see.run(&publish("s", 2)).await;
     assert_eq!(reader.numbers().await, ["2"]);
@@ -93,7 +106,8 @@ async fn what_was_rolled_back_is_never_seen_and_its_gap_stops_nobody() {
 async fn a_pinned_horizon_changes_nothing() {
     let (world, mut reader) = one_reader().await;
     let pin = world.observer().await;
-    pin.run("begin isolation level repeatable read; select pg_current_xact_id()").await;
+    pin.run("begin isolation level repeatable read; select pg_current_xact_id()")
+        .await;
     for n in 1..=5 {
         world.see.run(&publish("s", n)).await;
         assert_eq!(reader.numbers().await, [n.to_string()]);
@@ -130,7 +144,10 @@ async fn a_long_backlog_is_walked_in_pages_while_others_commit() {
     assert_eq!(seen.len(), 2002);
     let mut subjects: BTreeMap<&str, Vec<i64>> = BTreeMap::new();
     for event in &seen {
-        subjects.entry(&event.subject).or_default().push(event.n.parse().unwrap());
+        subjects
+            .entry(&event.subject)
+            .or_default()
+            .push(event.n.parse().unwrap());
     }
     for (subject, numbers) in &subjects {
         let rest = if *subject == "s0" {
@@ -177,8 +194,10 @@ async fn filters_choose_and_a_star_means_anything_but_nothing_else_does() {
         see.run(&format!("select pgonce.publish('{topic}', '{kind}', null, '{{\"n\": {n}}}', p_tenant => '{tenant}')")).await;
     }
     assert_eq!(reader.numbers().await, ["1", "3"]);
-    see.run("select pgonce.alter_consumer('some', p_topics => '{*}', p_tenants => '{*}')").await;
-    see.run("select pgonce.publish('z', 'x.', null, '{\"n\": 8}')").await;
+    see.run("select pgonce.alter_consumer('some', p_topics => '{*}', p_tenants => '{*}')")
+        .await;
+    see.run("select pgonce.publish('z', 'x.', null, '{\"n\": 8}')")
+        .await;
     assert_eq!(reader.numbers().await, ["8"]);
 }
 
@@ -188,7 +207,10 @@ async fn a_consumer_that_begins_now_gets_what_commits_from_now_on() {
     let open = world.observer().await;
     world.see.run(&publish("s", 1)).await;
     open.run(&format!("begin; {}", publish("s", 2))).await;
-    world.see.run("select pgonce.create_consumer('new', 'now')").await;
+    world
+        .see
+        .run("select pgonce.create_consumer('new', 'now')")
+        .await;
     let mut reader = pgonce_tests::LogReader::claim(world.observer().await, "new", "r").await;
     assert!(reader.numbers().await.is_empty());
     open.run("commit").await;
@@ -244,13 +266,23 @@ async fn whatever_the_writers_do_each_event_comes_once_and_each_subject_in_order
                     }
                     holder[subject] = Some(writer);
                     n += 1;
-                    let begin = if pending[writer].is_empty() { "begin; " } else { "" };
+                    let begin = if pending[writer].is_empty() {
+                        "begin; "
+                    } else {
+                        ""
+                    };
                     let sql = format!("{begin}{}", publish(&format!("s{subject}"), n));
                     writers[writer].run(&sql).await;
                     pending[writer].push((subject, n));
                 }
                 Step::End(writer, commit) => {
-                    end(&writers[writer], commit, &mut pending[writer], &mut committed).await;
+                    end(
+                        &writers[writer],
+                        commit,
+                        &mut pending[writer],
+                        &mut committed,
+                    )
+                    .await;
                     for held in holder.iter_mut().filter(|held| **held == Some(writer)) {
                         *held = None;
                     }
@@ -280,7 +312,12 @@ async fn whatever_the_writers_do_each_event_comes_once_and_each_subject_in_order
     }
 }
 
-async fn end(writer: &Observer, commit: bool, pending: &mut Vec<(usize, u32)>, committed: &mut Vec<u32>) {
+async fn end(
+    writer: &Observer,
+    commit: bool,
+    pending: &mut Vec<(usize, u32)>,
+    committed: &mut Vec<u32>,
+) {
     if pending.is_empty() {
         return;
     }

@@ -62,7 +62,12 @@ pub(super) async fn deliver<S: Sink>(
         left = again;
         if !left.is_empty() {
             let reason = why.unwrap_or_else(|| "it did not say".to_owned());
-            tracing::warn!(reason, waiting = left.len(), ?pause, "the sink is not there, trying again");
+            tracing::warn!(
+                reason,
+                waiting = left.len(),
+                ?pause,
+                "the sink is not there, trying again"
+            );
             sleep(jittered(pause)).await;
             pause = (pause * 2).min(limits.longest_pause);
         }

@@ -133,7 +133,9 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         fault_point!("relay.before_claim");
         let (relay, asked) = (&self.relay, Instant::now());
         let lease = relay.limits.lease;
-        let claimed = relay.outbox.claim_lanes(&relay.consumer, &relay.owner, lease);
+        let claimed = relay
+            .outbox
+            .claim_lanes(&relay.consumer, &relay.owner, lease);
         let claimed = claimed.await?;
         fault_point!("relay.claimed");
         self.lease_ends = asked + lease;
@@ -175,7 +177,9 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             limits.lane_bytes * idle.len(),
         );
         let outbox = &self.relay.outbox;
-        let page = outbox.read(&self.relay.consumer, &idle, events, bytes).await?;
+        let page = outbox
+            .read(&self.relay.consumer, &idle, events, bytes)
+            .await?;
         fault_point!("relay.read");
         if !page.messages.is_empty() {
             self.poll = SHORTEST_POLL;
@@ -198,7 +202,11 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             return Ok(());
         }
         let limit = self.relay.limits.lane_events;
-        let due = self.relay.outbox.due(&self.relay.consumer, &ready, limit).await?;
+        let due = self
+            .relay
+            .outbox
+            .due(&self.relay.consumer, &ready, limit)
+            .await?;
         for (lane, batch) in by_lane(due) {
             self.send(lane, batch, None);
         }
@@ -256,7 +264,8 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             // Kept later, for many batches at once.
             Some(place) if plain => self.move_to(lane, place),
             place => {
-                held.unsettled.push((Settlement { place, outcomes }, Instant::now()));
+                held.unsettled
+                    .push((Settlement { place, outcomes }, Instant::now()));
                 self.next_due = Instant::now();
             }
         }
@@ -273,7 +282,9 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                 }
                 fault_point!("relay.before_settle");
                 let relay = &self.relay;
-                let settled = relay.outbox.settle(&relay.consumer, lane, held.epoch, settlement);
+                let settled = relay
+                    .outbox
+                    .settle(&relay.consumer, lane, held.epoch, settlement);
                 match settled.await {
                     Ok(()) => {
                         if let Some(place) = settlement.place.take() {
@@ -307,7 +318,10 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             }
             fault_point!("relay.before_advance");
             let relay = &self.relay;
-            let kept = relay.outbox.advance(&relay.consumer, &lanes, release).await?;
+            let kept = relay
+                .outbox
+                .advance(&relay.consumer, &lanes, release)
+                .await?;
             fault_point!("relay.advanced");
             for held in &lanes {
                 if release || !kept.contains(&held.lane) {
@@ -377,6 +391,8 @@ fn by_lane(messages: Vec<Message>) -> BTreeMap<u8, Vec<Message>> {
 
 impl<D: Driver, S> std::fmt::Debug for Engine<D, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("lanes", &self.lanes).finish_non_exhaustive()
+        f.debug_struct("Engine")
+            .field("lanes", &self.lanes)
+            .finish_non_exhaustive()
     }
 }

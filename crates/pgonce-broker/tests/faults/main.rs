@@ -16,7 +16,11 @@ static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(())
 /// Forty events about four subjects; one is poison, so that lanes are settled as well.
 async fn troubled_ground() -> Ground {
     let ground = Ground::new().await;
-    ground.sink.script(|n| (n == 5).then(|| Delivery::Poison { reason: "test".into() }));
+    ground.sink.script(|n| {
+        (n == 5).then(|| Delivery::Poison {
+            reason: "test".into(),
+        })
+    });
     ground.publish(1, 40, 4).await;
     ground
 }
@@ -27,7 +31,11 @@ async fn finish(ground: &Ground, place: &str) {
     ground.expire_leases().await;
     let running = ground.run();
     ground.publish(41, 48, 4).await;
-    ground.world.see.wait_until("select count(*) > 0 from pgonce.parked where state = 'dead'").await;
+    ground
+        .world
+        .see
+        .wait_until("select count(*) > 0 from pgonce.parked where state = 'dead'")
+        .await;
     ground.sink.heal();
     ground.outbox.redrive("c", None).await.unwrap();
     ground.sink.wait_for(48).await;
@@ -59,7 +67,11 @@ async fn paused_at_any_point_until_another_took_over_it_does_no_harm() {
         paused.reached().await;
         ground.expire_leases().await;
         let heir = ground.run();
-        ground.world.see.wait_until("select count(*) > 0 from pgonce.parked where state = 'dead'").await;
+        ground
+            .world
+            .see
+            .wait_until("select count(*) > 0 from pgonce.parked where state = 'dead'")
+            .await;
         let moved = "select string_agg((place)::text || epoch, ';' order by lane) from pgonce.outbox_cursor";
         heir.stop().await.unwrap();
         let before = ground.world.see.text(moved).await;
@@ -70,7 +82,11 @@ async fn paused_at_any_point_until_another_took_over_it_does_no_harm() {
         ground.outbox.redrive("c", None).await.unwrap();
         ground.sink.wait_for(44).await;
         zombie.stop().await.unwrap();
-        assert_ne!(ground.world.see.text(moved).await, before, "{place}: it claimed again");
+        assert_ne!(
+            ground.world.see.text(moved).await,
+            before,
+            "{place}: it claimed again"
+        );
         ground.sink.check();
     }
 }
@@ -83,7 +99,11 @@ async fn failing_at_any_point_it_goes_on_by_itself() {
         faults::arm(place, 1, Action::Error);
         let before = faults::reached(place);
         let running = Running::start(ground.relay());
-        ground.world.see.wait_until("select count(*) > 0 from pgonce.parked where state = 'dead'").await;
+        ground
+            .world
+            .see
+            .wait_until("select count(*) > 0 from pgonce.parked where state = 'dead'")
+            .await;
         ground.sink.heal();
         ground.outbox.redrive("c", None).await.unwrap();
         ground.sink.wait_for(40).await;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pgonce::outbox::Consumer;
-use pgonce_broker::sinks::{Channel, JsonLines};
 use pgonce_broker::Relay;
+use pgonce_broker::sinks::{Channel, JsonLines};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 use super::ground::{Ground, PATIENCE, Running, publish, relay_to};
@@ -64,7 +64,9 @@ async fn writers_that_commit_in_any_order_are_all_heard() {
     let ground = Ground::new().await;
     let running = ground.run();
     let unrelated = ground.world.observer().await;
-    unrelated.run("begin; update account set balance = 0 where id = 1").await;
+    unrelated
+        .run("begin; update account set balance = 0 where id = 1")
+        .await;
     let mut writers = Vec::new();
     for n in 1..=8 {
         let writer = ground.world.observer().await;
@@ -87,9 +89,15 @@ async fn a_channel_hands_events_to_the_same_process() {
     let running = Running::start(Relay::new(ground.outbox.clone(), "c", sink));
     ground.publish(1, 10, 1).await;
     for n in 1..=10 {
-        let event = tokio::time::timeout(PATIENCE, events.recv()).await.unwrap().unwrap();
+        let event = tokio::time::timeout(PATIENCE, events.recv())
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(event.payload.unwrap(), format!("{{\"n\": {n}}}"));
-        assert_eq!((event.topic.as_str(), event.kind.as_str()), ("orders", "order.changed"));
+        assert_eq!(
+            (event.topic.as_str(), event.kind.as_str()),
+            ("orders", "order.changed")
+        );
     }
     running.stop().await.unwrap();
 }
@@ -98,16 +106,34 @@ async fn a_channel_hands_events_to_the_same_process() {
 async fn json_lines_are_cloud_events() {
     let ground = Ground::with(Consumer::new("c").topics(["ord*"])).await;
     let (ours, theirs) = tokio::io::duplex(1024);
-    let running = Running::start(Relay::new(ground.outbox.clone(), "c", JsonLines::new("/shop", ours)));
-    ground.world.see.run("select pgonce.publish('other', 'x', 's', '{}')").await;
+    let running = Running::start(Relay::new(
+        ground.outbox.clone(),
+        "c",
+        JsonLines::new("/shop", ours),
+    ));
+    ground
+        .world
+        .see
+        .run("select pgonce.publish('other', 'x', 's', '{}')")
+        .await;
     ground.publish(1, 3, 1).await;
     let mut lines = BufReader::new(theirs).lines();
     for n in 1..=3 {
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.unwrap().unwrap().unwrap();
+        let line = tokio::time::timeout(PATIENCE, lines.next_line())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
         let event: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(event["data"]["n"], n);
-        assert_eq!((&event["specversion"], &event["source"]), (&"1.0".into(), &"/shop".into()));
-        assert_eq!((&event["type"], &event["subject"]), (&"order.changed".into(), &"s0".into()));
+        assert_eq!(
+            (&event["specversion"], &event["source"]),
+            (&"1.0".into(), &"/shop".into())
+        );
+        assert_eq!(
+            (&event["type"], &event["subject"]),
+            (&"order.changed".into(), &"s0".into())
+        );
     }
     running.stop().await.unwrap();
 }
@@ -116,12 +142,20 @@ async fn json_lines_are_cloud_events() {
 async fn a_consumer_that_is_not_there_or_was_evicted_ends_the_relay_with_a_reason() {
     let ground = Ground::new().await;
     let stranger = Relay::new(ground.outbox.clone(), "nobody", ground.sink.clone());
-    assert_eq!(Running::start(stranger).ended().await.unwrap_err().code(), "42704");
-    let running = Running::start(relay_to(&ground.world.url(), ground.sink.clone()).lease(Duration::from_millis(300)));
+    assert_eq!(
+        Running::start(stranger).ended().await.unwrap_err().code(),
+        "42704"
+    );
+    let running = Running::start(
+        relay_to(&ground.world.url(), ground.sink.clone()).lease(Duration::from_millis(300)),
+    );
     ground.publish(1, 1, 1).await;
     ground.sink.wait_for(1).await;
     ground.outbox.evict("c", "test").await.unwrap();
     assert_eq!(running.ended().await.unwrap_err().code(), "P4031");
     let backlog = ground.outbox.backlog().await.unwrap();
-    assert_eq!((backlog.len(), backlog[0].evicted.as_deref()), (1, Some("test")));
+    assert_eq!(
+        (backlog.len(), backlog[0].evicted.as_deref()),
+        (1, Some("test"))
+    );
 }

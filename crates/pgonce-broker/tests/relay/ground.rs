@@ -74,14 +74,18 @@ impl Witness {
             }
         }
         for (subject, numbers) in subjects {
-            assert!(numbers.is_sorted(), "{subject} is turned round: {numbers:?}");
+            assert!(
+                numbers.is_sorted(),
+                "{subject} is turned round: {numbers:?}"
+            );
         }
         again
     }
 }
 
 fn number(message: &Message) -> u64 {
-    let payload: serde_json::Value = serde_json::from_str(message.payload.as_ref().unwrap()).unwrap();
+    let payload: serde_json::Value =
+        serde_json::from_str(message.payload.as_ref().unwrap()).unwrap();
     payload["n"].as_u64().unwrap()
 }
 
@@ -126,7 +130,10 @@ impl Running {
 
     /// Waits until it ends by itself.
     pub(crate) async fn ended(self) -> Result<()> {
-        tokio::time::timeout(PATIENCE, self.task).await.unwrap().unwrap()
+        tokio::time::timeout(PATIENCE, self.task)
+            .await
+            .unwrap()
+            .unwrap()
     }
 }
 
@@ -171,7 +178,10 @@ impl Ground {
 
     /// Leases run out at once, for relays that were killed.
     pub(crate) async fn expire_leases(&self) {
-        self.world.see.run("select pgonce.move_clock('1 minute')").await;
+        self.world
+            .see
+            .run("select pgonce.move_clock('1 minute')")
+            .await;
     }
 }
 
@@ -182,5 +192,8 @@ pub(crate) fn relay_to(url: &str, sink: Witness) -> Relay<TokioPostgres, Witness
 }
 
 pub(crate) fn publish(n: u64, subjects: u64) -> String {
-    format!("select pgonce.publish('orders', 'order.changed', 's{}', '{{\"n\": {n}}}')", n % subjects)
+    format!(
+        "select pgonce.publish('orders', 'order.changed', 's{}', '{{\"n\": {n}}}')",
+        n % subjects
+    )
 }

@@ -24,29 +24,52 @@ async fn what_was_relayed_survives_a_crash_although_the_writer_commits_carelessl
     let url = server.url().replace("postgres@", "careless@");
     for round in 1..=5 {
         let writer = Observer::connect(&url).await;
-        assert_eq!(writer.text("select current_setting('synchronous_commit')").await, "off");
+        assert_eq!(
+            writer
+                .text("select current_setting('synchronous_commit')")
+                .await,
+            "off"
+        );
         let see = Observer::connect(&server.url()).await;
         // Nobody flushes in the background: what is durable is so because the relay made it so.
-        let pid = see.number("select pid from pg_stat_activity where backend_type = 'walwriter'").await;
+        let pid = see
+            .number("select pid from pg_stat_activity where backend_type = 'walwriter'")
+            .await;
         let walwriter = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         kill_process(walwriter, Signal::STOP).unwrap();
         // Nor does the relay for another reason: once it is under way, it keeps its place never.
-        see.run("select pgonce.leave_lanes('c', owner) from pgonce.outbox_relay").await;
+        see.run("select pgonce.leave_lanes('c', owner) from pgonce.outbox_relay")
+            .await;
         let hour = Duration::from_secs(3600);
         let sink = Witness::default();
-        let running = Running::start(relay_to(&server.url(), sink.clone()).lease(hour).keep_every(hour));
+        let running = Running::start(
+            relay_to(&server.url(), sink.clone())
+                .lease(hour)
+                .keep_every(hour),
+        );
         see.run(&publish(100 + round, 1)).await;
-        wait_until("the relay to be under way", PATIENCE, || async { sink.numbers().contains(&(100 + round)) })
-            .await
-            .unwrap();
+        wait_until("the relay to be under way", PATIENCE, || async {
+            sink.numbers().contains(&(100 + round))
+        })
+        .await
+        .unwrap();
         writer.run(&publish(round, 1)).await;
-        wait_until("the event", PATIENCE, || async { sink.numbers().contains(&round) }).await.unwrap();
+        wait_until("the event", PATIENCE, || async {
+            sink.numbers().contains(&round)
+        })
+        .await
+        .unwrap();
         server.crash().await.unwrap();
         running.kill().await;
         server.start_again().await.unwrap();
         let see = Observer::connect(&server.url()).await;
-        let there = format!("select count(*) from pgonce.outbox where payload @> '{{\"n\": {round}}}'");
-        assert_eq!(see.number(&there).await, 1, "it was relayed, and then erased");
+        let there =
+            format!("select count(*) from pgonce.outbox where payload @> '{{\"n\": {round}}}'");
+        assert_eq!(
+            see.number(&there).await,
+            1,
+            "it was relayed, and then erased"
+        );
     }
 }
 
@@ -54,7 +77,8 @@ async fn what_was_relayed_survives_a_crash_although_the_writer_commits_carelessl
 async fn a_relay_lives_through_crashes_and_restarts_of_the_server() {
     let (server, _) = private().await;
     let sink = Witness::default();
-    let running = Running::start(relay_to(&server.url(), sink.clone()).lease(Duration::from_secs(2)));
+    let running =
+        Running::start(relay_to(&server.url(), sink.clone()).lease(Duration::from_secs(2)));
     let mut n = 0;
     for round in 0..3 {
         let see = Observer::connect(&server.url()).await;
@@ -83,12 +107,18 @@ async fn after_a_failover_nothing_committed_is_skipped_and_old_epochs_are_void()
         see.run(&publish(n, 4)).await;
     }
     sink.wait_for(20).await;
-    let claimed = see.number("select max(epoch) from pgonce.outbox_cursor").await;
+    let claimed = see
+        .number("select max(epoch) from pgonce.outbox_cursor")
+        .await;
     standby.wait_until_caught_up_with(&primary).await.unwrap();
     // From here on the standby misses everything: events, places, epochs.
     standby.fall_behind().await.unwrap();
     see.run(&publish(99, 1000)).await;
-    wait_until("what will be lost", PATIENCE, || async { sink.numbers().contains(&99) }).await.unwrap();
+    wait_until("what will be lost", PATIENCE, || async {
+        sink.numbers().contains(&99)
+    })
+    .await
+    .unwrap();
     primary.crash().await.unwrap();
     running.kill().await;
     standby.promote().await.unwrap();
@@ -103,7 +133,11 @@ async fn after_a_failover_nothing_committed_is_skipped_and_old_epochs_are_void()
     })
     .await
     .unwrap();
-    assert!(see.number("select min(epoch) from pgonce.outbox_cursor").await > claimed);
+    assert!(
+        see.number("select min(epoch) from pgonce.outbox_cursor")
+            .await
+            > claimed
+    );
     running.stop().await.unwrap();
     sink.check();
 }

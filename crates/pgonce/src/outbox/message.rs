@@ -72,7 +72,9 @@ impl Message {
         for (name, value) in self.headers.as_object().into_iter().flatten() {
             let allowed = name.len() <= 20
                 && !name.is_empty()
-                && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+                && name
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
             if allowed && envelope.get(name).is_none() && name != "data" {
                 envelope[name] = match value {
                     Value::Bool(_) | Value::String(_) => value.clone(),
@@ -166,7 +168,10 @@ mod tests {
 
     #[test]
     fn an_event_without_a_payload_has_no_data() {
-        let message = Message { payload: None, ..message() };
+        let message = Message {
+            payload: None,
+            ..message()
+        };
         let envelope = message.cloud_event("/shop");
         assert!(envelope.get("data").is_none() && envelope.get("datacontenttype").is_none());
     }
