@@ -6,6 +6,7 @@ use std::process::Command;
 
 use pgonce_testkit::{Binaries, Postgres};
 use pgonce_tests::{LogReader, Observer, Seen, install, publish};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Gives out so many transaction ids.
 fn burn(ids: u32) -> String {
@@ -56,6 +57,28 @@ fn numbers(seen: &[Seen]) -> Vec<u32> {
     numbers.sort_unstable();
     numbers.dedup();
     numbers
+}
+
+#[tokio::test]
+async fn what_was_read_survives_a_crash_although_the_writer_commits_carelessly() {
+    let (server, see) = private().await;
+    install(server.url()).await.unwrap();
+    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.admit('careless'); select pgonce.create_consumer('c')").await;
+    let mut reader = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
+    let url = server.url().replace("postgres@", "careless@");
+    let writer = Observer::connect(&url).await;
+    // Nobody flushes in the background.
+    let pid = see
+        .number("select pid from pg_stat_activity where backend_type = 'walwriter'")
+        .await;
+    let walwriter = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(walwriter, Signal::STOP).unwrap();
+    writer.run(&publish("s", 1)).await;
+    assert_eq!(reader.read(1000).await.len(), 1);
+    server.crash().await.unwrap();
+    server.start_again().await.unwrap();
+    let see = Observer::connect(&server.url()).await;
+    assert_eq!(see.number("select count(*) from pgonce.outbox").await, 1);
 }
 
 /// Whether the old server's transaction ids are ahead of the new one's or behind, a dump takes the

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use pgonce_tests::{Observer, publish, runner};
+use pgonce::Isolation;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce_testkit::Binaries;
+use pgonce_tests::{LogReader, Observer, Setting, World, publish, runner};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 
@@ -180,7 +183,7 @@ async fn filters_choose_and_a_star_means_anything_but_nothing_else_does() {
     let (world, _) = one_reader().await;
     let see = &world.see;
     see.run("select pgonce.create_consumer('some', p_topics => '{a_*,b}', p_types => '{x.*}', p_tenants => '{t1}')").await;
-    let mut reader = pgonce_tests::LogReader::claim(world.observer().await, "some", "r").await;
+    let mut reader = LogReader::claim(world.observer().await, "some", "r").await;
     let rows = [
         ("a_1", "x.y", "t1", 1),
         ("aX1", "x.y", "t1", 2),
@@ -211,10 +214,42 @@ async fn a_consumer_that_begins_now_gets_what_commits_from_now_on() {
         .see
         .run("select pgonce.create_consumer('new', 'now')")
         .await;
-    let mut reader = pgonce_tests::LogReader::claim(world.observer().await, "new", "r").await;
+    let mut reader = LogReader::claim(world.observer().await, "new", "r").await;
     assert!(reader.numbers().await.is_empty());
     open.run("commit").await;
     assert_eq!(reader.numbers().await, ["2"]);
+}
+
+#[tokio::test]
+async fn it_is_the_same_on_every_installed_major_and_isolation_level() {
+    for binaries in Binaries::all().unwrap() {
+        let setting = Setting {
+            major: Some(binaries.major()),
+            isolation: Isolation::ReadCommitted,
+            pooler: false,
+        };
+        let world = World::<TokioPostgres>::in_setting(setting).await;
+        world.see.run("select pgonce.create_consumer('c')").await;
+        for level in ["read committed", "repeatable read", "serializable"] {
+            let session = world.observer().await;
+            session
+                .run(&format!("set default_transaction_isolation = '{level}'"))
+                .await;
+            let late = world.observer().await;
+            late.run(&format!("begin; {}", publish("late", 1))).await;
+            let mut reader = LogReader::claim(session, "c", "r").await;
+            let publish_many = "select pgonce.publish('t', 'x', 's' || i, '{\"n\": 2}') from generate_series(1, 300) i";
+            world.see.run(publish_many).await;
+            assert_eq!(reader.read_all(32).await.len(), 300, "{binaries:?} {level}");
+            late.run("commit").await;
+            assert_eq!(reader.numbers().await, ["1"], "{binaries:?} {level}");
+            assert_eq!(reader.keep().await, 16);
+            let tend =
+                "select pgonce.extend_outbox(), pgonce.shrink_outbox(), pgonce.mark_outbox(1)";
+            world.see.run(tend).await;
+            world.see.run("select pgonce.leave_lanes('c', 'r')").await;
+        }
+    }
 }
 
 /// One step of a random run.

@@ -13,7 +13,7 @@ use crate::{Delivery, Sink};
 /// Sends what is to be sent, and waits while the sink is not there. Answers what came of each event.
 pub(super) async fn deliver<S: Sink>(
     sink: &S,
-    batch: &[Message],
+    batch: Vec<Message>,
     limits: &Limits,
 ) -> Result<Vec<(i64, Outcome)>> {
     fault_point!("relay.before_send");
@@ -21,7 +21,7 @@ pub(super) async fn deliver<S: Sink>(
     let mut left: Vec<Message> = Vec::with_capacity(batch.len());
     for message in batch {
         match message.act {
-            Act::Send => left.push(message.clone()),
+            Act::Send => left.push(message),
             Act::Hold => outcomes.push((message.seq, Outcome::Hold)),
             Act::Wait => outcomes.push((message.seq, Outcome::Wait)),
         }

@@ -219,7 +219,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         };
         let (sink, limits) = (self.relay.sink.clone(), self.relay.limits.clone());
         let task = self.tasks.spawn(async move {
-            let outcomes = deliver(&*sink, &batch, &limits).await;
+            let outcomes = deliver(&*sink, batch, &limits).await;
             (next, outcomes)
         });
         held.delivering = Some(task);

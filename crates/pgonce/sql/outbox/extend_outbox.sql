@@ -32,3 +32,4 @@ exception when lock_not_available then
     return 0;
 end
 $$;
+revoke execute on function pgonce.extend_outbox() from public;

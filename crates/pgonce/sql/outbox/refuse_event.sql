@@ -23,6 +23,6 @@ begin
             using errcode = '22023', hint = 'For example ''{"traceparent": "00-…"}''; leave them out where there are none.';
     end if;
     raise exception 'the payload has % bytes; at most 1048576', pg_column_size(p_payload)
-        using errcode = '22023', hint = 'Put what is large elsewhere, and a reference to it into the event.';
+        using errcode = '22023', hint = 'Keep what is large in a store of its own, and put a reference to it into the event.';
 end
 $$;

@@ -48,8 +48,8 @@ begin
     end if;
     delete from pgonce.outbox_mark m
      where m.seq < (select min(p.from_seq) from pgonce.outbox_partition p)
-       and m.xid < (select max(k.xid) from pgonce.outbox_mark k
-                     where k.seq < (select min(p.from_seq) from pgonce.outbox_partition p));
+       and exists (select from pgonce.outbox_mark k
+                    where k.xid > m.xid and k.seq < (select min(p.from_seq) from pgonce.outbox_partition p));
     delete from pgonce.outbox_skipped s
      where s.skipped_at < pgonce.now() - greatest(v_life.keep, v_life.keep_at_most, interval '30 days');
     return v_count;
@@ -57,3 +57,4 @@ exception when lock_not_available then
     return 0;
 end
 $$;
+revoke execute on function pgonce.shrink_outbox() from public;
