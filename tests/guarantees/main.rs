@@ -33,3 +33,4 @@ mod waiting;
 mod zombies;
 
 mod migrations;
+mod outbox;

@@ -7,6 +7,7 @@
 mod cancel;
 mod cutter;
 mod drivers;
+mod log;
 mod observer;
 mod pages;
 mod random;
@@ -16,6 +17,7 @@ mod world;
 pub use cancel::{DropFlag, cancelled_everywhere, in_time, poll_at_most};
 pub use cutter::{Cut, Cutter};
 pub use drivers::{Raw, TestDriver};
+pub use log::{LogReader, Seen, publish};
 pub use observer::{Observer, digest_of, hex_text};
 pub use random::runner;
 pub use schema::install;

@@ -12,6 +12,7 @@ pages! {
     Keys "keys.md",
     Leases "leases.md",
     Migrations "migrations.md",
+    Outbox "outbox.md",
     Poolers "poolers.md",
     Quickstart "quickstart.md",
     Retries "retries.md",

@@ -34,6 +34,24 @@ pub const POINTS: &[&str] = &[
     "migrate.stepped",
 ];
 
+/// Those of a relay, in the order of its protocol.
+pub const RELAY_POINTS: &[&str] = &[
+    "relay.before_claim",
+    "relay.claimed",
+    "relay.before_read",
+    "relay.read",
+    "relay.before_send",
+    "relay.sent",
+    "relay.before_settle",
+    "relay.settled",
+    "relay.before_advance",
+    "relay.advanced",
+];
+
+fn is_known(place: &str) -> bool {
+    POINTS.contains(&place) || RELAY_POINTS.contains(&place)
+}
+
 /// What happens at an armed place.
 #[derive(Debug, Clone)]
 pub enum Action {
@@ -101,7 +119,7 @@ fn parse(text: &str) -> (String, (u64, Action)) {
             "kill" => Action::Kill,
             _ => return None,
         };
-        let known = POINTS.contains(&place).then(|| place.to_owned())?;
+        let known = is_known(place).then(|| place.to_owned())?;
         Some((known, (nth.parse().ok()?, action)))
     };
     read().unwrap_or_else(|| {
@@ -118,7 +136,7 @@ fn parse(text: &str) -> (String, (u64, Action)) {
 /// When there is no such place: a test that arms nothing proves nothing.
 pub fn arm(place: &str, nth: u64, action: Action) {
     assert!(
-        POINTS.contains(&place),
+        is_known(place),
         "there is no fault point {place:?}; see pgonce::faults::POINTS"
     );
     registry()
@@ -143,8 +161,9 @@ pub fn reached(place: &str) -> u64 {
     registry().reached.get(place).copied().unwrap_or_default()
 }
 
-/// Called at the place itself.
-pub(crate) async fn reach(place: &'static str) -> Result<()> {
+/// Called at the place itself; by pgonce's own crates only.
+#[doc(hidden)]
+pub async fn reach(place: &'static str) -> Result<()> {
     let action = {
         let mut registry = registry();
         *registry.reached.entry(place).or_default() += 1;

@@ -119,6 +119,12 @@ impl<C: Connection> Joined<'_, C> {
         })
     }
 
+    /// What the other rooms need of it.
+    pub(crate) fn parts(&mut self) -> (&mut C, Arc<Statements>, String) {
+        let tenant = self.intent.tenant_name().to_owned();
+        (self.conn, self.statements.clone(), tenant)
+    }
+
     /// How the claim came to be yours.
     pub fn kind(&self) -> Kind {
         self.kind

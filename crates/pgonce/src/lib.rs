@@ -13,6 +13,7 @@ pub mod driver;
 pub mod faults;
 pub mod key;
 pub mod migrate;
+pub mod outbox;
 pub mod retry;
 pub mod scope;
 pub mod unique;

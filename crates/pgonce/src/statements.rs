@@ -30,6 +30,10 @@ pub(crate) fn schema_name(name: &str) -> Result<&str> {
     }
 }
 
+/// An event's columns, as the drivers can read them.
+const EVENT: &str = "lane::integer, place, seq, act, message_id::text, tenant, topic, type, subject, \
+     headers, payload, to_char(created_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
+
 #[derive(Debug)]
 pub(crate) struct Statements {
     pub(crate) schema: String,
@@ -53,6 +57,16 @@ pub(crate) struct Statements {
     /// For a commit without a last word.
     pub(crate) nothing: Statement,
     pub(crate) insert_or_fetch: Statement,
+    pub(crate) publish: Statement,
+    pub(crate) claim_lanes: Statement,
+    pub(crate) stirs: Statement,
+    pub(crate) read_lanes: Statement,
+    pub(crate) due_parked: Statement,
+    pub(crate) settle_lane: Statement,
+    pub(crate) advance_lanes: Statement,
+    pub(crate) leave_lanes: Statement,
+    pub(crate) extend_outbox: Statement,
+    pub(crate) shrink_outbox: Statement,
 }
 
 impl Statements {
@@ -106,6 +120,30 @@ impl Statements {
             insert_or_fetch: make(
                 "select made_now::text, stored::text from pgonce.insert_or_fetch($1::text::regclass, $2::text::jsonb)",
             ),
+            publish: make(
+                "insert into pgonce.outbox select * from pgonce.event_row($1, $2, $3, $4, $5::text::uuid, $6, \
+                 to_timestamp($7::text::double precision), $8) returning message_id::text",
+            ),
+            claim_lanes: make(
+                "select lane::integer, epoch, place, surplus::text \
+                 from pgonce.claim_lanes($1, $2, $3::text::interval)",
+            ),
+            stirs: make("select pgonce.outbox_stirs($1::text::text[])::text"),
+            read_lanes: make(&format!(
+                "select {EVENT} from pgonce.read_lanes($1, $2, $3::text::integer, $4::text::integer)"
+            )),
+            due_parked: make(&format!(
+                "select {EVENT} from pgonce.due_parked($1, $2, $3::text::integer)"
+            )),
+            settle_lane: make(
+                "select pgonce.settle_lane($1, $2::text::integer, $3::text::bigint, $4, $5)",
+            ),
+            advance_lanes: make(
+                "select l::integer from pgonce.advance_lanes($1, $2, $3::text::boolean) l",
+            ),
+            leave_lanes: make("select pgonce.leave_lanes($1, $2)"),
+            extend_outbox: make("select pgonce.extend_outbox()"),
+            shrink_outbox: make("select pgonce.shrink_outbox()"),
             nothing: make("select 'done'"),
             purge: make("select n::text from pgonce.purge($1::text::integer) n"),
             schema,

@@ -78,7 +78,7 @@ begin
         end if;
 
         if p_lease is null then
-            perform pgonce.open_attempt();
+            perform pgonce.open_attempt(p_tenant, p_scope, p_key);
         end if;
         if not v_exists and p_lease is null then
             return row('fresh', 1, null, null, null, null, null, null, 1)::pgonce.claimed;

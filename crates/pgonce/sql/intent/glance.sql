@@ -16,7 +16,7 @@ begin atomic
                    case when pgonce.known_scope(p_tenant, p_scope)
                         and current_setting('synchronous_commit') = 'on'
                         and pg_try_advisory_xact_lock(pgonce.lock_id(p_tenant, p_scope, p_key))
-                   then pgonce.open_attempt() end
+                   then pgonce.open_attempt(p_tenant, p_scope, p_key) end
                when i.status = 'succeeded' and i.fingerprint = p_fingerprint
                     and i.gone_at is null and i.expires_at > pgonce.now()
                    then 'replay'

@@ -19,6 +19,8 @@ begin
             detail = format('scope %s: %s.', p_scope, coalesce('now fence ' || v_row.fence || ', status ' || v_row.status, 'no record of the key')),
             hint = 'Stop the work and roll back; claim again to learn the answer.';
     end if;
-    perform pgonce.open_attempt();
+    perform pgonce.open_attempt(p_tenant, p_scope, p_key);
 end
 $$;
+-- An earlier release had one that named no intent; nothing that calls it is left by here.
+drop function if exists pgonce.open_attempt();

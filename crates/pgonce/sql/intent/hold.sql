@@ -9,7 +9,7 @@ language sql stable
 begin atomic
     select case
         when pgonce.names_fit(p_tenant, p_scope, p_key, p_fingerprint) and pgonce.known_scope(p_tenant, p_scope)
-            then pgonce.insist_on_durable_commit() and pgonce.open_attempt() is not null
+            then pgonce.insist_on_durable_commit() and pgonce.open_attempt(p_tenant, p_scope, p_key) is not null
                  and pg_try_advisory_xact_lock(pgonce.lock_id(p_tenant, p_scope, p_key))
         else pgonce.refuse_names(p_tenant, p_scope, p_key, p_fingerprint)
         end;

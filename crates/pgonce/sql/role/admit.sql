@@ -41,6 +41,15 @@ begin
             ('select, insert, update, delete on pgonce.scope'),
             ('select, insert, update on pgonce.suppressed'),
             ('select, update on pgonce.sweep'),
+            ('select, insert on pgonce.outbox'),
+            ('select, insert, update, delete on pgonce.outbox_consumer'),
+            ('select, insert, update, delete on pgonce.outbox_cursor'),
+            ('select, insert, update, delete on pgonce.outbox_relay'),
+            ('select, insert, delete on pgonce.outbox_mark'),
+            ('select, update on pgonce.outbox_life'),
+            ('select on pgonce.outbox_partition'),
+            ('select, insert, update, delete on pgonce.parked'),
+            ('select, insert on pgonce.outbox_skipped'),
             ('select on pgonce.migration'),
             ('select on pgonce.routines')
     loop

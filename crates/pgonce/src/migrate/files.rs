@@ -62,7 +62,7 @@ macro_rules! routines {
 }
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -113,6 +113,44 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "recovery/stuck",
     "recovery/most_retried",
     "retention/purge",
+    "outbox/lane_of",
+    "outbox/refuse_event",
+    "outbox/derived_message_id",
+    "outbox/event_row",
+    "outbox/publish",
+    "outbox/outbox_floor",
+    "outbox/mark_outbox",
+    "outbox/system_identifier",
+    "outbox/rebase_outbox",
+    "outbox/globs",
+    "outbox/known_consumer",
+    "outbox/create_consumer",
+    "outbox/alter_consumer",
+    "outbox/drop_consumer",
+    "outbox/held_lanes",
+    "outbox/refuse_zombie",
+    "outbox/claim_lanes",
+    "outbox/advance_lanes",
+    "outbox/leave_lanes",
+    "outbox/outbox_stirs",
+    "outbox/outbox_is_settled",
+    "outbox/wanted",
+    "outbox/lane_window",
+    "outbox/read_lanes",
+    "outbox/due_parked",
+    "outbox/note_skip",
+    "outbox/unpark",
+    "outbox/settle_lane",
+    "outbox/redrive",
+    "outbox/skip",
+    "outbox/dead_letters",
+    "outbox/replay",
+    "outbox/evict_consumer",
+    "outbox/set_outbox_retention",
+    "outbox/extend_outbox",
+    "outbox/shrink_outbox",
+    "outbox/outbox_backlog",
+    "outbox/outbox_events",
     "role/admit",
 ];
 

@@ -1,0 +1,83 @@
+//! One lane's batch: sent until nothing of it is in doubt.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use pgonce::Result;
+use pgonce::outbox::{Act, Message, Outcome};
+use tokio::time::sleep;
+
+use super::Limits;
+use crate::{Delivery, Sink};
+
+/// Sends what is to be sent, and waits while the sink is not there. Answers what came of each event.
+pub(super) async fn deliver<S: Sink>(
+    sink: &S,
+    batch: Vec<Message>,
+    limits: &Limits,
+) -> Result<Vec<(i64, Outcome)>> {
+    fault_point!("relay.before_send");
+    let mut outcomes: Vec<(i64, Outcome)> = Vec::with_capacity(batch.len());
+    let mut left: Vec<Message> = Vec::with_capacity(batch.len());
+    for message in batch {
+        match message.act {
+            Act::Send => left.push(message),
+            Act::Hold => outcomes.push((message.seq, Outcome::Hold)),
+            Act::Wait => outcomes.push((message.seq, Outcome::Wait)),
+        }
+    }
+    let mut pause = limits.first_pause;
+    while !left.is_empty() {
+        let told = sink.send_batch(&left, limits.in_flight).await;
+        let mut stopped = HashSet::new();
+        let mut again = Vec::new();
+        let mut why = None;
+        // A sink that answers too few has not said that it took the rest.
+        let told = told.into_iter().chain(std::iter::repeat(Delivery::Untried));
+        for (message, delivery) in left.into_iter().zip(told) {
+            let subject = (message.tenant.clone(), message.subject.clone());
+            let outcome = match delivery {
+                Delivery::Acknowledged => Outcome::Sent,
+                Delivery::Retry { reason, after } => {
+                    stopped.insert(subject);
+                    Outcome::Retry { reason, after }
+                }
+                Delivery::Poison { reason } => {
+                    stopped.insert(subject);
+                    Outcome::Dead { reason }
+                }
+                Delivery::Untried if stopped.contains(&subject) => Outcome::Hold,
+                Delivery::Untried => {
+                    again.push(message);
+                    continue;
+                }
+                Delivery::Unavailable { reason } => {
+                    why = Some(reason);
+                    again.push(message);
+                    continue;
+                }
+            };
+            outcomes.push((message.seq, outcome));
+        }
+        left = again;
+        if !left.is_empty() {
+            let reason = why.unwrap_or_else(|| "it did not say".to_owned());
+            tracing::warn!(
+                reason,
+                waiting = left.len(),
+                ?pause,
+                "the sink is not there, trying again"
+            );
+            sleep(jittered(pause)).await;
+            pause = (pause * 2).min(limits.longest_pause);
+        }
+    }
+    outcomes.sort_unstable_by_key(|(seq, _)| *seq);
+    fault_point!("relay.sent");
+    Ok(outcomes)
+}
+
+/// Between half and the whole: relays that failed together do not come back together.
+pub(super) fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(rand::random_range(0.5..=1.0))
+}

@@ -1,0 +1,67 @@
+//! What a relay knows of a lane that it holds.
+
+use pgonce::outbox::{Held, Lane, Place, Settlement};
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// A lane in hand.
+#[derive(Debug)]
+pub(super) struct Holding {
+    pub(super) epoch: i64,
+    /// Everything before is delivered.
+    pub(super) place: Place,
+    /// Whether the database knows that place.
+    pub(super) kept: bool,
+    pub(super) surplus: bool,
+    /// The batch that is with the sink; one at a time, so that its subjects' order holds.
+    pub(super) delivering: Option<AbortHandle>,
+    /// What came of batches and is not kept yet, and when to try that.
+    pub(super) unsettled: Vec<(Settlement, Instant)>,
+}
+
+impl Holding {
+    pub(super) fn new(lane: Lane) -> Self {
+        Self {
+            epoch: lane.epoch,
+            place: lane.place,
+            kept: true,
+            surplus: lane.surplus,
+            delivering: None,
+            unsettled: Vec::new(),
+        }
+    }
+
+    /// Ready to read the log.
+    pub(super) fn is_idle(&self) -> bool {
+        self.delivering.is_none() && self.unsettled.is_empty() && !self.surplus
+    }
+
+    /// Ready for parked events: also while the lane waits for room among the dead letters, since
+    /// these may be what makes it.
+    pub(super) fn takes_parked(&self) -> bool {
+        let of_parked = |(settlement, _): &(Settlement, Instant)| settlement.place.is_none();
+        self.delivering.is_none() && !self.unsettled.iter().any(of_parked) && !self.surplus
+    }
+
+    /// Nothing is in hand.
+    pub(super) fn is_done(&self) -> bool {
+        self.delivering.is_none() && self.unsettled.is_empty()
+    }
+
+    pub(super) fn held(&self, lane: u8) -> Held {
+        Held {
+            lane,
+            epoch: self.epoch,
+            place: self.place.clone(),
+        }
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        // Whoever lost the lane must not go on delivering.
+        if let Some(task) = &self.delivering {
+            task.abort();
+        }
+    }
+}

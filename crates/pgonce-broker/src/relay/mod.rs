@@ -1,0 +1,185 @@
+//! The engine: lanes in, events out, places kept.
+
+mod deliver;
+mod lane;
+mod run;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pgonce::Result;
+use pgonce::driver::Driver;
+use pgonce::outbox::{Outbox, Outcome};
+use tokio_util::sync::CancellationToken;
+
+use crate::Sink;
+
+/// Moves the events of one consumer to one sink. As many as you like may run at once, here or
+/// elsewhere: they share the consumer's lanes.
+#[derive(Debug)]
+#[must_use = "nothing moves before `run`"]
+pub struct Relay<D: Driver, S> {
+    outbox: Outbox<D>,
+    consumer: String,
+    sink: Arc<S>,
+    owner: String,
+    limits: Arc<Limits>,
+    counts: Arc<Counts>,
+}
+
+/// How much at once, how often, how long.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    lease: Duration,
+    in_flight: usize,
+    lane_events: usize,
+    lane_bytes: usize,
+    poll_at_most: Duration,
+    keep_every: Duration,
+    drain_at_most: Duration,
+    first_pause: Duration,
+    longest_pause: Duration,
+    tend_every: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(10),
+            in_flight: 64,
+            lane_events: 256,
+            lane_bytes: 256 * 1024,
+            poll_at_most: Duration::from_millis(10),
+            keep_every: Duration::from_millis(200),
+            drain_at_most: Duration::from_secs(10),
+            first_pause: Duration::from_millis(50),
+            longest_pause: Duration::from_secs(30),
+            tend_every: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a relay has done so far.
+#[derive(Debug, Default)]
+pub struct Counts {
+    sent: AtomicU64,
+    retried: AtomicU64,
+    dead: AtomicU64,
+    held: AtomicU64,
+}
+
+impl Counts {
+    /// Events that the sink has acknowledged.
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Events that failed for now.
+    pub fn retried(&self) -> u64 {
+        self.retried.load(Ordering::Relaxed)
+    }
+
+    /// Events that the sink will never take.
+    pub fn dead(&self) -> u64 {
+        self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Events that had to wait, for their time or behind one of their subject.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, outcome: &Outcome) {
+        let counter = match outcome {
+            Outcome::Sent => &self.sent,
+            Outcome::Retry { .. } => &self.retried,
+            Outcome::Dead { .. } => &self.dead,
+            Outcome::Hold | Outcome::Wait => &self.held,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl<D: Driver, S: Sink> Relay<D, S> {
+    /// From this outbox, for a consumer that was created, to this sink.
+    pub fn new(outbox: Outbox<D>, consumer: impl Into<String>, sink: S) -> Self {
+        Self {
+            outbox,
+            consumer: consumer.into(),
+            sink: Arc::new(sink),
+            owner: format!("relay-{}", uuid::Uuid::new_v4().simple()),
+            limits: Arc::default(),
+            counts: Arc::default(),
+        }
+    }
+
+    /// A name for people to see in the database. It is made unique: two relays never share one.
+    pub fn named(mut self, name: &str) -> Self {
+        self.owner = format!("{name}-{}", uuid::Uuid::new_v4().simple());
+        self
+    }
+
+    /// How long a lane stays with a relay that does not answer; 10 seconds unless said otherwise.
+    pub fn lease(self, lease: Duration) -> Self {
+        self.with(|limits| limits.lease = lease.max(Duration::from_millis(100)))
+    }
+
+    /// How many events of a lane may be unacknowledged at a time; 64 unless said otherwise.
+    pub fn in_flight(self, events: usize) -> Self {
+        self.with(|limits| limits.in_flight = events.max(1))
+    }
+
+    /// How much a lane holds in memory: events and bytes, 256 and 256 KiB unless said otherwise. A
+    /// relay holds at most sixteen lanes, whatever the backlog.
+    pub fn batch(self, events: usize, bytes: usize) -> Self {
+        self.with(|limits| {
+            limits.lane_events = events.clamp(16, 10_000);
+            limits.lane_bytes = bytes.clamp(16 * 1024, 64 * 1024 * 1024);
+        })
+    }
+
+    /// How long an idle relay waits at most before it looks again; 10 milliseconds unless said
+    /// otherwise.
+    pub fn poll_at_most(self, pause: Duration) -> Self {
+        self.with(|limits| limits.poll_at_most = pause.max(Duration::from_millis(1)))
+    }
+
+    /// How often its place is kept while events flow; 200 milliseconds unless said otherwise. A relay
+    /// that is killed leaves the events of so long to be delivered again.
+    pub fn keep_every(self, pause: Duration) -> Self {
+        self.with(|limits| limits.keep_every = pause)
+    }
+
+    /// How long it goes on with what it has in hand after it was told to stop; 10 seconds unless
+    /// said otherwise.
+    pub fn drain_at_most(self, time: Duration) -> Self {
+        self.with(|limits| limits.drain_at_most = time)
+    }
+
+    /// The first and the longest pause while a sink is unavailable, or the database.
+    pub fn backoff(self, first: Duration, longest: Duration) -> Self {
+        self.with(|limits| {
+            limits.first_pause = first.max(Duration::from_millis(1));
+            limits.longest_pause = longest.max(limits.first_pause);
+        })
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Limits)) -> Self {
+        change(Arc::make_mut(&mut self.limits));
+        self
+    }
+
+    /// What it has done so far; stays readable while it runs.
+    pub fn counts(&self) -> Arc<Counts> {
+        self.counts.clone()
+    }
+
+    /// Runs until `stop` is cancelled, then finishes what it has in hand and gives its lanes back.
+    ///
+    /// Troubles that pass are waited out. An error means that it cannot go on: the consumer is not
+    /// there (`42704`) or was evicted (`P4031`), the schema does not fit, the rights are missing.
+    pub async fn run(self, stop: CancellationToken) -> Result<()> {
+        run::Engine::new(self).run(stop).await
+    }
+}

@@ -1,0 +1,398 @@
+//! The loop of a relay.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use pgonce::driver::Driver;
+use pgonce::outbox::{Held, Message, Outcome, Place, Settlement};
+use pgonce::retry::Class;
+use pgonce::{Error, Result};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::Relay;
+use super::deliver::{deliver, jittered};
+use super::lane::Holding;
+use crate::Sink;
+
+/// How often parked events are looked for.
+const DUE_EVERY: Duration = Duration::from_millis(100);
+/// How long to wait before dead letters that are full are tried again.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
+/// The shortest pause between two looks at the log.
+const SHORTEST_POLL: Duration = Duration::from_millis(1);
+
+/// What a delivery answers: where its lane goes on, and what came of each event.
+type Delivered = (Option<Place>, Result<Vec<(i64, Outcome)>>);
+
+pub(super) struct Engine<D: Driver, S> {
+    relay: Relay<D, S>,
+    lanes: BTreeMap<u8, Holding>,
+    tasks: JoinSet<Delivered>,
+    /// Until when the database surely thinks that the lanes are ours, by our own clock.
+    lease_ends: Instant,
+    next_claim: Instant,
+    next_keep: Instant,
+    next_due: Instant,
+    next_look: Instant,
+    next_tend: Instant,
+    poll: Duration,
+    pause: Duration,
+    /// The pause after a delivery of which nothing is known: its task panicked.
+    sulk: Duration,
+}
+
+impl<D: Driver, S: Sink> Engine<D, S> {
+    pub(super) fn new(relay: Relay<D, S>) -> Self {
+        let now = Instant::now();
+        Self {
+            pause: relay.limits.first_pause,
+            sulk: relay.limits.first_pause,
+            relay,
+            lanes: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            lease_ends: now,
+            next_claim: now,
+            next_keep: now,
+            next_due: now,
+            next_look: now,
+            next_tend: now,
+            poll: SHORTEST_POLL,
+        }
+    }
+
+    pub(super) async fn run(mut self, stop: CancellationToken) -> Result<()> {
+        while !stop.is_cancelled() {
+            match self.turn().await {
+                Ok(()) => self.pause = self.relay.limits.first_pause,
+                Err(error) => self.bear(error, &stop).await?,
+            }
+            let wake = self.wakes_at();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                Some(done) = self.tasks.join_next_with_id() => {
+                    self.take_in(done);
+                    // Lanes that are done together read on together.
+                    while let Some(done) = self.tasks.try_join_next_with_id() {
+                        self.take_in(done);
+                    }
+                }
+                () = sleep_until(wake) => {}
+            }
+        }
+        self.drain().await
+    }
+
+    /// Everything whose time has come, once.
+    async fn turn(&mut self) -> Result<()> {
+        let now = Instant::now();
+        if now >= self.lease_ends && !self.lanes.is_empty() {
+            tracing::warn!("the lease could not be renewed in time: lanes are given up");
+            self.lanes.clear();
+        }
+        if now >= self.next_claim {
+            self.claim().await?;
+        }
+        if now >= self.next_tend {
+            self.next_tend = now + jittered(self.relay.limits.tend_every);
+            self.relay.outbox.tend().await?;
+        }
+        self.settle().await?;
+        if now >= self.next_due {
+            self.next_due = now + DUE_EVERY;
+            self.take_due().await?;
+        }
+        if now >= self.next_look {
+            self.look().await?;
+        }
+        if now >= self.next_keep {
+            self.next_keep = now + self.relay.limits.keep_every;
+            self.keep().await?;
+        }
+        Ok(())
+    }
+
+    fn wakes_at(&self) -> Instant {
+        let mut wake = self.next_claim.min(self.next_due).min(self.next_tend);
+        if self.lanes.values().any(|lane| !lane.kept || lane.surplus) {
+            wake = wake.min(self.next_keep);
+        }
+        if self.lanes.values().any(Holding::is_idle) {
+            wake = wake.min(self.next_look);
+        }
+        let unsettled = self.lanes.values().flat_map(|lane| &lane.unsettled);
+        if let Some(at) = unsettled.map(|(_, at)| *at).min() {
+            wake = wake.min(at);
+        }
+        wake
+    }
+
+    async fn claim(&mut self) -> Result<()> {
+        fault_point!("relay.before_claim");
+        let (relay, asked) = (&self.relay, Instant::now());
+        let lease = relay.limits.lease;
+        let claimed = relay
+            .outbox
+            .claim_lanes(&relay.consumer, &relay.owner, lease);
+        let claimed = claimed.await?;
+        fault_point!("relay.claimed");
+        self.lease_ends = asked + lease;
+        self.next_claim = asked + lease / 3;
+        // Lanes that are no longer ours are dropped, and with them what they were delivering.
+        let mut before = std::mem::take(&mut self.lanes);
+        for lane in claimed {
+            let held = match before.remove(&lane.lane) {
+                Some(mut held) if held.epoch == lane.epoch => {
+                    held.surplus = lane.surplus;
+                    held
+                }
+                _ => Holding::new(lane.clone()),
+            };
+            self.lanes.insert(lane.lane, held);
+        }
+        Ok(())
+    }
+
+    fn lanes_that(&self, are: impl Fn(&Holding) -> bool) -> Vec<Held> {
+        let lanes = self.lanes.iter().filter(|(_, held)| are(held));
+        lanes.map(|(lane, held)| held.held(*lane)).collect()
+    }
+
+    /// Reads what is there for idle lanes and sends it on its way.
+    async fn look(&mut self) -> Result<()> {
+        let idle = self.lanes_that(Holding::is_idle);
+        let limits = self.relay.limits.clone();
+        self.poll = (self.poll.mul_f64(1.5)).min(limits.poll_at_most);
+        self.next_look = Instant::now() + self.poll;
+        let mut places: Vec<_> = idle.iter().map(|held| &held.place).collect();
+        places.dedup();
+        if idle.is_empty() || !self.relay.outbox.stirs(&places).await? {
+            return Ok(());
+        }
+        fault_point!("relay.before_read");
+        let (events, bytes) = (
+            limits.lane_events * idle.len(),
+            limits.lane_bytes * idle.len(),
+        );
+        let outbox = &self.relay.outbox;
+        let page = outbox
+            .read(&self.relay.consumer, &idle, events, bytes)
+            .await?;
+        fault_point!("relay.read");
+        if !page.messages.is_empty() {
+            self.poll = SHORTEST_POLL;
+            self.next_look = Instant::now();
+        }
+        let mut batches = by_lane(page.messages);
+        for (lane, place) in page.places {
+            match batches.remove(&lane) {
+                Some(batch) => self.send(lane, batch, Some(place)),
+                None => self.move_to(lane, place),
+            }
+        }
+        Ok(())
+    }
+
+    /// Parked events whose time has come go before what is read next.
+    async fn take_due(&mut self) -> Result<()> {
+        let ready = self.lanes_that(Holding::takes_parked);
+        if ready.is_empty() {
+            return Ok(());
+        }
+        let limit = self.relay.limits.lane_events;
+        let due = self
+            .relay
+            .outbox
+            .due(&self.relay.consumer, &ready, limit)
+            .await?;
+        for (lane, batch) in by_lane(due) {
+            self.send(lane, batch, None);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, lane: u8, batch: Vec<Message>, next: Option<Place>) {
+        let Some(held) = self.lanes.get_mut(&lane) else {
+            return;
+        };
+        let (sink, limits) = (self.relay.sink.clone(), self.relay.limits.clone());
+        let task = self.tasks.spawn(async move {
+            let outcomes = deliver(&*sink, batch, &limits).await;
+            (next, outcomes)
+        });
+        held.delivering = Some(task);
+    }
+
+    fn move_to(&mut self, lane: u8, place: Place) {
+        if let Some(held) = self.lanes.get_mut(&lane) {
+            held.kept &= held.place == place;
+            held.place = place;
+        }
+    }
+
+    /// A delivery ended. One whose lane was lost meanwhile says nothing any more.
+    fn take_in(&mut self, done: std::result::Result<(Id, Delivered), JoinError>) {
+        let (id, delivered) = match done {
+            Ok((id, delivered)) => (id, Some(delivered)),
+            Err(error) => {
+                if error.is_panic() {
+                    tracing::error!(%error, "a sink panicked: its lane is read again");
+                }
+                (error.id(), None)
+            }
+        };
+        let ours = |held: &Holding| held.delivering.as_ref().is_some_and(|task| task.id() == id);
+        let Some((&lane, held)) = self.lanes.iter_mut().find(|(_, held)| ours(held)) else {
+            return;
+        };
+        held.delivering = None;
+        let Some((next, Ok(outcomes))) = delivered else {
+            // Of unknown fate: its place is as it was, so it is read again, but not in haste.
+            self.next_look = Instant::now() + jittered(self.sulk);
+            self.sulk = (self.sulk * 2).min(self.relay.limits.longest_pause);
+            return;
+        };
+        self.sulk = self.relay.limits.first_pause;
+        for (_, outcome) in &outcomes {
+            self.relay.counts.add(outcome);
+        }
+        let plain = outcomes.iter().all(|(_, what)| *what == Outcome::Sent);
+        self.next_look = Instant::now();
+        match next {
+            // Kept later, for many batches at once.
+            Some(place) if plain => self.move_to(lane, place),
+            place => {
+                held.unsettled
+                    .push((Settlement { place, outcomes }, Instant::now()));
+                self.next_due = Instant::now();
+            }
+        }
+    }
+
+    /// Keeps what came of batches that were not simply delivered.
+    async fn settle(&mut self) -> Result<()> {
+        for (&lane, held) in &mut self.lanes {
+            let mut at = 0;
+            while let Some((settlement, when)) = held.unsettled.get_mut(at) {
+                if *when > Instant::now() {
+                    at += 1;
+                    continue;
+                }
+                fault_point!("relay.before_settle");
+                let relay = &self.relay;
+                let settled = relay
+                    .outbox
+                    .settle(&relay.consumer, lane, held.epoch, settlement);
+                match settled.await {
+                    Ok(()) => {
+                        if let Some(place) = settlement.place.take() {
+                            held.place = place;
+                            held.kept = true;
+                        }
+                        held.unsettled.remove(at);
+                        fault_point!("relay.settled");
+                    }
+                    Err(error) if error.code() == "P4060" => {
+                        tracing::warn!(%error, lane, "the lane waits");
+                        *when = Instant::now() + FULL_PAUSE;
+                        at += 1;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the database how far the lanes are, and gives back those that are too many.
+    async fn keep(&mut self) -> Result<()> {
+        for release in [false, true] {
+            let lanes = self.lanes_that(|held| match release {
+                false => !held.kept && !held.surplus,
+                true => held.surplus && held.is_done(),
+            });
+            if lanes.is_empty() {
+                continue;
+            }
+            fault_point!("relay.before_advance");
+            let relay = &self.relay;
+            let kept = relay
+                .outbox
+                .advance(&relay.consumer, &lanes, release)
+                .await?;
+            fault_point!("relay.advanced");
+            for held in &lanes {
+                if release || !kept.contains(&held.lane) {
+                    self.lanes.remove(&held.lane);
+                } else if let Some(lane) = self.lanes.get_mut(&held.lane) {
+                    lane.kept = lane.place == held.place;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits a trouble out, or gives up.
+    async fn bear(&mut self, error: Error, stop: &CancellationToken) -> Result<()> {
+        match error.class() {
+            // Somebody else holds a lane: ask which are left.
+            Class::ClaimAgain => {
+                tracing::info!(%error, "a lane went to another relay");
+                self.next_claim = Instant::now();
+            }
+            Class::Final | Class::Conflict | Class::Classify => return Err(error),
+            Class::Retry | Class::RetryAfterDelay | Class::Ambiguous => {
+                tracing::warn!(%error, pause = ?self.pause, "trouble with the database, trying again");
+                self.next_claim = Instant::now();
+            }
+            _ => return Err(error),
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = sleep(jittered(self.pause)) => {}
+        }
+        self.pause = (self.pause * 2).min(self.relay.limits.longest_pause);
+        Ok(())
+    }
+
+    /// Finishes what is in hand, keeps it, and goes.
+    async fn drain(mut self) -> Result<()> {
+        let until = Instant::now() + self.relay.limits.drain_at_most;
+        while let Ok(Some(done)) = timeout_at(until, self.tasks.join_next_with_id()).await {
+            self.take_in(done);
+            if Instant::now() >= self.next_claim && self.claim().await.is_err() {
+                break; // the lease decides whether what is left still counts
+            }
+        }
+        self.tasks.abort_all();
+        let now = Instant::now();
+        let ours = now < self.lease_ends;
+        if ours && let Err(error) = self.settle().await {
+            tracing::warn!(%error, "what came of the last batches could not be kept");
+        }
+        let lanes = self.lanes_that(|_| true);
+        let relay = &self.relay;
+        if ours && !lanes.is_empty() {
+            relay.outbox.advance(&relay.consumer, &lanes, true).await?;
+        }
+        relay.outbox.leave(&relay.consumer, &relay.owner).await
+    }
+}
+
+fn by_lane(messages: Vec<Message>) -> BTreeMap<u8, Vec<Message>> {
+    let mut lanes: BTreeMap<u8, Vec<Message>> = BTreeMap::new();
+    for message in messages {
+        lanes.entry(message.lane).or_default().push(message);
+    }
+    lanes
+}
+
+impl<D: Driver, S> std::fmt::Debug for Engine<D, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("lanes", &self.lanes)
+            .finish_non_exhaustive()
+    }
+}

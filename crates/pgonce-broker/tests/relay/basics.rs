@@ -1,0 +1,161 @@
+//! Everything arrives, in order, once; whoever runs how many relays.
+
+use std::time::Duration;
+
+use pgonce::outbox::Consumer;
+use pgonce_broker::Relay;
+use pgonce_broker::sinks::{Channel, JsonLines};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+
+use super::ground::{Ground, PATIENCE, Running, publish, relay_to};
+
+#[tokio::test]
+async fn what_is_published_arrives_in_order_and_once() {
+    let ground = Ground::new().await;
+    ground.publish(1, 50, 7).await;
+    let running = ground.run();
+    ground.publish(51, 100, 7).await;
+    ground.sink.wait_for(100).await;
+    running.stop().await.unwrap();
+    assert_eq!(ground.sink.check(), 0);
+    // It kept its place and gave its lanes back: the next begins where it ended, at once.
+    ground.publish(101, 110, 7).await;
+    let running = ground.run();
+    ground.sink.wait_for(110).await;
+    running.stop().await.unwrap();
+    assert_eq!(ground.sink.check(), 0);
+    let left = "select count(*) from pgonce.outbox_cursor where owner is not null";
+    assert_eq!(ground.world.see.number(left).await, 0);
+}
+
+#[tokio::test]
+async fn a_backlog_longer_than_all_batches_arrives_in_order_and_once() {
+    let ground = Ground::new().await;
+    let sql = "select pgonce.publish('orders', 'x', 's' || i % 100, jsonb_build_object('n', i)) from generate_series(1, 6000) i";
+    ground.world.see.run(sql).await;
+    let running = Running::start(ground.relay().batch(16, 16 * 1024));
+    ground.sink.wait_for(6000).await;
+    running.stop().await.unwrap();
+    assert_eq!(ground.sink.check(), 0);
+}
+
+#[tokio::test]
+async fn two_relays_share_the_work_and_one_takes_over_when_the_other_goes() {
+    let ground = Ground::new().await;
+    let short = Duration::from_millis(300);
+    let first = Running::start(ground.relay().lease(short));
+    ground.publish(1, 20, 20).await;
+    ground.sink.wait_for(20).await;
+    let second = Running::start(ground.relay().lease(short));
+    let shared = "select count(*) = 2 and min(n) = 8 and max(n) = 8 from (select owner, count(*) as n \
+         from pgonce.outbox_cursor where owner is not null group by owner) o";
+    ground.world.see.wait_until(shared).await;
+    ground.publish(21, 120, 20).await;
+    ground.sink.wait_for(120).await;
+    first.stop().await.unwrap();
+    ground.publish(121, 160, 20).await;
+    ground.sink.wait_for(160).await;
+    second.stop().await.unwrap();
+    assert_eq!(ground.sink.check(), 0, "lanes were handed over in order");
+}
+
+#[tokio::test]
+async fn writers_that_commit_in_any_order_are_all_heard() {
+    let ground = Ground::new().await;
+    let running = ground.run();
+    let unrelated = ground.world.observer().await;
+    unrelated
+        .run("begin; update account set balance = 0 where id = 1")
+        .await;
+    let mut writers = Vec::new();
+    for n in 1..=8 {
+        let writer = ground.world.observer().await;
+        // Each about a subject of its own: nothing else says which goes first.
+        writer.run(&format!("begin; {}", publish(n, 100))).await;
+        writers.push(writer);
+    }
+    for writer in writers.iter().rev() {
+        writer.run("commit").await;
+    }
+    ground.sink.wait_for(8).await;
+    running.stop().await.unwrap();
+    assert_eq!(ground.sink.check(), 0);
+}
+
+#[tokio::test]
+async fn a_channel_hands_events_to_the_same_process() {
+    let ground = Ground::new().await;
+    let (sink, mut events) = Channel::bounded(4);
+    let running = Running::start(Relay::new(ground.outbox.clone(), "c", sink));
+    ground.publish(1, 10, 1).await;
+    for n in 1..=10 {
+        let event = tokio::time::timeout(PATIENCE, events.recv())
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(event.payload.unwrap(), format!("{{\"n\": {n}}}"));
+        assert_eq!(
+            (event.topic.as_str(), event.kind.as_str()),
+            ("orders", "order.changed")
+        );
+    }
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn json_lines_are_cloud_events() {
+    let ground = Ground::with(Consumer::new("c").topics(["ord*"])).await;
+    let (ours, theirs) = tokio::io::duplex(1024);
+    let running = Running::start(Relay::new(
+        ground.outbox.clone(),
+        "c",
+        JsonLines::new("/shop", ours),
+    ));
+    ground
+        .world
+        .see
+        .run("select pgonce.publish('other', 'x', 's', '{}')")
+        .await;
+    ground.publish(1, 3, 1).await;
+    let mut lines = BufReader::new(theirs).lines();
+    for n in 1..=3 {
+        let line = tokio::time::timeout(PATIENCE, lines.next_line())
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+        let event: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(event["data"]["n"], n);
+        assert_eq!(
+            (&event["specversion"], &event["source"]),
+            (&"1.0".into(), &"/shop".into())
+        );
+        assert_eq!(
+            (&event["type"], &event["subject"]),
+            (&"order.changed".into(), &"s0".into())
+        );
+    }
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_consumer_that_is_not_there_or_was_evicted_ends_the_relay_with_a_reason() {
+    let ground = Ground::new().await;
+    let stranger = Relay::new(ground.outbox.clone(), "nobody", ground.sink.clone());
+    assert_eq!(
+        Running::start(stranger).ended().await.unwrap_err().code(),
+        "42704"
+    );
+    let running = Running::start(
+        relay_to(&ground.world.url(), ground.sink.clone()).lease(Duration::from_millis(300)),
+    );
+    ground.publish(1, 1, 1).await;
+    ground.sink.wait_for(1).await;
+    ground.outbox.evict("c", "test").await.unwrap();
+    assert_eq!(running.ended().await.unwrap_err().code(), "P4031");
+    let backlog = ground.outbox.backlog().await.unwrap();
+    assert_eq!(
+        (backlog.len(), backlog[0].evicted.as_deref()),
+        (1, Some("test"))
+    );
+}

@@ -1,0 +1,23 @@
+-- pgonce.publish(p_topic, p_type, p_subject, p_payload, …): says that something happened, in the
+--          caller's transaction: the event exists if and only if that commits.
+-- answers  the message id: p_message_id; else, inside an intent, one that is the same on every
+--          attempt; else a random one
+-- writes   one row of pgonce.outbox; wakes nobody: a NOTIFY would halve the commits
+-- raises   22023 a name or a payload that does not fit
+-- note     events of one subject are delivered in order; without a subject an event is its own
+create or replace function pgonce.publish(p_topic text, p_type text, p_subject text, p_payload jsonb,
+    p_message_id uuid default null, p_headers jsonb default '{}', p_deliver_at timestamptz default null,
+    p_tenant text default '')
+returns uuid
+language plpgsql volatile
+as $$
+declare
+    v_id uuid;
+begin
+    insert into pgonce.outbox
+    select e.* from pgonce.event_row(p_topic, p_type, p_subject, p_payload, p_message_id, p_headers,
+        p_deliver_at, p_tenant) e
+    returning message_id into v_id;
+    return v_id;
+end
+$$;

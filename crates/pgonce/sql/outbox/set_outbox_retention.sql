@@ -1,0 +1,16 @@
+-- pgonce.set_outbox_retention(p_keep, p_keep_at_most): how long events stay in the log.
+-- writes   p_keep: at least so long, for replays, even when every consumer has them. p_keep_at_most:
+--          then they go although a consumer has not read them, and it is evicted; null: never
+-- raises   22023 or 23514 a value that does not fit
+create or replace function pgonce.set_outbox_retention(p_keep interval, p_keep_at_most interval default null)
+returns void
+language plpgsql volatile set search_path = ''
+as $$
+begin
+    if p_keep is null then
+        raise exception 'say how long events are kept' using errcode = '22023',
+            hint = 'For example: select pgonce.set_outbox_retention(''1 day'', ''14 days'').';
+    end if;
+    update pgonce.outbox_life l set keep = p_keep, keep_at_most = p_keep_at_most;
+end
+$$;

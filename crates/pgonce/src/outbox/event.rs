@@ -1,0 +1,98 @@
+//! What is said when something happened.
+
+use std::time::SystemTime;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use crate::Result;
+
+/// Something that happened, to be told to others once the transaction commits.
+///
+/// ```
+/// use pgonce::outbox::Event;
+///
+/// let event = Event::new("orders", "order.created")
+///     .subject("order-7")
+///     .header("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+///     .payload(&serde_json::json!({"item": "book"}))?;
+/// # assert_eq!(event.topic(), "orders");
+/// # Ok::<(), pgonce::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+#[must_use = "an event is nothing until it is published"]
+pub struct Event {
+    pub(super) topic: String,
+    pub(super) kind: String,
+    pub(super) subject: Option<String>,
+    pub(super) tenant: Option<String>,
+    pub(super) payload: Option<String>,
+    pub(super) headers: Map<String, Value>,
+    pub(super) message_id: Option<Uuid>,
+    pub(super) deliver_at: Option<SystemTime>,
+}
+
+impl Event {
+    /// An event of a type, such as `order.created`, for a topic, such as `orders`.
+    pub fn new(topic: impl Into<String>, kind: impl Into<String>) -> Self {
+        Self {
+            topic: topic.into(),
+            kind: kind.into(),
+            subject: None,
+            tenant: None,
+            payload: None,
+            headers: Map::new(),
+            message_id: None,
+            deliver_at: None,
+        }
+    }
+
+    /// What its order matters for: events of one subject are delivered one after the other.
+    /// Without one an event is its own subject.
+    pub fn subject(mut self, subject: impl Into<String>) -> Self {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    /// Whose it is. Inside an intent, the intent's tenant unless said otherwise.
+    pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
+        self.tenant = Some(tenant.into());
+        self
+    }
+
+    /// What happened, as JSON; at most a mebibyte.
+    pub fn payload<T: Serialize + ?Sized>(mut self, payload: &T) -> Result<Self> {
+        self.payload = Some(serde_json::to_string(payload)?);
+        Ok(self)
+    }
+
+    /// Something to go with it: `traceparent` and `tracestate` carry the trace on.
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
+        self.headers.insert(name.into(), value.into());
+        self
+    }
+
+    /// An id of your own. Without one it is derived from the intent, the same on every attempt; or
+    /// random outside an intent.
+    pub fn message_id(mut self, id: Uuid) -> Self {
+        self.message_id = Some(id);
+        self
+    }
+
+    /// Not before this time. Later events of its subject do not wait for it.
+    pub fn deliver_at(mut self, time: SystemTime) -> Self {
+        self.deliver_at = Some(time);
+        self
+    }
+
+    /// Where it goes.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// What happened.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+}

@@ -1,0 +1,184 @@
+//! An event as a relay reads it.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::lanes::{Place, unreadable};
+use crate::Result;
+use crate::driver::Row;
+
+/// What to do with an event that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    /// Deliver it.
+    Send,
+    /// Its subject is parked: settle it as held.
+    Hold,
+    /// It is not due yet: settle it as waiting.
+    Wait,
+}
+
+/// An event on its way to a sink.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Message {
+    /// Its lane.
+    pub lane: u8,
+    /// Its number in the log.
+    pub seq: i64,
+    /// What to do with it.
+    pub act: Act,
+    /// The same however often it is delivered: what the other side deduplicates by.
+    pub id: Uuid,
+    /// Whose it is; empty where there are no tenants.
+    pub tenant: String,
+    /// Where it goes.
+    pub topic: String,
+    /// What happened.
+    pub kind: String,
+    /// What its order matters for.
+    pub subject: String,
+    /// What goes with it: a JSON object.
+    pub headers: Value,
+    /// What happened, as JSON text; `None` where nothing was said.
+    pub payload: Option<String>,
+    /// When it was published, as RFC 3339.
+    pub time: String,
+}
+
+impl Message {
+    /// The event in the JSON format of CloudEvents 1.0. `source` says who speaks, as a URI: the name of
+    /// the service, say. Headers whose names CloudEvents allows become extension attributes.
+    ///
+    /// ```
+    /// # fn example(message: &pgonce::outbox::Message) {
+    /// let envelope = message.cloud_event("/orders");
+    /// assert_eq!(envelope["specversion"], "1.0");
+    /// # }
+    /// ```
+    pub fn cloud_event(&self, source: &str) -> Value {
+        let mut envelope = json!({
+            "specversion": "1.0",
+            "id": self.id.to_string(),
+            "source": source,
+            "type": self.kind,
+            "subject": self.subject,
+            "time": self.time,
+            "topic": self.topic,
+        });
+        if !self.tenant.is_empty() {
+            envelope["tenant"] = self.tenant.as_str().into();
+        }
+        for (name, value) in self.headers.as_object().into_iter().flatten() {
+            let allowed = name.len() <= 20
+                && !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+            if allowed && envelope.get(name).is_none() && name != "data" {
+                envelope[name] = match value {
+                    Value::Bool(_) | Value::String(_) => value.clone(),
+                    Value::Number(n) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => {
+                        value.clone()
+                    }
+                    other => other.to_string().into(),
+                };
+            }
+        }
+        if let Some(payload) = &self.payload {
+            envelope["datacontenttype"] = "application/json".into();
+            envelope["data"] = serde_json::from_str(payload).unwrap_or(Value::Null);
+        }
+        envelope
+    }
+
+    /// Reads a row of `pgonce.read_lanes`: an event, or the place of a lane.
+    pub(super) fn read(row: Row) -> Result<Read> {
+        let mut cells = row.into_iter();
+        let mut next = || cells.next().flatten();
+        let lane = next()
+            .and_then(|lane| lane.parse().ok())
+            .ok_or_else(unreadable)?;
+        let place = next();
+        let Some(seq) = next() else {
+            return Ok(Read::Place(lane, Place(place.ok_or_else(unreadable)?)));
+        };
+        let mut message = || {
+            Some(Self {
+                lane,
+                seq: seq.parse().ok()?,
+                act: match next()?.as_str() {
+                    "send" => Act::Send,
+                    "hold" => Act::Hold,
+                    "wait" => Act::Wait,
+                    _ => return None,
+                },
+                id: next()?.parse().ok()?,
+                tenant: next()?,
+                topic: next()?,
+                kind: next()?,
+                subject: next()?,
+                headers: serde_json::from_str(&next()?).ok()?,
+                payload: next(),
+                time: next()?,
+            })
+        };
+        message().map(Read::Message).ok_or_else(unreadable)
+    }
+}
+
+/// One row that was read.
+pub(super) enum Read {
+    Message(Message),
+    Place(u8, Place),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message() -> Message {
+        Message {
+            lane: 1,
+            seq: 7,
+            act: Act::Send,
+            id: Uuid::from_u128(9),
+            tenant: "acme".into(),
+            topic: "orders".into(),
+            kind: "order.created".into(),
+            subject: "order-7".into(),
+            headers: json!({"traceparent": "00-1", "X-Odd": "no", "id": "mine", "data": 1, "n": 5, "deep": {"a": 1}}),
+            payload: Some(r#"{"item":"book"}"#.into()),
+            time: "2026-01-01T00:00:00.000000Z".into(),
+        }
+    }
+
+    #[test]
+    fn an_envelope_has_what_cloudevents_requires_and_no_header_can_bend_it() {
+        assert_eq!(
+            message().cloud_event("/shop"),
+            json!({
+                "specversion": "1.0", "id": Uuid::from_u128(9).to_string(), "source": "/shop",
+                "type": "order.created", "subject": "order-7", "time": "2026-01-01T00:00:00.000000Z",
+                "topic": "orders", "tenant": "acme", "traceparent": "00-1", "n": 5, "deep": "{\"a\":1}",
+                "datacontenttype": "application/json", "data": {"item": "book"},
+            })
+        );
+    }
+
+    #[test]
+    fn an_event_without_a_payload_has_no_data() {
+        let message = Message {
+            payload: None,
+            ..message()
+        };
+        let envelope = message.cloud_event("/shop");
+        assert!(envelope.get("data").is_none() && envelope.get("datacontenttype").is_none());
+    }
+
+    #[test]
+    fn a_row_that_cannot_be_read_is_an_error_and_no_panic() {
+        assert!(Message::read(vec![]).is_err());
+        assert!(Message::read(vec![Some("1".into()), None, Some("x".into())]).is_err());
+    }
+}

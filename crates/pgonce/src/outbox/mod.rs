@@ -1,0 +1,17 @@
+//! Events that exist if and only if their effect committed, and how they leave the database.
+//!
+//! Publish an [`Event`] with [`Attempt::publish`](crate::Attempt::publish), with
+//! [`Joined::publish`](crate::Joined::publish), or on any connection with
+//! [`Once::publish`](crate::Once::publish). A relay moves them on: the crate `pgonce-broker` is one, built on
+//! [`Outbox`], which only calls SQL functions.
+
+mod consumer;
+mod event;
+mod lanes;
+mod message;
+mod publish;
+
+pub use consumer::{Backlog, Begin, Consumer, DeadLetter, WhenFull};
+pub use event::Event;
+pub use lanes::{Held, Lane, Outbox, Outcome, Page, Place, Settlement};
+pub use message::{Act, Message};

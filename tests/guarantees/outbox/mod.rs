@@ -1,0 +1,19 @@
+//! The outbox: what commits is delivered, in order, once it is durable; nothing else is.
+
+mod lanes;
+mod life;
+mod parked;
+mod publish;
+mod retention;
+mod windows;
+
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce_tests::{LogReader, World};
+
+/// A database with one consumer, `c`, whose lanes one reader holds.
+async fn one_reader() -> (World<TokioPostgres>, LogReader) {
+    let world = World::<TokioPostgres>::new().await;
+    world.see.run("select pgonce.create_consumer('c')").await;
+    let reader = LogReader::claim(world.observer().await, "c", "reader").await;
+    (world, reader)
+}

@@ -1,0 +1,238 @@
+//! An event exists if and only if its effect committed, with an id that is the same on every attempt.
+
+use std::time::{Duration, SystemTime};
+
+use pgonce::driver::sqlx::Sqlx;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::outbox::Event;
+use pgonce::{Ack, Claim, Error, Failure};
+use pgonce_tests::{
+    TestDriver, World, effect, for_each_driver, for_each_driver_and_setting, intent,
+};
+use serde_json::json;
+use uuid::Uuid;
+
+const COUNT: &str = "select count(*) from pgonce.outbox";
+
+async fn an_event_exists_if_and_only_if_the_attempt_succeeded<D: TestDriver>(world: World<D>) {
+    let event = Event::new("orders", "order.created")
+        .subject("order-7")
+        .header("traceparent", "00-1")
+        .payload(&json!({"item": "book"}))
+        .unwrap();
+    let wish = intent("k").tenant("acme").unwrap();
+    let mut ids = Vec::new();
+    for succeed in [false, false, true] {
+        let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+            panic!("fresh")
+        };
+        effect(&mut attempt).await.unwrap();
+        ids.push(attempt.publish(&event).await.unwrap());
+        match succeed {
+            true => drop(attempt.succeed(Ack::status()).await.unwrap()),
+            false => attempt.abandon().await.unwrap(),
+        }
+        let n = i64::from(succeed);
+        assert_eq!(
+            (
+                world.see.number(COUNT).await,
+                world.see.effects(&wish).await
+            ),
+            (n, n)
+        );
+    }
+    assert_eq!(ids[0], ids[1]);
+    assert_eq!(ids[1], ids[2]);
+    let row = world
+        .see
+        .text("select concat_ws('|', message_id, tenant, topic, type, subject, headers, payload) from pgonce.outbox")
+        .await;
+    assert_eq!(
+        row,
+        format!(
+            "{}|acme|orders|order.created|order-7|{{\"traceparent\": \"00-1\"}}|{{\"item\": \"book\"}}",
+            ids[0]
+        )
+    );
+}
+
+async fn every_intent_type_and_ordinal_has_an_id_of_its_own<D: TestDriver>(world: World<D>) {
+    let mut ids = Vec::new();
+    // Names that run together in the same letters.
+    for (tenant, key) in [("", "k"), ("t", "k"), ("", "k2"), ("t,5", "k"), ("", ",5k")] {
+        for kind in ["a", "b"] {
+            let wish = intent(key).tenant(tenant).unwrap();
+            let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+                panic!("fresh")
+            };
+            let event = Event::new("t", kind);
+            let (first, second) = (
+                attempt.publish(&event).await.unwrap(),
+                attempt.publish(&event).await.unwrap(),
+            );
+            ids.extend([first, second]);
+            attempt.abandon().await.unwrap();
+        }
+    }
+    let made = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), made);
+    assert!(ids.iter().all(|id| id.get_version_num() == 8));
+}
+
+for_each_driver_and_setting!(an_event_exists_if_and_only_if_the_attempt_succeeded);
+for_each_driver!(every_intent_type_and_ordinal_has_an_id_of_its_own);
+
+#[tokio::test]
+async fn a_takeover_says_the_same_with_the_same_id() {
+    let world = World::<TokioPostgres>::new().await;
+    let event = Event::new("orders", "order.paid").subject("order-7");
+    let wish = intent("leased");
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let Claim::Run(lease) = world
+            .once
+            .lease(&wish, Duration::from_secs(60))
+            .await
+            .unwrap()
+        else {
+            panic!("not ours")
+        };
+        let mut attempt = lease.begin().await.unwrap();
+        ids.push(attempt.publish(&event).await.unwrap());
+        drop(attempt);
+        world.see.run("select pgonce.move_clock('2 minutes')").await;
+    }
+    assert_eq!(ids[0], ids[1]);
+    // A retry after a failure, too, and one of an atomic attempt.
+    let wish = intent("retried");
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+            panic!("not ours")
+        };
+        ids.push(attempt.publish(&event).await.unwrap());
+        attempt
+            .fail(Failure::retryable("later", "m"))
+            .await
+            .unwrap();
+    }
+    assert_eq!(ids[0], ids[1]);
+}
+
+#[tokio::test]
+async fn a_rollback_to_a_savepoint_takes_the_count_back() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("begin; select * from pgonce.claim('s', 'k', '\\x01')")
+        .await;
+    let publish = "select pgonce.publish('t', 'x', 's', '{}')";
+    let first = see.text(publish).await;
+    see.run("savepoint a").await;
+    let second = see.text(publish).await;
+    see.run("rollback to a").await;
+    assert_eq!(see.text(publish).await, second);
+    assert_ne!(first, second);
+    see.run("commit").await;
+    // After the transaction there is no attempt any more: the id is random.
+    assert_ne!(see.text(publish).await, see.text(publish).await);
+}
+
+#[tokio::test]
+async fn two_intents_in_one_transaction_each_count_for_themselves() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let publish = "select pgonce.publish('t', 'x', 's', '{}')";
+    let mut ids = Vec::new();
+    for keys in [["a", "b"], ["b", "a"]] {
+        see.run("begin").await;
+        for key in keys {
+            see.run(&format!(
+                "select * from pgonce.claim('s', '{key}', '\\x01')"
+            ))
+            .await;
+            ids.push((key, see.text(publish).await));
+        }
+        see.run("rollback").await;
+    }
+    ids.sort();
+    assert_eq!(ids[0], ids[1]);
+    assert_eq!(ids[2], ids[3]);
+    assert_ne!(ids[0].1, ids[2].1);
+}
+
+#[tokio::test]
+async fn it_is_published_on_any_connection_and_in_a_joined_transaction() {
+    let world = World::<Sqlx>::new().await;
+    let pool = world.once.driver().pool().clone();
+    let mine = Uuid::from_u128(7);
+    for commit in [false, true] {
+        let mut tx = pool.begin().await.unwrap();
+        let event = Event::new("t", "x").message_id(mine).tenant("acme");
+        assert_eq!(world.once.publish(&mut *tx, &event).await.unwrap(), mine);
+        let Claim::Run(mut joined) = world.once.join(&mut *tx, &intent("j")).await.unwrap() else {
+            panic!("fresh")
+        };
+        let id = joined.publish(&Event::new("t", "y")).await.unwrap();
+        assert_eq!(id.get_version_num(), 8);
+        let _ = joined.succeed(&Ack::status()).await.unwrap();
+        match commit {
+            true => tx.commit().await.unwrap(),
+            false => tx.rollback().await.unwrap(),
+        }
+        assert_eq!(world.see.number(COUNT).await, if commit { 2 } else { 0 });
+    }
+    // Without a subject an event is its own.
+    let own = "select count(*) from pgonce.outbox where subject = message_id::text";
+    assert_eq!(world.see.number(own).await, 2);
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused_before_anything_is_written() {
+    let world = World::<TokioPostgres>::new().await;
+    let mut client = world.once.driver().pool().get().await.unwrap();
+    let long = "x".repeat(256);
+    let events = [
+        Event::new("", "x"),
+        Event::new("t", ""),
+        Event::new(long.as_str(), "x"),
+        Event::new("t", long.as_str()),
+        Event::new("t", "x").subject(""),
+        Event::new("t", "x").subject(long.as_str()),
+        Event::new("t", "x").tenant(long.as_str()),
+        Event::new("t", "x").header("h", "y".repeat(70_000)),
+        Event::new("t", "x")
+            .payload(&"z".repeat(2_000_000))
+            .unwrap(),
+    ];
+    for event in events {
+        let mut tx = client.transaction().await.unwrap();
+        let refused = world.once.publish(&mut tx, &event).await.unwrap_err();
+        assert!(matches!(refused, Error::Invalid(_)), "{refused}");
+        assert!(refused.to_string().contains("Hint"), "{refused}");
+    }
+    assert_eq!(world.see.number(COUNT).await, 0);
+    let at = SystemTime::UNIX_EPOCH + Duration::from_micros(1_800_000_000_123_456);
+    let mut tx = client.transaction().await.unwrap();
+    let event = Event::new("t", "x").deliver_at(at);
+    let _ = world.once.publish(&mut tx, &event).await.unwrap();
+    tx.commit().await.unwrap();
+    let kept = "select extract(epoch from deliver_at) from pgonce.outbox";
+    assert_eq!(world.see.text(kept).await, "1800000000.123456");
+}
+
+#[tokio::test]
+async fn the_view_has_the_columns_that_debezium_expects() {
+    let world = World::<TokioPostgres>::new().await;
+    world
+        .see
+        .run("select pgonce.publish('orders', 'order.created', 'order-7', '{\"a\": 1}', p_headers => '{\"traceparent\": \"00-1\"}')")
+        .await;
+    let row = world
+        .see
+        .rows("select aggregatetype, aggregateid, type, payload, tracingspancontext from pgonce.outbox_events")
+        .await;
+    let expected = ["orders", "order-7", "order.created", "{\"a\": 1}", "00-1"];
+    assert_eq!(row[0], expected.map(|cell| Some(cell.to_owned())));
+}
