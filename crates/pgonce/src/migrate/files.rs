@@ -92,6 +92,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/owner_or_session",
     "intent/answer_of",
     "intent/claim_slowly",
+    "intent/lease_fresh",
     "intent/glance",
     "intent/claim",
     "intent/refuse_names",
