@@ -75,8 +75,10 @@ async fn a_range_comes_again_in_order_and_nothing_else_does() {
     see.run(&publish("a", 11)).await;
     let all = "select pgonce.replay_range('c', p_from_time => '-infinity')";
     assert_eq!(see.number(all).await, 10);
-    see.run("delete from pgonce.parked; select pgonce.alter_consumer('c', p_topics => '{nothing}')")
-        .await;
+    see.run(
+        "delete from pgonce.parked; select pgonce.alter_consumer('c', p_topics => '{nothing}')",
+    )
+    .await;
     assert_eq!(see.number(all).await, 0);
 }
 
@@ -191,6 +193,7 @@ async fn patterns_are_shown_as_they_were_written() {
     let create = format!("select pgonce.create_consumer('p', p_topics => '{written}')");
     see.run(&create).await;
     let shown = "select topics::text from pgonce.outbox_consumers where consumer = 'p'";
-    let same = format!("select topics = '{written}' from pgonce.outbox_consumers where consumer = 'p'");
+    let same =
+        format!("select topics = '{written}' from pgonce.outbox_consumers where consumer = 'p'");
     assert_eq!(see.text(&same).await, "t", "{}", see.text(shown).await);
 }
