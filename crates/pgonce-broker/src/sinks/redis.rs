@@ -1,5 +1,6 @@
 //! Redis Streams.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use pgonce::outbox::Message;
@@ -150,11 +151,7 @@ impl Sink for RedisStreams {
         let mut told = Vec::with_capacity(batch.len());
         for part in batch.chunks(in_flight.max(1)) {
             match self.append_all(part).await {
-                // Whatever refuses one event refuses all of its stream: the order in each holds.
-                Ok(answers) => told.extend(answers.into_iter().map(|answer| match answer {
-                    Ok(_) => Delivery::Acknowledged,
-                    Err(error) => failed(&error),
-                })),
+                Ok(answers) => told.extend(one_each(part, answers)),
                 Err(Failure::Aborted) => {
                     told.extend(one_by_one_in_each_subject(self, part, in_flight).await);
                 }
@@ -170,6 +167,19 @@ impl Sink for RedisStreams {
         told.resize(batch.len(), Delivery::Untried);
         told
     }
+}
+
+/// What refuses one event (there is something else under that key, say) refuses all of its stream, so
+/// the order in each stream holds. The first of a subject that failed stands for those behind it.
+fn one_each(part: &[Message], answers: Vec<RedisResult<String>>) -> Vec<Delivery> {
+    let mut stopped = HashSet::new();
+    let each = part.iter().zip(answers);
+    each.map(|(message, answer)| match answer {
+        Ok(_) => Delivery::Acknowledged,
+        Err(error) if stopped.insert((&message.tenant, &message.subject)) => failed(&error),
+        Err(_) => Delivery::Untried,
+    })
+    .collect()
 }
 
 fn failed(error: &RedisError) -> Delivery {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-use reqwest::StatusCode;
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use http::StatusCode;
+use http::header::{HeaderMap, RETRY_AFTER};
 
 /// Nobody silences us for longer at a time.
 const LONGEST: Duration = Duration::from_secs(3600);

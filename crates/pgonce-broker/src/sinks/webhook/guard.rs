@@ -6,10 +6,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use futures_util::future::BoxFuture;
+use hyper_util::client::legacy::connect::dns::Name;
 use ipnet::IpNet;
-use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::net::lookup_host;
+use tower::Service;
 
 use super::refused;
 use crate::sinks::Refusal;
@@ -87,13 +90,23 @@ enum Refused {
 }
 
 /// The client connects to what this answers and to nothing else.
-impl Resolve for Guard {
-    fn resolve(&self, name: Name) -> Resolving {
+impl Service<Name> for Guard {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = std::io::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
         let guard = self.clone();
         Box::pin(async move {
             match guard.resolve_name(name.as_str(), 0).await {
-                Ok(addresses) => Ok(Box::new(addresses.into_iter()) as Addrs),
-                Err(Refused::Address(why) | Refused::Unknown(why)) => Err(why.into()),
+                Ok(addresses) => Ok(addresses.into_iter()),
+                Err(Refused::Address(why) | Refused::Unknown(why)) => {
+                    Err(std::io::Error::other(why))
+                }
             }
         })
     }
@@ -220,10 +233,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_name_is_judged_by_what_it_resolves_to() {
-        let guard = Guard::allowing(&[]).unwrap();
+        let mut guard = Guard::allowing(&[]).unwrap();
         let refusal = guard.check("localhost", 80).await.unwrap_err();
         assert_eq!(refusal.code(), "sink-refused");
-        let told = guard.resolve("localhost".parse().unwrap()).await;
+        let told = guard.call("localhost".parse().unwrap()).await;
         let told = told.err().unwrap().to_string();
         assert!(told.contains("not a public address"), "{told}");
         assert!(guard.check("[::1]", 80).await.is_err());

@@ -7,9 +7,16 @@ mod signature;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
+use http::{Request, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use pgonce::outbox::Message;
-use reqwest::{Client, Url, redirect};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
+use url::Url;
 
 use self::answer::Answer;
 use self::guard::Guard;
@@ -71,10 +78,11 @@ impl std::fmt::Debug for WebhookConfig {
 /// the table in the guide. Addresses that are not public are refused, after the name was resolved and
 /// before anything is sent; redirects are not followed.
 pub struct Webhook {
-    client: Client,
-    url: Url,
+    client: Client<HttpsConnector<HttpConnector<Guard>>, Full<Bytes>>,
+    uri: Uri,
     keys: Keys,
     source: String,
+    timeout: Duration,
     state: Mutex<State>,
 }
 
@@ -116,22 +124,21 @@ impl Webhook {
         let host = url.host_str().unwrap_or_default().to_owned();
         let port = url.port_or_known_default().unwrap_or(443);
         guard.check(&host, port).await?;
-        let mut client = Client::builder()
-            .user_agent(concat!("pgonce/", env!("CARGO_PKG_VERSION")))
-            .redirect(redirect::Policy::none())
-            .no_proxy()
-            .timeout(config.timeout)
-            .connect_timeout(config.timeout)
-            .dns_resolver(guard);
-        if url.scheme() == "https" {
-            client = client.tls_backend_preconfigured(tls()?);
-        }
-        let client = client.build();
+        let uri: Uri = (url.as_str().parse()).map_err(|error| wrong(format!("{error}")))?;
+        let mut connector = HttpConnector::new_with_resolver(guard);
+        connector.enforce_http(false);
+        connector.set_connect_timeout(Some(config.timeout));
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls(url.scheme() == "https")?)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
         Ok(Self {
-            client: client.map_err(|error| refused(error.to_string()))?,
-            url,
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            uri,
             keys: Keys::read(&config.secrets)?,
             source: config.source,
+            timeout: config.timeout,
             state: Mutex::new(State::Open),
         })
     }
@@ -140,30 +147,36 @@ impl Webhook {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn post(&self, message: &Message) -> Result<Answer, reqwest::Error> {
+    async fn post(&self, message: &Message) -> Result<Answer, String> {
+        let until = Instant::now() + self.timeout;
         let body = message.cloud_event(&self.source).to_string();
         let id = message.id.to_string();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let time = now.unwrap_or_default().as_secs();
-        let request = self
-            .client
-            .post(self.url.clone())
+        let request = Request::post(self.uri.clone())
             .header("content-type", "application/cloudevents+json")
+            .header("user-agent", concat!("pgonce/", env!("CARGO_PKG_VERSION")))
             .header("webhook-id", &id)
             .header("webhook-timestamp", time)
             .header("webhook-signature", self.keys.sign(&id, time, &body))
-            .body(body);
-        let mut response = request.send().await?;
-        let (status, headers) = (response.status(), response.headers().clone());
+            .body(Full::from(body))
+            .map_err(|error| error.to_string())?;
+        let late = |_| "the endpoint took too long to answer".to_owned();
+        let response = timeout_at(until, self.client.request(request));
+        let response = response
+            .await
+            .map_err(late)?
+            .map_err(|error| whole(&error))?;
+        let (head, mut body) = response.into_parts();
         let mut text = Vec::new();
-        // Reading to the end lets the connection be used again; a long answer costs it.
-        while let Ok(Some(chunk)) = response.chunk().await {
-            text.extend_from_slice(&chunk);
+        // Reading to the end lets the connection be used again; a long or slow answer costs it.
+        while let Ok(Some(Ok(frame))) = timeout_at(until, body.frame()).await {
+            text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             if text.len() > ANSWER_BYTES {
                 break;
             }
         }
-        Ok(Answer::read(status, &headers, &text))
+        Ok(Answer::read(head.status, &head.headers, &text))
     }
 }
 
@@ -182,11 +195,7 @@ impl Sink for Webhook {
         }
         let answer = match self.post(message).await {
             Ok(answer) => answer,
-            Err(error) => {
-                return Delivery::Unavailable {
-                    reason: whole(&error),
-                };
-            }
+            Err(reason) => return Delivery::Unavailable { reason },
         };
         match answer {
             Answer::Taken => Delivery::Acknowledged,
@@ -213,13 +222,10 @@ impl Sink for Webhook {
     }
 }
 
-/// An error with its causes; without the URL, whose query may hold a secret.
-fn whole(error: &reqwest::Error) -> String {
+/// An error with its causes.
+fn whole(error: &dyn std::error::Error) -> String {
     let mut text = "the endpoint cannot be called".to_owned();
-    let mut cause = std::error::Error::source(error);
-    if error.is_timeout() {
-        text.push_str(": it took too long");
-    }
+    let mut cause = error.source();
     while let Some(error) = cause {
         text.push_str(&format!(": {error}"));
         cause = error.source();
@@ -231,12 +237,14 @@ fn refused(why: String) -> Refusal {
     Refusal::Refused { sink: SINK, why }
 }
 
-/// The system's certificates, with ring.
-fn tls() -> Result<rustls::ClientConfig, Refusal> {
+/// The system's certificates, with ring; none where they are not needed.
+fn tls(needed: bool) -> Result<rustls::ClientConfig, Refusal> {
     let mut roots = rustls::RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
+    if needed {
+        let found = rustls_native_certs::load_native_certs();
+        roots.add_parsable_certificates(found.certs);
+    }
+    if needed && roots.is_empty() {
         return Err(refused(
             "this system has no certificates of authorities: install the package ca-certificates"
                 .to_owned(),
@@ -252,7 +260,7 @@ fn tls() -> Result<rustls::ClientConfig, Refusal> {
 impl std::fmt::Debug for Webhook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Webhook")
-            .field("host", &self.url.host_str())
+            .field("host", &self.uri.host())
             .field("state", &*self.state())
             .finish_non_exhaustive()
     }
