@@ -61,6 +61,19 @@ impl Trouble {
         }
     }
 
+    /// What went wrong, and its code, for a log.
+    pub(crate) fn words(&self) -> (&str, &str) {
+        (&self.what, self.code.as_deref().unwrap_or_default())
+    }
+
+    /// The same, with a code.
+    pub(crate) fn coded(self, code: &str) -> Self {
+        Self {
+            code: Some(code.to_owned()),
+            ..self
+        }
+    }
+
     /// The same, with another exit code where it has this code.
     pub(crate) fn with_exit(self, code: &str, exit: u8) -> Self {
         let exit = if self.code.as_deref() == Some(code) {

@@ -22,12 +22,21 @@ pub(super) struct Terms {
     pub(super) from_log: bool,
 }
 
-/// Sends what is to be sent, and waits while the sink is not there. Answers what came of each event.
+/// How a batch ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// What came of each event.
+    Settled(Vec<(i64, Outcome)>),
+    /// The other side is no more.
+    Gone(String),
+}
+
+/// Sends what is to be sent, and waits while the sink is not there.
 pub(super) async fn deliver<S: Sink>(
     sink: &S,
     batch: Vec<Message>,
     terms: &Terms,
-) -> Result<Vec<(i64, Outcome)>> {
+) -> Result<Ended> {
     fault_point!("relay.before_send");
     let limits = &terms.limits;
     let mut outcomes: Vec<(i64, Outcome)> = Vec::with_capacity(batch.len());
@@ -40,13 +49,18 @@ pub(super) async fn deliver<S: Sink>(
         }
     }
     let mut pause = limits.first_pause;
+    let mut down = false;
     while !left.is_empty() {
-        let told = sink.send_batch(&left, limits.in_flight).await;
+        // Whether a sink is back, one event finds out as well as many.
+        let tried = if down { 1 } else { left.len() };
+        let told = sink.send_batch(&left[..tried], limits.in_flight).await;
+        let before = left.len();
         let mut stopped = HashSet::new();
         let mut again = Vec::new();
         let mut why = None;
         // A sink that answers too few has not said that it took the rest.
-        let told = told.into_iter().chain(std::iter::repeat(Delivery::Untried));
+        let told = told.into_iter().take(tried);
+        let told = told.chain(std::iter::repeat(Delivery::Untried));
         for (message, delivery) in left.into_iter().zip(told) {
             let subject = (message.tenant.clone(), message.subject.clone());
             let outcome = match delivery {
@@ -64,6 +78,7 @@ pub(super) async fn deliver<S: Sink>(
                     stopped.insert(subject);
                     Outcome::Dead { reason }
                 }
+                Delivery::Gone { reason } => return Ok(Ended::Gone(reason)),
                 Delivery::Untried if stopped.contains(&subject) => Outcome::Hold,
                 Delivery::Untried => {
                     again.push(message);
@@ -78,7 +93,12 @@ pub(super) async fn deliver<S: Sink>(
             outcomes.push((message.seq, outcome));
         }
         left = again;
-        if !left.is_empty() {
+        let moved = left.len() < before;
+        if moved {
+            pause = limits.first_pause;
+        }
+        down = why.is_some();
+        if !left.is_empty() && (down || !moved) {
             let reason = why.unwrap_or_else(|| "it did not say".to_owned());
             tracing::warn!(
                 reason,
@@ -94,7 +114,7 @@ pub(super) async fn deliver<S: Sink>(
     }
     outcomes.sort_unstable_by_key(|(seq, _)| *seq);
     fault_point!("relay.sent");
-    Ok(outcomes)
+    Ok(Ended::Settled(outcomes))
 }
 
 /// Between half and the whole: relays that failed together do not come back together.

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
-use super::deliver::{Terms, deliver, jittered};
+use super::deliver::{Ended, Terms, deliver, jittered};
 use super::lane::Holding;
 use crate::Sink;
 use crate::meter::Meters as _;
@@ -24,8 +24,8 @@ const FULL_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest pause between two looks at the log.
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
-/// What a delivery answers: where its lane goes on, and what came of each event.
-type Delivered = (Option<Place>, Result<Vec<(i64, Outcome)>>);
+/// What a delivery answers: where its lane goes on, and how it ended.
+type Delivered = (Option<Place>, Result<Ended>);
 
 pub(super) struct Engine<D: Driver, S> {
     relay: Relay<D, S>,
@@ -42,6 +42,8 @@ pub(super) struct Engine<D: Driver, S> {
     pause: Duration,
     /// The pause after a delivery of which nothing is known: its task panicked.
     sulk: Duration,
+    /// Why there is nobody to deliver to any more.
+    gone: Option<String>,
 }
 
 impl<D: Driver, S: Sink> Engine<D, S> {
@@ -50,6 +52,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         Self {
             pause: relay.limits.first_pause,
             sulk: relay.limits.first_pause,
+            gone: None,
             relay,
             lanes: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -89,6 +92,12 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     /// Everything whose time has come, once.
     async fn turn(&mut self) -> Result<()> {
         let now = Instant::now();
+        if let Some(reason) = &self.gone {
+            let (outbox, consumer) = (&self.relay.outbox, &self.relay.consumer);
+            outbox.evict(consumer, reason).await?;
+            // Claiming tells that it was evicted, and why; that ends this relay.
+            self.claim().await?;
+        }
         if now >= self.lease_ends && !self.lanes.is_empty() {
             tracing::warn!("the lease could not be renewed in time: lanes are given up");
             self.relay.meter.lanes(0, 0, self.lanes.len());
@@ -236,8 +245,8 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             from_log: next.is_some(),
         };
         let task = self.tasks.spawn(async move {
-            let outcomes = deliver(&*sink, batch, &terms).await;
-            (next, outcomes)
+            let ended = deliver(&*sink, batch, &terms).await;
+            (next, ended)
         });
         held.delivering = Some(task);
     }
@@ -265,11 +274,19 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             return;
         };
         held.delivering = None;
-        let Some((next, Ok(outcomes))) = delivered else {
-            // Of unknown fate: its place is as it was, so it is read again, but not in haste.
-            self.next_look = Instant::now() + jittered(self.sulk);
-            self.sulk = (self.sulk * 2).min(self.relay.limits.longest_pause);
-            return;
+        let (next, outcomes) = match delivered {
+            Some((next, Ok(Ended::Settled(outcomes)))) => (next, outcomes),
+            Some((_, Ok(Ended::Gone(reason)))) => {
+                tracing::error!(reason, "the sink is gone: the consumer is evicted");
+                self.gone = Some(reason);
+                return;
+            }
+            _ => {
+                // Of unknown fate: its place is as it was, so it is read again, but not in haste.
+                self.next_look = Instant::now() + jittered(self.sulk);
+                self.sulk = (self.sulk * 2).min(self.relay.limits.longest_pause);
+                return;
+            }
         };
         self.sulk = self.relay.limits.first_pause;
         for (_, outcome) in &outcomes {

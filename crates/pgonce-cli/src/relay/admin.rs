@@ -1,6 +1,6 @@
 //! `/healthz`, `/readyz` and `/metrics`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -35,7 +35,8 @@ pub(super) struct Admin {
 /// A relay, and what it does.
 pub(super) struct Watched {
     pub(super) consumer: String,
-    pub(super) counts: Arc<Counts>,
+    /// Nothing before its sink is there.
+    pub(super) counts: Arc<OnceLock<Arc<Counts>>>,
 }
 
 impl Admin {
@@ -51,9 +52,9 @@ impl Admin {
             .with_state(self)
     }
 
-    pub(super) fn failed(&self, consumer: &str, error: &Error) {
+    pub(super) fn failed(&self, consumer: &str, why: &str) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.push(format!("{consumer}: {error}"));
+        failed.push(format!("{consumer}: {why}"));
     }
 }
 
@@ -81,11 +82,12 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
             json!({"status": "not_ready", "code": error.code(), "detail": error.to_string()});
         return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
     }
-    let relays = admin.relays.iter().map(|relay| {
-        json!({
-            "consumer": relay.consumer, "lanes": relay.counts.lanes(), "sent": relay.counts.sent(),
-            "lanes_waiting_for_the_sink": relay.counts.waiting(),
-        })
+    let relays = admin.relays.iter().map(|relay| match relay.counts.get() {
+        Some(counts) => json!({
+            "consumer": relay.consumer, "lanes": counts.lanes(), "sent": counts.sent(),
+            "lanes_waiting_for_the_sink": counts.waiting(),
+        }),
+        None => json!({ "consumer": relay.consumer, "waiting_for_the_sink": true }),
     });
     let relays: Vec<_> = relays.collect();
     let detail = "the database is there and its schema fits";

@@ -1,11 +1,13 @@
 //! The configuration of the relay: one TOML file, checked whole before anything starts.
 //! `example.toml` says what each field means.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use pgonce::outbox::{Begin, Consumer, WhenFull};
+use pgonce_broker::sinks::Options;
 use pgonce_http::gateway::{Fault, Faults};
 use serde::Deserialize;
 use toml::Spanned;
@@ -78,14 +80,18 @@ pub(super) enum LogLevel {
 }
 
 /// One consumer, and where its events go.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Relay {
     pub(super) consumer: Spanned<String>,
     pub(super) sink: Option<Spanned<String>>,
     pub(super) sink_env: Option<Spanned<String>>,
-    #[serde(default = "source")]
-    pub(super) source: Spanned<String>,
+    pub(super) source: Option<String>,
+    #[serde(default)]
+    pub(super) options: Options,
+    /// Options whose values are in variables.
+    #[serde(default)]
+    pub(super) options_env: BTreeMap<String, String>,
     // How much at once, how often, how long; nothing where the engine knows best.
     pub(super) in_flight: Option<Spanned<usize>>,
     pub(super) lane_events: Option<Spanned<usize>>,
@@ -100,7 +106,7 @@ pub(super) struct Relay {
 }
 
 /// A consumer that is to be there.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Create {
     #[serde(default)]
@@ -147,10 +153,6 @@ impl Default for Database {
     }
 }
 
-fn source() -> Spanned<String> {
-    Spanned::new(0..0, "/pgonce".to_owned())
-}
-
 impl Config {
     /// Reads a configuration. `file` is the name to show; names of files in the text that are not
     /// absolute begin in its folder.
@@ -192,7 +194,9 @@ impl Relay {
             consumer: Spanned::new(0..0, consumer),
             sink: Some(Spanned::new(0..0, sink)),
             sink_env: None,
-            source: source(),
+            source: None,
+            options: Options::new(),
+            options_env: BTreeMap::new(),
             in_flight: None,
             lane_events: None,
             lane_bytes: None,

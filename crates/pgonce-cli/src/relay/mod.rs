@@ -26,15 +26,21 @@ use values::{Length, length};
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The configuration, a TOML file; --print-example shows one. Without it the flags say everything.
-    #[arg(value_name = "FILE", conflicts_with_all = ["consumer", "sink", "source", "in_flight", "lease",
+    #[arg(value_name = "FILE", conflicts_with_all = ["consumer", "sink", "option", "option_env", "source", "in_flight", "lease",
         "drain_at_most", "create", "behind_pooler", "listen", "log_format", "log_level"])]
     file: Option<PathBuf>,
     /// Whose events.
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
-    /// Where they go, such as stdout: [default: the variable PGONCE_SINK].
+    /// Where they go, such as stdout: or nats://host?stream=ORDERS [default: the variable PGONCE_SINK].
     #[arg(long, value_name = "URL")]
     sink: Option<String>,
+    /// An option of the sink that is not in its address; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+    option: Vec<(String, String)>,
+    /// An option of the sink whose value is in a variable, such as secret=HOOK_SECRET.
+    #[arg(long, value_name = "NAME=VARIABLE", value_parser = pair)]
+    option_env: Vec<(String, String)>,
     /// Who speaks: the CloudEvents attribute, a URI [default: /pgonce].
     #[arg(long, value_name = "URI")]
     source: Option<String>,
@@ -103,6 +109,12 @@ pub(crate) struct Args {
     print_example: bool,
     #[command(flatten)]
     target: Target,
+}
+
+fn pair(text: &str) -> std::result::Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let pair = pair.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| "write NAME=VALUE".to_owned())
 }
 
 fn lease(text: &str) -> std::result::Result<Duration, String> {
@@ -198,12 +210,13 @@ fn by_flags(args: Args) -> Result<(Config, Address)> {
             "Give --sink stdout:, or put the address into the variable PGONCE_SINK.",
         ));
     };
-    let given = |value| Spanned::new(0..0, value);
     let patterns = |list: Vec<String>| (!list.is_empty()).then(|| Spanned::new(0..0, list));
     let mut relay = Relay::new(consumer, sink);
-    if let Some(source) = args.source {
-        relay.source = given(source);
+    relay.source = args.source;
+    for (name, value) in args.option {
+        relay.options = relay.options.set(name, value);
     }
+    relay.options_env.extend(args.option_env);
     relay.in_flight = args
         .in_flight
         .map(|events| Spanned::new(0..0, events as usize));

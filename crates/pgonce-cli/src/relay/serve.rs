@@ -23,7 +23,7 @@ use crate::signals::Signals;
 /// How often it is looked whether any consumer is stuck.
 const WATCH_EVERY: Duration = Duration::from_secs(60);
 
-type Running = JoinSet<(String, pgonce::Result<bool>)>;
+type Running = JoinSet<(String, Result<bool>)>;
 
 /// When it is over.
 #[derive(Debug, Clone, Copy)]
@@ -82,7 +82,9 @@ async fn start(
     ends: Ends,
     running: &mut Running,
 ) -> Result<Watched> {
-    let sink = sink::open(&sink_of(relay)?, relay.source.get_ref()).await?;
+    let address = sink::Address::of(relay)?;
+    // What is wrong for good is said at once; what may pass is waited for.
+    let opened = address.open().await?;
     if let Some(consumer) = relay.consumer() {
         match outbox.create_consumer(&consumer).await {
             Ok(()) => tracing::info!(consumer = relay.name(), "created the consumer"),
@@ -90,19 +92,32 @@ async fn start(
             Err(error) => return Err(error.into()),
         }
     }
-    let made = pgonce_broker::Relay::new(outbox.clone(), relay.name(), sink);
-    let made = paced(made.named(&host()), relay);
     let watched = Watched {
         consumer: relay.name().to_owned(),
-        counts: made.counts(),
+        counts: Arc::default(),
     };
-    let (name, stop) = (relay.name().to_owned(), stop.clone());
+    let (relay, counts) = (relay.clone(), watched.counts.clone());
+    let (outbox, stop) = (outbox.clone(), stop.clone());
     running.spawn(async move {
-        let ran = match ends.once {
-            true => made.run_once(stop).await,
-            false => made.run(stop).await.map(|()| true),
+        let ran = async {
+            let sink = match opened {
+                Ok(sink) => sink,
+                Err(_) => match address.insist(&stop).await? {
+                    Some(sink) => sink,
+                    None => return Ok(!ends.once),
+                },
+            };
+            let made = pgonce_broker::Relay::new(outbox, relay.name(), sink);
+            let made = paced(made.named(&host()), &relay);
+            // Set once, here.
+            let _ = counts.set(made.counts());
+            match ends.once {
+                true => made.run_once(stop).await.map_err(why),
+                false => made.run(stop).await.map(|()| true).map_err(why),
+            }
         };
-        (name, ran)
+        let ran = ran.await;
+        (relay.name().to_owned(), ran)
     });
     Ok(watched)
 }
@@ -134,25 +149,6 @@ fn paced<S: pgonce_broker::Sink>(
     let pause = relay.pause.map_or(Duration::from_millis(50), |p| p.0);
     let at_most = relay.pause_at_most.map_or(Duration::from_secs(30), |p| p.0);
     made.backoff(pause, at_most)
-}
-
-fn sink_of(relay: &Relay) -> Result<String> {
-    match (&relay.sink, &relay.sink_env) {
-        (Some(url), _) => Ok(url.get_ref().clone()),
-        (None, variable) => {
-            let name = variable.as_ref().map_or("", |name| name.get_ref());
-            std::env::var(name).map_err(|_| {
-                Trouble::new(
-                    exit::USAGE,
-                    format!(
-                        "the sink of {:?} is not in the variable {name}",
-                        relay.name()
-                    ),
-                    "Put its address there, such as stdout:.",
-                )
-            })
-        }
-    }
 }
 
 /// For people who look at who holds lanes.
@@ -198,9 +194,10 @@ async fn wait_for(
                 Ok((consumer, Ok(true))) => tracing::info!(consumer, "the relay has ended"),
                 Ok((consumer, Ok(false))) => left.push(consumer),
                 Ok((consumer, Err(error))) => {
-                    tracing::error!(consumer, %error, code = error.code(), "the relay cannot go on");
-                    admin.failed(&consumer, &error);
-                    trouble = trouble.or(Some(why(error)));
+                    let (what, code) = error.words();
+                    tracing::error!(consumer, what, code, "the relay cannot go on");
+                    admin.failed(&consumer, what);
+                    trouble = trouble.or(Some(error));
                 }
                 Err(panicked) => return Err(Trouble::new(exit::FAILED, panicked.to_string(), "Please report it.")),
             },

@@ -318,9 +318,38 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
     let run = |args: &[&str]| place.run(&[&["relay"], args].concat());
     let told = run(&["--consumer", "billing", "--sink", "stdout:", "--once"]);
     assert!(told.code == 7 && told.err.contains("--create"), "{told:?}");
-    let told = run(&["--consumer", "billing", "--sink", "mqtt://user:secret@host"]);
+    let told = run(&[
+        "--consumer",
+        "billing",
+        "--sink",
+        "mqtt://user:hunter2@host",
+    ]);
     assert!(told.code == 2 && told.err.contains("mqtt:"), "{told:?}");
-    assert!(!told.err.contains("secret"), "{told:?}");
+    assert!(!told.err.contains("hunter2"), "{told:?}");
+    for (sink, code) in [
+        ("nats://127.0.0.1:1", "sink-missing-option"),
+        ("stdout:?colour=red", "sink-unknown-option"),
+        ("https:", "sink-bad-url"),
+    ] {
+        let told = run(&["--consumer", "billing", "--sink", sink]);
+        assert!(told.code == 2 && told.err.contains(code), "{told:?}");
+    }
+    // Nobody there is no reason to give up at once.
+    let nobody = "nats://127.0.0.1:1?stream=ORDERS";
+    let told = run(&[
+        "--consumer",
+        "billing",
+        "--create",
+        "--sink",
+        nobody,
+        "--once",
+        "--within",
+        "300ms",
+    ]);
+    assert!(
+        told.code == 1 && told.err.contains("not there, trying again"),
+        "{told:?}"
+    );
     for args in [
         &[][..],
         &["--consumer", "billing"],
@@ -359,6 +388,22 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
         &["no-such-file.toml"],
         &["file.toml", "--consumer", "billing"],
         &["--check"],
+        &[
+            "--consumer",
+            "billing",
+            "--sink",
+            "stdout:",
+            "--option",
+            "source",
+        ],
+        &[
+            "--consumer",
+            "billing",
+            "--sink",
+            "stdout:",
+            "--option-env",
+            "source=NO_SUCH_VARIABLE",
+        ],
     ] {
         let told = run(args);
         assert_eq!(told.code, 2, "{args:?}: {told:?}");
