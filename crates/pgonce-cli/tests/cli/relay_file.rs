@@ -45,6 +45,16 @@ fn the_example_is_right_and_names_every_field() {
 }
 
 #[test]
+fn the_file_of_the_example_order_events_is_right() {
+    let text = include_str!("../../../../examples/order-events/relay.toml");
+    let told = check(text);
+    assert!(
+        told.code == 0 && told.out.contains("is right: shop, partner"),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn every_fault_is_shown_on_its_line() {
     let relay = "[[relays]]\nconsumer = \"billing\"\nsink = \"stdout:\"\n";
     for (text, line, what) in [
