@@ -8,6 +8,7 @@ macro_rules! fault_point {
     };
 }
 
+mod meter;
 mod relay;
 mod sink;
 pub mod sinks;
