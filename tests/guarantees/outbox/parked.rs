@@ -220,6 +220,37 @@ async fn an_event_held_for_one_that_was_settled_meanwhile_is_not_forgotten() {
 }
 
 #[tokio::test]
+async fn who_commits_late_goes_before_a_dead_one_with_a_higher_number_and_blocks_nobody() {
+    let (world, mut reader) = one_reader().await;
+    let late = world.observer().await;
+    late.run(&format!("begin; {}; {}", publish("a", 1), publish("a", 2)))
+        .await;
+    world.see.run(&publish("a", 3)).await;
+    deliver(&mut reader, &[("3", "dead")]).await;
+    late.run("commit").await;
+    assert!(deliver(&mut reader, &[]).await.is_empty());
+    assert_eq!(states(&world.see).await, "1 behind, 2 behind, 3 dead");
+    assert_eq!(deliver_due(&reader).await, ["1", "2"]);
+    world.see.run("select pgonce.redrive('c')").await;
+    assert_eq!(deliver_due(&reader).await, ["3"]);
+}
+
+#[tokio::test]
+async fn a_replay_passes_the_dead_letters_of_its_subject_in_order() {
+    let (world, mut reader) = one_reader().await;
+    for n in 1..=4 {
+        world.see.run(&publish("a", n)).await;
+    }
+    deliver(&mut reader, &[("3", "dead")]).await;
+    world.see.run("select pgonce.replay('c', 1)").await;
+    reader.claim_again().await;
+    deliver(&mut reader, &[]).await;
+    assert_eq!(deliver_due(&reader).await, ["1", "2"]);
+    world.see.run("select pgonce.redrive('c')").await;
+    assert_eq!(deliver_due(&reader).await, ["3", "4"]);
+}
+
+#[tokio::test]
 async fn full_dead_letters_stop_the_lane_or_discard_as_the_consumer_wants() {
     let (world, mut reader) = one_reader().await;
     let see = &world.see;

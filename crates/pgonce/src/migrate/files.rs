@@ -135,6 +135,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "outbox/claim_lanes",
     "outbox/advance_lanes",
     "outbox/leave_lanes",
+    "outbox/ended_between",
     "outbox/outbox_stirs",
     "outbox/outbox_is_settled",
     "outbox/wanted",
