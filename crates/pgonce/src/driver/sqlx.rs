@@ -175,12 +175,12 @@ impl Session for SqlxSession {
             Err(error @ Error::Disconnected(_)) => Err(error),
             Err(error) => {
                 // sqlx does not count a transaction that failed to begin: end it by hand.
-                self.batch("rollback").await?;
                 if error.code() != "P4029" {
+                    self.batch("rollback").await?;
                     return Err(error);
                 }
-                // Not fresh: begin anew and ask what it is.
-                self.open(opening.begin).await?;
+                // Not fresh: begin anew, in the same round trip, and ask what it is.
+                self.open(&format!("rollback;{}", opening.begin)).await?;
                 let rows = self.query(opening.claim, opening.params).await?;
                 Ok(rows.into_iter().next())
             }
