@@ -40,7 +40,10 @@ impl KafkaConfig {
     }
 
     fn producer(&self) -> Result<FutureProducer, Refusal> {
-        let timeout = self.timeout.as_millis().clamp(100, 600_000).to_string();
+        let timeout = self.timeout.as_millis().clamp(100, 600_000);
+        // A topic that is not there must be known as such before the message is given up as late.
+        let patience = (timeout / 2).to_string();
+        let timeout = timeout.to_string();
         let made = ClientConfig::new()
             .set("client.id", "pgonce-relay")
             .set("bootstrap.servers", &self.brokers)
@@ -48,6 +51,7 @@ impl KafkaConfig {
             .set("acks", "all")
             .set("message.timeout.ms", &timeout)
             .set("socket.timeout.ms", &timeout)
+            .set("topic.metadata.propagation.max.ms", &patience)
             // Above a mebibyte of payload with its headers: the brokers decide.
             .set("message.max.bytes", "2000000")
             .set("linger.ms", "1")

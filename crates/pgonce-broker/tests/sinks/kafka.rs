@@ -1,6 +1,6 @@
 //! Kafka, as far as librdkafka's mock cluster goes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgonce_broker::sinks::{Options, open};
 use rdkafka::ClientConfig;
@@ -9,9 +9,10 @@ use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::conformance::{Got, Site, Stage, conforms};
-use super::ground::Running;
+use super::ground::{PATIENCE, Running};
 
 const PARTITIONS: i32 = 3;
 
@@ -21,6 +22,7 @@ struct Cluster {
 
 impl Site for Cluster {
     const DEDUPLICATES: bool = false;
+    const TRIES: u64 = 24;
 
     async fn start(_private: bool) -> Self {
         let cluster = MockCluster::new(1).unwrap();
@@ -30,7 +32,7 @@ impl Site for Cluster {
 
     fn address(&self) -> (String, Options) {
         let url = format!("kafka://{}", self.cluster.bootstrap_servers());
-        (url, Options::new().set("timeout", "2s"))
+        (url, Options::new().set("timeout", "1s"))
     }
 
     /// Partition by partition: a subject is in one of them.
@@ -43,6 +45,7 @@ impl Site for Cluster {
                 .set("group.id", "test");
             let consumer: BaseConsumer = config.create().unwrap();
             let (mut got, second) = (Vec::new(), Duration::from_secs(10));
+            let deadline = Instant::now() + PATIENCE;
             for partition in 0..PARTITIONS {
                 let (low, high) = consumer
                     .fetch_watermarks("orders", partition, second)
@@ -52,7 +55,13 @@ impl Site for Cluster {
                     .unwrap();
                 consumer.assign(&list).unwrap();
                 for _ in low..high {
-                    let message = consumer.poll(second).expect("a record").unwrap();
+                    // It also answers nothing when something else than a record came.
+                    let message = loop {
+                        assert!(Instant::now() < deadline, "no record");
+                        if let Some(message) = consumer.poll(second) {
+                            break message.unwrap();
+                        }
+                    };
                     let headers = message.headers().unwrap();
                     let header = |name: &str| {
                         let found = headers.iter().find(|header| header.key == name).unwrap();
@@ -84,15 +93,37 @@ impl Site for Cluster {
 conforms!(Cluster);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_kafka_will_not_take_is_parked_with_the_reason() {
+async fn what_kafka_will_not_take_is_parked_with_the_reason_and_the_others_flow() {
     let stage = Stage::<Cluster>::new(false).await;
+    let cluster = &stage.site.cluster;
+    cluster
+        .topic_error(
+            "missing",
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART,
+        )
+        .unwrap();
     let running = Running::start(stage.relay_to(stage.site.sink().await));
-    let odd = "select pgonce.publish('no such/topic', 'x', 'odd', '{}')";
-    stage.ground.world.see.run(odd).await;
+    let missing = "select pgonce.publish('missing', 'x', 'missing', '{}')";
+    stage.ground.world.see.run(missing).await;
     stage.ground.publish(1, 5, 2).await;
     let letters = stage.dead_letters(1).await;
-    assert_eq!(letters[0].subject, "odd");
+    let reason = letters[0].reason.clone().unwrap();
+    assert!(
+        letters[0].subject == "missing" && reason.contains("nknown topic"),
+        "{reason}"
+    );
     assert_eq!(stage.wait_for(5).await.len(), 5);
+
+    let too_long = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
+    cluster.request_errors(RDKafkaApiKey::Produce, &[too_long]);
+    let big = "select pgonce.publish('orders', 'x', 'big', '{}')";
+    stage.ground.world.see.run(big).await;
+    let letters = stage.dead_letters(2).await;
+    let reason = letters[1].reason.clone().unwrap();
+    assert!(
+        letters[1].subject == "big" && reason.contains("size"),
+        "{reason}"
+    );
     running.stop().await.unwrap();
 }
 
