@@ -15,3 +15,8 @@ pub mod sinks;
 
 pub use relay::{Counts, Relay};
 pub use sink::{Delivery, Sink};
+
+/// Compiles the guide's code.
+#[cfg(all(doctest, feature = "nats"))]
+#[doc = include_str!("../../../docs/src/sinks.md")]
+struct Guide;

@@ -27,7 +27,7 @@ fn text(output: &Output) -> String {
 fn a_sample_of_the_storm_finds_everything_done_exactly_once() {
     let history = tempfile::tempdir().unwrap();
     let folder = history.path().to_str().unwrap();
-    let (output, ledger) = storm(&["--sample", "200", "--random", "8s", "--history", folder]);
+    let (output, ledger) = storm(&["--sample", "300", "--random", "8s", "--history", folder]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     assert!(

@@ -4,7 +4,10 @@ use pgonce::outbox::Message;
 
 use super::Refusal;
 
-const KNOWN: [(&str, fn(&Message) -> &str); 4] = [
+/// Reads a word from an event.
+type Word = fn(&Message) -> &str;
+
+const KNOWN: [(&str, Word); 4] = [
     ("topic", |message| &message.topic),
     ("type", |message| &message.kind),
     ("subject", |message| &message.subject),
@@ -30,7 +33,7 @@ pub struct Template {
 #[derive(Debug, Clone)]
 enum Part {
     Text(String),
-    Word(fn(&Message) -> &str),
+    Word(Word),
 }
 
 impl Template {

@@ -24,7 +24,9 @@ use super::post::{Ill, Mailbox};
 use super::trial::{STUCK, WINDOW, see_it_end};
 
 /// How long a relay that was cut off keeps its lanes: long enough for a walk on a loaded machine.
-const LEASE: Duration = Duration::from_millis(200);
+const LEASE: Duration = Duration::from_millis(500);
+/// Nobody is in the way while a trial is prepared.
+const CALM_LEASE: Duration = Duration::from_secs(60);
 /// The longest pause before an event that failed is tried again.
 const BACKOFF: Duration = Duration::from_millis(10);
 
@@ -67,6 +69,7 @@ struct Errand<'a> {
     path: Path,
     /// Commits when the first window was read.
     late: Option<&'a Client>,
+    lease: Duration,
 }
 
 impl<D: Hand> Post<'_, D> {
@@ -100,6 +103,7 @@ impl<D: Hand> Post<'_, D> {
             let errand = Errand {
                 path: Path::RelayPark,
                 late: None,
+                lease: CALM_LEASE,
             };
             self.act(&calm, "before", &errand).await?;
             self.mailbox.heal();
@@ -113,6 +117,7 @@ impl<D: Hand> Post<'_, D> {
         let errand = Errand {
             path,
             late: late.as_ref().map(|(client, _)| client),
+            lease: LEASE,
         };
         let first_client = async {
             let outbox = first.outbox();
@@ -189,7 +194,7 @@ impl<D: Hand> Post<'_, D> {
         if errand.path == Path::RelayRedrive {
             outbox.redrive(self.key, None).await?;
         }
-        let lanes = outbox.claim_lanes(self.key, owner, LEASE).await?;
+        let lanes = outbox.claim_lanes(self.key, owner, errand.lease).await?;
         let mut held: Vec<Held> = lanes.into_iter().map(as_held).collect();
         match errand.path {
             Path::RelayWindow => self.windows(outbox, &mut held, errand).await?,
