@@ -9,6 +9,7 @@ use crate::{Delivery, Sink};
 /// One of the sinks of this crate: what [`open`](super::open) answers.
 #[derive(Debug)]
 #[non_exhaustive]
+#[allow(clippy::large_enum_variant, reason = "a process has one of them")]
 pub enum AnySink {
     /// Lines of JSON on standard output.
     Stdout(JsonLines<Stdout>),

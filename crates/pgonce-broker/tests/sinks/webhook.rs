@@ -152,8 +152,8 @@ impl Site for Endpoint {
     async fn kill(&self) {
         self.task.lock().unwrap().abort();
         self.script(|_, _| {
-            Some(([("retry-after", "0")], StatusCode::SERVICE_UNAVAILABLE))
-                .map(IntoResponse::into_response)
+            let down = ([("retry-after", "0")], StatusCode::SERVICE_UNAVAILABLE);
+            Some(down.into_response())
         });
     }
 
