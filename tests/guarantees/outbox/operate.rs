@@ -66,7 +66,12 @@ async fn a_range_comes_again_in_order_and_nothing_else_does() {
     let (mut even, mut odd) = (Vec::new(), Vec::new());
     for n in deliver_due(&reader).await {
         let number: u32 = n.parse().unwrap();
-        if number.is_multiple_of(2) { &mut even } else { &mut odd }.push(number);
+        if number.is_multiple_of(2) {
+            &mut even
+        } else {
+            &mut odd
+        }
+        .push(number);
     }
     assert_eq!((even, odd), (vec![4, 6, 8], vec![5, 7]));
     assert!(deliver(&mut reader, &[]).await.is_empty());
