@@ -35,18 +35,18 @@ pub(super) async fn deliver<S: Sink>(
         // A sink that answers too few has not said that it took the rest.
         let told = told.into_iter().chain(std::iter::repeat(Delivery::Untried));
         for (message, delivery) in left.into_iter().zip(told) {
-            let subject = (message.tenant.clone(), message.subject.clone());
+            let subject = |message: &Message| (message.tenant.clone(), message.subject.clone());
             let outcome = match delivery {
                 Delivery::Acknowledged => Outcome::Sent,
                 Delivery::Retry { reason, after } => {
-                    stopped.insert(subject);
+                    stopped.insert(subject(&message));
                     Outcome::Retry { reason, after }
                 }
                 Delivery::Poison { reason } => {
-                    stopped.insert(subject);
+                    stopped.insert(subject(&message));
                     Outcome::Dead { reason }
                 }
-                Delivery::Untried if stopped.contains(&subject) => Outcome::Hold,
+                Delivery::Untried if stopped.contains(&subject(&message)) => Outcome::Hold,
                 Delivery::Untried => {
                     again.push(message);
                     continue;
