@@ -125,7 +125,7 @@ fn parse(text: &str) -> (String, (u64, Action)) {
     read().unwrap_or_else(|| {
         panic!(
             "PGONCE_FAULTS: {text:?} is not place=error|panic|kill, with @2 for the second time; places: {}",
-            POINTS.join(", ")
+            [POINTS, RELAY_POINTS].concat().join(", ")
         )
     })
 }
@@ -137,7 +137,7 @@ fn parse(text: &str) -> (String, (u64, Action)) {
 pub fn arm(place: &str, nth: u64, action: Action) {
     assert!(
         is_known(place),
-        "there is no fault point {place:?}; see pgonce::faults::POINTS"
+        "there is no fault point {place:?}; see pgonce::faults::POINTS and RELAY_POINTS"
     );
     registry()
         .armed

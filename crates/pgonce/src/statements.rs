@@ -31,8 +31,12 @@ pub(crate) fn schema_name(name: &str) -> Result<&str> {
 }
 
 /// An event's columns, as the drivers can read them.
-const EVENT: &str = "lane::integer, place, seq, act, message_id::text, tenant, topic, type, subject, \
-     headers, payload, to_char(created_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
+const EVENT: &str =
+    "lane, place, seq, act, message_id, tenant, topic, type, subject, headers, payload, ";
+/// Its time, where columns come in the binary format; and where they come as text.
+const TIME: &str = "created_at";
+const TIME_TEXT: &str =
+    "to_char(created_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')";
 
 #[derive(Debug)]
 pub(crate) struct Statements {
@@ -60,6 +64,7 @@ pub(crate) struct Statements {
     pub(crate) nothing: Statement,
     pub(crate) insert_or_fetch: Statement,
     pub(crate) publish: Statement,
+    pub(crate) publish_as: Statement,
     pub(crate) claim_lanes: Statement,
     pub(crate) stirs: Statement,
     pub(crate) read_lanes: Statement,
@@ -78,6 +83,7 @@ impl Statements {
             sql: sql.replace("pgonce.", &format!("{schema}.")).into(),
             keep,
         };
+        let time = if keep { TIME } else { TIME_TEXT };
         Ok(Arc::new(Self {
             glance: make("select * from pgonce.glance($1, $2, $3, $4)"),
             hold: make("select case when holds then 'fresh' end from pgonce.hold($1, $2, $3, $4)"),
@@ -128,9 +134,15 @@ impl Statements {
             insert_or_fetch: make(
                 "select made_now::text, stored::text from pgonce.insert_or_fetch($1::text::regclass, $2::text::jsonb)",
             ),
+            // The event was checked; the usual one has no id and no time of its own.
             publish: make(
-                "insert into pgonce.outbox select * from pgonce.event_row($1, $2, $3, $4, $5::text::uuid, $6, \
-                 to_timestamp($7::text::double precision), $8) returning message_id::text",
+                "insert into pgonce.outbox select * from pgonce.event_row($1, $2, $3, $4, null, $5, null, $6, \
+                 coalesce(pg_column_size($4::jsonb), 0) + pg_column_size($5::jsonb)) returning message_id",
+            ),
+            publish_as: make(
+                "insert into pgonce.outbox select * from pgonce.event_row($1, $2, $3, $4, $7::text::uuid, $5, \
+                 to_timestamp($8::text::double precision), $6, \
+                 coalesce(pg_column_size($4::jsonb), 0) + pg_column_size($5::jsonb)) returning message_id",
             ),
             claim_lanes: make(
                 "select lane::integer, epoch, place, surplus::text \
@@ -138,10 +150,10 @@ impl Statements {
             ),
             stirs: make("select pgonce.outbox_stirs($1::text::text[])::text"),
             read_lanes: make(&format!(
-                "select {EVENT} from pgonce.read_lanes($1, $2, $3::text::integer, $4::text::integer)"
+                "select {EVENT}{time} from pgonce.read_lanes($1, $2, $3::text::integer, $4::text::integer)"
             )),
             due_parked: make(&format!(
-                "select {EVENT} from pgonce.due_parked($1, $2, $3::text::integer)"
+                "select {EVENT}{time} from pgonce.due_parked($1, $2, $3::text::integer)"
             )),
             settle_lane: make(
                 "select pgonce.settle_lane($1, $2::text::integer, $3::text::bigint, $4, $5)",

@@ -223,6 +223,52 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
 }
 
 #[tokio::test]
+async fn the_function_refuses_the_same_and_is_not_fooled_by_what_is_stored_compressed() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    // Three million bytes that take some ten thousand in a table.
+    see.run("create table docs (name text, doc jsonb)").await;
+    see.run("insert into docs values ('large', to_jsonb(repeat('x', 3000000))), ('fits', to_jsonb(repeat('x', 100000)))")
+        .await;
+    let stored = "select pg_column_compression(doc) is not null from docs where name = 'fits'";
+    assert_eq!(see.text(stored).await, "t");
+    let publish = |args: &str| format!("select pgonce.publish({args})");
+    for (args, wrong) in [
+        ("null, 'x', 's', '{}'", "topic"),
+        ("'', 'x', 's', '{}'", "topic"),
+        ("'t', repeat('x', 256), 's', '{}'", "type"),
+        ("'t', '', 's', '{}'", "type"),
+        ("'t', 'x', '', '{}'", "subject"),
+        ("'t', 'x', repeat('x', 256), '{}'", "subject"),
+        (
+            "'t', 'x', 's', '{}', p_tenant => repeat('x', 256)",
+            "tenant",
+        ),
+        ("'t', 'x', 's', '{}', p_tenant => null", "tenant"),
+        ("'t', 'x', 's', '{}', p_headers => '[]'", "headers"),
+        ("'t', 'x', 's', '{}', p_headers => null", "headers"),
+        (
+            "'t', 'x', 's', (select doc from docs where name = 'large')",
+            "payload",
+        ),
+    ] {
+        let refused = see.code(&publish(args)).await;
+        assert_eq!(refused, "22023", "{args}: {wrong}");
+    }
+    assert_eq!(see.number(COUNT).await, 0);
+    for args in [
+        "repeat('t', 255), repeat('x', 255), repeat('s', 255), null, p_tenant => repeat('c', 255)",
+        "'t', 'x', null, '{}'",
+        "'t', 'x', 's', (select doc from docs where name = 'fits')",
+    ] {
+        see.run(&publish(args)).await;
+    }
+    // What a relay counts is what it will get.
+    let sizes = "select string_agg((size > 100000)::text, ' ' order by seq) from pgonce.outbox";
+    assert_eq!(see.text(sizes).await, "false false true");
+}
+
+#[tokio::test]
 async fn the_view_has_the_columns_that_debezium_expects() {
     let world = World::<TokioPostgres>::new().await;
     world

@@ -62,7 +62,7 @@ pub(super) async fn deliver<S: Sink>(
         let told = told.into_iter().take(tried);
         let told = told.chain(std::iter::repeat(Delivery::Untried));
         for (message, delivery) in left.into_iter().zip(told) {
-            let subject = (message.tenant.clone(), message.subject.clone());
+            let subject = |message: &Message| (message.tenant.clone(), message.subject.clone());
             let outcome = match delivery {
                 Delivery::Acknowledged => {
                     if terms.from_log {
@@ -71,15 +71,15 @@ pub(super) async fn deliver<S: Sink>(
                     Outcome::Sent
                 }
                 Delivery::Retry { reason, after } => {
-                    stopped.insert(subject);
+                    stopped.insert(subject(&message));
                     Outcome::Retry { reason, after }
                 }
                 Delivery::Poison { reason } => {
-                    stopped.insert(subject);
+                    stopped.insert(subject(&message));
                     Outcome::Dead { reason }
                 }
                 Delivery::Gone { reason } => return Ok(Ended::Gone(reason)),
-                Delivery::Untried if stopped.contains(&subject) => Outcome::Hold,
+                Delivery::Untried if stopped.contains(&subject(&message)) => Outcome::Hold,
                 Delivery::Untried => {
                     again.push(message);
                     continue;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::future::try_join;
 use pgonce::driver::Driver;
-use pgonce::outbox::{Held, Message, Outcome, Place, Settlement};
+use pgonce::outbox::{Held, Message, Outcome, Page, Place, Settlement};
 use pgonce::retry::Class;
 use pgonce::{Error, Result};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -38,6 +39,8 @@ pub(super) struct Engine<D: Driver, S> {
     next_due: Instant,
     next_look: Instant,
     next_tend: Instant,
+    /// The last look filled a lane: there is more.
+    more: bool,
     poll: Duration,
     pause: Duration,
     /// The pause after a delivery of which nothing is known: its task panicked.
@@ -62,6 +65,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             next_due: now,
             next_look: now,
             next_tend: now,
+            more: false,
             poll: SHORTEST_POLL,
         }
     }
@@ -187,32 +191,55 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.next_look = Instant::now() + self.poll;
         let mut places: Vec<_> = idle.iter().map(|held| &held.place).collect();
         places.dedup();
-        if idle.is_empty() || !self.relay.outbox.stirs(&places).await? {
+        if idle.is_empty() || !self.more && !self.relay.outbox.stirs(&places).await? {
             return Ok(());
         }
         fault_point!("relay.before_read");
-        let (events, bytes) = (
-            limits.lane_events * idle.len(),
-            limits.lane_bytes * idle.len(),
-        );
-        let outbox = &self.relay.outbox;
-        let page = outbox
-            .read(&self.relay.consumer, &idle, events, bytes)
-            .await?;
+        // With much to read the database works on one half while this process takes the other apart.
+        let half = if self.more {
+            idle.len().div_ceil(2)
+        } else {
+            idle.len()
+        };
+        self.more = false;
+        let (first, second) = idle.split_at(half);
+        let (page, rest) = try_join(self.read(first), self.read(second)).await?;
         fault_point!("relay.read");
         self.relay.meter.read(&page.messages);
-        if !page.messages.is_empty() {
+        self.relay.meter.read(&rest.messages);
+        if !page.messages.is_empty() || !rest.messages.is_empty() {
             self.poll = SHORTEST_POLL;
             self.next_look = Instant::now();
         }
         let mut batches = by_lane(page.messages);
-        for (lane, place) in page.places {
+        batches.extend(by_lane(rest.messages));
+        for (lane, place) in page.places.into_iter().chain(rest.places) {
             match batches.remove(&lane) {
-                Some(batch) => self.send(lane, batch, Some(place)),
+                Some(batch) => {
+                    self.more |= batch.len() >= limits.lane_events;
+                    self.send(lane, batch, Some(place));
+                }
                 None => self.move_to(lane, place),
             }
         }
         Ok(())
+    }
+
+    async fn read(&self, lanes: &[Held]) -> Result<Page> {
+        let (relay, limits) = (&self.relay, &self.relay.limits);
+        let (events, bytes) = (
+            limits.lane_events * lanes.len(),
+            limits.lane_bytes * lanes.len(),
+        );
+        match lanes {
+            [] => Ok(Page::default()),
+            _ => {
+                relay
+                    .outbox
+                    .read(&relay.consumer, lanes, events, bytes)
+                    .await
+            }
+        }
     }
 
     /// Parked events whose time has come go before what is read next.

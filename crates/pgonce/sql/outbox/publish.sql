@@ -16,7 +16,7 @@ declare
 begin
     insert into pgonce.outbox
     select e.* from pgonce.event_row(p_topic, p_type, p_subject, p_payload, p_message_id, p_headers,
-        p_deliver_at, p_tenant) e
+        p_deliver_at, p_tenant, pgonce.event_size(p_topic, p_type, p_subject, p_payload, p_headers, p_tenant)) e
     returning message_id into v_id;
     return v_id;
 end

@@ -130,9 +130,8 @@ fn column(row: &PgRow, index: usize) -> Result<Option<String>> {
     match value.format() {
         PgValueFormat::Text => Ok(Some(row.try_get_unchecked(index)?)),
         PgValueFormat::Binary => {
-            let kind = value.type_info().name().to_ascii_lowercase();
             let bytes: &[u8] = row.try_get_unchecked(index)?;
-            binary_as_text(&kind, bytes).map(Some)
+            binary_as_text(value.type_info().name(), bytes).map(Some)
         }
     }
 }

@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::Result;
+use crate::error::Problem;
+use crate::{Error, Result};
 
 /// Something that happened, to be told to others once the transaction commits.
 ///
@@ -94,5 +95,53 @@ impl Event {
     /// What happened.
     pub fn kind(&self) -> &str {
         &self.kind
+    }
+
+    /// The checks of `pgonce.publish`, in the same words.
+    pub(super) fn check(&self, tenant: &str, headers: &str) -> Result<()> {
+        let fits = |name: &str| (1..=255).contains(&name.len());
+        let (message, hint) = if !fits(&self.topic) {
+            let bytes = self.topic.len();
+            (
+                format!("an event needs a topic of 1 to 255 bytes, not {bytes}"),
+                "Say where it goes, such as 'orders'.",
+            )
+        } else if !fits(&self.kind) {
+            let bytes = self.kind.len();
+            (
+                format!("an event needs a type of 1 to 255 bytes, not {bytes}"),
+                "Say what happened, such as 'order.created'.",
+            )
+        } else if let Some(subject) = self.subject.as_deref().filter(|name| !fits(name)) {
+            let bytes = subject.len();
+            (
+                format!("the subject of an event has {bytes} bytes; 1 to 255 are allowed"),
+                "Name what its order matters for, such as 'order-7'; leave it out where none does.",
+            )
+        } else if tenant.len() > 255 {
+            let bytes = tenant.len();
+            (
+                format!("the tenant of an event has {bytes} bytes; at most 255"),
+                "Leave it out, or pass the empty text, where there are no tenants.",
+            )
+        } else if headers.len() > 65_536 {
+            (
+                "the headers of an event are a JSON object of at most 65536 bytes".to_owned(),
+                "Keep what is large in the payload.",
+            )
+        } else if let Some(bytes) = self
+            .payload
+            .as_ref()
+            .map(String::len)
+            .filter(|n| *n > 1 << 20)
+        {
+            (
+                format!("the payload has {bytes} bytes; at most 1048576"),
+                "Keep what is large in a store of its own, and put a reference to it into the event.",
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::Invalid(Problem::new("22023", message, hint)))
     }
 }

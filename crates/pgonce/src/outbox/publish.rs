@@ -1,5 +1,6 @@
 //! Publishing, on whatever connection holds the transaction.
 
+use std::borrow::Cow;
 use std::time::UNIX_EPOCH;
 
 use uuid::Uuid;
@@ -10,34 +11,44 @@ use crate::error::Problem;
 use crate::statements::Statements;
 use crate::{Attempt, Error, Joined, Once, Result};
 
-/// What `pgonce.publish` does, without its PL/pgSQL.
+/// What `pgonce.publish` does, without its PL/pgSQL: that would cost more than the insert.
 pub(crate) async fn publish<C: Connection>(
     conn: &mut C,
     statements: &Statements,
     event: &Event,
     tenant: &str,
 ) -> Result<Uuid> {
-    let headers = serde_json::Value::Object(event.headers.clone()).to_string();
-    let id = event.message_id.map(|id| id.to_string());
-    let deliver_at = event.deliver_at.map(|time| {
-        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-        format!("{}.{:06}", since.as_secs(), since.subsec_micros())
-    });
-    let rows = conn
-        .query(
-            &statements.publish,
-            &[
-                Param::Text(Some(&event.topic)),
-                Param::Text(Some(&event.kind)),
-                Param::Text(event.subject.as_deref()),
-                Param::Json(event.payload.as_deref()),
-                Param::Text(id.as_deref()),
-                Param::Json(Some(&headers)),
-                Param::Text(deliver_at.as_deref()),
-                Param::Text(Some(event.tenant.as_deref().unwrap_or(tenant))),
-            ],
-        )
-        .await?;
+    let tenant = event.tenant.as_deref().unwrap_or(tenant);
+    let headers = match event.headers.is_empty() {
+        true => Cow::Borrowed("{}"),
+        false => Cow::Owned(serde_json::to_string(&event.headers)?),
+    };
+    event.check(tenant, &headers)?;
+    let usual = [
+        Param::Text(Some(&event.topic)),
+        Param::Text(Some(&event.kind)),
+        Param::Text(event.subject.as_deref()),
+        Param::Json(event.payload.as_deref()),
+        Param::Json(Some(&headers)),
+        Param::Text(Some(tenant)),
+    ];
+    let rows = if event.message_id.is_none() && event.deliver_at.is_none() {
+        conn.query(&statements.publish, &usual).await?
+    } else {
+        let id = event.message_id.map(|id| id.to_string());
+        let deliver_at = event.deliver_at.map(|time| {
+            let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+            format!("{}.{:06}", since.as_secs(), since.subsec_micros())
+        });
+        let [a, b, c, d, e, f] = usual;
+        let own = [
+            Param::Text(id.as_deref()),
+            Param::Text(deliver_at.as_deref()),
+        ];
+        let [g, h] = own;
+        conn.query(&statements.publish_as, &[a, b, c, d, e, f, g, h])
+            .await?
+    };
     let id = rows.into_iter().flatten().flatten().next();
     id.and_then(|id| id.parse().ok()).ok_or_else(|| {
         Error::Schema(Problem::new(

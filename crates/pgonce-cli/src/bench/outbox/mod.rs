@@ -93,7 +93,7 @@ async fn fill(url: &str, events: u64, subjects: u64) -> Result<()> {
     let sql = format!(
         "insert into pgonce.outbox select e.* from generate_series(1::bigint, {events}) i \
          cross join lateral pgonce.event_row('orders', 'order.placed', 'order-' || i % {subjects}, {PAYLOAD}, \
-         null, '{{}}', null, '') e"
+         null, '{{}}', null, '', 250) e"
     );
     Ok(connect(url).await?.batch_execute(&sql).await?)
 }
