@@ -8,9 +8,12 @@ macro_rules! fault_point {
     };
 }
 
+mod consumer;
 mod relay;
 mod sink;
 pub mod sinks;
+pub mod sources;
 
+pub use consumer::{Incoming, Order, Source, SourceError};
 pub use relay::{Counts, Relay};
 pub use sink::{Delivery, Sink};
