@@ -13,7 +13,12 @@ mod relay;
 mod sink;
 pub mod sinks;
 pub mod sources;
+#[cfg(feature = "webhooks")]
+pub mod webhooks;
 
-pub use consumer::{Incoming, Order, Source, SourceError};
+pub use consumer::{
+    Batches, Consumer, Counts as ConsumerCounts, Dedup, Handler, Incoming, Order, Source,
+    SourceError, cloud_event,
+};
 pub use relay::{Counts, Relay};
 pub use sink::{Delivery, Sink};

@@ -69,6 +69,8 @@ pub struct Message {
     pub redelivered: bool,
     /// When it was sent, where the source knows: for the lag.
     pub sent_at: Option<SystemTime>,
+    /// The bytes as they came, where the payload was inside them.
+    came: Option<Arc<[u8]>>,
 }
 
 impl Message {
@@ -84,6 +86,7 @@ impl Message {
             place: None,
             redelivered: false,
             sent_at: None,
+            came: None,
         }
     }
 
@@ -130,8 +133,20 @@ impl Message {
         serde_json::from_slice(&self.payload)
     }
 
-    /// The payload's SHA-256, by which another payload under the same id is noticed.
+    /// Puts what was inside the payload in its place, such as the data of an envelope. What the message is
+    /// compared and stored by stays what came.
+    pub fn unwrap_payload(&mut self, inside: impl Into<Arc<[u8]>>) {
+        let before = std::mem::replace(&mut self.payload, inside.into());
+        self.came.get_or_insert(before);
+    }
+
+    /// The bytes as they came.
+    pub fn came(&self) -> &Arc<[u8]> {
+        self.came.as_ref().unwrap_or(&self.payload)
+    }
+
+    /// The SHA-256 of the bytes as they came, by which another payload under the same id is noticed.
     pub fn hash(&self) -> [u8; 32] {
-        Sha256::digest(&self.payload).into()
+        Sha256::digest(self.came()).into()
     }
 }

@@ -62,7 +62,7 @@ macro_rules! routines {
 }
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -151,6 +151,52 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "outbox/shrink_outbox",
     "outbox/outbox_backlog",
     "outbox/outbox_events",
+    "inbox/refuse_parted_batch",
+    "inbox/insist_on_open_batch",
+    "inbox/day_of",
+    "inbox/refuse_message",
+    "inbox/refuse_reuse",
+    "inbox/accept",
+    "inbox/mark_messages",
+    "inbox/accept_batch",
+    "inbox/inbox_rules",
+    "inbox/kept_since",
+    "inbox/define_inbox",
+    "inbox/held_keys",
+    "inbox/retry_pause",
+    "inbox/store_message",
+    "inbox/claim_messages",
+    "inbox/finish_messages",
+    "inbox/fail_message",
+    "inbox/release_messages",
+    "inbox/note_act",
+    "inbox/retry_messages",
+    "inbox/skip_message",
+    "inbox/replay_messages",
+    "inbox/refuse_cursor",
+    "inbox/take_partition",
+    "inbox/move_partition",
+    "inbox/leave_partition",
+    "inbox/set_partition",
+    "inbox/extend_inbox",
+    "inbox/shrink_inbox",
+    "inbox/purge_inbox",
+    "inbox/inbox_backlog",
+    "inbox/inbox_poison",
+    "projection/advance_projection",
+    "projection/known_projection",
+    "projection/define_projection",
+    "projection/projection_lock",
+    "projection/version_of",
+    "projection/project",
+    "projection/projection_events",
+    "projection/fresh_projection",
+    "projection/projection_has",
+    "projection/build_projection",
+    "projection/projection_columns",
+    "projection/rebuild_projection",
+    "projection/verify_projection",
+    "projection/projections",
     "role/admit",
 ];
 
