@@ -271,17 +271,32 @@ async fn a_log_that_does_not_reach_back_is_refused_and_so_are_odd_definitions() 
         assert_eq!(see.code(&sql).await, code, "{call}");
     }
     assert_eq!(inbox.rebuild("nobody").await.unwrap_err().code(), "42704");
-    assert_eq!(
-        see.code("select pgonce.verify_projection('balance')").await,
-        "25001"
-    );
-    see.run("begin isolation level repeatable read").await;
-    assert_eq!(
-        see.code("select pgonce.rebuild_projection('balance')")
-            .await,
-        "25001"
-    );
-    see.run("rollback; delete from pgonce.outbox_partition where from_seq = 1")
+    for (purpose, level) in [("rebuild", "repeatable read"), ("verify", "read committed")] {
+        let end = format!("select pgonce.end_{purpose}('balance')");
+        assert_eq!(see.code(&end).await, "42704");
+        see.run(&format!(
+            "select pgonce.begin_build('balance', '{purpose}')"
+        ))
+        .await;
+        let right = match purpose {
+            "rebuild" => "read committed",
+            _ => "repeatable read",
+        };
+        see.run(&format!("begin isolation level {right}")).await;
+        assert_eq!(see.code(&end).await, "55000", "not a step was made");
+        see.run("rollback").await;
+        see.run(&format!("begin isolation level {level}")).await;
+        assert_eq!(see.code(&end).await, "25001");
+        see.run("rollback").await;
+        assert_eq!(
+            see.text(&format!("select pgonce.drop_build('balance', '{purpose}')"))
+                .await,
+            "t"
+        );
+    }
+    let left = "select count(*) from pg_class where relname like 'pgonce_rebuild_%' or relname like 'pgonce_verify_%'";
+    assert_eq!(see.number(left).await, 0);
+    see.run("delete from pgonce.outbox_partition where from_seq = 1")
         .await;
     assert_eq!(inbox.rebuild("balance").await.unwrap_err().code(), "P4031");
     assert_eq!(inbox.verify("balance").await.unwrap_err().code(), "P4031");

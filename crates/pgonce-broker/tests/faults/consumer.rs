@@ -96,7 +96,11 @@ async fn failing_at_any_point_it_goes_on_by_itself() {
             .wait(place, || async { faults::reached(place) > before })
             .await;
         // A claim that was lost on the way ends with its lease.
-        ground.world.see.run("select pgonce.move_clock('1 minute')").await;
+        ground
+            .world
+            .see
+            .run("select pgonce.move_clock('1 minute')")
+            .await;
         ground.wait_for(40).await;
         running.stop().await.unwrap();
         finish(&ground, place).await;

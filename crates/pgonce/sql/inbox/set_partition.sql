@@ -15,7 +15,7 @@ declare
 begin
     if coalesce(p_reason, '') = '' then
         raise exception 'to set a position needs a reason' using errcode = '22023',
-            hint = 'Say why this consumer goes on elsewhere; it is kept with your name.';
+            hint = 'Say why this consumer goes on from another place; it is kept with your name.';
     end if;
     select c.* into v_before from pgonce.inbox_cursor c
      where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition for update;

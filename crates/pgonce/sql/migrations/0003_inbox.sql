@@ -41,7 +41,8 @@ create table pgonce.inbox_marker (
     source      text collate "C" not null,
     message_id  text collate "C" not null,
     hash        bytea,
-    constraint one_marker_per_message primary key (tenant, consumer, source, message_id, day)
+    -- The id before the other names: keys differ early, and comparing them is most of the cost.
+    constraint one_marker_per_message primary key (tenant, message_id, consumer, source, day)
 ) partition by range (day);
 create table pgonce.inbox_marker_timeless partition of pgonce.inbox_marker for values from (minvalue) to ('1970-01-02');
 -- Ids whose day has no partition: nobody made it, or it is long past.
@@ -98,6 +99,7 @@ create index inbox_due on pgonce.inbox_message (consumer, due_at, seq)
 create index inbox_keys_held on pgonce.inbox_message (tenant, consumer, key, seq)
     where status <> 'processed' and skipped_at is null;
 create index inbox_poisoned on pgonce.inbox_message (consumer, seq) where status = 'failed_final' and skipped_at is null;
+create index inbox_by_consumer on pgonce.inbox_message (consumer, seq);
 create index inbox_settled on pgonce.inbox_message (settled_at) where settled_at is not null;
 
 -- What people did to stored messages.
@@ -142,6 +144,34 @@ create table pgonce.projection_gate (
     entity     text collate "C" not null,
     version    bigint not null,
     constraint one_gate_per_entity primary key (tenant, projection, entity)
+) with (fillfactor = 70);
+
+-- A projection that is being built anew beside the live one, to replace it or to be compared with it: how far
+-- it is in the lanes of the log, and what was committed when it began.
+create table pgonce.projection_build (
+    tenant     text collate "C" not null default '',
+    projection text collate "C" not null,
+    purpose    text collate "C" not null,
+    fresh      text not null,
+    lane       smallint not null default 0,
+    after      bigint not null default 0,
+    seen       pg_snapshot not null,
+    events     bigint not null default 0,
+    started_at timestamptz not null,
+    constraint one_build_per_purpose primary key (tenant, projection, purpose),
+    constraint build_has_a_projection foreign key (tenant, projection)
+        references pgonce.projection (tenant, projection) on delete cascade,
+    constraint purpose_is_known check (purpose in ('rebuild', 'verify'))
+) with (fillfactor = 20);
+
+-- Its gates: an entity's version, or an event that was applied.
+create table pgonce.projection_build_gate (
+    tenant     text collate "C" not null,
+    projection text collate "C" not null,
+    purpose    text collate "C" not null,
+    name       text collate "C" not null,
+    version    bigint not null,
+    constraint one_gate_per_name primary key (tenant, projection, purpose, name)
 ) with (fillfactor = 70);
 
 -- An event as the function of a projection gets it.

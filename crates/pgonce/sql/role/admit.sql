@@ -57,6 +57,8 @@ begin
             ('select, insert on pgonce.inbox_audit'),
             ('select, insert, update on pgonce.projection'),
             ('select, insert, update, delete on pgonce.projection_gate'),
+            ('select, insert, update, delete on pgonce.projection_build'),
+            ('select, insert, update, delete on pgonce.projection_build_gate'),
             ('select on pgonce.migration'),
             ('select on pgonce.routines')
     loop

@@ -2,8 +2,8 @@
 
 use super::batch::Tx;
 use super::message::Message;
-use super::{Inbox, first, unreadable};
-use crate::driver::{Connection as _, Driver, Param};
+use super::{Inbox, first, number, unreadable};
+use crate::driver::{Connection as _, Driver, Param, Row};
 use crate::error::Problem;
 use crate::{Error, Result};
 
@@ -85,9 +85,11 @@ impl<D: Driver> Tx<D> {
 }
 
 impl<D: Driver> Inbox<D> {
-    /// Makes a projection anew from its events and puts that in its place.
+    /// Makes a projection anew from its events, in a fresh table, and puts that in its place. Whoever applies
+    /// events meanwhile waits only for the exchange; readers do not wait at all.
     pub async fn rebuild(&self, projection: &str) -> Result<Rebuilt> {
-        let sql = "select events, removed, added from pgonce.rebuild_projection($1)";
+        self.build(projection, "rebuild").await?;
+        let sql = "select events, removed, added from pgonce.end_rebuild($1)";
         let rows = self.ask(sql, &[Param::Text(Some(projection))]).await?;
         let row = rows.into_iter().next().ok_or_else(unreadable)?;
         let mut cells = row.into_iter().flatten().map(|n| n.parse().ok());
@@ -100,14 +102,16 @@ impl<D: Driver> Inbox<D> {
     }
 
     /// Builds a projection anew beside the live one, of the events that it has applied, and compares them.
+    /// Nobody waits for it.
     pub async fn verify(&self, projection: &str) -> Result<Verified> {
+        self.build(projection, "verify").await?;
         let sql = "select live_rows, rebuilt_rows, missing, surplus, live_hash, rebuilt_hash, pending \
-             from pgonce.verify_projection($1)";
+             from pgonce.end_verify($1)";
         let begin = "begin isolation level repeatable read";
         let statement = self.seldom(sql);
         let params = [Param::Text(Some(projection))];
         let rows = self.call_in(begin, &statement, &params).await?;
-        let read = |row: crate::driver::Row| {
+        let read = |row: Row| {
             let mut cells = row.into_iter();
             let mut next = || cells.next().flatten();
             Some(Verified {
@@ -118,9 +122,18 @@ impl<D: Driver> Inbox<D> {
                 pending: next()?.parse().ok()?,
             })
         };
-        rows.into_iter()
-            .next()
-            .and_then(read)
-            .ok_or_else(unreadable)
+        let row = rows.into_iter().next();
+        row.and_then(read).ok_or_else(unreadable)
+    }
+
+    /// Builds in steps, each in a transaction of its own, until everything was looked at. One that breaks off
+    /// leaves the live projection as it was; the next begins anew.
+    async fn build(&self, projection: &str, purpose: &str) -> Result<()> {
+        let params = [projection, purpose].map(|text| Param::Text(Some(text)));
+        let begin = "select 'done' from pgonce.begin_build($1, $2)";
+        self.ask(begin, &params).await?;
+        let step = "select n::text from pgonce.step_build($1, $2, 1000) n";
+        while number(self.ask(step, &params).await?)? > 0 {}
+        Ok(())
     }
 }
