@@ -22,3 +22,8 @@ pub use consumer::{
 };
 pub use relay::{Counts, Relay};
 pub use sink::{Delivery, Sink};
+
+/// The book's page, whose examples are compiled as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/consuming.md")]
+pub struct ConsumingOnce;

@@ -22,7 +22,7 @@ async fn bad_messages_are_poison_with_the_reason_and_the_others_flow() {
         ("unknown_type", Message::new("b4", "{}").kind("order.eaten")),
         ("unknown_type", Message::new("b5", "{}")),
         ("bad_name", good(&"i".repeat(300))),
-        ("bad_name", good("b\07")),
+        ("bad_name", good("b\0seven")),
         ("bad_name", good("b8").key("k".repeat(300))),
         (
             "not_json",
