@@ -187,11 +187,8 @@ async fn what_is_stored_and_what_is_applied_directly_share_one_memory() {
     assert_eq!(direct(&message(3, "b")).await, (true, New));
     assert_eq!(direct(&message(4, "c")).await, (false, New));
     let claimed = claim(&inbox, "me").await.remove(0);
-    assert_eq!(
-        direct(&message(5, "b")).await.0,
-        true,
-        "in hand is not yet applied"
-    );
+    let held = direct(&message(5, "b")).await.0;
+    assert!(held, "in hand is not yet applied");
     finish(&inbox, &claimed).await.unwrap();
     assert_eq!(direct(&message(6, "b")).await, (false, New));
 }

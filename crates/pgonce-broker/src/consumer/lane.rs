@@ -323,7 +323,8 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     async fn commit(&mut self, batch: Batch<D>, todo: &[&Item]) -> Result<(), Trouble> {
         let committed = async {
             fault_point!("consumer.before_commit");
-            let to = todo.last().and_then(|item| item.message.place.as_ref());
+            let places = todo.iter().filter_map(|item| item.message.place.as_ref());
+            let to = places.max_by_key(|place| place.position);
             match (&mut self.held, to) {
                 (Some(held), Some(place)) => {
                     batch.commit_moved(held, place.position).await?;

@@ -18,6 +18,9 @@ use super::source::{Incoming, Order, Source, SourceError};
 use super::{Counts, Dedup, Handler, Shared, stored};
 use crate::relay::jittered;
 
+/// How long to wait before a partition that another worker holds is asked for again.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+
 pub(super) async fn run<D: Driver, S: Source, H: Handler<D>>(
     shared: Arc<Shared<D, H>>,
     source: S,
@@ -113,7 +116,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
             let item = self.item(index, incoming.message);
             groups.entry(self.group(&item)).or_default().push(item);
         }
-        let mut lanes = Vec::new();
+        let (mut lanes, mut busy) = (Vec::new(), false);
         for (group, items) in groups {
             let Group::Partition(partition) = group else {
                 lanes.push((None, None, items));
@@ -127,7 +130,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
                         tickets[item.index] = None;
                     }
                 }
-                Ok(Taken::No) => {}
+                Ok(Taken::No) => busy = true,
                 Err(error) => return Ok(Err(error)),
             }
         }
@@ -141,6 +144,13 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
         let told = self
             .tell(acked, tickets.into_iter().flatten().collect())
             .await;
+        if busy {
+            // Another worker has what was pulled: its lease has to run out first.
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = sleep(jittered(BUSY_PAUSE)) => {}
+            }
+        }
         worked.map(|()| told)
     }
 
