@@ -4,6 +4,8 @@
 create or replace function pgonce.projection_page(p_projection pgonce.projection, p_lane integer, p_after bigint, p_limit integer)
 returns table (seq bigint, event pgonce.projected)
 language plpgsql stable set search_path = ''
+    -- Whatever the statistics say: the right index and no more.
+    set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 begin
     if p_projection.from_consumer is not null then
