@@ -9,6 +9,7 @@ macro_rules! fault_point {
 }
 
 mod consumer;
+mod meter;
 mod relay;
 mod sink;
 pub mod sinks;
@@ -23,7 +24,12 @@ pub use consumer::{
 pub use relay::{Counts, Relay};
 pub use sink::{Delivery, Sink};
 
-/// The book's page, whose examples are compiled as documentation tests.
-#[cfg(doctest)]
+/// Compiles the code of the page about consumers.
+#[cfg(all(doctest, feature = "webhooks"))]
 #[doc = include_str!("../../../docs/src/consuming.md")]
-pub struct ConsumingOnce;
+struct ConsumingOnce;
+
+/// Compiles the guide's code.
+#[cfg(all(doctest, feature = "nats"))]
+#[doc = include_str!("../../../docs/src/sinks.md")]
+struct Guide;
