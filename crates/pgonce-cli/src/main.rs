@@ -11,12 +11,14 @@ mod demo;
 mod exit;
 mod faults;
 mod gateway;
+mod inbox;
 mod intents;
 mod lost;
 mod migrate;
 mod outbox;
 mod output;
 mod probe;
+mod projection;
 mod prometheus;
 mod purge;
 mod relay;
@@ -53,6 +55,10 @@ enum Command {
     Lost(lost::Args),
     /// Remove finished records whose retention is over, and partitions of the outbox that nobody needs.
     Purge(purge::Args),
+    /// Look at messages that consumers have stored: retry, skip or replay them.
+    Inbox(inbox::Args),
+    /// Look at projections, build them anew, and compare that with the live ones.
+    Projection(projection::Args),
     /// See how far events are, and give dead letters, ranges and consumers another chance or none.
     Outbox(outbox::Args),
     /// Move the events of the outbox to where they go.
@@ -90,6 +96,8 @@ async fn main() -> ExitCode {
         Command::Lost(args) => (args.format(), lost::run(args).await),
         Command::Outbox(args) => (args.format(), outbox::run(args).await),
         Command::Purge(args) => (args.format(), purge::run(args).await),
+        Command::Inbox(args) => (args.format(), inbox::run(args).await),
+        Command::Projection(args) => (args.format(), projection::run(args).await),
         Command::Codes(args) => (args.format(), codes::run(&args)),
     };
     match done {

@@ -6,6 +6,8 @@ mod lane;
 mod once;
 mod run;
 
+pub(crate) use deliver::jittered;
+
 use std::sync::Arc;
 use std::time::Duration;
 
