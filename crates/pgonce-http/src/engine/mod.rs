@@ -55,9 +55,19 @@ pub(crate) struct Job<D: Driver, S> {
     pub(crate) keyed: bool,
     pub(crate) call: Call<S>,
     pub(crate) turn: Arc<Turn>,
+    /// How long its answer is kept; `None` where that could not be found out.
+    retention: Option<Duration>,
 }
 
 impl<D: Driver, S> Job<D, S> {
+    /// Asks how long the answer will be kept, which is known but for once in two seconds. Trouble with
+    /// the database is left to the claim.
+    async fn learn_retention(&mut self) {
+        if self.keyed {
+            self.retention = self.edge.once.retention_of(&self.intent).await.ok();
+        }
+    }
+
     /// Whether the caller reads `grpc-status` instead of documents.
     fn as_grpc(&self) -> bool {
         grpc::is_grpc(&self.call.head.headers)
@@ -179,6 +189,7 @@ async fn prepare<D: Driver, S: Clone>(
         intent,
         keyed,
         turn: Arc::new(Turn::new()),
+        retention: None,
         edge,
     })
 }
