@@ -8,10 +8,18 @@ macro_rules! fault_point {
     };
 }
 
+mod consumer;
 mod relay;
 mod sink;
 pub mod sinks;
+pub mod sources;
+#[cfg(feature = "webhooks")]
+pub mod webhooks;
 
+pub use consumer::{
+    Batches, Consumer, Counts as ConsumerCounts, Dedup, Handler, Incoming, Order, Source,
+    SourceError, cloud_event,
+};
 pub use relay::{Counts, Relay};
 pub use sink::{Delivery, Sink};
 
@@ -19,3 +27,8 @@ pub use sink::{Delivery, Sink};
 #[cfg(all(doctest, feature = "nats"))]
 #[doc = include_str!("../../../docs/src/sinks.md")]
 struct Guide;
+
+/// The book's page, whose examples are compiled as documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/consuming.md")]
+pub struct ConsumingOnce;

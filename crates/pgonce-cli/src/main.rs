@@ -10,11 +10,13 @@ mod database;
 mod demo;
 mod exit;
 mod gateway;
+mod inbox;
 mod intents;
 mod lost;
 mod migrate;
 mod output;
 mod probe;
+mod projection;
 mod purge;
 mod scope;
 mod storm;
@@ -48,6 +50,10 @@ enum Command {
     Lost(lost::Args),
     /// Remove finished records whose retention is over.
     Purge(purge::Args),
+    /// Look at messages that consumers have stored: retry, skip or replay them.
+    Inbox(inbox::Args),
+    /// Look at projections, build them anew, and compare that with the live ones.
+    Projection(projection::Args),
     /// Say for every error code what to do about it.
     Codes(codes::Args),
     /// Measure what pgonce costs, beside the bare transaction and the usual recipe.
@@ -79,6 +85,8 @@ async fn main() -> ExitCode {
         Command::Show(args) => (args.format(), intents::show(args).await),
         Command::Lost(args) => (args.format(), lost::run(args).await),
         Command::Purge(args) => (args.format(), purge::run(args).await),
+        Command::Inbox(args) => (args.format(), inbox::run(args).await),
+        Command::Projection(args) => (args.format(), projection::run(args).await),
         Command::Codes(args) => (args.format(), codes::run(&args)),
     };
     match done {

@@ -11,6 +11,7 @@ macro_rules! fault_point {
 pub mod driver;
 #[cfg(feature = "faults")]
 pub mod faults;
+pub mod inbox;
 pub mod key;
 pub mod migrate;
 pub mod outbox;

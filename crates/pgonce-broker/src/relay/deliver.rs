@@ -98,6 +98,6 @@ pub(super) async fn deliver<S: Sink>(
 }
 
 /// Between half and the whole: relays that failed together do not come back together.
-pub(super) fn jittered(pause: Duration) -> Duration {
+pub(crate) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(rand::random_range(0.5..=1.0))
 }

@@ -4,6 +4,8 @@ mod deliver;
 mod lane;
 mod run;
 
+pub(crate) use deliver::jittered;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod inbox;
 mod place;
 mod tls;
 

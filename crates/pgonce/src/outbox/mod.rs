@@ -15,3 +15,4 @@ pub use consumer::{Backlog, Begin, Consumer, DeadLetter, WhenFull};
 pub use event::Event;
 pub use lanes::{Held, Lane, Outbox, Outcome, Page, Place, Settlement};
 pub use message::{Act, Message};
+pub(crate) use publish::publish as publish_in;
