@@ -81,6 +81,11 @@ impl Worker {
         assert!(status.stopped(), "{status:?}");
     }
 
+    /// Kills it, wherever it is.
+    pub(crate) fn kill(&self) {
+        kill_process(self.pid(), Signal::KILL).unwrap();
+    }
+
     /// Lets it go on.
     pub(crate) fn resume(&self) {
         kill_process(self.pid(), Signal::CONT).unwrap();

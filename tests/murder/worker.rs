@@ -12,9 +12,13 @@ use std::time::Duration;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::Migrator;
+use pgonce::outbox::Message;
 use pgonce::{Ack, Attempt, Claim, Done, Error, Failure, Intent, Lease, Once, Result};
+use pgonce_broker::sinks::JsonLines;
+use pgonce_broker::{Delivery, Relay, Sink};
 use pgonce_tests::{SCOPE, TestDriver, effect};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_secs(1);
@@ -85,6 +89,7 @@ async fn walk<D: TestDriver>(once: Once<D>, path: String, key: String) -> Result
         "release" => take(&once, &intent, HOUR).await?.release().await?,
         "migrate" => drop(Migrator::new(once.driver().clone()).up().await?),
         "zombie" => zombie(&once, &key).await?,
+        "relay" => relay(&once, &key).await?,
         other => panic!("there is no path {other}"),
     }
     Ok(())
@@ -153,4 +158,38 @@ async fn zombie<D: TestDriver>(once: &Once<D>, key: &str) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Relays the events of consumer `c` to the end of a file, until it is told to stop.
+async fn relay<D: TestDriver>(once: &Once<D>, file: &str) -> Result<()> {
+    let out = tokio::fs::OpenOptions::new().append(true).open(file).await;
+    let sink = Squeamish {
+        lines: JsonLines::new("/murder", out.unwrap()),
+        cure: format!("{file}.cured").into(),
+    };
+    let stop = CancellationToken::new();
+    let told = stop.clone();
+    std::thread::spawn(move || {
+        stdin().lock().read_line(&mut String::new()).unwrap();
+        told.cancel();
+    });
+    let relay = Relay::new(once.outbox(), "c", sink);
+    relay.lease(SHORT).run(stop).await
+}
+
+/// Does not take poison before somebody has made the file that cures it.
+struct Squeamish<S> {
+    lines: S,
+    cure: std::path::PathBuf,
+}
+
+impl<S: Sink> Sink for Squeamish<S> {
+    async fn send(&self, message: &Message) -> Delivery {
+        if message.headers.get("poison").is_some() && !self.cure.exists() {
+            return Delivery::Poison {
+                reason: "it is poison".into(),
+            };
+        }
+        self.lines.send(message).await
+    }
 }

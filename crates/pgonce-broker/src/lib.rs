@@ -9,6 +9,7 @@ macro_rules! fault_point {
 }
 
 mod consumer;
+mod meter;
 mod relay;
 mod sink;
 pub mod sinks;

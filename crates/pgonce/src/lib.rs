@@ -26,6 +26,7 @@ mod error;
 mod fingerprint;
 mod intent;
 mod joined;
+mod lately;
 mod lease;
 mod lock;
 mod once;

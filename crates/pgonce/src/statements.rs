@@ -41,7 +41,9 @@ pub(crate) struct Statements {
     pub(crate) hold: Statement,
     pub(crate) claim: Statement,
     pub(crate) answer_of: Statement,
+    /// Looks the contract up, and says how long successes are kept if it is plain.
     pub(crate) insert_success: Statement,
+    pub(crate) insert_kept: Statement,
     pub(crate) succeed: Statement,
     pub(crate) succeed_lease: Statement,
     pub(crate) fail: Statement,
@@ -106,7 +108,13 @@ impl Statements {
             answer_of: make("select * from pgonce.answer_of($1, $2, $3, $4)"),
             insert_success: make(
                 "insert into pgonce.intent select * from \
-                 pgonce.succeeded_row($1, $2, $3, $4, $5, $6, $7, $8, $9) where pgonce.insist_on_open_attempt()",
+                 pgonce.succeeded_row($1, $2, $3, $4, $5, $6, $7, $8, $9) where pgonce.insist_on_open_attempt() \
+                 returning pgonce.plain_retention($7, $1)",
+            ),
+            insert_kept: make(
+                "insert into pgonce.intent select * from \
+                 pgonce.kept_row($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::interval) \
+                 where pgonce.insist_on_open_attempt()",
             ),
             succeed: make(
                 "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10, $11::text::interval) \

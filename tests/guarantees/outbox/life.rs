@@ -81,6 +81,45 @@ async fn what_was_read_survives_a_crash_although_the_writer_commits_carelessly()
     assert_eq!(see.number("select count(*) from pgonce.outbox").await, 1);
 }
 
+/// A crash takes transaction ids back that were in nobody's durable record. A place that had seen
+/// them would call the events of whoever gets them next old.
+#[tokio::test]
+async fn a_place_never_sees_transaction_ids_that_a_crash_takes_back() {
+    let (server, see) = private().await;
+    install(server.url()).await.unwrap();
+    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.admit('careless'); select pgonce.create_consumer('c', p_topics => '{orders}')").await;
+    let mut before = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
+    let url = server.url().replace("postgres@", "careless@");
+    let writer = Observer::connect(&url).await;
+    let pid = see
+        .number("select pid from pg_stat_activity where backend_type = 'walwriter'")
+        .await;
+    kill_process(
+        Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(),
+        Signal::STOP,
+    )
+    .unwrap();
+    for _ in 0..20 {
+        // Not for this consumer: it gets nothing, and its place moves.
+        writer
+            .run("select pgonce.publish('other', 'x', 's', '{}')")
+            .await;
+    }
+    let place = before.held.clone();
+    assert!(before.read(1000).await.is_empty());
+    assert_ne!(before.held, place);
+    server.crash().await.unwrap();
+    server.start_again().await.unwrap();
+    let see = Observer::connect(&server.url()).await;
+    for n in 1..=10 {
+        see.run(&publish("s", n)).await;
+    }
+    // The relay has lived on, with its place in its memory.
+    let mut after = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
+    after.held = before.held;
+    assert_eq!(after.numbers().await.len(), 10);
+}
+
 /// Whether the old server's transaction ids are ahead of the new one's or behind, a dump takes the
 /// cursors along and nothing is skipped.
 #[tokio::test]

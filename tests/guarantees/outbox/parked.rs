@@ -7,7 +7,7 @@ use super::one_reader;
 
 /// Settles everything that was read: `what` for the numbers given, held and waiting ones as such,
 /// the rest as sent. Answers what was sent.
-async fn deliver(reader: &mut LogReader, failing: &[(&str, &str)]) -> Vec<String> {
+pub(super) async fn deliver(reader: &mut LogReader, failing: &[(&str, &str)]) -> Vec<String> {
     let seen = reader.read_all(1000).await;
     let mut sent = Vec::new();
     for lane in reader.held.iter().map(|held| held.0).collect::<Vec<_>>() {
@@ -36,7 +36,7 @@ async fn deliver(reader: &mut LogReader, failing: &[(&str, &str)]) -> Vec<String
 }
 
 /// Delivers what is parked and due, again and again, until nothing is.
-async fn deliver_due(reader: &LogReader) -> Vec<String> {
+pub(super) async fn deliver_due(reader: &LogReader) -> Vec<String> {
     let mut sent = Vec::new();
     loop {
         let due = reader.due().await;
@@ -217,6 +217,37 @@ async fn an_event_held_for_one_that_was_settled_meanwhile_is_not_forgotten() {
         ""
     );
     assert_eq!(deliver_due(&reader).await, ["2"]);
+}
+
+#[tokio::test]
+async fn who_commits_late_goes_before_a_dead_one_with_a_higher_number_and_blocks_nobody() {
+    let (world, mut reader) = one_reader().await;
+    let late = world.observer().await;
+    late.run(&format!("begin; {}; {}", publish("a", 1), publish("a", 2)))
+        .await;
+    world.see.run(&publish("a", 3)).await;
+    deliver(&mut reader, &[("3", "dead")]).await;
+    late.run("commit").await;
+    assert!(deliver(&mut reader, &[]).await.is_empty());
+    assert_eq!(states(&world.see).await, "1 behind, 2 behind, 3 dead");
+    assert_eq!(deliver_due(&reader).await, ["1", "2"]);
+    world.see.run("select pgonce.redrive('c')").await;
+    assert_eq!(deliver_due(&reader).await, ["3"]);
+}
+
+#[tokio::test]
+async fn a_replay_passes_the_dead_letters_of_its_subject_in_order() {
+    let (world, mut reader) = one_reader().await;
+    for n in 1..=4 {
+        world.see.run(&publish("a", n)).await;
+    }
+    deliver(&mut reader, &[("3", "dead")]).await;
+    world.see.run("select pgonce.replay('c', 1)").await;
+    reader.claim_again().await;
+    deliver(&mut reader, &[]).await;
+    assert_eq!(deliver_due(&reader).await, ["1", "2"]);
+    world.see.run("select pgonce.redrive('c')").await;
+    assert_eq!(deliver_due(&reader).await, ["3", "4"]);
 }
 
 #[tokio::test]

@@ -166,6 +166,43 @@ async fn a_long_backlog_is_walked_in_pages_while_others_commit() {
     assert_eq!(once.len(), 2002);
 }
 
+/// How many pages of the cache a call touches.
+async fn pages_touched(see: &Observer, call: &str) -> i64 {
+    let plan = format!("explain (analyze, buffers, format json) {call}");
+    let plan: serde_json::Value = serde_json::from_str(&see.text(&plan).await).unwrap();
+    plan[0]["Plan"]["Shared Hit Blocks"].as_i64().unwrap()
+}
+
+#[tokio::test]
+async fn what_an_open_transaction_has_written_is_passed_by_however_much_it_is() {
+    let (world, mut reader) = one_reader().await;
+    let many =
+        "select count(pgonce.publish('t', 'x', 's' || i, '{}')) from generate_series(1, 20000) i";
+    let (bulk, other) = (world.observer().await, world.observer().await);
+    // One was at work for the reader's snapshot already, one came after.
+    bulk.run(&format!("begin; {many}")).await;
+    world.see.run(&publish("s", 1)).await;
+    assert_eq!(reader.numbers().await, ["1"]);
+    other.run(&format!("begin; {many}")).await;
+    world.see.run(&publish("s", 2)).await;
+    let place = reader.held[0].2.replace('"', "\\\"");
+    let stirs = format!("select pgonce.outbox_stirs('{{\"{place}\"}}')");
+    let read = format!(
+        "select * from pgonce.read_lanes('c', {})",
+        reader.held_sql()
+    );
+    for call in [stirs, read] {
+        // The first call also reads the catalogue.
+        pages_touched(&world.see, &call).await;
+        let pages = pages_touched(&world.see, &call).await;
+        assert!(pages < 300, "{pages} pages for {call}");
+    }
+    assert_eq!(reader.numbers().await, ["2"]);
+    bulk.run("commit").await;
+    other.run("commit").await;
+    assert_eq!(reader.read_all(4096).await.len(), 40_000);
+}
+
 #[tokio::test]
 async fn a_large_event_does_not_make_a_large_page() {
     let (world, mut reader) = one_reader().await;

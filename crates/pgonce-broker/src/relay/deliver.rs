@@ -1,14 +1,26 @@
 //! One lane's batch: sent until nothing of it is in doubt.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pgonce::Result;
 use pgonce::outbox::{Act, Message, Outcome};
 use tokio::time::sleep;
 
-use super::Limits;
+use super::{Counts, Limits};
+use crate::meter::{Meter, Meters as _};
 use crate::{Delivery, Sink};
+
+/// What a delivery is told by, and tells.
+#[derive(Clone)]
+pub(super) struct Terms {
+    pub(super) limits: Arc<Limits>,
+    pub(super) counts: Arc<Counts>,
+    pub(super) meter: Meter,
+    /// Straight from the log, not from what was parked.
+    pub(super) from_log: bool,
+}
 
 /// How a batch ended.
 #[derive(Debug)]
@@ -23,9 +35,10 @@ pub(super) enum Ended {
 pub(super) async fn deliver<S: Sink>(
     sink: &S,
     batch: Vec<Message>,
-    limits: &Limits,
+    terms: &Terms,
 ) -> Result<Ended> {
     fault_point!("relay.before_send");
+    let limits = &terms.limits;
     let mut outcomes: Vec<(i64, Outcome)> = Vec::with_capacity(batch.len());
     let mut left: Vec<Message> = Vec::with_capacity(batch.len());
     for message in batch {
@@ -51,7 +64,12 @@ pub(super) async fn deliver<S: Sink>(
         for (message, delivery) in left.into_iter().zip(told) {
             let subject = (message.tenant.clone(), message.subject.clone());
             let outcome = match delivery {
-                Delivery::Acknowledged => Outcome::Sent,
+                Delivery::Acknowledged => {
+                    if terms.from_log {
+                        terms.meter.acknowledged(&message);
+                    }
+                    Outcome::Sent
+                }
                 Delivery::Retry { reason, after } => {
                     stopped.insert(subject);
                     Outcome::Retry { reason, after }
@@ -88,6 +106,8 @@ pub(super) async fn deliver<S: Sink>(
                 ?pause,
                 "the sink is not there, trying again"
             );
+            terms.meter.sink_unavailable();
+            let _waiting = terms.counts.wait();
             sleep(jittered(pause)).await;
             pause = (pause * 2).min(limits.longest_pause);
         }

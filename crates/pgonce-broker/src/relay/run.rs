@@ -12,9 +12,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
-use super::deliver::{Ended, deliver, jittered};
+use super::deliver::{Ended, Terms, deliver, jittered};
 use super::lane::Holding;
 use crate::Sink;
+use crate::meter::Meters as _;
 
 /// How often parked events are looked for.
 const DUE_EVERY: Duration = Duration::from_millis(100);
@@ -99,7 +100,9 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         }
         if now >= self.lease_ends && !self.lanes.is_empty() {
             tracing::warn!("the lease could not be renewed in time: lanes are given up");
+            self.relay.meter.lanes(0, 0, self.lanes.len());
             self.lanes.clear();
+            self.relay.counts.holds(0);
         }
         if now >= self.next_claim {
             self.claim().await?;
@@ -151,16 +154,23 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.next_claim = asked + lease / 3;
         // Lanes that are no longer ours are dropped, and with them what they were delivering.
         let mut before = std::mem::take(&mut self.lanes);
+        let (mut taken, mut kept, had) = (0, 0, before.len());
         for lane in claimed {
             let held = match before.remove(&lane.lane) {
                 Some(mut held) if held.epoch == lane.epoch => {
+                    kept += 1;
                     held.surplus = lane.surplus;
                     held
                 }
-                _ => Holding::new(lane.clone()),
+                _ => {
+                    taken += 1;
+                    Holding::new(lane.clone())
+                }
             };
             self.lanes.insert(lane.lane, held);
         }
+        self.relay.counts.holds(self.lanes.len());
+        self.relay.meter.lanes(self.lanes.len(), taken, had - kept);
         Ok(())
     }
 
@@ -190,6 +200,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             .read(&self.relay.consumer, &idle, events, bytes)
             .await?;
         fault_point!("relay.read");
+        self.relay.meter.read(&page.messages);
         if !page.messages.is_empty() {
             self.poll = SHORTEST_POLL;
             self.next_look = Instant::now();
@@ -226,9 +237,15 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let Some(held) = self.lanes.get_mut(&lane) else {
             return;
         };
-        let (sink, limits) = (self.relay.sink.clone(), self.relay.limits.clone());
+        let sink = self.relay.sink.clone();
+        let terms = Terms {
+            limits: self.relay.limits.clone(),
+            counts: self.relay.counts.clone(),
+            meter: self.relay.meter.clone(),
+            from_log: next.is_some(),
+        };
         let task = self.tasks.spawn(async move {
-            let ended = deliver(&*sink, batch, &limits).await;
+            let ended = deliver(&*sink, batch, &terms).await;
             (next, ended)
         });
         held.delivering = Some(task);
@@ -275,6 +292,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         for (_, outcome) in &outcomes {
             self.relay.counts.add(outcome);
         }
+        self.relay.meter.came(&outcomes);
         let plain = outcomes.iter().all(|(_, what)| *what == Outcome::Sent);
         self.next_look = Instant::now();
         match next {
@@ -361,6 +379,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             }
             Class::Final | Class::Conflict | Class::Classify => return Err(error),
             Class::Retry | Class::RetryAfterDelay | Class::Ambiguous => {
+                self.relay.meter.database_trouble();
                 tracing::warn!(%error, pause = ?self.pause, "trouble with the database, trying again");
                 self.next_claim = Instant::now();
             }
@@ -384,6 +403,8 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             }
         }
         self.tasks.abort_all();
+        self.relay.counts.holds(0);
+        self.relay.meter.lanes(0, 0, 0);
         let now = Instant::now();
         let ours = now < self.lease_ends;
         if ours && let Err(error) = self.settle().await {

@@ -6,6 +6,7 @@ mod command;
 mod growth;
 mod http;
 mod network;
+mod outbox;
 mod replay;
 mod report;
 mod rounds;
@@ -60,6 +61,9 @@ pub(crate) struct Args {
     /// Table sizes at which a claim is timed, such as `10k,1m,10m`.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = growth::size)]
     growth: Option<Vec<u64>>,
+    /// How many events are drained, such as `100k`.
+    #[arg(long, value_name = "EVENTS", value_parser = growth::size)]
+    events: Option<u64>,
     /// Let the private server flush every commit to the disk.
     #[arg(long)]
     fsync: bool,
@@ -93,6 +97,8 @@ enum Group {
     Wal,
     /// Requests over sockets: the layer and the gateway.
     Http,
+    /// Events: publishing, the relay, and what they leave behind.
+    Outbox,
 }
 
 impl Args {
@@ -182,6 +188,10 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     if args.wants(Group::Http) {
         say("requests over HTTP");
         report.add(http::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Outbox) {
+        let size = outbox::Size::of(args.quick, args.events);
+        report.add(outbox::measure(server, &mut plan, &size).await?);
     }
     if args.wants(Group::Growth) {
         report.add(growth::measure(server, &mut plan, &args.sizes()).await?);

@@ -36,6 +36,9 @@ pub(super) enum Unit {
     Microseconds,
     RoundTrips,
     Bytes,
+    Mebibytes,
+    /// So many of something for each.
+    Each,
 }
 
 impl Line {
@@ -155,6 +158,8 @@ impl Unit {
             Self::Microseconds => format!("{number:.0} µs"),
             Self::RoundTrips => format!("{number:.1}"),
             Self::Bytes => format!("{number:.0} B"),
+            Self::Mebibytes => format!("{number:.1} MiB"),
+            Self::Each => format!("{number:.3}"),
         }
     }
 }

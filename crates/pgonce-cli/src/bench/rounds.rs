@@ -79,6 +79,11 @@ impl Side {
 pub(super) struct Measured(Vec<(&'static str, Vec<f64>)>);
 
 impl Measured {
+    /// What somebody measured who takes turns in another way.
+    pub(super) fn new(rounds: Vec<(&'static str, Vec<f64>)>) -> Self {
+        Self(rounds)
+    }
+
     fn of(&self, name: &str) -> &[f64] {
         self.0
             .iter()
@@ -175,7 +180,7 @@ pub(super) fn median(values: Vec<f64>) -> f64 {
 }
 
 /// The value below which this part of the values lies, between neighbours in proportion.
-fn percentile(mut values: Vec<f64>, part: f64) -> f64 {
+pub(super) fn percentile(mut values: Vec<f64>, part: f64) -> f64 {
     if values.is_empty() {
         return f64::NAN;
     }

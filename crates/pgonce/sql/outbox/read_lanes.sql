@@ -6,7 +6,7 @@
 --            hold   its subject is parked: hand it to pgonce.settle_lane, do not deliver
 --            wait   it is not due yet: the same
 -- locks    nothing
--- writes   nothing but an empty message in the write-ahead log, where an event may not be durable
+-- writes   nothing but an empty message in the write-ahead log, where what it sees may not be durable
 --          yet (a role with synchronous_commit off): this transaction's commit makes it so
 -- raises   P4012 a lane is not held; 22023 bad limits
 -- note     a window is what the snapshot of now sees and the place's snapshot did not see, in the
@@ -27,21 +27,23 @@ declare
     v_upto     pg_snapshot;
     v_written  pg_lsn;
     v_now      timestamptz := pgonce.now();
-    v_place    pgonce.outbox_place;
+    v_settled  boolean;
+    v_parked   boolean;
+    v_floor    bigint;
+    v_given    bigint := 0;
     v_group    record;
-    v_late     xid8[];
+    v_place    pgonce.outbox_place;
+    v_above    xid8[];
+    v_below    xid8[];
     v_rows     bigint;
     v_bytes    bigint;
-    v_given    bigint := 0;
-    v_cut      boolean;
-    v_last     bigint;
-    v_next     pgonce.outbox_place;
+    -- Lanes whose window is walked in pages: each with its place, the end of its page and the next place.
+    v_lanes    smallint[] := '{}';
+    v_places   pgonce.outbox_place[] := '{}';
+    v_lasts    bigint[];
+    v_nexts    text[];
     v_share    integer := greatest(p_limit / greatest(jsonb_array_length(p_held), 1), 16);
-    v_floor    bigint;
     v_bytes_each integer := p_bytes / greatest(jsonb_array_length(p_held), 1);
-    v_parked   boolean;
-    v_settled  boolean;
-    v_lane     smallint;
 begin
     if (p_limit > 0 and p_bytes > 0) is not true then
         raise exception 'pgonce.read_lanes needs limits that are positive' using errcode = '22023',
@@ -69,14 +71,13 @@ begin
         end if;
 
         if v_place.upto is null then
-            v_late := array(select x from pg_snapshot_xip(v_place.seen) x);
-            select count(*), coalesce(sum(w.size), 0) into v_rows, v_bytes from (
-                (select o.size from pgonce.outbox o
-                  where o.seq > v_place.floor and o.xid >= pg_snapshot_xmax(v_place.seen)
-                  order by o.xid limit p_limit + 1)
-                union all
-                (select o.size from pgonce.outbox o
-                  where o.seq > v_place.floor and o.xid = any (v_late) limit p_limit + 1)) w;
+            select array_agg(e.above), array_agg(e.below) into v_above, v_below
+              from pgonce.ended_between(v_place.seen, v_upto) e;
+            select count(*), coalesce(sum(w.size), 0) into v_rows, v_bytes
+              from (select o.size from unnest(v_above, v_below) e (above, below)
+                     cross join lateral (select n.size from pgonce.outbox n
+                           where n.seq > v_place.floor and n.xid > e.above and n.xid < e.below) o
+                     limit p_limit + 1) w;
             if v_rows <= p_limit and v_bytes <= p_bytes then
                 if v_rows > 0 then
                     return query
@@ -89,11 +90,11 @@ begin
                                o.message_id,
                                o.tenant::text, o.topic::text, o.type::text, o.subject::text, o.headers, o.payload,
                                o.created_at, o.deliver_at
-                          from (select n.* from pgonce.outbox n
-                                 where n.seq > v_place.floor and n.xid >= pg_snapshot_xmax(v_place.seen)
-                                union all
-                                select l.* from pgonce.outbox l
-                                 where l.seq > v_place.floor and l.xid = any (v_late)) o
+                          from unnest(v_above, v_below) e (above, below)
+                         cross join lateral (select n.* from pgonce.outbox n
+                               where n.seq > v_place.floor and n.xid > e.above and n.xid < e.below
+                               -- So that nobody walks the lanes for it instead.
+                               offset 0) o
                          where o.lane = any (v_group.lanes)
                            and (o.seq <= v_life.base_seq or pg_visible_in_snapshot(o.xid, v_upto))
                            and pgonce.wanted(o.topic, o.type, o.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants)
@@ -109,47 +110,55 @@ begin
             v_place.upto := v_upto;
             v_place.after := v_place.floor;
         end if;
-
-        foreach v_lane in array v_group.lanes loop
-            -- How far the page goes, then the page: carrying what is wide through this would cost more.
-            select max(p.seq), count(*), sum(p.size) into v_last, v_rows, v_bytes
-              from (select o.seq, o.size from pgonce.lane_window(v_lane, v_place, 9223372036854775807, v_life.base_seq) o
-                     where pgonce.wanted(o.topic, o.type, o.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants)
-                     order by o.seq limit v_share) p;
-            v_cut := v_bytes > v_bytes_each;
-            if v_cut then
-                select max(p.seq) into v_last
-                  from (select o.seq, sum(o.size) over (order by o.seq) - o.size as before
-                          from pgonce.lane_window(v_lane, v_place, v_last, v_life.base_seq) o
-                         where pgonce.wanted(o.topic, o.type, o.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants)) p
-                 where p.before < v_bytes_each;
-            end if;
-            if v_rows < v_share and v_cut is not true then
-                v_next := row(greatest(v_place.floor, pgonce.outbox_floor(v_place.upto), v_life.base_seq),
-                    v_place.upto, null, null)::pgonce.outbox_place;
-            else
-                v_next := row(v_place.floor, v_place.seen, v_place.upto, v_last)::pgonce.outbox_place;
-            end if;
-            return query
-                select o.lane, null::text, o.seq,
-                       case when o.deliver_at > v_now then 'wait'
-                            when v_parked and exists (select from pgonce.parked k
-                                where k.tenant = o.tenant and k.consumer = p_consumer
-                                  and k.subject = o.subject and k.state <> 'delayed') then 'hold'
-                            else 'send' end,
-                       o.message_id, o.tenant::text, o.topic::text, o.type::text, o.subject::text, o.headers,
-                       o.payload, o.created_at, o.deliver_at
-                  from pgonce.lane_window(v_lane, v_place, v_last, v_life.base_seq) o
-                 where pgonce.wanted(o.topic, o.type, o.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants)
-                 order by o.seq;
-            return query select v_lane, v_next::text, null::bigint, null, null::uuid, null, null, null, null,
-                null::jsonb, null::jsonb, null::timestamptz, null::timestamptz;
-            v_given := v_given + v_rows;
-        end loop;
+        v_lanes := v_lanes || v_group.lanes;
+        v_places := v_places || array_fill(v_place, array[cardinality(v_group.lanes)]);
     end loop;
 
-    if v_given > 0 and (pg_current_wal_flush_lsn() < v_written
-                        or current_setting('synchronous_standby_names') <> '') then
+    if v_lanes <> '{}' then
+        -- How far each page goes, then the pages: carrying what is wide through this would cost more.
+        select array_agg(p.last order by p.n), array_agg(p.next::text order by p.n), sum(p.rows)
+          into v_lasts, v_nexts, v_rows
+          from (select l.n, w.rows, c.last,
+                       case when w.rows < v_share and c.last is not distinct from w.last
+                            then row(greatest(l.floor, pgonce.outbox_floor(l.upto), v_life.base_seq), l.upto, null, null)::pgonce.outbox_place
+                            else row(l.floor, l.seen, l.upto, c.last)::pgonce.outbox_place end as next
+                  from unnest(v_lanes, v_places) with ordinality as l (lane, floor, seen, upto, after, n)
+                 cross join lateral (
+                       select max(f.seq) as last, count(*) as rows, sum(f.size) as bytes
+                         from (select o.seq, o.size
+                                 from pgonce.lane_window(l.lane, l.after, 9223372036854775807, l.seen, l.upto, v_life.base_seq) o
+                                where pgonce.wanted(o.topic, o.type, o.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants)
+                                order by o.seq limit v_share) f) w
+                 cross join lateral (
+                       select case when w.bytes <= v_bytes_each then w.last
+                              else (select max(f.seq)
+                                      from (select o.seq, sum(o.size) over (order by o.seq) - o.size as before
+                                              from pgonce.lane_window(l.lane, l.after, w.last, l.seen, l.upto, v_life.base_seq) o
+                                             where pgonce.wanted(o.topic, o.type, o.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants)) f
+                                     where f.before < v_bytes_each) end as last) c) p;
+        return query
+            select o.lane, null::text, o.seq,
+                   case when o.deliver_at > v_now then 'wait'
+                        when v_parked and exists (select from pgonce.parked k
+                            where k.tenant = o.tenant and k.consumer = p_consumer
+                              and k.subject = o.subject and k.state <> 'delayed') then 'hold'
+                        else 'send' end,
+                   o.message_id, o.tenant::text, o.topic::text, o.type::text, o.subject::text, o.headers,
+                   o.payload, o.created_at, o.deliver_at
+              from unnest(v_lanes, v_lasts, v_places) as l (lane, last, floor, seen, upto, after)
+             -- One lane after the other, each in order.
+             cross join lateral (
+                   select w.* from pgonce.lane_window(l.lane, l.after, l.last, l.seen, l.upto, v_life.base_seq) w
+                    where pgonce.wanted(w.topic, w.type, w.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants)
+                    order by w.seq) o;
+        return query select l.lane, l.next, null::bigint, null, null::uuid, null, null, null, null,
+            null::jsonb, null::jsonb, null::timestamptz, null::timestamptz from unnest(v_lanes, v_nexts) l (lane, next);
+        v_given := v_given + v_rows;
+    end if;
+
+    -- Also what was only seen: a crash would give its transaction ids to others, who would be called old.
+    if pg_current_wal_flush_lsn() < v_written
+       or v_given > 0 and current_setting('synchronous_standby_names') <> '' then
         perform pgonce.insist_on_durable_commit();
         perform pg_logical_emit_message(true, 'pgonce', '');
     end if;

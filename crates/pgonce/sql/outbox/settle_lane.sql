@@ -36,7 +36,9 @@ begin
          order by o.seq
     loop
         select k.* into v_parked from pgonce.parked k
-         where k.consumer = p_consumer and k.lane = p_lane and k.seq = v_outcome.seq;
+         -- Every state there is, so that an index leads there.
+         where k.consumer = p_consumer and k.state in ('delayed', 'retry', 'dead', 'behind')
+           and k.seq = v_outcome.seq and k.lane = p_lane;
         if v_outcome.what = 'sent' then
             if v_parked.seq is not null then
                 perform pgonce.unpark(v_parked);
@@ -72,11 +74,11 @@ begin
              where o.lane = p_lane and o.seq = v_outcome.seq;
         elsif v_outcome.what = 'hold' then
             v_parked.state := 'behind';
-            -- What it was held for may have been settled since it was read.
+            -- What it was held for may have been settled since it was read, or have a higher number.
             v_parked.due_at := case when not exists (
                 select from pgonce.parked f
                  where f.tenant = v_parked.tenant and f.consumer = p_consumer and f.subject = v_parked.subject
-                   and f.state <> 'delayed') then v_now end;
+                   and f.seq < v_parked.seq and f.state <> 'delayed') then v_now end;
         else
             raise exception 'an outcome is sent, retry, dead, hold or wait, not %', coalesce(quote_literal(v_outcome.what), 'null')
                 using errcode = '22023', hint = 'See the header of pgonce.settle_lane.';

@@ -49,7 +49,7 @@ begin
             ('select, update on pgonce.outbox_life'),
             ('select on pgonce.outbox_partition'),
             ('select, insert, update, delete on pgonce.parked'),
-            ('select, insert on pgonce.outbox_skipped'),
+            ('select, insert, delete on pgonce.outbox_skipped'),
             ('select, insert, update on pgonce.inbox_contract'),
             ('select, insert on pgonce.inbox_marker'),
             ('select, insert, update on pgonce.inbox_cursor'),
