@@ -240,7 +240,7 @@ impl<D: Driver> Batch<D> {
         self.session()?;
         let mut session = self.session.take().ok_or_else(kept_by_the_handler)?;
         match session.settle(last, params).await {
-            Settled::Committed => {
+            Settled::Committed(_) => {
                 session.keep();
                 Ok(())
             }

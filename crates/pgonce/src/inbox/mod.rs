@@ -67,7 +67,7 @@ impl<D: Driver> Inbox<D> {
         };
         match called {
             Ok(rows) => match session.settle(&self.statements.durably, &[]).await {
-                Settled::Committed => {
+                Settled::Committed(_) => {
                     session.keep();
                     Ok(rows)
                 }
