@@ -2,6 +2,8 @@
 
 mod attributes;
 mod channel;
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "nats")]
 mod nats;
 mod nothing;
@@ -12,6 +14,8 @@ mod rabbitmq;
 mod redis;
 
 pub use channel::{Channel, ChannelSource};
+#[cfg(feature = "kafka")]
+pub use kafka::{Kafka, KafkaConfig};
 #[cfg(feature = "nats")]
 pub use nats::{Nats, NatsConfig, NatsTicket};
 pub use nothing::Nothing;
@@ -21,9 +25,11 @@ pub use rabbitmq::{RabbitMq, RabbitMqConfig, RabbitMqTicket};
 #[cfg(feature = "redis")]
 pub use redis::{RedisStream, RedisStreamConfig};
 
-#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
-use std::time::Duration;
-
 /// How long the broker may take to answer, where nobody says it.
-#[cfg(any(feature = "nats", feature = "rabbitmq", feature = "redis"))]
-const TIMEOUT: Duration = Duration::from_secs(10);
+#[cfg(any(
+    feature = "kafka",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis"
+))]
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);

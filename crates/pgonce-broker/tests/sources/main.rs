@@ -7,6 +7,8 @@ mod conformance;
 #[path = "../consumer/ground.rs"]
 #[allow(dead_code)]
 mod ground;
+#[cfg(feature = "kafka")]
+mod kafka;
 #[allow(dead_code)]
 mod sites;
 
@@ -15,3 +17,5 @@ conformance::conforms!(nats_ordered, crate::sites::NatsOrdered);
 conformance::conforms!(rabbitmq, crate::sites::Rabbit);
 conformance::conforms!(redis_group, crate::sites::RedisGroup);
 conformance::conforms!(redis_ordered, crate::sites::RedisOrdered);
+#[cfg(feature = "kafka")]
+conformance::conforms!(kafka_topic, crate::kafka::Topic);

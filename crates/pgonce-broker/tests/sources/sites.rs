@@ -25,29 +25,29 @@ pub(crate) struct Letter<'a> {
     pub(crate) payload: Vec<u8>,
 }
 
-pub(crate) trait Site: Sized + Send + Sync + 'static {
+pub(crate) trait Site: Sized + 'static {
     type Source: Source;
 
     /// Whether order holds whatever happens.
     const ORDERED: bool;
 
     /// With a server of its own where it is going to be killed.
-    fn start(private: bool) -> impl Future<Output = Self> + Send;
+    async fn start(private: bool) -> Self;
 
     /// At most this many before the first is settled, where that can be said.
-    fn source(&self, prefetch: u16) -> impl Future<Output = Self::Source> + Send;
+    async fn source(&self, prefetch: u16) -> Self::Source;
 
-    fn send(&self, letters: Vec<Letter<'_>>) -> impl Future<Output = ()> + Send;
+    async fn send(&self, letters: Vec<Letter<'_>>);
 
     /// How many messages the broker was not told about.
-    fn unsettled(&self) -> impl Future<Output = u64> + Send;
+    async fn unsettled(&self) -> u64;
 
-    fn kill(&self) -> impl Future<Output = ()> + Send;
+    async fn kill(&self);
 
-    fn restart(&self) -> impl Future<Output = ()> + Send;
+    async fn restart(&self);
 
     /// Messages `m1` … spread over keys by their remainder.
-    async fn send_numbers(&self, numbers: impl Iterator<Item = u64> + Send, keys: u64) {
+    async fn send_numbers(&self, numbers: impl Iterator<Item = u64>, keys: u64) {
         let ids: Vec<_> = numbers.map(|n| (n, format!("m{n}"))).collect();
         let letters = ids.iter().map(|(n, id)| Letter {
             id,
