@@ -30,6 +30,6 @@ pub use sink::{Delivery, Sink};
 struct Guide;
 
 /// The book's page, whose examples are compiled as documentation tests.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "nats"))]
 #[doc = include_str!("../../../docs/src/consuming.md")]
 pub struct ConsumingOnce;

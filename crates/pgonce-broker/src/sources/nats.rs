@@ -84,7 +84,8 @@ impl NatsConfig {
 /// One delivery of a message.
 pub struct NatsTicket {
     sequence: u64,
-    acker: Acker,
+    /// Where NATS wants to be told.
+    acker: Option<Acker>,
 }
 
 impl std::fmt::Debug for NatsTicket {
@@ -108,6 +109,7 @@ pub struct Nats {
     config: NatsConfig,
     client: Client,
     context: Context,
+    /// Counts how often the connection was lost.
     losses: watch::Receiver<u64>,
     /// The durable consumer.
     durable: Option<PullConsumer>,
@@ -116,6 +118,8 @@ pub struct Nats {
     batch: Option<Batch>,
     /// Pulled from the broker, not yet handed out.
     waiting: Vec<Incoming<NatsTicket>>,
+    /// In order, what was handed out last: whoever waits for another's lease asks for it again and again.
+    handed: Vec<(u64, Message)>,
     not_before: Option<Instant>,
 }
 
@@ -164,6 +168,7 @@ impl Nats {
             ordered: Reading::default(),
             batch: None,
             waiting: Vec::new(),
+            handed: Vec::new(),
             not_before: None,
         };
         match source.config.durable.clone() {
@@ -309,7 +314,7 @@ impl Nats {
             let position = i64::try_from(sequence).unwrap_or(i64::MAX);
             message = message.at(self.ordered.partition.clone(), position);
         }
-        let (_, acker) = delivered.split();
+        let acker = self.durable.is_some().then(|| delivered.split().1);
         let ticket = NatsTicket { sequence, acker };
         self.waiting.push(Incoming { message, ticket });
     }
@@ -332,11 +337,9 @@ impl Nats {
         }
         let telling = async {
             for ticket in tickets {
-                ticket
-                    .acker
-                    .ack_with(kind)
-                    .await
-                    .map_err(|e| e.to_string())?;
+                if let Some(acker) = &ticket.acker {
+                    acker.ack_with(kind).await.map_err(|e| e.to_string())?;
+                }
             }
             self.client.flush().await.map_err(|e| e.to_string())
         };
@@ -372,12 +375,16 @@ impl Source for Nats {
             sleep_until(due).await;
             self.not_before = None;
         }
-        let mut losses = self.losses.clone();
-        losses.mark_unchanged();
+        // A server that was away, even between two pulls, has forgotten what it was asked.
+        if self.losses.has_changed().unwrap_or(true) {
+            self.losses.mark_unchanged();
+            self.start_over();
+        }
         if self.client.connection_state() != State::Connected {
             self.start_over();
             return Err(not_connected());
         }
+        let mut losses = self.losses.clone();
         let mut until = None;
         while self.waiting.len() < limit {
             if !self.waiting.is_empty() {
@@ -402,6 +409,11 @@ impl Source for Nats {
                 }
             }
         }
+        if self.durable.is_none() {
+            let handed = self.waiting.iter();
+            let handed = handed.map(|kept| (kept.ticket.sequence, kept.message.clone()));
+            self.handed = handed.collect();
+        }
         Ok(std::mem::take(&mut self.waiting))
     }
 
@@ -416,10 +428,20 @@ impl Source for Nats {
         if self.durable.is_some() {
             return self.tell(&tickets, AckKind::Nak(Some(after))).await;
         }
-        if let Some(first) = tickets.iter().map(|ticket| ticket.sequence).min() {
-            self.go_to(first);
-            self.not_before = Some(Instant::now() + after);
-        }
+        let Some(first) = tickets.iter().map(|ticket| ticket.sequence).min() else {
+            return Ok(());
+        };
+        let later = std::mem::take(&mut self.waiting);
+        let again = self.handed.drain(..).filter(|(at, _)| *at >= first);
+        let again = again.map(|(sequence, message)| Incoming {
+            message,
+            ticket: NatsTicket {
+                sequence,
+                acker: None,
+            },
+        });
+        self.waiting = again.chain(later).collect();
+        self.not_before = Some(Instant::now() + after);
         Ok(())
     }
 
