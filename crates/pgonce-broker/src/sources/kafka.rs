@@ -60,7 +60,6 @@ pub struct Kafka {
     consumer: Arc<StreamConsumer>,
     reading: BTreeMap<i32, Reading>,
     waiting: Vec<Incoming<(i32, i64)>>,
-    not_before: Option<Instant>,
 }
 
 /// Everything from `from` on was handed out, up to `next`.
@@ -68,7 +67,12 @@ pub struct Kafka {
 struct Reading {
     from: i64,
     next: i64,
+    /// It was given back, as when another worker has it: the other partitions go on meanwhile.
+    rests_until: Option<Instant>,
 }
+
+/// How long a partition that was given back rests, at least: to take it up again interrupts the others.
+const REST: Duration = Duration::from_millis(500);
 
 impl Kafka {
     /// Connects, and looks for the topic's partitions.
@@ -89,7 +93,6 @@ impl Kafka {
             consumer: Arc::new(consumer),
             reading: BTreeMap::new(),
             waiting: Vec::new(),
-            not_before: None,
         };
         let found = source.partitions().await?;
         let wished = source.config.partitions.clone().unwrap_or(found.clone());
@@ -127,7 +130,8 @@ impl Kafka {
     /// Reads every partition from where it is to go on.
     fn assign(&self) -> Result<(), SourceError> {
         let mut list = TopicPartitionList::new();
-        for (&partition, reading) in &self.reading {
+        let awake = |reading: &Reading| reading.rests_until.is_none();
+        for (&partition, reading) in self.reading.iter().filter(|(_, reading)| awake(reading)) {
             let offset = match reading.next {
                 0 => Offset::Beginning,
                 next => Offset::Offset(next),
@@ -139,9 +143,29 @@ impl Kafka {
         assigned.map_err(|error| unavailable(&error))
     }
 
+    /// Takes up partitions that have rested. Answers when the next one has.
+    fn wake(&mut self) -> Result<Instant, SourceError> {
+        let now = Instant::now();
+        let mut woken = false;
+        for reading in self.reading.values_mut() {
+            if reading.rests_until.is_some_and(|until| until <= now) {
+                reading.rests_until = None;
+                woken = true;
+            }
+        }
+        if woken {
+            self.assign()?;
+        }
+        let resting = self
+            .reading
+            .values()
+            .filter_map(|reading| reading.rests_until);
+        Ok(resting.min().unwrap_or(now + Duration::from_secs(3600)))
+    }
+
     fn go_to(&mut self, partition: i32, offset: i64) {
-        let (from, next) = (offset, offset);
-        self.reading.insert(partition, Reading { from, next });
+        let reading = self.reading.entry(partition).or_default();
+        (reading.from, reading.next) = (offset, offset);
         self.waiting.retain(|kept| kept.ticket.0 != partition);
     }
 
@@ -150,7 +174,7 @@ impl Kafka {
         let Some(reading) = self.reading.get_mut(&partition) else {
             return;
         };
-        if offset < reading.next {
+        if offset < reading.next || reading.rests_until.is_some() {
             return; // From before it was sent elsewhere.
         }
         reading.next = offset + 1;
@@ -180,14 +204,15 @@ impl Source for Kafka {
         limit: usize,
         within: Duration,
     ) -> Result<Vec<Incoming<(i32, i64)>>, SourceError> {
-        if let Some(due) = self.not_before {
-            sleep_until(due).await;
-            self.not_before = None;
-        }
         let mut until = None;
         while self.waiting.len() < limit {
+            let wakes = self.wake()?;
             let came = match self.waiting.is_empty() {
-                true => self.consumer.recv().await,
+                true => tokio::select! {
+                    biased;
+                    came = self.consumer.recv() => came,
+                    () = sleep_until(wakes) => continue,
+                },
                 false => {
                     let end = *until.get_or_insert_with(|| Instant::now() + within);
                     match timeout_at(end, self.consumer.recv()).await {
@@ -229,8 +254,10 @@ impl Source for Kafka {
         }
         for (partition, offset) in first {
             self.go_to(partition, offset);
+            if let Some(reading) = self.reading.get_mut(&partition) {
+                reading.rests_until = Some(Instant::now() + after.max(REST));
+            }
         }
-        self.not_before = Some(Instant::now() + after);
         self.assign()
     }
 

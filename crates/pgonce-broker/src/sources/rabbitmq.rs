@@ -17,7 +17,7 @@ use super::{TIMEOUT, attributes};
 use crate::{Incoming, Source, SourceError};
 
 /// How to read a queue.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct RabbitMqConfig {
     /// Such as `amqp://user:password@host:5672/vhost`.
@@ -44,6 +44,18 @@ impl RabbitMqConfig {
             prefetch: 400,
             timeout: TIMEOUT,
         }
+    }
+}
+
+/// Without the address, which may hold a password.
+impl std::fmt::Debug for RabbitMqConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RabbitMqConfig")
+            .field("queue", &self.queue)
+            .field("prefetch", &self.prefetch)
+            .field("name", &self.name)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
     }
 }
 

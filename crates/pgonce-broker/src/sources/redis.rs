@@ -16,7 +16,7 @@ use crate::{Incoming, Order, Source, SourceError};
 const BLOCK: Duration = Duration::from_millis(500);
 
 /// How to read a stream.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct RedisStreamConfig {
     /// Such as `redis://user:password@host:6379/0`, or `rediss://` for TLS.
@@ -63,6 +63,20 @@ impl RedisStreamConfig {
             payload: "data".to_owned(),
             timeout: TIMEOUT,
         }
+    }
+}
+
+/// Without the address, which may hold a password.
+impl std::fmt::Debug for RedisStreamConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RedisStreamConfig")
+            .field("stream", &self.stream)
+            .field("group", &self.group)
+            .field("claim_after", &self.claim_after)
+            .field("payload", &self.payload)
+            .field("name", &self.name)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
     }
 }
 

@@ -9,6 +9,7 @@ mod conformance;
 mod ground;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod own;
 #[allow(dead_code)]
 mod sites;
 

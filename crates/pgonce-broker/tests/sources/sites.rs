@@ -64,7 +64,7 @@ fn unique(prefix: &str) -> String {
 }
 
 /// A server of the test's own, or everybody's.
-enum Server<T: 'static> {
+pub(crate) enum Server<T: 'static> {
     Own(T),
     Shared(&'static T),
 }
@@ -82,8 +82,8 @@ impl<T> std::ops::Deref for Server<T> {
 
 /// A stream of NATS.
 pub(crate) struct NatsPlace {
-    server: Server<testkit::Nats>,
-    stream: String,
+    pub(crate) server: Server<testkit::Nats>,
+    pub(crate) stream: String,
 }
 
 impl NatsPlace {
@@ -105,7 +105,7 @@ impl NatsPlace {
         place
     }
 
-    async fn context(&self) -> jetstream::Context {
+    pub(crate) async fn context(&self) -> jetstream::Context {
         jetstream::new(async_nats::connect(self.server.url()).await.unwrap())
     }
 
@@ -132,7 +132,7 @@ impl NatsPlace {
     }
 }
 
-pub(crate) struct NatsDurable(NatsPlace);
+pub(crate) struct NatsDurable(pub(crate) NatsPlace);
 
 impl Site for NatsDurable {
     type Source = Nats;
@@ -167,7 +167,7 @@ impl Site for NatsDurable {
     }
 }
 
-pub(crate) struct NatsOrdered(NatsPlace);
+pub(crate) struct NatsOrdered(pub(crate) NatsPlace);
 
 impl Site for NatsOrdered {
     type Source = Nats;
@@ -201,7 +201,7 @@ impl Site for NatsOrdered {
 }
 
 pub(crate) struct Rabbit {
-    server: Server<testkit::RabbitMq>,
+    pub(crate) server: Server<testkit::RabbitMq>,
     queue: String,
 }
 

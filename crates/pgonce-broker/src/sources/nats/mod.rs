@@ -1,6 +1,7 @@
 //! NATS JetStream.
 
-use std::path::PathBuf;
+mod config;
+
 use std::time::Duration;
 
 use async_nats::connection::State;
@@ -15,8 +16,10 @@ use pgonce::inbox::{Message, Position};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::{TIMEOUT, attributes};
+use super::attributes;
 use crate::{Incoming, Order, Source, SourceError};
+
+pub use config::NatsConfig;
 
 /// How many messages are asked for at once, at most: the client's own queue is longer than that.
 const REQUEST_AT_MOST: usize = 10_000;
@@ -27,64 +30,11 @@ const REQUEST_WAITS: Duration = Duration::from_secs(5);
 /// How long the server keeps a reader of its own kind that does not ask any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
-/// How to read a stream.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct NatsConfig {
-    /// Such as `nats://user:password@host:4222`.
-    pub url: String,
-    /// The stream, which must be there.
-    pub stream: String,
-    /// The durable consumer, shared by all who give the same name; made where it is missing. `None`: the
-    /// stream is read in its order, by one at a time, and the place is kept in the database.
-    pub durable: Option<String>,
-    /// Only messages of these subjects, with NATS' wildcards; all unless said otherwise. What an existing
-    /// durable consumer selects is its own.
-    pub subject: Option<String>,
-    /// For a durable consumer that is made: when a message that was not settled is delivered again. Longer
-    /// than a batch takes; 30 seconds unless said otherwise.
-    pub ack_wait: Duration,
-    /// What its messages are remembered under; `nats:` and the stream's name unless said otherwise.
-    pub name: String,
-    /// How long an answer may take.
-    pub timeout: Duration,
-    /// A file with credentials, as `nsc` writes it.
-    pub credentials: Option<PathBuf>,
-}
-
-impl NatsConfig {
-    /// A stream, through the durable consumer of this name.
-    pub fn durable(
-        url: impl Into<String>,
-        stream: impl Into<String>,
-        durable: impl Into<String>,
-    ) -> Self {
-        Self {
-            durable: Some(durable.into()),
-            ..Self::ordered(url, stream)
-        }
-    }
-
-    /// A stream in its order.
-    pub fn ordered(url: impl Into<String>, stream: impl Into<String>) -> Self {
-        let stream = stream.into();
-        Self {
-            url: url.into(),
-            name: format!("nats:{stream}"),
-            stream,
-            durable: None,
-            subject: None,
-            ack_wait: Duration::from_secs(30),
-            timeout: TIMEOUT,
-            credentials: None,
-        }
-    }
-}
-
 /// One delivery of a message.
 pub struct NatsTicket {
     sequence: u64,
-    acker: Acker,
+    /// Where NATS wants to be told.
+    acker: Option<Acker>,
 }
 
 impl std::fmt::Debug for NatsTicket {
@@ -108,6 +58,7 @@ pub struct Nats {
     config: NatsConfig,
     client: Client,
     context: Context,
+    /// Counts how often the connection was lost.
     losses: watch::Receiver<u64>,
     /// The durable consumer.
     durable: Option<PullConsumer>,
@@ -116,6 +67,8 @@ pub struct Nats {
     batch: Option<Batch>,
     /// Pulled from the broker, not yet handed out.
     waiting: Vec<Incoming<NatsTicket>>,
+    /// In order, what was handed out last: whoever waits for another's lease asks for it again and again.
+    handed: Vec<(u64, Message)>,
     not_before: Option<Instant>,
 }
 
@@ -164,6 +117,7 @@ impl Nats {
             ordered: Reading::default(),
             batch: None,
             waiting: Vec::new(),
+            handed: Vec::new(),
             not_before: None,
         };
         match source.config.durable.clone() {
@@ -309,7 +263,7 @@ impl Nats {
             let position = i64::try_from(sequence).unwrap_or(i64::MAX);
             message = message.at(self.ordered.partition.clone(), position);
         }
-        let (_, acker) = delivered.split();
+        let acker = self.durable.is_some().then(|| delivered.split().1);
         let ticket = NatsTicket { sequence, acker };
         self.waiting.push(Incoming { message, ticket });
     }
@@ -332,11 +286,9 @@ impl Nats {
         }
         let telling = async {
             for ticket in tickets {
-                ticket
-                    .acker
-                    .ack_with(kind)
-                    .await
-                    .map_err(|e| e.to_string())?;
+                if let Some(acker) = &ticket.acker {
+                    acker.ack_with(kind).await.map_err(|e| e.to_string())?;
+                }
             }
             self.client.flush().await.map_err(|e| e.to_string())
         };
@@ -372,12 +324,16 @@ impl Source for Nats {
             sleep_until(due).await;
             self.not_before = None;
         }
-        let mut losses = self.losses.clone();
-        losses.mark_unchanged();
+        // A server that was away, even between two pulls, has forgotten what it was asked.
+        if self.losses.has_changed().unwrap_or(true) {
+            self.losses.mark_unchanged();
+            self.start_over();
+        }
         if self.client.connection_state() != State::Connected {
             self.start_over();
             return Err(not_connected());
         }
+        let mut losses = self.losses.clone();
         let mut until = None;
         while self.waiting.len() < limit {
             if !self.waiting.is_empty() {
@@ -402,6 +358,11 @@ impl Source for Nats {
                 }
             }
         }
+        if self.durable.is_none() {
+            let handed = self.waiting.iter();
+            let handed = handed.map(|kept| (kept.ticket.sequence, kept.message.clone()));
+            self.handed = handed.collect();
+        }
         Ok(std::mem::take(&mut self.waiting))
     }
 
@@ -416,10 +377,20 @@ impl Source for Nats {
         if self.durable.is_some() {
             return self.tell(&tickets, AckKind::Nak(Some(after))).await;
         }
-        if let Some(first) = tickets.iter().map(|ticket| ticket.sequence).min() {
-            self.go_to(first);
-            self.not_before = Some(Instant::now() + after);
-        }
+        let Some(first) = tickets.iter().map(|ticket| ticket.sequence).min() else {
+            return Ok(());
+        };
+        let later = std::mem::take(&mut self.waiting);
+        let again = self.handed.drain(..).filter(|(at, _)| *at >= first);
+        let again = again.map(|(sequence, message)| Incoming {
+            message,
+            ticket: NatsTicket {
+                sequence,
+                acker: None,
+            },
+        });
+        self.waiting = again.chain(later).collect();
+        self.not_before = Some(Instant::now() + after);
         Ok(())
     }
 
