@@ -106,7 +106,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
     ) -> Result<Result<(), SourceError>> {
         if cfg!(feature = "faults") && fault_pulled().await.is_err() {
             let tickets = pulled.into_iter().map(|incoming| incoming.ticket);
-            return Ok(self.tell(Vec::new(), tickets.collect()).await);
+            return Ok(self.tell(Vec::new(), tickets.collect(), stop).await);
         }
         Counts::add(&self.shared.counts.received, pulled.len());
         let mut tickets: Vec<Option<S::Ticket>> = Vec::with_capacity(pulled.len());
@@ -142,7 +142,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
             acked.extend(tickets[index].take());
         }
         let told = self
-            .tell(acked, tickets.into_iter().flatten().collect())
+            .tell(acked, tickets.into_iter().flatten().collect(), stop)
             .await;
         if busy {
             // Another worker has what was pulled: its lease has to run out first.
@@ -226,11 +226,16 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
         &mut self,
         acked: Vec<S::Ticket>,
         left: Vec<S::Ticket>,
+        stop: &CancellationToken,
     ) -> Result<(), SourceError> {
         let counts = self.shared.counts.clone();
         if !left.is_empty() {
             Counts::add(&counts.returned, left.len());
-            let pause = jittered(self.shared.limits.first_pause);
+            // Whoever comes next need not wait for one that goes.
+            let pause = match stop.is_cancelled() {
+                true => Duration::ZERO,
+                false => jittered(self.shared.limits.first_pause),
+            };
             self.source.nack(left, pause).await?;
         }
         if acked.is_empty() {

@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use crate::{Incoming, Order, Source, SourceError};
 
 /// A queue in this process that behaves as a broker does: what was pulled and not acknowledged is
-/// delivered again when its consumer goes. It is gone with the process, so it is for tests of handlers.
+/// delivered again when its consumer goes, and before what came after it. It is gone with the process, so it is
+/// for tests of handlers.
 ///
 /// ```
 /// use pgonce::inbox::Message;
@@ -98,8 +99,7 @@ impl ChannelSource {
         let mut state = self.channel.state();
         let mut taken = Vec::new();
         while taken.len() < limit
-            && let Some(at) = state.waiting.iter().position(|(due, _)| *due <= now)
-            && let Some((_, message)) = state.waiting.remove(at)
+            && let Some((_, message)) = state.waiting.pop_front_if(|(due, _)| *due <= now)
         {
             self.next += 1;
             self.pending.insert(self.next, message.clone());
@@ -146,18 +146,16 @@ impl Source for ChannelSource {
             let ready = {
                 let now = Instant::now();
                 let state = self.channel.state();
-                state.waiting.iter().filter(|(due, _)| *due <= now).count()
+                state
+                    .waiting
+                    .iter()
+                    .take_while(|(due, _)| *due <= now)
+                    .count()
             };
             let end = *until.get_or_insert_with(|| Instant::now() + within);
             if ready == 0 {
                 until = None;
-                let next = self
-                    .channel
-                    .state()
-                    .waiting
-                    .iter()
-                    .map(|(due, _)| *due)
-                    .min();
+                let next = self.channel.state().waiting.front().map(|(due, _)| *due);
                 match next {
                     Some(due) => tokio::select! { () = notified => {} () = sleep_until(due) => {} },
                     None => notified.await,
