@@ -8,6 +8,8 @@ macro_rules! fault_point {
     };
 }
 
+#[cfg(feature = "rabbitmq")]
+mod amqp;
 mod consumer;
 mod meter;
 mod relay;

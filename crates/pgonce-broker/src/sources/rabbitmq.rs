@@ -8,13 +8,13 @@ use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Acker, Connection, ConnectionProperties, Consumer, Error};
+use lapin::{Acker, Connection, Consumer, Error};
 use pgonce::inbox::Message;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{TIMEOUT, attributes};
-use crate::{Incoming, Source, SourceError};
+use crate::{Incoming, Source, SourceError, amqp};
 
 /// How to read a queue.
 #[derive(Clone)]
@@ -195,9 +195,8 @@ impl Source for RabbitMq {
 }
 
 async fn connect(config: &RabbitMqConfig) -> Result<Live, SourceError> {
-    let properties = ConnectionProperties::default().with_connection_name("pgonce consumer".into());
     let connecting = async {
-        let connection = Connection::connect(&config.url, properties).await?;
+        let connection = amqp::connect(&config.url, "pgonce consumer").await?;
         let channel = connection.create_channel().await?;
         let passive = QueueDeclareOptions {
             passive: true,

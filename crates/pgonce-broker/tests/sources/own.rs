@@ -66,6 +66,26 @@ async fn what_is_missing_is_said_at_the_start() {
     assert!(told.unwrap_err().to_string().contains("nowhere"));
 }
 
+/// A client library that loses a refusal would leave a source waiting for as long as an answer may take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rabbitmq_that_refuses_connections_is_known_to_be_away_at_once() {
+    // Bound, and not listening: nobody else gets the port meanwhile.
+    let nobody = tokio::net::TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("amqp://{}", nobody.local_addr().unwrap());
+    let tries = async {
+        for _ in 0..20_000 {
+            let mut config = RabbitMqConfig::new(&url, "orders");
+            config.timeout = 2 * super::ground::PATIENCE;
+            let told = RabbitMq::connect(config).await.unwrap_err().to_string();
+            assert!(told.contains("refused"), "{told}");
+        }
+    };
+    tokio::time::timeout(super::ground::PATIENCE, tries)
+        .await
+        .unwrap();
+}
+
 /// Given back, a message comes again: soon, and marked as such.
 async fn comes_again<S: Site>() {
     let site = S::start(false).await;
