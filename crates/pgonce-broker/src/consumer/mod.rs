@@ -82,6 +82,7 @@ struct Limits {
     batch: usize,
     within: Duration,
     concurrency: usize,
+    handler: Duration,
     lease: Duration,
     tries: u32,
     drain_at_most: Duration,
@@ -97,6 +98,7 @@ impl Default for Limits {
             batch: 100,
             within: Duration::from_millis(5),
             concurrency: 4,
+            handler: Duration::from_secs(30),
             lease: Duration::from_secs(30),
             tries: 8,
             drain_at_most: Duration::from_secs(10),
@@ -202,6 +204,13 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
     /// never in two of them.
     pub fn concurrency(self, transactions: usize) -> Self {
         self.with(|shared| shared.limits.concurrency = transactions.clamp(1, 1000))
+    }
+
+    /// How long a handler may take for one call, and each of its statements in the database; 30 seconds unless said
+    /// otherwise. What takes longer is rolled back and has failed for now, with the code `handler_timeout`: it is
+    /// stored, tried again with growing pauses, and in the end waits for a person. The others go on.
+    pub fn handler_at_most(self, time: Duration) -> Self {
+        self.with(|shared| shared.limits.handler = time.max(Duration::from_millis(1)))
     }
 
     /// By what copies are known: unless said otherwise by position where the source is ordered, else by id.

@@ -8,5 +8,6 @@ mod basics;
 mod ground;
 mod log;
 mod ordered;
+mod slow;
 mod trouble;
 mod webhooks;

@@ -7,7 +7,7 @@ use async_nats::HeaderMap;
 use async_nats::jetstream::{self, stream};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
 use pgonce_broker::Source;
 use pgonce_broker::sources::{
     Nats, NatsConfig, RabbitMq, RabbitMqConfig, RedisStream, RedisStreamConfig,
@@ -228,12 +228,16 @@ impl Site for Rabbit {
         };
         let site = Self {
             server,
-            queue: unique("in"),
+            queue: unique("rabbit-source-"),
         };
         let (_connection, channel) = site.channel().await;
         let (queue, none) = (site.queue.as_str().into(), FieldTable::default());
         let declared = channel.queue_declare(queue, QueueDeclareOptions::durable(), none);
         declared.await.unwrap();
+        if private {
+            // It is going to be killed.
+            site.server.written_down(&site.queue).await.unwrap();
+        }
         site
     }
 
@@ -258,13 +262,17 @@ impl Site for Rabbit {
             if !letter.id.is_empty() {
                 properties = properties.with_message_id(letter.id.into());
             }
-            let (queue, options) = (self.queue.as_str().into(), BasicPublishOptions::default());
-            let publish =
-                channel.basic_publish("".into(), queue, options, &letter.payload, properties);
+            // Without it RabbitMQ would confirm what no queue takes.
+            let options = BasicPublishOptions {
+                mandatory: true,
+                ..BasicPublishOptions::default()
+            };
+            let (queue, payload) = (self.queue.as_str().into(), &letter.payload);
+            let publish = channel.basic_publish("".into(), queue, options, payload, properties);
             told.push(publish.await.unwrap());
         }
         for told in told {
-            told.await.unwrap();
+            assert_eq!(told.await.unwrap(), Confirmation::Ack(None));
         }
     }
 
