@@ -11,7 +11,7 @@ use pgonce_broker::{Consumer, Dedup, Handler};
 use tokio::sync::Semaphore;
 
 use super::ground::{Db, Ground, Running, Witness, quick};
-use super::sites::{Letter, Site};
+use super::sites::{KIND, Letter, Site};
 
 pub(crate) struct Stage<S> {
     pub(crate) ground: Ground,
@@ -138,34 +138,36 @@ pub(crate) async fn a_handler_that_fails_is_tried_again_and_its_key_waits<S: Sit
 
 pub(crate) async fn bad_messages_are_kept_with_the_reason_and_the_others_flow<S: Site>() {
     let stage = Stage::<S>::new(false).await;
-    let letter = |id, payload: &str| Letter {
+    let letter = |id, kind, payload: &str| Letter {
         id,
         key: None,
+        kind,
         payload: payload.as_bytes().to_vec(),
     };
     stage.site.send_numbers(1..=5, 7).await;
     let long = format!("\"{}\"", "x".repeat(2000));
     let bad = vec![
-        letter("", "{}"),
-        letter("b2", "{\"n\": "),
-        letter("b3", &long),
+        letter("", KIND, "{}"),
+        letter("b2", KIND, "{\"n\": "),
+        letter("b3", KIND, &long),
+        letter("b4", "test.unknown", "{}"),
     ];
     stage.site.send(bad).await;
     stage.site.send_numbers(6..=10, 7).await;
-    let consumer = stage.consumer().await.json().max_bytes(1000);
+    let consumer = stage.consumer().await.json().kinds([KIND]).max_bytes(1000);
     let counts = consumer.counts();
     let running = Running::start(consumer);
     stage.ground.wait_for(10).await;
-    let all = || async { counts.acknowledged() >= 13 };
-    stage.ground.wait("thirteen acknowledgements", all).await;
+    let all = || async { counts.acknowledged() >= 14 };
+    stage.ground.wait("fourteen acknowledgements", all).await;
     running.stop().await.unwrap();
     let found = stage.ground.inbox.poison("c", 10).await.unwrap();
     let codes: BTreeSet<_> = found
         .iter()
         .filter_map(|poison| poison.code.clone())
         .collect();
-    let expected = ["id_missing", "not_json", "oversize"].map(str::to_owned);
-    assert_eq!((codes, found.len()), (expected.into(), 3));
+    let expected = ["id_missing", "not_json", "oversize", "unknown_type"].map(str::to_owned);
+    assert_eq!((codes, found.len()), (expected.into(), 4));
     assert_eq!(stage.site.unsettled().await, 0);
     stage.ground.check().await;
 }

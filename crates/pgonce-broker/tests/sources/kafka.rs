@@ -33,7 +33,10 @@ impl Site for Topic {
         config.set("enable.idempotence", "true");
         let producer: FutureProducer = config.create().unwrap();
         for letter in letters {
-            let mut headers = OwnedHeaders::new();
+            let mut headers = OwnedHeaders::new().insert(Header {
+                key: "ce_type",
+                value: Some(letter.kind),
+            });
             if !letter.id.is_empty() {
                 let value = Some(letter.id);
                 headers = headers.insert(Header {

@@ -22,8 +22,12 @@ const GONE_AFTER: Duration = Duration::from_millis(700);
 pub(crate) struct Letter<'a> {
     pub(crate) id: &'a str,
     pub(crate) key: Option<String>,
+    pub(crate) kind: &'static str,
     pub(crate) payload: Vec<u8>,
 }
+
+/// The type of what is sent in numbers.
+pub(crate) const KIND: &str = "test.numbered";
 
 pub(crate) trait Site: Sized + 'static {
     type Source: Source;
@@ -52,6 +56,7 @@ pub(crate) trait Site: Sized + 'static {
         let letters = ids.iter().map(|(n, id)| Letter {
             id,
             key: (keys > 0).then(|| format!("k{}", n % keys)),
+            kind: KIND,
             payload: format!("{{\"n\": {n}}}").into_bytes(),
         });
         self.send(letters.collect()).await;
@@ -115,7 +120,7 @@ impl NatsPlace {
         let mut told = Vec::new();
         for letter in letters {
             let mut headers = HeaderMap::new();
-            headers.insert("x-test", "yes");
+            headers.insert("ce-type", letter.kind);
             if !letter.id.is_empty() {
                 headers.insert("ce-id", letter.id);
             }
@@ -258,6 +263,7 @@ impl Site for Rabbit {
             }
             let mut properties = BasicProperties::default()
                 .with_delivery_mode(2)
+                .with_type(letter.kind.into())
                 .with_headers(headers);
             if !letter.id.is_empty() {
                 properties = properties.with_message_id(letter.id.into());
@@ -321,7 +327,7 @@ impl RedisPlace {
     async fn send(&self, letters: Vec<Letter<'_>>) {
         let mut client = self.client().await;
         for letter in letters {
-            let mut fields = vec![("data", letter.payload)];
+            let mut fields = vec![("data", letter.payload), ("type", letter.kind.into())];
             if !letter.id.is_empty() {
                 fields.push(("id", letter.id.into()));
             }
