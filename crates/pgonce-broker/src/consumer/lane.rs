@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::check::Flaw;
-use super::{Counts, Dedup, Handler, Shared};
+use super::{Dedup, Handler, Shared};
 use crate::relay::jittered;
 
 /// How long a session may take to roll back.
@@ -95,6 +95,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 }
                 Err(Trouble::Away(error)) => {
                     tracing::warn!(%error, ?pause, "trouble with the database, trying again");
+                    self.shared.counts.database_troubles.add(1);
                     pieces.push(piece);
                     if !self.rest(&mut pause).await {
                         return Ok(());
@@ -122,7 +123,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     }
                 }
                 many => {
-                    Counts::add(&self.shared.counts.splits, 1);
+                    self.shared.counts.splits.add(1);
                     let (before, after) = many.split_at(many.len() / 2);
                     pieces.extend([after, before]);
                 }
@@ -167,7 +168,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             }
         }
         let copies = piece.len() - todo.len();
-        Counts::add(&self.shared.counts.duplicates, copies);
+        self.shared.counts.duplicates.add(copies);
         self.settle(piece);
         Ok(())
     }
@@ -383,14 +384,10 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             match kept {
                 Ok(()) => {
                     let counts = &self.shared.counts;
-                    Counts::add(
-                        if refused {
-                            &counts.poisoned
-                        } else {
-                            &counts.retried
-                        },
-                        1,
-                    );
+                    match refused {
+                        true => counts.poisoned.add(1),
+                        false => counts.retried.add(1),
+                    }
                     self.settle(std::slice::from_ref(item));
                     return Ok(true);
                 }
@@ -460,11 +457,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             (&counts.stored, tally.stored),
             (&counts.poisoned, tally.poisoned),
         ] {
-            Counts::add(counter, n);
+            counter.add(n);
         }
-        if let Some(last) = todo.last() {
-            counts.note_lag(&last.message);
-        }
+        counts.committed(todo.len(), todo.last().map(|last| &*last.message));
     }
 }
 
