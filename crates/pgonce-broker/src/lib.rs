@@ -8,6 +8,8 @@ macro_rules! fault_point {
     };
 }
 
+#[cfg(feature = "rabbitmq")]
+mod amqp;
 mod consumer;
 mod meter;
 mod relay;
@@ -25,7 +27,7 @@ pub use relay::{Counts, Relay};
 pub use sink::{Delivery, Sink};
 
 /// Compiles the code of the page about consumers.
-#[cfg(all(doctest, feature = "webhooks"))]
+#[cfg(all(doctest, feature = "webhooks", feature = "nats"))]
 #[doc = include_str!("../../../docs/src/consuming.md")]
 struct ConsumingOnce;
 

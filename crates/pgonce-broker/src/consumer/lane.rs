@@ -14,12 +14,16 @@ use futures_util::FutureExt as _;
 use pgonce::driver::Driver;
 use pgonce::inbox::{As, Batch, Claimed, Held, Message, Stored, Verdict};
 use pgonce::retry::Class;
-use pgonce::{Error, Result};
+use pgonce::{Error, Failure, Result};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::check::Flaw;
-use super::{Counts, Dedup, Handler, Shared};
+use super::{Dedup, Handler, Shared};
 use crate::relay::jittered;
+
+/// How long a session may take to roll back.
+const ROLL_BACK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A message in hand.
 pub(super) struct Item {
@@ -91,6 +95,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 }
                 Err(Trouble::Away(error)) => {
                     tracing::warn!(%error, ?pause, "trouble with the database, trying again");
+                    self.shared.counts.database_troubles.add(1);
                     pieces.push(piece);
                     if !self.rest(&mut pause).await {
                         return Ok(());
@@ -118,7 +123,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     }
                 }
                 many => {
-                    Counts::add(&self.shared.counts.splits, 1);
+                    self.shared.counts.splits.add(1);
                     let (before, after) = many.split_at(many.len() / 2);
                     pieces.extend([after, before]);
                 }
@@ -145,8 +150,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             let worked = match self.work(&mut batch, &todo).await {
                 Ok(tally) => self.commit(batch, &todo).await.map(|()| tally),
                 Err(trouble) => {
-                    // The trouble is what counts; a session that cannot roll back is closed.
-                    let _ = batch.roll_back().await;
+                    // The trouble is what counts; a session that cannot roll back, or is still busy with what its
+                    // handler was too slow for, is closed.
+                    let _ = timeout(ROLL_BACK_PATIENCE, batch.roll_back()).await;
                     Err(trouble)
                 }
             };
@@ -162,7 +168,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             }
         }
         let copies = piece.len() - todo.len();
-        Counts::add(&self.shared.counts.duplicates, copies);
+        self.shared.counts.duplicates.add(copies);
         self.settle(piece);
         Ok(())
     }
@@ -195,7 +201,8 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     async fn begin(&self) -> Result<Batch<D>, Trouble> {
         let begun = async {
             fault_point!("consumer.before_begin");
-            let batch = self.shared.inbox.begin().await?;
+            let longest = self.shared.limits.handler;
+            let batch = self.shared.inbox.begin_within(longest).await?;
             fault_point!("consumer.begun");
             Ok(batch)
         };
@@ -214,7 +221,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         if let Some((_, (code, why))) = flawed.first()
             && self.stored
         {
-            let refused = pgonce::Failure::refused(*code, why.clone());
+            let refused = Failure::refused(*code, why.clone());
             return Err(Trouble::Blamed(refused.into()));
         }
         for (item, (code, why)) in flawed {
@@ -303,21 +310,27 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         let handler = &self.shared.handler;
         if fresh.len() > 1 {
             let all = fresh.iter().map(|item| item.message.clone()).collect();
-            let applied = handler.apply_all(batch.lend()?, all);
-            if let Some(done) = AssertUnwindSafe(applied)
-                .catch_unwind()
-                .await
-                .unwrap_or_else(|panic| Some(Err(panicked(&*panic))))
-            {
+            if let Some(done) = self.call(handler.apply_all(batch.lend()?, all)).await? {
                 return done;
             }
         }
         for item in fresh {
-            let applied = handler.apply(batch.lend()?, item.message.clone());
-            let done = AssertUnwindSafe(applied).catch_unwind().await;
-            done.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+            self.call(handler.apply(batch.lend()?, item.message.clone()))
+                .await??;
         }
         Ok(())
+    }
+
+    /// Neither a panic nor a handler that never ends may end the lane.
+    async fn call<T>(&self, handling: impl Future<Output = T>) -> Result<T> {
+        let longest = self.shared.limits.handler;
+        match timeout(longest, AssertUnwindSafe(handling).catch_unwind()).await {
+            Ok(done) => done.map_err(|panic| panicked(&*panic)),
+            Err(_) => {
+                let why = format!("the handler took longer than {longest:?}");
+                Err(Error::Failed(Failure::retryable("handler_timeout", why)))
+            }
+        }
     }
 
     async fn commit(&mut self, batch: Batch<D>, todo: &[&Item]) -> Result<(), Trouble> {
@@ -371,14 +384,10 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             match kept {
                 Ok(()) => {
                     let counts = &self.shared.counts;
-                    Counts::add(
-                        if refused {
-                            &counts.poisoned
-                        } else {
-                            &counts.retried
-                        },
-                        1,
-                    );
+                    match refused {
+                        true => counts.poisoned.add(1),
+                        false => counts.retried.add(1),
+                    }
                     self.settle(std::slice::from_ref(item));
                     return Ok(true);
                 }
@@ -448,11 +457,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             (&counts.stored, tally.stored),
             (&counts.poisoned, tally.poisoned),
         ] {
-            Counts::add(counter, n);
+            counter.add(n);
         }
-        if let Some(last) = todo.last() {
-            counts.note_lag(&last.message);
-        }
+        counts.committed(todo.len(), todo.last().map(|last| &*last.message));
     }
 }
 
@@ -472,6 +479,8 @@ fn of_database(error: Error) -> Trouble {
         Class::Retry | Class::RetryAfterDelay | Class::Ambiguous | Class::ClaimAgain => {
             Trouble::Away(error)
         }
+        // It waited for a lock for longer than a statement may take, or a person ended it.
+        _ if error.code() == "57014" => Trouble::Away(error),
         _ => Trouble::Hopeless(error),
     }
 }
@@ -495,6 +504,7 @@ fn of_commit(error: Error) -> Trouble {
         Error::Fenced(_) => Trouble::Fenced(error),
         // It swallowed an error of its own.
         _ if error.code() == "25P02" => Trouble::Blamed(error),
+        _ if error.code() == "57014" => Trouble::Passing(error),
         other => of_handler(other),
     }
 }

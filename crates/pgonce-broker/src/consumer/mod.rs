@@ -1,6 +1,7 @@
 //! Messages in, effects once: commit first, acknowledge after.
 
 mod check;
+mod counts;
 mod handler;
 mod lane;
 mod run;
@@ -8,7 +9,6 @@ mod source;
 mod stored;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pgonce::driver::Driver;
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use check::Checks;
 pub use check::cloud_event;
+pub use counts::Counts;
 pub use handler::{Batches, Handler};
 pub use source::{Incoming, Order, Source, SourceError};
 
@@ -82,6 +83,7 @@ struct Limits {
     batch: usize,
     within: Duration,
     concurrency: usize,
+    handler: Duration,
     lease: Duration,
     tries: u32,
     drain_at_most: Duration,
@@ -97,6 +99,7 @@ impl Default for Limits {
             batch: 100,
             within: Duration::from_millis(5),
             concurrency: 4,
+            handler: Duration::from_secs(30),
             lease: Duration::from_secs(30),
             tries: 8,
             drain_at_most: Duration::from_secs(10),
@@ -108,70 +111,16 @@ impl Default for Limits {
     }
 }
 
-macro_rules! counts {
-    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
-        /// What a consumer has done so far.
-        #[derive(Debug, Default)]
-        pub struct Counts { $($name: AtomicU64,)+ lag_ms: AtomicU64 }
-
-        impl Counts {
-            $($(#[doc = $doc])+ pub fn $name(&self) -> u64 { self.$name.load(Ordering::Relaxed) })+
-        }
-    };
-}
-
-counts! {
-    /// Deliveries that were pulled.
-    received,
-    /// Messages that were applied, straight from the source or from the stored inbox.
-    applied,
-    /// Deliveries of messages that had been applied or stored before.
-    duplicates,
-    /// Messages whose id came before with another payload.
-    conflicts,
-    /// Messages that failed for now.
-    retried,
-    /// Messages that wait for a person.
-    poisoned,
-    /// Messages that were stored, to be applied from there, or behind another of their key.
-    stored,
-    /// Deliveries that were acknowledged.
-    acknowledged,
-    /// Deliveries that were given back to the source.
-    returned,
-    /// Batches that were split because something in them failed.
-    splits,
-    /// Acknowledgements that did not reach the source: such messages come again.
-    lost_acknowledgements,
-}
-
-impl Counts {
-    /// How old the newest message was when it was applied, where its source says when it was sent.
-    pub fn lag(&self) -> Duration {
-        Duration::from_millis(self.lag_ms.load(Ordering::Relaxed))
-    }
-
-    fn add(counter: &AtomicU64, n: usize) {
-        counter.fetch_add(n as u64, Ordering::Relaxed);
-    }
-
-    fn note_lag(&self, message: &Message) {
-        if let Some(age) = message.sent_at.and_then(|at| at.elapsed().ok()) {
-            let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-            self.lag_ms.store(ms, Ordering::Relaxed);
-        }
-    }
-}
-
 impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
     /// The name is what applied messages are remembered under: two consumers never disturb each other, and
     /// two processes of one consumer share its memory.
     pub fn new(once: &Once<D>, name: impl Into<String>, source: S, handler: H) -> Self {
-        let order = source.order();
+        let (order, name) = (source.order(), name.into());
         Self {
             shared: Arc::new(Shared {
                 inbox: once.inbox(),
-                name: name.into(),
+                counts: Arc::new(Counts::of(&name)),
+                name,
                 source: source.name().to_owned(),
                 order,
                 owner: format!("consumer-{}", uuid::Uuid::new_v4().simple()),
@@ -183,7 +132,6 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
                     Order::Unordered => Dedup::Ids,
                 },
                 store_first: false,
-                counts: Arc::default(),
             }),
             source,
         }
@@ -202,6 +150,13 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
     /// never in two of them.
     pub fn concurrency(self, transactions: usize) -> Self {
         self.with(|shared| shared.limits.concurrency = transactions.clamp(1, 1000))
+    }
+
+    /// How long a handler may take for one call, and each of its statements in the database; 30 seconds unless said
+    /// otherwise. What takes longer is rolled back and has failed for now, with the code `handler_timeout`: it is
+    /// stored, tried again with growing pauses, and in the end waits for a person. The others go on.
+    pub fn handler_at_most(self, time: Duration) -> Self {
+        self.with(|shared| shared.limits.handler = time.max(Duration::from_millis(1)))
     }
 
     /// By what copies are known: unless said otherwise by position where the source is ordered, else by id.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lane::{Item, Lane};
 use super::source::{Incoming, Order, Source, SourceError};
-use super::{Counts, Dedup, Handler, Shared, stored};
+use super::{Dedup, Handler, Shared, stored};
 use crate::relay::jittered;
 
 /// How long to wait before a partition that another worker holds is asked for again.
@@ -88,6 +88,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
                 Err(SourceError::Broken(why)) => return Err(Error::work(why)),
                 Err(SourceError::Unavailable(why)) => {
                     tracing::warn!(why, ?pause, "the source is not there, trying again");
+                    self.shared.counts.source_troubles.add(1);
                     tokio::select! {
                         () = stop.cancelled() => {}
                         () = sleep(jittered(pause)) => {}
@@ -108,7 +109,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
             let tickets = pulled.into_iter().map(|incoming| incoming.ticket);
             return Ok(self.tell(Vec::new(), tickets.collect(), stop).await);
         }
-        Counts::add(&self.shared.counts.received, pulled.len());
+        self.shared.counts.received.add(pulled.len());
         let mut tickets: Vec<Option<S::Ticket>> = Vec::with_capacity(pulled.len());
         let mut groups: BTreeMap<Group, Vec<Item>> = BTreeMap::new();
         for (index, incoming) in pulled.into_iter().enumerate() {
@@ -202,6 +203,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
                 Ok(None) => return Ok(Ok(Taken::No)),
                 Err(error) if stored::is_passing(&error) => {
                     tracing::warn!(%error, ?pause, "trouble with the database, trying again");
+                    shared.counts.database_troubles.add(1);
                     tokio::select! {
                         () = stop.cancelled() => return Ok(Ok(Taken::No)),
                         () = sleep(jittered(pause)) => {}
@@ -230,7 +232,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
     ) -> Result<(), SourceError> {
         let counts = self.shared.counts.clone();
         if !left.is_empty() {
-            Counts::add(&counts.returned, left.len());
+            counts.returned.add(left.len());
             // Whoever comes next need not wait for one that goes.
             let pause = match stop.is_cancelled() {
                 true => Duration::ZERO,
@@ -243,16 +245,16 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
         }
         let count = acked.len();
         if cfg!(feature = "faults") && fault_before_ack().await.is_err() {
-            Counts::add(&counts.lost_acknowledgements, count);
+            counts.lost_acknowledgements.add(count);
             return Err(SourceError::Unavailable("a fault point".to_owned()));
         }
         match self.source.ack(acked).await {
             Ok(()) => {
-                Counts::add(&counts.acknowledged, count);
+                counts.acknowledged.add(count);
                 Ok(())
             }
             Err(error) => {
-                Counts::add(&counts.lost_acknowledgements, count);
+                counts.lost_acknowledgements.add(count);
                 Err(error)
             }
         }

@@ -41,6 +41,7 @@ pub(super) async fn run<D: Driver, H: Handler<D>>(
             }
             Err(error) if is_passing(&error) => {
                 tracing::warn!(%error, ?pause, "trouble with the database, trying again");
+                shared.counts.database_troubles.add(1);
                 let wait = jittered(pause);
                 pause = (pause * 2).min(limits.longest_pause);
                 wait

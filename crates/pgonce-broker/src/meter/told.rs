@@ -88,3 +88,29 @@ impl std::fmt::Debug for Meter {
         f.write_str("Meter")
     }
 }
+
+/// A counter of a consumer.
+pub(crate) struct Grown(Counter);
+
+impl Grown {
+    pub(super) fn of(metric: &'static str, consumer: &str) -> Self {
+        Self(counter!(metric, "consumer" => consumer.to_owned()))
+    }
+
+    pub(super) fn by(&self, n: u64) {
+        self.0.increment(n);
+    }
+}
+
+/// A histogram of a consumer.
+pub(crate) struct Measured(Histogram);
+
+impl Measured {
+    pub(crate) fn of(metric: &'static str, consumer: &str) -> Self {
+        Self(histogram!(metric, "consumer" => consumer.to_owned()))
+    }
+
+    pub(crate) fn record(&self, value: f64) {
+        self.0.record(value);
+    }
+}

@@ -7,17 +7,14 @@ use lapin::message::BasicReturnMessage;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{
-    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Error, ErrorKind,
-    ExchangeKind,
-};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, Error, ErrorKind, ExchangeKind};
 use pgonce::outbox::Message;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::link::Link;
 use super::{Refusal, SOURCE, TIMEOUT, Template, envelope};
-use crate::{Delivery, Sink};
+use crate::{Delivery, Sink, amqp};
 
 const SINK: &str = "RabbitMQ";
 const EXPECTED: &str = "amqp://user:password@host:5672/vhost?exchange=orders&routing_key={topic}";
@@ -233,9 +230,8 @@ fn told(error: &Error) -> Delivery {
 }
 
 async fn connect(config: &RabbitMqConfig) -> Result<Live, Refusal> {
-    let properties = ConnectionProperties::default().with_connection_name("pgonce relay".into());
     let connecting = async {
-        let connection = Connection::connect(&config.url, properties).await?;
+        let connection = amqp::connect(&config.url, "pgonce relay").await?;
         let channel = connection.create_channel().await?;
         if !config.exchange.is_empty() {
             let passive = ExchangeDeclareOptions {

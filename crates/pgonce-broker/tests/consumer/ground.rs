@@ -175,7 +175,9 @@ impl Ground {
     }
 }
 
-pub(crate) fn quick<S: Source, H: Handler<Db>>(consumer: Consumer<Db, S, H>) -> Consumer<Db, S, H> {
+pub(crate) fn quick<D: Driver, S: Source, H: Handler<D>>(
+    consumer: Consumer<D, S, H>,
+) -> Consumer<D, S, H> {
     let pause = Duration::from_millis(5);
     consumer.backoff(pause, pause * 20).poll_stored(pause)
 }

@@ -7,6 +7,8 @@ mod basics;
 #[allow(dead_code)]
 mod ground;
 mod log;
+mod metered;
 mod ordered;
+mod slow;
 mod trouble;
 mod webhooks;

@@ -11,6 +11,7 @@ mod consumer;
 #[path = "../consumer/ground.rs"]
 #[allow(dead_code)]
 mod consumer_ground;
+mod sources;
 
 use ground::{Ground, Running};
 use pgonce::faults::{self, Action, RELAY_POINTS};

@@ -76,7 +76,12 @@ impl Site for RabbitSite {
             true => Server::Own(RabbitMq::start().await.unwrap()),
             false => Server::Shared(shared_rabbitmq().await.unwrap()),
         };
-        Self::with(server).await
+        let site = Self::with(server).await;
+        if private {
+            // It is going to be killed.
+            site.server.written_down(&site.name).await.unwrap();
+        }
+        site
     }
 
     fn address(&self) -> (String, Options) {

@@ -146,6 +146,10 @@ impl<K: Kind> Server<K> {
         &self.place.folder
     }
 
+    pub(super) fn data(&self) -> PathBuf {
+        self.place.data()
+    }
+
     pub(super) fn log(&self) -> Result<String> {
         let log = self.place.log_file();
         let bytes = fs::read(&log).attempt(|| format!("read {}", log.display()))?;

@@ -1,7 +1,10 @@
-use std::{env, path::Path, process::Command};
+use std::{env, fs, path::Path, process::Command, time::Duration};
 
 use super::{Kind, Place, Program, Server, says};
-use crate::{Result, port};
+use crate::{Result, port, wait::Patience};
+
+/// It is due several times a second, and later where much else is to be written.
+const WRITTEN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A private RabbitMQ node. Dropping it ends it and removes the folder.
 ///
@@ -61,6 +64,20 @@ impl RabbitMq {
         self.server.log()
     }
 
+    /// Waits until everything that was declared under this name, a part of no other, would survive a kill.
+    ///
+    /// A node that is killed soon after it said that a queue is declared may come back without the queue, and so
+    /// without the messages in it: Mnesia, its database up to version 3, can lose the end of its transaction log. What
+    /// has got from there into the tables' own files stays. A test that kills the node waits for this first.
+    pub async fn written_down(&self, name: &str) -> Result<()> {
+        let (data, what) = (self.server.data(), format!("{name:?} to be written down"));
+        let mut patience = Patience::new(what, WRITTEN_PATIENCE);
+        while written(&data, name.as_bytes()) != Written::InTables {
+            patience.pause().await?;
+        }
+        Ok(())
+    }
+
     /// Kills the server with SIGKILL in the middle of whatever it does; returns when it is gone.
     /// Continue with [`RabbitMq::restart`].
     pub async fn kill(&self) -> Result<()> {
@@ -72,6 +89,35 @@ impl RabbitMq {
     pub async fn restart(&self) -> Result<()> {
         self.server.restart().await
     }
+}
+
+/// How far something has got; where it is in several places, the last of these counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Written {
+    Nowhere,
+    InTables,
+    InLog,
+}
+
+/// Where the files of the database hold these bytes. (Files come and go while it is looked.)
+fn written(folder: &Path, bytes: &[u8]) -> Written {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let each = entries.map(|entry| entry.path()).map(|path| {
+        if path.is_dir() {
+            // Messages, and the queues' own names for their folders.
+            return match path.ends_with("msg_stores") {
+                true => Written::Nowhere,
+                false => written(&path, bytes),
+            };
+        }
+        let held = fs::read(&path).unwrap_or_default();
+        match held.windows(bytes.len()).any(|window| window == bytes) {
+            true if path.extension().is_some_and(|ending| ending == "LOG") => Written::InLog,
+            true => Written::InTables,
+            false => Written::Nowhere,
+        }
+    });
+    each.max().unwrap_or(Written::Nowhere)
 }
 
 #[derive(Debug)]
@@ -118,10 +164,11 @@ impl Kind for Node {
             .env("RABBITMQ_MNESIA_BASE", place.data())
             .env("RABBITMQ_LOG_BASE", &place.folder)
             .env("RABBITMQ_LOGS", "-")
-            // Idle schedulers that spin would take the processors from the tests.
+            // Idle schedulers that spin would take the processors from the tests; and the transaction log goes into
+            // the tables' files each 200 milliseconds, not each three minutes, so that it can be waited for.
             .env(
                 "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS",
-                "+sbwt none +sbwtdcpu none +sbwtdio none",
+                "+sbwt none +sbwtdcpu none +sbwtdio none -mnesia dump_log_time_threshold 200",
             )
             // Makes the start script give way to the node, so that its process is the node's.
             .env("RUNNING_UNDER_SYSTEMD", "true");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -40,8 +41,26 @@ pub struct Batch<D: Driver> {
 impl<D: Driver> Inbox<D> {
     /// Opens a transaction for a batch of messages.
     pub async fn begin(&self) -> Result<Batch<D>> {
+        self.open(&self.statements.begin_batch).await
+    }
+
+    /// The same, with an end for each of its statements (`57014`): one that hangs would keep its locks long after
+    /// whoever sent it has given up. A shorter `statement_timeout` of the session stays.
+    pub async fn begin_within(&self, longest: Duration) -> Result<Batch<D>> {
+        // The most that the setting can hold; 0 would mean no end.
+        let ms = longest.as_millis().clamp(1, i32::MAX as u128);
+        let begin = &self.statements.begin_batch;
+        let shorter =
+            format!("current_setting('statement_timeout')::interval between '1 us' and '{ms} ms'");
+        self.open(&format!(
+            "{begin}, set_config('statement_timeout', case when {shorter} then current_setting('statement_timeout') else '{ms}' end, true)"
+        ))
+        .await
+    }
+
+    async fn open(&self, begin: &str) -> Result<Batch<D>> {
         let mut session = self.driver.acquire().await?;
-        session.open(&self.statements.begin_batch).await?;
+        session.open(begin).await?;
         Ok(Batch {
             session: Some(session),
             home: Home::default(),

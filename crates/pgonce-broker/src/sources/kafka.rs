@@ -1,0 +1,316 @@
+//! Kafka, through librdkafka.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use pgonce::inbox::{Message, Position};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
+use rdkafka::error::KafkaError;
+use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use super::{TIMEOUT, attributes};
+use crate::{Incoming, Order, Source, SourceError};
+
+/// How to read a topic.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct KafkaConfig {
+    /// `host:port`, several with commas between.
+    pub brokers: String,
+    /// The topic, which must be there.
+    pub topic: String,
+    /// Which of its partitions; all unless said otherwise.
+    pub partitions: Option<Vec<i32>>,
+    /// The group whose offsets are moved along, so that Kafka's own tools see the lag; `pgonce` unless said
+    /// otherwise. Nothing is ever read from there.
+    pub group: String,
+    /// What its messages are remembered under; `kafka:` and the topic unless said otherwise.
+    pub name: String,
+    /// How long an answer may take.
+    pub timeout: Duration,
+}
+
+impl KafkaConfig {
+    /// This topic of those brokers.
+    pub fn new(brokers: impl Into<String>, topic: impl Into<String>) -> Self {
+        let topic = topic.into();
+        Self {
+            brokers: brokers.into(),
+            name: format!("kafka:{topic}"),
+            topic,
+            partitions: None,
+            group: "pgonce".to_owned(),
+            timeout: TIMEOUT,
+        }
+    }
+}
+
+/// Reads the partitions of a topic, each in its order and by one worker at a time. How far a partition is
+/// applied is a cursor in the database, moved with the effects; Kafka is told afterwards, for its tools only.
+///
+/// There is no consumer group that hands partitions out: a worker takes those whose lease nobody has.
+/// The id is the header `ce_id`; key, type and tenant are `ce_subject` (else the record's key), `ce_type`
+/// and `ce_tenant`. A topic that is created anew must be given another [`KafkaConfig::name`]: it counts anew.
+pub struct Kafka {
+    config: KafkaConfig,
+    consumer: Arc<StreamConsumer>,
+    reading: BTreeMap<i32, Reading>,
+    waiting: Vec<Incoming<(i32, i64)>>,
+}
+
+/// Everything from `from` on was handed out, up to `next`.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reading {
+    from: i64,
+    next: i64,
+    /// It was given back, as when another worker has it: the other partitions go on meanwhile.
+    rests_until: Option<Instant>,
+}
+
+/// How long a partition that was given back rests, at least: to take it up again interrupts the others.
+const REST: Duration = Duration::from_millis(500);
+
+impl Kafka {
+    /// Connects, and looks for the topic's partitions.
+    pub async fn connect(config: KafkaConfig) -> Result<Self, SourceError> {
+        let timeout = config.timeout.as_millis().clamp(100, 600_000).to_string();
+        let made = ClientConfig::new()
+            .set("client.id", "pgonce-consumer")
+            .set("bootstrap.servers", &config.brokers)
+            .set("group.id", &config.group)
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "earliest")
+            .set("socket.timeout.ms", &timeout)
+            .create::<StreamConsumer>();
+        let consumer = made.map_err(|error| SourceError::Broken(error.to_string()))?;
+        let mut source = Self {
+            config,
+            consumer: Arc::new(consumer),
+            reading: BTreeMap::new(),
+            waiting: Vec::new(),
+        };
+        let found = source.partitions().await?;
+        let wished = source.config.partitions.clone().unwrap_or(found.clone());
+        if let Some(missing) = wished.iter().find(|wished| !found.contains(wished)) {
+            let topic = &source.config.topic;
+            return Err(SourceError::Broken(format!(
+                "topic {topic:?} has no partition {missing}"
+            )));
+        }
+        let begin = |partition| (partition, Reading::default());
+        source.reading = wished.into_iter().map(begin).collect();
+        source.assign()?;
+        Ok(source)
+    }
+
+    async fn partitions(&self) -> Result<Vec<i32>, SourceError> {
+        let (asking, config) = (self.consumer.clone(), self.config.clone());
+        let ask = move || {
+            let client = asking.client();
+            client.fetch_metadata(Some(&config.topic), config.timeout)
+        };
+        let told = match tokio::task::spawn_blocking(ask).await {
+            Ok(told) => told.map_err(|error| unavailable(&error))?,
+            Err(error) => return Err(SourceError::Unavailable(error.to_string())),
+        };
+        let topics = told.topics().iter();
+        let found = topics.filter(|topic| topic.error().is_none());
+        let mut found = found.flat_map(|topic| topic.partitions()).map(|p| p.id());
+        let first = found.next().ok_or_else(|| {
+            SourceError::Unavailable(format!("there is no topic {:?}", self.config.topic))
+        })?;
+        Ok([first].into_iter().chain(found).collect())
+    }
+
+    /// Reads every partition from where it is to go on.
+    fn assign(&self) -> Result<(), SourceError> {
+        let mut list = TopicPartitionList::new();
+        let awake = |reading: &Reading| reading.rests_until.is_none();
+        for (&partition, reading) in self.reading.iter().filter(|(_, reading)| awake(reading)) {
+            let offset = match reading.next {
+                0 => Offset::Beginning,
+                next => Offset::Offset(next),
+            };
+            let added = list.add_partition_offset(&self.config.topic, partition, offset);
+            added.map_err(|error| unavailable(&error))?;
+        }
+        let assigned = self.consumer.assign(&list);
+        assigned.map_err(|error| unavailable(&error))
+    }
+
+    /// Takes up partitions that have rested. Answers when the next one has.
+    fn wake(&mut self) -> Result<Instant, SourceError> {
+        let now = Instant::now();
+        let mut woken = false;
+        for reading in self.reading.values_mut() {
+            if reading.rests_until.is_some_and(|until| until <= now) {
+                reading.rests_until = None;
+                woken = true;
+            }
+        }
+        if woken {
+            self.assign()?;
+        }
+        let resting = self
+            .reading
+            .values()
+            .filter_map(|reading| reading.rests_until);
+        Ok(resting.min().unwrap_or(now + Duration::from_secs(3600)))
+    }
+
+    fn go_to(&mut self, partition: i32, offset: i64) {
+        let reading = self.reading.entry(partition).or_default();
+        (reading.from, reading.next) = (offset, offset);
+        self.waiting.retain(|kept| kept.ticket.0 != partition);
+    }
+
+    fn keep(&mut self, came: &OwnedMessage) {
+        let (partition, offset) = (came.partition(), came.offset());
+        let Some(reading) = self.reading.get_mut(&partition) else {
+            return;
+        };
+        if offset < reading.next || reading.rests_until.is_some() {
+            return; // From before it was sent elsewhere.
+        }
+        reading.next = offset + 1;
+        let message = read(came).at(self.partition_name(partition), offset);
+        let ticket = (partition, offset);
+        self.waiting.push(Incoming { message, ticket });
+    }
+
+    fn partition_name(&self, partition: i32) -> String {
+        format!("{}/{partition}", self.config.topic)
+    }
+}
+
+impl Source for Kafka {
+    type Ticket = (i32, i64);
+
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn order(&self) -> Order {
+        Order::Ordered
+    }
+
+    async fn pull(
+        &mut self,
+        limit: usize,
+        within: Duration,
+    ) -> Result<Vec<Incoming<(i32, i64)>>, SourceError> {
+        let mut until = None;
+        while self.waiting.len() < limit {
+            let wakes = self.wake()?;
+            let came = match self.waiting.is_empty() {
+                true => tokio::select! {
+                    biased;
+                    came = self.consumer.recv() => came,
+                    () = sleep_until(wakes) => continue,
+                },
+                false => {
+                    let end = *until.get_or_insert_with(|| Instant::now() + within);
+                    match timeout_at(end, self.consumer.recv()).await {
+                        Ok(came) => came,
+                        Err(_) => break,
+                    }
+                }
+            };
+            let came = came.map(|came| came.detach());
+            self.keep(&came.map_err(|error| unavailable(&error))?);
+        }
+        Ok(std::mem::take(&mut self.waiting))
+    }
+
+    async fn ack(&mut self, tickets: Vec<(i32, i64)>) -> Result<(), SourceError> {
+        let mut furthest = BTreeMap::new();
+        for (partition, offset) in tickets {
+            let furthest = furthest.entry(partition).or_insert(offset);
+            *furthest = offset.max(*furthest);
+        }
+        let mut list = TopicPartitionList::new();
+        for (partition, offset) in furthest {
+            let next = Offset::Offset(offset + 1);
+            let added = list.add_partition_offset(&self.config.topic, partition, next);
+            added.map_err(|error| unavailable(&error))?;
+        }
+        // For Kafka's tools: whether it arrives changes nothing.
+        if let Err(error) = self.consumer.commit(&list, CommitMode::Async) {
+            tracing::debug!(%error, "the group's offsets were not moved");
+        }
+        Ok(())
+    }
+
+    async fn nack(&mut self, tickets: Vec<(i32, i64)>, after: Duration) -> Result<(), SourceError> {
+        let mut first = BTreeMap::new();
+        for (partition, offset) in tickets {
+            let first = first.entry(partition).or_insert(offset);
+            *first = offset.min(*first);
+        }
+        for (partition, offset) in first {
+            self.go_to(partition, offset);
+            if let Some(reading) = self.reading.get_mut(&partition) {
+                reading.rests_until = Some(Instant::now() + after.max(REST));
+            }
+        }
+        self.assign()
+    }
+
+    async fn seek(
+        &mut self,
+        partition: &str,
+        after: Option<Position>,
+    ) -> Result<bool, SourceError> {
+        let next = after.map_or(0, |after| after.major.saturating_add(1));
+        let number = partition.rsplit('/').next().and_then(|n| n.parse().ok());
+        let Some((number, reading)) = number.and_then(|n| Some((n, self.reading.get(&n)?))) else {
+            return Ok(true); // Not one of ours.
+        };
+        if reading.from <= next && next <= reading.next {
+            return Ok(false);
+        }
+        self.go_to(number, next);
+        self.assign()?;
+        Ok(true)
+    }
+}
+
+fn read(came: &OwnedMessage) -> Message {
+    let mut message = Message::new("", came.payload().unwrap_or_default());
+    let key = came.key().and_then(|key| std::str::from_utf8(key).ok());
+    message.key = key.map(str::to_owned);
+    let sent = came.timestamp().to_millis();
+    let sent = sent.and_then(|ms| u64::try_from(ms).ok());
+    message.sent_at = sent.and_then(|ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
+    for header in came
+        .headers()
+        .into_iter()
+        .flat_map(|headers| headers.iter())
+    {
+        let value = String::from_utf8_lossy(header.value.unwrap_or_default()).into_owned();
+        let attribute = header.key.strip_prefix("ce_");
+        if let Some(attribute) = attribute {
+            attributes::put(&mut message, attribute, &value);
+        }
+        let name = attribute.unwrap_or(header.key);
+        message.headers.insert(name.to_owned(), value.into());
+    }
+    message
+}
+
+fn unavailable(error: &KafkaError) -> SourceError {
+    SourceError::Unavailable(format!("Kafka: {error}"))
+}
+
+impl std::fmt::Debug for Kafka {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Kafka")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! What is one source's own.
+
+use std::time::Duration;
+
+use async_nats::jetstream::consumer::{AckPolicy, pull};
+use pgonce_broker::sources::{Nats, NatsConfig, RabbitMq, RabbitMqConfig};
+use pgonce_broker::{Source as _, SourceError};
+
+use super::conformance::Stage;
+use super::ground::Running;
+use super::sites::{NatsDurable, NatsOrdered, Rabbit, RedisGroup, Site};
+
+#[tokio::test]
+async fn a_durable_consumer_that_would_lose_messages_is_refused() {
+    let site = NatsDurable::start(false).await;
+    let stream = site.0.context().await.get_stream(&site.0.stream).await;
+    let stream = stream.unwrap();
+    for (name, ack_policy, max_deliver, word) in [
+        ("gives-up", AckPolicy::Explicit, 5, "5 deliveries"),
+        ("forgets", AckPolicy::None, -1, "explicit"),
+    ] {
+        let config = pull::Config {
+            durable_name: Some(name.to_owned()),
+            ack_policy,
+            max_deliver,
+            ..pull::Config::default()
+        };
+        stream.create_consumer(config).await.unwrap();
+        let config = NatsConfig::durable(site.0.server.url(), &site.0.stream, name);
+        match Nats::connect(config).await {
+            Err(SourceError::Broken(why)) => assert!(why.contains(word), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn whoever_waits_for_the_lease_of_a_stream_leaves_no_readers_behind() {
+    let stage = Stage::<NatsOrdered>::new(false).await;
+    stage.site.send_numbers(1..=20, 7).await;
+    let holder = stage.run().await;
+    stage.ground.wait_for(20).await;
+    let waiting = stage.consumer().await;
+    let counts = waiting.counts();
+    let waiting = Running::start(waiting);
+    let often = || async { counts.returned() >= 5 * 20 };
+    stage.ground.wait("it to be turned away often", often).await;
+    let stream = stage.site.0.context().await;
+    let stream = stream.get_stream(&stage.site.0.stream).await.unwrap();
+    assert_eq!(stream.cached_info().state.consumer_count, 2);
+    // The holder goes, and it goes on from there.
+    holder.stop().await.unwrap();
+    stage.site.send_numbers(21..=30, 7).await;
+    stage.ground.wait_for(30).await;
+    waiting.stop().await.unwrap();
+    stage.ground.check().await;
+}
+
+#[tokio::test]
+async fn what_is_missing_is_said_at_the_start() {
+    let (nats, rabbit) = (NatsDurable::start(false).await, Rabbit::start(false).await);
+    let told = Nats::connect(NatsConfig::ordered(nats.0.server.url(), "NOWHERE")).await;
+    assert!(told.unwrap_err().to_string().contains("NOWHERE"));
+    let config = RabbitMqConfig::new(rabbit.server.url(), "nowhere");
+    let told = RabbitMq::connect(config).await;
+    assert!(told.unwrap_err().to_string().contains("nowhere"));
+}
+
+/// A client library that loses a refusal would leave a source waiting for as long as an answer may take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rabbitmq_that_refuses_connections_is_known_to_be_away_at_once() {
+    // Bound, and not listening: nobody else gets the port meanwhile.
+    let nobody = tokio::net::TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("amqp://{}", nobody.local_addr().unwrap());
+    let tries = async {
+        for _ in 0..20_000 {
+            let mut config = RabbitMqConfig::new(&url, "orders");
+            config.timeout = 2 * super::ground::PATIENCE;
+            let told = RabbitMq::connect(config).await.unwrap_err().to_string();
+            assert!(told.contains("refused"), "{told}");
+        }
+    };
+    tokio::time::timeout(super::ground::PATIENCE, tries)
+        .await
+        .unwrap();
+}
+
+/// Given back, a message comes again: soon, and marked as such.
+async fn comes_again<S: Site>() {
+    let site = S::start(false).await;
+    site.send_numbers(1..=1, 0).await;
+    let mut source = site.source(10).await;
+    for round in 0..50 {
+        let mut came = Vec::new();
+        while came.is_empty() {
+            came = source.pull(10, Duration::ZERO).await.unwrap();
+        }
+        assert_eq!((came.len(), came[0].message.id.as_str()), (1, "m1"));
+        assert_eq!(came[0].message.redelivered, round > 0);
+        let ticket = came.remove(0).ticket;
+        match round {
+            49 => source.ack(vec![ticket]).await.unwrap(),
+            _ => source
+                .nack(vec![ticket], Duration::from_millis(1))
+                .await
+                .unwrap(),
+        }
+    }
+    source.close().await;
+    assert_eq!(site.unsettled().await, 0);
+}
+
+#[tokio::test]
+async fn given_back_fifty_times_a_message_comes_fifty_times() {
+    tokio::time::timeout(super::ground::PATIENCE, async {
+        comes_again::<NatsDurable>().await;
+        comes_again::<Rabbit>().await;
+        comes_again::<RedisGroup>().await;
+    })
+    .await
+    .unwrap();
+}
