@@ -29,18 +29,30 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan, size: &Size) -> Re
     let mut sides = Vec::new();
     let mut urls = Vec::new();
     for full in [false, true] {
-        let url = server.database(if full { "inbox_full" } else { "inbox_empty" }).await?;
+        let url = server
+            .database(if full { "inbox_full" } else { "inbox_empty" })
+            .await?;
         let prepare = connect(&url).await?;
-        prepare.batch_execute("select pgonce.extend_inbox()").await?;
+        prepare
+            .batch_execute("select pgonce.extend_inbox()")
+            .await?;
         if full {
             say(&format!("messages at {grown} markers: filling"));
             prepare.batch_execute(&fill(size.markers)).await?;
         }
-        prepare.batch_execute("vacuum (analyze) pgonce.inbox_marker").await?;
+        prepare
+            .batch_execute("vacuum (analyze) pgonce.inbox_marker")
+            .await?;
         let inbox = with_tokio_postgres::Shop::open(&url, 1)?.once.inbox();
         for (ids, name) in [
-            (Ids::OfTime, ["time, empty", "time, full"][usize::from(full)]),
-            (Ids::Random, ["random, empty", "random, full"][usize::from(full)]),
+            (
+                Ids::OfTime,
+                ["time, empty", "time, full"][usize::from(full)],
+            ),
+            (
+                Ids::Random,
+                ["random, empty", "random, full"][usize::from(full)],
+            ),
         ] {
             let inbox = inbox.clone();
             sides.push(Marking { name, ids, inbox });
@@ -57,7 +69,8 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan, size: &Size) -> Re
     for (kind, what) in [("time", "UUIDv7"), ("random", "UUIDv4")] {
         let (full, empty) = (format!("{kind}, full"), format!("{kind}, empty"));
         let ratio = measured.median(&full) / measured.median(&empty);
-        let name = format!("inbox: {BATCH} taken on at {grown} markers ÷ at none, ids {what}, median");
+        let name =
+            format!("inbox: {BATCH} taken on at {grown} markers ÷ at none, ids {what}, median");
         lines.push(Line::new(name, ratio, Unit::Ratio).within(Budget::AtMost(1.25)));
         for (side, size) in [(full, grown.as_str()), (empty, "no")] {
             let name = format!("inbox: {BATCH} taken on at {size} markers, ids {what}, median");

@@ -32,7 +32,8 @@ select pgonce.extend_inbox();
 "#;
 
 const APPLY: &str = "insert into applied (message_id, payload) values ($1, $2)";
-const APPLY_ALL: &str = "insert into applied (message_id, payload) select * from unnest($1::text[], $2::text[])";
+const APPLY_ALL: &str =
+    "insert into applied (message_id, payload) select * from unnest($1::text[], $2::text[])";
 const GATE: &str = "with gate as (select pgonce.accept('bench', 'shop', $1, $3) as fresh) \
      insert into applied (message_id, payload) select $1, $2 from gate where fresh";
 const MARK: &str = "insert into usual_marker select '', g.id, 'bench', 'shop', clock_timestamp(), g.hash \
@@ -184,7 +185,9 @@ impl Shop {
     async fn take_partition(&self) -> Result<Held> {
         let name = self.turn.fetch_add(1, Relaxed).to_string();
         let lease = Duration::from_secs(3_600);
-        let taken = self.inbox.take_partition(CONSUMER, SOURCE, &name, "bench", lease);
+        let taken = self
+            .inbox
+            .take_partition(CONSUMER, SOURCE, &name, "bench", lease);
         Ok(taken.await?.ok_or("somebody else has the partition")?)
     }
 
@@ -204,14 +207,14 @@ impl Shop {
             }
         };
         must_be(made, true, messages)?;
-        match (self.effect, messages) {
-            (Effect::OneByOne, _) => {
+        match self.effect {
+            Effect::OneByOne => {
                 let apply = tx.prepare_cached(APPLY).await?;
                 for message in messages {
                     tx.execute(&apply, &[&message.id, &&*self.payload]).await?;
                 }
             }
-            (Effect::Together, _) => {
+            Effect::Together => {
                 let apply = tx.prepare_cached(APPLY_ALL).await?;
                 let (ids, payloads) = self.columns(messages);
                 tx.execute(&apply, &[&ids, &payloads]).await?;
@@ -227,10 +230,11 @@ impl Shop {
         let mut made = 0;
         for message in messages {
             let hash = message.hash();
-            let applied = object.execute(&gate, &[&message.id, &&*self.payload, &&hash[..]]);
-            made += applied.await? as usize;
+            made += object
+                .execute(&gate, &[&message.id, &&*self.payload, &&hash[..]])
+                .await?;
         }
-        must_be(made, true, messages)?;
+        must_be(usize::try_from(made)?, true, messages)?;
         Ok(object.batch_execute("commit").await?)
     }
 
@@ -239,8 +243,9 @@ impl Shop {
             Effect::OneByOne => {
                 let apply = client.prepare_cached(APPLY).await?;
                 for message in messages {
-                    let values = client.execute(&apply, &[&message.id, &&*self.payload]);
-                    values.await?;
+                    client
+                        .execute(&apply, &[&message.id, &&*self.payload])
+                        .await?;
                 }
             }
             Effect::Together => {
@@ -264,5 +269,9 @@ fn must_be(made: usize, is_new: bool, messages: &[Message]) -> Result<()> {
     if made == expected {
         return Ok(());
     }
-    Err(format!("{made} of {} messages were new, not {expected}", messages.len()).into())
+    Err(format!(
+        "{made} of {} messages were new, not {expected}",
+        messages.len()
+    )
+    .into())
 }

@@ -20,7 +20,10 @@ pub(super) async fn measure(server: &Server, plan: &Plan) -> Result<Vec<Line>> {
             let side = side(&shop, how);
             side.times(5).await?;
             let bytes = per_command(&url, &side, commands).await? / batch as f64;
-            let what = format!("inbox: WAL of a message, {batch} in a transaction, {}, {pages} full pages", how.name());
+            let what = format!(
+                "inbox: WAL of a message, {batch} in a transaction, {}, {pages} full pages",
+                how.name()
+            );
             lines.push(Line::new(what, bytes, Unit::Bytes));
         }
         drop(shop);
