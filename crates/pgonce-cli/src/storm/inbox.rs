@@ -58,7 +58,11 @@ pub(super) async fn walk<D: Hand>(
         Path::InboxProject | Path::InboxRebuild => Some(Model::make(ground, path, key).await?),
         _ => None,
     };
-    let count = if path == Path::InboxAccept { 1 } else { 4 };
+    let count = match path {
+        Path::InboxAccept => 1,
+        Path::InboxCursor => 4,
+        _ => 2,
+    };
     let letters = Letters {
         ground,
         key,
