@@ -73,7 +73,7 @@ impl Source for Shelf {
         self.pending.extend(&numbers);
         let letter = |n: i64| {
             let message =
-                Message::new(format!("letter-{n}"), n.to_string()).key((n % 5).to_string());
+                Message::new(format!("letter-{n}"), n.to_string()).key((n % 10).to_string());
             Incoming {
                 message: if self.ordered {
                     message.at("0", n)
