@@ -26,10 +26,6 @@ begin
         raise exception 'there are % messages and % hashes', v_count, cardinality(p_hashes) using errcode = '22023',
             hint = 'Pass one hash for each message, null where you have none; or none at all.';
     end if;
-    select i into v_bad from unnest(p_message_ids) i where (octet_length(i) between 1 and 255) is not true limit 1;
-    if found then
-        perform pgonce.refuse_message(p_consumer, p_source, v_bad, p_tenant);
-    end if;
     for v_try in 1..10 loop
         -- What this call made is new where it stands first in the batch.
         select array_agg(g.n), array_agg(case when m.message_id is null then 'gone'
@@ -48,7 +44,11 @@ begin
             return query select * from unnest(v_ordinals, v_verdicts);
             return;
         end if;
-        -- Neither made nor there: purged in between. Try those again.
+        -- Neither made nor there: it does not fit, or was purged in between. Try those again.
+        select i into v_bad from unnest(p_message_ids) i where (octet_length(i) between 1 and 255) is not true limit 1;
+        if found then
+            perform pgonce.refuse_message(p_consumer, p_source, v_bad, p_tenant);
+        end if;
         with made as (
             insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id, hash)
             select pgonce.now(), pgonce.day_of(u.id), p_tenant, p_consumer, p_source, u.id, u.hash
