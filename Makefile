@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test murder mutants demo storm bench fmt doc
+.PHONY: help setup test murder replay mutants demo storm bench fmt doc
 
 CARGO ?= cargo
 
@@ -28,6 +28,10 @@ test: setup ## everything that must hold: format, lints, docs, tests
 murder: setup ## kill servers and workers for minutes, and count; MURDER_KILLS says how often
 	$(call step,murder)
 	MURDER_KILLS=$${MURDER_KILLS:-200} $(CARGO) test --locked -p pgonce-tests --test murder -- --nocapture
+
+replay: setup ## replay a million events into projections, again and again; REPLAY_EVENTS says how many
+	$(call step,replay)
+	PGONCE_REPLAY_EVENTS=$${REPLAY_EVENTS:-1000000} $(CARGO) test --locked -p pgonce-tests --test guarantees inbox::replay -- --nocapture
 
 mutants: setup ## plant known bugs in a copy, one by one: does the suite catch each?
 	$(call step,mutants)

@@ -1,13 +1,14 @@
 //! Servers and workers are killed, stopped and replaced again and again; every wish still has one
 //! effect and one answer.
 //!
-//! `MURDER_KILLS` says how often the server, or a relay, is killed under load; `make murder` asks for many.
+//! `MURDER_KILLS` says how often the server, a relay or a consumer is killed under load; `make murder` asks for many.
 
 // `make murder` prints its figures.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod address;
 mod clocks;
+mod consumers;
 mod failover;
 mod load;
 mod points;
@@ -44,7 +45,7 @@ async fn asleep(see: &Observer, application: &str) -> i32 {
     pid.into_inner()
 }
 
-/// How often the server, or a relay, is killed under load.
+/// How often the server, a relay or a consumer is killed under load.
 fn kills() -> usize {
     match std::env::var("MURDER_KILLS") {
         Ok(text) => text.parse().expect("MURDER_KILLS is a number"),

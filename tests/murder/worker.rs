@@ -5,17 +5,21 @@
 // It is a part of a test: what is unexpected ends it, and its output is its report.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod shelf;
+
 use std::future::pending;
 use std::io::{BufRead as _, stdin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::inbox::Tx;
 use pgonce::migrate::Migrator;
 use pgonce::outbox::Message;
 use pgonce::{Ack, Attempt, Claim, Done, Error, Failure, Intent, Lease, Once, Result};
 use pgonce_broker::sinks::JsonLines;
-use pgonce_broker::{Delivery, Relay, Sink};
+use pgonce_broker::{Consumer, Dedup, Delivery, Relay, Sink};
 use pgonce_tests::{SCOPE, TestDriver, effect};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -40,7 +44,12 @@ async fn main() {
 async fn live<D: TestDriver>(url: &str, path: &str, key: &str) {
     let once = Once::builder(D::connect(url, 4)).build().unwrap();
     loop {
-        let walk = walk(once.clone(), path.to_owned(), key.to_owned());
+        let walk = walk(
+            once.clone(),
+            url.to_owned(),
+            path.to_owned(),
+            key.to_owned(),
+        );
         match tokio::spawn(walk).await {
             Ok(Ok(())) => break,
             Ok(Err(error)) => {
@@ -59,7 +68,7 @@ async fn live<D: TestDriver>(url: &str, path: &str, key: &str) {
     }
 }
 
-async fn walk<D: TestDriver>(once: Once<D>, path: String, key: String) -> Result<()> {
+async fn walk<D: TestDriver>(once: Once<D>, url: String, path: String, key: String) -> Result<()> {
     let scope = if path == "patient" {
         "orders.patient"
     } else {
@@ -90,6 +99,7 @@ async fn walk<D: TestDriver>(once: Once<D>, path: String, key: String) -> Result
         "migrate" => drop(Migrator::new(once.driver().clone()).up().await?),
         "zombie" => zombie(&once, &key).await?,
         "relay" => relay(&once, &key).await?,
+        "consume" => consume(&once, &url, &key).await?,
         other => panic!("there is no path {other}"),
     }
     Ok(())
@@ -167,14 +177,42 @@ async fn relay<D: TestDriver>(once: &Once<D>, file: &str) -> Result<()> {
         lines: JsonLines::new("/murder", out.unwrap()),
         cure: format!("{file}.cured").into(),
     };
+    let relay = Relay::new(once.outbox(), "c", sink);
+    relay.lease(SHORT).run(until_told()).await
+}
+
+/// Is cancelled when a line comes.
+fn until_told() -> CancellationToken {
     let stop = CancellationToken::new();
     let told = stop.clone();
     std::thread::spawn(move || {
         stdin().lock().read_line(&mut String::new()).unwrap();
         told.cancel();
     });
-    let relay = Relay::new(once.outbox(), "c", sink);
-    relay.lease(SHORT).run(stop).await
+    stop
+}
+
+/// Applies what is on the shelf, until it is told to stop. Some messages fail the first time.
+async fn consume<D: TestDriver>(once: &Once<D>, url: &str, by: &str) -> Result<()> {
+    let shelf = shelf::Shelf::open(url, by == "positions").await;
+    let handler = |mut tx: Tx<D>, message: Arc<pgonce::inbox::Message>| async move {
+        let n: i64 = message.json().unwrap().as_i64().unwrap();
+        let sql = format!("insert into heard (n) values ({n})");
+        D::exec(tx.conn(), &sql).await?;
+        match n % 31 == 7 && !message.redelivered {
+            true => Err(Failure::retryable("later", "not the first time").into()),
+            false => Ok(()),
+        }
+    };
+    let consumer = Consumer::new(once, "c", shelf, handler)
+        .dedup(match by {
+            "positions" => Dedup::Positions,
+            _ => Dedup::Ids,
+        })
+        .batch(10, Duration::from_millis(1))
+        .poll_stored(Duration::from_millis(20))
+        .lease(SHORT);
+    consumer.run(until_told()).await
 }
 
 /// Does not take poison before somebody has made the file that cures it.

@@ -118,6 +118,46 @@ fn relays_that_are_cut_off_lose_nothing_and_turn_nothing_round() {
 }
 
 #[test]
+fn consumers_that_are_cut_off_apply_every_message_once() {
+    let paths =
+        "inbox-accept,inbox-batch,inbox-mark,inbox-cursor,inbox-stored,inbox-project,inbox-rebuild";
+    let (output, ledger) = storm(&["--path", paths, "--sample", "200"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(ledger["exactly_once"], true);
+    let configurations = ledger["configurations"].as_array().unwrap();
+    let consumed: Vec<_> = configurations
+        .iter()
+        .filter(|configuration| configuration["trials"].as_u64() > Some(0))
+        .collect();
+    assert_eq!(consumed.len(), 2, "once for each driver: {text}");
+    for configuration in consumed {
+        for state in [
+            "copy",
+            "consumer cut off",
+            "second consumer between",
+            "stored message failed",
+        ] {
+            assert!(
+                configuration["met"][state].as_u64() >= Some(1),
+                "{state}: {configuration}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_effect_that_is_parted_from_its_message_is_found_out() {
+    let options =
+        "--sabotage --path inbox-mark,inbox-cursor --isolation read-committed --sample 60";
+    let options: Vec<&str> = options.split(' ').collect();
+    let (output, ledger) = storm(&options);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(ledger["totals"]["duplicates"].as_u64() >= Some(5), "{text}");
+}
+
+#[test]
 fn a_place_that_is_kept_before_its_events_are_delivered_is_found_out() {
     let relay = [
         "--sabotage",

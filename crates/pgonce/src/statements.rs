@@ -188,7 +188,7 @@ impl Statements {
             nothing: make("select 'done'"),
             durably: make("select 'done' where pgonce.insist_on_durable_commit()"),
             begin_batch: format!(
-                "begin isolation level read committed read write; select set_config('{schema}.batch', 'open', true)"
+                "begin isolation level read committed read write; set local \"{schema}\".batch = 'open'"
             ),
             end_batch: make(
                 "select 'done' where pgonce.insist_on_open_batch() and pgonce.insist_on_durable_commit()",

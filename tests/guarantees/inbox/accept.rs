@@ -304,6 +304,31 @@ async fn batches_that_share_messages_in_opposite_orders_do_not_deadlock() {
 }
 
 #[tokio::test]
+async fn copies_are_looked_up_by_their_key_however_much_was_heard() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let accept = |ids: &str| {
+        format!(
+            "select count(*) from pgonce.accept_batch('c', 's', array(select {ids} from generate_series(1, 20) i))"
+        )
+    };
+    // Planned while there is nothing, as a consumer's statements are.
+    for n in 0..8 {
+        assert_eq!(see.number(&accept(&format!("'{n}-' || i % 10"))).await, 10);
+    }
+    see.run("select pgonce.accept_batch('c', 's', array(select 'm' || i from generate_series(1, 5000) i))")
+        .await;
+    let read = "select sum(seq_tup_read + coalesce(idx_tup_fetch, 0)) from pg_stat_xact_user_tables where relname like 'inbox_marker%'";
+    for (ids, fresh) in [("'m' || i", 0), ("'m' || 4990 + i", 10)] {
+        see.run("begin").await;
+        assert_eq!(see.number(&accept(ids)).await, fresh);
+        let read = see.number(read).await;
+        assert!(read < 500, "{read} rows were read for 20 messages");
+        see.run("commit").await;
+    }
+}
+
+#[tokio::test]
 async fn names_that_do_not_fit_are_refused() {
     let world = World::<TokioPostgres>::new().await;
     let see = &world.see;

@@ -3,5 +3,6 @@
 mod accept;
 mod cursors;
 mod projections;
+mod replay;
 mod retention;
 mod stored;

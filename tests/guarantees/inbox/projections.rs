@@ -5,7 +5,7 @@ use pgonce_tests::{World, runner};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 
 /// A balance made of deltas, and a profile made of versions.
-const TABLES: &str = "
+pub(super) const TABLES: &str = "
 create table balance (account text primary key, amount bigint not null);
 create function apply_balance(p_into regclass, p_event pgonce.projected) returns void language plpgsql as $$
 begin

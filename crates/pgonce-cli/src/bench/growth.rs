@@ -135,7 +135,7 @@ pub(super) async fn fill(url: &str, intents: u64) -> Result<()> {
         .await?)
 }
 
-fn short(size: u64) -> String {
+pub(super) fn short(size: u64) -> String {
     match size {
         n if n % 1_000_000 == 0 => format!("{} m", n / 1_000_000),
         n if n % 1_000 == 0 => format!("{} k", n / 1_000),

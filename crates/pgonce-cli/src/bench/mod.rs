@@ -5,6 +5,7 @@ mod business;
 mod command;
 mod growth;
 mod http;
+mod inbox;
 mod network;
 mod outbox;
 mod replay;
@@ -58,7 +59,7 @@ pub(crate) struct Args {
     /// How long a turn is, in milliseconds.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=60_000))]
     turn: Option<u64>,
-    /// Table sizes at which a claim is timed, such as `10k,1m,10m`.
+    /// Table sizes at which a claim is timed, such as `10k,1m,10m`; a consumer at the largest.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = growth::size)]
     growth: Option<Vec<u64>>,
     /// How many events are drained, such as `100k`.
@@ -99,6 +100,8 @@ enum Group {
     Http,
     /// Events: publishing, the relay, and what they leave behind.
     Outbox,
+    /// Messages: applied once, with markers and with cursors.
+    Inbox,
 }
 
 impl Args {
@@ -192,6 +195,10 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     if args.wants(Group::Outbox) {
         let size = outbox::Size::of(args.quick, args.events);
         report.add(outbox::measure(server, &mut plan, &size).await?);
+    }
+    if args.wants(Group::Inbox) {
+        let size = inbox::Size::of(&args.sizes());
+        report.add(inbox::measure(server, &mut plan, &size).await?);
     }
     if args.wants(Group::Growth) {
         report.add(growth::measure(server, &mut plan, &args.sizes()).await?);

@@ -64,7 +64,8 @@ pub(super) async fn measure(server: &Server, plan: &Plan) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-async fn per_command(url: &str, side: &Side, commands: usize) -> Result<f64> {
+/// Bytes of WAL that each of so many commands writes.
+pub(super) async fn per_command(url: &str, side: &Side, commands: usize) -> Result<f64> {
     let client = connect(url).await?;
     let start: String = client
         .query_one("select pg_current_wal_insert_lsn()::text", &[])

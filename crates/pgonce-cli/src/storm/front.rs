@@ -68,10 +68,10 @@ pub(super) async fn storm<D: Hand>(
 async fn rehearse<D: Hand>(ground: &Ground<D>, plan: &Plan) -> Result<Transcripts> {
     let proxy = ground.proxy()?;
     let mut transcripts = Transcripts::new();
-    // A relay has the isolation that it needs, whatever that of others: once is enough.
+    // Relays and consumers have the isolation that they need, whatever that of others: once is enough.
     let here = ground.config.isolation == Isolation::ReadCommitted;
-    let relays = plan.relay_paths().filter(|_| here);
-    for path in plan.intent_paths().chain(relays) {
+    let brokers = plan.broker_paths().filter(|_| here);
+    for path in plan.intent_paths().chain(brokers) {
         // The first time the server is cold, and a lease may need more heartbeats.
         trial::dry_run(ground, &proxy, path, ground.next()).await?;
         let messages = trial::dry_run(ground, &proxy, path, ground.next()).await?;

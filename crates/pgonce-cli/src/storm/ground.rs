@@ -18,6 +18,7 @@ use super::hand::Hand;
 use super::path::Path;
 use super::post::Delivered;
 use super::yard::{self, Yard};
+use super::{inbox, projection};
 
 /// Connections past the proxy: each worker may need three.
 const CALM: u32 = 64;
@@ -90,7 +91,11 @@ async fn install(url: String) -> Result<()> {
             once.define_scope(&path.scope(), &contract).await?;
         }
     }
-    Ok(connect(&url).await?.batch_execute(SCHEMA).await?)
+    let client = connect(&url).await?;
+    for sql in [SCHEMA, projection::SCHEMA, inbox::CONTRACT] {
+        client.batch_execute(sql).await?;
+    }
+    Ok(())
 }
 
 /// A connection of its own, outside all pools.

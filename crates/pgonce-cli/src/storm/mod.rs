@@ -5,10 +5,12 @@ mod config;
 mod front;
 mod ground;
 mod hand;
+mod inbox;
 mod migrate;
 mod oracle;
 mod path;
 mod post;
+mod projection;
 mod relay;
 mod report;
 mod screen;
@@ -107,8 +109,10 @@ impl Plan {
         Path::of_intents().filter(|path| self.includes(*path))
     }
 
-    fn relay_paths(&self) -> impl Iterator<Item = Path> {
-        Path::of_relays().filter(|path| self.includes(*path))
+    /// Those that have an isolation of their own.
+    fn broker_paths(&self) -> impl Iterator<Item = Path> {
+        let all = Path::of_relays().chain(Path::of_consumers());
+        all.filter(|path| self.includes(*path))
     }
 
     fn actions(&self) -> &'static [Action] {

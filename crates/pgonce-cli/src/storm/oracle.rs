@@ -235,10 +235,11 @@ fn is_outside(intent: &str) -> bool {
 fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
     let count = |of: fn(Path) -> bool| trialed.iter().filter(|t| of(t.path)).count() as u64;
     let (trials, relays) = (count(Path::is_of_intents), count(Path::is_of_relays));
+    let consumers = count(Path::is_of_consumers);
     if plan.fault.is_some() {
         return Coverage::new().require("fault", 1);
     }
-    let mut coverage = Coverage::new().require("fault", (trials + relays) * 8 / 10);
+    let mut coverage = Coverage::new().require("fault", (trials + relays + consumers) * 8 / 10);
     if !plan.paths.is_empty() {
         return coverage;
     }
@@ -270,6 +271,16 @@ fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
     ];
     for (state, one_in) in rare.into_iter().filter(|_| relays > 0) {
         coverage = coverage.require(state, (relays / one_in).max(1));
+    }
+    let rare = [
+        ("copy", 5),
+        ("consumer cut off", 10),
+        ("consumer fenced", 200),
+        ("second consumer between", 20),
+        ("stored message failed", 50),
+    ];
+    for (state, one_in) in rare.into_iter().filter(|_| consumers > 0) {
+        coverage = coverage.require(state, (consumers / one_in).max(1));
     }
     coverage
 }

@@ -67,6 +67,20 @@ pub(super) enum Path {
     RelayRedrive,
     /// partitions of the log are made ahead, and dropped when everybody is past them
     RelayTend,
+    /// a message is accepted in the caller's own transaction, with its effect
+    InboxAccept,
+    /// a batch of messages is accepted in the caller's own transaction, with its effects
+    InboxBatch,
+    /// a consumer marks a batch of messages and applies what is new
+    InboxMark,
+    /// a consumer takes a partition, applies two batches and moves its cursor with each
+    InboxCursor,
+    /// messages are stored, claimed, fail for now, are claimed again and finished
+    InboxStored,
+    /// events are applied to a projection
+    InboxProject,
+    /// a projection that is wrong is made anew and exchanged
+    InboxRebuild,
     /// installation into an empty schema
     Migrate,
 }
@@ -90,12 +104,25 @@ impl Path {
             .filter(|path| path.is_of_relays())
     }
 
+    /// All that apply messages.
+    pub(super) fn of_consumers() -> impl Iterator<Item = Self> {
+        use clap::ValueEnum as _;
+        Self::value_variants()
+            .iter()
+            .copied()
+            .filter(|path| path.is_of_consumers())
+    }
+
     pub(super) fn is_of_relays(self) -> bool {
         self.name().starts_with("relay-")
     }
 
+    pub(super) fn is_of_consumers(self) -> bool {
+        self.name().starts_with("inbox-")
+    }
+
     pub(super) fn is_of_intents(self) -> bool {
-        !self.is_of_relays() && self != Self::Migrate
+        !self.is_of_relays() && !self.is_of_consumers() && self != Self::Migrate
     }
 
     pub(super) fn name(self) -> String {

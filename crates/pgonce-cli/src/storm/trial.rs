@@ -15,7 +15,7 @@ use super::attempt::{Role, Wish, acknowledgement};
 use super::ground::Ground;
 use super::hand::{Hand, Mark};
 use super::path::{LEASE, Path};
-use super::relay;
+use super::{inbox, relay};
 
 /// Whoever is not answered by then is stuck.
 pub(super) const STUCK: Duration = Duration::from_secs(20);
@@ -54,9 +54,10 @@ pub(super) async fn run<D: Hand>(
     number: u64,
 ) -> Trialed {
     let wish = ground.wish(path, number);
-    let walked = match path.is_of_relays() {
-        true => relay::walk(ground, proxy, path, trial, &wish.key).await,
-        false => walk(ground, proxy, &wish, trial, number).await.map(drop),
+    let walked = match path {
+        _ if path.is_of_relays() => relay::walk(ground, proxy, path, trial, &wish.key).await,
+        _ if path.is_of_consumers() => inbox::walk(ground, proxy, path, trial, &wish.key).await,
+        _ => walk(ground, proxy, &wish, trial, number).await.map(drop),
     };
     Trialed {
         path,
@@ -77,6 +78,10 @@ pub(super) async fn dry_run<D: Hand>(
     let wish = ground.wish(path, number);
     if path.is_of_relays() {
         relay::walk(ground, proxy, path, &Trial::default(), &wish.key).await?;
+        return Ok(transcript(proxy));
+    }
+    if path.is_of_consumers() {
+        inbox::walk(ground, proxy, path, &Trial::default(), &wish.key).await?;
         return Ok(transcript(proxy));
     }
     let told = walk(ground, proxy, &wish, &Trial::default(), number).await?;

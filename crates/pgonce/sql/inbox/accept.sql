@@ -12,33 +12,18 @@ create or replace function pgonce.accept(p_consumer text, p_source text, p_messa
 returns boolean
 language plpgsql volatile
 as $$
-declare
-    v_hash bytea;
 begin
-    if (octet_length(p_consumer) between 1 and 255 and octet_length(p_source) between 1 and 255
-        and octet_length(p_message_id) between 1 and 255 and octet_length(p_tenant) <= 255) is not true then
-        perform pgonce.refuse_message(p_consumer, p_source, p_message_id, p_tenant);
-    end if;
-    perform pgonce.insist_on_durable_commit();
-    for v_try in 1..10 loop
+    -- Most messages are new: one insert, and whatever it does not fit goes the long way.
+    if octet_length(p_consumer) between 1 and 255 and octet_length(p_source) between 1 and 255
+        and octet_length(p_message_id) between 1 and 255 and octet_length(p_tenant) <= 255
+        and pgonce.insist_on_durable_commit() then
         insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id, hash)
         values (pgonce.now(), pgonce.day_of(p_message_id), p_tenant, p_consumer, p_source, p_message_id, p_hash)
         on conflict do nothing;
         if found then
             return true;
         end if;
-        select m.hash into v_hash from pgonce.inbox_marker m
-         where m.tenant = p_tenant and m.consumer = p_consumer and m.source = p_source
-           and m.message_id = p_message_id and m.day = pgonce.day_of(p_message_id);
-        if found then
-            if v_hash <> p_hash then
-                perform pgonce.refuse_reuse(p_consumer, p_source, array[p_message_id], p_tenant);
-            end if;
-            return false;
-        end if;
-        -- Neither made nor there: it was purged in between. Look again.
-    end loop;
-    raise exception 'the marker of message "%" changes too fast', p_message_id using errcode = '40001',
-        hint = 'Run the whole transaction again.';
+    end if;
+    return pgonce.accept_slowly(p_consumer, p_source, p_message_id, p_hash, p_tenant);
 end
 $$;

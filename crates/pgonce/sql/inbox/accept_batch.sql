@@ -11,16 +11,20 @@ returns setof text
 language plpgsql volatile
 as $$
 declare
-    v_new      integer[];
+    v_old      integer[];
     v_conflict integer[];
 begin
-    select array_agg(m.ordinal order by m.ordinal) filter (where m.verdict = 'new'),
-           array_agg(m.ordinal order by m.ordinal) filter (where m.verdict = 'conflict')
-      into v_new, v_conflict
+    select array_agg(m.ordinal), array_agg(m.ordinal order by m.ordinal) filter (where m.verdict = 'conflict')
+      into v_old, v_conflict
       from pgonce.mark_messages(p_consumer, p_source, p_message_ids, p_hashes, p_tenant) m;
     if v_conflict is not null then
         perform pgonce.refuse_reuse(p_consumer, p_source, array(select p_message_ids[n] from unnest(v_conflict) n), p_tenant);
+    elsif v_old is null then
+        return query select unnest(p_message_ids);
+    else
+        return query
+            select p_message_ids[r.n] from (select generate_series(1, cardinality(p_message_ids)) as n
+                except select unnest(v_old)) r order by r.n;
     end if;
-    return query select p_message_ids[n] from unnest(v_new) n;
 end
 $$;

@@ -21,7 +21,7 @@ declare
     v_rules   pgonce.inbox_contract;
     v_hash    bytea := coalesce(p_hash, sha256(p_payload));
     v_id      text := p_message_id;
-    v_verdict text := 'new';
+    v_verdict text;
     v_now     timestamptz;
     v_row     pgonce.inbox_message;
 begin
@@ -71,6 +71,6 @@ begin
     end if;
     insert into pgonce.inbox_message select (v_row).*
     on conflict on constraint one_stored_message_per_payload do nothing;
-    return v_verdict;
+    return coalesce(v_verdict, 'new');
 end
 $$;

@@ -119,7 +119,8 @@ impl<D: Driver> Batch<D> {
         source: &str,
         messages: &[&Message],
     ) -> Result<Vec<Verdict>> {
-        let mut verdicts = vec![None; messages.len()];
+        // The database names those that are not.
+        let mut verdicts = vec![Verdict::New; messages.len()];
         // In the order of the tenants, and the database in that of the ids: no two batches deadlock here.
         let mut tenants: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (index, message) in messages.iter().enumerate() {
@@ -136,18 +137,14 @@ impl<D: Driver> Batch<D> {
                 let ordinal = cells.next().and_then(|n| n.parse::<usize>().ok());
                 let index = ordinal.and_then(|n| members.get(n.checked_sub(1)?));
                 let verdict = match cells.next().as_deref() {
-                    Some("new") => Verdict::New,
                     Some("duplicate") => Verdict::Duplicate,
                     Some("conflict") => Verdict::Conflict,
                     _ => return Err(unreadable()),
                 };
-                *verdicts
-                    .get_mut(*index.ok_or_else(unreadable)?)
-                    .ok_or_else(unreadable)? = Some(verdict);
+                verdicts[*index.ok_or_else(unreadable)?] = verdict;
             }
         }
-        let verdicts = verdicts.into_iter();
-        verdicts.map(|v| v.ok_or_else(unreadable)).collect()
+        Ok(verdicts)
     }
 
     /// Says of each message whether its key has a stored message that is neither applied nor skipped: such a

@@ -1,7 +1,5 @@
 //! Values as PostgreSQL writes them, where a parameter holds many.
 
-use std::fmt::Write as _;
-
 use serde_json::{Map, Value};
 
 /// Texts as an array literal.
@@ -25,21 +23,27 @@ pub(super) fn texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// Digests as a literal of bytea[].
-pub(super) fn digests(digests: impl IntoIterator<Item = [u8; 32]>) -> String {
-    let mut literal = String::from("{");
+pub(super) fn digests(digests: impl ExactSizeIterator<Item = [u8; 32]>) -> String {
+    let mut literal = String::with_capacity(2 + 70 * digests.len());
+    literal.push('{');
     for digest in digests {
         if literal.len() > 1 {
             literal.push(',');
         }
         literal.push_str("\"\\\\x");
+        // Not by `write!`, which takes longer than making the digest did.
         for byte in digest {
-            // Writing to a String cannot fail.
-            let _ = write!(literal, "{byte:02x}");
+            literal.push(hex_digit(byte >> 4));
+            literal.push(hex_digit(byte & 15));
         }
         literal.push('"');
     }
     literal.push('}');
     literal
+}
+
+fn hex_digit(half: u8) -> char {
+    char::from(b"0123456789abcdef"[usize::from(half & 15)])
 }
 
 /// What `encode(…, 'hex')` wrote.
@@ -97,8 +101,8 @@ mod tests {
         for bad in ["0", "0g", "é"] {
             assert_eq!(from_hex(bad), None, "{bad}");
         }
-        let literal = digests([[0xab; 32]]);
-        assert!(literal.starts_with(r#"{"\\xabab"#) && literal.ends_with("ab\"}"));
+        let literal = digests([[0xab; 32]].into_iter());
+        assert_eq!(literal, format!(r#"{{"\\x{}"}}"#, "ab".repeat(32)));
     }
 
     #[test]

@@ -1,0 +1,360 @@
+//! Paths of a consumer: one walks step by step over the wire that breaks, another gets the same messages in
+//! between, and a calm one gets them until everything is acknowledged, and once more.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pgonce::driver::{Param, Session as _, Settled, Statement};
+use pgonce::inbox::{As, Message, Position, Verdict};
+use pgonce::retry::Policy;
+use pgonce::{Error, Once};
+use pgonce_testkit::{CuttingProxy, Told, Trial};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::Result;
+use super::attempt::ask;
+use super::ground::Ground;
+use super::hand::{Hand, Mark};
+use super::path::Path;
+use super::projection::Model;
+use super::relay::holds;
+use super::trial::{STUCK, WINDOW, see_it_end};
+
+const SOURCE: &str = "storm";
+/// How long a consumer that was cut off keeps what it holds.
+const LEASE: Duration = Duration::from_millis(300);
+/// Where nothing breaks, nobody takes over, however slow the machine.
+const CALM_LEASE: Duration = Duration::from_secs(60);
+/// A little longer than the longest pause before a stored message is tried again.
+const BACKOFF: Duration = Duration::from_millis(12);
+
+/// For every consumer here: what fails is tried again soon, and never given up.
+pub(super) const CONTRACT: &str = "select pgonce.define_inbox('*', p_max_attempts => 1000000, \
+     p_backoff => '5 ms', p_backoff_at_most => '10 ms');";
+
+/// The messages of one trial, and who applies them.
+pub(super) struct Letters<'a, D: Hand> {
+    pub(super) ground: &'a Ground<D>,
+    /// Also the consumer's name.
+    pub(super) key: &'a str,
+    path: Path,
+    lease: Duration,
+    /// Each message, the number of its only attempt, and whether its source was told that it is done.
+    messages: Vec<(Message, u64)>,
+    acknowledged: Mutex<Vec<bool>>,
+}
+
+/// Walks a path of consumers with these faults.
+pub(super) async fn walk<D: Hand>(
+    ground: &Ground<D>,
+    proxy: &CuttingProxy,
+    path: Path,
+    trial: &Trial,
+    key: &str,
+) -> Result<()> {
+    let model = match path {
+        Path::InboxProject | Path::InboxRebuild => Some(Model::make(ground, path, key).await?),
+        _ => None,
+    };
+    let count = match path {
+        Path::InboxAccept => 1,
+        Path::InboxCursor => 4,
+        _ => 2,
+    };
+    let letters = Letters {
+        ground,
+        key,
+        path,
+        lease: match trial.faults.is_empty() {
+            true => CALM_LEASE,
+            false => LEASE,
+        },
+        messages: match &model {
+            Some(_) => Vec::new(),
+            None => (1..=count).map(|n| write_letter(ground, key, n)).collect(),
+        },
+        acknowledged: Mutex::new(vec![false; count as usize]),
+    };
+    proxy.start_over();
+    proxy.arm_trial(trial);
+    let first = ground.through(proxy, Policy::default().tries(1))?;
+    let (over, first_is_over) = watch::channel(false);
+    let holds = holds(trial);
+    let first_consumer = async {
+        let acted = async {
+            letters.saw(letters.act(&first, "first", model.as_ref()).await);
+            if proxy.fired().is_none() || holds {
+                see_it_end(&first).await;
+            }
+        };
+        let acted = timeout(STUCK, acted).await;
+        proxy.disarm();
+        // Whoever listened may be through already.
+        let _ = over.send(true);
+        acted
+    };
+    let second = letters.meanwhile(proxy, holds, first_is_over, model.as_ref());
+    let (acted, second) = tokio::join!(first_consumer, second);
+    acted.map_err(|_| format!("the first consumer was not through within {STUCK:?}"))?;
+    second?;
+    letters.finish(model.as_ref()).await
+}
+
+/// A message, and that somebody wants it to take effect.
+fn write_letter<D: Hand>(ground: &Ground<D>, key: &str, n: i64) -> (Message, u64) {
+    let intent = format!("{key}/{n}");
+    let payload = json!({ "amount": n });
+    let attempt = ground.history.invoke(&*intent, payload.clone());
+    let message = Message::new(intent, payload.to_string())
+        .key("one after the other")
+        .at("0", n);
+    (message, attempt)
+}
+
+impl<D: Hand> Letters<'_, D> {
+    /// What a consumer does with all messages, as they come to it; at the first trouble it is as good as dead.
+    async fn act(&self, once: &Once<D>, owner: &str, model: Option<&Model>) -> pgonce::Result<()> {
+        if let Some(model) = model {
+            return model.act(once).await;
+        }
+        match self.path {
+            Path::InboxAccept | Path::InboxBatch => self.in_own_transaction(once).await,
+            Path::InboxCursor => self.by_position(once, owner).await,
+            Path::InboxStored => self.stored(once, owner).await,
+            _ => self.marked(once).await,
+        }
+    }
+
+    /// `accept`, or `accept_batch`, in a transaction that is the caller's own.
+    async fn in_own_transaction(&self, once: &Once<D>) -> pgonce::Result<()> {
+        let mut session = once.driver().acquire().await?;
+        session.open("begin").await?;
+        let all: Vec<Message> = self.messages.iter().map(|(m, _)| m.clone()).collect();
+        let fresh = match &*all {
+            [message] => {
+                let fresh = once.accept(&mut session, self.key, SOURCE, message).await?;
+                if fresh { all } else { Vec::new() }
+            }
+            many => {
+                let ids = once.accept_batch(&mut session, self.key, SOURCE, many, "");
+                let ids = ids.await?;
+                all.into_iter().filter(|m| ids.contains(&m.id)).collect()
+            }
+        };
+        for message in &fresh {
+            self.apply(session.raw(), message).await?;
+        }
+        let last = Statement {
+            sql: "select 'done'".into(),
+            keep: false,
+        };
+        match session.settle(&last, &[]).await {
+            Settled::Committed(_) => session.keep(),
+            Settled::Refused(error) => return Err(error),
+            Settled::Unknown(why) => return Err(Error::Uncertain(why)),
+        }
+        self.acknowledge(0..self.messages.len());
+        Ok(())
+    }
+
+    /// As the engine does it where copies are known by their ids.
+    async fn marked(&self, once: &Once<D>) -> pgonce::Result<()> {
+        let mut batch = once.inbox().begin().await?;
+        let all: Vec<&Message> = self.messages.iter().map(|(m, _)| m).collect();
+        let verdicts = batch.mark(self.key, SOURCE, &all).await?;
+        for (message, verdict) in all.iter().zip(verdicts) {
+            match verdict {
+                Verdict::New => self.apply(batch.lend()?.conn(), message).await?,
+                _ => self.ground.history.saw("copy"),
+            }
+        }
+        batch.commit().await?;
+        self.acknowledge(0..self.messages.len());
+        Ok(())
+    }
+
+    /// As the engine does it where copies are known by their positions, two messages at a time.
+    async fn by_position(&self, once: &Once<D>, owner: &str) -> pgonce::Result<()> {
+        let inbox = once.inbox();
+        let taken = inbox.take_partition(self.key, SOURCE, "0", owner, self.lease);
+        let Some(mut held) = taken.await? else {
+            return Ok(());
+        };
+        for (nth, pair) in self.messages.chunks(2).enumerate() {
+            let to = Position::from(2 * nth as i64 + 2);
+            if Some(to) > held.position {
+                let mut batch = inbox.begin().await?;
+                for (message, _) in pair {
+                    self.apply(batch.lend()?.conn(), message).await?;
+                }
+                batch.commit_moved(&held, to).await?;
+                held.position = Some(to);
+            } else {
+                self.ground.history.saw("copy");
+            }
+            self.acknowledge(2 * nth..2 * nth + 2);
+        }
+        inbox.leave_partition(&held).await
+    }
+
+    /// Two are stored, as a webhook is; the first fails for now, and is applied when it is due again.
+    async fn stored(&self, once: &Once<D>, owner: &str) -> pgonce::Result<()> {
+        let inbox = once.inbox();
+        for (message, _) in &self.messages {
+            inbox
+                .store(self.key, SOURCE, message, &As::Received)
+                .await?;
+        }
+        // Stored is durable: the source may forget them here.
+        self.acknowledge(0..self.messages.len());
+        for _ in 0..=self.messages.len() {
+            for claimed in inbox.claim(self.key, owner, self.lease, 10).await? {
+                if claimed.attempts == 1 && claimed.message.id.ends_with("/1") {
+                    let reason = "not yet";
+                    inbox
+                        .fail(self.key, &claimed, true, "for_now", reason)
+                        .await?;
+                    self.ground.history.saw("stored message failed");
+                    sleep(BACKOFF).await;
+                    continue;
+                }
+                let mut batch = inbox.begin().await?;
+                self.apply(batch.lend()?.conn(), &claimed.message).await?;
+                batch.commit_finished(self.key, &[&claimed]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The effect. Nothing in its table keeps it from being there twice.
+    async fn apply(
+        &self,
+        conn: &mut <D::Session as pgonce::driver::Session>::Raw,
+        message: &Message,
+    ) -> pgonce::Result<()> {
+        let written = self.messages.iter().find(|(m, _)| m.id == message.id);
+        let mark = Mark {
+            intent: message.id.clone(),
+            attempt: written.map_or(0, |(_, attempt)| *attempt as i64),
+            payload: String::from_utf8_lossy(&message.payload).into_owned(),
+        };
+        if self.ground.sabotage {
+            // What must never be done: the effect commits by itself.
+            let mut session = self.ground.calm.driver().acquire().await?;
+            D::write(session.raw(), &mark).await?;
+            session.keep();
+            return Ok(());
+        }
+        D::write(conn, &mark).await
+    }
+
+    /// The source is told that these are done; from here on they must not be lost.
+    fn acknowledge(&self, which: impl IntoIterator<Item = usize>) {
+        let mut all = self
+            .acknowledged
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        for n in which {
+            if let (Some(done @ false), Some((_, attempt))) = (all.get_mut(n), self.messages.get(n))
+            {
+                *done = true;
+                let told = Told::Success(json!("acknowledged"));
+                self.ground.history.outcome(*attempt, told);
+            }
+        }
+    }
+
+    /// Everything is acknowledged, and nothing that was stored is left to be applied.
+    async fn is_over(&self) -> pgonce::Result<bool> {
+        if !self.is_acknowledged() {
+            return Ok(false);
+        }
+        let left = "select count(*)::text from pgonce.inbox_message where consumer = $1 and status <> 'processed'";
+        let left = ask(&self.ground.calm, left, &[Param::Text(Some(self.key))]).await?;
+        Ok(left.as_deref() == Some("0"))
+    }
+
+    fn is_acknowledged(&self) -> bool {
+        let all = self
+            .acknowledged
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        all.iter().all(|done| *done)
+    }
+
+    /// While a message of the first is held, another gets the same messages, and what the first held when its
+    /// lease is over.
+    async fn meanwhile(
+        &self,
+        proxy: &CuttingProxy,
+        holds: bool,
+        mut first_is_over: watch::Receiver<bool>,
+        model: Option<&Model>,
+    ) -> Result<()> {
+        if !holds {
+            return Ok(());
+        }
+        let leased = matches!(self.path, Path::InboxCursor | Path::InboxStored);
+        let window = if leased {
+            self.lease + 2 * WINDOW
+        } else {
+            WINDOW
+        };
+        loop {
+            tokio::select! {
+                _ = first_is_over.wait_for(|over| *over) => return Ok(()),
+                _ = proxy.held() => {}
+            }
+            self.ground.history.saw("second consumer between");
+            let mut second = std::pin::pin!(self.insist("second", model));
+            match timeout(window, &mut second).await {
+                Ok(done) => {
+                    proxy.release();
+                    done?;
+                }
+                // It cannot get by: from here on both race.
+                Err(_) => {
+                    proxy.release();
+                    second.await?;
+                }
+            }
+        }
+    }
+
+    /// Delivers everything, calmly, until it is acknowledged.
+    async fn insist(&self, owner: &str, model: Option<&Model>) -> Result<()> {
+        let until = Instant::now() + STUCK;
+        loop {
+            let acted = self.act(&self.ground.calm, owner, model).await;
+            if acted.is_ok() && (model.is_some() || self.is_over().await?) {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(
+                    format!("not all applied within {STUCK:?}, last told {acted:?}").into(),
+                );
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Until everything is acknowledged, and everything once more: a source may do that.
+    async fn finish(&self, model: Option<&Model>) -> Result<()> {
+        self.insist("calm", model).await?;
+        self.insist("calm", model).await?;
+        match model {
+            Some(model) => model.check(&self.ground.calm).await,
+            None => Ok(()),
+        }
+    }
+
+    fn saw(&self, acted: pgonce::Result<()>) {
+        match acted {
+            Err(Error::Fenced(_)) => self.ground.history.saw("consumer fenced"),
+            Err(_) => self.ground.history.saw("consumer cut off"),
+            Ok(()) => {}
+        }
+    }
+}
