@@ -48,7 +48,7 @@ impl Default for Limits {
         Self {
             lease: Duration::from_secs(10),
             in_flight: 64,
-            lane_events: 256,
+            lane_events: 1024,
             lane_bytes: 256 * 1024,
             poll_at_most: Duration::from_millis(10),
             keep_every: Duration::from_millis(200),
@@ -130,7 +130,7 @@ impl<D: Driver, S: Sink> Relay<D, S> {
         self.with(|limits| limits.in_flight = events.max(1))
     }
 
-    /// How much a lane holds in memory: events and bytes, 256 and 256 KiB unless said otherwise. A
+    /// How much a lane holds in memory: events and bytes, 1024 and 256 KiB unless said otherwise. A
     /// relay holds at most sixteen lanes, whatever the backlog.
     pub fn batch(self, events: usize, bytes: usize) -> Self {
         self.with(|limits| {
