@@ -115,7 +115,9 @@ async fn sqlx_order(shop: with_sqlx::Shop, how: How) -> Result<()> {
     };
     match how {
         How::Nothing => {}
-        How::Plain => drop(by_hand(usual::INSERT).execute(&mut *tx).await?),
+        How::Plain => {
+            by_hand(usual::INSERT).execute(&mut *tx).await?;
+        }
         How::Call => drop(by_hand(CALL_SQL).fetch_one(&mut *tx).await?),
         How::Publish => drop(shop.once.publish(&mut *tx, &event(&order)?).await?),
     }
