@@ -38,7 +38,7 @@ pub(super) struct Engine<D: Driver, S> {
     next_due: Instant,
     next_look: Instant,
     next_tend: Instant,
-    /// The last look filled a lane: there is more.
+    /// The last look filled a lane, or there was none: there may be much.
     more: bool,
     poll: Duration,
     pause: Duration,
@@ -61,7 +61,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             next_due: now,
             next_look: now,
             next_tend: now,
-            more: false,
+            more: true,
             poll: SHORTEST_POLL,
         }
     }
