@@ -11,7 +11,7 @@ step = @printf '\n== %s\n' "$(1)"
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## find or install PostgreSQL, pgbouncer and what else the tests need
+setup: ## find or install PostgreSQL, pgbouncer, brokers and what else the tests need
 	$(call step,setup)
 	@scripts/setup
 

@@ -136,6 +136,50 @@ async fn no_two_leases_of_a_key_share_a_fence_though_the_record_between_was_purg
     );
 }
 
+/// Scopes with a plain contract of their own are settled by one statement, all others by several.
+#[tokio::test]
+async fn the_quick_end_of_a_lease_is_as_strict_as_the_slow_one() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_scope('own', interval '1 day')")
+        .await;
+    for scope in ["own", "general"] {
+        let lease = |key: &str| {
+            format!(
+                "select fence from pgonce.claim('{scope}', '{key}', '\\x01', interval '1 minute')"
+            )
+        };
+        let succeed = |key: &str, print: &str, fence: i64| {
+            format!(
+                "select pgonce.succeed('{scope}', '{key}', '\\x{print}', {fence}, '{{\"n\": 1}}')"
+            )
+        };
+        let fence = see.number(&lease("k")).await;
+        assert_eq!(see.code(&succeed("k", "02", fence)).await, "P4002");
+        see.run(LATE).await;
+        let newer = see.number(&lease("k")).await;
+        assert_eq!(see.code(&succeed("k", "01", fence)).await, "P4012");
+        see.run(&succeed("k", "01", newer)).await;
+        assert_eq!(
+            see.text(&format!(
+                "select status || ' ' || (answer ->> 'n') from pgonce.intent where scope = '{scope}'"
+            ))
+            .await,
+            "succeeded 1"
+        );
+
+        // A lease of an earlier timeline may have been lost to a takeover that the failover lost in turn.
+        let lost = see.number(&lease("old")).await % (1 << 41) + (1 << 40);
+        see.run(&format!(
+            "set session_replication_role = replica; update pgonce.intent set fence = {lost}, \
+             lease_until = pgonce.now() where key = 'old' and scope = '{scope}'; \
+             reset session_replication_role"
+        ))
+        .await;
+        assert_eq!(see.code(&succeed("old", "01", lost)).await, "P4012");
+    }
+}
+
 #[tokio::test]
 async fn a_stale_atomic_failure_is_turned_away_after_a_newer_attempt() {
     let world = World::<TokioPostgres>::new().await;

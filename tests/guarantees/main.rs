@@ -32,5 +32,6 @@ mod unique;
 mod waiting;
 mod zombies;
 
+mod inbox;
 mod migrations;
 mod outbox;

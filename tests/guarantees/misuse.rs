@@ -76,7 +76,7 @@ async fn a_transaction_ended_by_hand_is_an_error_and_never_a_success<D: TestDriv
     world: World<D>,
 ) {
     let hour = Duration::from_secs(3600);
-    for kind in ["fresh", "first", "retry", "leased"] {
+    for kind in ["fresh", "first", "retry", "leased", "contract known"] {
         for sql in BY_HAND {
             let wish = intent(&format!("{kind}: {sql}"));
             let attempt = match kind {
@@ -92,6 +92,11 @@ async fn a_transaction_ended_by_hand_is_an_error_and_never_a_success<D: TestDriv
                     };
                     let later = Failure::retryable("later", "not now");
                     first.fail(later).await.unwrap();
+                    claimed(&world, &wish).await
+                }
+                "contract known" => {
+                    let teaches = intent(&format!("teaches: {sql}"));
+                    assert!(!world.run(&teaches).await.unwrap().replayed());
                     claimed(&world, &wish).await
                 }
                 "first" => claimed(&world, &wish.clone().known_first()).await,

@@ -135,29 +135,40 @@ async fn a_rejected_duplicate_of_leased_work_never_frees_the_lease<D: TestDriver
 
 async fn the_loser_of_a_finished_race_leaves_nothing_and_replays<D: TestDriver>(world: World<D>) {
     // Another attempt that went past the advisory lock, as one can after a failover: the primary
-    // key alone must decide.
-    let wish = intent("race").known_first();
-    let runs = std::sync::atomic::AtomicU32::new(0);
-    let done = world
-        .once
-        .run(&wish, |mut attempt| {
-            let (world, runs) = (&world, &runs);
-            async move {
-                effect(&mut attempt).await?;
-                if runs.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
-                    // Somebody without our lock finishes first.
-                    world.see.run("insert into effects values ('', 'orders.create', 'race')").await;
-                    let fingerprint = digest_of(attempt.intent());
-                    world.see.run(&format!("select pgonce.succeed('orders.create', 'race', {fingerprint}, 1, '\"theirs\"')")).await;
+    // key alone must decide. Successes are inserted in one way at first, in another while the
+    // contract is known.
+    for key in ["contract unknown", "contract known"] {
+        let wish = intent(key).known_first();
+        let runs = std::sync::atomic::AtomicU32::new(0);
+        let done = world
+            .once
+            .run(&wish, |mut attempt| {
+                let (world, runs) = (&world, &runs);
+                async move {
+                    effect(&mut attempt).await?;
+                    if runs.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0 {
+                        // Somebody without our lock finishes first.
+                        world.see.run(&format!("insert into effects values ('', 'orders.create', '{key}')")).await;
+                        let fingerprint = digest_of(attempt.intent());
+                        world.see.run(&format!("select pgonce.succeed('orders.create', '{key}', {fingerprint}, 1, '\"theirs\"')")).await;
+                    }
+                    attempt.succeed(Ack::value("ours")?).await
                 }
-                attempt.succeed(Ack::value("ours")?).await
-            }
-        })
-        .await
-        .unwrap();
-    assert!(done.replayed());
-    assert_eq!(done.read::<String>().unwrap(), "theirs");
-    assert_eq!(world.see.effects(&wish).await, 1);
+            })
+            .await
+            .unwrap();
+        assert!(done.replayed());
+        assert_eq!(done.read::<String>().unwrap(), "theirs");
+        assert_eq!(world.see.effects(&wish).await, 1);
+        assert!(
+            !world
+                .run(&intent("teaches the contract"))
+                .await
+                .unwrap()
+                .replayed()
+                || key == "contract known"
+        );
+    }
 }
 
 #[tokio::test]

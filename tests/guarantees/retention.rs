@@ -5,9 +5,11 @@ use std::time::Duration;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::scope::{AfterExpiry, Contract};
 use pgonce::{Ack, Attempt, Claim, Error, Failure};
+use pgonce_testkit::wait_until;
 use pgonce_tests::{SCOPE, TestDriver, World, digest_of, for_each_driver, intent};
 
 const HOUR: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn after_its_retention_a_key_runs_again_where_the_contract_says_so<D: TestDriver>(
     world: World<D>,
@@ -44,6 +46,33 @@ async fn after_its_retention_a_key_runs_again_where_the_contract_says_so<D: Test
             .await;
         assert!(world.once.purge(100).await.unwrap() >= 1);
     }
+}
+
+/// Told by another program: this one does not hear of it at once.
+async fn a_running_service_takes_up_a_new_retention<D: TestDriver>(world: World<D>) {
+    let define =
+        |days: u32| format!("select pgonce.define_scope('{SCOPE}', interval '{days} days')");
+    let (world, mut tries) = (&world, 0..);
+    let mut days_of_a_new_one = || {
+        let wish = intent(&format!("try {}", tries.next().unwrap_or(0)));
+        async move {
+            let _ = world.run(&wish).await.unwrap();
+            world
+                .see
+                .record(&wish, "extract(day from expires_at - first_at)")
+                .await
+        }
+    };
+    world.see.run(&define(3)).await;
+    assert_eq!(days_of_a_new_one().await, "3");
+    assert_eq!(days_of_a_new_one().await, "3");
+    world.see.run(&define(5)).await;
+    wait_until("the new retention", PATIENCE, || {
+        let days = days_of_a_new_one();
+        async { days.await == "5" }
+    })
+    .await
+    .unwrap();
 }
 
 async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestDriver>(
@@ -384,6 +413,7 @@ async fn one_answer_can_be_kept_longer_or_shorter_but_never_below_the_horizons<D
 for_each_driver!(
     one_answer_can_be_kept_longer_or_shorter_but_never_below_the_horizons,
     after_its_retention_a_key_runs_again_where_the_contract_says_so,
+    a_running_service_takes_up_a_new_retention,
     a_tombstone_says_gone_before_and_after_the_purge_until_it_ends,
     a_failure_of_a_rerun_is_recorded_over_what_has_expired,
     a_tombstone_without_an_end_stays_for_ever,

@@ -128,7 +128,8 @@ fn the_sdk_never_asks_the_worker_what_time_it_is() {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
-            // Keys may be made from the time: nothing is ever decided by them.
+            // Keys may be made from the time: nothing is ever decided by them. And a user may
+            // name a time, which is not asking for it.
             if path.is_dir() && !path.ends_with("key") {
                 folders.push(path);
             } else if path.is_file() && !path.ends_with("key.rs") {
@@ -137,8 +138,9 @@ fn the_sdk_never_asks_the_worker_what_time_it_is() {
                     .lines()
                     .filter(|line| !line.trim_start().starts_with("//"));
                 for line in code {
+                    let asks = ["SystemTime::now", "UNIX_EPOCH.elapsed", "Utc::now"];
                     assert!(
-                        !line.contains("SystemTime") && !line.contains("Utc::now"),
+                        !asks.iter().any(|ask| line.contains(ask)),
                         "{}: {line}",
                         path.display()
                     );

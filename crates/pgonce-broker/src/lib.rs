@@ -8,9 +8,28 @@ macro_rules! fault_point {
     };
 }
 
+mod consumer;
+mod meter;
 mod relay;
 mod sink;
 pub mod sinks;
+pub mod sources;
+#[cfg(feature = "webhooks")]
+pub mod webhooks;
 
+pub use consumer::{
+    Batches, Consumer, Counts as ConsumerCounts, Dedup, Handler, Incoming, Order, Source,
+    SourceError, cloud_event,
+};
 pub use relay::{Counts, Relay};
 pub use sink::{Delivery, Sink};
+
+/// Compiles the code of the page about consumers.
+#[cfg(all(doctest, feature = "webhooks"))]
+#[doc = include_str!("../../../docs/src/consuming.md")]
+struct ConsumingOnce;
+
+/// Compiles the guide's code.
+#[cfg(all(doctest, feature = "nats"))]
+#[doc = include_str!("../../../docs/src/sinks.md")]
+struct Guide;

@@ -31,6 +31,12 @@ pub enum Delivery {
         /// Why, for people.
         reason: String,
     },
+    /// The other side is no more, and says so: the consumer is evicted with this reason, and its relays
+    /// stop. `pgonce.replay` lets it read on once there is somebody to read for.
+    Gone {
+        /// Why, for people.
+        reason: String,
+    },
     /// Not sent, because an earlier one of its subject failed or the other side is not there.
     Untried,
 }
@@ -71,7 +77,7 @@ pub trait Sink: Send + Sync + 'static {
 }
 
 /// Subjects side by side, each subject's events one after the other.
-async fn one_by_one_in_each_subject<S: Sink + ?Sized>(
+pub(crate) async fn one_by_one_in_each_subject<S: Sink + ?Sized>(
     sink: &S,
     batch: &[Message],
     in_flight: usize,
@@ -96,7 +102,10 @@ async fn one_by_one_in_each_subject<S: Sink + ?Sized>(
             }
             let delivery = sink.send(&batch[index]).await;
             let go_on = delivery == Delivery::Acknowledged;
-            if matches!(delivery, Delivery::Unavailable { .. }) {
+            if matches!(
+                delivery,
+                Delivery::Unavailable { .. } | Delivery::Gone { .. }
+            ) {
                 down.store(true, Ordering::Relaxed);
             }
             told.push((index, delivery));

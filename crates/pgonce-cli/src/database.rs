@@ -1,8 +1,9 @@
 //! The database that a command works on.
 
+use std::path::Path;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, Pool};
+use deadpool_postgres::{Manager, Pool, Runtime};
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement};
 use pgonce::migrate::{self, Migrator};
@@ -11,6 +12,9 @@ use tokio_postgres::config::SslMode;
 
 use crate::exit::{self, Result, Trouble};
 use crate::output::{Format, Shown};
+
+/// Where a database is, and as whom.
+pub(crate) type Address = tokio_postgres::Config;
 
 /// Which database, which schema, and how results are shown.
 #[derive(Debug, clap::Args)]
@@ -36,8 +40,8 @@ impl Target {
         self.shown.format
     }
 
-    /// The database, whatever is in it.
-    pub(crate) fn database(self) -> Result<Database> {
+    /// Its address, and the schema that pgonce is in.
+    pub(crate) fn address(self) -> Result<(Address, String)> {
         let Some(url) = self.database_url.filter(|url| !url.is_empty()) else {
             return Err(Trouble::new(
                 exit::USAGE,
@@ -45,7 +49,7 @@ impl Target {
                 "Give --database-url postgres://user:password@host/database, or set DATABASE_URL.",
             ));
         };
-        let mut config: tokio_postgres::Config = url.parse().map_err(|error: tokio_postgres::Error| {
+        let address = url.parse().map_err(|error: tokio_postgres::Error| {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             Trouble::new(
                 exit::USAGE,
@@ -53,6 +57,13 @@ impl Target {
                 "Write postgres://user:password@host:5432/database; escape special characters of the password as %XX.",
             )
         })?;
+        Ok((address, self.schema))
+    }
+
+    /// The database, whatever is in it.
+    pub(crate) fn database(self) -> Result<Database> {
+        let format = self.shown.format;
+        let (mut config, schema) = self.address()?;
         if config.get_application_name().is_none() {
             config.application_name("pgonce");
         }
@@ -75,8 +86,8 @@ impl Target {
             })?;
         Ok(Database {
             driver: TokioPostgres::new(pool),
-            schema: self.schema,
-            format: self.shown.format,
+            schema,
+            format,
         })
     }
 
@@ -128,4 +139,71 @@ impl Database {
     pub(crate) async fn row(&self, query: &str, params: &[Option<&str>]) -> Result<Option<String>> {
         Ok(self.rows(query, params).await?.into_iter().next())
     }
+}
+
+/// How long a connection that went silent is believed in, where the system can be told.
+const SILENCE: Duration = Duration::from_secs(30);
+
+/// Connections for a program that runs on. Nothing is connected yet.
+pub(crate) fn pool(
+    mut address: Address,
+    name: &str,
+    size: usize,
+    timeout: Duration,
+) -> Result<Pool> {
+    if address.get_application_name().is_none() {
+        address.application_name(name);
+    }
+    if address.get_connect_timeout().is_none() {
+        address.connect_timeout(timeout);
+    }
+    if address.get_tcp_user_timeout().is_none() {
+        address.tcp_user_timeout(SILENCE);
+    }
+    let manager = match address.get_ssl_mode() {
+        SslMode::Require => Manager::new(address, crate::tls::connector()?),
+        _ => Manager::new(address, NoTls),
+    };
+    Pool::builder(manager)
+        .max_size(size)
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(timeout))
+        .create_timeout(Some(timeout))
+        .recycle_timeout(Some(timeout))
+        .build()
+        .map_err(|error| {
+            Trouble::new(
+                exit::FAILED,
+                format!("no pool could be made: {error}"),
+                "Please report it.",
+            )
+        })
+}
+
+/// The address of a database, from a variable of the environment.
+pub(crate) fn address_in_variable(name: &str) -> Result<Address> {
+    let found = std::env::var(name).ok().filter(|url| !url.is_empty());
+    let found = found.ok_or_else(|| "it is not set".to_owned());
+    address(found, &format!("the variable {name}"))
+}
+
+/// The address of a database, from a file with nothing else in it.
+pub(crate) fn address_in_file(file: &Path) -> Result<Address> {
+    let found = std::fs::read_to_string(file).map_err(|error| error.to_string());
+    address(found, &format!("the file {}", file.display()))
+}
+
+fn address(found: std::result::Result<String, String>, place: &str) -> Result<Address> {
+    let unreadable = |why: String| {
+        Trouble::new(
+            exit::USAGE,
+            format!("the address of the database cannot be read from {place}: {why}"),
+            "Put postgres://user:password@host:5432/database there; `database` in the file says where it is looked for.",
+        )
+    };
+    let url = found.map_err(unreadable)?;
+    // The error's own text names the part that is wrong, never the address, which has the password.
+    url.trim()
+        .parse()
+        .map_err(|error: tokio_postgres::Error| unreadable(error.to_string()))
 }

@@ -17,7 +17,7 @@ Exit codes:
   4  pgonce is not installed in the schema, or older than this program: migrate up
   5  the schema is newer than this program, and not compatible with it
   6  what was applied to the schema is not what this program knows
-  7  there is no such intent, scope or code
+  7  there is no such intent, scope, code, consumer or event
   8  the role may not do this
   9  probe: a case failed; the API does not keep what it claims
   10  probe: too little could be concluded
@@ -61,6 +61,19 @@ impl Trouble {
         }
     }
 
+    /// What went wrong, and its code, for a log.
+    pub(crate) fn words(&self) -> (&str, &str) {
+        (&self.what, self.code.as_deref().unwrap_or_default())
+    }
+
+    /// The same, with a code.
+    pub(crate) fn coded(self, code: &str) -> Self {
+        Self {
+            code: Some(code.to_owned()),
+            ..self
+        }
+    }
+
     /// The same, with another exit code where it has this code.
     pub(crate) fn with_exit(self, code: &str, exit: u8) -> Self {
         let exit = if self.code.as_deref() == Some(code) {
@@ -71,10 +84,23 @@ impl Trouble {
         Self { exit, ..self }
     }
 
+    /// The same, with another hint where it has this code.
+    pub(crate) fn with_hint(mut self, code: &str, hint: &str) -> Self {
+        if self.code.as_deref() == Some(code) {
+            self.hint = Some(hint.to_owned());
+        }
+        self
+    }
+
     /// Tells it on stderr.
     pub(crate) fn report(self, format: Format) -> ExitCode {
+        ExitCode::from(self.tell(format))
+    }
+
+    /// Tells it on stderr. Gives the exit code.
+    pub(crate) fn tell(self, format: Format) -> u8 {
         if self.silent {
-            return ExitCode::SUCCESS;
+            return 0;
         }
         let text = match format {
             Format::Json => serde_json::json!({"error": {
@@ -93,7 +119,7 @@ impl Trouble {
         };
         // Nothing is left to be done where stderr is closed too.
         let _ = writeln!(io::stderr(), "{text}");
-        ExitCode::from(self.exit)
+        self.exit
     }
 }
 

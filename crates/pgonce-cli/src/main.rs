@@ -9,14 +9,21 @@ mod codes;
 mod database;
 mod demo;
 mod exit;
+mod faults;
 mod gateway;
+mod inbox;
 mod intents;
 mod lost;
 mod migrate;
+mod outbox;
 mod output;
 mod probe;
+mod projection;
+mod prometheus;
 mod purge;
+mod relay;
 mod scope;
+mod signals;
 mod storm;
 mod tls;
 
@@ -46,8 +53,16 @@ enum Command {
     Show(intents::ShowArgs),
     /// List intents that callers were told are done, and that this database does not know as done.
     Lost(lost::Args),
-    /// Remove finished records whose retention is over.
+    /// Remove finished records whose retention is over, and partitions of the outbox that nobody needs.
     Purge(purge::Args),
+    /// Look at messages that consumers have stored: retry, skip or replay them.
+    Inbox(inbox::Args),
+    /// Look at projections, build them anew, and compare that with the live ones.
+    Projection(projection::Args),
+    /// See how far events are, and give dead letters, ranges and consumers another chance or none.
+    Outbox(outbox::Args),
+    /// Move the events of the outbox to where they go.
+    Relay(Box<relay::Args>),
     /// Say for every error code what to do about it.
     Codes(codes::Args),
     /// Measure what pgonce costs, beside the bare transaction and the usual recipe.
@@ -69,6 +84,7 @@ async fn main() -> ExitCode {
         Command::Demo(args) => return demo::run(args).await,
         Command::Storm(args) => return storm::run(args).await,
         Command::Gateway(args) => return gateway::run(args).await,
+        Command::Relay(args) => relay::run(*args).await,
         Command::Probe(args) => return probe::run(*args).await,
         Command::Migrate(args) => (args.format(), migrate::run(args).await),
         Command::Scope(args) => (args.format(), scope::run(args).await),
@@ -78,7 +94,10 @@ async fn main() -> ExitCode {
         Command::Suppression(args) => (args.format(), intents::suppression(args).await),
         Command::Show(args) => (args.format(), intents::show(args).await),
         Command::Lost(args) => (args.format(), lost::run(args).await),
+        Command::Outbox(args) => (args.format(), outbox::run(args).await),
         Command::Purge(args) => (args.format(), purge::run(args).await),
+        Command::Inbox(args) => (args.format(), inbox::run(args).await),
+        Command::Projection(args) => (args.format(), projection::run(args).await),
         Command::Codes(args) => (args.format(), codes::run(&args)),
     };
     match done {

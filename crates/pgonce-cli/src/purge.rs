@@ -41,6 +41,8 @@ pub(crate) async fn run(args: Args) -> Result {
             break more;
         }
     };
+    // Whoever relays tends the log as well; where nobody does, this is who.
+    once.outbox().tend().await?;
     let words = format!(
         "purged {purged} finished record{}{}",
         if purged == 1 { "" } else { "s" },

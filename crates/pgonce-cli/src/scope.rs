@@ -118,7 +118,7 @@ impl StrictArgs {
 
 /// PostgreSQL understands 7d, 15m, 1h30m and many words. Only a bare number it takes for seconds,
 /// which nobody can have meant for sure.
-fn length(text: &str) -> std::result::Result<String, String> {
+pub(crate) fn length(text: &str) -> std::result::Result<String, String> {
     if text.trim().is_empty() || text.trim().parse::<f64>().is_ok() {
         return Err(
             "give a unit: 30s, 15m, 12h, 7d, or a PostgreSQL interval such as '1 day 12 hours'"

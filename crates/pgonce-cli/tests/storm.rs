@@ -27,7 +27,7 @@ fn text(output: &Output) -> String {
 fn a_sample_of_the_storm_finds_everything_done_exactly_once() {
     let history = tempfile::tempdir().unwrap();
     let folder = history.path().to_str().unwrap();
-    let (output, ledger) = storm(&["--sample", "200", "--random", "8s", "--history", folder]);
+    let (output, ledger) = storm(&["--sample", "300", "--random", "8s", "--history", folder]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     assert!(
@@ -87,6 +87,55 @@ fn an_effect_that_is_parted_from_its_claim_is_found_out_and_can_be_replayed() {
     // The same trial without sabotage is harmless.
     let (output, _) = storm(&options);
     assert!(output.status.success(), "{}", self::text(&output));
+}
+
+#[test]
+fn relays_that_are_cut_off_lose_nothing_and_turn_nothing_round() {
+    let paths = "relay-window,relay-settle,relay-park,relay-redrive,relay-tend";
+    let (output, ledger) = storm(&["--path", paths, "--sample", "150"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(ledger["exactly_once"], true);
+    let configurations = ledger["configurations"].as_array().unwrap();
+    let relayed: Vec<_> = configurations
+        .iter()
+        .filter(|configuration| configuration["trials"].as_u64() > Some(0))
+        .collect();
+    assert_eq!(relayed.len(), 2, "once for each driver: {text}");
+    for configuration in relayed {
+        for state in [
+            "delivered again",
+            "relay fenced",
+            "redriven",
+            "partition dropped",
+        ] {
+            assert!(
+                configuration["met"][state].as_u64() >= Some(1),
+                "{state}: {configuration}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_place_that_is_kept_before_its_events_are_delivered_is_found_out() {
+    let relay = [
+        "--sabotage",
+        "--path",
+        "relay-window",
+        "--driver",
+        "tokio-postgres",
+    ];
+    let (output, ledger) = storm(
+        &[
+            &relay[..],
+            &["--isolation", "read-committed", "--sample", "60"],
+        ]
+        .concat(),
+    );
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(ledger["totals"]["lost"].as_u64() >= Some(1), "{text}");
 }
 
 #[test]

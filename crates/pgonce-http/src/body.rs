@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::BoxError;
 use axum::body::Body;
@@ -11,6 +12,8 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode, header};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use crate::budget::{Budget, Reserved};
 use crate::{Policy, Problem};
@@ -74,10 +77,47 @@ pub(crate) async fn read_up_to(limit: usize, body: Body) -> Read {
     })
 }
 
+/// How much of a refused body is still taken off the wire, and for how long.
+const LINGER: (usize, Duration) = (8 * 1024 * 1024, Duration::from_secs(2));
+
+/// For how many at once: a server keeps some hundred KiB for each connection that it reads fast.
+static LINGERING: Semaphore = Semaphore::const_new(32);
+
+/// A request's body that may be refused before its end.
+///
+/// A server that hangs up on a client in the middle of its sending takes its own answer away: the
+/// client's system throws away what came before the reset. So what is left of a refused body is
+/// read and forgotten for a while, beside the answer. In a flood of them only some are: whoever is hung
+/// up on knows nothing, and comes again with its key.
+pub(crate) struct Unread(pub(crate) Body);
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        if self.0.is_end_stream() {
+            return;
+        }
+        let (Ok(permit), Ok(runtime)) = (LINGERING.try_acquire(), Handle::try_current()) else {
+            return;
+        };
+        let mut body = std::mem::take(&mut self.0);
+        let (mut left, time) = LINGER;
+        let forgetting = async move {
+            let _permit = permit;
+            while let Some(Ok(frame)) = body.frame().await {
+                left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
+                if left == 0 {
+                    break;
+                }
+            }
+        };
+        runtime.spawn(tokio::time::timeout(time, forgetting));
+    }
+}
+
 /// A request's body within the route's limits, and the part of the budget that it takes.
 pub(crate) async fn read_request(
     head: &Parts,
-    body: Body,
+    body: &mut Unread,
     policy: &Policy,
     budget: &Budget,
 ) -> Result<(Whole, Arc<Reserved>), Problem> {
@@ -86,7 +126,7 @@ pub(crate) async fn read_request(
         .headers
         .get(header::CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.unwrap_or(body.size_hint().lower()) > limit as u64 {
+    if announced.unwrap_or(body.0.size_hint().lower()) > limit as u64 {
         return Err(too_large(limit));
     }
     let announced = announced.and_then(|n| usize::try_from(n).ok());
@@ -94,10 +134,9 @@ pub(crate) async fn read_request(
         .reserve(announced.unwrap_or(0))
         .ok_or_else(overloaded)?;
     let reading = async {
-        let mut body = body;
         let mut gathered = Gathered::default();
         let mut trailers = None;
-        while let Some(frame) = body.frame().await {
+        while let Some(frame) = body.0.frame().await {
             let frame = frame.map_err(|_| {
                 Problem::ours(
                     StatusCode::BAD_REQUEST,
@@ -149,7 +188,7 @@ fn overloaded() -> Problem {
         "overloaded",
         "too many requests are under way; send the same request with the same key again",
     )
-    .retry_after(std::time::Duration::from_secs(1))
+    .retry_after(Duration::from_secs(1))
 }
 
 /// Chunks of a body; one alone is not copied.

@@ -1,8 +1,8 @@
 //! Whose turn it is, the database's or the handler's, and for how long at most.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,9 +21,9 @@ struct State {
     settled: bool,
 }
 
-/// Where one request stands. The engine moves it on; whoever waits for the answer watches it.
+/// Where one request stands. The engine moves it on; whoever waits for the answer looks at it.
 #[derive(Debug)]
-pub(crate) struct Turn(watch::Sender<State>);
+pub(crate) struct Turn(Mutex<State>);
 
 /// How long each turn may take.
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +42,20 @@ pub(crate) struct Overdue {
     pub(crate) in_doubt: bool,
 }
 
+impl Limits {
+    fn of(self, phase: Phase) -> Option<Duration> {
+        match phase {
+            Phase::Claiming => Some(self.claim),
+            Phase::Working => self.work,
+            Phase::Settling => Some(self.settle),
+            Phase::GivenUp => None,
+        }
+    }
+}
+
 impl Turn {
     pub(crate) fn new() -> Self {
-        Self(watch::Sender::new(State {
+        Self(Mutex::new(State {
             phase: Phase::Claiming,
             since: Instant::now(),
             settled: false,
@@ -64,50 +75,43 @@ impl Turn {
     }
 
     fn move_on(&self, phase: Phase) -> bool {
-        self.0.send_if_modified(|state| {
-            let goes_on = state.phase != Phase::GivenUp;
-            if goes_on {
-                state.settled |= phase == Phase::Settling;
-                (state.phase, state.since) = (phase, Instant::now());
-            }
-            goes_on
-        })
+        let mut state = self.lock();
+        let goes_on = state.phase != Phase::GivenUp;
+        if goes_on {
+            state.settled |= phase == Phase::Settling;
+            (state.phase, state.since) = (phase, Instant::now());
+        }
+        goes_on
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until a turn has taken longer than it may, and gives up: from then on nothing begins.
+    ///
+    /// Nobody wakes it when the turn changes, which would cost every request: it looks up often enough
+    /// to be in time for any turn that may have begun meanwhile.
     pub(crate) async fn overdue(&self, limits: Limits) -> Overdue {
-        let mut watched = self.0.subscribe();
+        let shortest = limits.claim.min(limits.settle);
+        let shortest = limits.work.map_or(shortest, |work| work.min(shortest));
         loop {
-            let State { phase, since, .. } = *watched.borrow_and_update();
-            let limit = match phase {
-                Phase::Claiming => Some(limits.claim),
-                Phase::Working => limits.work,
-                Phase::Settling => Some(limits.settle),
-                Phase::GivenUp => None,
-            };
-            let over = async {
-                match limit {
-                    Some(limit) => sleep_until(since + limit).await,
-                    None => std::future::pending().await,
+            let next_look = {
+                let mut state = self.lock();
+                let now = Instant::now();
+                let due = limits.of(state.phase).map(|limit| state.since + limit);
+                if let Some(due) = due
+                    && due <= now
+                {
+                    let phase = std::mem::replace(&mut state.phase, Phase::GivenUp);
+                    return Overdue {
+                        phase,
+                        in_doubt: state.settled,
+                    };
                 }
+                due.map_or(now + shortest, |due| due.min(now + shortest))
             };
-            tokio::select! {
-                // The sender is `self`: it cannot be gone.
-                _ = watched.changed() => continue,
-                () = over => {}
-            }
-            let mut in_doubt = false;
-            let given_up = self.0.send_if_modified(|state| {
-                let still = (state.phase, state.since) == (phase, since);
-                if still {
-                    in_doubt = state.settled;
-                    state.phase = Phase::GivenUp;
-                }
-                still
-            });
-            if given_up {
-                return Overdue { phase, in_doubt };
-            }
+            sleep_until(next_look).await;
         }
     }
 }

@@ -1,13 +1,11 @@
 use std::{
     collections::BTreeMap,
-    env,
-    ffi::OsString,
     fs, iter,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use crate::{Error, Result};
+use crate::{Error, Result, cache::Surroundings};
 
 const VARIABLE: &str = "PGONCE_PG_BIN";
 
@@ -139,20 +137,12 @@ fn inspect(folder: &Path) -> std::result::Result<Binaries, String> {
     })
 }
 
-/// Where to look; the surroundings are fields so that a test can choose them.
-struct Search {
-    variables: BTreeMap<String, OsString>,
-    start: PathBuf,
-}
+/// Where to look.
+struct Search(Surroundings);
 
 impl Search {
     fn of_this_process() -> Self {
-        let variables = env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-            .filter(|(_, value)| !value.is_empty())
-            .collect();
-        let start = env::current_dir().unwrap_or_default();
-        Self { variables, start }
+        Self(Surroundings::of_this_process())
     }
 
     fn find(&self) -> Result<Binaries> {
@@ -191,15 +181,14 @@ impl Search {
     /// Set but wrong is an error: silently taking another server would test
     /// something else than what was asked for.
     fn chosen(&self) -> Result<Option<Binaries>> {
-        let Some(folder) = self.variables.get(VARIABLE) else {
+        let Some(folder) = self.0.variable(VARIABLE) else {
             return Ok(None);
         };
         Binaries::named_by(VARIABLE, folder.into()).map(Some)
     }
 
     fn places(&self) -> Vec<PathBuf> {
-        let path = self.variables.get("PATH").cloned().unwrap_or_default();
-        let on_path: Vec<_> = env::split_paths(&path).collect();
+        let on_path = self.0.path();
         pg_config(&on_path)
             .into_iter()
             .chain(VERSIONED.into_iter().flat_map(newest_first))
@@ -209,24 +198,15 @@ impl Search {
     }
 
     fn cached(&self) -> Vec<PathBuf> {
-        let manifest = self.variables.get("CARGO_MANIFEST_DIR").map(PathBuf::from);
-        let cache = match self.variables.get("PGONCE_CACHE") {
-            Some(cache) => Some(PathBuf::from(cache)),
-            None => manifest
-                .iter()
-                .chain(iter::once(&self.start))
-                .flat_map(|start| start.ancestors())
-                .map(|parent| parent.join(".cache"))
-                .find(|cache| cache.join("postgres").is_dir()),
-        };
+        let cache = self.0.cached("postgres");
         cache
-            .map(|cache| newest_first(&cache.join("postgres/*/bin").to_string_lossy()))
+            .map(|cache| newest_first(&cache.join("*/bin").to_string_lossy()))
             .unwrap_or_default()
     }
 
     fn nothing(&self, places: &[PathBuf]) -> Error {
-        let cache = self.variables.get("PGONCE_CACHE").map(PathBuf::from);
-        let cache = cache.unwrap_or_else(|| ".cache".into()).join("postgres");
+        let cache = self.0.variable("PGONCE_CACHE");
+        let cache = cache.unwrap_or(Path::new(".cache")).join("postgres");
         let listed = iter::once(format!("{VARIABLE} (not set), pg_config"))
             .chain(VERSIONED.map(str::to_owned))
             .chain(places.iter().map(|place| place.display().to_string()))
@@ -276,12 +256,12 @@ mod tests {
 
     fn search(start: &Path, variables: &[(&str, &Path)]) -> Search {
         let variables = variables.iter();
-        Search {
+        Search(Surroundings {
             variables: variables
                 .map(|(name, value)| ((*name).to_owned(), value.into()))
                 .collect(),
             start: start.to_owned(),
-        }
+        })
     }
 
     fn pretend_install(folder: &Path, version: &str) {

@@ -53,6 +53,35 @@ pub enum Error {
     )]
     NoPgBouncer,
 
+    /// A broker's server is not installed.
+    #[error(
+        "{program} was not found (looked at: {looked_at}). In the pgonce repository run `make setup`; \
+         elsewhere install the package `{program}`, or set {variable} to the folder that holds it"
+    )]
+    NoBroker {
+        /// The program that was looked for.
+        program: &'static str,
+        /// The variable that can name its folder.
+        variable: &'static str,
+        /// The places that were tried, in order.
+        looked_at: String,
+    },
+
+    /// A variable names a folder that does not hold a broker's server.
+    #[error(
+        "{variable} names {}, which has no `{program}`. Name the folder that holds it, or unset \
+         {variable} to search the usual places",
+        folder.display()
+    )]
+    NotABrokersFolder {
+        /// The program that was looked for.
+        program: &'static str,
+        /// The variable.
+        variable: &'static str,
+        /// What it says.
+        folder: PathBuf,
+    },
+
     /// Root has no unprivileged user to hand the server to.
     #[error(
         "running as root, and /etc/passwd has neither a user `postgres` nor `nobody` to run the \

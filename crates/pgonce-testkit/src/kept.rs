@@ -11,6 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 pub(crate) enum EndBy {
     Quit,
     Term,
+    Kill,
 }
 
 impl EndBy {
@@ -18,6 +19,7 @@ impl EndBy {
         match self {
             Self::Quit => Signal::QUIT,
             Self::Term => Signal::TERM,
+            Self::Kill => Signal::KILL,
         }
     }
 
@@ -25,6 +27,7 @@ impl EndBy {
         match self {
             Self::Quit => "QUIT",
             Self::Term => "TERM",
+            Self::Kill => "KILL",
         }
     }
 }

@@ -5,6 +5,9 @@
 //!   It may have standbys, synchronous or not, to fail over to.
 //! * [`shared`]: one such server for all the tests of a process.
 //! * [`PgBouncer`]: a private pooler in front of it.
+//! * [`Nats`], [`Redis`] and [`RabbitMq`]: private brokers that can be killed
+//!   and started again on what they had written; [`shared_nats`] and its
+//!   siblings: one for all the tests of a process.
 //! * [`DelayProxy`]: network delay, a count of round trips, and a wire cutter.
 //! * [`CuttingProxy`]: understands PostgreSQL's protocol, and cuts, swallows or
 //!   holds back the message that a [`Fault`] names.
@@ -17,7 +20,7 @@
 //! Everything listens on free loopback ports and ends with the process that
 //! asked for it, even if that process is killed: a small guardian process
 //! notices, stops the server and removes the folder. Root may run all this:
-//! PostgreSQL and pgbouncer refuse to run as root, so they are started as
+//! PostgreSQL and pgbouncer refuse to run as root, so servers are started as
 //! user `postgres`, or else `nobody`.
 //!
 //! ```no_run
@@ -39,9 +42,12 @@
 //!
 //! The server programs are looked for in `PGONCE_PG_BIN`, in what
 //! `pg_config --bindir` says, in the usual folders, on `PATH`, and in the
-//! cache that pgonce's `make setup` fills: see [`Binaries`].
+//! cache that pgonce's `make setup` fills: see [`Binaries`]. Brokers likewise,
+//! with `PGONCE_NATS_BIN`, `PGONCE_REDIS_BIN` and `PGONCE_RABBITMQ_BIN`.
 
 mod binaries;
+mod brokers;
+mod cache;
 pub mod checker;
 mod cut;
 mod delay;
@@ -62,6 +68,7 @@ mod wait;
 mod wire;
 
 pub use binaries::Binaries;
+pub use brokers::{Nats, RabbitMq, Redis};
 pub use cut::{CuttingProxy, Fired};
 pub use delay::DelayProxy;
 pub use error::{Error, Result};
@@ -69,7 +76,7 @@ pub use history::{Entry, History, Told};
 pub use pgbouncer::{PgBouncer, PgBouncerBuilder};
 pub use plan::{Action, Fault, FaultPlan, Spread, Trial, UnreadableFault};
 pub use postgres::{Database, Postgres, PostgresBuilder, Replication};
-pub use shared::shared;
+pub use shared::{shared, shared_nats, shared_rabbitmq, shared_redis};
 pub use storm::{Call, Report, Storm, storm};
 pub use wait::{Session, wait_until, wait_until_lock_waited};
 pub use wire::{Direction, Message};

@@ -2,7 +2,7 @@ use std::{collections::BTreeMap, sync::Mutex};
 
 use tokio::sync::OnceCell;
 
-use crate::{Binaries, Postgres, Result};
+use crate::{Binaries, Nats, Postgres, RabbitMq, Redis, Result};
 
 type Cell = &'static OnceCell<Postgres>;
 
@@ -40,4 +40,23 @@ fn cell_of(major: u32) -> Cell {
     servers
         .entry(major)
         .or_insert_with(|| Box::leak(Box::default()))
+}
+
+static NATS: OnceCell<Nats> = OnceCell::const_new();
+static REDIS: OnceCell<Redis> = OnceCell::const_new();
+static RABBITMQ: OnceCell<RabbitMq> = OnceCell::const_new();
+
+/// The one NATS server that all tests of this process share. A test that kills it starts its own.
+pub async fn shared_nats() -> Result<&'static Nats> {
+    NATS.get_or_try_init(Nats::start).await
+}
+
+/// The one Redis server that all tests of this process share. A test that kills it starts its own.
+pub async fn shared_redis() -> Result<&'static Redis> {
+    REDIS.get_or_try_init(Redis::start).await
+}
+
+/// The one RabbitMQ node that all tests of this process share. A test that kills it starts its own.
+pub async fn shared_rabbitmq() -> Result<&'static RabbitMq> {
+    RABBITMQ.get_or_try_init(RabbitMq::start).await
 }

@@ -34,6 +34,11 @@ impl Unprivileged {
             .ok_or(Error::NoUnprivilegedUser)
     }
 
+    /// For programs that do not mind root.
+    pub(crate) fn ourselves() -> Self {
+        Self(None)
+    }
+
     /// A command that runs in `folder` with this user's rights, in its own
     /// process group (Ctrl-C in a terminal must not reach the server before
     /// our own orderly end does), and without PG* variables of the caller.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::ack::{Ack, Done, Failure};
 use crate::claim::Kind;
 use crate::driver::{Driver, Param, Session, Settled};
+use crate::lately::Lately;
 use crate::lease::interval;
 use crate::statements::Statements;
 use crate::success::Success;
@@ -25,6 +26,7 @@ pub struct Attempt<D: Driver> {
     pub(crate) session: Option<D::Session>,
     pub(crate) home: Option<Home<D::Session>>,
     pub(crate) statements: Arc<Statements>,
+    pub(crate) retentions: Arc<Lately<Arc<str>>>,
     pub(crate) intent: Intent,
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) kind: Kind,
@@ -78,16 +80,25 @@ impl<D: Driver> Attempt<D> {
             .take()
             .expect("only succeed, fail and drop take it");
         self.home = None;
-        let settled = if self.fence == 1 && ack.keep.is_none() {
-            let insert = &statements.insert_success;
-            session.settle(insert, &success.row()).await
-        } else {
+        let fresh = self.fence == 1 && ack.keep.is_none();
+        let (tenant, scope) = (intent.tenant_name(), intent.scope());
+        let settled = if !fresh {
             let succeed = &statements.succeed;
             session.settle(succeed, &success.params()).await
+        } else if let Some(retention) = self.retentions.get(tenant, scope) {
+            let insert = &statements.insert_kept;
+            session.settle(insert, &success.kept_row(&retention)).await
+        } else {
+            let insert = &statements.insert_success;
+            session.settle(insert, &success.row()).await
         };
         match settled {
-            Settled::Committed => {
+            Settled::Committed(told) => {
                 fault_point!("succeed.settled");
+                if fresh && let Some([Some(retention)]) = told.as_deref() {
+                    self.retentions
+                        .put(tenant, scope, retention.as_str().into());
+                }
                 session.keep();
                 Ok(Done {
                     ack,

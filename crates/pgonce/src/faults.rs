@@ -48,8 +48,24 @@ pub const RELAY_POINTS: &[&str] = &[
     "relay.advanced",
 ];
 
+/// Those of a consumer, in the order of its protocol; the last two are of its stored messages.
+pub const CONSUMER_POINTS: &[&str] = &[
+    "consumer.pulled",
+    "consumer.before_begin",
+    "consumer.begun",
+    "consumer.marked",
+    "consumer.applied",
+    "consumer.before_commit",
+    "consumer.committed",
+    "consumer.before_ack",
+    "consumer.before_claim",
+    "consumer.claimed",
+];
+
 fn is_known(place: &str) -> bool {
-    POINTS.contains(&place) || RELAY_POINTS.contains(&place)
+    [POINTS, RELAY_POINTS, CONSUMER_POINTS]
+        .iter()
+        .any(|points| points.contains(&place))
 }
 
 /// What happens at an armed place.

@@ -11,6 +11,7 @@ macro_rules! fault_point {
 pub mod driver;
 #[cfg(feature = "faults")]
 pub mod faults;
+pub mod inbox;
 pub mod key;
 pub mod migrate;
 pub mod outbox;
@@ -25,6 +26,7 @@ mod error;
 mod fingerprint;
 mod intent;
 mod joined;
+mod lately;
 mod lease;
 mod lock;
 mod once;

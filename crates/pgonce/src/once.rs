@@ -10,9 +10,10 @@ use crate::ack::Done;
 use crate::attempt::Attempt;
 use crate::claim::{Claim, Kind, Outcome};
 use crate::driver::{Connection as _, Driver, Opening, OrRaise, Param, Session as _, Settled};
+use crate::lately::Lately;
 use crate::lease::{Lease, interval, keep_unless_lost};
 use crate::retry::Policy;
-use crate::scope::Known;
+use crate::scope::InForce;
 use crate::statements::{DEFAULT_SCHEMA, Statements};
 use crate::suppressed::{Suppressed, Told};
 use crate::{Error, Intent, Result};
@@ -59,7 +60,9 @@ pub(crate) struct Shared {
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) suppressed: Suppressed,
     pub(crate) waiters: Semaphore,
-    pub(crate) contracts: Known,
+    pub(crate) contracts: Lately<InForce>,
+    /// How long successes are kept, of scopes that keep all of them.
+    pub(crate) retentions: Arc<Lately<Arc<str>>>,
 }
 
 /// How strictly a transaction is kept apart from others. pgonce is right at every level: it
@@ -139,7 +142,8 @@ impl<D: Driver> Builder<D> {
                 owner: self.owner.map(Into::into),
                 suppressed: Suppressed::new(),
                 waiters: Semaphore::new(WAITERS),
-                contracts: Known::default(),
+                contracts: Lately::default(),
+                retentions: Arc::default(),
             }),
         })
     }
@@ -218,7 +222,7 @@ impl<D: Driver> Once<D> {
         if matches!(&outcome, Outcome::Refused(failure) if failure.code() == ABANDONED) {
             // The claim itself may have decided so just now: it must last before anybody is told.
             match session.settle(&self.statements().nothing, &[]).await {
-                Settled::Committed => session.keep(),
+                Settled::Committed(_) => session.keep(),
                 Settled::Refused(error) => return Err(error),
                 Settled::Unknown(why) => return Err(Error::Uncertain(why)),
             }
@@ -388,6 +392,7 @@ impl<D: Driver> Once<D> {
             session: Some(session),
             home: None,
             statements: self.shared.statements.clone(),
+            retentions: self.shared.retentions.clone(),
             intent,
             owner: self.shared.owner.clone(),
             kind,

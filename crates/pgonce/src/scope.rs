@@ -1,8 +1,6 @@
 //! A scope's contract: how long answers are kept, what a duplicate is told, what happens after.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::Result;
 use crate::driver::{Connection as _, Driver, Param, Statement};
@@ -177,47 +175,12 @@ impl Contract {
     }
 }
 
-/// The part of a contract that the SDK itself acts on.
+/// The part of a contract that the SDK itself acts on: how long a lease is and how a duplicate is told to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InForce {
     pub(crate) busy: Busy,
     pub(crate) wait_at_most: Duration,
     pub(crate) lease: Duration,
-}
-
-/// How long [`InForce`] is believed without asking again. It decides only how long a lease is and
-/// how a duplicate is told to wait, so a change may take so long to be noticed elsewhere.
-const BELIEVED: Duration = Duration::from_secs(2);
-
-/// No more contracts than these are remembered.
-const REMEMBERED: usize = 1_000;
-
-/// Contracts that were asked for lately, by tenant and scope.
-#[derive(Debug, Default)]
-pub(crate) struct Known(Mutex<HashMap<(String, String), (InForce, Instant)>>);
-
-impl Known {
-    fn get(&self, tenant: &str, scope: &str) -> Option<InForce> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (contract, since) = known.get(&(tenant.to_owned(), scope.to_owned()))?;
-        (since.elapsed() < BELIEVED).then_some(*contract)
-    }
-
-    fn put(&self, tenant: &str, scope: &str, contract: InForce) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= REMEMBERED {
-            known.clear();
-        }
-        let name = (tenant.to_owned(), scope.to_owned());
-        known.insert(name, (contract, Instant::now()));
-    }
-
-    fn forget_all(&self) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
-    }
 }
 
 impl<D: Driver> Once<D> {
@@ -297,6 +260,7 @@ impl<D: Driver> Once<D> {
         let defined = session.query(&statement, &params).await.map(drop);
         keep_unless_lost(session, &defined);
         self.shared.contracts.forget_all();
+        self.shared.retentions.forget_all();
         defined
     }
 

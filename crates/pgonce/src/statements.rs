@@ -45,7 +45,9 @@ pub(crate) struct Statements {
     pub(crate) hold: Statement,
     pub(crate) claim: Statement,
     pub(crate) answer_of: Statement,
+    /// Looks the contract up, and says how long successes are kept if it is plain.
     pub(crate) insert_success: Statement,
+    pub(crate) insert_kept: Statement,
     pub(crate) succeed: Statement,
     pub(crate) succeed_lease: Statement,
     pub(crate) fail: Statement,
@@ -72,6 +74,25 @@ pub(crate) struct Statements {
     pub(crate) leave_lanes: Statement,
     pub(crate) extend_outbox: Statement,
     pub(crate) shrink_outbox: Statement,
+    /// For a commit that must survive a crash.
+    pub(crate) durably: Statement,
+    /// Opens a consumer's batch; what ends it insists on that.
+    pub(crate) begin_batch: String,
+    pub(crate) end_batch: Statement,
+    pub(crate) accept: Statement,
+    pub(crate) accept_batch: Statement,
+    pub(crate) mark: Statement,
+    pub(crate) held_keys: Statement,
+    pub(crate) store_message: Statement,
+    pub(crate) claim_messages: Statement,
+    pub(crate) finish_messages: Statement,
+    pub(crate) fail_message: Statement,
+    pub(crate) release_messages: Statement,
+    pub(crate) take_partition: Statement,
+    pub(crate) move_partition: Statement,
+    pub(crate) leave_partition: Statement,
+    pub(crate) advance_projection: Statement,
+    pub(crate) project: Statement,
 }
 
 impl Statements {
@@ -93,7 +114,13 @@ impl Statements {
             answer_of: make("select * from pgonce.answer_of($1, $2, $3, $4)"),
             insert_success: make(
                 "insert into pgonce.intent select * from \
-                 pgonce.succeeded_row($1, $2, $3, $4, $5, $6, $7, $8, $9) where pgonce.insist_on_open_attempt()",
+                 pgonce.succeeded_row($1, $2, $3, $4, $5, $6, $7, $8, $9) where pgonce.insist_on_open_attempt() \
+                 returning pgonce.plain_retention($7, $1)",
+            ),
+            insert_kept: make(
+                "insert into pgonce.intent select * from \
+                 pgonce.kept_row($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::interval) \
+                 where pgonce.insist_on_open_attempt()",
             ),
             succeed: make(
                 "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10, $11::text::interval) \
@@ -157,6 +184,49 @@ impl Statements {
             extend_outbox: make("select pgonce.extend_outbox()"),
             shrink_outbox: make("select pgonce.shrink_outbox()"),
             nothing: make("select 'done'"),
+            durably: make("select 'done' where pgonce.insist_on_durable_commit()"),
+            begin_batch: format!(
+                "begin isolation level read committed read write; select set_config('{schema}.batch', 'open', true)"
+            ),
+            end_batch: make(
+                "select 'done' where pgonce.insist_on_open_batch() and pgonce.insist_on_durable_commit()",
+            ),
+            accept: make("select pgonce.accept($1, $2, $3, $4, $5)::text"),
+            accept_batch: make(
+                "select pgonce.accept_batch($1, $2, $3::text::text[], $4::text::bytea[], $5)",
+            ),
+            mark: make(
+                "select ordinal, verdict from pgonce.mark_messages($1, $2, $3::text::text[], $4::text::bytea[], $5)",
+            ),
+            held_keys: make("select pgonce.held_keys($1, $2::text::text[], $3)"),
+            store_message: make(
+                "select pgonce.store_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::bigint, $13)",
+            ),
+            claim_messages: make(
+                "select tenant, seq, fence, attempts, source, message_id, key, type, headers, encode(payload, 'hex') \
+                 from pgonce.claim_messages($1, $2, $3::text::interval, $4::text::integer)",
+            ),
+            finish_messages: make(
+                "select pgonce.finish_messages($1, $2) where pgonce.insist_on_open_batch()",
+            ),
+            fail_message: make(
+                "select pgonce.fail_message($1, $2::text::bigint, $3::text::bigint, $4::text::boolean, $5, $6, $7)",
+            ),
+            release_messages: make("select pgonce.release_messages($1, $2)"),
+            take_partition: make(
+                "select epoch, \"position\", minor from pgonce.take_partition($1, $2, $3, $4, $5::text::interval)",
+            ),
+            move_partition: make(
+                "select 'done' from pgonce.move_partition($1, $2, $3, $4::text::bigint, $5::text::bigint, $6::text::bigint, \
+                 $7::text::bigint, $8::text::bigint, $9::text::interval) where pgonce.insist_on_open_batch()",
+            ),
+            leave_partition: make(
+                "select pgonce.leave_partition($1, $2, $3, $4::text::bigint)::text",
+            ),
+            advance_projection: make(
+                "select pgonce.advance_projection($1, $2, $3::text::bigint, $4)::text",
+            ),
+            project: make("select pgonce.project($1, $2, $3, $4, $5, $6, $7)::text"),
             purge: make("select n::text from pgonce.purge($1::text::integer) n"),
             schema,
         }))

@@ -53,6 +53,35 @@ impl<'a> Success<'a> {
         ]
     }
 
+    /// For the statement that inserts a fresh success, kept for as long as its contract was lately said
+    /// to keep it.
+    pub(crate) fn kept_row<'b>(&'b self, retention: &'b str) -> [Param<'b>; 10] {
+        let [
+            scope,
+            key,
+            print,
+            value,
+            ref_type,
+            ref_id,
+            tenant,
+            correlation,
+            owner,
+        ] = self.row();
+        let keep = Param::Text(Some(retention));
+        [
+            scope,
+            key,
+            print,
+            value,
+            ref_type,
+            ref_id,
+            tenant,
+            correlation,
+            owner,
+            keep,
+        ]
+    }
+
     /// For the statement that inserts a fresh success, kept for the usual time.
     pub(crate) fn row(&self) -> [Param<'_>; 9] {
         let (ref_type, ref_id) = self.ack.reference().unzip();

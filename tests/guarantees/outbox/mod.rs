@@ -2,6 +2,7 @@
 
 mod lanes;
 mod life;
+mod operate;
 mod parked;
 mod publish;
 mod retention;

@@ -7,7 +7,7 @@ use super::one_reader;
 
 /// Settles everything that was read: `what` for the numbers given, held and waiting ones as such,
 /// the rest as sent. Answers what was sent.
-async fn deliver(reader: &mut LogReader, failing: &[(&str, &str)]) -> Vec<String> {
+pub(super) async fn deliver(reader: &mut LogReader, failing: &[(&str, &str)]) -> Vec<String> {
     let seen = reader.read_all(1000).await;
     let mut sent = Vec::new();
     for lane in reader.held.iter().map(|held| held.0).collect::<Vec<_>>() {
@@ -36,7 +36,7 @@ async fn deliver(reader: &mut LogReader, failing: &[(&str, &str)]) -> Vec<String
 }
 
 /// Delivers what is parked and due, again and again, until nothing is.
-async fn deliver_due(reader: &LogReader) -> Vec<String> {
+pub(super) async fn deliver_due(reader: &LogReader) -> Vec<String> {
     let mut sent = Vec::new();
     loop {
         let due = reader.due().await;

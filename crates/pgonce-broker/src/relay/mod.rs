@@ -1,19 +1,25 @@
 //! The engine: lanes in, events out, places kept.
 
+mod counts;
 mod deliver;
 mod lane;
+mod once;
 mod run;
 
+pub(crate) use deliver::jittered;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pgonce::Result;
 use pgonce::driver::Driver;
-use pgonce::outbox::{Outbox, Outcome};
+use pgonce::outbox::Outbox;
 use tokio_util::sync::CancellationToken;
 
+pub use counts::Counts;
+
 use crate::Sink;
+use crate::meter::{Meter, Meters as _};
 
 /// Moves the events of one consumer to one sink. As many as you like may run at once, here or
 /// elsewhere: they share the consumer's lanes.
@@ -26,6 +32,7 @@ pub struct Relay<D: Driver, S> {
     owner: String,
     limits: Arc<Limits>,
     counts: Arc<Counts>,
+    meter: Meter,
 }
 
 /// How much at once, how often, how long.
@@ -60,53 +67,14 @@ impl Default for Limits {
     }
 }
 
-/// What a relay has done so far.
-#[derive(Debug, Default)]
-pub struct Counts {
-    sent: AtomicU64,
-    retried: AtomicU64,
-    dead: AtomicU64,
-    held: AtomicU64,
-}
-
-impl Counts {
-    /// Events that the sink has acknowledged.
-    pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
-    }
-
-    /// Events that failed for now.
-    pub fn retried(&self) -> u64 {
-        self.retried.load(Ordering::Relaxed)
-    }
-
-    /// Events that the sink will never take.
-    pub fn dead(&self) -> u64 {
-        self.dead.load(Ordering::Relaxed)
-    }
-
-    /// Events that had to wait, for their time or behind one of their subject.
-    pub fn held(&self) -> u64 {
-        self.held.load(Ordering::Relaxed)
-    }
-
-    fn add(&self, outcome: &Outcome) {
-        let counter = match outcome {
-            Outcome::Sent => &self.sent,
-            Outcome::Retry { .. } => &self.retried,
-            Outcome::Dead { .. } => &self.dead,
-            Outcome::Hold | Outcome::Wait => &self.held,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
 impl<D: Driver, S: Sink> Relay<D, S> {
     /// From this outbox, for a consumer that was created, to this sink.
     pub fn new(outbox: Outbox<D>, consumer: impl Into<String>, sink: S) -> Self {
+        let consumer = consumer.into();
         Self {
+            meter: Meter::of(&consumer),
             outbox,
-            consumer: consumer.into(),
+            consumer,
             sink: Arc::new(sink),
             owner: format!("relay-{}", uuid::Uuid::new_v4().simple()),
             limits: Arc::default(),

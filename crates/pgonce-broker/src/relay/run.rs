@@ -13,9 +13,10 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
-use super::deliver::{deliver, jittered};
+use super::deliver::{Ended, Terms, deliver, jittered};
 use super::lane::Holding;
 use crate::Sink;
+use crate::meter::Meters as _;
 
 /// How often parked events are looked for.
 const DUE_EVERY: Duration = Duration::from_millis(100);
@@ -24,8 +25,8 @@ const FULL_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest pause between two looks at the log.
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
-/// What a delivery answers: where its lane goes on, and what came of each event.
-type Delivered = (Option<Place>, Result<Vec<(i64, Outcome)>>);
+/// What a delivery answers: where its lane goes on, and how it ended.
+type Delivered = (Option<Place>, Result<Ended>);
 
 pub(super) struct Engine<D: Driver, S> {
     relay: Relay<D, S>,
@@ -44,6 +45,8 @@ pub(super) struct Engine<D: Driver, S> {
     pause: Duration,
     /// The pause after a delivery of which nothing is known: its task panicked.
     sulk: Duration,
+    /// Why there is nobody to deliver to any more.
+    gone: Option<String>,
 }
 
 impl<D: Driver, S: Sink> Engine<D, S> {
@@ -52,6 +55,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         Self {
             pause: relay.limits.first_pause,
             sulk: relay.limits.first_pause,
+            gone: None,
             relay,
             lanes: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -92,9 +96,17 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     /// Everything whose time has come, once.
     async fn turn(&mut self) -> Result<()> {
         let now = Instant::now();
+        if let Some(reason) = &self.gone {
+            let (outbox, consumer) = (&self.relay.outbox, &self.relay.consumer);
+            outbox.evict(consumer, reason).await?;
+            // Claiming tells that it was evicted, and why; that ends this relay.
+            self.claim().await?;
+        }
         if now >= self.lease_ends && !self.lanes.is_empty() {
             tracing::warn!("the lease could not be renewed in time: lanes are given up");
+            self.relay.meter.lanes(0, 0, self.lanes.len());
             self.lanes.clear();
+            self.relay.counts.holds(0);
         }
         if now >= self.next_claim {
             self.claim().await?;
@@ -146,16 +158,23 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.next_claim = asked + lease / 3;
         // Lanes that are no longer ours are dropped, and with them what they were delivering.
         let mut before = std::mem::take(&mut self.lanes);
+        let (mut taken, mut kept, had) = (0, 0, before.len());
         for lane in claimed {
             let held = match before.remove(&lane.lane) {
                 Some(mut held) if held.epoch == lane.epoch => {
+                    kept += 1;
                     held.surplus = lane.surplus;
                     held
                 }
-                _ => Holding::new(lane.clone()),
+                _ => {
+                    taken += 1;
+                    Holding::new(lane.clone())
+                }
             };
             self.lanes.insert(lane.lane, held);
         }
+        self.relay.counts.holds(self.lanes.len());
+        self.relay.meter.lanes(self.lanes.len(), taken, had - kept);
         Ok(())
     }
 
@@ -186,6 +205,8 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let (first, second) = idle.split_at(half);
         let (page, rest) = try_join(self.read(first), self.read(second)).await?;
         fault_point!("relay.read");
+        self.relay.meter.read(&page.messages);
+        self.relay.meter.read(&rest.messages);
         if !page.messages.is_empty() || !rest.messages.is_empty() {
             self.poll = SHORTEST_POLL;
             self.next_look = Instant::now();
@@ -243,10 +264,16 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let Some(held) = self.lanes.get_mut(&lane) else {
             return;
         };
-        let (sink, limits) = (self.relay.sink.clone(), self.relay.limits.clone());
+        let sink = self.relay.sink.clone();
+        let terms = Terms {
+            limits: self.relay.limits.clone(),
+            counts: self.relay.counts.clone(),
+            meter: self.relay.meter.clone(),
+            from_log: next.is_some(),
+        };
         let task = self.tasks.spawn(async move {
-            let outcomes = deliver(&*sink, batch, &limits).await;
-            (next, outcomes)
+            let ended = deliver(&*sink, batch, &terms).await;
+            (next, ended)
         });
         held.delivering = Some(task);
     }
@@ -274,16 +301,25 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             return;
         };
         held.delivering = None;
-        let Some((next, Ok(outcomes))) = delivered else {
-            // Of unknown fate: its place is as it was, so it is read again, but not in haste.
-            self.next_look = Instant::now() + jittered(self.sulk);
-            self.sulk = (self.sulk * 2).min(self.relay.limits.longest_pause);
-            return;
+        let (next, outcomes) = match delivered {
+            Some((next, Ok(Ended::Settled(outcomes)))) => (next, outcomes),
+            Some((_, Ok(Ended::Gone(reason)))) => {
+                tracing::error!(reason, "the sink is gone: the consumer is evicted");
+                self.gone = Some(reason);
+                return;
+            }
+            _ => {
+                // Of unknown fate: its place is as it was, so it is read again, but not in haste.
+                self.next_look = Instant::now() + jittered(self.sulk);
+                self.sulk = (self.sulk * 2).min(self.relay.limits.longest_pause);
+                return;
+            }
         };
         self.sulk = self.relay.limits.first_pause;
         for (_, outcome) in &outcomes {
             self.relay.counts.add(outcome);
         }
+        self.relay.meter.came(&outcomes);
         let plain = outcomes.iter().all(|(_, what)| *what == Outcome::Sent);
         self.next_look = Instant::now();
         match next {
@@ -370,6 +406,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             }
             Class::Final | Class::Conflict | Class::Classify => return Err(error),
             Class::Retry | Class::RetryAfterDelay | Class::Ambiguous => {
+                self.relay.meter.database_trouble();
                 tracing::warn!(%error, pause = ?self.pause, "trouble with the database, trying again");
                 self.next_claim = Instant::now();
             }
@@ -393,6 +430,8 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             }
         }
         self.tasks.abort_all();
+        self.relay.counts.holds(0);
+        self.relay.meter.lanes(0, 0, 0);
         let now = Instant::now();
         let ours = now < self.lease_ends;
         if ours && let Err(error) = self.settle().await {

@@ -1,4 +1,4 @@
-//! A relay that fails, panics or is killed at any of its fault points loses nothing and turns nothing
+//! A relay, or a consumer, that fails, panics or is killed at any of its fault points loses nothing and turns nothing
 //! round. (Fault points are the process's, so these tests have a process of their own.)
 
 #![allow(clippy::unwrap_used)]
@@ -7,11 +7,16 @@
 #[allow(dead_code)]
 mod ground;
 
+mod consumer;
+#[path = "../consumer/ground.rs"]
+#[allow(dead_code)]
+mod consumer_ground;
+
 use ground::{Ground, Running};
 use pgonce::faults::{self, Action, RELAY_POINTS};
 use pgonce_broker::Delivery;
 
-static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+pub(crate) static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Forty events about four subjects; one is poison, so that lanes are settled as well.
 async fn troubled_ground() -> Ground {

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use pgonce::outbox::Consumer;
-use pgonce_broker::Relay;
 use pgonce_broker::sinks::{Channel, JsonLines};
+use pgonce_broker::{Delivery, Relay};
+use pgonce_testkit::wait_until;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio_util::sync::CancellationToken;
 
 use super::ground::{Ground, PATIENCE, Running, publish, relay_to};
 
@@ -80,6 +82,44 @@ async fn writers_that_commit_in_any_order_are_all_heard() {
     ground.sink.wait_for(8).await;
     running.stop().await.unwrap();
     assert_eq!(ground.sink.check(), 0);
+}
+
+#[tokio::test]
+async fn run_once_delivers_what_is_there_and_leaves_what_is_for_later() {
+    let hour = Duration::from_secs(3600);
+    let ground = Ground::with(Consumer::new("c").backoff(hour, hour)).await;
+    ground.sink.script(|n| {
+        (n == 3).then(|| Delivery::Retry {
+            reason: "later".into(),
+            after: Duration::ZERO,
+        })
+    });
+    ground.publish(1, 10, 10).await;
+    let stop = CancellationToken::new();
+    assert!(ground.relay().run_once(stop.clone()).await.unwrap());
+    assert_eq!(ground.sink.numbers().len(), 9);
+    let left = "select count(*) from pgonce.outbox_cursor where owner is not null";
+    assert_eq!(ground.world.see.number(left).await, 0);
+
+    // Told to stop before it was through, it says so.
+    ground.sink.script(|_| {
+        Some(Delivery::Unavailable {
+            reason: "down".into(),
+        })
+    });
+    ground.publish(11, 12, 10).await;
+    let relay = ground.relay().drain_at_most(Duration::ZERO);
+    let counts = relay.counts();
+    let (ran, ()) = tokio::join!(relay.run_once(stop.clone()), async {
+        wait_until("a lane to wait for the sink", PATIENCE, || async {
+            counts.waiting() > 0 && counts.lanes() == 16
+        })
+        .await
+        .unwrap();
+        stop.cancel();
+    });
+    assert!(!ran.unwrap());
+    assert_eq!((counts.waiting(), counts.lanes()), (0, 0));
 }
 
 #[tokio::test]

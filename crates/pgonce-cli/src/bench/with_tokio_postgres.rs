@@ -96,19 +96,23 @@ impl Shop {
         Ok(())
     }
 
+    /// A new order with two statements more that do nothing.
+    pub(super) async fn empty(self) -> Result<()> {
+        self.empty_around(&Order::new()).await.map(drop)
+    }
+
     /// The bare transaction with two statements more that do nothing, sent along as pgonce sends its
     /// claim and its success: what any protocol of two statements costs at least.
-    pub(super) async fn empty(self) -> Result<()> {
+    pub(super) async fn empty_around(&self, order: &Order) -> Result<i64> {
         let object = self.connection().await?;
         let empty = object.prepare_cached("select $1::text").await?;
         let effect = Effect::prepare(&object).await?;
-        let order = Order::new();
         let values: [&(dyn ToSql + Sync); 1] = [&order.number];
         let nothing = || object.query(&empty, &values);
         try_join(object.batch_execute("begin"), nothing()).await?;
-        effect.one_by_one(&order).await?;
+        let id = effect.one_by_one(order).await?;
         try_join(nothing(), object.batch_execute("commit")).await?;
-        Ok(())
+        Ok(id)
     }
 
     /// The usual recipe without PL/pgSQL, each statement awaited.

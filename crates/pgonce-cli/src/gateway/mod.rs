@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::exit::{self, Result, Trouble};
 use crate::output::{self, Format, Shown};
+use crate::signals::Signals;
 
 /// Which configuration, and what to do with it.
 #[derive(Debug, clap::Args)]
@@ -37,7 +38,7 @@ pub(crate) async fn run(args: Args) -> ExitCode {
     match obey(args).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(Stopped::Trouble(trouble)) => trouble.report(format),
-        Err(Stopped::Faults(faults)) => report(&faults, format),
+        Err(Stopped::Faults(faults)) => ExitCode::from(crate::faults::report(&faults, format)),
     }
 }
 
@@ -152,67 +153,4 @@ fn cut_off(why: &str) -> Trouble {
         format!("requests were cut off: {why}"),
         "Retries with the same key learn what is known; the scope's `stale` decides about the rest.",
     )
-}
-
-/// SIGTERM and SIGINT, from the moment that this was made.
-#[cfg(unix)]
-struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-#[cfg(unix)]
-impl Signals {
-    fn listen() -> io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
-}
-
-/// Ctrl-C.
-#[cfg(not(unix))]
-struct Signals;
-
-#[cfg(not(unix))]
-impl Signals {
-    fn listen() -> io::Result<Self> {
-        Ok(Self)
-    }
-
-    async fn next(&mut self) {
-        let _ = tokio::signal::ctrl_c().await;
-    }
-}
-
-fn report(faults: &Faults, format: Format) -> ExitCode {
-    let text = match format {
-        Format::Table => format!(
-            "error: {}",
-            faults.to_string().replace("\n\n", "\n\nerror: ")
-        ),
-        Format::Json => {
-            let list: Vec<_> = faults
-                .iter()
-                .map(|fault| json!({"line": fault.line, "column": fault.column, "message": fault.what, "hint": fault.hint}))
-                .collect();
-            json!({"error": {
-                "message": "the configuration is wrong", "file": faults.file(), "faults": list,
-                "code": "22023", "exit": exit::USAGE,
-            }})
-            .to_string()
-        }
-    };
-    // Nothing is left to be done where stderr is closed too.
-    let _ = writeln!(io::stderr(), "{text}");
-    ExitCode::from(exit::USAGE)
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgonce::driver::{Connection as _, Param, Session as _, Statement};
+use pgonce::outbox::Event;
 use pgonce::{Ack, Claim, Done, Error, Failure, Intent, Isolation, Kind, Lease, Once};
 use pgonce_testkit::{History, Told};
 use serde_json::{Value, json};
@@ -128,6 +129,9 @@ impl<D: Hand> Wish<D> {
             if !self.sabotage {
                 D::write(attempt.conn(), mark).await?;
             }
+            if self.path == Path::Publish {
+                attempt.publish(&event(mark)?).await?;
+            }
             match failure {
                 Some(failure) => Err(failure.clone().into()),
                 None => attempt.succeed(acknowledgement(mark.attempt)?).await,
@@ -197,17 +201,7 @@ impl<D: Hand> Wish<D> {
         sql: &str,
         params: &[Param<'_>],
     ) -> pgonce::Result<Option<String>> {
-        let statement = Statement {
-            sql: sql.into(),
-            keep: true,
-        };
-        let mut session = self.calm.driver().acquire().await?;
-        let rows = session.query(&statement, params).await?;
-        session.keep();
-        Ok(rows
-            .into_iter()
-            .next()
-            .and_then(|row| row.into_iter().next().flatten()))
+        ask(&self.calm, sql, params).await
     }
 
     /// What must never be done: the effect commits by itself, before anybody asked.
@@ -299,6 +293,32 @@ impl<D: Hand> Wish<D> {
             Told::Unknown(_) => false,
         }
     }
+}
+
+/// One value, by a statement in a transaction of its own.
+pub(super) async fn ask<D: Hand>(
+    once: &Once<D>,
+    sql: &str,
+    params: &[Param<'_>],
+) -> pgonce::Result<Option<String>> {
+    let statement = Statement {
+        sql: sql.into(),
+        keep: true,
+    };
+    let mut session = once.driver().acquire().await?;
+    let rows = session.query(&statement, params).await?;
+    session.keep();
+    Ok(rows
+        .into_iter()
+        .next()
+        .and_then(|row| row.into_iter().next().flatten()))
+}
+
+/// What is told about an effect.
+fn event(mark: &Mark) -> pgonce::Result<Event> {
+    Event::new(Path::Publish.name(), "effect.made")
+        .subject(&*mark.intent)
+        .payload(&json!({ "intent": mark.intent, "sequence": 1 }))
 }
 
 /// Names the attempt whose effect it is.

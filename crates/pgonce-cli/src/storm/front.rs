@@ -10,7 +10,7 @@ use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
 
-use super::config::Config;
+use super::config::{Config, Isolation};
 use super::ground::{Ground, Server};
 use super::hand::Hand;
 use super::oracle::{self, Findings};
@@ -68,7 +68,10 @@ pub(super) async fn storm<D: Hand>(
 async fn rehearse<D: Hand>(ground: &Ground<D>, plan: &Plan) -> Result<Transcripts> {
     let proxy = ground.proxy()?;
     let mut transcripts = Transcripts::new();
-    for path in plan.intent_paths() {
+    // A relay has the isolation that it needs, whatever that of others: once is enough.
+    let here = ground.config.isolation == Isolation::ReadCommitted;
+    let relays = plan.relay_paths().filter(|_| here);
+    for path in plan.intent_paths().chain(relays) {
         // The first time the server is cold, and a lease may need more heartbeats.
         trial::dry_run(ground, &proxy, path, ground.next()).await?;
         let messages = trial::dry_run(ground, &proxy, path, ground.next()).await?;

@@ -1,7 +1,7 @@
 //! The ground of a storm: a server, a pooler where one is wanted, and a database of its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use deadpool_postgres::{Manager, Pool};
 use pgonce::Once;
@@ -16,6 +16,8 @@ use super::attempt::Wish;
 use super::config::{Config, Pooler};
 use super::hand::Hand;
 use super::path::Path;
+use super::post::Delivered;
+use super::yard::{self, Yard};
 
 /// Connections past the proxy: each worker may need three.
 const CALM: u32 = 64;
@@ -81,7 +83,8 @@ async fn install(url: String) -> Result<()> {
         .build()?;
     let driver = TokioPostgres::new(pool);
     Migrator::new(driver.clone()).up().await?;
-    let once = Once::builder(driver).build()?;
+    let once = Once::builder(driver.clone()).build()?;
+    yard::lay_out(&url).await?;
     for path in Path::of_intents() {
         if let Some(contract) = path.contract() {
             once.define_scope(&path.scope(), &contract).await?;
@@ -105,8 +108,11 @@ pub(super) struct Ground<D: Hand> {
     pub(super) database: Database,
     pub(super) history: Arc<History>,
     pub(super) calm: Once<D>,
+    /// What sinks were given, in the order in which they were.
+    pub(super) delivered: Mutex<Vec<Delivered>>,
+    pub(super) yard: Yard<D>,
     port: u16,
-    sabotage: bool,
+    pub(super) sabotage: bool,
     trials: AtomicU64,
 }
 
@@ -127,7 +133,10 @@ impl<D: Hand> Ground<D> {
             .isolation(config.isolation.into())
             .retry(Policy::none())
             .build()?;
+        let yard = Yard::of(calm.driver().clone())?;
         Ok(Self {
+            delivered: Mutex::default(),
+            yard,
             config,
             database,
             history: Arc::new(history),
@@ -145,9 +154,20 @@ impl<D: Hand> Ground<D> {
 
     /// A client of one connection over the wire that breaks.
     pub(super) fn through(&self, proxy: &CuttingProxy, policy: Policy) -> Result<Once<D>> {
+        self.through_to(proxy, policy, pgonce::DEFAULT_SCHEMA)
+    }
+
+    /// The same, to another schema.
+    pub(super) fn through_to(
+        &self,
+        proxy: &CuttingProxy,
+        policy: Policy,
+        schema: &str,
+    ) -> Result<Once<D>> {
         let pooler = self.config.pooler == Pooler::Pgbouncer;
         let driver = D::connect(&proxy.url_for(self.database.name()), 1, pooler)?;
         let mut builder = Once::builder(driver)
+            .schema(schema)
             .isolation(self.config.isolation.into())
             .retry(policy);
         if pooler {

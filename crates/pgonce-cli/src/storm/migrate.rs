@@ -23,7 +23,7 @@ const WINDOW: Duration = Duration::from_millis(50);
 /// In a short storm, and in every one for the actions that end alike, one message in so many.
 const SOME: usize = 6;
 
-/// Everything in a schema, without its name.
+/// Everything in a schema, without its name; but for the outbox's partitions, which come and go.
 const CATALOG: &str = "
 select md5(string_agg(replace(what, $1 || '.', ''), E'\\n' order by replace(what, $1 || '.', ''))) from (
     select pg_get_functiondef(p.oid) as what from pg_proc p
@@ -31,10 +31,10 @@ select md5(string_agg(replace(what, $1 || '.', ''), E'\\n' order by replace(what
     union all
     select format('%s.%s %s %s', c.oid::regclass, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull)
       from pg_class c join pg_attribute a on a.attrelid = c.oid
-     where c.relnamespace = $1::text::regnamespace and a.attnum > 0
+     where c.relnamespace = $1::text::regnamespace and a.attnum > 0 and c.relname !~ '^outbox_[0-9]'
     union all
     select format('%s %s', conrelid::regclass, pg_get_constraintdef(oid)) from pg_constraint
-     where connamespace = $1::text::regnamespace
+     where connamespace = $1::text::regnamespace and conrelid::regclass::text !~ 'outbox_[0-9]'
     union all
     select pg_get_triggerdef(t.oid) from pg_trigger t join pg_class c on c.oid = t.tgrelid
      where c.relnamespace = $1::text::regnamespace and not t.tgisinternal

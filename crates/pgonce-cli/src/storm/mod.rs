@@ -8,9 +8,12 @@ mod hand;
 mod migrate;
 mod oracle;
 mod path;
+mod post;
+mod relay;
 mod report;
 mod screen;
 mod trial;
+mod yard;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -102,6 +105,10 @@ impl Plan {
 
     fn intent_paths(&self) -> impl Iterator<Item = Path> {
         Path::of_intents().filter(|path| self.includes(*path))
+    }
+
+    fn relay_paths(&self) -> impl Iterator<Item = Path> {
+        Path::of_relays().filter(|path| self.includes(*path))
     }
 
     fn actions(&self) -> &'static [Action] {

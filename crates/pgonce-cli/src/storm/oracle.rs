@@ -3,14 +3,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use pgonce::outbox::Consumer;
+use pgonce_broker::Relay;
 use pgonce_testkit::checker::{self, Coverage, Effect};
 use pgonce_testkit::{Entry, Told, wait_until};
 use serde::Serialize;
 use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
 
 use super::ground::{Ground, connect};
 use super::hand::Hand;
 use super::path::Path;
+use super::post::{Ill, Mailbox, Taken};
 use super::trial::Trialed;
 use super::{Plan, Result};
 
@@ -45,7 +49,8 @@ pub(super) async fn judge<D: Hand>(
 ) -> Result<Findings> {
     let by_key: HashMap<&str, &Trialed> = trialed.iter().map(|t| (&*t.key, t)).collect();
     let broken = |kind: &str, intent: &str, told: String| {
-        let trial = by_key.get(intent);
+        // The events of a trial are named by its key and their number.
+        let trial = by_key.get(intent.split('/').next().unwrap_or_default());
         Broken {
             kind: kind.to_owned(),
             path: trial.map(|t| t.path.name()),
@@ -73,11 +78,31 @@ pub(super) async fn judge<D: Hand>(
         all.push(broken("Unfinished", row.try_get(0)?, row.try_get(1)?));
     }
 
+    let stuck = trialed.iter().any(|trial| trial.stuck.is_some());
+    let consumers = "select count(*) from pgonce.outbox_consumer";
+    let left: i64 = client.query_one(consumers, &[]).await?.try_get(0)?;
+    if left > 0 && !stuck {
+        all.push(broken("LeftBehind", "", format!("{left} consumers")));
+    }
+    let delivered = match ground.delivered.lock() {
+        Ok(mut delivered) => std::mem::take(&mut *delivered),
+        Err(_) => return Err("a trial panicked".into()),
+    };
+    let taken = Taken::from(&delivered);
+    for (intent, told) in &taken.torn {
+        all.push(broken("TornId", intent, told.clone()));
+    }
+    ground.history.saw_times("delivered again", taken.again);
+    for (kind, intent, told) in published(ground, &client).await? {
+        all.push(broken(kind, &intent, told));
+    }
+
     let fired = trialed.iter().map(|trial| trial.fired as u64).sum();
     ground.history.saw_times("fault", fired);
     ground.history.written()?;
     let query = "select intent, payload, (payload ->> 'amount')::bigint as amount from effect";
-    let effects = Effect::read(&ground.database.url(), query).await?;
+    let mut effects = Effect::read(&ground.database.url(), query).await?;
+    effects.extend(taken.effects);
     let verdict = checker::check_covering(&ground.history, &effects, &coverage(trialed, plan));
     for violation in &verdict.violations {
         let kind = format!("{:?}", violation.kind);
@@ -112,6 +137,38 @@ async fn is_empty(client: &Client, what: &str, query: &str) -> pgonce_testkit::R
             .is_ok_and(|count| count == 0)
     })
     .await
+}
+
+/// Every effect of the path that publishes is told, by one event with one id, and nothing else is.
+async fn published<D: Hand>(
+    ground: &Ground<D>,
+    client: &Client,
+) -> Result<Vec<(&'static str, String, String)>> {
+    let (outbox, mailbox) = (ground.calm.outbox(), Mailbox::new(Ill::No));
+    let reader = Consumer::new("judge").topics([Path::Publish.name()]);
+    outbox.create_consumer(&reader).await?;
+    let relay = Relay::new(outbox.clone(), "judge", mailbox.clone());
+    relay.run_once(CancellationToken::new()).await?;
+    outbox.drop_consumer("judge").await?;
+    let taken = Taken::from(&mailbox.take());
+    let mut told = taken.by_intent();
+    let mut wrong = Vec::new();
+    let query = "select distinct intent from effect where intent like $1";
+    let pattern = format!("{}-%", Path::Publish.name());
+    for row in client.query(query, &[&pattern]).await? {
+        let intent: String = row.try_get(0)?;
+        match told.remove(&*intent) {
+            Some(1) => {}
+            Some(ids) => wrong.push(("Duplicate", intent, format!("told with {ids} ids"))),
+            None => wrong.push(("Lost", intent, "done, and never told".to_owned())),
+        }
+    }
+    let made_up = told.into_keys().map(|intent| {
+        let what = "told, and never done".to_owned();
+        ("Phantom", intent.to_owned(), what)
+    });
+    wrong.extend(made_up);
+    Ok(wrong)
 }
 
 /// What the checker cannot know: which attempt an effect is of. Its maker must not have been told
@@ -176,14 +233,12 @@ fn is_outside(intent: &str) -> bool {
 
 /// A storm that hardly blew proves nothing: what a whole one must have met.
 fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
-    let trials = trialed
-        .iter()
-        .filter(|trial| trial.path != Path::Migrate)
-        .count() as u64;
+    let count = |of: fn(Path) -> bool| trialed.iter().filter(|t| of(t.path)).count() as u64;
+    let (trials, relays) = (count(Path::is_of_intents), count(Path::is_of_relays));
     if plan.fault.is_some() {
         return Coverage::new().require("fault", 1);
     }
-    let mut coverage = Coverage::new().require("fault", trials * 8 / 10);
+    let mut coverage = Coverage::new().require("fault", (trials + relays) * 8 / 10);
     if !plan.paths.is_empty() {
         return coverage;
     }
@@ -204,6 +259,17 @@ fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
     ];
     for (state, one_in) in rare {
         coverage = coverage.require(state, (trials / one_in).max(1));
+    }
+    let rare = [
+        ("delivered again", 50),
+        ("relay fenced", 50),
+        ("relay cut off", 10),
+        ("second relay between", 20),
+        ("redriven", 50),
+        ("partition dropped", 200),
+    ];
+    for (state, one_in) in rare.into_iter().filter(|_| relays > 0) {
+        coverage = coverage.require(state, (relays / one_in).max(1));
     }
     coverage
 }

@@ -53,8 +53,20 @@ pub(super) enum Path {
     LeaseRefuse,
     /// the SDK's own loop around a lease
     LeaseRun,
+    /// claim, effect, event, acknowledgement in one transaction
+    Publish,
     /// removal of expired records while a retry comes
     Purge,
+    /// a relay claims lanes, reads windows while somebody commits late, delivers and keeps its place
+    RelayWindow,
+    /// a relay delivers, one event fails for now; it settles, tries again and settles
+    RelaySettle,
+    /// a relay delivers, one event is poison; it parks the subject
+    RelayPark,
+    /// an operator redrives a parked subject, and a relay delivers it
+    RelayRedrive,
+    /// partitions of the log are made ahead, and dropped when everybody is past them
+    RelayTend,
     /// installation into an empty schema
     Migrate,
 }
@@ -66,7 +78,24 @@ impl Path {
         Self::value_variants()
             .iter()
             .copied()
-            .filter(|path| *path != Self::Migrate)
+            .filter(|path| path.is_of_intents())
+    }
+
+    /// All that move events.
+    pub(super) fn of_relays() -> impl Iterator<Item = Self> {
+        use clap::ValueEnum as _;
+        Self::value_variants()
+            .iter()
+            .copied()
+            .filter(|path| path.is_of_relays())
+    }
+
+    pub(super) fn is_of_relays(self) -> bool {
+        self.name().starts_with("relay-")
+    }
+
+    pub(super) fn is_of_intents(self) -> bool {
+        !self.is_of_relays() && self != Self::Migrate
     }
 
     pub(super) fn name(self) -> String {

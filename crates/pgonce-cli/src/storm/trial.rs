@@ -15,11 +15,12 @@ use super::attempt::{Role, Wish, acknowledgement};
 use super::ground::Ground;
 use super::hand::{Hand, Mark};
 use super::path::{LEASE, Path};
+use super::relay;
 
 /// Whoever is not answered by then is stuck.
-const STUCK: Duration = Duration::from_secs(20);
+pub(super) const STUCK: Duration = Duration::from_secs(20);
 /// How long a second client has the field for itself.
-const WINDOW: Duration = Duration::from_millis(25);
+pub(super) const WINDOW: Duration = Duration::from_millis(25);
 /// How long a holder waits for somebody to wait for it.
 const WATCH: Duration = Duration::from_millis(250);
 
@@ -53,7 +54,10 @@ pub(super) async fn run<D: Hand>(
     number: u64,
 ) -> Trialed {
     let wish = ground.wish(path, number);
-    let walked = walk(ground, proxy, &wish, trial, number).await;
+    let walked = match path.is_of_relays() {
+        true => relay::walk(ground, proxy, path, trial, &wish.key).await,
+        false => walk(ground, proxy, &wish, trial, number).await.map(drop),
+    };
     Trialed {
         path,
         trial: trial.clone(),
@@ -71,6 +75,10 @@ pub(super) async fn dry_run<D: Hand>(
     number: u64,
 ) -> Result<Vec<Message>> {
     let wish = ground.wish(path, number);
+    if path.is_of_relays() {
+        relay::walk(ground, proxy, path, &Trial::default(), &wish.key).await?;
+        return Ok(transcript(proxy));
+    }
     let told = walk(ground, proxy, &wish, &Trial::default(), number).await?;
     let fits = match (&told, path.calm_code()) {
         (Some(Told::Failed(code)), Some(expected)) => code == expected,
@@ -84,9 +92,13 @@ pub(super) async fn dry_run<D: Hand>(
         )
         .into());
     }
+    Ok(transcript(proxy))
+}
+
+fn transcript(proxy: &CuttingProxy) -> Vec<Message> {
     let mut messages = proxy.transcript();
     messages.retain(|message| message.name != "Terminate");
-    Ok(messages)
+    messages
 }
 
 /// Gives what the first client was told, where it asked for something.
@@ -166,7 +178,7 @@ async fn act<D: Hand>(wish: &Wish<D>, first: &Once<D>, payload: &Value) -> Optio
 
 /// The SDK ends some transactions after it has answered; the only connection is free when it did.
 /// It is closed then: what a pool says to a connection that comes back is nobody's path.
-async fn see_it_end<D: Hand>(first: &Once<D>) {
+pub(super) async fn see_it_end<D: Hand>(first: &Once<D>) {
     let _ = timeout(Duration::from_secs(2), first.driver().acquire()).await;
 }
 

@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod inbox;
+mod outbox;
 mod place;
+mod relay;
+mod relay_file;
 mod tls;
 
 use std::io::Read as _;

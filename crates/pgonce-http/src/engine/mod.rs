@@ -27,6 +27,7 @@ use pgonce::{Error, Intent};
 use tower::Service;
 use tracing::Instrument as _;
 
+use crate::body::{self, Unread};
 use crate::counters::Event;
 use crate::extract::Key;
 use crate::layer::{Edge, Mode};
@@ -124,6 +125,7 @@ async fn prepare<D: Driver, S: Clone>(
 ) -> Result<Job<D, S>, Problem> {
     let policy = &edge.policy;
     let (mut head, body) = request.into_parts();
+    let mut body = Unread(body);
     let key = match policy.enabled {
         true => key::read(&head.headers, policy)?,
         false => None,
@@ -133,7 +135,7 @@ async fn prepare<D: Driver, S: Clone>(
     }
     let principal = request::principal(&head, policy)?;
     let tenant = request::tenant(&head, policy)?;
-    let (body, reserved) = crate::body::read_request(&head, body, policy, &edge.budget).await?;
+    let (body, reserved) = body::read_request(&head, &mut body, policy, &edge.budget).await?;
 
     let operation = request::operation(&head, policy);
     let scope = request::scope(policy, &operation).into_owned();

@@ -36,7 +36,7 @@ async fn weigh(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_large_uploads_at_once_stay_within_the_budget_and_all_are_answered() {
+async fn a_thousand_large_uploads_at_once_stay_within_the_budget_and_nobody_is_served_unsaid() {
     uploads::prepare();
     let world = World::<Sqlx>::new().await;
     let budget = Budget::bytes(BUDGET);
@@ -66,6 +66,9 @@ async fn a_thousand_large_uploads_at_once_stay_within_the_budget_and_all_are_ans
         budget.free() == BUDGET
     })
     .await;
+    // Without a flood, everybody who is refused in the middle of sending hears why.
+    let told = uploads::too_large_alone(&site.address, 20).await;
+    assert_eq!(told, [413; 20]);
     let large = "y".repeat(SIZE);
     assert_eq!(site.post("/effects", "after", large).await.status, 201);
     assert_eq!(world.effects().await, 2 + i64::try_from(done).unwrap());

@@ -24,6 +24,9 @@ pub(crate) const fn allowance(budget: usize) -> usize {
 /// The bytes that everybody sends.
 static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| vec![b'x'; MAX_BODY + MIB]);
 
+/// What is noted for a client whose connection was reset while it sent.
+pub(crate) const HUNG_UP: u16 = 0;
+
 /// How a client sends its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Manner {
@@ -63,13 +66,19 @@ impl Answers {
         with.map(|(_, times)| times).sum()
     }
 
-    /// Everybody was told something, and it was what is written about it. Gives how many were taken.
+    /// Everybody was told something that is written about it, or was hung up on. Gives how many were taken.
     pub(crate) fn check(&self) -> usize {
         let (done, turned_away) = (self.count(201), self.count(503));
-        let too_large = self.0.get(&(Manner::TooLarge, 413));
-        assert_eq!(too_large, Some(&(UPLOADS / MANNERS.len())), "{self:?}");
-        assert_eq!(done + turned_away + self.count(413), UPLOADS, "{self:?}");
-        assert!(done > 0 && turned_away > UPLOADS / 2, "{self:?}");
+        let too_large = self.0.get(&(Manner::TooLarge, 413)).copied().unwrap_or(0);
+        assert_eq!(too_large, self.count(413), "{self:?}");
+        assert_eq!(self.0.get(&(Manner::TooLarge, 201)), None, "{self:?}");
+        // A flood of those who are refused while they send: not all can be heard out.
+        let hung_up = self.count(HUNG_UP);
+        assert!(hung_up < UPLOADS / 2, "{self:?}");
+        assert!(
+            done > 0 && too_large > 0 && turned_away > UPLOADS / 4,
+            "{self:?}"
+        );
         done
     }
 }
@@ -100,6 +109,17 @@ pub(crate) async fn at_once(address: &str, all_but_slow: impl AsyncFnOnce()) -> 
         *answers.0.entry(upload.await.unwrap()).or_default() += 1;
     }
     answers
+}
+
+/// Uploads more than the route takes, again and again, with nobody else there. Gives what each was told.
+#[allow(dead_code, reason = "the gateway's test has no use for it")]
+pub(crate) async fn too_large_alone(address: &str, times: usize) -> Vec<u16> {
+    let (_go_on, hold) = watch::channel(true);
+    let mut told = Vec::new();
+    for number in 0..times {
+        told.push(upload(address, number, Manner::TooLarge, hold.clone()).await);
+    }
+    told
 }
 
 /// Sends a body and answers what it was told, which may come before everything is sent.
@@ -152,6 +172,9 @@ async fn upload(
         never = async { let _ = sending.await; std::future::pending().await } => never,
     };
     let answer = String::from_utf8_lossy(&answer).to_ascii_lowercase();
+    if answer.is_empty() {
+        return HUNG_UP;
+    }
     let status = answer.split(' ').nth(1).and_then(|told| told.parse().ok());
     let documented = match status {
         Some(201) => answer.ends_with(&format!("\r\n\r\n{SIZE}")),

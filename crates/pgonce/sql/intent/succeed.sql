@@ -19,6 +19,22 @@ declare
     v_row      pgonce.intent;
     v_now      timestamptz;
 begin
+    if p_keep is null and p_fence % 2 = 0 and pgonce.insist_on_durable_commit() then
+        -- A lease under the common contract: one statement, and whoever it does not fit goes on below.
+        update pgonce.intent i
+           set status = 'succeeded', last_at = pgonce.now(), lease_until = null,
+               expires_at = pgonce.now() + s.retention, answer = p_answer, ref_type = p_ref_type,
+               ref_id = p_ref_id, correlation_id = coalesce(p_correlation, i.correlation_id),
+               owner = coalesce(p_owner, i.owner), failure_code = null, failure_message = null
+          from pgonce.scope s
+         where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key
+           and i.fingerprint = p_fingerprint and i.fence = p_fence and i.status = 'processing'
+           and p_fence >= pgonce.timeline() << 41
+           and s.tenant = p_tenant and s.scope = p_scope and s.storage = 'answer';
+        if found then
+            return;
+        end if;
+    end if;
     if p_keep is null and p_fence = 1 and pgonce.names_fit(p_tenant, p_scope, p_key, p_fingerprint)
        and pgonce.insist_on_durable_commit() then
         insert into pgonce.intent

@@ -49,7 +49,16 @@ begin
             ('select, update on pgonce.outbox_life'),
             ('select on pgonce.outbox_partition'),
             ('select, insert, update, delete on pgonce.parked'),
-            ('select, insert on pgonce.outbox_skipped'),
+            ('select, insert, delete on pgonce.outbox_skipped'),
+            ('select, insert, update on pgonce.inbox_contract'),
+            ('select, insert on pgonce.inbox_marker'),
+            ('select, insert, update on pgonce.inbox_cursor'),
+            ('select, insert, update on pgonce.inbox_message'),
+            ('select, insert on pgonce.inbox_audit'),
+            ('select, insert, update on pgonce.projection'),
+            ('select, insert, update, delete on pgonce.projection_gate'),
+            ('select, insert, update, delete on pgonce.projection_build'),
+            ('select, insert, update, delete on pgonce.projection_build_gate'),
             ('select on pgonce.migration'),
             ('select on pgonce.routines')
     loop

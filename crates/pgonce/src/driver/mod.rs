@@ -122,8 +122,8 @@ pub trait Connection: Send {
 /// What came of the last statement of a transaction and its COMMIT.
 #[derive(Debug)]
 pub enum Settled {
-    /// Both were acknowledged.
-    Committed,
+    /// Both were acknowledged; with the first row of the last statement, if it gave one.
+    Committed(Option<Row>),
     /// The database said no: nothing is left, and the transaction is over.
     Refused(Error),
     /// A reply is missing. It may have been committed.

@@ -174,12 +174,12 @@ impl Session for SqlxSession {
             Err(error @ Error::Disconnected(_)) => Err(error),
             Err(error) => {
                 // sqlx does not count a transaction that failed to begin: end it by hand.
-                self.batch("rollback").await?;
                 if error.code() != "P4029" {
+                    self.batch("rollback").await?;
                     return Err(error);
                 }
-                // Not fresh: begin anew and ask what it is.
-                self.open(opening.begin).await?;
+                // Not fresh: begin anew, in the same round trip, and ask what it is.
+                self.open(&format!("rollback;{}", opening.begin)).await?;
                 let rows = self.query(opening.claim, opening.params).await?;
                 Ok(rows.into_iter().next())
             }
@@ -201,19 +201,19 @@ impl Session for SqlxSession {
                 "Commit or roll back what conn().begin() began before you call succeed.",
             )));
         }
-        match self.query(last, params).await {
-            Ok(_) => {}
+        let told = match self.query(last, params).await {
+            Ok(rows) => rows.into_iter().next(),
             // Nothing asked for a commit yet: whatever went wrong, nothing is left.
             Err(error) => {
                 let _ = self.rollback().await;
                 return Settled::Refused(error);
             }
-        }
+        };
         match PgTransactionManager::commit(self.conn())
             .await
             .map_err(Error::from)
         {
-            Ok(()) => Settled::Committed,
+            Ok(()) => Settled::Committed(told),
             Err(Error::Disconnected(why)) => Settled::Unknown(why),
             Err(error) => {
                 // The server has ended the transaction; sqlx still counts it as open.

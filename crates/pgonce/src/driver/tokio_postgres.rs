@@ -186,7 +186,7 @@ impl Session for TokioSession {
         )
         .await;
         match (done, committed.map_err(Error::from)) {
-            (Ok(_), Ok(())) => Settled::Committed,
+            (Ok(rows), Ok(())) => Settled::Committed(rows.into_iter().next()),
             (Err(Error::Disconnected(why)), _) | (_, Err(Error::Disconnected(why))) => {
                 Settled::Unknown(why)
             }

@@ -235,7 +235,7 @@ impl<D: Driver> Migrator<D> {
             keep: false,
         };
         match session.settle(&record, &[]).await {
-            Settled::Committed => Ok(step),
+            Settled::Committed(_) => Ok(step),
             Settled::Refused(error) => Err(in_file(error, name)),
             Settled::Unknown(why) => Err(Error::Disconnected(format!(
                 "{why}; whether {name} was committed is in the ledger: run `up` again, it goes on from there"

@@ -305,7 +305,7 @@ impl<D: Driver> Outbox<D> {
             .collect()
     }
 
-    async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
+    pub(super) async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let schema = &self.statements().schema;
         let sql = sql.replace("pgonce.", &format!("{schema}."));
         let statement = Statement {
@@ -316,7 +316,7 @@ impl<D: Driver> Outbox<D> {
     }
 }
 
-fn number(rows: Vec<Row>) -> Result<u64> {
+pub(super) fn number(rows: Vec<Row>) -> Result<u64> {
     first(rows)
         .and_then(|n| n.parse().ok())
         .ok_or_else(unreadable)

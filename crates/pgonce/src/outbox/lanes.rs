@@ -268,7 +268,7 @@ impl<D: Driver> Outbox<D> {
         };
         match called {
             Ok(rows) => match session.settle(&self.statements.nothing, &[]).await {
-                Settled::Committed => {
+                Settled::Committed(_) => {
                     session.keep();
                     Ok(rows)
                 }

@@ -1,6 +1,6 @@
 //! An event as a relay reads it.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::lanes::{Place, unreadable};
@@ -47,8 +47,51 @@ pub struct Message {
 }
 
 impl Message {
-    /// The event in the JSON format of CloudEvents 1.0. `source` says who speaks, as a URI: the name of
-    /// the service, say. Headers whose names CloudEvents allows become extension attributes.
+    /// What CloudEvents 1.0 says about the event beside its data: for sinks that send these as headers.
+    /// `source` says who speaks, as a URI: the name of the service, say. Headers whose names CloudEvents
+    /// allows become extension attributes.
+    pub fn attributes(&self, source: &str) -> Map<String, Value> {
+        let mut attributes = Map::new();
+        for (name, value) in [
+            ("specversion", "1.0"),
+            ("id", &self.id.to_string()),
+            ("source", source),
+            ("type", &self.kind),
+            ("subject", &self.subject),
+            ("time", &self.time),
+            ("topic", &self.topic),
+        ] {
+            attributes.insert(name.to_owned(), value.into());
+        }
+        if !self.tenant.is_empty() {
+            attributes.insert("tenant".to_owned(), self.tenant.as_str().into());
+        }
+        if self.payload.is_some() {
+            attributes.insert("datacontenttype".to_owned(), "application/json".into());
+        }
+        for (name, value) in self.headers.as_object().into_iter().flatten() {
+            let allowed = name.len() <= 20
+                && !name.is_empty()
+                && name
+                    .bytes()
+                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+            if !allowed || name == "data" || attributes.contains_key(name) {
+                continue;
+            }
+            let value = match value {
+                Value::Bool(_) | Value::String(_) => value.clone(),
+                Value::Number(n) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => {
+                    value.clone()
+                }
+                other => other.to_string().into(),
+            };
+            attributes.insert(name.clone(), value);
+        }
+        attributes
+    }
+
+    /// The event in the JSON format of CloudEvents 1.0: its [attributes](Message::attributes) and its
+    /// data.
     ///
     /// ```
     /// # fn example(message: &pgonce::outbox::Message) {
@@ -57,39 +100,12 @@ impl Message {
     /// # }
     /// ```
     pub fn cloud_event(&self, source: &str) -> Value {
-        let mut envelope = json!({
-            "specversion": "1.0",
-            "id": self.id.to_string(),
-            "source": source,
-            "type": self.kind,
-            "subject": self.subject,
-            "time": self.time,
-            "topic": self.topic,
-        });
-        if !self.tenant.is_empty() {
-            envelope["tenant"] = self.tenant.as_str().into();
-        }
-        for (name, value) in self.headers.as_object().into_iter().flatten() {
-            let allowed = name.len() <= 20
-                && !name.is_empty()
-                && name
-                    .bytes()
-                    .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-            if allowed && envelope.get(name).is_none() && name != "data" {
-                envelope[name] = match value {
-                    Value::Bool(_) | Value::String(_) => value.clone(),
-                    Value::Number(n) if n.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => {
-                        value.clone()
-                    }
-                    other => other.to_string().into(),
-                };
-            }
-        }
+        let mut envelope = self.attributes(source);
         if let Some(payload) = &self.payload {
-            envelope["datacontenttype"] = "application/json".into();
-            envelope["data"] = serde_json::from_str(payload).unwrap_or(Value::Null);
+            let data = serde_json::from_str(payload).unwrap_or(Value::Null);
+            envelope.insert("data".to_owned(), data);
         }
-        envelope
+        envelope.into()
     }
 
     /// Reads a row of `pgonce.read_lanes`: an event, or the place of a lane.
@@ -136,6 +152,7 @@ pub(super) enum Read {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn message() -> Message {
         Message {

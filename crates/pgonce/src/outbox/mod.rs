@@ -10,8 +10,11 @@ mod event;
 mod lanes;
 mod message;
 mod publish;
+mod recover;
 
 pub use consumer::{Backlog, Begin, Consumer, DeadLetter, WhenFull};
 pub use event::Event;
 pub use lanes::{Held, Lane, Outbox, Outcome, Page, Place, Settlement};
 pub use message::{Act, Message};
+pub(crate) use publish::publish as publish_in;
+pub use recover::Goal;

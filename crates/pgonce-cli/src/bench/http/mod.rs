@@ -7,6 +7,7 @@ mod service;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use super::business::Order;
 use super::report::{Budget, Line, Unit};
@@ -19,8 +20,14 @@ use service::Service;
 /// How many finished orders are asked for again.
 const FINISHED: usize = 1_000;
 
+/// How far away a database is that is not on the same machine: each way, so a round trip takes 1 ms.
+const WIRE: Duration = Duration::from_micros(500);
+/// How many requests are in flight to it: few enough that it is the wire that they wait for, not the processor.
+const OVER_THE_WIRE: usize = 4;
+
 pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line>> {
     let mut lines = layer(server, plan).await?;
+    lines.extend(layer_over_the_wire(server, plan).await?);
     lines.extend(gateway::measure(server, plan).await?);
     Ok(lines)
 }
@@ -31,10 +38,10 @@ pub(super) async fn profile(
     plan: &mut Plan,
     name: &str,
 ) -> Result<Option<Vec<Line>>> {
-    if !NAMES.as_flattened().contains(&name) {
+    if !NAMES.as_flattened().contains(&name) && name != EMPTY {
         return Ok(None);
     }
-    let measured = rates(server, plan, |side| side == name).await?;
+    let measured = rates(server, plan, None, |side| side == name).await?;
     let rate = measured.median(name);
     Ok(Some(vec![Line::new(name, rate, Unit::PerSecond)]))
 }
@@ -42,11 +49,16 @@ pub(super) async fn profile(
 async fn rates(
     server: &Server,
     plan: &mut Plan,
+    wire: Option<Duration>,
     wanted: impl Fn(&str) -> bool,
 ) -> Result<Measured> {
     let url = server.database("http").await?;
-    let one = with_tokio_postgres::Shop::open(&url, plan.connections)?;
-    let two = with_sqlx::Shop::open(&url, plan.connections)?;
+    let wire = wire
+        .map(|wire| server.through_wire(&url, wire))
+        .transpose()?;
+    let address = wire.as_ref().map_or(&url, |(_, through)| through);
+    let one = with_tokio_postgres::Shop::open(address, plan.connections)?;
+    let two = with_sqlx::Shop::open(address, plan.connections)?;
     let services = [
         Service::open(service::with_tokio_postgres(one)?).await?,
         Service::open(service::with_sqlx(two)?).await?,
@@ -55,15 +67,17 @@ async fn rates(
     for (service, names) in services.iter().zip(NAMES) {
         all.extend(sides(service, names).await?);
     }
+    let client = Arc::new(Client::of(services[0].address));
+    all.push(place(EMPTY, client, "/empty"));
     all.retain(|side| wanted(side.name));
     let measured = plan.rates(&all).await?;
-    drop((all, services));
+    drop((all, services, wire));
     server.remove(&url).await?;
     Ok(measured)
 }
 
 async fn layer(server: &Server, plan: &mut Plan) -> Result<Vec<Line>> {
-    let measured = rates(server, plan, |_| true).await?;
+    let measured = rates(server, plan, None, |_| true).await?;
 
     let ratio = |name: &str, base: &str| {
         Line::new(
@@ -80,6 +94,8 @@ async fn layer(server: &Server, plan: &mut Plan) -> Result<Vec<Line>> {
             ratio(recorded, bare),
         ]);
     }
+    lines.push(ratio(EMPTY, NAMES[0][0]));
+    lines.push(ratio(NAMES[0][1], EMPTY));
     lines.extend(
         NAMES
             .concat()
@@ -88,6 +104,33 @@ async fn layer(server: &Server, plan: &mut Plan) -> Result<Vec<Line>> {
     );
     Ok(lines)
 }
+
+/// Requests per second where the database is not on the same machine.
+async fn layer_over_the_wire(server: &Server, plan: &mut Plan) -> Result<Vec<Line>> {
+    let connections = std::mem::replace(&mut plan.connections, OVER_THE_WIRE);
+    let wanted = |side: &str| NAMES.iter().any(|names| names[..3].contains(&side));
+    let measured = rates(server, plan, Some(WIRE), wanted).await;
+    plan.connections = connections;
+    let measured = measured?;
+    let mut lines = Vec::new();
+    for [bare, joined, replay, _] in NAMES {
+        for (name, base, least) in [(joined, bare, 0.75), (replay, joined, 1.5)] {
+            lines.push(
+                Line::new(
+                    format!("{name} ÷ {base}, the database 1 ms away"),
+                    measured.ratio(name, base),
+                    Unit::Ratio,
+                )
+                .within(Budget::AtLeast(least)),
+            );
+        }
+    }
+    Ok(lines)
+}
+
+/// The handler without the layer and with two statements more that do nothing: what any protocol of two
+/// statements costs at least.
+const EMPTY: &str = "http, tokio-postgres: two empty statements";
 
 /// The handler without the layer, with it, its stored answers, and the layer around it.
 const NAMES: [[&str; 4]; 2] = [
@@ -116,22 +159,23 @@ async fn sides(
         client.post("/joined", &order).await?.must_be(false)?;
         finished.push(order);
     }
-    let place = |name, path| {
-        let client = client.clone();
-        Side::new(name, move || {
-            let client = client.clone();
-            async move {
-                let placed = client.post(path, &Order::new()).await?;
-                placed.must_be(false).map(drop)
-            }
-        })
-    };
     Ok([
-        place(bare, "/bare"),
-        place(joined, "/joined"),
+        place(bare, client.clone(), "/bare"),
+        place(joined, client.clone(), "/joined"),
         again(replay, client.clone(), finished),
-        place(recorded, "/recorded"),
+        place(recorded, client, "/recorded"),
     ])
+}
+
+/// Places a new order each time.
+fn place(name: &'static str, client: Arc<Client>, path: &'static str) -> Side {
+    Side::new(name, move || {
+        let client = client.clone();
+        async move {
+            let placed = client.post(path, &Order::new()).await?;
+            placed.must_be(false).map(drop)
+        }
+    })
 }
 
 /// Asks for finished orders again, one after the other.

@@ -80,7 +80,7 @@ impl IntoResponse for Broken {
     }
 }
 
-/// `/bare`, `/joined` and `/recorded` with tokio-postgres.
+/// `/bare`, `/empty`, `/joined` and `/recorded` with tokio-postgres.
 pub(super) fn with_tokio_postgres(shop: with_tokio_postgres::Shop) -> pgonce::Result<Router> {
     type Shop = with_tokio_postgres::Shop;
     async fn alone(
@@ -94,6 +94,12 @@ pub(super) fn with_tokio_postgres(shop: with_tokio_postgres::Shop) -> pgonce::Re
         object.batch_execute("commit").await?;
         Ok(placed(id))
     }
+    async fn empty(
+        State(shop): State<Shop>,
+        Json(order): Json<Order>,
+    ) -> std::result::Result<Placed, Broken> {
+        Ok(placed(shop.empty_around(&order).await?))
+    }
     async fn joined(
         mut tx: Tx<TokioPostgres>,
         Json(order): Json<Order>,
@@ -104,12 +110,13 @@ pub(super) fn with_tokio_postgres(shop: with_tokio_postgres::Shop) -> pgonce::Re
     let (with, around) = layers(&shop.once)?;
     let routes = Router::new()
         .route("/bare", post(alone))
+        .route("/empty", post(empty))
         .route("/joined", post(joined).layer(with))
         .route("/recorded", post(alone).layer(around));
     Ok(routes.with_state(shop))
 }
 
-/// The same with sqlx.
+/// The same with sqlx, but for `/empty`.
 pub(super) fn with_sqlx(shop: with_sqlx::Shop) -> pgonce::Result<Router> {
     type Shop = with_sqlx::Shop;
     async fn alone(

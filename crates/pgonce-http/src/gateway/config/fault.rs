@@ -31,7 +31,7 @@ pub struct Fault {
 
 impl Fault {
     /// Something wrong with the bytes of `text` in `span`.
-    pub(crate) fn at(
+    pub fn at(
         text: &str,
         span: Range<usize>,
         what: impl Into<String>,
@@ -64,7 +64,8 @@ fn floor(text: &str, place: usize) -> usize {
 }
 
 impl Faults {
-    pub(crate) fn new(file: &str, mut faults: Vec<Fault>) -> Self {
+    /// What is wrong with the file of this name.
+    pub fn new(file: &str, mut faults: Vec<Fault>) -> Self {
         faults.sort_by_key(|fault| (fault.line, fault.column));
         Self {
             file: file.to_owned(),

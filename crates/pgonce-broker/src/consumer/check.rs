@@ -1,0 +1,114 @@
+//! Messages that can never be applied are found before the database is asked.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use pgonce::MAX_NAME_BYTES;
+use pgonce::inbox::Message;
+use serde_json::Value;
+
+/// Reads names out of a message.
+type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
+
+pub(super) struct Checks {
+    pub(super) max_bytes: usize,
+    pub(super) json: bool,
+    pub(super) kinds: Option<HashSet<String>>,
+    pub(super) read: Option<Box<Read>>,
+}
+
+impl Default for Checks {
+    fn default() -> Self {
+        Self {
+            max_bytes: 1024 * 1024,
+            json: false,
+            kinds: None,
+            read: None,
+        }
+    }
+}
+
+/// Why a message is poison: a code to branch on, and words for people.
+pub(super) type Flaw = (&'static str, String);
+
+impl Checks {
+    /// Names the message, and says what is wrong with it, if anything.
+    pub(super) fn check(&self, message: &mut Message) -> Result<(), Flaw> {
+        let size = message.payload.len();
+        if size > self.max_bytes {
+            let limit = self.max_bytes;
+            return Err(("oversize", format!("it has {size} bytes; at most {limit}")));
+        }
+        if self.json
+            && let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&message.payload)
+        {
+            return Err(("not_json", format!("it is not JSON: {error}")));
+        }
+        if let Some(read) = &self.read {
+            let came = message.payload.clone();
+            read(message).map_err(|why| ("unreadable", why))?;
+            // A reader that put another payload in place by hand: what came still counts.
+            if !Arc::ptr_eq(&came, &message.payload)
+                && Arc::ptr_eq(message.came(), &message.payload)
+            {
+                let inside = std::mem::replace(&mut message.payload, came);
+                message.unwrap_payload(inside);
+            }
+        }
+        for (what, text, least) in [
+            ("id", Some(&message.id), 1),
+            ("tenant", Some(&message.tenant), 0),
+            ("key", message.key.as_ref(), 0),
+            ("type", message.kind.as_ref(), 0),
+        ] {
+            let Some(text) = text else { continue };
+            if text.len() < least {
+                return Err(("id_missing", "it came without an id".to_owned()));
+            } else if text.len() > MAX_NAME_BYTES || text.contains('\0') {
+                let why = format!("its {what} has {} bytes, or U+0000 in it", text.len());
+                return Err(("bad_name", why));
+            }
+        }
+        match (&self.kinds, message.kind.as_deref()) {
+            (Some(_), None) => Err(("unknown_type", "it came without a type".to_owned())),
+            (Some(known), Some(kind)) if !known.contains(kind) => {
+                Err(("unknown_type", format!("nobody knows its type {kind:?}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Reads a message that is a CloudEvent in JSON: its id, type, subject (the key) and tenant, and its `data` as
+/// the payload. For [`Consumer::read_with`](crate::Consumer::read_with); our own sinks write such messages.
+///
+/// ```
+/// use pgonce::inbox::Message;
+///
+/// let mut message = Message::new("", r#"{"specversion": "1.0", "id": "evt-7", "source": "/shop",
+///     "type": "order.paid", "subject": "order-7", "data": {"amount": 5}}"#);
+/// pgonce_broker::cloud_event(&mut message)?;
+/// assert_eq!((message.id.as_str(), message.key.as_deref()), ("evt-7", Some("order-7")));
+/// assert_eq!(message.json().unwrap()["amount"], 5);
+/// # Ok::<(), String>(())
+/// ```
+pub fn cloud_event(message: &mut Message) -> Result<(), String> {
+    let Ok(Value::Object(mut event)) = message.json() else {
+        return Err("it is no CloudEvent: not a JSON object".to_owned());
+    };
+    if event.get("specversion").and_then(Value::as_str) != Some("1.0") {
+        return Err("it is no CloudEvent of version 1.0".to_owned());
+    }
+    let data = event.remove("data").unwrap_or(Value::Null);
+    let mut text = |name: &str| match event.remove(name) {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
+    };
+    message.id = text("id").ok_or("it is no CloudEvent: the id is missing")?;
+    message.kind = text("type").or(message.kind.take());
+    message.key = text("subject").or(message.key.take());
+    message.tenant = text("tenant").unwrap_or(std::mem::take(&mut message.tenant));
+    message.unwrap_payload(data.to_string().into_bytes());
+    message.headers.append(&mut event);
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! What applies a message.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use pgonce::Result;
+use pgonce::driver::Driver;
+use pgonce::inbox::{Message, Tx};
+
+/// Applies messages. A closure that takes a [`Tx`] and an [`Arc<Message>`](Message) is one.
+///
+/// An error rolls everything back. [`Failure::refused`](pgonce::Failure::refused) says that the message will never
+/// be applied, so that it waits for a person at once; any other error is tried again, with growing pauses.
+pub trait Handler<D: Driver>: Send + Sync + 'static {
+    /// Applies one message.
+    fn apply(&self, tx: Tx<D>, message: Arc<Message>) -> impl Future<Output = Result<()>> + Send;
+
+    /// Applies many in as few statements as it likes; all or none. `None`: it has no way to, and they are
+    /// applied one by one.
+    fn apply_all(
+        &self,
+        tx: Tx<D>,
+        messages: Vec<Arc<Message>>,
+    ) -> impl Future<Output = Option<Result<()>>> + Send {
+        let _ = (tx, messages);
+        async { None }
+    }
+}
+
+impl<D, F, Fut> Handler<D> for F
+where
+    D: Driver,
+    F: Fn(Tx<D>, Arc<Message>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<()>> + Send,
+{
+    async fn apply(&self, tx: Tx<D>, message: Arc<Message>) -> Result<()> {
+        self(tx, message).await
+    }
+}
+
+/// A handler that applies many messages at once: `Batches(|tx, messages| async move { … })`. When it fails, the
+/// batch is halved until the message that does not fit is found.
+#[derive(Debug, Clone, Copy)]
+pub struct Batches<F>(pub F);
+
+impl<D, F, Fut> Handler<D> for Batches<F>
+where
+    D: Driver,
+    F: Fn(Tx<D>, Vec<Arc<Message>>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<()>> + Send,
+{
+    async fn apply(&self, tx: Tx<D>, message: Arc<Message>) -> Result<()> {
+        self.0(tx, vec![message]).await
+    }
+
+    async fn apply_all(&self, tx: Tx<D>, messages: Vec<Arc<Message>>) -> Option<Result<()>> {
+        Some(self.0(tx, messages).await)
+    }
+}

@@ -1,0 +1,500 @@
+//! One lane: messages that are applied one after the other, in transactions of as many as go together.
+//!
+//! What can strike, and what holds then:
+//! - before the commit, anything: the transaction leaves neither mark nor effect, and it is tried again;
+//! - in the commit: its reply may be lost. Marks, cursor and fence tell the next try what happened;
+//! - after the commit, before the acknowledgement: the message comes again and is known;
+//! - another worker on the same message, partition or stored row: mark, epoch and fence let one commit.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use pgonce::driver::Driver;
+use pgonce::inbox::{As, Batch, Claimed, Held, Message, Stored, Verdict};
+use pgonce::retry::Class;
+use pgonce::{Error, Result};
+use tokio_util::sync::CancellationToken;
+
+use super::check::Flaw;
+use super::{Counts, Dedup, Handler, Shared};
+use crate::relay::jittered;
+
+/// A message in hand.
+pub(super) struct Item {
+    /// Its place among those that were pulled or claimed together.
+    pub(super) index: usize,
+    pub(super) message: Arc<Message>,
+    /// Why it can never be applied.
+    pub(super) flaw: Option<Flaw>,
+    /// Where it is stored.
+    pub(super) claimed: Option<Claimed>,
+}
+
+/// What went wrong, by what it says about the messages.
+enum Trouble {
+    /// Nothing: the database is not there. Waited out, however long it takes.
+    Away(Error),
+    /// It may pass: tried again, but not for ever.
+    Passing(Error),
+    /// One of them does not fit.
+    Blamed(Error),
+    /// They are another worker's now.
+    Fenced(Error),
+    /// Whatever is tried, it will not go.
+    Hopeless(Error),
+}
+
+/// What a transaction did, to be counted once it has committed.
+#[derive(Default)]
+struct Tally {
+    applied: usize,
+    duplicates: usize,
+    conflicts: usize,
+    stored: usize,
+    poisoned: usize,
+}
+
+pub(super) struct Lane<'a, D: Driver, H> {
+    pub(super) shared: &'a Shared<D, H>,
+    pub(super) stop: &'a CancellationToken,
+    /// It applies stored messages, which are marked already and fail where they are.
+    pub(super) stored: bool,
+    /// The partition, where copies are known by position.
+    pub(super) held: Option<Held>,
+    pub(super) partition: Option<String>,
+    /// By index: what the source may forget.
+    pub(super) settled: &'a Mutex<Vec<usize>>,
+}
+
+impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
+    /// Applies or stores everything, in order; ends early where it is told to stop, or fenced.
+    pub(super) async fn run(&mut self, items: &[Item]) -> Result<()> {
+        let mut pieces = vec![items];
+        let mut pause = self.shared.limits.first_pause;
+        let mut tries = 0;
+        while let Some(piece) = pieces.pop() {
+            let error = match self.apply(piece).await {
+                Ok(()) => {
+                    (pause, tries) = (self.shared.limits.first_pause, 0);
+                    continue;
+                }
+                Err(Trouble::Hopeless(error)) => return Err(error),
+                Err(Trouble::Fenced(error)) if self.partition.is_some() || piece.len() == 1 => {
+                    tracing::info!(%error, "another worker has what this one had in hand");
+                    if self.partition.is_some() {
+                        self.held = None;
+                        return Ok(());
+                    }
+                    continue;
+                }
+                Err(Trouble::Away(error)) => {
+                    tracing::warn!(%error, ?pause, "trouble with the database, trying again");
+                    pieces.push(piece);
+                    if !self.rest(&mut pause).await {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                Err(Trouble::Passing(error)) if tries < self.shared.limits.tries => {
+                    tracing::debug!(%error, ?pause, "a batch failed for now, trying again");
+                    tries += 1;
+                    pieces.push(piece);
+                    if !self.rest(&mut pause).await {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                Err(Trouble::Passing(error) | Trouble::Blamed(error) | Trouble::Fenced(error)) => {
+                    error
+                }
+            };
+            (pause, tries) = (self.shared.limits.first_pause, 0);
+            match piece {
+                [item] => {
+                    if !self.set_aside(item, &error).await? {
+                        return Ok(());
+                    }
+                }
+                many => {
+                    Counts::add(&self.shared.counts.splits, 1);
+                    let (before, after) = many.split_at(many.len() / 2);
+                    pieces.extend([after, before]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits a while, longer each time. False: it was told to stop.
+    async fn rest(&self, pause: &mut Duration) -> bool {
+        let waited = tokio::select! {
+            () = self.stop.cancelled() => false,
+            () = tokio::time::sleep(jittered(*pause)) => true,
+        };
+        *pause = (*pause * 2).min(self.shared.limits.longest_pause);
+        waited
+    }
+
+    /// One transaction.
+    async fn apply(&mut self, piece: &[Item]) -> Result<(), Trouble> {
+        let todo = self.not_yet_applied(piece).await?;
+        if !todo.is_empty() {
+            let mut batch = self.begin().await?;
+            let worked = match self.work(&mut batch, &todo).await {
+                Ok(tally) => self.commit(batch, &todo).await.map(|()| tally),
+                Err(trouble) => {
+                    // The trouble is what counts; a session that cannot roll back is closed.
+                    let _ = batch.roll_back().await;
+                    Err(trouble)
+                }
+            };
+            match worked {
+                Ok(tally) => self.count(&tally, &todo),
+                Err(trouble) => {
+                    // Whether it was committed is not known: ask where the partition is now.
+                    if matches!(&trouble, Trouble::Passing(Error::Uncertain(_))) {
+                        self.held = None;
+                    }
+                    return Err(trouble);
+                }
+            }
+        }
+        let copies = piece.len() - todo.len();
+        Counts::add(&self.shared.counts.duplicates, copies);
+        self.settle(piece);
+        Ok(())
+    }
+
+    /// Leaves out what the cursor is past.
+    async fn not_yet_applied<'p>(&mut self, piece: &'p [Item]) -> Result<Vec<&'p Item>, Trouble> {
+        let Some(partition) = &self.partition else {
+            return Ok(piece.iter().collect());
+        };
+        if self.held.is_none() {
+            let shared = self.shared;
+            let (name, source, lease) = (&shared.name, &shared.source, shared.limits.lease);
+            let taken = shared
+                .inbox
+                .take_partition(name, source, partition, &shared.owner, lease);
+            self.held = taken.await.map_err(of_database)?;
+        }
+        let Some(held) = &self.held else {
+            return Err(Trouble::Fenced(Error::work(
+                "another worker has the partition",
+            )));
+        };
+        let is_new = |item: &&Item| {
+            let place = item.message.place.as_ref();
+            place.is_some_and(|place| Some(place.position) > held.position)
+        };
+        Ok(piece.iter().filter(is_new).collect())
+    }
+
+    async fn begin(&self) -> Result<Batch<D>, Trouble> {
+        let begun = async {
+            fault_point!("consumer.before_begin");
+            let batch = self.shared.inbox.begin().await?;
+            fault_point!("consumer.begun");
+            Ok(batch)
+        };
+        begun.await.map_err(of_database)
+    }
+
+    async fn work(&self, batch: &mut Batch<D>, todo: &[&Item]) -> Result<Tally, Trouble> {
+        let mut tally = Tally::default();
+        let (mut sound, mut flawed) = (Vec::new(), Vec::new());
+        for item in todo {
+            match &item.flaw {
+                Some(flaw) => flawed.push((item, flaw)),
+                None => sound.push(*item),
+            }
+        }
+        if let Some((_, (code, why))) = flawed.first()
+            && self.stored
+        {
+            let refused = pgonce::Failure::refused(*code, why.clone());
+            return Err(Trouble::Blamed(refused.into()));
+        }
+        for (item, (code, why)) in flawed {
+            let what = As::Poison {
+                code: (*code).to_owned(),
+                reason: why.clone(),
+                keep_bytes: self.shared.checks.max_bytes,
+            };
+            match self.store(batch, item, &what).await? {
+                Stored::New => tally.poisoned += 1,
+                Stored::Duplicate => tally.duplicates += 1,
+                Stored::Conflict => tally.conflicts += 1,
+            }
+        }
+        let fresh = self.sift(batch, sound, &mut tally).await?;
+        let applied = async {
+            fault_point!("consumer.marked");
+            self.hand_over(batch, &fresh).await?;
+            fault_point!("consumer.applied");
+            Ok(())
+        };
+        applied.await.map_err(of_handler)?;
+        tally.applied = fresh.len();
+        Ok(tally)
+    }
+
+    /// Which are to be applied now. The others are copies, or stored.
+    async fn sift<'p>(
+        &self,
+        batch: &mut Batch<D>,
+        sound: Vec<&'p Item>,
+        tally: &mut Tally,
+    ) -> Result<Vec<&'p Item>, Trouble> {
+        if self.stored {
+            return Ok(sound);
+        }
+        let messages = |items: &[&'p Item]| -> Vec<&'p Message> {
+            items.iter().map(|item| &*item.message).collect()
+        };
+        let name = &self.shared.name;
+        let waits = match self.shared.store_first {
+            true => vec![true; sound.len()],
+            false => {
+                let held = batch.held(name, &messages(&sound)).await;
+                held.map_err(of_database)?
+            }
+        };
+        let (mut aside, mut fresh) = (Vec::new(), Vec::new());
+        for (item, waits) in sound.into_iter().zip(waits) {
+            if waits { &mut aside } else { &mut fresh }.push(item);
+        }
+        if self.shared.dedup != Dedup::Positions && !fresh.is_empty() {
+            let marked = batch
+                .mark(name, &self.shared.source, &messages(&fresh))
+                .await;
+            let mut verdicts = marked.map_err(of_database)?.into_iter();
+            fresh.retain(|item| match verdicts.next() {
+                Some(Verdict::New) => true,
+                Some(Verdict::Conflict) => {
+                    aside.push(*item);
+                    false
+                }
+                _ => {
+                    tally.duplicates += 1;
+                    false
+                }
+            });
+        }
+        for item in aside {
+            match self.store(batch, item, &As::Received).await? {
+                Stored::New => tally.stored += 1,
+                Stored::Duplicate => tally.duplicates += 1,
+                Stored::Conflict => tally.conflicts += 1,
+            }
+        }
+        Ok(fresh)
+    }
+
+    async fn store(&self, batch: &mut Batch<D>, item: &Item, what: &As) -> Result<Stored, Trouble> {
+        let (name, source) = (&self.shared.name, &self.shared.source);
+        let stored = batch.store(name, source, &item.message, what).await;
+        stored.map_err(of_database)
+    }
+
+    async fn hand_over(&self, batch: &mut Batch<D>, fresh: &[&Item]) -> Result<()> {
+        let handler = &self.shared.handler;
+        if fresh.len() > 1 {
+            let all = fresh.iter().map(|item| item.message.clone()).collect();
+            let applied = handler.apply_all(batch.lend()?, all);
+            if let Some(done) = AssertUnwindSafe(applied)
+                .catch_unwind()
+                .await
+                .unwrap_or_else(|panic| Some(Err(panicked(&*panic))))
+            {
+                return done;
+            }
+        }
+        for item in fresh {
+            let applied = handler.apply(batch.lend()?, item.message.clone());
+            let done = AssertUnwindSafe(applied).catch_unwind().await;
+            done.unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+        }
+        Ok(())
+    }
+
+    async fn commit(&mut self, batch: Batch<D>, todo: &[&Item]) -> Result<(), Trouble> {
+        let committed = async {
+            fault_point!("consumer.before_commit");
+            let places = todo.iter().filter_map(|item| item.message.place.as_ref());
+            let to = places.max_by_key(|place| place.position);
+            match (&mut self.held, to) {
+                (Some(held), Some(place)) => {
+                    batch.commit_moved(held, place.position).await?;
+                    held.position = Some(place.position);
+                }
+                _ if self.stored => {
+                    let claimed: Vec<_> = todo.iter().filter_map(|i| i.claimed.as_ref()).collect();
+                    batch.commit_finished(&self.shared.name, &claimed).await?;
+                }
+                _ => batch.commit().await?,
+            }
+            fault_point!("consumer.committed");
+            Ok(())
+        };
+        committed.await.map_err(of_commit)
+    }
+
+    /// A message that fails alone is stored, or, where it is stored already, fails there. False: told to stop,
+    /// or fenced.
+    async fn set_aside(&mut self, item: &Item, error: &Error) -> Result<bool> {
+        let refused = matches!(error, Error::Refused(_));
+        let code = match error {
+            Error::Refused(failure) => failure.code(),
+            Error::Work(_) => "work",
+            other => other.code(),
+        };
+        let reason = error.to_string();
+        tracing::warn!(
+            message = item.message.id,
+            code,
+            reason,
+            "a message could not be applied"
+        );
+        let mut pause = self.shared.limits.first_pause;
+        loop {
+            let kept = match &item.claimed {
+                Some(claimed) => {
+                    let (inbox, name) = (&self.shared.inbox, &self.shared.name);
+                    let failed = inbox.fail(name, claimed, !refused, code, &reason);
+                    failed.await.map(drop).map_err(of_database)
+                }
+                None => self.set_aside_once(item, refused, code, &reason).await,
+            };
+            match kept {
+                Ok(()) => {
+                    let counts = &self.shared.counts;
+                    Counts::add(
+                        if refused {
+                            &counts.poisoned
+                        } else {
+                            &counts.retried
+                        },
+                        1,
+                    );
+                    self.settle(std::slice::from_ref(item));
+                    return Ok(true);
+                }
+                Err(Trouble::Hopeless(error)) => return Err(error),
+                Err(Trouble::Fenced(error)) => {
+                    tracing::info!(%error, "another worker has what this one had in hand");
+                    self.held = None;
+                    return Ok(self.partition.is_none());
+                }
+                Err(Trouble::Away(error) | Trouble::Passing(error) | Trouble::Blamed(error)) => {
+                    tracing::warn!(%error, ?pause, "what failed could not be stored, trying again");
+                    if !self.rest(&mut pause).await {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn set_aside_once(
+        &mut self,
+        item: &Item,
+        refused: bool,
+        code: &str,
+        reason: &str,
+    ) -> Result<(), Trouble> {
+        let (code, reason) = (code.to_owned(), reason.to_owned());
+        let what = match refused {
+            true => As::Poison {
+                code,
+                reason,
+                keep_bytes: usize::MAX,
+            },
+            false => As::Retry { code, reason },
+        };
+        let todo = self.not_yet_applied(std::slice::from_ref(item)).await?;
+        if todo.is_empty() {
+            return Ok(());
+        }
+        let mut batch = self.begin().await?;
+        match self.store(&mut batch, item, &what).await {
+            Ok(_) => {
+                let committed = self.commit(batch, &todo).await;
+                if matches!(&committed, Err(Trouble::Passing(Error::Uncertain(_)))) {
+                    self.held = None;
+                }
+                committed
+            }
+            Err(trouble) => {
+                let _ = batch.roll_back().await;
+                Err(trouble)
+            }
+        }
+    }
+
+    fn settle(&self, items: &[Item]) {
+        let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        settled.extend(items.iter().map(|item| item.index));
+    }
+
+    fn count(&self, tally: &Tally, todo: &[&Item]) {
+        let counts = &self.shared.counts;
+        for (counter, n) in [
+            (&counts.applied, tally.applied),
+            (&counts.duplicates, tally.duplicates),
+            (&counts.conflicts, tally.conflicts),
+            (&counts.stored, tally.stored),
+            (&counts.poisoned, tally.poisoned),
+        ] {
+            Counts::add(counter, n);
+        }
+        if let Some(last) = todo.last() {
+            counts.note_lag(&last.message);
+        }
+    }
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let said = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    let said = said.unwrap_or_else(|| "it did not say why".to_owned());
+    Error::work(format!("the handler panicked: {said}"))
+}
+
+/// Trouble with a call of ours: never a message's fault.
+fn of_database(error: Error) -> Trouble {
+    match error.class() {
+        _ if matches!(error, Error::Fenced(_)) => Trouble::Fenced(error),
+        Class::Retry | Class::RetryAfterDelay | Class::Ambiguous | Class::ClaimAgain => {
+            Trouble::Away(error)
+        }
+        _ => Trouble::Hopeless(error),
+    }
+}
+
+/// Trouble with what the handler did.
+fn of_handler(error: Error) -> Trouble {
+    match error {
+        Error::Failed(_) | Error::Work(_) => Trouble::Blamed(error),
+        _ => match error.class() {
+            Class::Retry | Class::RetryAfterDelay | Class::Ambiguous | Class::ClaimAgain => {
+                Trouble::Passing(error)
+            }
+            _ => Trouble::Blamed(error),
+        },
+    }
+}
+
+/// Trouble with the end of the transaction: a fence of ours, or what the handler left to be found there.
+fn of_commit(error: Error) -> Trouble {
+    match error {
+        Error::Fenced(_) => Trouble::Fenced(error),
+        // It swallowed an error of its own.
+        _ if error.code() == "25P02" => Trouble::Blamed(error),
+        other => of_handler(other),
+    }
+}

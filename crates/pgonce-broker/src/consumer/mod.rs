@@ -1,0 +1,294 @@
+//! Messages in, effects once: commit first, acknowledge after.
+
+mod check;
+mod handler;
+mod lane;
+mod run;
+mod source;
+mod stored;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pgonce::driver::Driver;
+use pgonce::inbox::{Inbox, Message};
+use pgonce::{Once, Result};
+use tokio_util::sync::CancellationToken;
+
+use check::Checks;
+pub use check::cloud_event;
+pub use handler::{Batches, Handler};
+pub use source::{Incoming, Order, Source, SourceError};
+
+/// By what a message is known as a copy of one that was applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dedup {
+    /// By its id: one small row for each message. Holds whatever the source does.
+    Ids,
+    /// By its position: one cursor for each partition, no row for each message. Only for ordered sources,
+    /// and only against deliveries that are repeated: where the sender may write one message twice into the
+    /// log, use [`Dedup::Both`].
+    Positions,
+    /// By both.
+    Both,
+}
+
+/// Applies the messages of a source, each once. As many as you like may run at once, here or elsewhere.
+///
+/// A handler gets an open transaction and a message, and nothing else. What it writes commits together with
+/// the mark that the message was applied; the source is told only afterwards. What fails is stored in the
+/// database with its payload and the reason, and tried again from there, while the source goes on; what
+/// comes for the same key waits behind it.
+///
+/// ```no_run
+/// # async fn example(once: pgonce::Once<pgonce::driver::sqlx::Sqlx>) -> pgonce::Result<()> {
+/// use pgonce_broker::{Consumer, sources::Channel};
+/// use tokio_util::sync::CancellationToken;
+///
+/// let shop = Channel::new("shop"); // or a real broker
+/// let billing = Consumer::new(&once, "billing", shop.source(), |mut tx: pgonce::inbox::Tx<_>, message: std::sync::Arc<pgonce::inbox::Message>| async move {
+///     let order: i64 = message.json()?["order"].as_i64().unwrap_or_default();
+///     sqlx::query("insert into invoice (order_id) values ($1)").bind(order).execute(tx.conn()).await?;
+///     Ok(())
+/// });
+/// billing.json().run(CancellationToken::new()).await
+/// # }
+/// ```
+#[must_use = "nothing moves before `run`"]
+pub struct Consumer<D: Driver, S, H> {
+    pub(crate) shared: Arc<Shared<D, H>>,
+    source: S,
+}
+
+/// What all lanes of a consumer use.
+pub(crate) struct Shared<D: Driver, H> {
+    inbox: Inbox<D>,
+    name: String,
+    source: String,
+    order: Order,
+    owner: String,
+    handler: H,
+    limits: Limits,
+    checks: Checks,
+    dedup: Dedup,
+    store_first: bool,
+    counts: Arc<Counts>,
+}
+
+/// How much at once, how often, how long.
+#[derive(Debug, Clone)]
+struct Limits {
+    batch: usize,
+    within: Duration,
+    concurrency: usize,
+    lease: Duration,
+    tries: u32,
+    drain_at_most: Duration,
+    first_pause: Duration,
+    longest_pause: Duration,
+    poll_stored: Duration,
+    tend_every: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            batch: 100,
+            within: Duration::from_millis(5),
+            concurrency: 4,
+            lease: Duration::from_secs(30),
+            tries: 8,
+            drain_at_most: Duration::from_secs(10),
+            first_pause: Duration::from_millis(20),
+            longest_pause: Duration::from_secs(10),
+            poll_stored: Duration::from_millis(200),
+            tend_every: Duration::from_secs(60),
+        }
+    }
+}
+
+macro_rules! counts {
+    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
+        /// What a consumer has done so far.
+        #[derive(Debug, Default)]
+        pub struct Counts { $($name: AtomicU64,)+ lag_ms: AtomicU64 }
+
+        impl Counts {
+            $($(#[doc = $doc])+ pub fn $name(&self) -> u64 { self.$name.load(Ordering::Relaxed) })+
+        }
+    };
+}
+
+counts! {
+    /// Deliveries that were pulled.
+    received,
+    /// Messages that were applied, straight from the source or from the stored inbox.
+    applied,
+    /// Deliveries of messages that had been applied or stored before.
+    duplicates,
+    /// Messages whose id came before with another payload.
+    conflicts,
+    /// Messages that failed for now.
+    retried,
+    /// Messages that wait for a person.
+    poisoned,
+    /// Messages that were stored, to be applied from there, or behind another of their key.
+    stored,
+    /// Deliveries that were acknowledged.
+    acknowledged,
+    /// Deliveries that were given back to the source.
+    returned,
+    /// Batches that were split because something in them failed.
+    splits,
+    /// Acknowledgements that did not reach the source: such messages come again.
+    lost_acknowledgements,
+}
+
+impl Counts {
+    /// How old the newest message was when it was applied, where its source says when it was sent.
+    pub fn lag(&self) -> Duration {
+        Duration::from_millis(self.lag_ms.load(Ordering::Relaxed))
+    }
+
+    fn add(counter: &AtomicU64, n: usize) {
+        counter.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    fn note_lag(&self, message: &Message) {
+        if let Some(age) = message.sent_at.and_then(|at| at.elapsed().ok()) {
+            let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            self.lag_ms.store(ms, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
+    /// The name is what applied messages are remembered under: two consumers never disturb each other, and
+    /// two processes of one consumer share its memory.
+    pub fn new(once: &Once<D>, name: impl Into<String>, source: S, handler: H) -> Self {
+        let order = source.order();
+        Self {
+            shared: Arc::new(Shared {
+                inbox: once.inbox(),
+                name: name.into(),
+                source: source.name().to_owned(),
+                order,
+                owner: format!("consumer-{}", uuid::Uuid::new_v4().simple()),
+                handler,
+                limits: Limits::default(),
+                checks: Checks::default(),
+                dedup: match order {
+                    Order::Ordered => Dedup::Positions,
+                    Order::Unordered => Dedup::Ids,
+                },
+                store_first: false,
+                counts: Arc::default(),
+            }),
+            source,
+        }
+    }
+
+    /// How many messages are applied in one transaction at most, and how long to wait for more once the
+    /// first is there; 100 and 5 milliseconds unless said otherwise.
+    pub fn batch(self, messages: usize, within: Duration) -> Self {
+        self.with(|shared| {
+            shared.limits.batch = messages.clamp(1, 10_000);
+            shared.limits.within = within;
+        })
+    }
+
+    /// How many transactions at once; 4 unless said otherwise. Messages of one key, or of one partition, are
+    /// never in two of them.
+    pub fn concurrency(self, transactions: usize) -> Self {
+        self.with(|shared| shared.limits.concurrency = transactions.clamp(1, 1000))
+    }
+
+    /// By what copies are known: unless said otherwise by position where the source is ordered, else by id.
+    pub fn dedup(self, dedup: Dedup) -> Self {
+        self.with(|shared| shared.dedup = dedup)
+    }
+
+    /// Stores every message first and acknowledges it then; it is applied from the database. For sources that
+    /// must not wait for the handler.
+    pub fn store_first(self) -> Self {
+        self.with(|shared| shared.store_first = true)
+    }
+
+    /// Messages longer than this are poison; a mebibyte unless said otherwise.
+    pub fn max_bytes(self, bytes: usize) -> Self {
+        self.with(|shared| shared.checks.max_bytes = bytes)
+    }
+
+    /// Messages that are not JSON are poison.
+    pub fn json(self) -> Self {
+        self.with(|shared| shared.checks.json = true)
+    }
+
+    /// Messages of other types than these, or of none, are poison.
+    pub fn kinds<K: Into<String>>(self, kinds: impl IntoIterator<Item = K>) -> Self {
+        let kinds = kinds.into_iter().map(Into::into).collect();
+        self.with(|shared| shared.checks.kinds = Some(kinds))
+    }
+
+    /// Reads the message's id, key, type or tenant out of its payload or headers before anything else is
+    /// done. What it refuses is poison, with the reason that it gives. [`cloud_event`](crate::cloud_event) is one.
+    pub fn read_with(
+        self,
+        read: impl Fn(&mut Message) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.with(|shared| shared.checks.read = Some(Box::new(read)))
+    }
+
+    /// How long a stored message, or a partition, stays with a consumer that does not answer; 30 seconds
+    /// unless said otherwise. Longer than a batch takes.
+    pub fn lease(self, lease: Duration) -> Self {
+        self.with(|shared| shared.limits.lease = lease.max(Duration::from_millis(100)))
+    }
+
+    /// How long it goes on with what it has in hand after it was told to stop; 10 seconds unless said
+    /// otherwise.
+    pub fn drain_at_most(self, time: Duration) -> Self {
+        self.with(|shared| shared.limits.drain_at_most = time)
+    }
+
+    /// The first and the longest pause while the source or the database is not there.
+    pub fn backoff(self, first: Duration, longest: Duration) -> Self {
+        self.with(|shared| {
+            shared.limits.first_pause = first.max(Duration::from_millis(1));
+            shared.limits.longest_pause = longest.max(shared.limits.first_pause);
+        })
+    }
+
+    /// How often stored messages are looked for while there are none; 200 milliseconds unless said otherwise.
+    pub fn poll_stored(self, pause: Duration) -> Self {
+        self.with(|shared| shared.limits.poll_stored = pause.max(Duration::from_millis(1)))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Shared<D, H>)) -> Self {
+        change(Arc::get_mut(&mut self.shared).expect("nothing shares it before it runs"));
+        self
+    }
+
+    /// What it has done so far; stays readable while it runs.
+    pub fn counts(&self) -> Arc<Counts> {
+        self.shared.counts.clone()
+    }
+
+    /// Runs until `stop` is cancelled, then finishes what it has in hand and gives the rest back.
+    ///
+    /// Troubles that pass are waited out. An error means that it cannot go on: the source is broken, the
+    /// schema does not fit, the rights are missing.
+    pub async fn run(self, stop: CancellationToken) -> Result<()> {
+        run::run(self.shared, self.source, stop).await
+    }
+}
+
+impl<D: Driver, S, H> std::fmt::Debug for Consumer<D, S, H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Consumer")
+            .field("name", &self.shared.name)
+            .field("source", &self.shared.source)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,190 @@
+//! What answers the sender.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use pgonce::driver::Driver;
+use pgonce::inbox::{As, Inbox, Message, Stored};
+use pgonce::{Error, Once};
+use serde_json::json;
+
+use super::scheme::Scheme;
+
+/// Headers that are kept with a message, beside those that begin with `x-`, `ce-` or `webhook-`.
+const KEPT: [&str; 3] = ["content-type", "traceparent", "tracestate"];
+
+/// Reads names out of a message.
+type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
+
+/// Receives signed webhooks and stores them for a consumer. The sender is told 200 only once the message
+/// is durable; it is applied afterwards, by a [`Consumer`](crate::Consumer) of the same name, over
+/// [`Nothing`](crate::sources::Nothing) say.
+///
+/// | answer | when |
+/// |---|---|
+/// | 200 | stored, or stored before |
+/// | 401 | the signature is missing or wrong, or the time is outside the window; nothing is stored |
+/// | 413 | longer than allowed; nothing is stored |
+/// | 422 | the id came before with another payload (`P4050`); stored for a person |
+/// | 503 | the database is not there; nothing is stored, send it again |
+///
+/// ```no_run
+/// # fn example(once: pgonce::Once<pgonce::driver::sqlx::Sqlx>) -> Result<(), Box<dyn std::error::Error>> {
+/// use pgonce_broker::webhooks::{Scheme, Webhooks};
+///
+/// let scheme = Scheme::standard(["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])?;
+/// let router: axum::Router = Webhooks::new(&once, "payments", "provider", scheme).router("/hooks/provider");
+/// # let _ = router;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "it receives nothing before its router is served"]
+pub struct Webhooks<D: Driver> {
+    inbox: Inbox<D>,
+    consumer: String,
+    source: String,
+    scheme: Scheme,
+    max_bytes: usize,
+    read: Option<Box<Read>>,
+}
+
+impl<D: Driver> Webhooks<D> {
+    /// For a consumer; the source is the sender's name, under which its message ids are remembered.
+    pub fn new(
+        once: &Once<D>,
+        consumer: impl Into<String>,
+        source: impl Into<String>,
+        scheme: Scheme,
+    ) -> Self {
+        Self {
+            inbox: once.inbox(),
+            consumer: consumer.into(),
+            source: source.into(),
+            scheme,
+            max_bytes: 1024 * 1024,
+            read: None,
+        }
+    }
+
+    /// The longest body that is taken; a mebibyte unless said otherwise.
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
+        self
+    }
+
+    /// Reads the message's key, type or tenant out of its payload. What it refuses is stored as poison, with the
+    /// reason that it gives.
+    pub fn read_with(
+        mut self,
+        read: impl Fn(&mut Message) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.read = Some(Box::new(read));
+        self
+    }
+
+    /// A router that takes POST at this path, to be served or merged into your own.
+    pub fn router(self, path: &str) -> Router {
+        let limit = DefaultBodyLimit::max(self.max_bytes);
+        Router::new()
+            .route(path, post(receive::<D>))
+            .layer(limit)
+            .with_state(Arc::new(self))
+    }
+
+    async fn take(&self, headers: &HeaderMap, body: &Bytes) -> Response {
+        let id = match self.scheme.verify(headers, body) {
+            Ok(id) => id,
+            Err(error) => {
+                tracing::info!(source = self.source, %error, "a webhook was refused");
+                return refuse(StatusCode::UNAUTHORIZED, error.code, &error.reason);
+            }
+        };
+        let mut message = Message::new(id, body);
+        for (name, value) in headers {
+            let name = name.as_str();
+            let kept = KEPT.contains(&name)
+                || ["x-", "ce-", "webhook-"]
+                    .iter()
+                    .any(|p| name.starts_with(p));
+            if let (true, Ok(text)) = (kept && !name.contains("signature"), value.to_str()) {
+                message.headers.insert(name.to_owned(), text.into());
+            }
+        }
+        let flaw = match &self.read {
+            _ if message.id.is_empty() => Some(("id_missing", "it came without an id".to_owned())),
+            Some(read) => read(&mut message).err().map(|why| ("unreadable", why)),
+            None => None,
+        };
+        let what = match flaw {
+            // Signed, so the sender's: kept for a person, and no use in sending it again.
+            Some((code, reason)) => As::Poison {
+                code: code.to_owned(),
+                reason,
+                keep_bytes: usize::MAX,
+            },
+            None => As::Received,
+        };
+        let stored = self
+            .inbox
+            .store(&self.consumer, &self.source, &message, &what);
+        match stored.await {
+            Ok(Stored::New | Stored::Duplicate) => StatusCode::OK.into_response(),
+            Ok(Stored::Conflict) => {
+                let why = "this id came before with another payload";
+                refuse(StatusCode::UNPROCESSABLE_ENTITY, "P4050", why)
+            }
+            Err(error) => self.sorry(&error),
+        }
+    }
+
+    fn sorry(&self, error: &Error) -> Response {
+        tracing::error!(source = self.source, %error, "a webhook could not be stored");
+        let (status, why) = match error {
+            Error::Invalid(_) => (
+                StatusCode::BAD_REQUEST,
+                "the id of the message does not fit",
+            ),
+            _ => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "it could not be stored: send it again",
+            ),
+        };
+        let mut response = refuse(status, error.code(), why);
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            let soon = header::HeaderValue::from_static("5");
+            response.headers_mut().insert(header::RETRY_AFTER, soon);
+        }
+        response
+    }
+}
+
+fn refuse(status: StatusCode, code: &str, why: &str) -> Response {
+    (status, Json(json!({"code": code, "message": why}))).into_response()
+}
+
+async fn receive<D: Driver>(
+    State(webhooks): State<Arc<Webhooks<D>>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    // A task of its own: a sender that hangs up cancels nothing half done.
+    let taken = tokio::spawn(async move { webhooks.take(&headers, &body).await });
+    taken
+        .await
+        .unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+}
+
+impl<D: Driver> std::fmt::Debug for Webhooks<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Webhooks")
+            .field("consumer", &self.consumer)
+            .field("source", &self.source)
+            .field("scheme", &self.scheme)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,153 @@
+//! Messages that can never be applied are kept for a person, with the reason, and the consumer goes on.
+
+use pgonce::inbox::Message;
+use pgonce_broker::cloud_event;
+
+use super::ground::{Ground, Running};
+
+#[tokio::test]
+async fn bad_messages_are_poison_with_the_reason_and_the_others_flow() {
+    let ground = Ground::new().await;
+    let good = |id: &str| Message::new(id, "{}").kind("order.paid");
+    let bad = [
+        (
+            "not_json",
+            Message::new("b1", "{\"n\": ").kind("order.paid"),
+        ),
+        ("id_missing", good("")),
+        (
+            "oversize",
+            Message::new("b3", "x".repeat(2000)).kind("order.paid"),
+        ),
+        ("unknown_type", Message::new("b4", "{}").kind("order.eaten")),
+        ("unknown_type", Message::new("b5", "{}")),
+        ("bad_name", good(&"i".repeat(300))),
+        ("bad_name", good("b\0seven")),
+        ("bad_name", good("b8").key("k".repeat(300))),
+        (
+            "not_json",
+            Message::new("b9", [0xff, 0])
+                .kind("order.paid")
+                .header("h\0", "v\0"),
+        ),
+    ];
+    for (n, (_, message)) in bad.iter().enumerate() {
+        // Twice: the copy is known.
+        ground.shop.send(message.clone());
+        ground.shop.send(good(&format!("m{n}")));
+        ground.shop.send(message.clone());
+    }
+    let consumer = ground
+        .consumer()
+        .json()
+        .max_bytes(1000)
+        .kinds(["order.paid"]);
+    let counts = consumer.counts();
+    let running = Running::start(consumer);
+    ground.wait_for(bad.len() as u64).await;
+    ground.wait_for_acks(bad.len() as u64 * 3).await;
+    running.stop().await.unwrap();
+    ground.check().await;
+    let mut found: Vec<_> = ground.inbox.poison("c", 100).await.unwrap();
+    found.sort_by_key(|poison| poison.code.clone());
+    let mut codes: Vec<_> = bad.iter().map(|(code, _)| (*code).to_owned()).collect();
+    codes.sort();
+    assert_eq!(
+        found
+            .iter()
+            .map(|p| p.code.clone().unwrap())
+            .collect::<Vec<_>>(),
+        codes
+    );
+    assert_eq!(counts.poisoned(), bad.len() as u64);
+    // What was cut can be looked at, but not tried again.
+    let cut = found.iter().find(|p| p.id == "b3").unwrap();
+    assert_eq!(
+        ground
+            .inbox
+            .retry("c", Some(cut.seq), "x")
+            .await
+            .unwrap_err()
+            .code(),
+        "22023"
+    );
+    let kept = "select octet_length(payload) || ' of ' || size from pgonce.inbox_poison where message_id = 'b3'";
+    assert_eq!(ground.world.see.text(kept).await, "1000 of 2000");
+}
+
+#[tokio::test]
+async fn the_same_id_with_another_payload_is_loud_and_stored_for_a_person() {
+    let ground = Ground::new().await;
+    ground.shop.send(Message::new("m1", "one"));
+    ground.shop.send(Message::new("m1", "two"));
+    ground.shop.send(Message::new("m1", "one"));
+    ground.shop.send(Message::new("m1", "two"));
+    let consumer = ground.consumer();
+    let counts = consumer.counts();
+    let running = Running::start(consumer);
+    ground.wait_for_acks(4).await;
+    ground.wait_for(1).await;
+    running.stop().await.unwrap();
+    ground.check().await;
+    assert!(counts.conflicts() >= 1);
+    let poison = ground.inbox.poison("c", 10).await.unwrap();
+    assert_eq!(poison.len(), 1);
+    assert_eq!(poison[0].code.as_deref(), Some("P4050"));
+    let payload = "select convert_from(payload, 'UTF8') from pgonce.inbox_poison";
+    assert_eq!(ground.world.see.text(payload).await, "two");
+}
+
+#[tokio::test]
+async fn an_envelope_is_read_and_what_came_is_what_is_compared_and_stored() {
+    let ground = Ground::new().await;
+    let event = |id: &str, n: u64, extra: &str| {
+        let text = format!(
+            "{{\"specversion\": \"1.0\", \"id\": \"{id}\", \"source\": \"/shop\", \"type\": \"t\", \
+             \"subject\": \"k\", \"data\": {{\"n\": {n}}}{extra}}}"
+        );
+        Message::new("", text)
+    };
+    ground.witness.script(|id| match id {
+        "m2" => Err(pgonce::Failure::refused("no", "never").into()),
+        _ => Ok(()),
+    });
+    ground.shop.send(event("m1", 1, ""));
+    ground.shop.send(event("m1", 1, ""));
+    ground.shop.send(event("m2", 2, ""));
+    ground.shop.send(Message::new("x", "{}"));
+    // Not the same message, although the data is: the envelope counts.
+    ground.shop.send(event("m1", 1, ", \"more\": true"));
+    let running = Running::start(ground.consumer().read_with(cloud_event));
+    ground.wait_for_acks(5).await;
+    let poisoned = "select string_agg(message_id || ' ' || failure_code, ',' order by message_id, failure_code) \
+         from pgonce.inbox_poison";
+    ground
+        .world
+        .see
+        .wait_until(&format!(
+            "select ({poisoned}) = 'm1 P4050,m2 no,x unreadable'"
+        ))
+        .await;
+    // Stored as it came, and read again when it is tried again.
+    let stored = "select count(*) from pgonce.inbox_poison where message_id = 'm2' \
+         and convert_from(payload, 'UTF8')::jsonb @> '{\"specversion\": \"1.0\"}'";
+    assert_eq!(ground.world.see.number(stored).await, 1);
+    ground.witness.heal();
+    let poison = ground.inbox.poison("c", 10).await.unwrap();
+    let conflict = poison.iter().find(|p| p.id == "m1").unwrap();
+    assert!(
+        ground
+            .inbox
+            .skip("c", conflict.seq, "the sender says so")
+            .await
+            .unwrap()
+    );
+    let refused = poison.iter().find(|p| p.id == "m2").unwrap();
+    ground
+        .inbox
+        .retry("c", Some(refused.seq), "healed")
+        .await
+        .unwrap();
+    ground.wait_for(2).await;
+    running.stop().await.unwrap();
+}

@@ -1,0 +1,262 @@
+//! Ordered sources: one fenced cursor for a partition, no row for a message.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pgonce::Failure;
+use pgonce::inbox::{Message, Position};
+use pgonce_broker::{Consumer, Dedup, Incoming, Order, Source, SourceError};
+use tokio::sync::Notify;
+
+use super::ground::{Ground, Running, Witness, quick};
+
+/// A log of partitions in memory, as a broker keeps it: it delivers from wherever it was told to, and knows
+/// itself only what was acknowledged.
+#[derive(Clone, Default)]
+struct Log {
+    partitions: Arc<Mutex<BTreeMap<String, Vec<Message>>>>,
+    acked: Arc<Mutex<BTreeMap<String, i64>>>,
+    stirred: Arc<Notify>,
+}
+
+impl Log {
+    fn append(&self, partition: &str, mut message: Message) {
+        let mut partitions = self.partitions.lock().unwrap();
+        let log = partitions.entry(partition.to_owned()).or_default();
+        message = message.at(partition, log.len() as i64);
+        log.push(message);
+        self.stirred.notify_waiters();
+    }
+
+    fn source(&self) -> LogSource {
+        LogSource {
+            log: self.clone(),
+            next: self.acked.lock().unwrap().clone(),
+        }
+    }
+
+    /// The broker forgets what it was told.
+    fn forget_acks(&self) {
+        self.acked.lock().unwrap().clear();
+    }
+
+    fn acks(&self) -> i64 {
+        self.acked.lock().unwrap().values().sum()
+    }
+}
+
+struct LogSource {
+    log: Log,
+    next: BTreeMap<String, i64>,
+}
+
+impl Source for LogSource {
+    type Ticket = (String, i64);
+
+    fn name(&self) -> &str {
+        "log"
+    }
+
+    fn order(&self) -> Order {
+        Order::Ordered
+    }
+
+    async fn pull(
+        &mut self,
+        limit: usize,
+        _: Duration,
+    ) -> Result<Vec<Incoming<(String, i64)>>, SourceError> {
+        loop {
+            let stirred = self.log.stirred.clone();
+            let notified = stirred.notified();
+            let mut taken = Vec::new();
+            for (partition, log) in self.log.partitions.lock().unwrap().iter() {
+                let next = self.next.entry(partition.clone()).or_default();
+                while let Some(message) = log.get(*next as usize)
+                    && taken.len() < limit
+                {
+                    taken.push(Incoming {
+                        message: message.clone(),
+                        ticket: (partition.clone(), *next),
+                    });
+                    *next += 1;
+                }
+            }
+            if !taken.is_empty() {
+                return Ok(taken);
+            }
+            notified.await;
+        }
+    }
+
+    async fn ack(&mut self, tickets: Vec<(String, i64)>) -> Result<(), SourceError> {
+        let mut acked = self.log.acked.lock().unwrap();
+        for (partition, offset) in tickets {
+            let acked = acked.entry(partition).or_default();
+            *acked = (*acked).max(offset + 1);
+        }
+        Ok(())
+    }
+
+    async fn nack(&mut self, tickets: Vec<(String, i64)>, _: Duration) -> Result<(), SourceError> {
+        for (partition, offset) in tickets {
+            let next = self.next.entry(partition).or_default();
+            *next = (*next).min(offset);
+        }
+        // Not a spin: a worker that waits for another's lease looks again a little later.
+        tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    async fn seek(
+        &mut self,
+        partition: &str,
+        after: Option<Position>,
+    ) -> Result<bool, SourceError> {
+        let goal = after.map_or(0, |position| position.major + 1);
+        let first = self
+            .log
+            .acked
+            .lock()
+            .unwrap()
+            .get(partition)
+            .copied()
+            .unwrap_or(0);
+        if goal < first {
+            // The broker is ahead of the database: a failover took it back.
+            self.next.insert(partition.to_owned(), goal);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+}
+
+fn fill(log: &Log, from: u64, to: u64) {
+    for n in from..=to {
+        let partition = format!("p{}", n % 3);
+        log.append(
+            &partition,
+            Message::new(format!("m{n}"), "{}").key(format!("k{}", n % 6)),
+        );
+    }
+}
+
+fn consumer(ground: &Ground, log: &Log) -> Consumer<super::ground::Db, LogSource, Witness> {
+    let consumer = Consumer::new(&ground.once(), "c", log.source(), ground.witness.clone());
+    quick(consumer).batch(10, Duration::ZERO)
+}
+
+#[tokio::test]
+async fn a_batch_leaves_one_cursor_and_no_row_for_each_message() {
+    let ground = Ground::new().await;
+    let log = Log::default();
+    fill(&log, 1, 300);
+    let running = Running::start(consumer(&ground, &log));
+    ground.wait_for(300).await;
+    ground
+        .wait("the acknowledgements", || async { log.acks() == 300 })
+        .await;
+    running.stop().await.unwrap();
+    let see = &ground.world.see;
+    assert_eq!(
+        see.number("select count(*) from pgonce.inbox_marker").await,
+        0
+    );
+    let cursors = "select string_agg(partition || ':' || position || coalesce(owner, ''), ' ' order by partition) from pgonce.inbox_cursor";
+    assert_eq!(see.text(cursors).await, "p0:99 p1:99 p2:99");
+    // Everything once more, from a broker that forgot: nothing happens.
+    log.forget_acks();
+    let again = consumer(&ground, &log);
+    let counts = again.counts();
+    let running = Running::start(again);
+    ground
+        .wait("the copies", || async { counts.duplicates() == 300 })
+        .await;
+    fill(&log, 301, 310);
+    ground.wait_for(310).await;
+    running.stop().await.unwrap();
+    ground.check().await;
+}
+
+#[tokio::test]
+async fn where_the_broker_is_ahead_of_the_database_it_is_sent_back() {
+    let ground = Ground::new().await;
+    let log = Log::default();
+    fill(&log, 1, 30);
+    for partition in ["p0", "p1", "p2"] {
+        log.acked.lock().unwrap().insert(partition.to_owned(), 8);
+    }
+    let running = Running::start(consumer(&ground, &log));
+    ground.wait_for(30).await;
+    running.stop().await.unwrap();
+    ground.check().await;
+}
+
+#[tokio::test]
+async fn a_failing_message_is_stored_with_the_cursor_past_it_and_its_key_waits() {
+    let ground = Ground::new().await;
+    let log = Log::default();
+    ground.witness.script(|id| match id {
+        "m6" => Err(Failure::refused("no", "never").into()),
+        _ => Ok(()),
+    });
+    fill(&log, 1, 60);
+    let running = Running::start(consumer(&ground, &log));
+    ground.wait_for(50).await;
+    ground
+        .wait("the acknowledgements", || async { log.acks() == 60 })
+        .await;
+    // Key k0 has 6, 12, 18 …: all of them wait.
+    let waiting =
+        "select count(*) = 1 from pgonce.inbox_poison where message_id = 'm6' and behind = 9";
+    ground.world.see.wait_until(waiting).await;
+    ground.witness.heal();
+    ground.inbox.retry("c", None, "healed").await.unwrap();
+    ground.wait_for(60).await;
+    running.stop().await.unwrap();
+    ground.check().await;
+}
+
+#[tokio::test]
+async fn two_workers_share_a_log_and_one_takes_over_when_the_other_is_killed() {
+    let ground = Ground::new().await;
+    let log = Log::default();
+    let lease = Duration::from_secs(2);
+    let first = Running::start(consumer(&ground, &log).lease(lease));
+    fill(&log, 1, 60);
+    ground.wait_for(60).await;
+    first.kill().await;
+    let second = Running::start(consumer(&ground, &log).lease(lease));
+    fill(&log, 61, 120);
+    ground
+        .world
+        .see
+        .run("select pgonce.move_clock('3 s')")
+        .await;
+    ground.wait_for(120).await;
+    second.stop().await.unwrap();
+    ground.check().await;
+}
+
+#[tokio::test]
+async fn a_message_that_was_sent_twice_into_the_log_is_known_by_its_id_where_both_are_asked() {
+    let ground = Ground::new().await;
+    let log = Log::default();
+    fill(&log, 1, 30);
+    fill(&log, 1, 30);
+    let running = Running::start(consumer(&ground, &log).dedup(Dedup::Both));
+    ground.wait_for(30).await;
+    ground
+        .wait("the acknowledgements", || async { log.acks() == 60 })
+        .await;
+    running.stop().await.unwrap();
+    ground.check().await;
+}
+
+#[tokio::test]
+async fn positions_of_a_source_without_an_order_are_refused() {
+    let ground = Ground::new().await;
+    let consumer = ground.consumer().dedup(Dedup::Positions);
+    assert!(Running::start(consumer).ended().await.is_err());
+}

@@ -1,0 +1,16 @@
+//! Every sink, with a real server at the other side: the same promises for all of them, and what is
+//! its own for each.
+
+#![allow(clippy::unwrap_used)]
+
+mod conformance;
+#[path = "../relay/ground.rs"]
+#[allow(dead_code)]
+mod ground;
+#[cfg(feature = "kafka")]
+mod kafka;
+mod nats;
+mod opening;
+mod rabbitmq;
+mod redis;
+mod webhook;

@@ -1,0 +1,150 @@
+//! Redis Streams.
+
+use pgonce_broker::sinks::{Options, open};
+use pgonce_testkit::{Redis, shared_redis};
+use redis::AsyncCommands as _;
+use redis::aio::MultiplexedConnection;
+use redis::streams::StreamRangeReply;
+
+use super::conformance::{Got, Server, Site, Stage, conforms, unique};
+use super::ground::Running;
+
+struct RedisSite {
+    server: Server<Redis>,
+    name: String,
+}
+
+impl RedisSite {
+    async fn client(&self) -> MultiplexedConnection {
+        let client = redis::Client::open(self.server.url()).unwrap();
+        client.get_multiplexed_async_connection().await.unwrap()
+    }
+
+    fn key(&self) -> String {
+        format!("{}:orders", self.name)
+    }
+}
+
+impl Site for RedisSite {
+    const DEDUPLICATES: bool = false;
+
+    async fn start(private: bool) -> Self {
+        let server = match private {
+            true => Server::Own(Redis::start().await.unwrap()),
+            false => Server::Shared(shared_redis().await.unwrap()),
+        };
+        let name = unique("redis");
+        Self { server, name }
+    }
+
+    fn address(&self) -> (String, Options) {
+        let url = format!("{}?stream={}:{{topic}}", self.server.url(), self.name);
+        (url, Options::new())
+    }
+
+    async fn got(&self) -> Vec<Got> {
+        let entries: StreamRangeReply = self.client().await.xrange_all(self.key()).await.unwrap();
+        let entries = entries.ids.into_iter().map(|entry| {
+            let field = |name: &str| entry.get::<String>(name).unwrap();
+            assert_eq!(field("type"), "order.changed");
+            Got::new(&field("id"), &field("subject"), field("data").as_bytes())
+        });
+        entries.collect()
+    }
+
+    async fn kill(&self) {
+        self.server.kill().await.unwrap();
+    }
+
+    async fn restart(&self) {
+        self.server.restart().await.unwrap();
+    }
+}
+
+conforms!(RedisSite);
+
+#[tokio::test]
+async fn what_is_no_stream_parks_only_what_goes_there() {
+    let stage = Stage::<RedisSite>::new(false).await;
+    let key = format!("{}:taken", stage.site.name);
+    let () = stage.site.client().await.set(&key, "a text").await.unwrap();
+    let running = Running::start(stage.relay_to(stage.site.sink().await));
+    // In one batch with the others.
+    let mixed = "select pgonce.publish(case when i % 5 = 0 then 'taken' else 'orders' end, 'order.changed', \
+         's' || i % 5, jsonb_build_object('n', i)) from generate_series(1, 40) i";
+    stage.ground.world.see.run(mixed).await;
+    let letters = stage.dead_letters(1).await;
+    let reason = letters[0].reason.clone().unwrap();
+    assert!(reason.contains("WRONGTYPE"), "{reason}");
+    assert_eq!((letters[0].subject.as_str(), letters[0].behind), ("s0", 7));
+    pgonce_testkit::wait_until("the others", super::ground::PATIENCE, || async {
+        stage.site.got().await.len() == 32
+    })
+    .await
+    .unwrap();
+    let () = stage.site.client().await.del(&key).await.unwrap();
+    stage.ground.outbox.redrive("c", None).await.unwrap();
+    pgonce_testkit::wait_until("the redriven", super::ground::PATIENCE, || async {
+        let length: u64 = stage.site.client().await.xlen(&key).await.unwrap();
+        length == 8
+    })
+    .await
+    .unwrap();
+    running.stop().await.unwrap();
+    assert_eq!(stage.check(&stage.site.got().await).await, 0);
+}
+
+#[tokio::test]
+async fn a_full_server_is_waited_for_and_nothing_is_parked() {
+    let stage = Stage::<RedisSite>::new(true).await;
+    let mut client = stage.site.client().await;
+    let set = async |client: &mut MultiplexedConnection, bytes: &str| {
+        let mut command = redis::cmd("CONFIG");
+        command.arg("SET").arg("maxmemory").arg(bytes);
+        let () = command.query_async(client).await.unwrap();
+    };
+    let sink = stage.site.sink().await;
+    set(&mut client, "1").await;
+    let relay = stage.relay_to(sink);
+    let counts = relay.counts();
+    let running = Running::start(relay);
+    stage.ground.publish(1, 30, 4).await;
+    let refusals = async || {
+        let mut client = stage.site.client().await;
+        let told: String = redis::cmd("INFO")
+            .arg("errorstats")
+            .query_async(&mut client)
+            .await
+            .unwrap();
+        told.contains("errorstat_OOM")
+    };
+    pgonce_testkit::wait_until("a refusal", super::ground::PATIENCE, refusals)
+        .await
+        .unwrap();
+    set(&mut client, "0").await;
+    let got = stage.wait_for(30).await;
+    assert_eq!(stage.check(&got).await, 0);
+    running.stop().await.unwrap();
+    assert_eq!((counts.dead(), counts.retried()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_stream_keeps_about_as_many_as_it_is_told_to() {
+    let stage = Stage::<RedisSite>::new(false).await;
+    let (url, options) = stage.site.address();
+    let sink = open(&url, &options.set("maxlen", "100")).await.unwrap();
+    let relay = stage.relay_to(sink);
+    let counts = relay.counts();
+    let running = Running::start(relay);
+    let many = "select pgonce.publish('orders', 'order.changed', 's' || i, jsonb_build_object('n', i)) \
+         from generate_series(1, 1000) i";
+    stage.ground.world.see.run(many).await;
+    pgonce_testkit::wait_until("all to be sent", super::ground::PATIENCE, || async {
+        counts.sent() == 1000
+    })
+    .await
+    .unwrap();
+    let left = stage.site.got().await.len();
+    assert!((100..400).contains(&left), "{left}");
+    running.stop().await.unwrap();
+}

@@ -1,0 +1,33 @@
+//! What is wrong with a configuration, told as a compiler would.
+
+use std::io::{self, Write as _};
+
+use pgonce_http::gateway::Faults;
+use serde_json::json;
+
+use crate::exit;
+use crate::output::Format;
+
+/// Tells what is wrong with a file on stderr, each fault where it is. Gives the exit code.
+pub(crate) fn report(faults: &Faults, format: Format) -> u8 {
+    let text = match format {
+        Format::Table => format!(
+            "error: {}",
+            faults.to_string().replace("\n\n", "\n\nerror: ")
+        ),
+        Format::Json => {
+            let list: Vec<_> = faults
+                .iter()
+                .map(|fault| json!({"line": fault.line, "column": fault.column, "message": fault.what, "hint": fault.hint}))
+                .collect();
+            json!({"error": {
+                "message": "the configuration is wrong", "file": faults.file(), "faults": list,
+                "code": "22023", "exit": exit::USAGE,
+            }})
+            .to_string()
+        }
+    };
+    // Nothing is left to be done where stderr is closed too.
+    let _ = writeln!(io::stderr(), "{text}");
+    exit::USAGE
+}

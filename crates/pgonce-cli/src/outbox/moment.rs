@@ -1,0 +1,80 @@
+//! Points in time and in the log, as people write them.
+
+use std::str::FromStr;
+
+/// A time: `2h` is two hours ago, everything else is PostgreSQL's timestamptz.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Moment {
+    Ago(String),
+    At(String),
+}
+
+/// A place in the log: the number of an event, or a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    Number(String),
+    Time(Moment),
+}
+
+impl Moment {
+    /// The time in SQL, where the text is parameter `number`.
+    pub(super) fn sql(&self, number: usize) -> String {
+        match self {
+            Self::Ago(_) => format!("pgonce.now() - ${number}::text::interval"),
+            Self::At(_) => format!("${number}::text::timestamptz"),
+        }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Self::Ago(text) | Self::At(text) => text,
+        }
+    }
+}
+
+impl FromStr for Moment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim().to_owned();
+        if text.is_empty() || text.parse::<f64>().is_ok() {
+            return Err(
+                "give a time such as 2h, which is two hours ago, or '2026-05-01 12:00+02'"
+                    .to_owned(),
+            );
+        }
+        Ok(match humantime::parse_duration(&text) {
+            Ok(_) => Self::Ago(text),
+            Err(_) => Self::At(text),
+        })
+    }
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim().parse::<i64>() {
+            Ok(number) if number >= 0 => Ok(Self::Number(number.to_string())),
+            Ok(_) => {
+                Err("give the number of an event, which is not negative, or a time".to_owned())
+            }
+            Err(_) => text.parse().map(Self::Time),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_is_so_long_ago_and_a_number_is_no_time() {
+        assert_eq!("2h 30m".parse(), Ok(Moment::Ago("2h 30m".into())));
+        assert_eq!("2026-05-01".parse(), Ok(Moment::At("2026-05-01".into())));
+        assert!("30".parse::<Moment>().is_err() && "".parse::<Moment>().is_err());
+        assert_eq!("30".parse(), Ok(Place::Number("30".into())));
+        assert_eq!("1d".parse(), Ok(Place::Time(Moment::Ago("1d".into()))));
+        assert!("-1".parse::<Place>().is_err() && "1.5".parse::<Place>().is_err());
+    }
+}

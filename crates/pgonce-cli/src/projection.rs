@@ -1,0 +1,101 @@
+//! `pgonce projection`: read models, built anew and compared.
+
+use clap::Subcommand;
+use pgonce::Once;
+use serde_json::json;
+
+use crate::database::{Database, Target};
+use crate::exit::{self, Result, Trouble};
+use crate::output::{self, Format};
+
+/// What to do with projections.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+    #[command(flatten)]
+    target: Target,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the projections, and how far they are.
+    Status,
+    /// Build a projection anew from its events, and put that in its place.
+    Rebuild(Name),
+    /// Build a projection anew beside the live one and compare them; exit code 1 where they differ.
+    Verify(Name),
+}
+
+#[derive(Debug, clap::Args)]
+struct Name {
+    /// The projection.
+    projection: String,
+}
+
+impl Args {
+    pub(crate) fn format(&self) -> Format {
+        self.target.format()
+    }
+}
+
+pub(crate) async fn run(args: Args) -> Result {
+    let database = args.target.installed().await?;
+    match args.action {
+        Action::Status => {
+            let query = "select * from pgonce.projections order by projection";
+            let rows = database.rows(query, &[]).await?;
+            output::rows(database.format, &rows, "No projection is defined here.")
+        }
+        Action::Rebuild(name) => {
+            let done = once(&database)?.inbox().rebuild(&name.projection).await;
+            let done = done.map_err(not_found)?;
+            let words = format!(
+                "{} events applied; {} rows removed, {} rows added",
+                done.events, done.removed, done.added
+            );
+            let value =
+                json!({"events": done.events, "removed": done.removed, "added": done.added});
+            output::say(database.format, &words, &value)
+        }
+        Action::Verify(name) => {
+            let found = once(&database)?.inbox().verify(&name.projection).await;
+            let found = found.map_err(not_found)?;
+            let equal = found.is_equal();
+            let words = format!(
+                "{}: {} rows live, {} rebuilt; {} missing, {} surplus; {} events not applied yet",
+                if equal { "equal" } else { "different" },
+                found.rows.0,
+                found.rows.1,
+                found.missing,
+                found.surplus,
+                found.pending
+            );
+            let value = json!({
+                "equal": equal, "live_rows": found.rows.0, "rebuilt_rows": found.rows.1, "missing": found.missing,
+                "surplus": found.surplus, "live_hash": found.hashes.0, "rebuilt_hash": found.hashes.1, "pending": found.pending,
+            });
+            output::say(database.format, &words, &value)?;
+            if equal {
+                return Ok(());
+            }
+            Err(Trouble::new(
+                exit::FAILED,
+                format!(
+                    "projection {:?} is not what its events make",
+                    name.projection
+                ),
+                "Find out who else writes to its table, then `pgonce projection rebuild`.",
+            ))
+        }
+    }
+}
+
+fn once(database: &Database) -> Result<Once<pgonce::driver::tokio_postgres::TokioPostgres>> {
+    let builder = Once::builder(database.driver.clone()).schema(&database.schema);
+    Ok(builder.build()?)
+}
+
+fn not_found(error: pgonce::Error) -> Trouble {
+    Trouble::from(error).with_exit("42704", exit::NOT_FOUND)
+}

@@ -1,0 +1,189 @@
+//! The program's metrics for Prometheus. docs/src/metrics.md lists them all.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use metrics::{describe_counter, describe_gauge, describe_histogram, gauge};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use pgonce::outbox::Backlog;
+
+use crate::exit::{self, Result, Trouble};
+
+/// From a wake-up on the same machine to a sink that was away.
+const BUCKETS: [f64; 14] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0,
+];
+
+const COUNTERS: [(&str, &str); 5] = [
+    (
+        "pgonce_relay_events_total",
+        "Events by what came of them: sent, retry, dead, held",
+    ),
+    (
+        "pgonce_relay_lanes_taken_total",
+        "Lanes that a relay got: at its start, from a relay that went, or that vanished",
+    ),
+    (
+        "pgonce_relay_lanes_lost_total",
+        "Lanes that a relay lost without giving them back",
+    ),
+    (
+        "pgonce_relay_sink_unavailable_total",
+        "Batches that found the sink not there",
+    ),
+    (
+        "pgonce_relay_database_troubles_total",
+        "Troubles with the database that were waited out",
+    ),
+];
+
+const GAUGES: [(&str, &str); 8] = [
+    ("pgonce_relay_lanes", "Lanes that this process holds, of 16"),
+    ("pgonce_database_up", "1: the database answered"),
+    (
+        "pgonce_outbox_waiting",
+        "Events that a consumer has not got, counted up to 10000",
+    ),
+    (
+        "pgonce_outbox_oldest_age_seconds",
+        "Age of the oldest of them",
+    ),
+    (
+        "pgonce_outbox_parked",
+        "Parked events by state: delayed, retry, dead, behind",
+    ),
+    (
+        "pgonce_outbox_lanes_held",
+        "Lanes that any relay holds, of 16",
+    ),
+    (
+        "pgonce_outbox_stuck",
+        "1: the consumer is behind, has not moved for five minutes, and holds the log",
+    ),
+    ("pgonce_outbox_evicted", "1: the consumer was evicted"),
+];
+
+const HISTOGRAMS: [(&str, &str); 2] = [
+    (
+        "pgonce_relay_pickup_seconds",
+        "From publishing to being read, of the newest event of each page",
+    ),
+    (
+        "pgonce_relay_lag_seconds",
+        "From publishing to the sink's acknowledgement, of events that were never parked",
+    ),
+];
+
+/// Makes this process keep metrics. Once.
+pub(crate) fn install() -> Result<PrometheusHandle> {
+    let unmade = |error: metrics_exporter_prometheus::BuildError| {
+        Trouble::new(
+            exit::FAILED,
+            format!("no metrics can be kept: {error}"),
+            "Please report it.",
+        )
+    };
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
+        .and_then(PrometheusBuilder::install_recorder)
+        .map_err(unmade)?;
+    for (name, help) in COUNTERS {
+        describe_counter!(name, help);
+    }
+    for (name, help) in GAUGES {
+        describe_gauge!(name, help);
+    }
+    for (name, help) in HISTOGRAMS {
+        describe_histogram!(name, help);
+    }
+    Ok(handle)
+}
+
+/// Consumers that were seen: one that is dropped must not stand there for ever.
+static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Takes in how far consumers are; nothing where the database did not answer. What is not known any
+/// more is NaN: an old figure would be a lie.
+pub(crate) fn backlog(consumers: Option<&[Backlog]>) {
+    gauge!("pgonce_database_up").set(if consumers.is_some() { 1.0 } else { 0.0 });
+    let consumers = consumers.unwrap_or_default();
+    let Ok(mut seen) = SEEN.lock() else { return };
+    for name in seen.iter() {
+        if !consumers.iter().any(|consumer| consumer.consumer == *name) {
+            Figures::unknown().tell(name);
+        }
+    }
+    for consumer in consumers {
+        Figures::of(consumer).tell(&consumer.consumer);
+        seen.insert(consumer.consumer.clone());
+    }
+}
+
+struct Figures {
+    plain: [(&'static str, f64); 5],
+    parked: [f64; 4],
+}
+
+impl Figures {
+    fn of(consumer: &Backlog) -> Self {
+        let flag = |yes: bool| if yes { 1.0 } else { 0.0 };
+        let age = consumer.oldest_age.unwrap_or_default();
+        Self::new(
+            [
+                consumer.waiting as f64,
+                age.as_secs_f64(),
+                f64::from(consumer.lanes_held),
+                flag(consumer.stuck),
+                flag(consumer.evicted.is_some()),
+            ],
+            consumer.parked.map(|count| count as f64),
+        )
+    }
+
+    fn unknown() -> Self {
+        Self::new([f64::NAN; 5], [f64::NAN; 4])
+    }
+
+    fn new(plain: [f64; 5], parked: [f64; 4]) -> Self {
+        let [waiting, age, held, stuck, evicted] = plain;
+        Self {
+            plain: [
+                ("pgonce_outbox_waiting", waiting),
+                ("pgonce_outbox_oldest_age_seconds", age),
+                ("pgonce_outbox_lanes_held", held),
+                ("pgonce_outbox_stuck", stuck),
+                ("pgonce_outbox_evicted", evicted),
+            ],
+            parked,
+        }
+    }
+
+    fn tell(&self, consumer: &str) {
+        for (name, value) in self.plain {
+            gauge!(name, "consumer" => consumer.to_owned()).set(value);
+        }
+        for (state, value) in ["delayed", "retry", "dead", "behind"]
+            .iter()
+            .zip(self.parked)
+        {
+            gauge!("pgonce_outbox_parked", "consumer" => consumer.to_owned(), "state" => *state)
+                .set(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_the_docs_lists_every_metric() {
+        let page = include_str!("../../../docs/src/metrics.md");
+        for (name, _) in COUNTERS.iter().chain(&GAUGES).chain(&HISTOGRAMS) {
+            assert!(
+                page.contains(&format!("| `{name}`")),
+                "docs/src/metrics.md lacks {name}"
+            );
+        }
+    }
+}

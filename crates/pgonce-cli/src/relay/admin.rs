@@ -1,0 +1,108 @@
+//! `/healthz`, `/readyz` and `/metrics`.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use http::{StatusCode, header};
+use metrics_exporter_prometheus::PrometheusHandle;
+use pgonce::Error;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::migrate::Migrator;
+use pgonce::outbox::Outbox;
+use pgonce_broker::Counts;
+use serde_json::json;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::prometheus;
+
+/// What orchestrators and Prometheus ask.
+pub(super) struct Admin {
+    pub(super) outbox: Outbox<TokioPostgres>,
+    pub(super) migrator: Migrator<TokioPostgres>,
+    pub(super) recorder: PrometheusHandle,
+    pub(super) relays: Vec<Watched>,
+    /// Relays that cannot go on, and why.
+    pub(super) failed: Mutex<Vec<String>>,
+    pub(super) stop: CancellationToken,
+    pub(super) database_within: Duration,
+}
+
+/// A relay, and what it does.
+pub(super) struct Watched {
+    pub(super) consumer: String,
+    /// Nothing before its sink is there.
+    pub(super) counts: Arc<OnceLock<Arc<Counts>>>,
+}
+
+impl Admin {
+    pub(super) fn router(self: Arc<Self>) -> Router {
+        Router::new()
+            // Alive says nothing about the database: a restart would not bring it back.
+            .route(
+                "/healthz",
+                get(async || said(StatusCode::OK, "alive", "answers")),
+            )
+            .route("/readyz", get(ready))
+            .route("/metrics", get(metrics))
+            .with_state(self)
+    }
+
+    pub(super) fn failed(&self, consumer: &str, why: &str) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.push(format!("{consumer}: {why}"));
+    }
+}
+
+async fn ready(State(admin): State<Arc<Admin>>) -> Response {
+    if admin.stop.is_cancelled() {
+        return said(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "draining",
+            "finishes what is in hand and ends",
+        );
+    }
+    let failed = admin
+        .failed
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .join("; ");
+    if !failed.is_empty() {
+        return said(StatusCode::SERVICE_UNAVAILABLE, "failed", &failed);
+    }
+    let checked = timeout(admin.database_within, admin.migrator.check()).await;
+    let checked =
+        checked.unwrap_or_else(|_| Err(Error::Disconnected("no answer in time".to_owned())));
+    if let Err(error) = checked {
+        let body =
+            json!({"status": "not_ready", "code": error.code(), "detail": error.to_string()});
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
+    }
+    let relays = admin.relays.iter().map(|relay| match relay.counts.get() {
+        Some(counts) => json!({
+            "consumer": relay.consumer, "lanes": counts.lanes(), "sent": counts.sent(),
+            "lanes_waiting_for_the_sink": counts.waiting(),
+        }),
+        None => json!({ "consumer": relay.consumer, "waiting_for_the_sink": true }),
+    });
+    let relays: Vec<_> = relays.collect();
+    let detail = "the database is there and its schema fits";
+    let body = json!({"status": "ready", "detail": detail, "relays": relays});
+    Json(body).into_response()
+}
+
+async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
+    let backlog = timeout(admin.database_within, admin.outbox.backlog()).await;
+    prometheus::backlog(backlog.ok().and_then(Result::ok).as_deref());
+    admin.recorder.run_upkeep();
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
+    (kind, admin.recorder.render()).into_response()
+}
+
+fn said(status: StatusCode, word: &str, detail: &str) -> Response {
+    (status, Json(json!({"status": word, "detail": detail}))).into_response()
+}

@@ -1,0 +1,240 @@
+//! `pgonce relay`: moves the events of the outbox to where they go.
+
+mod admin;
+mod check;
+mod config;
+mod log;
+mod serve;
+mod sink;
+mod values;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use pgonce_http::gateway::Faults;
+use serde_json::json;
+use toml::Spanned;
+
+use crate::database::{Address, Target};
+use crate::exit::{self, Result, Trouble};
+use crate::output;
+use config::{Config, Create, From as Begins, LogFormat, LogLevel, Relay};
+use values::{Length, length};
+
+/// What to relay: a file for all, or flags for one consumer.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The configuration, a TOML file; --print-example shows one. Without it the flags say everything.
+    #[arg(value_name = "FILE", conflicts_with_all = ["consumer", "sink", "option", "option_env", "source", "in_flight", "lease",
+        "drain_at_most", "create", "behind_pooler", "listen", "log_format", "log_level"])]
+    file: Option<PathBuf>,
+    /// Whose events.
+    #[arg(long, value_name = "NAME")]
+    consumer: Option<String>,
+    /// Where they go, such as stdout: or nats://host?stream=ORDERS [default: the variable PGONCE_SINK].
+    #[arg(long, value_name = "URL")]
+    sink: Option<String>,
+    /// An option of the sink that is not in its address; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+    option: Vec<(String, String)>,
+    /// An option of the sink whose value is in a variable, such as secret=HOOK_SECRET.
+    #[arg(long, value_name = "NAME=VARIABLE", value_parser = pair)]
+    option_env: Vec<(String, String)>,
+    /// Who speaks: the CloudEvents attribute, a URI [default: /pgonce].
+    #[arg(long, value_name = "URI")]
+    source: Option<String>,
+    /// How many events of a lane may be unacknowledged at a time [default: 64].
+    #[arg(long, value_name = "EVENTS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    in_flight: Option<u32>,
+    /// How long a relay that vanished keeps its lanes [default: 10s].
+    #[arg(long, value_name = "TIME", value_parser = lease)]
+    lease: Option<Duration>,
+    /// How long it goes on with what is in hand after SIGTERM or Ctrl-C [default: 10s].
+    #[arg(long, value_name = "TIME", value_parser = length)]
+    drain_at_most: Option<Duration>,
+    /// Create the consumer where it is missing; one that is there stays as it is.
+    #[arg(long)]
+    create: bool,
+    /// With --create: where it begins.
+    #[arg(long, value_enum, default_value = "start", requires = "create")]
+    from: Begins,
+    /// With --create: only these topics; * stands for any text.
+    #[arg(
+        long,
+        value_name = "PATTERN",
+        value_delimiter = ',',
+        requires = "create"
+    )]
+    topics: Vec<String>,
+    /// With --create: only these types.
+    #[arg(
+        long,
+        value_name = "PATTERN",
+        value_delimiter = ',',
+        requires = "create"
+    )]
+    types: Vec<String>,
+    /// With --create: only these tenants.
+    #[arg(
+        long,
+        value_name = "PATTERN",
+        value_delimiter = ',',
+        requires = "create"
+    )]
+    tenants: Vec<String>,
+    /// There is a transaction pooler in between, such as PgBouncer: nothing is prepared.
+    #[arg(long)]
+    behind_pooler: bool,
+    /// Serve /healthz, /readyz and /metrics here, such as 127.0.0.1:9091.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// For whom the log is written, to stderr [default: text].
+    #[arg(long, value_enum)]
+    log_format: Option<LogFormat>,
+    /// The least that is worth a line [default: info].
+    #[arg(long, value_enum)]
+    log_level: Option<LogLevel>,
+    /// Deliver what is there and end: for cron, and for tests.
+    #[arg(long)]
+    once: bool,
+    /// With --once: give up after so long, with exit code 1.
+    #[arg(long, value_name = "TIME", value_parser = length, requires = "once")]
+    within: Option<Duration>,
+    /// Only say what is wrong with the file. Asks no database and no sink.
+    #[arg(long, requires = "file", conflicts_with = "once")]
+    check: bool,
+    /// Print a commented example of a configuration.
+    #[arg(long, conflicts_with_all = ["file", "consumer", "sink", "once"])]
+    print_example: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
+fn pair(text: &str) -> std::result::Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    let pair = pair.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| "write NAME=VALUE".to_owned())
+}
+
+fn lease(text: &str) -> std::result::Result<Duration, String> {
+    match length(text)? {
+        short if short < Duration::from_secs(1) => Err("give 1s or more".to_owned()),
+        fits => Ok(fits),
+    }
+}
+
+pub(crate) async fn run(args: Args) -> ! {
+    let format = args.target.format();
+    let code = match obey(args).await {
+        Ok(()) => 0,
+        Err(Stopped::Trouble(trouble)) => trouble.tell(format),
+        Err(Stopped::Faults(faults)) => crate::faults::report(&faults, format),
+    };
+    // At once: a write to a stdout that nobody reads would hold the runtime's end for ever.
+    std::process::exit(i32::from(code))
+}
+
+/// Why the relay does not run.
+enum Stopped {
+    Trouble(Trouble),
+    Faults(Faults),
+}
+
+impl<T: Into<Trouble>> From<T> for Stopped {
+    fn from(trouble: T) -> Self {
+        Self::Trouble(trouble.into())
+    }
+}
+
+async fn obey(args: Args) -> std::result::Result<(), Stopped> {
+    if args.print_example {
+        return Ok(output::raw(config::EXAMPLE)?);
+    }
+    let ends = serve::Ends {
+        once: args.once,
+        within: args.within,
+    };
+    let Some(file) = &args.file else {
+        let (config, address) = by_flags(args)?;
+        return Ok(serve::run(config, address, ends).await?);
+    };
+    let config = Config::parse(&file.to_string_lossy(), &read(file)?).map_err(Stopped::Faults)?;
+    if args.check {
+        let consumers: Vec<&str> = config.relays.iter().map(Relay::name).collect();
+        let words = format!(
+            "{} is right: {}",
+            file.display(),
+            output::printable(&consumers.join(", "))
+        );
+        let value = json!({ "consumers": consumers });
+        return Ok(output::say(args.target.format(), &words, &value)?);
+    }
+    let address = address(&config)?;
+    Ok(serve::run(config, address, ends).await?)
+}
+
+fn address(config: &Config) -> Result<Address> {
+    let database = &config.database;
+    match (&database.url_file, &database.url_env) {
+        (Some(file), _) => crate::database::address_in_file(&config.place_of(file.get_ref())),
+        (None, Some(name)) => crate::database::address_in_variable(name.get_ref()),
+        (None, None) => crate::database::address_in_variable("DATABASE_URL"),
+    }
+}
+
+fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).map_err(|error| {
+        Trouble::new(
+            exit::USAGE,
+            format!("{} cannot be read: {error}", file.display()),
+            "Name a TOML file; `pgonce relay --print-example` prints one to begin with.",
+        )
+    })
+}
+
+/// The configuration that the flags say.
+fn by_flags(args: Args) -> Result<(Config, Address)> {
+    let Some(consumer) = args.consumer.filter(|name| !name.is_empty()) else {
+        return Err(Trouble::new(
+            exit::USAGE,
+            "neither a file nor a consumer was given",
+            "Give a TOML file (`pgonce relay --print-example` prints one), or --consumer NAME --sink URL.",
+        ));
+    };
+    let sink = args.sink.or_else(|| std::env::var("PGONCE_SINK").ok());
+    let Some(sink) = sink.filter(|url| !url.is_empty()) else {
+        return Err(Trouble::new(
+            exit::USAGE,
+            "no sink was given",
+            "Give --sink stdout:, or put the address into the variable PGONCE_SINK.",
+        ));
+    };
+    let patterns = |list: Vec<String>| (!list.is_empty()).then(|| Spanned::new(0..0, list));
+    let mut relay = Relay::new(consumer, sink);
+    relay.source = args.source;
+    for (name, value) in args.option {
+        relay.options = relay.options.set(name, value);
+    }
+    relay.options_env.extend(args.option_env);
+    relay.in_flight = args
+        .in_flight
+        .map(|events| Spanned::new(0..0, events as usize));
+    relay.lease = args.lease.map(|time| Spanned::new(0..0, Length(time)));
+    relay.drain_at_most = args.drain_at_most.map(Length);
+    relay.create = args.create.then(|| Create {
+        from: args.from,
+        topics: patterns(args.topics),
+        types: patterns(args.types),
+        tenants: patterns(args.tenants),
+        ..Create::default()
+    });
+    let mut config = Config::of(relay);
+    config.listen = args.listen.map(|address| config::Listen { address });
+    config.log.format = args.log_format.unwrap_or_default();
+    config.log.level = args.log_level.unwrap_or_default();
+    let (address, schema) = args.target.address()?;
+    config.database.schema = schema;
+    config.database.behind_pooler = args.behind_pooler;
+    Ok((config, address))
+}

@@ -1,0 +1,264 @@
+//! A relay from its start to its end, and the end is graceful.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::migrate::Migrator;
+use pgonce::outbox::Outbox;
+use pgonce::{Error, Once};
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::admin::{Admin, Watched};
+use super::config::{Config, Relay};
+use super::{log, sink};
+use crate::database::{Address, pool};
+use crate::exit::{self, Result, Trouble};
+use crate::prometheus;
+use crate::signals::Signals;
+
+/// How often it is looked whether any consumer is stuck.
+const WATCH_EVERY: Duration = Duration::from_secs(60);
+
+type Running = JoinSet<(String, Result<bool>)>;
+
+/// When it is over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ends {
+    /// When what is there is delivered.
+    pub(super) once: bool,
+    /// At the latest then.
+    pub(super) within: Option<Duration>,
+}
+
+pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result {
+    log::start(config.log);
+    let recorder = prometheus::install()?;
+    let database = &config.database;
+    // Each relay asks one thing at a time; with `once`, so does who watches it.
+    let size = config.relays.len() * 2 + 2;
+    let driver = TokioPostgres::new(pool(address, "pgonce relay", size, database.timeout.0)?);
+    let mut once = Once::builder(driver.clone()).schema(&database.schema);
+    if database.behind_pooler {
+        once = once.behind_pooler();
+    }
+    let outbox = once.build()?.outbox();
+    let migrator = Migrator::new(driver).schema(&database.schema);
+    migrator.check().await?;
+
+    let mut asked = Signals::listen()?;
+    let stop = CancellationToken::new();
+    let mut watched = Vec::new();
+    let mut running = Running::new();
+    for relay in &config.relays {
+        watched.push(start(relay, &outbox, &stop, ends, &mut running).await?);
+    }
+    let admin = Arc::new(Admin {
+        outbox: outbox.clone(),
+        migrator,
+        recorder,
+        relays: watched,
+        failed: std::sync::Mutex::default(),
+        stop: stop.clone(),
+        database_within: database.timeout.0,
+    });
+    if let Some(listen) = &config.listen {
+        serve_admin(listen.address, &admin).await?;
+    }
+    let watching = tokio::spawn(watch(outbox));
+    let ended = wait_for(running, &mut asked, &stop, ends, &admin).await;
+    watching.abort();
+    ended
+}
+
+/// Opens the sink, creates the consumer where that is wanted, and sets the relay going.
+async fn start(
+    relay: &Relay,
+    outbox: &Outbox<TokioPostgres>,
+    stop: &CancellationToken,
+    ends: Ends,
+    running: &mut Running,
+) -> Result<Watched> {
+    let address = sink::Address::of(relay)?;
+    // What is wrong for good is said at once; what may pass is waited for.
+    let opened = address.open().await?;
+    if let Some(consumer) = relay.consumer() {
+        match outbox.create_consumer(&consumer).await {
+            Ok(()) => tracing::info!(consumer = relay.name(), "created the consumer"),
+            Err(error) if error.code() == "42710" => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let watched = Watched {
+        consumer: relay.name().to_owned(),
+        counts: Arc::default(),
+    };
+    let (relay, counts) = (relay.clone(), watched.counts.clone());
+    let (outbox, stop) = (outbox.clone(), stop.clone());
+    running.spawn(async move {
+        let ran = async {
+            let sink = match opened {
+                Ok(sink) => sink,
+                Err(_) => match address.insist(&stop).await? {
+                    Some(sink) => sink,
+                    None => return Ok(!ends.once),
+                },
+            };
+            let made = pgonce_broker::Relay::new(outbox, relay.name(), sink);
+            let made = paced(made.named(&host()), &relay);
+            // Set once, here.
+            let _ = counts.set(made.counts());
+            match ends.once {
+                true => made.run_once(stop).await.map_err(why),
+                false => made.run(stop).await.map(|()| true).map_err(why),
+            }
+        };
+        let ran = ran.await;
+        (relay.name().to_owned(), ran)
+    });
+    Ok(watched)
+}
+
+fn paced<S: pgonce_broker::Sink>(
+    mut made: pgonce_broker::Relay<TokioPostgres, S>,
+    relay: &Relay,
+) -> pgonce_broker::Relay<TokioPostgres, S> {
+    if let Some(events) = &relay.in_flight {
+        made = made.in_flight(*events.get_ref());
+    }
+    if relay.lane_events.is_some() || relay.lane_bytes.is_some() {
+        let events = relay.lane_events.as_ref().map_or(256, |n| *n.get_ref());
+        let bytes = relay.lane_bytes.as_ref();
+        made = made.batch(events, bytes.map_or(256 * 1024, |n| n.get_ref().0));
+    }
+    if let Some(lease) = &relay.lease {
+        made = made.lease(lease.get_ref().0);
+    }
+    if let Some(pause) = relay.poll_at_most {
+        made = made.poll_at_most(pause.0);
+    }
+    if let Some(pause) = relay.keep_every {
+        made = made.keep_every(pause.0);
+    }
+    if let Some(time) = relay.drain_at_most {
+        made = made.drain_at_most(time.0);
+    }
+    let pause = relay.pause.map_or(Duration::from_millis(50), |p| p.0);
+    let at_most = relay.pause_at_most.map_or(Duration::from_secs(30), |p| p.0);
+    made.backoff(pause, at_most)
+}
+
+/// For people who look at who holds lanes.
+fn host() -> String {
+    let name = std::env::var("HOSTNAME").unwrap_or_else(|_| "relay".to_owned());
+    format!("{name}-{}", std::process::id())
+}
+
+async fn serve_admin(address: std::net::SocketAddr, admin: &Arc<Admin>) -> Result {
+    let cannot = |error: std::io::Error| {
+        Trouble::new(
+            exit::FAILED,
+            format!("nothing can be served on {address}: {error}"),
+            "Is another program there? See --listen, or `listen` in the file.",
+        )
+    };
+    let listener = TcpListener::bind(address).await.map_err(cannot)?;
+    let address = listener.local_addr().map_err(cannot)?;
+    tracing::info!(%address, "health and metrics");
+    let router = admin.clone().router();
+    tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "health and metrics are served no longer");
+        }
+    });
+    Ok(())
+}
+
+/// Until all relays have ended. One that cannot go on does not stop the others.
+async fn wait_for(
+    mut running: Running,
+    asked: &mut Signals,
+    stop: &CancellationToken,
+    ends: Ends,
+    admin: &Admin,
+) -> Result {
+    let deadline = Instant::now() + ends.within.unwrap_or(Duration::from_secs(86_400 * 365));
+    let mut trouble = None;
+    let mut left = Vec::new();
+    while !running.is_empty() {
+        tokio::select! {
+            Some(ended) = running.join_next() => match ended {
+                Ok((consumer, Ok(true))) => tracing::info!(consumer, "the relay has ended"),
+                Ok((consumer, Ok(false))) => left.push(consumer),
+                Ok((consumer, Err(error))) => {
+                    let (what, code) = error.words();
+                    tracing::error!(consumer, what, code, "the relay cannot go on");
+                    admin.failed(&consumer, what);
+                    trouble = trouble.or(Some(error));
+                }
+                Err(panicked) => return Err(Trouble::new(exit::FAILED, panicked.to_string(), "Please report it.")),
+            },
+            () = asked.next() => {
+                if stop.is_cancelled() {
+                    return Err(cut_off());
+                }
+                tracing::info!("told to stop: what is in hand is finished");
+                stop.cancel();
+            }
+            () = sleep_until(deadline), if ends.within.is_some() && !stop.is_cancelled() => stop.cancel(),
+        }
+    }
+    match trouble {
+        Some(trouble) => Err(trouble),
+        None if left.is_empty() => Ok(()),
+        None => Err(Trouble::new(
+            exit::FAILED,
+            format!(
+                "not everything was delivered in time to {}",
+                left.join(", ")
+            ),
+            "See `pgonce outbox status`; the next run goes on from there.",
+        )),
+    }
+}
+
+fn why(error: Error) -> Trouble {
+    Trouble::from(error)
+        .with_hint(
+            "42704",
+            "Create it with --create, `create` in the file, or `pgonce outbox consumers create NAME`.",
+        )
+        .with_exit("42704", exit::NOT_FOUND)
+}
+
+fn cut_off() -> Trouble {
+    Trouble::new(
+        exit::FAILED,
+        "told to stop a second time: events in hand may be delivered again",
+        "They come with the same ids.",
+    )
+}
+
+/// Says who holds the log: somebody must move it or let go of it.
+async fn watch(outbox: Outbox<TokioPostgres>) {
+    loop {
+        match outbox.backlog().await {
+            Ok(consumers) => {
+                for behind in consumers.into_iter().filter(|consumer| consumer.stuck) {
+                    let oldest = behind.oldest_age.unwrap_or_default();
+                    tracing::warn!(
+                        consumer = behind.consumer,
+                        waiting = behind.waiting,
+                        ?oldest,
+                        "a consumer is stuck and holds the log: run its relay, or evict it"
+                    );
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the backlog could not be read"),
+        }
+        sleep(WATCH_EVERY).await;
+    }
+}

@@ -1,0 +1,321 @@
+//! What operators see and do of events, with the program.
+
+use serde_json::{Value, json};
+
+use crate::place::{Place, without_database};
+
+/// Settles an event of `billing` by hand, as a relay would.
+fn settle(seq: i64, what: &str) -> String {
+    format!(
+        "select pgonce.claim_lanes('billing', 'hand', '1 hour');
+         select pgonce.settle_lane('billing', c.lane, c.epoch, null,
+             jsonb_build_array(jsonb_build_object('seq', {seq}, 'what', '{what}', 'reason', 'no such address')))
+           from pgonce.outbox o join pgonce.outbox_cursor c on c.consumer = 'billing' and c.lane = o.lane
+          where o.seq = {seq};
+         select pgonce.leave_lanes('billing', 'hand')"
+    )
+}
+
+/// Events 1 to 3 of subject a, of which the first is dead, and event 4 of subject b.
+async fn troubled() -> Place {
+    let place = Place::installed().await;
+    place.ok(&["outbox", "consumers", "create", "billing"]);
+    place
+        .sql(
+            "select pgonce.publish('orders', 'order.changed', 'a', jsonb_build_object('n', i)) from generate_series(1, 3) i;
+             select pgonce.publish('orders', 'order.changed', 'b', '{\"n\": 4}')",
+        )
+        .await;
+    place.sql(&settle(1, "dead")).await;
+    place
+}
+
+/// Delivers what is there; gives the field `n` of each event.
+fn relay(place: &Place) -> Vec<i64> {
+    let out = place.ok(&[
+        "relay",
+        "--consumer",
+        "billing",
+        "--sink",
+        "stdout:",
+        "--once",
+    ]);
+    let number = |line: &str| -> i64 {
+        let event: Value = serde_json::from_str(line).unwrap();
+        event["data"]["n"].as_i64().unwrap()
+    };
+    out.lines().map(number).collect()
+}
+
+fn only(place: &Place, args: &[&str]) -> Value {
+    let rows = place.json(args);
+    assert_eq!(rows.as_array().unwrap().len(), 1, "{args:?}: {rows}");
+    rows[0].clone()
+}
+
+#[tokio::test]
+async fn status_list_and_show_say_how_far_everybody_is_and_why() {
+    let place = Place::installed().await;
+    assert!(place.ok(&["outbox", "status"]).contains("consumers create"));
+    assert_eq!(place.json(&["outbox", "status"]), json!([]));
+    assert_eq!(
+        place.ok(&["outbox", "list"]),
+        "There are no dead letters.\n"
+    );
+
+    let place = troubled().await;
+    let status = only(&place, &["outbox", "status"]);
+    assert_eq!(
+        (&status["waiting"], &status["dead"], &status["lanes_held"]),
+        (&json!(4), &json!(1), &json!(0))
+    );
+    let lanes = place.json(&["outbox", "status", "billing", "--lanes"]);
+    assert_eq!(lanes.as_array().unwrap().len(), 16);
+    let waiting = |lane: &Value| lane["waiting"].as_i64().unwrap();
+    assert_eq!(
+        lanes.as_array().unwrap().iter().map(waiting).sum::<i64>(),
+        4
+    );
+    let letter = only(&place, &["outbox", "list", "billing"]);
+    assert_eq!(
+        (&letter["seq"], &letter["subject"], &letter["reason"]),
+        (&json!(1), &json!("a"), &json!("no such address"))
+    );
+    let shown = place.json(&["outbox", "show", "billing", "1"]);
+    assert_eq!(
+        (&shown["fate"], &shown["payload"]),
+        (&json!("dead"), &json!({"n": 1}))
+    );
+    let id = shown["message_id"].as_str().unwrap();
+    assert_eq!(place.json(&["outbox", "show", "billing", id]), shown);
+    assert_eq!(
+        place.json(&["outbox", "show", "billing", "4"])["fate"],
+        "waiting"
+    );
+
+    for args in [
+        &["status", "nobody"][..],
+        &["show", "nobody", "1"],
+        &["show", "billing", "99"],
+        &["show", "billing", "6c0c2b9e-0000-4000-8000-000000000000"],
+        &["redrive", "nobody"],
+        &["recover", "nobody", "--since", "1h"],
+        &["skip", "billing", "99", "--reason", "x"],
+        &["replay", "nobody", "--from", "1"],
+        &["evict", "nobody", "--reason", "x"],
+        &["consumers", "alter", "nobody"],
+        &["consumers", "drop", "nobody"],
+    ] {
+        let told = place.run(&[&["outbox"], args].concat());
+        assert_eq!(told.code, 7, "{args:?}: {told:?}");
+        assert!(told.err.contains("do:"), "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stuck_consumer_is_pointed_out() {
+    let place = troubled().await;
+    place.sql("select pgonce.move_clock('10 minutes')").await;
+    assert!(place.ok(&["outbox", "status"]).contains("outbox evict"));
+    assert_eq!(only(&place, &["outbox", "status"])["stuck"], true);
+}
+
+#[tokio::test]
+async fn a_redrive_goes_in_order_and_a_skip_lets_the_rest_go() {
+    let place = troubled().await;
+    assert_eq!(relay(&place), [4], "subject a waits");
+    assert_eq!(
+        place.json(&["outbox", "redrive", "billing", "--subject", "b"]),
+        json!({"redriven": 0})
+    );
+    assert_eq!(
+        place.ok(&["outbox", "redrive", "billing"]),
+        "1 subject moves again\n"
+    );
+    assert_eq!(relay(&place), [1, 2, 3]);
+
+    let place = troubled().await;
+    relay(&place);
+    let told = place.run(&["outbox", "skip", "billing", "1", "--reason", ""]);
+    assert!(told.code == 2 && told.err.contains("reason"), "{told:?}");
+    place.ok(&["outbox", "skip", "billing", "1", "--reason", "typo"]);
+    assert_eq!(relay(&place), [2, 3]);
+    let shown = place.json(&["outbox", "show", "billing", "1"]);
+    assert_eq!(
+        (&shown["fate"], &shown["reason"], &shown["skipped_by"]),
+        (&json!("skipped"), &json!("typo"), &json!("postgres"))
+    );
+    let since = ["outbox", "recover", "billing", "--since", "1h"];
+    assert_eq!(place.json(&since), json!({"recovered": 0}));
+    let skipped = [&since[..], &["--skipped"]].concat();
+    assert_eq!(place.json(&skipped), json!({"recovered": 1}));
+    assert_eq!(relay(&place), [1]);
+}
+
+#[tokio::test]
+async fn a_replay_goes_back_for_good_or_gives_only_a_range() {
+    let place = troubled().await;
+    place.ok(&["outbox", "redrive", "billing"]);
+    relay(&place);
+    let range = ["outbox", "replay", "billing", "--from", "2", "--to", "3"];
+    assert_eq!(place.ok(&range), "2 events come again\n");
+    assert_eq!(relay(&place), [2, 3]);
+    let told = place.run(&[&range[..], &["--limit", "1"]].concat());
+    assert!(told.code == 2 && told.err.contains("22023"), "{told:?}");
+    let told = place.run(&["outbox", "replay", "billing", "--from", "2", "--to", "1h"]);
+    assert_eq!(told.code, 2, "a number and a time make no range: {told:?}");
+    assert_eq!(
+        place.json(&["outbox", "replay", "billing", "--from", "1h", "--to", "0s"]),
+        json!({"replayed": 4})
+    );
+    relay(&place);
+
+    assert_eq!(
+        place.ok(&["outbox", "replay", "billing", "--from", "3"]),
+        "billing goes back to event 3\n"
+    );
+    assert_eq!(relay(&place).len(), 2);
+    place.ok(&["outbox", "evict", "billing", "--reason", "forgotten"]);
+    assert!(
+        place
+            .ok(&["outbox", "evict", "billing", "--reason", "x"])
+            .contains("before")
+    );
+    let told = place.run(&[
+        "relay",
+        "--consumer",
+        "billing",
+        "--sink",
+        "stdout:",
+        "--once",
+    ]);
+    assert!(told.code == 1 && told.err.contains("P4031"), "{told:?}");
+    place.ok(&["outbox", "replay", "billing", "--from", "1h"]);
+    assert_eq!(relay(&place).len(), 4);
+}
+
+#[tokio::test]
+async fn consumers_are_created_altered_listed_and_dropped() {
+    let place = Place::installed().await;
+    let made = place.json(&[
+        "outbox",
+        "consumers",
+        "create",
+        "billing",
+        "--from",
+        "now",
+        "--topics",
+        "orders,refunds.*",
+        "--types",
+        "order.*",
+        "--tenants",
+        "acme",
+        "--max-attempts",
+        "3",
+        "--backoff",
+        "2s",
+        "--backoff-at-most",
+        "1m",
+        "--dead-limit",
+        "5",
+        "--when-full",
+        "discard",
+    ]);
+    let expected = json!({
+        "consumer": "billing", "topics": ["orders", "refunds.*"], "types": ["order.*"], "tenants": ["acme"],
+        "max_attempts": 3, "backoff": "00:00:02", "backoff_at_most": "00:01:00", "dead_limit": 5,
+        "when_full": "discard", "created_at": made["created_at"], "evicted_at": null, "evicted_why": null,
+    });
+    assert_eq!(made, expected);
+    let told = place.run(&["outbox", "consumers", "create", "billing"]);
+    assert!(told.code == 1 && told.err.contains("42710"), "{told:?}");
+    let altered = place.json(&[
+        "outbox",
+        "consumers",
+        "alter",
+        "billing",
+        "--topics",
+        "*",
+        "--when-full",
+        "stop",
+    ]);
+    assert_eq!(
+        (&altered["topics"], &altered["when_full"], &altered["types"]),
+        (&Value::Null, &json!("stop"), &json!(["order.*"]))
+    );
+    let told = place.run(&[
+        "outbox",
+        "consumers",
+        "alter",
+        "billing",
+        "--max-attempts",
+        "0",
+    ]);
+    assert!(
+        told.code == 2 && told.err.contains("attempts_are_positive"),
+        "{told:?}"
+    );
+    assert_eq!(
+        only(&place, &["outbox", "consumers"])["consumer"],
+        "billing"
+    );
+    place.ok(&["outbox", "consumers", "drop", "billing"]);
+    assert_eq!(place.json(&["outbox", "consumers", "list"]), json!([]));
+}
+
+#[tokio::test]
+async fn retention_is_shown_and_changed_and_purge_tends_the_log() {
+    let place = Place::installed().await;
+    assert_eq!(place.json(&["outbox", "retention"])["keep"], "1 day");
+    let changed = place.json(&[
+        "outbox",
+        "retention",
+        "--keep",
+        "1h",
+        "--keep-at-most",
+        "7d",
+    ]);
+    assert_eq!(
+        (&changed["keep"], &changed["keep_at_most"]),
+        (&json!("01:00:00"), &json!("7 days"))
+    );
+    let told = place.run(&[
+        "outbox",
+        "retention",
+        "--keep",
+        "7d",
+        "--keep-at-most",
+        "1h",
+    ]);
+    assert!(
+        told.code == 2 && told.err.contains("kept_at_most_longer"),
+        "{told:?}"
+    );
+    // Events beyond the partitions that are there: purge makes the next.
+    place
+        .sql("select setval('pgonce.outbox_seq', 1500000)")
+        .await;
+    assert_eq!(place.json(&["outbox", "retention"])["partitions"], 2);
+    place.ok(&["purge"]);
+    assert_eq!(place.json(&["outbox", "retention"])["partitions"], 4);
+}
+
+#[test]
+fn what_makes_no_sense_is_exit_2_before_anybody_is_asked() {
+    for args in [
+        &["recover", "c"][..],
+        &["recover", "c", "--since", "30"],
+        &["replay", "c"],
+        &["replay", "c", "--from", "-1"],
+        &["skip", "c", "one", "--reason", "x"],
+        &["skip", "c", "1"],
+        &["evict", "c"],
+        &["list", "--state", "lost"],
+        &["consumers", "create", "c", "--from", "never"],
+        &["consumers", "create", "c", "--backoff", "5"],
+        &["retention", "--keep-at-most", "1d"],
+    ] {
+        let told = without_database(&[&["outbox"], args].concat());
+        assert_eq!(told.code, 2, "{args:?}: {told:?}");
+    }
+}

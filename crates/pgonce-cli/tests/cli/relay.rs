@@ -1,0 +1,453 @@
+//! The relay as its users run it: processes, signals, health and metrics.
+
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pgonce_testkit::wait_until;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::process::{Child, Command};
+
+use crate::place::{Place, program, without_database};
+
+/// Long enough for a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A relay that runs. Dropped, it is killed.
+pub(crate) struct Running {
+    child: Child,
+    out: Arc<Mutex<Vec<String>>>,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+fn collect(from: impl AsyncRead + Unpin + Send + 'static) -> Arc<Mutex<Vec<String>>> {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let kept = lines.clone();
+    tokio::spawn(async move {
+        let mut from = BufReader::new(from).lines();
+        while let Ok(Some(line)) = from.next_line().await {
+            kept.lock().unwrap().push(line);
+        }
+    });
+    lines
+}
+
+impl Running {
+    pub(crate) fn start(place: &Place, args: &[&str]) -> Self {
+        let args = [&["relay"], args].concat();
+        let mut child = Command::from(program(&args))
+            .env("DATABASE_URL", place.database.url())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        Self {
+            out: collect(child.stdout.take().unwrap()),
+            log: collect(child.stderr.take().unwrap()),
+            child,
+        }
+    }
+
+    pub(crate) fn billing(place: &Place, more: &[&str]) -> Self {
+        let args = [
+            "--consumer",
+            "billing",
+            "--sink",
+            "stdout:",
+            "--log-format",
+            "json",
+        ];
+        Self::start(place, &[&args, more].concat())
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<i64> {
+        let lines = self.out.lock().unwrap();
+        lines.iter().map(|line| number(line)).collect()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().join("\n")
+    }
+
+    pub(crate) async fn wait_for(&self, count: usize) {
+        wait_until(format!("{count} events"), PATIENCE, || async {
+            self.numbers().len() >= count
+        })
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {:?}\n{}", self.numbers(), self.log()));
+    }
+
+    /// Where it serves health and metrics.
+    pub(crate) async fn admin(&self) -> String {
+        let found = Mutex::new(String::new());
+        wait_until("the address", PATIENCE, || async {
+            let address = self.log.lock().unwrap().iter().find_map(|line| {
+                let line: Value = serde_json::from_str(line).ok()?;
+                line["address"].as_str().map(str::to_owned)
+            });
+            *found.lock().unwrap() = address.clone().unwrap_or_default();
+            address.is_some()
+        })
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {}", self.log()));
+        found.into_inner().unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    pub(crate) async fn end(&mut self) -> i32 {
+        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        ended.unwrap().unwrap().code().unwrap()
+    }
+}
+
+fn number(line: &str) -> i64 {
+    let event: Value = serde_json::from_str(line).unwrap();
+    event["data"]["n"].as_i64().unwrap()
+}
+
+pub(crate) async fn get(admin: &str, path: &str) -> (u16, String) {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let answer = client
+        .get(format!("http://{admin}{path}"))
+        .send()
+        .await
+        .unwrap();
+    (answer.status().as_u16(), answer.text().await.unwrap())
+}
+
+/// Publishes events with these numbers, each about a subject of its own.
+pub(crate) async fn publish(place: &Place, from: i64, to: i64) {
+    let sql = format!(
+        "select pgonce.publish('orders', 'order.changed', 's' || i, jsonb_build_object('n', i)) from generate_series({from}, {to}) i"
+    );
+    place.sql(&sql).await;
+}
+
+async fn with_consumer() -> Place {
+    let place = Place::installed().await;
+    place.ok(&["outbox", "consumers", "create", "billing"]);
+    place
+}
+
+fn sorted(mut numbers: Vec<i64>) -> Vec<i64> {
+    numbers.sort_unstable();
+    numbers
+}
+
+#[tokio::test]
+async fn once_delivers_what_is_there_and_nothing_twice() {
+    let place = Place::installed().await;
+    publish(&place, 1, 40).await;
+    place
+        .sql("select pgonce.publish('other', 'x', 's', '{\"n\": 99}')")
+        .await;
+    let args = [
+        "relay",
+        "--consumer",
+        "billing",
+        "--sink",
+        "stdout:",
+        "--source",
+        "/shop",
+        "--once",
+        "--create",
+        "--topics",
+        "ord*",
+        "--lease",
+        "1s",
+        "--in-flight",
+        "3",
+    ];
+    let out = place.ok(&args);
+    let event: Value = serde_json::from_str(out.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (&event["specversion"], &event["source"]),
+        (&"1.0".into(), &"/shop".into())
+    );
+    let numbers = sorted(out.lines().map(number).collect());
+    assert_eq!(numbers, (1..=40).collect::<Vec<_>>());
+    // The consumer is there now, and stays as it is.
+    publish(&place, 41, 43).await;
+    let out = place.ok(&args);
+    assert_eq!(sorted(out.lines().map(number).collect()), [41, 42, 43]);
+    assert_eq!(place.ok(&args), "");
+}
+
+#[tokio::test]
+async fn told_to_stop_it_finishes_gives_its_lanes_back_and_ends_well() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let place = with_consumer().await;
+        let mut relay = Running::billing(&place, &[]);
+        publish(&place, 1, 10).await;
+        relay.wait_for(10).await;
+        relay.signal(signal);
+        assert_eq!(relay.end().await, 0, "{}", relay.log());
+        let status = place.json(&["outbox", "status"]);
+        assert_eq!(
+            (&status[0]["lanes_held"], &status[0]["waiting"]),
+            (&0.into(), &0.into())
+        );
+        let again = place.ok(&[
+            "relay",
+            "--consumer",
+            "billing",
+            "--sink",
+            "stdout:",
+            "--once",
+        ]);
+        assert_eq!(again, "");
+    }
+}
+
+#[tokio::test]
+async fn a_relay_that_is_killed_is_replaced_by_the_other() {
+    let place = with_consumer().await;
+    let mut first = Running::billing(&place, &["--lease", "1s"]);
+    publish(&place, 1, 20).await;
+    first.wait_for(20).await;
+    let second = Running::billing(&place, &["--lease", "1s"]);
+    wait_until("shared lanes", PATIENCE, || async {
+        place.json(&["outbox", "status"])[0]["relays"] == 2
+    })
+    .await
+    .unwrap();
+    first.signal(Signal::KILL);
+    let _ = first.child.wait().await;
+    publish(&place, 21, 60).await;
+    let all = || sorted([first.numbers(), second.numbers()].concat());
+    wait_until("everything", PATIENCE, || async {
+        let mut all = all();
+        all.dedup();
+        all == (1..=60).collect::<Vec<_>>()
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}: {:?}", all()));
+}
+
+#[tokio::test]
+async fn health_readiness_and_metrics_tell_how_it_is() {
+    let place = with_consumer().await;
+    place.ok(&["outbox", "consumers", "create", "forgotten"]);
+    let mut relay = Running::billing(&place, &["--listen", "127.0.0.1:0"]);
+    let admin = relay.admin().await;
+    assert_eq!(get(&admin, "/healthz").await.0, 200);
+    publish(&place, 1, 5).await;
+    relay.wait_for(5).await;
+    let (status, body) = get(&admin, "/readyz").await;
+    let body: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!((status, &body["status"]), (200, &"ready".into()), "{body}");
+    assert_eq!(body["relays"][0]["consumer"], "billing");
+
+    let page = Mutex::new(String::new());
+    wait_until("the counts", PATIENCE, || async {
+        let told = get(&admin, "/metrics").await.1;
+        *page.lock().unwrap() = told.clone();
+        told.contains("pgonce_relay_events_total{consumer=\"billing\",outcome=\"sent\"} 5")
+            && told.contains("pgonce_outbox_waiting{consumer=\"billing\"} 0")
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}: {}", page.lock().unwrap()));
+    let page = page.into_inner().unwrap();
+    for line in [
+        "pgonce_relay_lanes{consumer=\"billing\"} 16",
+        "pgonce_outbox_waiting{consumer=\"forgotten\"} 5",
+        "pgonce_outbox_lanes_held{consumer=\"billing\"} 16",
+        "pgonce_outbox_parked{consumer=\"billing\",state=\"dead\"} 0",
+        "pgonce_relay_lag_seconds_count{consumer=\"billing\"} 5",
+        "pgonce_database_up 1",
+    ] {
+        assert!(
+            page.lines().any(|told| told == line),
+            "{line} is not in\n{page}"
+        );
+    }
+    // Nothing is told that the page of the docs does not list.
+    let docs = include_str!("../../../../docs/src/metrics.md");
+    for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let name = line.split(' ').next().unwrap();
+        assert!(
+            docs.contains(&format!("| `{name}`")),
+            "{name} is not documented"
+        );
+    }
+
+    place.sql("select pgonce.move_clock('10 minutes')").await;
+    let (_, page) = get(&admin, "/metrics").await;
+    assert!(
+        page.contains("pgonce_outbox_stuck{consumer=\"forgotten\"} 1"),
+        "{page}"
+    );
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.end().await, 0, "{}", relay.log());
+}
+
+#[tokio::test]
+async fn a_relay_through_a_transaction_pooler_delivers() {
+    let place = with_consumer().await;
+    let pooler = pgonce_testkit::PgBouncer::in_front_of(place.server)
+        .pool_mode_transaction()
+        .start()
+        .await
+        .unwrap();
+    publish(&place, 1, 5).await;
+    let url = pooler.url_for(place.database.name());
+    let told = without_database(&[
+        "relay",
+        "--consumer",
+        "billing",
+        "--sink",
+        "stdout:",
+        "--once",
+        "--behind-pooler",
+        "--database-url",
+        &url,
+    ]);
+    assert_eq!((told.code, told.out.lines().count()), (0, 5), "{told:?}");
+}
+
+#[tokio::test]
+async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
+    let place = Place::installed().await;
+    let run = |args: &[&str]| place.run(&[&["relay"], args].concat());
+    let told = run(&["--consumer", "billing", "--sink", "stdout:", "--once"]);
+    assert!(told.code == 7 && told.err.contains("--create"), "{told:?}");
+    let told = run(&[
+        "--consumer",
+        "billing",
+        "--sink",
+        "mqtt://user:hunter2@host",
+    ]);
+    assert!(told.code == 2 && told.err.contains("mqtt:"), "{told:?}");
+    assert!(!told.err.contains("hunter2"), "{told:?}");
+    for (sink, code) in [
+        ("nats://127.0.0.1:1", "sink-missing-option"),
+        ("stdout:?colour=red", "sink-unknown-option"),
+        ("https:", "sink-bad-url"),
+    ] {
+        let told = run(&["--consumer", "billing", "--sink", sink]);
+        assert!(told.code == 2 && told.err.contains(code), "{told:?}");
+    }
+    // Nobody there is no reason to give up at once.
+    let nobody = "nats://127.0.0.1:1?stream=ORDERS";
+    let told = run(&[
+        "--consumer",
+        "billing",
+        "--create",
+        "--sink",
+        nobody,
+        "--once",
+        "--within",
+        "300ms",
+    ]);
+    assert!(
+        told.code == 1 && told.err.contains("not there, trying again"),
+        "{told:?}"
+    );
+    for args in [
+        &[][..],
+        &["--consumer", "billing"],
+        &[
+            "--consumer",
+            "billing",
+            "--sink",
+            "stdout:",
+            "--topics",
+            "orders",
+        ],
+        &[
+            "--consumer",
+            "billing",
+            "--sink",
+            "stdout:",
+            "--within",
+            "1s",
+        ],
+        &[
+            "--consumer",
+            "billing",
+            "--sink",
+            "stdout:",
+            "--lease",
+            "10ms",
+        ],
+        &[
+            "--consumer",
+            "billing",
+            "--sink",
+            "stdout:",
+            "--in-flight",
+            "0",
+        ],
+        &["no-such-file.toml"],
+        &["file.toml", "--consumer", "billing"],
+        &["--check"],
+        &[
+            "--consumer",
+            "billing",
+            "--sink",
+            "stdout:",
+            "--option",
+            "source",
+        ],
+        &[
+            "--consumer",
+            "billing",
+            "--sink",
+            "stdout:",
+            "--option-env",
+            "source=NO_SUCH_VARIABLE",
+        ],
+    ] {
+        let told = run(args);
+        assert_eq!(told.code, 2, "{args:?}: {told:?}");
+    }
+    let empty = Place::empty().await;
+    let told = empty.run(&["relay", "--consumer", "c", "--sink", "stdout:"]);
+    assert!(
+        told.code == 4 && told.err.contains("migrate up"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_sink_that_is_not_there_is_not_waited_for_longer_than_told() {
+    let place = with_consumer().await;
+    publish(&place, 1, 3).await;
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let args = [
+        "relay",
+        "--consumer",
+        "billing",
+        "--sink",
+        "stdout:",
+        "--once",
+        "--within",
+        "500ms",
+        "--drain-at-most",
+        "0s",
+    ];
+    let told = place.command(&args).stdout(writer).output().unwrap();
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    assert!(
+        String::from_utf8_lossy(&told.stderr).contains("not everything was delivered"),
+        "{told:?}"
+    );
+    // Nothing was lost, nothing is parked.
+    let out = place.ok(&[
+        "relay",
+        "--consumer",
+        "billing",
+        "--sink",
+        "stdout:",
+        "--once",
+    ]);
+    assert_eq!(sorted(out.lines().map(number).collect()), [1, 2, 3]);
+}

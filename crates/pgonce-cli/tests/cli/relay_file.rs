@@ -1,0 +1,181 @@
+//! The relay's configuration file: what is wrong is shown where it is, and what is right runs.
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::place::{Place, Told, program, without_database};
+use crate::relay::{Running, get, publish};
+
+fn file(text: &str) -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("relay.toml");
+    std::fs::write(&path, text).unwrap();
+    let path = path.to_str().unwrap().to_owned();
+    (folder, path)
+}
+
+fn check(text: &str) -> Told {
+    let (_folder, path) = file(text);
+    Told::of(program(&["relay", "--check", &path]).output().unwrap())
+}
+
+#[test]
+fn the_example_is_right_and_names_every_field() {
+    let example = without_database(&["relay", "--print-example"]).out;
+    let told = check(&example);
+    assert!(
+        told.code == 0 && told.out.contains("is right: billing"),
+        "{told:?}"
+    );
+    // What is commented out is right too.
+    let all: String = example
+        .lines()
+        .filter(|line| !line.contains("url_env =") && !line.starts_with("sink = "))
+        .map(|line| match line.strip_prefix("# ") {
+            Some(field) if field.contains(" = ") => format!("{field}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let told = check(&all);
+    assert_eq!(told.code, 0, "{told:?}");
+    assert!(
+        all.contains("\nsink_env = ") && all.contains("\ntenants = "),
+        "{all}"
+    );
+}
+
+#[test]
+fn the_file_of_the_example_order_events_is_right() {
+    let text = include_str!("../../../../examples/order-events/relay.toml");
+    let told = check(text);
+    assert!(
+        told.code == 0 && told.out.contains("is right: shop, partner"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn every_fault_is_shown_on_its_line() {
+    let relay = "[[relays]]\nconsumer = \"billing\"\nsink = \"stdout:\"\n";
+    for (text, line, what) in [
+        ("", 1, "no relay in the file"),
+        ("[[relays]]\nconsumer = \"c\"", 2, "has no sink"),
+        (
+            "[[relays]]\nconsumer = \"c\"\nsink = \"mqtt://u:secret@h\"",
+            3,
+            "no sink \"mqtt:\"",
+        ),
+        (
+            "[[relays]]\nconsumer = \"\"\nsink = \"stdout:\"",
+            2,
+            "1 to 255 bytes",
+        ),
+        (
+            "[[relays]]\nconsumer = \"c\"\nsink = \"stdout:\"\nsink_env = \"X\"",
+            4,
+            "two places",
+        ),
+        (&format!("{relay}lease = \"10ms\""), 4, "so short"),
+        (&format!("{relay}lease = \"soon\""), 4, "no length of time"),
+        (&format!("{relay}in_flight = 0"), 4, "not possible"),
+        (&format!("{relay}lane_events = 1"), 4, "not possible"),
+        (&format!("{relay}lane_bytes = \"1 GiB\""), 4, "64 MiB"),
+        (&format!("{relay}lane_bytes = \"much\""), 4, "no size"),
+        (&format!("{relay}in_fligth = 5"), 4, "unknown field"),
+        (
+            &format!("{relay}[relays.create]\ntopics = []"),
+            5,
+            "empty list",
+        ),
+        (
+            &format!("{relay}[relays.create]\nmax_attempts = 0"),
+            5,
+            "at least once",
+        ),
+        (
+            &format!("{relay}[relays.create]\nbackoff = \"1h\""),
+            5,
+            "cannot grow",
+        ),
+        (
+            &format!("{relay}[relays.create]\ndead_limit = 3000000000"),
+            5,
+            "cannot count",
+        ),
+        (
+            &format!("{relay}[relays.create]\nfrom = \"never\""),
+            5,
+            "never",
+        ),
+        (&format!("{relay}{relay}"), 5, "has a relay already"),
+        (
+            &format!("[database]\nurl_env = \"A\"\nurl_file = \"b\"\n{relay}"),
+            3,
+            "two places",
+        ),
+        (
+            &format!("[listen]\naddress = \"here\"\n{relay}"),
+            2,
+            "address",
+        ),
+    ] {
+        let told = check(text);
+        assert_eq!(told.code, 2, "{text}: {told:?}");
+        assert!(
+            told.err.contains(&format!("relay.toml:{line}:"))
+                && told.err.contains(what)
+                && told.err.contains("do:"),
+            "{text}: {told:?}"
+        );
+        // Shown is the line; a password is on it only where the user wrote it there.
+        let (_folder, path) = file(text);
+        let json = without_database(&["relay", "--check", &path, "--format", "json"]).err;
+        let json: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(json["error"]["faults"][0]["line"], line, "{json}");
+    }
+}
+
+#[tokio::test]
+async fn one_process_serves_several_consumers_and_one_that_cannot_go_on_stops_no_other() {
+    let place = Place::installed().await;
+    for consumer in ["billing", "evicted"] {
+        place.ok(&["outbox", "consumers", "create", consumer]);
+    }
+    place.ok(&["outbox", "evict", "evicted", "--reason", "it was forgotten"]);
+    let (_folder, path) = file(
+        "[listen]\naddress = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
+         [[relays]]\nconsumer = \"evicted\"\nsink = \"stdout:\"\n\
+         [[relays]]\nconsumer = \"billing\"\nsink = \"stdout:\"\nlease = \"2s\"\n\
+         [[relays]]\nconsumer = \"new\"\nsink = \"stdout:\"\n[relays.create]\ntopics = [\"orders\"]\n",
+    );
+    let mut relay = Running::start(&place, &[&path]);
+    publish(&place, 1, 5).await;
+    relay.wait_for(10).await;
+    let admin = relay.admin().await;
+    let (status, body) = get(&admin, "/readyz").await;
+    assert!(
+        status == 503 && body.contains("it was forgotten"),
+        "{status} {body}"
+    );
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.end().await, 1, "{}", relay.log());
+    assert!(relay.log().contains("P4031"), "{}", relay.log());
+    assert!(place.ok(&["outbox", "consumers"]).contains("orders"));
+}
+
+#[tokio::test]
+async fn addresses_come_from_variables_and_files() {
+    let place = Place::installed().await;
+    publish(&place, 1, 3).await;
+    let (folder, path) = file(
+        "[database]\nurl_file = \"secret\"\n[[relays]]\nconsumer = \"c\"\nsink_env = \"OUR_SINK\"\n[relays.create]\n",
+    );
+    let told = program(&["relay", "--once", &path]).output().unwrap();
+    assert_eq!(told.status.code(), Some(2), "{told:?}");
+    std::fs::write(folder.path().join("secret"), place.database.url()).unwrap();
+    let told = Told::of(program(&["relay", "--once", &path]).output().unwrap());
+    assert!(told.code == 2 && told.err.contains("OUR_SINK"), "{told:?}");
+    let mut command = program(&["relay", "--once", &path]);
+    let told = Told::of(command.env("OUR_SINK", "stdout:").output().unwrap());
+    assert_eq!((told.code, told.out.lines().count()), (0, 3), "{told:?}");
+}

@@ -1,0 +1,30 @@
+-- pgonce.fail_message(p_consumer, p_seq, p_fence, p_retryable, p_code, p_reason, p_tenant): a stored message
+--          could not be applied. In a transaction of its own: the one that failed would take it along.
+-- answers  what it is now: failed_retryable, due again after a growing pause with jitter, or failed_final
+-- writes   that, and why
+-- raises   P4012 the message is not this worker's any more
+create or replace function pgonce.fail_message(p_consumer text, p_seq bigint, p_fence bigint, p_retryable boolean,
+    p_code text, p_reason text, p_tenant text default '')
+returns text
+language plpgsql volatile set search_path = ''
+as $$
+declare
+    v_rules  pgonce.inbox_contract := pgonce.inbox_rules(p_consumer, p_tenant);
+    v_status pgonce.inbox_status;
+begin
+    update pgonce.inbox_message m
+       set status = case when p_retryable and m.attempts < v_rules.max_attempts then 'failed_retryable'
+                         else 'failed_final' end::pgonce.inbox_status,
+           due_at = case when p_retryable and m.attempts < v_rules.max_attempts
+                         then pgonce.now() + pgonce.retry_pause(v_rules, m.attempts) end,
+           owner = null, failure_code = p_code, failure_message = left(p_reason, 4000)
+     where m.tenant = p_tenant and m.consumer = p_consumer and m.seq = p_seq and m.fence = p_fence
+       and m.status = 'processing'
+    returning m.status into v_status;
+    if not found then
+        raise exception 'fence % does not hold message % of consumer "%"', p_fence, p_seq, p_consumer
+            using errcode = 'P4012', hint = 'Let it be: another worker has it, or has applied it.';
+    end if;
+    return v_status::text;
+end
+$$;

@@ -1,0 +1,35 @@
+-- pgonce.finish_messages(p_consumer, p_claimed): stored messages are applied. To be called in the
+--          transaction of their effects.
+-- answers  how many
+-- locks    their rows
+-- writes   status processed, for each element {"tenant", "seq", "fence"} of p_claimed
+-- raises   P4012 one of them is not this worker's any more: roll back, its effect is somebody else's
+create or replace function pgonce.finish_messages(p_consumer text, p_claimed jsonb)
+returns integer
+language plpgsql volatile set search_path = ''
+as $$
+declare
+    v_count integer;
+    v_lost  record;
+begin
+    perform pgonce.insist_on_durable_commit();
+    update pgonce.inbox_message m
+       set status = 'processed', due_at = null, owner = null, settled_at = pgonce.now(),
+           settled_xid = pg_current_xact_id(), failure_code = null, failure_message = null
+      from jsonb_to_recordset(p_claimed) as c (tenant text, seq bigint, fence bigint)
+     where m.tenant = c.tenant and m.consumer = p_consumer and m.seq = c.seq and m.fence = c.fence
+       and m.status = 'processing';
+    get diagnostics v_count = row_count;
+    if v_count <> jsonb_array_length(p_claimed) then
+        select c.seq, c.fence, m.fence as now, m.status into v_lost
+          from jsonb_to_recordset(p_claimed) as c (tenant text, seq bigint, fence bigint)
+          left join pgonce.inbox_message m on m.tenant = c.tenant and m.consumer = p_consumer and m.seq = c.seq
+         where not (m.fence = c.fence and m.status = 'processed' and m.settled_xid = pg_current_xact_id()) or m.seq is null
+         limit 1;
+        raise exception 'fence % does not hold message % of consumer "%"', v_lost.fence, v_lost.seq, p_consumer
+            using errcode = 'P4012', detail = coalesce(format('Now fence %s, %s.', v_lost.now, v_lost.status), 'There is no such message.'),
+            hint = 'Roll back: another worker has it, or has applied it.';
+    end if;
+    return v_count;
+end
+$$;

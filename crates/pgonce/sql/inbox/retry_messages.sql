@@ -1,0 +1,37 @@
+-- pgonce.retry_messages(p_consumer, p_seq, p_reason, p_tenant): tries failed messages once more, with all their
+--          attempts before them: one, or all that failed for good where p_seq is null.
+-- answers  how many
+-- locks    their rows
+-- writes   status received, due now; a row of pgonce.inbox_audit for each
+-- raises   22023 the payload of the message was cut when it was stored: it can never be applied
+create or replace function pgonce.retry_messages(p_consumer text, p_seq bigint default null, p_reason text default null,
+    p_tenant text default null)
+returns bigint
+language plpgsql volatile set search_path = ''
+as $$
+declare
+    v_message pgonce.inbox_message;
+    v_count   bigint := 0;
+begin
+    for v_message in
+        select m.* from pgonce.inbox_message m
+         where m.consumer = p_consumer and (p_tenant is null or m.tenant = p_tenant)
+           and case when p_seq is null then m.status = 'failed_final' and m.skipped_at is null
+                       and octet_length(m.payload) = m.size
+                    else m.seq = p_seq and m.status in ('failed_retryable', 'failed_final') end
+         order by m.seq for update
+    loop
+        if octet_length(v_message.payload) < v_message.size then
+            raise exception 'message % of consumer "%" was stored with % of its % bytes', v_message.seq, p_consumer,
+                octet_length(v_message.payload), v_message.size using errcode = '22023',
+                hint = 'It cannot be applied. Skip it, and have the sender send it again under another id.';
+        end if;
+        perform pgonce.note_act(v_message, 'retry', p_reason);
+        update pgonce.inbox_message m
+           set status = 'received', attempts = 0, due_at = pgonce.now(), skipped_at = null, settled_at = null
+         where m.tenant = v_message.tenant and m.consumer = p_consumer and m.seq = v_message.seq;
+        v_count := v_count + 1;
+    end loop;
+    return v_count;
+end
+$$;

@@ -1,0 +1,36 @@
+-- pgonce.set_partition(p_consumer, p_source, p_partition, p_position, p_minor, p_reason, p_tenant): a person says
+--          where a consumer goes on in a partition: earlier, and it applies again; later, and it leaves out.
+-- answers  the position that it had, null: none
+-- locks    the cursor
+-- writes   the position, null: from the start; a higher epoch, so that workers notice; a row of
+--          pgonce.inbox_audit
+-- raises   22023 no reason given; 42704 there is no such cursor
+create or replace function pgonce.set_partition(p_consumer text, p_source text, p_partition text, p_position bigint,
+    p_minor bigint, p_reason text, p_tenant text default '')
+returns bigint
+language plpgsql volatile set search_path = ''
+as $$
+declare
+    v_before pgonce.inbox_cursor;
+begin
+    if coalesce(p_reason, '') = '' then
+        raise exception 'to set a position needs a reason' using errcode = '22023',
+            hint = 'Say why this consumer goes on from another place; it is kept with your name.';
+    end if;
+    select c.* into v_before from pgonce.inbox_cursor c
+     where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition for update;
+    if not found then
+        raise exception 'consumer "%" has no cursor in partition "%" of source "%"', p_consumer, p_partition, p_source
+            using errcode = '42704', hint = 'See pgonce.inbox_cursor; a consumer makes it when it takes the partition.';
+    end if;
+    update pgonce.inbox_cursor c
+       set position = p_position, minor = case when p_position is not null then coalesce(p_minor, 0) end,
+           epoch = pgonce.next_fence(c.epoch, true), owner = null, lease_until = null, moved_at = pgonce.now()
+     where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition;
+    insert into pgonce.inbox_audit (tenant, consumer, seq, entry, at, who, act, reason, status, attempts)
+    values (p_tenant, p_consumer, 0, nextval('pgonce.inbox_seq'), pgonce.now(), session_user, 'set_partition',
+        format('%s "%s" from %s to %s: %s', p_source, p_partition, coalesce(v_before.position::text, 'none'),
+            coalesce(p_position::text, 'none'), left(p_reason, 4000)), 'received', 0);
+    return v_before.position;
+end
+$$;

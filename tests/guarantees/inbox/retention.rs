@@ -1,0 +1,178 @@
+//! Retention never weakens uniqueness: a marker goes only when its promise is over.
+
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce_tests::{Observer, World};
+use uuid::{NoContext, Timestamp, Uuid};
+
+async fn world() -> World<TokioPostgres> {
+    let world = World::<TokioPostgres>::new().await;
+    // Nobody was promised more before.
+    let define = "select pgonce.define_inbox('c', '10 days', '5 days', '3 days'); \
+         update pgonce.inbox_contract set kept_before = null, kept_before_until = null where consumer = 'c'";
+    world.see.run(define).await;
+    world
+}
+
+/// An id that carries the database's time, some days away.
+async fn id_of(see: &Observer, days: i64) -> String {
+    let now = see
+        .number("select extract(epoch from pgonce.now())::bigint")
+        .await;
+    let at = Timestamp::from_unix(NoContext, u64::try_from(now + days * 86_400).unwrap(), 0);
+    Uuid::new_v7(at).to_string()
+}
+
+async fn accept(see: &Observer, id: &str) -> bool {
+    see.text(&format!("select pgonce.accept('c', 's', '{id}')"))
+        .await
+        == "t"
+}
+
+async fn tend(see: &Observer) {
+    see.run("select pgonce.extend_inbox(), pgonce.shrink_inbox(), pgonce.purge_inbox()")
+        .await;
+}
+
+#[tokio::test]
+async fn a_copy_is_known_for_as_long_as_was_promised_whatever_its_id() {
+    let world = world().await;
+    let see = &world.see;
+    tend(see).await;
+    // Made now, long before it came, in the future, and without any time.
+    let ids = [
+        id_of(see, 0).await,
+        id_of(see, -9).await,
+        id_of(see, -400).await,
+        id_of(see, 1).await,
+        id_of(see, 300).await,
+        "timeless".to_owned(),
+        "0190f5a2-7c3e-4000-8000-000000000000".to_owned(),
+    ];
+    for id in &ids {
+        assert!(accept(see, id).await, "{id}");
+    }
+    for day in 1..=9 {
+        see.run("select pgonce.move_clock('1 day')").await;
+        tend(see).await;
+        for id in &ids {
+            assert!(!accept(see, id).await, "day {day}: {id} is applied again");
+        }
+    }
+    see.run("select pgonce.move_clock('3 days')").await;
+    for _ in 0..3 {
+        tend(see).await;
+    }
+    let kept = "select coalesce(string_agg(message_id, ','), 'none') from pgonce.inbox_marker where consumer = 'c'";
+    assert_eq!(see.text(kept).await, "none");
+}
+
+#[tokio::test]
+async fn ids_that_carry_a_time_go_by_whole_partitions() {
+    let world = world().await;
+    let see = &world.see;
+    tend(see).await;
+    let (id, late) = (id_of(see, 0).await, id_of(see, 0).await);
+    assert!(accept(see, &id).await);
+    let part =
+        format!("select tableoid::regclass from pgonce.inbox_marker where message_id = '{id}'");
+    let part = see.text(&part).await;
+    assert!(part.starts_with("pgonce.inbox_marker_2"), "{part}");
+    // One of that day comes late: the day is over only when it is.
+    see.run("select pgonce.move_clock('8 days')").await;
+    assert!(accept(see, &late).await);
+    see.run("select pgonce.move_clock('4 days')").await;
+    tend(see).await;
+    assert!(!accept(see, &late).await);
+    see.run("select pgonce.move_clock('7 days')").await;
+    tend(see).await;
+    assert_eq!(
+        see.text(&format!("select to_regclass('{part}') is null"))
+            .await,
+        "t"
+    );
+    // What comes for a day that is gone is still known as a copy of itself.
+    assert!(accept(see, &late).await);
+    assert!(!accept(see, &late).await);
+    tend(see).await;
+    assert!(!accept(see, &late).await);
+}
+
+#[tokio::test]
+async fn a_partition_that_somebody_is_writing_to_is_not_dropped_under_him() {
+    let world = world().await;
+    let see = &world.see;
+    tend(see).await;
+    let id = id_of(see, 0).await;
+    see.run("select pgonce.move_clock('30 days')").await;
+    let writer = world.observer().await;
+    writer
+        .run(&format!("begin; select pgonce.accept('c', 's', '{id}')"))
+        .await;
+    see.run("select pgonce.shrink_inbox()").await;
+    writer.run("commit").await;
+    see.run("select pgonce.shrink_inbox()").await;
+    assert!(!accept(see, &id).await);
+}
+
+#[tokio::test]
+async fn a_shorter_contract_takes_nothing_back_that_was_promised() {
+    let world = world().await;
+    let see = &world.see;
+    assert!(accept(see, "old").await);
+    see.run("select pgonce.define_inbox('c', '1 day', '1 hour')")
+        .await;
+    see.run("select pgonce.define_inbox('c', '2 days', '1 hour')")
+        .await;
+    see.run("select pgonce.move_clock('9 days')").await;
+    tend(see).await;
+    assert!(!accept(see, "old").await);
+    see.run("select pgonce.move_clock('2 days')").await;
+    tend(see).await;
+    assert!(accept(see, "old").await);
+    // From then on the new one holds.
+    see.run("select pgonce.move_clock('3 days')").await;
+    tend(see).await;
+    assert!(accept(see, "old").await);
+    // For ever is for ever.
+    see.run("select pgonce.define_inbox('e', null); select pgonce.accept('e', 's', 'm')")
+        .await;
+    see.run("select pgonce.define_inbox('e', '2 days', '1 hour'); select pgonce.define_inbox('e', '1 day', '1 hour')").await;
+    see.run("select pgonce.move_clock('1000 days')").await;
+    tend(see).await;
+    assert_eq!(see.text("select pgonce.accept('e', 's', 'm')").await, "f");
+}
+
+#[tokio::test]
+async fn stored_messages_go_when_they_are_done_and_never_before() {
+    let world = world().await;
+    let see = &world.see;
+    for (n, outcome) in ["receive", "retry", "poison", "poison"].iter().enumerate() {
+        let sql =
+            format!("select pgonce.store_message('c', 's', 'm{n}', '', p_outcome => '{outcome}')");
+        see.run(&sql).await;
+    }
+    see.run("select pgonce.skip_message('c', (select seq from pgonce.inbox_message where message_id = 'm3'), 'x')").await;
+    see.run("select pgonce.finish_messages('c', (select jsonb_agg(to_jsonb(m)) from pgonce.claim_messages('c', 'me', '1 s', 1) m))").await;
+    let left = "select string_agg(message_id, ' ' order by seq) from pgonce.inbox_message";
+    see.run("select pgonce.move_clock('2 days')").await;
+    tend(see).await;
+    assert_eq!(see.text(left).await, "m0 m1 m2 m3");
+    see.run("select pgonce.move_clock('100 days')").await;
+    tend(see).await;
+    assert_eq!(see.text(left).await, "m1 m2");
+}
+
+#[tokio::test]
+async fn a_purge_is_bounded_and_two_at_once_do_not_meet() {
+    let world = world().await;
+    let see = &world.see;
+    see.run("select pgonce.accept('c', 's', i::text) from generate_series(1, 50) i")
+        .await;
+    see.run("select pgonce.move_clock('11 days')").await;
+    assert_eq!(see.number("select pgonce.purge_inbox(20)").await, 20);
+    let other = world.observer().await;
+    other.run("begin; select pgonce.purge_inbox(10)").await;
+    assert_eq!(see.number("select pgonce.purge_inbox(20)").await, 0);
+    other.run("rollback").await;
+    assert_eq!(see.number("select pgonce.purge_inbox(1000)").await, 30);
+}

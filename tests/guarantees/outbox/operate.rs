@@ -1,0 +1,204 @@
+//! What operators do: look, give again, recover. Each is one SQL call, and does what it says and no more.
+
+use pgonce_tests::{Observer, publish};
+
+use super::one_reader;
+use super::parked::{deliver, deliver_due};
+
+async fn fates(see: &Observer) -> String {
+    let sql = "select string_agg(f.fate, ' ' order by f.seq) from pgonce.outbox o, pgonce.event_fate('c', o.seq) f";
+    see.text(sql).await
+}
+
+#[tokio::test]
+async fn the_fate_of_an_event_is_told_wherever_it_is() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    for n in 1..=4 {
+        see.run(&publish(if n == 4 { "b" } else { "a" }, n)).await;
+    }
+    assert_eq!(fates(see).await, "waiting waiting waiting waiting");
+    deliver(&mut reader, &[("2", "dead")]).await;
+    see.run(&publish("a", 5)).await;
+    assert_eq!(fates(see).await, "passed dead behind passed waiting");
+    see.run("select pgonce.skip('c', 2, 'typo')").await;
+    see.run("select pgonce.publish('other', 'x', 's', null, p_deliver_at => pgonce.now() + interval '1 h')")
+        .await;
+    deliver(&mut reader, &[]).await;
+    assert_eq!(
+        fates(see).await,
+        "passed skipped behind passed behind delayed"
+    );
+    assert_eq!(
+        see.text("select reason from pgonce.event_fate('c', 2)")
+            .await,
+        "typo"
+    );
+    see.run("select pgonce.alter_consumer('c', p_topics => '{nothing}')")
+        .await;
+    assert!(fates(see).await.starts_with("unwanted skipped"));
+    assert_eq!(
+        see.number("select count(*) from pgonce.event_fate('c', 99)")
+            .await,
+        0
+    );
+    assert_eq!(
+        see.code("select pgonce.event_fate('nobody', 1)").await,
+        "42704"
+    );
+}
+
+#[tokio::test]
+async fn a_range_comes_again_in_order_and_nothing_else_does() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    for n in 1..=9 {
+        see.run(&publish(if n % 2 == 0 { "a" } else { "b" }, n))
+            .await;
+    }
+    deliver(&mut reader, &[]).await;
+    see.run(&publish("a", 10)).await;
+    let range = "select pgonce.replay_range('c', p_from_seq => 4, p_to_seq => 8)";
+    assert_eq!(see.number(range).await, 5);
+    assert_eq!(see.number(range).await, 0, "they are parked already");
+    // What is new does not wait for them.
+    assert_eq!(deliver(&mut reader, &[]).await, ["10"]);
+    let (mut even, mut odd) = (Vec::new(), Vec::new());
+    for n in deliver_due(&reader).await {
+        let number: u32 = n.parse().unwrap();
+        if number.is_multiple_of(2) {
+            &mut even
+        } else {
+            &mut odd
+        }
+        .push(number);
+    }
+    assert_eq!((even, odd), (vec![4, 6, 8], vec![5, 7]));
+    assert!(deliver(&mut reader, &[]).await.is_empty());
+
+    // Not what the consumer has yet to read, nor what it does not want.
+    see.run(&publish("a", 11)).await;
+    let all = "select pgonce.replay_range('c', p_from_time => '-infinity')";
+    assert_eq!(see.number(all).await, 10);
+    see.run(
+        "delete from pgonce.parked; select pgonce.alter_consumer('c', p_topics => '{nothing}')",
+    )
+    .await;
+    assert_eq!(see.number(all).await, 0);
+}
+
+#[tokio::test]
+async fn a_range_that_makes_no_sense_or_is_too_long_is_refused() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    for n in 1..=4 {
+        see.run(&publish("a", n)).await;
+    }
+    deliver(&mut reader, &[]).await;
+    for bad in [
+        "'c'",
+        "'c', p_to_seq => 3",
+        "'c', p_from_seq => 1, p_from_time => now()",
+        "'c', p_from_seq => 1, p_to_time => now()",
+        "'c', p_from_seq => 1, p_limit => 3",
+        "'c', p_from_seq => 1, p_limit => 0",
+    ] {
+        let call = format!("select pgonce.replay_range({bad})");
+        assert_eq!(see.code(&call).await, "22023", "{bad}");
+    }
+    assert_eq!(see.number("select count(*) from pgonce.parked").await, 0);
+    see.run("select pgonce.evict_consumer('c', 'test')").await;
+    let call = "select pgonce.replay_range('c', p_from_seq => 1)";
+    assert_eq!(see.code(call).await, "P4031");
+}
+
+#[tokio::test]
+async fn recovery_tries_again_what_failed_since_a_time_and_what_was_skipped_only_when_asked() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    see.run(&publish("old", 1)).await;
+    deliver(&mut reader, &[("1", "dead")]).await;
+    see.run("select pgonce.move_clock('30 minutes')").await;
+    for n in 2..=5 {
+        see.run(&publish(if n == 5 { "skipped" } else { "new" }, n))
+            .await;
+    }
+    deliver(&mut reader, &[("2", "dead"), ("5", "dead")]).await;
+    see.run("select pgonce.skip('c', 5, 'no')").await;
+
+    let since = |more: &str| {
+        format!("select pgonce.recover('c', pgonce.now() - interval '10 minutes'{more})")
+    };
+    assert_eq!(see.number(&since("")).await, 1);
+    assert_eq!(deliver_due(&reader).await, ["2", "3", "4"]);
+    assert_eq!(see.number(&since(", true")).await, 1);
+    assert_eq!(
+        see.number(&since(", true")).await,
+        0,
+        "it is under way already"
+    );
+    assert_eq!(deliver_due(&reader).await, ["5"]);
+    assert_eq!(fates(see).await, "dead passed passed passed passed");
+    assert_eq!(see.code("select pgonce.recover('c', null)").await, "22023");
+    assert_eq!(
+        see.code("select pgonce.recover('nobody', now())").await,
+        "42704"
+    );
+}
+
+#[tokio::test]
+async fn a_consumer_has_caught_up_when_all_that_was_there_is_kept_as_delivered() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    let writer = world.observer().await;
+    let late = format!("begin; {}", publish("late", 1));
+    writer.run(&late).await;
+    see.run(&publish("a", 2)).await;
+    let goal = see.text("select pg_current_snapshot()").await;
+    let caught_up = format!("select pgonce.outbox_caught_up('c', '{goal}')");
+    assert_eq!(see.text(&caught_up).await, "f");
+    assert_eq!(deliver(&mut reader, &[]).await, ["2"]);
+    // The late one was not there yet: it is not waited for, and neither is what comes after.
+    writer.run("commit").await;
+    see.run(&publish("a", 3)).await;
+    assert_eq!(see.text(&caught_up).await, "t");
+    let now = "select pgonce.outbox_caught_up('c', pg_current_snapshot())";
+    assert_eq!(see.text(now).await, "f");
+    deliver(&mut reader, &[("3", "retry")]).await;
+    assert_eq!(
+        see.text(now).await,
+        "t",
+        "what is to be tried later is not waited for"
+    );
+    see.run("select pgonce.move_clock('1 minute')").await;
+    assert_eq!(see.text(now).await, "f", "what is due is");
+}
+
+#[tokio::test]
+async fn lanes_show_what_waits_in_each_and_who_moves_it() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    for n in 1..=6 {
+        see.run(&publish(&format!("s{n}"), n)).await;
+    }
+    let sum = "select sum(waiting) || ' ' || sum(parked) || ' ' || sum(dead) || ' ' || count(relay) || ' ' || \
+         bool_and((oldest_at is null) = (waiting = 0)) from pgonce.outbox_lanes";
+    assert_eq!(see.text(sum).await, "6 0 0 16 true");
+    deliver(&mut reader, &[("3", "dead"), ("4", "retry")]).await;
+    assert_eq!(see.text(sum).await, "0 2 1 16 true");
+    see.run("select pgonce.move_clock('2 hours')").await;
+    assert_eq!(see.text(sum).await, "0 2 1 0 true");
+}
+
+#[tokio::test]
+async fn patterns_are_shown_as_they_were_written() {
+    let (world, _) = one_reader().await;
+    let see = &world.see;
+    let written = r"{orders,a_b*,100%,\\*,*\\,\\%_}";
+    let create = format!("select pgonce.create_consumer('p', p_topics => '{written}')");
+    see.run(&create).await;
+    let shown = "select topics::text from pgonce.outbox_consumers where consumer = 'p'";
+    let same =
+        format!("select topics = '{written}' from pgonce.outbox_consumers where consumer = 'p'");
+    assert_eq!(see.text(&same).await, "t", "{}", see.text(shown).await);
+}
