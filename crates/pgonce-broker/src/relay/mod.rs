@@ -4,6 +4,7 @@ mod counts;
 mod deliver;
 mod lane;
 mod once;
+mod read;
 mod run;
 
 pub(crate) use deliver::jittered;

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::run::{Engine, SHORTEST_POLL, by_lane};
 use crate::Sink;
+use crate::meter::Meters as _;
 
 /// How many reads may be under way: the database works on one while this process takes another apart.
 const AT_ONCE: usize = 2;
@@ -22,6 +23,8 @@ pub(super) struct Reads {
     lanes: HashMap<Id, Vec<Held>>,
     /// The last one filled a lane, or there was none: there may be much.
     more: bool,
+    /// The last one failed.
+    ail: bool,
 }
 
 impl Default for Reads {
@@ -30,6 +33,7 @@ impl Default for Reads {
             tasks: JoinSet::new(),
             lanes: HashMap::new(),
             more: true,
+            ail: false,
         }
     }
 }
@@ -40,6 +44,10 @@ type Read = (Vec<Held>, Option<Result<Page>>);
 impl Reads {
     pub(super) fn may_begin(&self) -> bool {
         self.tasks.len() < AT_ONCE
+    }
+
+    pub(super) fn ail(&self) -> bool {
+        self.ail
     }
 
     /// Waits for one to end; `None` where none is under way.
@@ -124,7 +132,9 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.sulk();
             return Ok(());
         };
+        self.reads.ail = page.is_err();
         let page = page?;
+        self.relay.meter.read(&page.messages);
         if !page.messages.is_empty() {
             self.poll = SHORTEST_POLL;
             self.next_look = Instant::now();
