@@ -1,7 +1,9 @@
 //! The engine: lanes in, events out, places kept.
 
+mod bell;
 mod counts;
 mod deliver;
+mod keep;
 mod lane;
 mod once;
 mod read;
@@ -17,6 +19,7 @@ use pgonce::driver::Driver;
 use pgonce::outbox::Outbox;
 use tokio_util::sync::CancellationToken;
 
+pub use bell::Bell;
 pub use counts::Counts;
 
 use crate::Sink;
@@ -34,6 +37,7 @@ pub struct Relay<D: Driver, S> {
     limits: Arc<Limits>,
     counts: Arc<Counts>,
     meter: Meter,
+    bell: Bell,
 }
 
 /// How much at once, how often, how long.
@@ -44,6 +48,7 @@ pub(crate) struct Limits {
     lane_events: usize,
     lane_bytes: usize,
     poll_at_most: Duration,
+    poll_when_told: Duration,
     keep_every: Duration,
     drain_at_most: Duration,
     first_pause: Duration,
@@ -59,6 +64,7 @@ impl Default for Limits {
             lane_events: 1024,
             lane_bytes: 256 * 1024,
             poll_at_most: Duration::from_millis(10),
+            poll_when_told: Duration::from_secs(1),
             keep_every: Duration::from_millis(200),
             drain_at_most: Duration::from_secs(10),
             first_pause: Duration::from_millis(50),
@@ -80,6 +86,7 @@ impl<D: Driver, S: Sink> Relay<D, S> {
             owner: format!("relay-{}", uuid::Uuid::new_v4().simple()),
             limits: Arc::default(),
             counts: Arc::default(),
+            bell: Bell::default(),
         }
     }
 
@@ -112,6 +119,18 @@ impl<D: Driver, S: Sink> Relay<D, S> {
     /// otherwise.
     pub fn poll_at_most(self, pause: Duration) -> Self {
         self.with(|limits| limits.poll_at_most = pause.max(Duration::from_millis(1)))
+    }
+
+    /// Looks at once when this bell rings. While every commit is told so, it hardly looks otherwise:
+    /// once in `look_anyway`, a second unless said otherwise.
+    pub fn woken_by(mut self, bell: &Bell) -> Self {
+        self.bell = bell.clone();
+        self
+    }
+
+    /// How long it waits at most before it looks again while it is told of every commit.
+    pub fn look_anyway(self, pause: Duration) -> Self {
+        self.with(|limits| limits.poll_when_told = pause.max(Duration::from_millis(1)))
     }
 
     /// How often its place is kept while events flow; 200 milliseconds unless said otherwise. A relay

@@ -73,7 +73,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         if idle.is_empty() || !self.reads.may_begin() {
             return Ok(());
         }
-        self.poll = (self.poll.mul_f64(1.5)).min(self.relay.limits.poll_at_most);
+        self.poll = (self.poll.mul_f64(1.5)).min(self.longest_poll());
         self.next_look = Instant::now() + self.poll;
         let mut places: Vec<_> = idle.iter().map(|held| &held.place).collect();
         places.dedup();

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
+use super::bell::Ear;
 use super::deliver::{Ended, Terms, deliver, jittered};
 use super::lane::Holding;
 use super::read::Reads;
@@ -20,8 +21,6 @@ use crate::meter::Meters as _;
 
 /// How often parked events are looked for.
 const DUE_EVERY: Duration = Duration::from_millis(100);
-/// How long to wait before dead letters that are full are tried again.
-const FULL_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest pause between two looks at the log.
 pub(super) const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
@@ -33,6 +32,7 @@ pub(super) struct Engine<D: Driver, S> {
     pub(super) lanes: BTreeMap<u8, Holding>,
     tasks: JoinSet<Delivered>,
     pub(super) reads: Reads,
+    ear: Ear,
     /// Until when the database surely thinks that the lanes are ours, by our own clock.
     lease_ends: Instant,
     next_claim: Instant,
@@ -41,6 +41,8 @@ pub(super) struct Engine<D: Driver, S> {
     pub(super) next_look: Instant,
     next_tend: Instant,
     pub(super) poll: Duration,
+    /// Until then a bell is not listened to: what would be read has just failed.
+    deaf_until: Instant,
     pause: Duration,
     /// The pause after a delivery or a read of which nothing is known: its task panicked.
     sulk: Duration,
@@ -55,6 +57,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             pause: relay.limits.first_pause,
             sulk: relay.limits.first_pause,
             gone: None,
+            ear: relay.bell.ear(),
             relay,
             lanes: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -66,6 +69,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             next_look: now,
             next_tend: now,
             poll: SHORTEST_POLL,
+            deaf_until: now,
         }
     }
 
@@ -92,6 +96,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                         self.bear(error, &stop).await?;
                     }
                 }
+                () = self.ear.rings(), if Instant::now() >= self.deaf_until => self.look_soon(),
                 () = sleep_until(wake) => {}
             }
         }
@@ -177,6 +182,9 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                 }
             };
             self.lanes.insert(lane.lane, held);
+        }
+        if taken > 0 {
+            self.look_soon(); // nobody tells what is there already
         }
         self.relay.counts.holds(self.lanes.len());
         self.relay.meter.lanes(self.lanes.len(), taken, had - kept);
@@ -278,73 +286,25 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         }
     }
 
+    /// There may be something to read. What the write-ahead log tells may not be visible yet: then it is looked
+    /// for again after a millisecond, and again after pauses that grow with the time that it takes.
+    fn look_soon(&mut self) {
+        self.poll = SHORTEST_POLL;
+        self.next_look = Instant::now();
+    }
+
+    pub(super) fn longest_poll(&self) -> Duration {
+        match self.ear.is_manned() {
+            true => self.relay.limits.poll_when_told,
+            false => self.relay.limits.poll_at_most,
+        }
+    }
+
     /// Looks again only after a while, each time a longer one.
     pub(super) fn sulk(&mut self) {
         self.next_look = Instant::now() + jittered(self.sulk);
+        self.deaf_until = self.next_look;
         self.sulk = (self.sulk * 2).min(self.relay.limits.longest_pause);
-    }
-
-    /// Keeps what came of batches that were not simply delivered.
-    async fn settle(&mut self) -> Result<()> {
-        for (&lane, held) in &mut self.lanes {
-            let mut at = 0;
-            while let Some((settlement, when)) = held.unsettled.get_mut(at) {
-                if *when > Instant::now() {
-                    at += 1;
-                    continue;
-                }
-                fault_point!("relay.before_settle");
-                let relay = &self.relay;
-                let settled = relay
-                    .outbox
-                    .settle(&relay.consumer, lane, held.epoch, settlement);
-                match settled.await {
-                    Ok(()) => {
-                        if let Some(place) = settlement.place.take() {
-                            held.place = place;
-                            held.kept = true;
-                        }
-                        held.unsettled.remove(at);
-                        fault_point!("relay.settled");
-                    }
-                    Err(error) if error.code() == "P4060" => {
-                        tracing::warn!(%error, lane, "the lane waits");
-                        *when = Instant::now() + FULL_PAUSE;
-                        at += 1;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Tells the database how far the lanes are, and gives back those that are too many.
-    async fn keep(&mut self) -> Result<()> {
-        for release in [false, true] {
-            let lanes = self.lanes_that(|held| match release {
-                false => !held.kept && !held.surplus,
-                true => held.surplus && held.is_done(),
-            });
-            if lanes.is_empty() {
-                continue;
-            }
-            fault_point!("relay.before_advance");
-            let relay = &self.relay;
-            let kept = relay
-                .outbox
-                .advance(&relay.consumer, &lanes, release)
-                .await?;
-            fault_point!("relay.advanced");
-            for held in &lanes {
-                if release || !kept.contains(&held.lane) {
-                    self.lanes.remove(&held.lane);
-                } else if let Some(lane) = self.lanes.get_mut(&held.lane) {
-                    lane.kept = lane.place == held.place;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Waits a trouble out, or gives up.
