@@ -15,13 +15,17 @@ use crate::meter::Meters as _;
 /// How many reads may be under way: the database works on one while this process takes another apart.
 const AT_ONCE: usize = 2;
 
+/// A lane that brings this part of what it may is taken to have more: bytes are limited too, and a read
+/// for nothing costs little.
+const MUCH: usize = 4;
+
 /// Reads that are under way. Dropped, they end.
 #[derive(Debug)]
 pub(super) struct Reads {
     tasks: JoinSet<Result<Page>>,
     /// For which lanes each is.
     lanes: HashMap<Id, Vec<Held>>,
-    /// The last one filled a lane, or there was none: there may be much.
+    /// The last one brought much for a lane, or there was none: there may be more.
     more: bool,
     /// The last one failed.
     ail: bool,
@@ -146,7 +150,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             }
             match batches.remove(&lane) {
                 Some(batch) => {
-                    self.reads.more |= batch.len() >= self.relay.limits.lane_events;
+                    self.reads.more |= batch.len() >= self.relay.limits.lane_events / MUCH;
                     self.send(lane, batch, Some(place));
                 }
                 None => self.move_to(lane, place),
