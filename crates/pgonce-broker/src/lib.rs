@@ -16,6 +16,8 @@ mod relay;
 mod sink;
 pub mod sinks;
 pub mod sources;
+#[cfg(feature = "wal")]
+mod wal;
 #[cfg(feature = "webhooks")]
 pub mod webhooks;
 
@@ -23,8 +25,10 @@ pub use consumer::{
     Batches, Consumer, Counts as ConsumerCounts, Dedup, Handler, Incoming, Order, Source,
     SourceError, cloud_event,
 };
-pub use relay::{Counts, Relay};
+pub use relay::{Bell, Counts, Relay};
 pub use sink::{Delivery, Sink};
+#[cfg(feature = "wal")]
+pub use wal::{Tail, TailError};
 
 /// Compiles the code of the page about consumers.
 #[cfg(all(doctest, feature = "webhooks", feature = "nats"))]

@@ -15,9 +15,13 @@ use crate::exit::{self, Result, Trouble};
 
 /// What opens encrypted connections to databases.
 pub(crate) fn connector() -> Result<MakeRustlsConnect> {
+    Ok(MakeRustlsConnect::new(to_databases()?))
+}
+
+/// Whom connections to databases trust.
+pub(crate) fn to_databases() -> Result<ClientConfig> {
     let authorities = std::env::var_os("PGSSLROOTCERT");
-    let config = client_config(authorities.as_deref(), "PGSSLROOTCERT")?;
-    Ok(MakeRustlsConnect::new(config))
+    client_config(authorities.as_deref(), "PGSSLROOTCERT")
 }
 
 /// Trusts the system's authorities, and those in a PEM file that was `named` so.

@@ -223,7 +223,7 @@ async fn an_admitted_role_can_relay_and_tend_the_log() {
     let app = pgonce_tests::Observer::connect(&url).await;
     app.run("select pgonce.redrive('app'); select pgonce.recover('app', now(), true); select pgonce.replay_range('app', 1); \
              select pgonce.event_fate('app', 1); select pgonce.outbox_caught_up('app', pg_current_snapshot()); \
-             table pgonce.outbox_lanes; table pgonce.outbox_consumers; table pgonce.outbox_log; select pgonce.replay('app'); select pgonce.evict_consumer('app', 'x'); select pgonce.shrink_outbox(); select pgonce.drop_consumer('app')").await;
+             table pgonce.outbox_lanes; table pgonce.outbox_consumers; table pgonce.outbox_log; table pgonce.outbox_tails; select pgonce.replay('app'); select pgonce.evict_consumer('app', 'x'); select pgonce.shrink_outbox(); select pgonce.drop_consumer('app')").await;
     for sql in [
         "delete from pgonce.outbox",
         "truncate pgonce.outbox",

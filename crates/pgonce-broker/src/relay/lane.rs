@@ -13,6 +13,8 @@ pub(super) struct Holding {
     /// Whether the database knows that place.
     pub(super) kept: bool,
     pub(super) surplus: bool,
+    /// Whether its next events are being read.
+    pub(super) reading: bool,
     /// The batch that is with the sink; one at a time, so that its subjects' order holds.
     pub(super) delivering: Option<AbortHandle>,
     /// What came of batches and is not kept yet, and when to try that.
@@ -26,6 +28,7 @@ impl Holding {
             place: lane.place,
             kept: true,
             surplus: lane.surplus,
+            reading: false,
             delivering: None,
             unsettled: Vec::new(),
         }
@@ -33,19 +36,22 @@ impl Holding {
 
     /// Ready to read the log.
     pub(super) fn is_idle(&self) -> bool {
-        self.delivering.is_none() && self.unsettled.is_empty() && !self.surplus
+        self.is_done() && !self.surplus
     }
 
     /// Ready for parked events: also while the lane waits for room among the dead letters, since
     /// these may be what makes it.
     pub(super) fn takes_parked(&self) -> bool {
         let of_parked = |(settlement, _): &(Settlement, Instant)| settlement.place.is_none();
-        self.delivering.is_none() && !self.unsettled.iter().any(of_parked) && !self.surplus
+        !self.reading
+            && self.delivering.is_none()
+            && !self.unsettled.iter().any(of_parked)
+            && !self.surplus
     }
 
     /// Nothing is in hand.
     pub(super) fn is_done(&self) -> bool {
-        self.delivering.is_none() && self.unsettled.is_empty()
+        !self.reading && self.delivering.is_none() && self.unsettled.is_empty()
     }
 
     pub(super) fn held(&self, lane: u8) -> Held {

@@ -1,9 +1,12 @@
 //! The engine: lanes in, events out, places kept.
 
+mod bell;
 mod counts;
 mod deliver;
+mod keep;
 mod lane;
 mod once;
+mod read;
 mod run;
 
 pub(crate) use deliver::jittered;
@@ -16,6 +19,7 @@ use pgonce::driver::Driver;
 use pgonce::outbox::Outbox;
 use tokio_util::sync::CancellationToken;
 
+pub use bell::Bell;
 pub use counts::Counts;
 
 use crate::Sink;
@@ -33,6 +37,7 @@ pub struct Relay<D: Driver, S> {
     limits: Arc<Limits>,
     counts: Arc<Counts>,
     meter: Meter,
+    bell: Bell,
 }
 
 /// How much at once, how often, how long.
@@ -43,6 +48,7 @@ pub(crate) struct Limits {
     lane_events: usize,
     lane_bytes: usize,
     poll_at_most: Duration,
+    poll_when_told: Duration,
     keep_every: Duration,
     drain_at_most: Duration,
     first_pause: Duration,
@@ -55,9 +61,10 @@ impl Default for Limits {
         Self {
             lease: Duration::from_secs(10),
             in_flight: 64,
-            lane_events: 256,
+            lane_events: 1024,
             lane_bytes: 256 * 1024,
             poll_at_most: Duration::from_millis(10),
+            poll_when_told: Duration::from_secs(1),
             keep_every: Duration::from_millis(200),
             drain_at_most: Duration::from_secs(10),
             first_pause: Duration::from_millis(50),
@@ -79,6 +86,7 @@ impl<D: Driver, S: Sink> Relay<D, S> {
             owner: format!("relay-{}", uuid::Uuid::new_v4().simple()),
             limits: Arc::default(),
             counts: Arc::default(),
+            bell: Bell::default(),
         }
     }
 
@@ -98,7 +106,7 @@ impl<D: Driver, S: Sink> Relay<D, S> {
         self.with(|limits| limits.in_flight = events.max(1))
     }
 
-    /// How much a lane holds in memory: events and bytes, 256 and 256 KiB unless said otherwise. A
+    /// How much a lane holds in memory: events and bytes, 1024 and 256 KiB unless said otherwise. A
     /// relay holds at most sixteen lanes, whatever the backlog.
     pub fn batch(self, events: usize, bytes: usize) -> Self {
         self.with(|limits| {
@@ -111,6 +119,18 @@ impl<D: Driver, S: Sink> Relay<D, S> {
     /// otherwise.
     pub fn poll_at_most(self, pause: Duration) -> Self {
         self.with(|limits| limits.poll_at_most = pause.max(Duration::from_millis(1)))
+    }
+
+    /// Looks at once when this bell rings. While every commit is told so, it hardly looks otherwise:
+    /// once in `look_anyway`, a second unless said otherwise.
+    pub fn woken_by(mut self, bell: &Bell) -> Self {
+        self.bell = bell.clone();
+        self
+    }
+
+    /// How long it waits at most before it looks again while it is told of every commit.
+    pub fn look_anyway(self, pause: Duration) -> Self {
+        self.with(|limits| limits.poll_when_told = pause.max(Duration::from_millis(1)))
     }
 
     /// How often its place is kept while events flow; 200 milliseconds unless said otherwise. A relay

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::future::try_join;
 use pgonce::driver::Driver;
-use pgonce::outbox::{Held, Message, Outcome, Page, Place, Settlement};
+use pgonce::outbox::{Held, Message, Outcome, Place, Settlement};
 use pgonce::retry::Class;
 use pgonce::{Error, Result};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -13,37 +12,39 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
+use super::bell::Ear;
 use super::deliver::{Ended, Terms, deliver, jittered};
 use super::lane::Holding;
+use super::read::Reads;
 use crate::Sink;
 use crate::meter::Meters as _;
 
 /// How often parked events are looked for.
 const DUE_EVERY: Duration = Duration::from_millis(100);
-/// How long to wait before dead letters that are full are tried again.
-const FULL_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest pause between two looks at the log.
-const SHORTEST_POLL: Duration = Duration::from_millis(1);
+pub(super) const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
 /// What a delivery answers: where its lane goes on, and how it ended.
 type Delivered = (Option<Place>, Result<Ended>);
 
 pub(super) struct Engine<D: Driver, S> {
-    relay: Relay<D, S>,
-    lanes: BTreeMap<u8, Holding>,
+    pub(super) relay: Relay<D, S>,
+    pub(super) lanes: BTreeMap<u8, Holding>,
     tasks: JoinSet<Delivered>,
+    pub(super) reads: Reads,
+    ear: Ear,
     /// Until when the database surely thinks that the lanes are ours, by our own clock.
     lease_ends: Instant,
     next_claim: Instant,
     next_keep: Instant,
     next_due: Instant,
-    next_look: Instant,
+    pub(super) next_look: Instant,
     next_tend: Instant,
-    /// The last look filled a lane: there is more.
-    more: bool,
-    poll: Duration,
+    pub(super) poll: Duration,
+    /// Until then a bell is not listened to: what would be read has just failed.
+    deaf_until: Instant,
     pause: Duration,
-    /// The pause after a delivery of which nothing is known: its task panicked.
+    /// The pause after a delivery or a read of which nothing is known: its task panicked.
     sulk: Duration,
     /// Why there is nobody to deliver to any more.
     gone: Option<String>,
@@ -56,23 +57,26 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             pause: relay.limits.first_pause,
             sulk: relay.limits.first_pause,
             gone: None,
+            ear: relay.bell.ear(),
             relay,
             lanes: BTreeMap::new(),
             tasks: JoinSet::new(),
+            reads: Reads::default(),
             lease_ends: now,
             next_claim: now,
             next_keep: now,
             next_due: now,
             next_look: now,
             next_tend: now,
-            more: false,
             poll: SHORTEST_POLL,
+            deaf_until: now,
         }
     }
 
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<()> {
         while !stop.is_cancelled() {
             match self.turn().await {
+                Ok(()) if self.reads.ail() => {}
                 Ok(()) => self.pause = self.relay.limits.first_pause,
                 Err(error) => self.bear(error, &stop).await?,
             }
@@ -87,6 +91,12 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                         self.take_in(done);
                     }
                 }
+                Some(read) = self.reads.next() => {
+                    if let Err(error) = self.take_page(read) {
+                        self.bear(error, &stop).await?;
+                    }
+                }
+                () = self.ear.rings(), if Instant::now() >= self.deaf_until => self.look_soon(),
                 () = sleep_until(wake) => {}
             }
         }
@@ -135,7 +145,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         if self.lanes.values().any(|lane| !lane.kept || lane.surplus) {
             wake = wake.min(self.next_keep);
         }
-        if self.lanes.values().any(Holding::is_idle) {
+        if self.reads.may_begin() && self.lanes.values().any(Holding::is_idle) {
             wake = wake.min(self.next_look);
         }
         let unsettled = self.lanes.values().flat_map(|lane| &lane.unsettled);
@@ -173,73 +183,17 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             };
             self.lanes.insert(lane.lane, held);
         }
+        if taken > 0 {
+            self.look_soon(); // nobody tells what is there already
+        }
         self.relay.counts.holds(self.lanes.len());
         self.relay.meter.lanes(self.lanes.len(), taken, had - kept);
         Ok(())
     }
 
-    fn lanes_that(&self, are: impl Fn(&Holding) -> bool) -> Vec<Held> {
+    pub(super) fn lanes_that(&self, are: impl Fn(&Holding) -> bool) -> Vec<Held> {
         let lanes = self.lanes.iter().filter(|(_, held)| are(held));
         lanes.map(|(lane, held)| held.held(*lane)).collect()
-    }
-
-    /// Reads what is there for idle lanes and sends it on its way.
-    async fn look(&mut self) -> Result<()> {
-        let idle = self.lanes_that(Holding::is_idle);
-        let limits = self.relay.limits.clone();
-        self.poll = (self.poll.mul_f64(1.5)).min(limits.poll_at_most);
-        self.next_look = Instant::now() + self.poll;
-        let mut places: Vec<_> = idle.iter().map(|held| &held.place).collect();
-        places.dedup();
-        if idle.is_empty() || !self.more && !self.relay.outbox.stirs(&places).await? {
-            return Ok(());
-        }
-        fault_point!("relay.before_read");
-        // With much to read the database works on one half while this process takes the other apart.
-        let half = if self.more {
-            idle.len().div_ceil(2)
-        } else {
-            idle.len()
-        };
-        self.more = false;
-        let (first, second) = idle.split_at(half);
-        let (page, rest) = try_join(self.read(first), self.read(second)).await?;
-        fault_point!("relay.read");
-        self.relay.meter.read(&page.messages);
-        self.relay.meter.read(&rest.messages);
-        if !page.messages.is_empty() || !rest.messages.is_empty() {
-            self.poll = SHORTEST_POLL;
-            self.next_look = Instant::now();
-        }
-        let mut batches = by_lane(page.messages);
-        batches.extend(by_lane(rest.messages));
-        for (lane, place) in page.places.into_iter().chain(rest.places) {
-            match batches.remove(&lane) {
-                Some(batch) => {
-                    self.more |= batch.len() >= limits.lane_events;
-                    self.send(lane, batch, Some(place));
-                }
-                None => self.move_to(lane, place),
-            }
-        }
-        Ok(())
-    }
-
-    async fn read(&self, lanes: &[Held]) -> Result<Page> {
-        let (relay, limits) = (&self.relay, &self.relay.limits);
-        let (events, bytes) = (
-            limits.lane_events * lanes.len(),
-            limits.lane_bytes * lanes.len(),
-        );
-        match lanes {
-            [] => Ok(Page::default()),
-            _ => {
-                relay
-                    .outbox
-                    .read(&relay.consumer, lanes, events, bytes)
-                    .await
-            }
-        }
     }
 
     /// Parked events whose time has come go before what is read next.
@@ -260,7 +214,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         Ok(())
     }
 
-    fn send(&mut self, lane: u8, batch: Vec<Message>, next: Option<Place>) {
+    pub(super) fn send(&mut self, lane: u8, batch: Vec<Message>, next: Option<Place>) {
         let Some(held) = self.lanes.get_mut(&lane) else {
             return;
         };
@@ -278,7 +232,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         held.delivering = Some(task);
     }
 
-    fn move_to(&mut self, lane: u8, place: Place) {
+    pub(super) fn move_to(&mut self, lane: u8, place: Place) {
         if let Some(held) = self.lanes.get_mut(&lane) {
             held.kept &= held.place == place;
             held.place = place;
@@ -310,8 +264,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             }
             _ => {
                 // Of unknown fate: its place is as it was, so it is read again, but not in haste.
-                self.next_look = Instant::now() + jittered(self.sulk);
-                self.sulk = (self.sulk * 2).min(self.relay.limits.longest_pause);
+                self.sulk();
                 return;
             }
         };
@@ -333,67 +286,25 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         }
     }
 
-    /// Keeps what came of batches that were not simply delivered.
-    async fn settle(&mut self) -> Result<()> {
-        for (&lane, held) in &mut self.lanes {
-            let mut at = 0;
-            while let Some((settlement, when)) = held.unsettled.get_mut(at) {
-                if *when > Instant::now() {
-                    at += 1;
-                    continue;
-                }
-                fault_point!("relay.before_settle");
-                let relay = &self.relay;
-                let settled = relay
-                    .outbox
-                    .settle(&relay.consumer, lane, held.epoch, settlement);
-                match settled.await {
-                    Ok(()) => {
-                        if let Some(place) = settlement.place.take() {
-                            held.place = place;
-                            held.kept = true;
-                        }
-                        held.unsettled.remove(at);
-                        fault_point!("relay.settled");
-                    }
-                    Err(error) if error.code() == "P4060" => {
-                        tracing::warn!(%error, lane, "the lane waits");
-                        *when = Instant::now() + FULL_PAUSE;
-                        at += 1;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(())
+    /// There may be something to read. What the write-ahead log tells may not be visible yet: then it is looked
+    /// for again after a millisecond, and again after pauses that grow with the time that it takes.
+    fn look_soon(&mut self) {
+        self.poll = SHORTEST_POLL;
+        self.next_look = Instant::now();
     }
 
-    /// Tells the database how far the lanes are, and gives back those that are too many.
-    async fn keep(&mut self) -> Result<()> {
-        for release in [false, true] {
-            let lanes = self.lanes_that(|held| match release {
-                false => !held.kept && !held.surplus,
-                true => held.surplus && held.is_done(),
-            });
-            if lanes.is_empty() {
-                continue;
-            }
-            fault_point!("relay.before_advance");
-            let relay = &self.relay;
-            let kept = relay
-                .outbox
-                .advance(&relay.consumer, &lanes, release)
-                .await?;
-            fault_point!("relay.advanced");
-            for held in &lanes {
-                if release || !kept.contains(&held.lane) {
-                    self.lanes.remove(&held.lane);
-                } else if let Some(lane) = self.lanes.get_mut(&held.lane) {
-                    lane.kept = lane.place == held.place;
-                }
-            }
+    pub(super) fn longest_poll(&self) -> Duration {
+        match self.ear.is_manned() {
+            true => self.relay.limits.poll_when_told,
+            false => self.relay.limits.poll_at_most,
         }
-        Ok(())
+    }
+
+    /// Looks again only after a while, each time a longer one.
+    pub(super) fn sulk(&mut self) {
+        self.next_look = Instant::now() + jittered(self.sulk);
+        self.deaf_until = self.next_look;
+        self.sulk = (self.sulk * 2).min(self.relay.limits.longest_pause);
     }
 
     /// Waits a trouble out, or gives up.
@@ -422,6 +333,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
 
     /// Finishes what is in hand, keeps it, and goes.
     async fn drain(mut self) -> Result<()> {
+        self.reads = Reads::default();
         let until = Instant::now() + self.relay.limits.drain_at_most;
         while let Ok(Some(done)) = timeout_at(until, self.tasks.join_next_with_id()).await {
             self.take_in(done);
@@ -446,7 +358,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     }
 }
 
-fn by_lane(messages: Vec<Message>) -> BTreeMap<u8, Vec<Message>> {
+pub(super) fn by_lane(messages: Vec<Message>) -> BTreeMap<u8, Vec<Message>> {
     let mut lanes: BTreeMap<u8, Vec<Message>> = BTreeMap::new();
     for message in messages {
         lanes.entry(message.lane).or_default().push(message);

@@ -7,3 +7,4 @@ mod basics;
 mod ground;
 mod servers;
 mod trouble;
+mod wal;

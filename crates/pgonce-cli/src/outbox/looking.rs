@@ -69,7 +69,7 @@ pub(super) async fn status(database: &Database, args: &StatusArgs) -> Result {
             "A stuck consumer holds the log: run its relay, or let go of it with `pgonce outbox evict`.",
         )?;
     }
-    Ok(())
+    super::tail::mention(database).await
 }
 
 pub(super) async fn list(database: &Database, args: &ListArgs) -> Result {

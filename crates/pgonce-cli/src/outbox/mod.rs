@@ -3,6 +3,7 @@
 mod consumers;
 mod looking;
 mod moment;
+mod tail;
 mod trouble;
 
 use clap::Subcommand;
@@ -42,6 +43,8 @@ enum Action {
     Consumers(consumers::Args),
     /// Show how long events are kept and how large the log is, or change how long.
     Retention(consumers::RetentionArgs),
+    /// Show whether relays can be told of commits by the write-ahead log and who is; allow it, or no longer.
+    Tail(tail::Args),
 }
 
 impl Args {
@@ -63,6 +66,7 @@ pub(crate) async fn run(args: Args) -> Result {
         Action::Evict(args) => consumers::evict(&database, &args).await,
         Action::Consumers(args) => consumers::run(&database, args).await,
         Action::Retention(args) => consumers::retention(&database, &args).await,
+        Action::Tail(args) => tail::run(&database, &args).await,
     };
     done.map_err(|trouble| {
         trouble

@@ -42,6 +42,7 @@ pub(super) struct Database {
     pub(super) schema: String,
     pub(super) timeout: Length,
     pub(super) behind_pooler: bool,
+    pub(super) wal: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -149,6 +150,7 @@ impl Default for Database {
             schema: pgonce::DEFAULT_SCHEMA.to_owned(),
             timeout: Length(Duration::from_secs(5)),
             behind_pooler: false,
+            wal: false,
         }
     }
 }

@@ -86,6 +86,10 @@ pub(crate) struct Args {
     /// There is a transaction pooler in between, such as PgBouncer: nothing is prepared.
     #[arg(long)]
     behind_pooler: bool,
+    /// Be told of commits by the write-ahead log instead of looking for them. Needs wal_level = logical, a
+    /// role that may replicate, and `pgonce outbox tail on`.
+    #[arg(long, env = "PGONCE_WAL", value_parser = clap::builder::FalseyValueParser::new())]
+    wal: bool,
     /// Serve /healthz, /readyz and /metrics here, such as 127.0.0.1:9091.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
@@ -155,11 +159,13 @@ async fn obey(args: Args) -> std::result::Result<(), Stopped> {
         once: args.once,
         within: args.within,
     };
+    let wal = args.wal;
     let Some(file) = &args.file else {
         let (config, address) = by_flags(args)?;
         return Ok(serve::run(config, address, ends).await?);
     };
-    let config = Config::parse(&file.to_string_lossy(), &read(file)?).map_err(Stopped::Faults)?;
+    let mut config =
+        Config::parse(&file.to_string_lossy(), &read(file)?).map_err(Stopped::Faults)?;
     if args.check {
         let consumers: Vec<&str> = config.relays.iter().map(Relay::name).collect();
         let words = format!(
@@ -170,6 +176,7 @@ async fn obey(args: Args) -> std::result::Result<(), Stopped> {
         let value = json!({ "consumers": consumers });
         return Ok(output::say(args.target.format(), &words, &value)?);
     }
+    config.database.wal |= wal;
     let address = address(&config)?;
     Ok(serve::run(config, address, ends).await?)
 }
@@ -236,5 +243,6 @@ fn by_flags(args: Args) -> Result<(Config, Address)> {
     let (address, schema) = args.target.address()?;
     config.database.schema = schema;
     config.database.behind_pooler = args.behind_pooler;
+    config.database.wal = args.wal;
     Ok((config, address))
 }

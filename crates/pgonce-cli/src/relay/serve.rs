@@ -7,13 +7,15 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::Migrator;
 use pgonce::outbox::Outbox;
 use pgonce::{Error, Once};
+use pgonce_broker::{Bell, Tail};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_postgres::config::SslMode;
 use tokio_util::sync::CancellationToken;
 
 use super::admin::{Admin, Watched};
-use super::config::{Config, Relay};
+use super::config::{Config, Database, Relay};
 use super::{log, sink};
 use crate::database::{Address, pool};
 use crate::exit::{self, Result, Trouble};
@@ -38,8 +40,9 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
     log::start(config.log);
     let recorder = prometheus::install()?;
     let database = &config.database;
-    // Each relay asks one thing at a time; with `once`, so does who watches it.
-    let size = config.relays.len() * 2 + 2;
+    // Each relay asks one thing at a time beside two reads; with `once`, so does who watches it.
+    let size = config.relays.len() * 4 + 2;
+    let tail = tail(database, &address).await?;
     let driver = TokioPostgres::new(pool(address, "pgonce relay", size, database.timeout.0)?);
     let mut once = Once::builder(driver.clone()).schema(&database.schema);
     if database.behind_pooler {
@@ -54,7 +57,7 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
     let mut watched = Vec::new();
     let mut running = Running::new();
     for relay in &config.relays {
-        watched.push(start(relay, &outbox, &stop, ends, &mut running).await?);
+        watched.push(start(relay, &outbox, tail.as_ref(), &stop, ends, &mut running).await?);
     }
     let admin = Arc::new(Admin {
         outbox: outbox.clone(),
@@ -74,10 +77,36 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
     ended
 }
 
+/// Listens to the write-ahead log, where that is wanted; refuses what somebody has to put right.
+async fn tail(database: &Database, address: &Address) -> Result<Option<Tail>> {
+    if !database.wal {
+        return Ok(None);
+    }
+    let mut address = address.clone();
+    if address.get_connect_timeout().is_none() {
+        address.connect_timeout(database.timeout.0);
+    }
+    let tls = match address.get_ssl_mode() {
+        SslMode::Require => Some(Arc::new(crate::tls::to_databases()?)),
+        _ => None,
+    };
+    let tail = Tail::start(address, tls, &database.schema).await;
+    tail.map(Some).map_err(|error| {
+        let what = format!("the write-ahead log cannot be listened to: {error}");
+        let exit = match error.code() {
+            "42501" => exit::NOT_ALLOWED,
+            "28P01" | "28000" => exit::NO_DATABASE,
+            _ => exit::FAILED,
+        };
+        Trouble::new(exit, what, error.hint()).coded(error.code())
+    })
+}
+
 /// Opens the sink, creates the consumer where that is wanted, and sets the relay going.
 async fn start(
     relay: &Relay,
     outbox: &Outbox<TokioPostgres>,
+    tail: Option<&Tail>,
     stop: &CancellationToken,
     ends: Ends,
     running: &mut Running,
@@ -98,6 +127,7 @@ async fn start(
     };
     let (relay, counts) = (relay.clone(), watched.counts.clone());
     let (outbox, stop) = (outbox.clone(), stop.clone());
+    let bell = tail.map_or_else(Bell::default, |tail| tail.bell().clone());
     running.spawn(async move {
         let ran = async {
             let sink = match opened {
@@ -108,7 +138,7 @@ async fn start(
                 },
             };
             let made = pgonce_broker::Relay::new(outbox, relay.name(), sink);
-            let made = paced(made.named(&host()), &relay);
+            let made = paced(made.named(&host()), &relay).woken_by(&bell);
             // Set once, here.
             let _ = counts.set(made.counts());
             match ends.once {
@@ -130,7 +160,7 @@ fn paced<S: pgonce_broker::Sink>(
         made = made.in_flight(*events.get_ref());
     }
     if relay.lane_events.is_some() || relay.lane_bytes.is_some() {
-        let events = relay.lane_events.as_ref().map_or(256, |n| *n.get_ref());
+        let events = relay.lane_events.as_ref().map_or(1024, |n| *n.get_ref());
         let bytes = relay.lane_bytes.as_ref();
         made = made.batch(events, bytes.map_or(256 * 1024, |n| n.get_ref().0));
     }

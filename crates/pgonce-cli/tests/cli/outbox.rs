@@ -319,3 +319,37 @@ fn what_makes_no_sense_is_exit_2_before_anybody_is_asked() {
         assert_eq!(told.code, 2, "{args:?}: {told:?}");
     }
 }
+
+#[tokio::test]
+async fn a_relay_is_told_by_the_write_ahead_log_only_where_the_server_can() {
+    let place = Place::installed().await;
+    place.ok(&["outbox", "consumers", "create", "billing"]);
+    let tail = place.json(&["outbox", "tail"]);
+    assert_eq!(
+        (&tail["allowed"], &tail["relays"]),
+        (&json!(false), &json!(0))
+    );
+    for (turn, allowed) in [("on", true), ("on", true), ("off", false), ("on", true)] {
+        assert_eq!(place.json(&["outbox", "tail", turn])["allowed"], allowed);
+    }
+    // The servers of tests have PostgreSQL's own wal_level, which is not enough.
+    let relay = [
+        "relay",
+        "--consumer",
+        "billing",
+        "--sink",
+        "stdout:",
+        "--once",
+    ];
+    let told = place.run(&[&relay[..], &["--wal"]].concat());
+    assert_eq!(told.code, 1, "{told:?}");
+    assert!(
+        told.err.contains("wal_level is replica, not logical"),
+        "{told:?}"
+    );
+    assert!(told.err.contains("55000"), "{told:?}");
+    let by_variable = place.command(&relay).env("PGONCE_WAL", "1").output();
+    assert_eq!(by_variable.unwrap().status.code(), Some(1));
+    let off = place.command(&relay).env("PGONCE_WAL", "0").output();
+    assert_eq!(off.unwrap().status.code(), Some(0));
+}

@@ -90,6 +90,7 @@ pub(crate) fn program(args: &[&str]) -> Command {
         .args(args)
         .env_remove("DATABASE_URL")
         .env_remove("PGONCE_SCHEMA")
+        .env_remove("PGONCE_WAL")
         .stdin(Stdio::null());
     command
 }

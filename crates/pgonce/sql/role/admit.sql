@@ -10,7 +10,8 @@ language plpgsql volatile set search_path = ''
 as $$
 declare
     -- What changes pgonce itself, for everyone, stays with the owner.
-    c_owners_own constant text[] := array['admit', 'set_strict', 'set_clock', 'move_clock', 'reset_clock'];
+    c_owners_own constant text[] := array['admit', 'set_strict', 'set_clock', 'move_clock', 'reset_clock',
+        'set_outbox_tail'];
     v_schema     pg_catalog.pg_namespace;
     v_what       text;
 begin

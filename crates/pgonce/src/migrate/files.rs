@@ -164,6 +164,8 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "outbox/unglobbed",
     "outbox/outbox_consumers",
     "outbox/outbox_log",
+    "outbox/set_outbox_tail",
+    "outbox/outbox_tails",
     "outbox/outbox_events",
     "inbox/refuse_parted_batch",
     "inbox/insist_on_open_batch",

@@ -72,7 +72,7 @@ fn lines(measured: &Measured) -> Vec<Line> {
     let mut lines = vec![
         ratio(RELAY, UPDATE).within(Budget::AtLeast(5.0)),
         ratio(PINNED[3], RELAY).within(Budget::AtLeast(0.9)),
-        ratio(SQL, UPDATE).within(Budget::AtLeast(5.0)),
+        ratio(SQL, UPDATE),
         ratio(PINNED[2], SQL).within(Budget::AtLeast(0.9)),
         ratio(RELAY, DELETE),
         ratio(PINNED[3], PINNED[0]),

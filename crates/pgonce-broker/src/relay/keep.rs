@@ -1,0 +1,78 @@
+//! What came of events, and how far lanes are, told to the database.
+
+use std::time::Duration;
+
+use pgonce::Result;
+use pgonce::driver::Driver;
+use tokio::time::Instant;
+
+use super::run::Engine;
+use crate::Sink;
+
+/// How long to wait before dead letters that are full are tried again.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
+
+impl<D: Driver, S: Sink> Engine<D, S> {
+    /// Keeps what came of batches that were not simply delivered.
+    pub(super) async fn settle(&mut self) -> Result<()> {
+        for (&lane, held) in &mut self.lanes {
+            let mut at = 0;
+            while let Some((settlement, when)) = held.unsettled.get_mut(at) {
+                if *when > Instant::now() {
+                    at += 1;
+                    continue;
+                }
+                fault_point!("relay.before_settle");
+                let relay = &self.relay;
+                let settled = relay
+                    .outbox
+                    .settle(&relay.consumer, lane, held.epoch, settlement);
+                match settled.await {
+                    Ok(()) => {
+                        if let Some(place) = settlement.place.take() {
+                            held.place = place;
+                            held.kept = true;
+                        }
+                        held.unsettled.remove(at);
+                        fault_point!("relay.settled");
+                    }
+                    Err(error) if error.code() == "P4060" => {
+                        tracing::warn!(%error, lane, "the lane waits");
+                        *when = Instant::now() + FULL_PAUSE;
+                        at += 1;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the database how far the lanes are, and gives back those that are too many.
+    pub(super) async fn keep(&mut self) -> Result<()> {
+        for release in [false, true] {
+            let lanes = self.lanes_that(|held| match release {
+                false => !held.kept && !held.surplus,
+                true => held.surplus && held.is_done(),
+            });
+            if lanes.is_empty() {
+                continue;
+            }
+            fault_point!("relay.before_advance");
+            let relay = &self.relay;
+            let kept = relay
+                .outbox
+                .advance(&relay.consumer, &lanes, release)
+                .await?;
+            fault_point!("relay.advanced");
+            for held in &lanes {
+                if release || !kept.contains(&held.lane) {
+                    self.lanes.remove(&held.lane);
+                } else if let Some(lane) = self.lanes.get_mut(&held.lane) {
+                    lane.kept = lane.place == held.place;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,245 @@
+//! Relays that are told of commits by the write-ahead log: what they promise is the same, whatever
+//! becomes of the slot.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use pgonce::Result;
+use pgonce_broker::{Tail, TailError};
+use pgonce_testkit::{Postgres, wait_until};
+use pgonce_tests::{Observer, install};
+
+use super::ground::{PATIENCE, Running, Witness, publish, relay_to};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+struct Server {
+    postgres: Postgres,
+    see: Observer,
+}
+
+impl Server {
+    async fn new(wal_level: &str) -> Self {
+        let postgres = Postgres::builder()
+            .setting("wal_level", wal_level)
+            .setting("max_slot_wal_keep_size", "16MB")
+            .start()
+            .await
+            .unwrap();
+        install(postgres.url()).await.unwrap();
+        let see = Observer::connect(&postgres.url()).await;
+        see.run("select pgonce.create_consumer('c'); select pgonce.set_outbox_tail(true)")
+            .await;
+        Self { postgres, see }
+    }
+
+    async fn tail(&self) -> std::result::Result<Tail, TailError> {
+        Tail::start(self.postgres.url().parse().unwrap(), None, "pgonce").await
+    }
+
+    /// Waits until commits are told.
+    async fn heard(&self, tail: &Tail) {
+        wait_until("the log to be heard", PATIENCE, || async {
+            tail.bell().is_manned()
+        })
+        .await
+        .unwrap();
+    }
+
+    /// A relay that looks only when it is told.
+    fn told(&self, tail: &Tail, sink: &Witness) -> Running {
+        let relay = relay_to(&self.postgres.url(), sink.clone());
+        Running::start(relay.woken_by(tail.bell()).look_anyway(HOUR))
+    }
+
+    async fn slots(&self) -> i64 {
+        self.see
+            .number("select count(*) from pgonce.outbox_tails")
+            .await
+    }
+}
+
+#[tokio::test]
+async fn a_relay_that_is_told_has_every_event_and_no_phantom_without_looking() -> Result<()> {
+    let server = Server::new("logical").await;
+    // What was there before anybody listened.
+    server.see.run(&publish(1, 3)).await;
+    let tail = server.tail().await.unwrap();
+    server.heard(&tail).await;
+    let sink = Witness::default();
+    let running = server.told(&tail, &sink);
+    sink.wait_for(1).await;
+
+    // Commits out of order, beside somebody who writes and does not end.
+    let [late, open] =
+        join_all((0..2).map(async |_| Observer::connect(&server.postgres.url()).await))
+            .await
+            .try_into()
+            .unwrap_or_else(|_| panic!("two sessions"));
+    late.run(&format!("begin; {}", publish(2, 3))).await;
+    open.run("begin; create table unrelated (n int)").await;
+    server
+        .see
+        .run(&format!(
+            "begin; {}; rollback; begin; {}; savepoint s; {}; rollback to s; commit",
+            publish(97, 3),
+            publish(3, 3),
+            publish(98, 3)
+        ))
+        .await;
+    wait_until("what committed first", PATIENCE, || async {
+        sink.numbers() == [1, 3]
+    })
+    .await
+    .unwrap();
+    late.run("commit").await;
+    sink.wait_for(3).await;
+    for n in 4..=60 {
+        server.see.run(&publish(n, 3)).await;
+    }
+    sink.wait_for(60).await;
+    open.run("rollback").await;
+    running.stop().await?;
+    assert_eq!(sink.check(), 0, "events came twice");
+    assert_eq!(server.slots().await, 1);
+    drop(tail);
+    wait_until("the slot to go", PATIENCE, || async {
+        server.slots().await == 0
+    })
+    .await
+    .unwrap();
+    Ok(())
+}
+
+#[tokio::test]
+async fn while_the_log_is_not_heard_a_relay_looks_for_itself() -> Result<()> {
+    let server = Server::new("logical").await;
+    // Nobody can listen before this one has ended.
+    let open = Observer::connect(&server.postgres.url()).await;
+    open.run("begin; create table unrelated (n int)").await;
+    let tail = server.tail().await.unwrap();
+    let sink = Witness::default();
+    let running = server.told(&tail, &sink);
+    server.see.run(&publish(1, 1)).await;
+    sink.wait_for(1).await;
+    assert!(!tail.bell().is_manned());
+    open.run("rollback").await;
+    server.heard(&tail).await;
+    server.see.run(&publish(2, 1)).await;
+    sink.wait_for(2).await;
+    running.stop().await
+}
+
+#[tokio::test]
+async fn whatever_becomes_of_slot_connection_and_server_nothing_is_skipped() -> Result<()> {
+    let server = Server::new("logical").await;
+    let tail = server.tail().await.unwrap();
+    let sink = Witness::default();
+    let running = server.told(&tail, &sink);
+    let mut n = 0;
+    for blow in [
+        "terminated",
+        "invalidated",
+        "crashed",
+        "dropped publication",
+    ] {
+        server.heard(&tail).await;
+        let see = Observer::connect(&server.postgres.url()).await;
+        let slot = see.text("select slot from pgonce.outbox_tails").await;
+        for _ in 0..10 {
+            n += 1;
+            see.run(&publish(n, 4)).await;
+        }
+        match blow {
+            "terminated" => {
+                see.run("select pg_terminate_backend(pid) from pgonce.outbox_tails")
+                    .await;
+            }
+            "invalidated" => {
+                // An open transaction holds the log back, further than the server allows.
+                let open = Observer::connect(&server.postgres.url()).await;
+                open.run("begin; select pg_current_xact_id()").await;
+                for _ in 0..5 {
+                    n += 1;
+                    see.run(&publish(n, 4)).await;
+                    see.run("select pg_switch_wal()").await;
+                }
+                see.run("checkpoint").await;
+                let gone =
+                    format!("select count(*) from pgonce.outbox_tails where slot = '{slot}'");
+                wait_until("the slot to be lost", PATIENCE, || async {
+                    see.number(&gone).await == 0
+                })
+                .await
+                .unwrap();
+                n += 1;
+                see.run(&publish(n, 4)).await;
+                sink.wait_for(n).await;
+                open.run("rollback").await;
+            }
+            "crashed" => {
+                server.postgres.crash().await.unwrap();
+                server.postgres.start_again().await.unwrap();
+            }
+            _ => {
+                see.run("select pgonce.set_outbox_tail(false)").await;
+                n += 1;
+                see.run(&publish(n, 4)).await;
+                see.run("select pg_terminate_backend(pid) from pgonce.outbox_tails")
+                    .await;
+            }
+        }
+        let see = Observer::connect(&server.postgres.url()).await;
+        for _ in 0..10 {
+            n += 1;
+            see.run(&publish(n, 4)).await;
+        }
+        sink.wait_for(n).await;
+    }
+    running.stop().await?;
+    sink.check();
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_somebody_has_to_put_right_is_said_at_once() {
+    let server = Server::new("replica").await;
+    let error = server.tail().await.unwrap_err();
+    assert_eq!((error.code(), error.lasts()), ("55000", true));
+    assert!(
+        error.to_string().contains("wal_level is replica"),
+        "{error}"
+    );
+
+    let server = Server::new("logical").await;
+    let see = &server.see;
+    see.run("create role plain login; select pgonce.admit('plain')")
+        .await;
+    let url = server.postgres.url().replace("postgres@", "plain@");
+    let as_plain = || Tail::start(url.parse().unwrap(), None, "pgonce");
+    let error = as_plain().await.unwrap_err();
+    assert_eq!((error.code(), error.lasts()), ("42501", true), "{error}");
+    assert!(error.hint().contains("replication"));
+
+    see.run("alter role plain replication").await;
+    let tail = as_plain().await.unwrap();
+    server.heard(&tail).await;
+    drop(tail);
+
+    see.run("select pgonce.set_outbox_tail(false)").await;
+    let error = as_plain().await.unwrap_err();
+    assert_eq!((error.code(), error.lasts()), ("42704", true), "{error}");
+    assert!(error.hint().contains("set_outbox_tail"));
+
+    see.run("select pgonce.set_outbox_tail(true)").await;
+    // No commit may ever wait for a relay as if it were a standby.
+    see.run("alter system set synchronous_standby_names = '*'")
+        .await;
+    see.run("set synchronous_commit = local; select pg_reload_conf()")
+        .await;
+    wait_until("the setting", PATIENCE, || async {
+        as_plain().await.is_err_and(|error| error.code() == "55P02")
+    })
+    .await
+    .unwrap();
+}

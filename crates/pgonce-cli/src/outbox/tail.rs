@@ -1,0 +1,47 @@
+//! `pgonce outbox tail`: relays that are told of commits by the write-ahead log.
+
+use crate::database::Database;
+use crate::exit::Result;
+use crate::output::{self, Format};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Allow it, or no longer; left out: show what there is.
+    #[arg(value_parser = ["on", "off"])]
+    turn: Option<String>,
+}
+
+pub(super) async fn run(database: &Database, args: &Args) -> Result {
+    if let Some(turn) = &args.turn {
+        let query = "select 'done' from pgonce.set_outbox_tail($1::text::boolean)";
+        database.rows(query, &[Some(turn)]).await?;
+    }
+    let query = "select current_setting('wal_level') as wal_level, \
+         exists (select from pg_catalog.pg_publication where pubname = $1) as allowed, \
+         (select count(*) from pgonce.outbox_tails) as relays, \
+         (select max(held_back) from pgonce.outbox_tails) as held_back, \
+         current_setting('max_slot_wal_keep_size') as held_back_at_most";
+    let publication = format!("{}_outbox", database.schema);
+    match database.row(query, &[Some(&publication)]).await? {
+        Some(row) => output::fields(database.format, &row),
+        None => Ok(()),
+    }
+}
+
+/// A line for people, where anybody is told.
+pub(super) async fn mention(database: &Database) -> Result {
+    if database.format != Format::Table {
+        return Ok(());
+    }
+    let query = "select count(*) as relays, pg_size_pretty(max(held_back)) as held_back \
+         from pgonce.outbox_tails having count(*) > 0";
+    let Some(row) = database.row(query, &[]).await? else {
+        return Ok(());
+    };
+    let row: serde_json::Value = serde_json::from_str(&row)?;
+    let held_back = row["held_back"].as_str().unwrap_or("nothing");
+    output::line(&format!(
+        "Told of commits by the write-ahead log: {}. Held back of it for them: {held_back}.",
+        row["relays"]
+    ))
+}
