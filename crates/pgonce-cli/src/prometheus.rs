@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use metrics::{describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use pgonce::inbox::Backlog as Waiting;
 use pgonce::outbox::Backlog;
 
 use crate::exit::{self, Result, Trouble};
@@ -37,7 +38,7 @@ const COUNTERS: [(&str, &str); 5] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 8] = [
+const GAUGES: [(&str, &str); 11] = [
     ("pgonce_relay_lanes", "Lanes that this process holds, of 16"),
     ("pgonce_database_up", "1: the database answered"),
     (
@@ -61,6 +62,18 @@ const GAUGES: [(&str, &str); 8] = [
         "1: the consumer is behind, has not moved for five minutes, and holds the log",
     ),
     ("pgonce_outbox_evicted", "1: the consumer was evicted"),
+    (
+        "pgonce_inbox_messages",
+        "Stored messages that are not applied, by state: received, processing, retrying, poison",
+    ),
+    (
+        "pgonce_inbox_held",
+        "Those of them that wait behind another of their key",
+    ),
+    (
+        "pgonce_inbox_oldest_age_seconds",
+        "Age of the oldest of them",
+    ),
 ];
 
 const HISTOGRAMS: [(&str, &str); 2] = [
@@ -169,6 +182,46 @@ impl Figures {
             gauge!("pgonce_outbox_parked", "consumer" => consumer.to_owned(), "state" => *state)
                 .set(value);
         }
+    }
+}
+
+/// Consumers of the inbox that were seen. One whose messages are all applied is not among those that the database
+/// tells of, and has none.
+static SEEN_IN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Takes in what waits in the inbox, all tenants together; nothing where the database did not answer.
+pub(crate) fn inbox(consumers: Option<&[Waiting]>) {
+    let Ok(mut seen) = SEEN_IN.lock() else { return };
+    seen.extend(
+        consumers
+            .iter()
+            .copied()
+            .flatten()
+            .map(|c| c.consumer.clone()),
+    );
+    for name in seen.iter() {
+        let mut figures = consumers.map(|_| [0.0; 6]).unwrap_or([f64::NAN; 6]);
+        let its = consumers.iter().copied().flatten();
+        for tenant in its.filter(|consumer| consumer.consumer == *name) {
+            for (sum, count) in figures.iter_mut().zip(tenant.counts) {
+                *sum += count as f64;
+            }
+            figures[4] += tenant.held as f64;
+            let age = tenant.oldest_age.unwrap_or_default();
+            figures[5] = figures[5].max(age.as_secs_f64());
+        }
+        let [received, processing, retrying, poison, held, age] = figures;
+        for (state, value) in [
+            ("received", received),
+            ("processing", processing),
+            ("retrying", retrying),
+            ("poison", poison),
+        ] {
+            gauge!("pgonce_inbox_messages", "consumer" => name.clone(), "state" => state)
+                .set(value);
+        }
+        gauge!("pgonce_inbox_held", "consumer" => name.clone()).set(held);
+        gauge!("pgonce_inbox_oldest_age_seconds", "consumer" => name.clone()).set(age);
     }
 }
 

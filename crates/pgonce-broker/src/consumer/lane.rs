@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use pgonce::driver::Driver;
-use pgonce::inbox::{As, Batch, Claimed, Held, Message, Stored, Verdict};
+use pgonce::inbox::{As, Batch, Claimed, Held, Message, Status, Stored, Verdict};
 use pgonce::retry::Class;
 use pgonce::{Error, Failure, Result};
 use tokio::time::timeout;
@@ -377,14 +377,18 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 Some(claimed) => {
                     let (inbox, name) = (&self.shared.inbox, &self.shared.name);
                     let failed = inbox.fail(name, claimed, !refused, code, &reason);
-                    failed.await.map(drop).map_err(of_database)
+                    let is_final = |status| status == Status::FailedFinal;
+                    failed.await.map(is_final).map_err(of_database)
                 }
-                None => self.set_aside_once(item, refused, code, &reason).await,
+                None => {
+                    let kept = self.set_aside_once(item, refused, code, &reason).await;
+                    kept.map(|()| refused)
+                }
             };
             match kept {
-                Ok(()) => {
+                Ok(given_up) => {
                     let counts = &self.shared.counts;
-                    match refused {
+                    match given_up {
                         true => counts.poisoned.add(1),
                         false => counts.retried.add(1),
                     }

@@ -11,6 +11,7 @@ use http::{StatusCode, header};
 use metrics_exporter_prometheus::PrometheusHandle;
 use pgonce::Error;
 use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::inbox::Inbox;
 use pgonce::migrate::Migrator;
 use pgonce::outbox::Outbox;
 use pgonce_broker::Counts;
@@ -23,6 +24,7 @@ use crate::prometheus;
 /// What orchestrators and Prometheus ask.
 pub(super) struct Admin {
     pub(super) outbox: Outbox<TokioPostgres>,
+    pub(super) inbox: Inbox<TokioPostgres>,
     pub(super) migrator: Migrator<TokioPostgres>,
     pub(super) recorder: PrometheusHandle,
     pub(super) relays: Vec<Watched>,
@@ -96,8 +98,16 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
-    let backlog = timeout(admin.database_within, admin.outbox.backlog()).await;
+    let within = admin.database_within;
+    let backlog = timeout(within, admin.outbox.backlog()).await;
+    let answers = backlog.is_ok();
     prometheus::backlog(backlog.ok().and_then(Result::ok).as_deref());
+    // A database that is away is waited for once.
+    let waiting = match answers {
+        true => timeout(within, admin.inbox.backlog()).await.ok(),
+        false => None,
+    };
+    prometheus::inbox(waiting.and_then(Result::ok).as_deref());
     admin.recorder.run_upkeep();
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, admin.recorder.render()).into_response()

@@ -48,7 +48,8 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
     if database.behind_pooler {
         once = once.behind_pooler();
     }
-    let outbox = once.build()?.outbox();
+    let once = once.build()?;
+    let outbox = once.outbox();
     let migrator = Migrator::new(driver).schema(&database.schema);
     migrator.check().await?;
 
@@ -61,6 +62,7 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
     }
     let admin = Arc::new(Admin {
         outbox: outbox.clone(),
+        inbox: once.inbox(),
         migrator,
         recorder,
         relays: watched,

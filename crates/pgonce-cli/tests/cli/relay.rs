@@ -239,6 +239,13 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
     let admin = relay.admin().await;
     assert_eq!(get(&admin, "/healthz").await.0, 200);
     publish(&place, 1, 5).await;
+    // What consumers have stored, of two tenants.
+    for (id, tenant) in [("m1", "a"), ("m2", "b")] {
+        let stored = format!(
+            "select pgonce.store_message('ledger', 'shop', '{id}', '{{}}', p_tenant => '{tenant}')"
+        );
+        place.sql(&stored).await;
+    }
     relay.wait_for(5).await;
     let (status, body) = get(&admin, "/readyz").await;
     let body: Value = serde_json::from_str(&body).unwrap();
@@ -261,6 +268,9 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
         "pgonce_outbox_lanes_held{consumer=\"billing\"} 16",
         "pgonce_outbox_parked{consumer=\"billing\",state=\"dead\"} 0",
         "pgonce_relay_lag_seconds_count{consumer=\"billing\"} 5",
+        "pgonce_inbox_messages{consumer=\"ledger\",state=\"received\"} 2",
+        "pgonce_inbox_messages{consumer=\"ledger\",state=\"poison\"} 0",
+        "pgonce_inbox_held{consumer=\"ledger\"} 0",
         "pgonce_database_up 1",
     ] {
         assert!(
@@ -284,6 +294,16 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
         page.contains("pgonce_outbox_stuck{consumer=\"forgotten\"} 1"),
         "{page}"
     );
+    let oldest = "pgonce_inbox_oldest_age_seconds{consumer=\"ledger\"} ";
+    let age = page.lines().find_map(|line| line.strip_prefix(oldest));
+    assert!(age.unwrap().parse::<f64>().unwrap() >= 600.0, "{page}");
+    // With nothing left the figures are 0, and not the last that there was.
+    place
+        .sql("update pgonce.inbox_message set skipped_at = pgonce.now()")
+        .await;
+    let (_, page) = get(&admin, "/metrics").await;
+    let none = "pgonce_inbox_messages{consumer=\"ledger\",state=\"received\"} 0";
+    assert!(page.lines().any(|line| line == none), "{page}");
     relay.signal(Signal::TERM);
     assert_eq!(relay.end().await, 0, "{}", relay.log());
 }
