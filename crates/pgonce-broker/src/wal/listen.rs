@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     fn said(by_pgoutput: &[u8]) -> Vec<u8> {
-        [&[b'w'], [7; 24].as_slice(), by_pgoutput].concat()
+        [b"w".as_slice(), &[7; 24], by_pgoutput].concat()
     }
 
     #[test]
@@ -179,7 +179,7 @@ mod tests {
     fn a_server_that_wants_an_answer_says_so() {
         let alive = |answer| {
             [
-                &[b'k'],
+                b"k".as_slice(),
                 [0, 0, 0, 0, 0, 0, 1, 0].as_slice(),
                 &[0; 8],
                 &[answer],
