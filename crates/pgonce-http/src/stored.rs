@@ -75,7 +75,12 @@ impl Text {
 
 impl Stored {
     /// What is kept of an answer; of its body only where there is one to keep.
-    pub(crate) fn of(head: &Parts, body: Option<&Whole>, policy: &Policy) -> Self {
+    pub(crate) fn of(
+        head: &Parts,
+        body: Option<&Whole>,
+        policy: &Policy,
+        keep: Option<Duration>,
+    ) -> Self {
         let keeps = |name: &HeaderName, value: &HeaderValue| {
             policy.replay_headers.keeps(name, value) && !is_named_by_connection(&head.headers, name)
         };
@@ -91,8 +96,8 @@ impl Stored {
                         policy.replay_headers.keeps(name, value)
                     })
                 }),
-            expires: keep_of(head).or(policy.retention).map(|retention| {
-                let until = SystemTime::now() + retention;
+            expires: keep.map(|keep| {
+                let until = SystemTime::now() + keep;
                 until
                     .duration_since(UNIX_EPOCH)
                     .unwrap_or_default()

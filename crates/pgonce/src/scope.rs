@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::Result;
 use crate::driver::{Connection as _, Driver, Param, Statement};
 use crate::lease::{interval, keep_unless_lost};
 use crate::once::Once;
+use crate::{Intent, Result};
 
 /// What a duplicate is told while the first attempt is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -175,12 +175,14 @@ impl Contract {
     }
 }
 
-/// The part of a contract that the SDK itself acts on: how long a lease is and how a duplicate is told to wait.
+/// The part of a contract that the SDK itself acts on: how long a lease is, how a duplicate
+/// is told to wait, and how long answers are kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InForce {
     pub(crate) busy: Busy,
     pub(crate) wait_at_most: Duration,
     pub(crate) lease: Duration,
+    pub(crate) retention: Duration,
 }
 
 impl<D: Driver> Once<D> {
@@ -264,6 +266,23 @@ impl<D: Driver> Once<D> {
         defined
     }
 
+    /// How long the answer to an intent is kept, by the contract in force for its scope; for those
+    /// who tell their clients. It is asked for once in a while: a change of the contract may take two
+    /// seconds to be seen here.
+    ///
+    /// ```no_run
+    /// # async fn example<D: pgonce::driver::Driver>(once: pgonce::Once<D>, intent: pgonce::Intent)
+    /// # -> Result<(), pgonce::Error> {
+    /// let days = once.retention_of(&intent).await?.as_secs() / 86_400;
+    /// println!("you may repeat this request for {days} days");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn retention_of(&self, intent: &Intent) -> Result<Duration> {
+        let contract = self.contract(intent.scope(), intent.tenant_name()).await?;
+        Ok(contract.retention)
+    }
+
     /// The contract in force for a scope.
     pub(crate) async fn contract(&self, scope: &str, tenant: &str) -> Result<InForce> {
         if let Some(known) = self.shared.contracts.get(tenant, scope) {
@@ -286,6 +305,7 @@ impl<D: Driver> Once<D> {
             },
             wait_at_most: millis(1),
             lease: millis(2),
+            retention: millis(3),
         };
         self.shared.contracts.put(tenant, scope, contract);
         Ok(contract)

@@ -142,7 +142,9 @@ impl Statements {
             wait: make("select w::text from pgonce.wait($1, $2, $3::text::interval, $4) w"),
             contract: make(
                 "select busy, ceil(extract(epoch from wait_at_most) * 1000)::bigint::text, \
-                 ceil(extract(epoch from lease) * 1000)::bigint::text from pgonce.contract($1, $2)",
+                 ceil(extract(epoch from lease) * 1000)::bigint::text, \
+                 floor(extract(epoch from pgonce.keep_for(c, null)) * 1000)::bigint::text \
+                 from pgonce.contract($1, $2) c",
             ),
             count_suppressed: make(
                 "select 'done' from pgonce.count_suppressed($1, $2::text::bigint, $3::text::bigint, \

@@ -18,7 +18,7 @@ use crate::extract::{AttemptInfo, Slot};
 use crate::fate::Fate;
 use crate::handler_error::Carried;
 
-pub(super) async fn run<D, S, R>(job: Job<D, S>) -> Result<Ended>
+pub(super) async fn run<D, S, R>(mut job: Job<D, S>) -> Result<Ended>
 where
     D: Driver,
     S: Service<Request<Body>, Response = http::Response<R>> + Clone + Send + 'static,
@@ -27,6 +27,7 @@ where
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
+    job.learn_retention().await;
     let live = Live::default();
     let (job, kept) = (&job, &live);
     let ran = job
@@ -63,7 +64,7 @@ where
             extensions.insert(for_handler);
         })
         .await;
-    let mut verdict = Verdict::of(&job.edge, answered, job.as_grpc());
+    let mut verdict = Verdict::of(job, answered);
     let (touched, reference, failed) = {
         let mut held = slot.lock();
         (held.touched, held.reference.take(), held.error.take())
@@ -83,7 +84,7 @@ where
             "handler_failed",
             "the handler did not finish its transaction; nothing happened",
         );
-        live.put(Verdict::problem(&job.edge, &problem, Fate::Forget, job.as_grpc()).response);
+        live.put(Verdict::problem(job, &problem, Fate::Forget).response);
         return Err(Error::work(Forgotten));
     };
     let carried = verdict.response.extensions_mut().remove::<Carried>();

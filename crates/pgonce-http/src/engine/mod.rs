@@ -1,7 +1,7 @@
 //! One request from its head to its answer.
 //!
-//! What can strike, and what holds then: the client goes away (everything after the body is a task
-//! of its own, which goes on); the handler panics (caught: joined work is rolled back and its key
+//! What can strike, and what holds then: the client goes away (everything after the body then goes on
+//! as a task of its own); the handler panics (caught: joined work is rolled back and its key
 //! freed, recorded work goes by its policy); the database is away or silent (a time limit for each
 //! of its turns, and for joined handlers, which wait for it too; none begins without a claim); a twin is faster, or a commit's reply
 //! is lost (`Once::run` and `Once::run_leased` claim again, and the request is built anew).
@@ -11,6 +11,7 @@ mod joined;
 mod recorded;
 mod replay;
 mod verdict;
+mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,6 @@ use pgonce::driver::Driver;
 use pgonce::retry::Class;
 use pgonce::{Error, Intent};
 use tower::Service;
-use tracing::Instrument as _;
 
 use crate::body::{self, Unread};
 use crate::counters::Event;
@@ -37,6 +37,7 @@ use crate::{Problem, grpc, key, request};
 
 pub(crate) use call::Call;
 pub(crate) use replay::{Replay, replayed};
+use work::Work;
 
 /// What came of the work.
 pub(crate) enum Ended {
@@ -54,9 +55,19 @@ pub(crate) struct Job<D: Driver, S> {
     pub(crate) keyed: bool,
     pub(crate) call: Call<S>,
     pub(crate) turn: Arc<Turn>,
+    /// How long its answer is kept; `None` where that could not be found out.
+    retention: Option<Duration>,
 }
 
 impl<D: Driver, S> Job<D, S> {
+    /// Asks how long the answer will be kept, which is known but for once in two seconds. Trouble with
+    /// the database is left to the claim.
+    async fn learn_retention(&mut self) {
+        if self.keyed {
+            self.retention = self.edge.once.retention_of(&self.intent).await.ok();
+        }
+    }
+
     /// Whether the caller reads `grpc-status` instead of documents.
     fn as_grpc(&self) -> bool {
         grpc::is_grpc(&self.call.head.headers)
@@ -178,12 +189,12 @@ async fn prepare<D: Driver, S: Clone>(
         intent,
         keyed,
         turn: Arc::new(Turn::new()),
+        retention: None,
         edge,
     })
 }
 
-/// Does the work in a task of its own and waits for it, but for no turn of the database longer
-/// than the policy allows.
+/// Does the work, and waits for no turn of the database longer than the policy allows.
 async fn run<D, S, R>(job: Job<D, S>) -> pgonce::Result<Ended>
 where
     D: Driver,
@@ -201,22 +212,23 @@ where
         work: (edge.mode == Mode::Joined).then_some(policy.handler_within),
         settle: policy.database_within,
     };
-    let span = tracing::Span::current();
-    let mut task = match edge.mode {
-        Mode::Joined => edge.tasks.spawn(joined::run(job).instrument(span.clone())),
-        Mode::Recorded => edge
-            .tasks
-            .spawn(recorded::run(job).instrument(span.clone())),
+    let mut work = match edge.mode {
+        Mode::Joined => Work::new(&edge.tasks, joined::run(job)),
+        Mode::Recorded => Work::new(&edge.tasks, recorded::run(job)),
     };
     let ended = tokio::select! {
-        ended = &mut task => ended.unwrap_or_else(|broken| {
-            Err(Error::work(format!("the task that did the work ended: {broken}")))
+        biased;
+        ended = &mut work => ended.unwrap_or_else(|_| {
+            Err(Error::work("the layer itself panicked; the server's log says more"))
         }),
         overdue = turn.overdue(limits) => {
             if edge.mode == Mode::Joined && overdue.phase != Phase::Settling {
-                // Rolled back. Recorded work goes on instead: a lease that may just have been
-                // claimed is given back, what happened is recorded.
-                task.abort();
+                // Rolled back.
+                work.stop();
+            } else {
+                // It goes on: a lease that may just have been claimed is given back, what happened
+                // is recorded.
+                drop(work);
             }
             let why = "the database did not answer in time".to_owned();
             Err(match overdue.phase {
@@ -231,12 +243,9 @@ where
             edge.counters.count(Event::unprotected);
             tracing::warn!(%error, "done without a claim: the database is away and the policy fails open");
             let limit = policy.max_response;
-            let task = edge
-                .tasks
-                .spawn(call.answer(None, limit, |_| {}).instrument(span));
-            let answered = task
-                .await
-                .map_err(|broken| Error::work(broken.to_string()))?;
+            let answered = Work::new(&edge.tasks, call.answer(None, limit, |_| {})).await;
+            let answered =
+                answered.map_err(|_| Error::work("the layer itself panicked; see the log"))?;
             Ok(Ended::Live(answered.into_response()))
         }
         (ended, _) => ended,

@@ -23,7 +23,7 @@ use crate::fate::Fate;
 /// long as nobody takes over.
 const STORE_WITHIN: Duration = Duration::from_secs(60);
 
-pub(super) async fn run<D, S, R>(job: Job<D, S>) -> Result<Ended>
+pub(super) async fn run<D, S, R>(mut job: Job<D, S>) -> Result<Ended>
 where
     D: Driver,
     S: Service<Request<Body>, Response = http::Response<R>> + Clone + Send + 'static,
@@ -32,6 +32,7 @@ where
     R: http_body::Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
+    job.learn_retention().await;
     let live = Live::default();
     let (job, kept) = (&job, &live);
     let ran = job
@@ -68,7 +69,7 @@ where
     let answered = lease
         .hold(call.answer(Some(info), policy.max_response, |_| {}))
         .await?;
-    let verdict = Verdict::of(&job.edge, answered, job.as_grpc());
+    let verdict = Verdict::of(job, answered);
     // Whether or not somebody waits: what happened is recorded.
     let _ = job.turn.settle();
     match verdict.fate {

@@ -7,6 +7,7 @@ use http::{HeaderMap, StatusCode, response};
 use pgonce::driver::Driver;
 use pgonce::{Ack, Failure};
 
+use super::Job;
 use super::call::{Answered, Crash};
 use crate::body::Whole;
 use crate::counters::Event;
@@ -29,17 +30,18 @@ pub(crate) struct Verdict {
 }
 
 impl Verdict {
-    pub(crate) fn of<D: Driver>(edge: &Edge<D>, answered: Answered, as_grpc: bool) -> Self {
+    pub(crate) fn of<D: Driver, S>(job: &Job<D, S>, answered: Answered) -> Self {
+        let edge = &*job.edge;
         match answered {
             Answered::Whole(head, body) => {
                 let fate = fate(edge, &head, Some(&body));
-                Self::new(edge, head, Some(body), None, fate)
+                Self::new(job, head, Some(body), None, fate)
             }
             Answered::Unkept(head, body) => {
                 edge.counters.count(Event::unkept);
                 let fate = fate(edge, &head, None);
                 if edge.policy.oversize == Oversize::PassUnkept || head.status.is_informational() {
-                    return Self::new(edge, head, None, Some(body), fate);
+                    return Self::new(job, head, None, Some(body), fate);
                 }
                 drop(body);
                 let happened = edge.mode == Mode::Recorded && fate == Fate::Keep;
@@ -48,7 +50,7 @@ impl Verdict {
                     (Mode::Recorded, Fate::Keep) => Fate::Refuse,
                     (Mode::Recorded, other) => other,
                 };
-                Self::problem(edge, &too_large(happened), fate, as_grpc)
+                Self::problem(job, &too_large(happened), fate)
             }
             Answered::Crashed(crash) => {
                 if let Crash::Panic(_) = crash {
@@ -64,20 +66,15 @@ impl Verdict {
                     (_, Crash::Error(_), Outcomes::Final | Outcomes::Finish) => Fate::Unknown,
                     (_, _, outcomes) => outcomes.fate(&head),
                 };
-                Self::problem(edge, &problem, fate, as_grpc)
+                Self::problem(job, &problem, fate)
             }
         }
     }
 
     /// Our own words instead of the handler's.
-    pub(crate) fn problem<D: Driver>(
-        edge: &Edge<D>,
-        problem: &Problem,
-        fate: Fate,
-        as_grpc: bool,
-    ) -> Self {
-        let base = &edge.policy.errors_at;
-        let (response, document) = match as_grpc {
+    pub(crate) fn problem<D: Driver, S>(job: &Job<D, S>, problem: &Problem, fate: Fate) -> Self {
+        let base = &job.edge.policy.errors_at;
+        let (response, document) = match job.as_grpc() {
             true => (grpc::told(problem), String::new()),
             false => (
                 problem.clone().into_response_at(base),
@@ -88,7 +85,7 @@ impl Verdict {
             bytes: document.into(),
             trailers: None,
         };
-        Self::new(edge, response.into_parts().0, Some(body), None, fate)
+        Self::new(job, response.into_parts().0, Some(body), None, fate)
     }
 
     /// The handler never asked for its connection: what it refused, it refused before any effect,
@@ -102,15 +99,20 @@ impl Verdict {
         }
     }
 
-    fn new<D: Driver>(
-        edge: &Edge<D>,
+    fn new<D: Driver, S>(
+        job: &Job<D, S>,
         mut head: response::Parts,
         body: Option<Whole>,
         unkept: Option<axum::body::Body>,
         fate: Fate,
     ) -> Self {
-        let stored = Stored::of(&head, body.as_ref(), &edge.policy);
         let keep = keep_of(&head);
+        let stored = Stored::of(
+            &head,
+            body.as_ref(),
+            &job.edge.policy,
+            keep.or(job.retention),
+        );
         // Only what comes from our own store says so.
         head.headers.remove(REPLAYED);
         if matches!(fate, Fate::Keep | Fate::Refuse) {

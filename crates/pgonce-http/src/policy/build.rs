@@ -130,7 +130,8 @@ impl Policy {
         self
     }
 
-    /// How long answers are kept.
+    /// How long answers are kept, once [`IdempotencyLayer::agree`](crate::IdempotencyLayer::agree) has
+    /// written it down. What clients are told (`Idempotency-Expires`) is what the contract says.
     #[must_use]
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);

@@ -96,7 +96,7 @@ pub struct Policy {
     pub status_at: Option<String>,
     /// What `type` of a problem document starts with; the code follows in small letters.
     pub errors_at: Cow<'static, str>,
-    /// How long answers are kept. Needed for [`Policy::contract`] and for `Idempotency-Expires`.
+    /// How long answers are kept, once [`Policy::contract`] is agreed on.
     pub retention: Option<Duration>,
     /// What a duplicate is told meanwhile; for [`Policy::contract`]. 409.
     pub busy: Busy,

@@ -14,6 +14,7 @@ use crate::support::{SCOPE, Site, TestDriver, Told, World, effect, for_each_driv
 
 for_each_driver!(
     an_answer_says_until_when_it_is_kept_and_is_gone_after_that,
+    an_answer_promises_what_the_contract_keeps_whatever_the_policy_wishes,
     a_replay_is_given_only_to_whoever_may_still_see_it,
 );
 
@@ -49,6 +50,25 @@ async fn an_answer_says_until_when_it_is_kept_and_is_gone_after_that<D: TestDriv
         .await
         .problem(410, "P4031");
     assert_eq!(world.effects().await, 1);
+}
+
+/// A client that trusts a time beyond the contract's would come back for a second effect.
+async fn an_answer_promises_what_the_contract_keeps_whatever_the_policy_wishes<D: TestDriver>(
+    world: World<D>,
+) {
+    let agreed = world.joined(Policy::new(SCOPE).retention(HOUR));
+    agreed.agree().await.unwrap();
+    for (key, policy) in [
+        ("wishes", Policy::new(SCOPE).retention(HOUR * 1000)),
+        ("silent", Policy::new(SCOPE)),
+    ] {
+        let site = world.usual(policy).await;
+        let told = site.post("/effects", key, "a book").await;
+        let until = told.headers["idempotency-expires"].to_str().unwrap();
+        let until = httpdate::parse_http_date(until).unwrap();
+        let left = until.duration_since(SystemTime::now()).unwrap();
+        assert!(left <= HOUR && left > HOUR / 2, "{key}: {left:?}");
+    }
 }
 
 async fn a_replay_is_given_only_to_whoever_may_still_see_it<D: TestDriver>(world: World<D>) {

@@ -1,0 +1,116 @@
+//! Work that outlives whoever waits for it.
+
+use std::any::Any;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt as _;
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::Instrument as _;
+
+/// A piece of work, done by whoever waits for it: most clients wait, and a task for each request
+/// would cost each of them two changes of task. Dropped before its end, it goes on as a task of its
+/// own.
+pub(super) struct Work<T: Send + 'static> {
+    rest: Option<Pin<Box<dyn Future<Output = Ended<T>> + Send>>>,
+    runtime: Handle,
+    tasks: TaskTracker,
+    /// Counts it among the work under way, wherever it is done.
+    _under_way: TaskTrackerToken,
+}
+
+/// What came of it, or what it panicked with.
+type Ended<T> = Result<T, Box<dyn Any + Send>>;
+
+impl<T: Send + 'static> Work<T> {
+    pub(super) fn new(tasks: &TaskTracker, work: impl Future<Output = T> + Send + 'static) -> Self {
+        let work = AssertUnwindSafe(work.in_current_span()).catch_unwind();
+        Self {
+            rest: Some(Box::pin(work)),
+            runtime: Handle::current(),
+            tasks: tasks.clone(),
+            _under_way: tasks.token(),
+        }
+    }
+
+    /// Ends it where it stands.
+    pub(super) fn stop(mut self) {
+        self.rest = None;
+    }
+}
+
+impl<T: Send + 'static> Future for Work<T> {
+    type Output = Ended<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended<T>> {
+        let Some(rest) = &mut self.rest else {
+            return Poll::Pending;
+        };
+        let polled = rest.as_mut().poll(cx);
+        if polled.is_ready() {
+            self.rest = None;
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> Drop for Work<T> {
+    fn drop(&mut self) {
+        if let Some(rest) = self.rest.take() {
+            drop(self.tasks.spawn_on(rest, &self.runtime));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    /// Work of three steps, each of which lets others go first; counts them.
+    fn three_steps(steps: &Arc<AtomicUsize>) -> impl Future<Output = usize> + Send + 'static {
+        let steps = steps.clone();
+        async move {
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+                steps.fetch_add(1, SeqCst);
+            }
+            steps.load(SeqCst)
+        }
+    }
+
+    #[tokio::test]
+    async fn it_goes_on_when_nobody_waits_for_it_any_more() {
+        let (tasks, steps) = (TaskTracker::new(), Arc::default());
+        let mut work = Work::new(&tasks, three_steps(&steps));
+        assert!((&mut work).now_or_never().is_none());
+        assert_eq!((tasks.len(), steps.load(SeqCst)), (1, 0));
+        drop(work);
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(steps.load(SeqCst), 3);
+    }
+
+    #[tokio::test]
+    async fn it_ends_where_it_is_stopped_and_is_counted_no_more() {
+        let (tasks, steps) = (TaskTracker::new(), Arc::default());
+        let mut work = Work::new(&tasks, three_steps(&steps));
+        assert!((&mut work).now_or_never().is_none());
+        work.stop();
+        assert_eq!((tasks.len(), steps.load(SeqCst)), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn whoever_waits_gets_what_came_of_it_or_its_panic() {
+        let (tasks, steps) = (TaskTracker::new(), Arc::default());
+        assert_eq!(Work::new(&tasks, three_steps(&steps)).await.unwrap(), 3);
+        let broken = Work::new(&tasks, async { panic!("as planned") });
+        assert!(broken.await.is_err());
+        assert_eq!(tasks.len(), 0);
+    }
+}
