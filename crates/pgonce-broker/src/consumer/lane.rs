@@ -13,12 +13,12 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use pgonce::driver::Driver;
 use pgonce::inbox::{As, Batch, Claimed, Held, Message, Status, Stored, Verdict};
-use pgonce::retry::Class;
 use pgonce::{Error, Failure, Result};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::check::Flaw;
+use super::trouble::{Trouble, of_commit, of_database, of_handler, panicked};
 use super::{Dedup, Handler, Shared};
 use crate::relay::jittered;
 
@@ -34,20 +34,6 @@ pub(super) struct Item {
     pub(super) flaw: Option<Flaw>,
     /// Where it is stored.
     pub(super) claimed: Option<Claimed>,
-}
-
-/// What went wrong, by what it says about the messages.
-enum Trouble {
-    /// Nothing: the database is not there. Waited out, however long it takes.
-    Away(Error),
-    /// It may pass: tried again, but not for ever.
-    Passing(Error),
-    /// One of them does not fit.
-    Blamed(Error),
-    /// They are another worker's now.
-    Fenced(Error),
-    /// Whatever is tried, it will not go.
-    Hopeless(Error),
 }
 
 /// What a transaction did, to be counted once it has committed.
@@ -464,51 +450,5 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             counter.add(n);
         }
         counts.committed(todo.len(), todo.last().map(|last| &*last.message));
-    }
-}
-
-fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-    let said = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned());
-    let said = said.unwrap_or_else(|| "it did not say why".to_owned());
-    Error::work(format!("the handler panicked: {said}"))
-}
-
-/// Trouble with a call of ours: never a message's fault.
-fn of_database(error: Error) -> Trouble {
-    match error.class() {
-        _ if matches!(error, Error::Fenced(_)) => Trouble::Fenced(error),
-        Class::Retry | Class::RetryAfterDelay | Class::Ambiguous | Class::ClaimAgain => {
-            Trouble::Away(error)
-        }
-        // It waited for a lock for longer than a statement may take, or a person ended it.
-        _ if error.code() == "57014" => Trouble::Away(error),
-        _ => Trouble::Hopeless(error),
-    }
-}
-
-/// Trouble with what the handler did.
-fn of_handler(error: Error) -> Trouble {
-    match error {
-        Error::Failed(_) | Error::Work(_) => Trouble::Blamed(error),
-        _ => match error.class() {
-            Class::Retry | Class::RetryAfterDelay | Class::Ambiguous | Class::ClaimAgain => {
-                Trouble::Passing(error)
-            }
-            _ => Trouble::Blamed(error),
-        },
-    }
-}
-
-/// Trouble with the end of the transaction: a fence of ours, or what the handler left to be found there.
-fn of_commit(error: Error) -> Trouble {
-    match error {
-        Error::Fenced(_) => Trouble::Fenced(error),
-        // It swallowed an error of its own.
-        _ if error.code() == "25P02" => Trouble::Blamed(error),
-        _ if error.code() == "57014" => Trouble::Passing(error),
-        other => of_handler(other),
     }
 }

@@ -7,6 +7,7 @@ mod lane;
 mod run;
 mod source;
 mod stored;
+mod trouble;
 
 use std::sync::Arc;
 use std::time::Duration;
