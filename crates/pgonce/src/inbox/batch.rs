@@ -53,7 +53,7 @@ impl<D: Driver> Inbox<D> {
         let shorter =
             format!("current_setting('statement_timeout')::interval between '1 us' and '{ms} ms'");
         self.open(&format!(
-            "{begin}, set_config('statement_timeout', case when {shorter} then current_setting('statement_timeout') else '{ms}' end, true)"
+            "{begin}; select set_config('statement_timeout', case when {shorter} then current_setting('statement_timeout') else '{ms}' end, true)"
         ))
         .await
     }
