@@ -133,6 +133,7 @@ fn imports_point_down_the_floors() {
     let floors = [
         ("crates/pgonce", 1),
         ("crates/pgonce-broker", 2),
+        ("crates/pgonce-http", 2),
         ("crates/pgonce-testkit", 0),
         ("crates/pgonce-cli", 4),
     ];

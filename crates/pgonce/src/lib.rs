@@ -20,6 +20,7 @@ pub mod scope;
 pub mod unique;
 
 mod ack;
+mod alone;
 mod attempt;
 mod claim;
 mod error;

@@ -23,13 +23,11 @@ pub use operate::{Backlog, Contract, Poison};
 pub use projection::{Rebuilt, Verified};
 pub use stored::{As, Claimed, Status, Stored};
 
-use crate::driver::{Connection as _, Driver, Param, Row, Session as _, Settled, Statement};
+use crate::alone::{BEGIN, call_alone};
+use crate::driver::{Driver, Param, Row, Statement};
 use crate::error::Problem;
 use crate::statements::Statements;
 use crate::{Error, Once, Result};
-
-/// Whatever isolation a role has by default: what is read after a lock must be new.
-const BEGIN: &str = "begin isolation level read committed read write";
 
 /// The inbox of a database, for consumers and operators. Made by [`Once::inbox`]; cheap to clone.
 #[derive(Debug, Clone)]
@@ -60,27 +58,8 @@ impl<D: Driver> Inbox<D> {
         statement: &Statement,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>> {
-        let mut session = self.driver.acquire().await?;
-        let called = match session.open(begin).await {
-            Ok(()) => session.query(statement, params).await,
-            Err(error) => Err(error),
-        };
-        match called {
-            Ok(rows) => match session.settle(&self.statements.durably, &[]).await {
-                Settled::Committed(_) => {
-                    session.keep();
-                    Ok(rows)
-                }
-                Settled::Refused(error) => Err(error),
-                Settled::Unknown(why) => Err(Error::Uncertain(why)),
-            },
-            Err(error) => {
-                if !matches!(error, Error::Disconnected(_)) && session.rollback().await.is_ok() {
-                    session.keep();
-                }
-                Err(error)
-            }
-        }
+        let end = &self.statements.durably;
+        call_alone(&self.driver, begin, statement, params, end).await
     }
 
     /// A call that is made seldom: its statement is not kept.

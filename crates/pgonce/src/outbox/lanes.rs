@@ -7,14 +7,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::message::{Message, Read};
-use crate::driver::{Connection as _, Driver, Param, Row, Session as _, Settled, Statement};
+use crate::alone::{BEGIN, call_alone};
+use crate::driver::{Connection as _, Driver, Param, Row, Statement};
 use crate::error::Problem;
 use crate::lease::{interval, keep_unless_lost};
 use crate::statements::Statements;
 use crate::{Error, Once, Result};
-
-/// Whatever isolation a role has by default: what is read after a lock must be new.
-const BEGIN: &str = "begin isolation level read committed read write";
 
 /// The outbox of a database, for relays and operators. Made by [`Once::outbox`]; cheap to clone.
 #[derive(Debug, Clone)]
@@ -261,27 +259,8 @@ impl<D: Driver> Outbox<D> {
         statement: &Statement,
         params: &[Param<'_>],
     ) -> Result<Vec<Row>> {
-        let mut session = self.driver.acquire().await?;
-        let called = match session.open(BEGIN).await {
-            Ok(()) => session.query(statement, params).await,
-            Err(error) => Err(error),
-        };
-        match called {
-            Ok(rows) => match session.settle(&self.statements.nothing, &[]).await {
-                Settled::Committed(_) => {
-                    session.keep();
-                    Ok(rows)
-                }
-                Settled::Refused(error) => Err(error),
-                Settled::Unknown(why) => Err(Error::Uncertain(why)),
-            },
-            Err(error) => {
-                if !matches!(error, Error::Disconnected(_)) && session.rollback().await.is_ok() {
-                    session.keep();
-                }
-                Err(error)
-            }
-        }
+        let end = &self.statements.nothing;
+        call_alone(&self.driver, BEGIN, statement, params, end).await
     }
 
     pub(super) fn statements(&self) -> &Statements {
