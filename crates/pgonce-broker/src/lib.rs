@@ -11,6 +11,8 @@ macro_rules! fault_point {
 #[cfg(feature = "rabbitmq")]
 mod amqp;
 mod consumer;
+#[cfg(feature = "nats")]
+mod jetstream;
 mod meter;
 mod relay;
 mod sink;

@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use async_nats::connection::State;
+use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{
     Context, ContextBuilder, GetStreamErrorKind, PublishError, PublishErrorKind,
 };
-use async_nats::jetstream::{self, ErrorCode};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, header};
+use async_nats::{Client, ConnectErrorKind, HeaderMap, header};
 use pgonce::outbox::Message;
 use tokio::sync::watch;
 
 use super::{Refusal, SOURCE, TIMEOUT, Template, envelope};
-use crate::{Delivery, Sink};
+use crate::{Delivery, Sink, jetstream};
 
 const SINK: &str = "NATS";
 
@@ -67,22 +67,10 @@ impl Nats {
     /// Connects, and looks at the stream. Refused where it is missing or does not say how long it
     /// remembers message ids.
     pub async fn connect(config: NatsConfig) -> Result<Self, Refusal> {
-        let (lost, losses) = watch::channel(0);
-        let mut options = ConnectOptions::new()
-            .name("pgonce relay")
-            .connection_timeout(config.timeout)
-            .event_callback(move |event| {
-                if event == Event::Disconnected {
-                    lost.send_modify(|times| *times += 1);
-                }
-                async {}
-            });
-        if let Some(file) = &config.credentials {
-            options = options
-                .credentials_file(file)
-                .await
-                .map_err(|error| refused(format!("{} cannot be read: {error}", file.display())))?;
-        }
+        let credentials = config.credentials.as_deref();
+        let (options, losses) = jetstream::options("pgonce relay", config.timeout, credentials)
+            .await
+            .map_err(refused)?;
         let client = options.connect(&config.url).await.map_err(not_connected)?;
         let context = ContextBuilder::new()
             .timeout(config.timeout)
@@ -246,7 +234,7 @@ fn not_connected(error: async_nats::ConnectError) -> Refusal {
 /// Whether the stream will say the same whenever it is asked again.
 fn is_final(error: &PublishError) -> bool {
     let source = std::error::Error::source(error);
-    let told = source.and_then(|source| source.downcast_ref::<jetstream::Error>());
+    let told = source.and_then(|source| source.downcast_ref::<async_nats::jetstream::Error>());
     told.is_some_and(|told| {
         [
             ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM,

@@ -10,14 +10,14 @@ use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer};
 use async_nats::jetstream::context::{Context, ContextBuilder};
 use async_nats::jetstream::message::{AckKind, Acker};
 use async_nats::jetstream::stream::Stream;
-use async_nats::{Client, ConnectOptions, Event, header};
+use async_nats::{Client, header};
 use futures_util::StreamExt as _;
 use pgonce::inbox::{Message, Position};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::attributes;
-use crate::{Incoming, Order, Source, SourceError};
+use crate::{Incoming, Order, Source, SourceError, jetstream};
 
 pub use config::NatsConfig;
 
@@ -88,21 +88,10 @@ struct Reading {
 impl Nats {
     /// Connects, and looks at the stream and its consumer.
     pub async fn connect(config: NatsConfig) -> Result<Self, SourceError> {
-        let (lost, losses) = watch::channel(0);
-        let mut options = ConnectOptions::new()
-            .name("pgonce consumer")
-            .connection_timeout(config.timeout)
-            .event_callback(move |event| {
-                if event == Event::Disconnected {
-                    lost.send_modify(|times| *times += 1);
-                }
-                async {}
-            });
-        if let Some(file) = &config.credentials {
-            options = options.credentials_file(file).await.map_err(|error| {
-                SourceError::Broken(format!("{} cannot be read: {error}", file.display()))
-            })?;
-        }
+        let credentials = config.credentials.as_deref();
+        let (options, losses) = jetstream::options("pgonce consumer", config.timeout, credentials)
+            .await
+            .map_err(SourceError::Broken)?;
         let connected = options.connect(&config.url).await;
         let client = connected.map_err(|error| unavailable("NATS cannot be reached", &error))?;
         let context = ContextBuilder::new()
