@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test murder replay mutants demo storm bench fmt doc
+.PHONY: help setup test kill-tests replay mutants demo storm bench fmt doc
 
 CARGO ?= cargo
 
@@ -25,9 +25,9 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	$(call step,tests)
 	$(CARGO) test --locked --workspace --all-features
 
-murder: setup ## kill servers and workers for minutes, and count; MURDER_KILLS says how often
-	$(call step,murder)
-	MURDER_KILLS=$${MURDER_KILLS:-200} $(CARGO) test --locked -p pgonce-tests --test murder -- --nocapture
+kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT says how often
+	$(call step,kill-tests)
+	KILL_COUNT=$${KILL_COUNT:-200} $(CARGO) test --locked -p pgonce-tests --test kill -- --nocapture
 
 replay: setup ## replay a million events into projections, again and again; REPLAY_EVENTS says how many
 	$(call step,replay)

@@ -57,9 +57,9 @@ async fn every_function_refuses_a_bad_name_with_its_own_code_and_changes_nothing
             format!(
                 "select * from pgonce.claim({scope}, {key}, {print}, interval '1 minute', p_tenant => {tenant})"
             ),
-            format!("select * from pgonce.hold({scope}, {key}, {print}, {tenant})"),
-            format!("select pgonce.begin_fresh({scope}, {key}, {print}, {tenant})"),
-            format!("select pgonce.begin_fresh({scope}, {key}, {print}, {tenant}, false)"),
+            format!("select * from pgonce._claim_optimistic({scope}, {key}, {print}, {tenant})"),
+            format!("select pgonce._begin_fresh({scope}, {key}, {print}, {tenant})"),
+            format!("select pgonce._begin_fresh({scope}, {key}, {print}, {tenant}, false)"),
             format!("select pgonce.succeed({scope}, {key}, {print}, 1, p_tenant => {tenant})"),
             format!("select pgonce.succeed({scope}, {key}, {print}, 2, p_tenant => {tenant})"),
             format!(
@@ -129,8 +129,8 @@ async fn bad_leases_limits_locks_and_failures_are_refused_with_22023() {
         "select pgonce.lock('name', interval '0')".to_owned(),
         "select pgonce.lock('name', interval '-1 second')".to_owned(),
         "select pgonce.lock('name', null)".to_owned(),
-        "select pgonce.set_clock(null)".to_owned(),
-        "select pgonce.move_clock(null)".to_owned(),
+        "select pgonce._set_clock(null)".to_owned(),
+        "select pgonce._move_clock(null)".to_owned(),
     ] {
         assert_eq!(world.see.code(&sql).await, "22023", "{sql}");
     }

@@ -93,7 +93,7 @@ async fn a_full_replay_of_everything_changes_nothing<D: TestDriver>(world: World
     // And after everything has expired it is all new once more.
     world
         .see
-        .run("select pgonce.move_clock(interval '8 days')")
+        .run("select pgonce._move_clock(interval '8 days')")
         .await;
     for wish in &wishes {
         assert!(

@@ -58,9 +58,9 @@ async fn every_call_that_writes_makes_its_transaction_durable_and_no_other() {
     let calls = [
         "select * from pgonce.claim('s', 'a', '\\x01')".to_owned(),
         "select * from pgonce.claim('s', 'a', '\\x01', interval '1 hour')".to_owned(),
-        "select * from pgonce.hold('s', 'a', '\\x01')".to_owned(),
-        "select pgonce.begin_fresh('s', 'a', '\\x01')".to_owned(),
-        "select pgonce.begin_fresh('s', 'a', '\\x01', '', false)".to_owned(),
+        "select * from pgonce._claim_optimistic('s', 'a', '\\x01')".to_owned(),
+        "select pgonce._begin_fresh('s', 'a', '\\x01')".to_owned(),
+        "select pgonce._begin_fresh('s', 'a', '\\x01', '', false)".to_owned(),
         "select pgonce.succeed('s', 'a', '\\x01', 1)".to_owned(),
         "select pgonce.fail('s', 'a', '\\x01', 1, true, 'c', 'm')".to_owned(),
         format!("select pgonce.succeed('s', 'held', '\\x01', {fence})"),

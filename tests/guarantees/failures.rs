@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgonce::{Ack, Claim, Error, Failure, Kind};
+use pgonce::{Ack, Claim, ClaimKind, Error, Failure};
 use pgonce_tests::{
     TestDriver, World, digest_of, effect, for_each_driver, for_each_driver_and_setting, intent,
 };
@@ -64,7 +64,7 @@ async fn a_retryable_failure_is_retried_and_then_succeeds_once<D: TestDriver>(wo
     let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
         panic!("retry")
     };
-    assert_eq!((attempt.kind(), attempt.attempts()), (Kind::Retry, 4));
+    assert_eq!((attempt.kind(), attempt.attempts()), (ClaimKind::Retry, 4));
     effect(&mut attempt).await.unwrap();
     let _ = attempt.succeed(Ack::status()).await.unwrap();
     assert_eq!(world.see.effects(&wish).await, 1);
@@ -130,7 +130,7 @@ async fn a_leased_failure_of_either_kind_is_recorded<D: TestDriver>(world: World
     let Claim::Run(lease) = world.once.lease(&intent("later"), MINUTE).await.unwrap() else {
         panic!("retry")
     };
-    assert_eq!((lease.kind(), lease.attempts()), (Kind::Retry, 2));
+    assert_eq!((lease.kind(), lease.attempts()), (ClaimKind::Retry, 2));
     let mut attempt = lease.begin().await.unwrap();
     effect(&mut attempt).await.unwrap();
     let _ = attempt.succeed(Ack::status()).await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::{Ack, Claim, Failure, Kind};
+use pgonce::{Ack, Claim, ClaimKind, Failure};
 use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -46,9 +46,9 @@ async fn fences_rise_over_every_attempt_even_for_leases_and_odd_for_transactions
         assert_eq!(
             kind,
             match round {
-                0 => Kind::Fresh,
-                n if n % 3 == 2 => Kind::Takeover,
-                _ => Kind::Retry,
+                0 => ClaimKind::Fresh,
+                n if n % 3 == 2 => ClaimKind::Takeover,
+                _ => ClaimKind::Retry,
             }
         );
         assert_eq!(
@@ -73,7 +73,7 @@ async fn an_atomic_attempt_over_a_failed_one_succeeds_once<D: TestDriver>(world:
     };
     assert_eq!(
         (second.kind(), second.fence(), second.attempts()),
-        (Kind::Retry, 3, 2)
+        (ClaimKind::Retry, 3, 2)
     );
     effect(&mut second).await.unwrap();
     assert!(matches!(
@@ -108,7 +108,10 @@ async fn a_lease_starts_above_everything_its_timeline_has_lost() {
     assert_eq!(
         world
             .see
-            .number(&format!("select pgonce.next_fence({}, true)", last * 2 + 1))
+            .number(&format!(
+                "select pgonce._next_fence({}, true)",
+                last * 2 + 1
+            ))
             .await,
         last * 2 + 2
     );
@@ -123,7 +126,7 @@ async fn no_two_leases_of_a_key_share_a_fence_though_the_record_between_was_purg
     see.run("update pgonce.intent set lease_until = pgonce.now()")
         .await;
     let second = see.number(lease).await;
-    see.run(&format!("select pgonce.succeed('s', 'k', '\\x01', {second}); select pgonce.move_clock(interval '30 days')")).await;
+    see.run(&format!("select pgonce.succeed('s', 'k', '\\x01', {second}); select pgonce._move_clock(interval '30 days')")).await;
     assert_eq!(see.number("select pgonce.purge()").await, 1);
     let third = see.number(lease).await;
     assert!(zombie < second && second < third);

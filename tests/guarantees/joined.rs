@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::{Ack, Claim, Error, Failure, Kind};
+use pgonce::{Ack, Claim, ClaimKind, Error, Failure};
 use pgonce_tests::{World, intent};
 
 const EFFECT: &str = "insert into effects values ('', 'orders.create', 'joined')";
@@ -20,7 +20,7 @@ async fn with_sqlx_it_commits_and_rolls_back_with_the_users_transaction() {
         let Claim::Run(mut joined) = once.join(&mut *tx, &wish).await.unwrap() else {
             panic!("fresh")
         };
-        assert_eq!((joined.kind(), joined.fence()), (Kind::Fresh, 1));
+        assert_eq!((joined.kind(), joined.fence()), (ClaimKind::Fresh, 1));
         assert!(matches!(
             world.once.claim(&wish).await.unwrap(),
             Claim::Busy { .. }
@@ -110,7 +110,10 @@ async fn it_joins_a_retry_a_takeover_a_refusal_and_a_conflict() {
         .see
         .run("update pgonce.intent set lease_until = pgonce.now() where status = 'processing'")
         .await;
-    for (key, kind) in [("retry", Kind::Retry), ("takeover", Kind::Takeover)] {
+    for (key, kind) in [
+        ("retry", ClaimKind::Retry),
+        ("takeover", ClaimKind::Takeover),
+    ] {
         let mut tx = pool.begin().await.unwrap();
         let Claim::Run(joined) = world.once.join(&mut *tx, &intent(key)).await.unwrap() else {
             panic!("{key}")

@@ -145,12 +145,12 @@ async fn a_savepoint_from_before_the_claim_takes_it_along<D: TestDriver>(world: 
     let claim = format!("select outcome from pgonce.claim('{SCOPE}', 'savepoint', {print})");
     assert_eq!(see.text(&claim).await, "fresh");
     assert_eq!(
-        see.text("select pgonce.insist_on_open_attempt()").await,
+        see.text("select pgonce._assert_same_transaction()").await,
         "t"
     );
     see.run("rollback to savepoint before").await;
     assert_eq!(
-        see.code("select pgonce.insist_on_open_attempt()").await,
+        see.code("select pgonce._assert_same_transaction()").await,
         "2D000"
     );
     see.run("rollback").await;

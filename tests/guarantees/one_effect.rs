@@ -36,7 +36,7 @@ async fn of_100_first_attempts_one_acts_and_the_rest_replay_or_are_told_busy<D: 
 async fn where_duplicates_wait_all_100_get_the_same_answer<D: TestDriver>(world: World<D>) {
     let contract = Contract::keep(Duration::from_secs(3600))
         .busy(Busy::Wait)
-        .wait_at_most(Duration::from_secs(30));
+        .wait_timeout(Duration::from_secs(30));
     world.once.define_scope(SCOPE, &contract).await.unwrap();
     let once = world.another("crowd", 20, |b| b);
     let wish = intent("patient crowd");
@@ -59,7 +59,7 @@ async fn a_crowd_over_many_intents_makes_one_effect_each_in_every_setting<D: Tes
 ) {
     let contract = Contract::keep(Duration::from_secs(3600))
         .busy(Busy::Wait)
-        .wait_at_most(Duration::from_secs(30));
+        .wait_timeout(Duration::from_secs(30));
     world.once.define_scope(SCOPE, &contract).await.unwrap();
     let wishes: Vec<_> = (0..5).map(|n| intent(&format!("wish {n}"))).collect();
     let answers = join_all((0..40).map(|n| world.run(&wishes[n % 5]))).await;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use pgonce::{Ack, Claim, Error, Failure, Intent, Kind, Result};
+use pgonce::{Ack, Claim, ClaimKind, Error, Failure, Intent, Result};
 use pgonce_tests::{
     TestDriver, World, effect, for_each_driver, for_each_driver_and_setting, intent, work,
 };
@@ -72,7 +72,7 @@ async fn while_the_first_is_at_work_an_optimistic_twin_is_told_busy<D: TestDrive
     let Claim::Run(mut owner) = world.once.claim(&first("key")).await.unwrap() else {
         panic!("fresh")
     };
-    assert_eq!((owner.kind(), owner.fence()), (Kind::Fresh, 1));
+    assert_eq!((owner.kind(), owner.fence()), (ClaimKind::Fresh, 1));
     effect(&mut owner).await.unwrap();
     for twin in [first("key"), intent("key")] {
         assert!(matches!(

@@ -84,7 +84,7 @@ async fn a_purge_passes_by_a_record_that_somebody_is_using<D: TestDriver>(world:
     let see = &world.see;
     see.run("select pgonce.succeed('s', key, '\\x01', 1) from unnest(array['used', 'unused']) key")
         .await;
-    see.run("select pgonce.move_clock(interval '30 days')")
+    see.run("select pgonce._move_clock(interval '30 days')")
         .await;
     let user = world.observer().await;
     user.run("begin; select from pgonce.intent where key = 'used' for update")

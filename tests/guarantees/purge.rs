@@ -27,7 +27,7 @@ async fn a_purge_never_touches_what_is_unfinished_or_in_its_retention<D: TestDri
     let _ = world.run(&intent("finished")).await.unwrap();
     world
         .see
-        .run("select pgonce.move_clock(interval '100 years')")
+        .run("select pgonce._move_clock(interval '100 years')")
         .await;
     let _ = world.run(&intent("young")).await.unwrap();
     assert_eq!(world.once.purge(100).await.unwrap(), 1);
@@ -45,7 +45,7 @@ async fn a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind<D: TestD
     world.see.run("select pgonce.succeed('s', n::text, '\\x01', 1, to_jsonb(repeat('x', 100))) from generate_series(1, 2500) n").await;
     world
         .see
-        .run("select pgonce.move_clock(interval '30 days')")
+        .run("select pgonce._move_clock(interval '30 days')")
         .await;
     for expected in [1000, 1000, 500, 0, 0] {
         assert_eq!(world.once.purge(1000).await.unwrap(), expected);
@@ -57,7 +57,7 @@ async fn a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind<D: TestD
         .await;
     world
         .see
-        .run("select pgonce.move_clock(interval '30 days')")
+        .run("select pgonce._move_clock(interval '30 days')")
         .await;
     for expected in [1, 1, 1, 1, 1, 0] {
         assert_eq!(world.once.purge(1).await.unwrap(), expected);
@@ -71,7 +71,7 @@ async fn two_purges_at_once_never_take_the_same_record_nor_wait<D: TestDriver>(w
         .await;
     world
         .see
-        .run("select pgonce.move_clock(interval '30 days')")
+        .run("select pgonce._move_clock(interval '30 days')")
         .await;
     let first = world.observer().await;
     first.run("begin").await;
@@ -85,7 +85,7 @@ async fn two_purges_at_once_never_take_the_same_record_nor_wait<D: TestDriver>(w
         .await;
     world
         .see
-        .run("select pgonce.move_clock(interval '30 days')")
+        .run("select pgonce._move_clock(interval '30 days')")
         .await;
     let mut total = 0;
     while world.see.number("select count(*) from pgonce.intent").await > 0 {
@@ -105,14 +105,14 @@ async fn a_purge_racing_retries_never_opens_a_second_effect_inside_retention<D: 
         .await;
     world
         .see
-        .run("select pgonce.move_clock(interval '6 days 23 hours')")
+        .run("select pgonce._move_clock(interval '6 days 23 hours')")
         .await;
     for wish in &wishes {
         let _ = world.run(wish).await.unwrap();
     }
     world
         .see
-        .run("select pgonce.move_clock(interval '2 hours')")
+        .run("select pgonce._move_clock(interval '2 hours')")
         .await;
     let purging = async {
         let mut total = 0;
@@ -136,7 +136,7 @@ async fn a_retry_that_meets_a_purge_in_the_act_runs_once<D: TestDriver>(world: W
     let _ = world.run(&wish).await.unwrap();
     world
         .see
-        .run("select pgonce.move_clock(interval '30 days')")
+        .run("select pgonce._move_clock(interval '30 days')")
         .await;
     let purger = world.observer().await;
     purger.run("begin").await;

@@ -35,14 +35,14 @@ async fn stuck_work_is_found_oldest_first_and_classified_by_its_contract<D: Test
         ));
         world
             .see
-            .run("select pgonce.move_clock(interval '1 minute')")
+            .run("select pgonce._move_clock(interval '1 minute')")
             .await;
     }
     let alive = Intent::of("takeover", "alive", "r").unwrap();
     assert!(world.once.stuck(10).await.unwrap().is_empty());
     world
         .see
-        .run("select pgonce.move_clock(interval '2 hours')")
+        .run("select pgonce._move_clock(interval '2 hours')")
         .await;
     let _ = world
         .once
@@ -114,7 +114,7 @@ async fn nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone<D: Te
         .await;
     world
         .see
-        .run("select pgonce.move_clock(interval '100 years')")
+        .run("select pgonce._move_clock(interval '100 years')")
         .await;
     assert_eq!(world.once.purge(10).await.unwrap(), 0);
     let stuck = world.once.stuck(10).await.unwrap();
@@ -165,7 +165,7 @@ async fn suppressed_duplicates_are_counted_by_tenant_and_scope<D: TestDriver>(wo
 }
 
 async fn one_that_waits_is_counted_once_by_what_it_was_told<D: TestDriver>(world: World<D>) {
-    let patient = Contract::keep(HOUR).busy(Busy::Wait).wait_at_most(HOUR);
+    let patient = Contract::keep(HOUR).busy(Busy::Wait).wait_timeout(HOUR);
     world.once.define_scope(SCOPE, &patient).await.unwrap();
     let wish = intent("awaited");
     // A lease holds no lock to sleep on: the waiter looks again and again.
@@ -176,7 +176,7 @@ async fn one_that_waits_is_counted_once_by_what_it_was_told<D: TestDriver>(world
     world
         .see
         .run(
-            "create sequence looked; create or replace function pgonce.busy(p_retry_after interval, p_attempts integer) \
+            "create sequence looked; create or replace function pgonce._busy(p_retry_after interval, p_attempts integer) \
              returns pgonce.claimed language sql volatile as $$ select row('busy', null, null, null, null, null, null, interval '1 millisecond', p_attempts)::pgonce.claimed from nextval('public.looked') $$",
         )
         .await;

@@ -24,13 +24,13 @@ async fn after_its_retention_a_key_runs_again_where_the_contract_says_so<D: Test
         assert!(!world.run(&wish).await.unwrap().replayed());
         world
             .see
-            .run("select pgonce.move_clock(interval '59 minutes')")
+            .run("select pgonce._move_clock(interval '59 minutes')")
             .await;
         assert_eq!(world.once.purge(100).await.unwrap(), 0);
         assert!(world.run(&wish).await.unwrap().replayed());
         world
             .see
-            .run("select pgonce.move_clock(interval '2 minutes')")
+            .run("select pgonce._move_clock(interval '2 minutes')")
             .await;
         if purged {
             assert_eq!(world.once.purge(100).await.unwrap(), 1);
@@ -42,7 +42,7 @@ async fn after_its_retention_a_key_runs_again_where_the_contract_says_so<D: Test
         assert_eq!(world.see.effects(&wish).await, 2);
         world
             .see
-            .run("select pgonce.move_clock(interval '2 hours')")
+            .run("select pgonce._move_clock(interval '2 hours')")
             .await;
         assert!(world.once.purge(100).await.unwrap() >= 1);
     }
@@ -91,7 +91,7 @@ async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestD
         .unwrap_err();
     world
         .see
-        .run("select pgonce.move_clock(interval '61 minutes')")
+        .run("select pgonce._move_clock(interval '61 minutes')")
         .await;
     for purged in [0, 2, 0] {
         for wish in [&wish, &failed] {
@@ -130,7 +130,7 @@ async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestD
     assert_eq!(world.see.effects(&wish).await, 1);
     world
         .see
-        .run("select pgonce.move_clock(interval '25 hours')")
+        .run("select pgonce._move_clock(interval '25 hours')")
         .await;
     assert!(!world.run(&wish).await.unwrap().replayed());
     assert_eq!(world.once.purge(100).await.unwrap(), 1);
@@ -146,7 +146,7 @@ async fn a_failure_of_a_rerun_is_recorded_over_what_has_expired<D: TestDriver>(w
         let _ = world.run(&wish).await.unwrap();
         world
             .see
-            .run("select pgonce.move_clock(interval '30 days')")
+            .run("select pgonce._move_clock(interval '30 days')")
             .await;
         let runs = std::cell::Cell::new(0);
         let end = world
@@ -186,7 +186,7 @@ async fn a_tombstone_without_an_end_stays_for_ever<D: TestDriver>(world: World<D
     for _ in 0..3 {
         world
             .see
-            .run("select pgonce.move_clock(interval '1000 years')")
+            .run("select pgonce._move_clock(interval '1000 years')")
             .await;
         assert!(world.once.purge(100).await.unwrap() <= 1);
         assert_eq!(world.run(&intent("k")).await.unwrap_err().code(), "P4031");
@@ -209,7 +209,7 @@ async fn a_changed_contract_leaves_promises_already_made<D: TestDriver>(world: W
     let _ = world.run(&intent("new")).await.unwrap();
     world
         .see
-        .run("select pgonce.move_clock(interval '2 hours')")
+        .run("select pgonce._move_clock(interval '2 hours')")
         .await;
     assert_eq!(world.once.purge(10).await.unwrap(), 1);
     assert!(world.run(&intent("old")).await.unwrap().replayed());
@@ -291,7 +291,7 @@ async fn a_tenants_own_contract_goes_before_the_general_one<D: TestDriver>(world
     }
     world
         .see
-        .run("select pgonce.move_clock(interval '2 hours')")
+        .run("select pgonce._move_clock(interval '2 hours')")
         .await;
     assert_eq!(world.once.purge(10).await.unwrap(), 2);
     assert!(
@@ -309,7 +309,7 @@ async fn a_moved_clock_goes_on_running_and_a_set_one_stands_still() {
     for _ in 0..20 {
         let moved = world
             .see
-            .text("select pgonce.move_clock(interval '1 hour')")
+            .text("select pgonce._move_clock(interval '1 hour')")
             .await;
         world
             .see
@@ -325,11 +325,11 @@ async fn a_moved_clock_goes_on_running_and_a_set_one_stands_still() {
     );
     world
         .see
-        .run("select pgonce.set_clock('2030-01-01 00:00:00+00')")
+        .run("select pgonce._set_clock('2030-01-01 00:00:00+00')")
         .await;
     world
         .see
-        .run("select pgonce.move_clock(interval '1 hour')")
+        .run("select pgonce._move_clock(interval '1 hour')")
         .await;
     assert_eq!(
         world
@@ -338,7 +338,7 @@ async fn a_moved_clock_goes_on_running_and_a_set_one_stands_still() {
             .await,
         "t"
     );
-    world.see.run("select pgonce.reset_clock()").await;
+    world.see.run("select pgonce._reset_clock()").await;
     assert_eq!(
         world
             .see

@@ -87,7 +87,7 @@ async fn a_tombstone_never_changes_again() {
         .see
         .run("select pgonce.define_scope('s', interval '1 hour', p_after_expiry => 'gone')")
         .await;
-    world.see.run("select pgonce.succeed('s', 'k', '\\x01', 1); select pgonce.move_clock(interval '2 hours')").await;
+    world.see.run("select pgonce.succeed('s', 'k', '\\x01', 1); select pgonce._move_clock(interval '2 hours')").await;
     assert_eq!(world.see.number("select pgonce.purge()").await, 1);
     for change in [
         "gone_at = null",

@@ -14,7 +14,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const LONG: Duration = Duration::from_secs(30);
 
 fn waits(at_most: Duration) -> Contract {
-    Contract::keep(HOUR).busy(Busy::Wait).wait_at_most(at_most)
+    Contract::keep(HOUR).busy(Busy::Wait).wait_timeout(at_most)
 }
 
 async fn a_waiter_sleeps_on_the_lock_and_is_woken_by_the_end_of_the_owner<D: TestDriver>(

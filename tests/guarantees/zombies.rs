@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgonce::{Ack, Claim, Failure, Kind, Lease};
+use pgonce::{Ack, Claim, ClaimKind, Failure, Lease};
 use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ async fn zombie<D: TestDriver>(world: &World<D>, key: &str, since: Since) -> Lea
     let old = lease(world, key).await;
     expire(world, key).await;
     let new = lease(world, key).await;
-    assert_eq!(new.kind(), Kind::Takeover);
+    assert_eq!(new.kind(), ClaimKind::Takeover);
     assert!(new.fence() > old.fence());
     match since {
         Since::TakenOver => {}
@@ -154,7 +154,7 @@ async fn a_rolled_back_atomic_takeover_leaves_the_old_holder_in_place<D: TestDri
     let Claim::Run(attempt) = world.once.claim(&intent("back")).await.unwrap() else {
         panic!("takeover")
     };
-    assert_eq!(attempt.kind(), Kind::Takeover);
+    assert_eq!(attempt.kind(), ClaimKind::Takeover);
     attempt.abandon().await.unwrap();
     let _ = old.succeed(Ack::value("old").unwrap()).await.unwrap();
 }

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// Polls a future so often at most, then drops it. `None`: it was dropped.
-pub async fn poll_at_most<F: Future>(polls: usize, future: F) -> Option<F::Output> {
+pub async fn max_poll<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
     poll_fn(|context| {
@@ -41,7 +41,7 @@ where
     const ENOUGH: usize = 3;
     let (mut polls, mut dropped) = (1, 0);
     for number in 1..1000 {
-        let completed = poll_at_most(polls, make(number)).await.is_some();
+        let completed = max_poll(polls, make(number)).await.is_some();
         after(number).await;
         if !completed {
             dropped += 1;

@@ -14,7 +14,7 @@ mod random;
 mod schema;
 mod world;
 
-pub use cancel::{DropFlag, cancelled_everywhere, in_time, poll_at_most};
+pub use cancel::{DropFlag, cancelled_everywhere, in_time, max_poll};
 pub use cutter::{Cut, Cutter};
 pub use drivers::{Raw, TestDriver};
 pub use log::{LogReader, Seen, publish};

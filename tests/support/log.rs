@@ -27,7 +27,7 @@ pub struct LogReader {
     see: Observer,
     consumer: String,
     owner: String,
-    /// Lane, epoch, place.
+    /// Lane, epoch, cursor.
     pub held: Vec<(i64, i64, String)>,
 }
 
@@ -44,11 +44,11 @@ impl LogReader {
         reader
     }
 
-    /// Asks for its share again; begins at the kept places.
+    /// Asks for its share again; begins at the kept cursors.
     pub async fn claim_again(&mut self) {
         let rows = (self.see)
             .rows(&format!(
-                "select lane, epoch, place from pgonce.claim_lanes('{}', '{}', interval '1 hour')",
+                "select lane, epoch, cursor from pgonce._claim_lanes('{}', '{}', interval '1 hour')",
                 self.consumer, self.owner
             ))
             .await;
@@ -65,17 +65,17 @@ impl LogReader {
     /// What it holds, as an SQL literal.
     pub fn held_sql(&self) -> String {
         let held: Vec<_> = (self.held.iter())
-            .map(|(lane, epoch, place)| json!({"lane": lane, "epoch": epoch, "place": place}))
+            .map(|(lane, epoch, cursor)| json!({"lane": lane, "epoch": epoch, "cursor": cursor}))
             .collect();
         format!("'{}'", json!(held))
     }
 
-    /// Reads once and goes on to the places that it is told, as if all were delivered.
+    /// Reads once and goes on to the cursors that it is told, as if all were delivered.
     pub async fn read(&mut self, limit: u32) -> Vec<Seen> {
         let rows = (self.see)
             .rows(&format!(
-                "select lane, place, seq, act, subject, payload ->> 'n', message_id \
-                 from pgonce.read_lanes('{}', {}, {limit})",
+                "select lane, cursor, seq, act, subject, payload ->> 'n', message_id \
+                 from pgonce._read_lanes('{}', {}, {limit})",
                 self.consumer,
                 self.held_sql()
             ))
@@ -122,11 +122,11 @@ impl LogReader {
         seen.into_iter().map(|event| event.n).collect()
     }
 
-    /// Keeps its places; answers how many lanes were kept.
+    /// Keeps its cursors; answers how many lanes were kept.
     pub async fn keep(&self) -> i64 {
         self.see
             .number(&format!(
-                "select count(*) from pgonce.advance_lanes('{}', {})",
+                "select count(*) from pgonce._advance_lanes('{}', {})",
                 self.consumer,
                 self.held_sql()
             ))
@@ -137,7 +137,7 @@ impl LogReader {
     pub async fn settle(&self, lane: i64, outcomes: &serde_json::Value) -> String {
         let held = self.held.iter().find(|held| held.0 == lane).unwrap();
         let sql = format!(
-            "select pgonce.settle_lane('{}', {lane}, {}, '{}', '{outcomes}')",
+            "select pgonce._settle_lane('{}', {lane}, {}, '{}', '{outcomes}')",
             self.consumer, held.1, held.2
         );
         self.see.code(&sql).await
@@ -147,7 +147,7 @@ impl LogReader {
     pub async fn due(&self) -> Vec<(i64, String)> {
         let rows = (self.see)
             .rows(&format!(
-                "select seq, payload ->> 'n' from pgonce.due_parked('{}', {})",
+                "select seq, payload ->> 'n' from pgonce._due_parked('{}', {})",
                 self.consumer,
                 self.held_sql()
             ))

@@ -1,7 +1,7 @@
 //! A database of a test's own, and a `Once` of one driver in front of it.
 
 use pgonce::driver::Driver;
-use pgonce::{Ack, Attempt, Builder, Done, Intent, Isolation, Once, Result};
+use pgonce::{Ack, Attempt, Done, Intent, Isolation, Once, OnceBuilder, Result};
 use pgonce_testkit::{Database, PgBouncer, Postgres, shared};
 use serde_json::json;
 use tokio::sync::OnceCell;
@@ -97,7 +97,7 @@ impl<D: TestDriver> World<D> {
         &self,
         application: &str,
         connections: u32,
-        choose: impl FnOnce(Builder<D>) -> Builder<D>,
+        choose: impl FnOnce(OnceBuilder<D>) -> OnceBuilder<D>,
     ) -> Once<D> {
         self.another_at(
             &format!("{}?application_name={application}", self.url),
@@ -111,7 +111,7 @@ impl<D: TestDriver> World<D> {
         &self,
         url: &str,
         connections: u32,
-        choose: impl FnOnce(Builder<D>) -> Builder<D>,
+        choose: impl FnOnce(OnceBuilder<D>) -> OnceBuilder<D>,
     ) -> Once<D> {
         build(url, connections, self.setting, choose)
     }
@@ -155,7 +155,7 @@ fn build<D: TestDriver>(
     url: &str,
     connections: u32,
     setting: Setting,
-    choose: impl FnOnce(Builder<D>) -> Builder<D>,
+    choose: impl FnOnce(OnceBuilder<D>) -> OnceBuilder<D>,
 ) -> Once<D> {
     let mut builder = Once::builder(D::connect(url, connections)).isolation(setting.isolation);
     if setting.pooler {

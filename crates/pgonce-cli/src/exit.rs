@@ -3,7 +3,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use pgonce::{Error, Problem, migrate};
+use pgonce::{Error, ErrorDetail, migrate};
 
 use crate::output::{Format, printable};
 
@@ -205,7 +205,7 @@ fn exit_of(error: &Error) -> u8 {
 }
 
 /// For errors of PostgreSQL that say what is wrong but not what to do.
-fn usual_hint(problem: &Problem) -> Option<String> {
+fn usual_hint(problem: &ErrorDetail) -> Option<String> {
     let hint = match &*problem.code {
         "22007" | "22008" | "22015" => {
             "Write a length of time such as 30s, 15m, 7d, or as PostgreSQL's interval: '1 day 12 hours'."
@@ -214,7 +214,7 @@ fn usual_hint(problem: &Problem) -> Option<String> {
             "Run `pgonce migrate up`, or give the schema that pgonce is in."
         }
         "42501" => {
-            "Do it as the schema's owner, or let the owner admit this role: `pgonce migrate up --admit ROLE`."
+            "Do it as the schema's owner, or let the owner admit this role: `pgonce migrate up --grant ROLE`."
         }
         code if code.starts_with("28") || code == "3D000" => REACH,
         _ => return pgonce::retry::lookup(&problem.code).map(|entry| entry.advice.to_owned()),

@@ -130,7 +130,7 @@ const HELD: &str = "
 select l.pid from pg_catalog.pg_locks l
  where l.locktype = 'advisory' and l.objsubid = 1 and l.mode = 'ExclusiveLock' and l.granted
    and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database())
-   and (l.classid::bigint << 32) | l.objid::bigint = pgonce.lock_id($1, $2, $3)";
+   and (l.classid::bigint << 32) | l.objid::bigint = pgonce._lock_id($1, $2, $3)";
 
 pub(crate) async fn show(args: ShowArgs) -> Result {
     let names = [

@@ -117,18 +117,21 @@ static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Takes in how far consumers are; nothing where the database did not answer. What is not known any
 /// more is NaN: an old figure would be a lie.
-pub(crate) fn backlog(consumers: Option<&[Backlog]>) {
-    gauge!("pgonce_database_up").set(if consumers.is_some() { 1.0 } else { 0.0 });
-    let consumers = consumers.unwrap_or_default();
+pub(crate) fn backlog(subscriptions: Option<&[Backlog]>) {
+    gauge!("pgonce_database_up").set(if subscriptions.is_some() { 1.0 } else { 0.0 });
+    let subscriptions = subscriptions.unwrap_or_default();
     let Ok(mut seen) = SEEN.lock() else { return };
     for name in seen.iter() {
-        if !consumers.iter().any(|consumer| consumer.consumer == *name) {
+        if !subscriptions
+            .iter()
+            .any(|subscription| subscription.subscription == *name)
+        {
             Figures::unknown().tell(name);
         }
     }
-    for consumer in consumers {
-        Figures::of(consumer).tell(&consumer.consumer);
-        seen.insert(consumer.consumer.clone());
+    for subscription in subscriptions {
+        Figures::of(subscription).tell(&subscription.subscription);
+        seen.insert(subscription.subscription.clone());
     }
 }
 
@@ -202,7 +205,7 @@ pub(crate) fn inbox(consumers: Option<&[Waiting]>) {
     for name in seen.iter() {
         let mut figures = consumers.map(|_| [0.0; 6]).unwrap_or([f64::NAN; 6]);
         let its = consumers.iter().copied().flatten();
-        for tenant in its.filter(|consumer| consumer.consumer == *name) {
+        for tenant in its.filter(|backlog| backlog.consumer == *name) {
             for (sum, count) in figures.iter_mut().zip(tenant.counts) {
                 *sum += count as f64;
             }

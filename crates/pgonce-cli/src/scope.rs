@@ -53,7 +53,7 @@ struct Contract {
     busy: Option<String>,
     /// How long a duplicate waits for the answer, with --busy wait [default: 5s].
     #[arg(long, value_parser = length)]
-    wait_at_most: Option<String>,
+    wait_timeout: Option<String>,
     /// What is kept of an answer [default: answer].
     #[arg(long, value_parser = ["answer", "reference", "status", "error"])]
     storage: Option<String>,
@@ -146,7 +146,7 @@ async fn define(database: &Database, contract: &Contract) -> Result {
         ("p_retention", "interval", Some(&contract.retention)),
         ("p_lease", "interval", contract.lease.as_ref()),
         ("p_busy", "text", contract.busy.as_ref()),
-        ("p_wait_at_most", "interval", contract.wait_at_most.as_ref()),
+        ("p_wait_timeout", "interval", contract.wait_timeout.as_ref()),
         ("p_storage", "text", contract.storage.as_ref()),
         ("p_after_expiry", "text", contract.after_expiry.as_ref()),
         (
@@ -198,7 +198,7 @@ async fn list(database: &Database) -> Result {
 }
 
 async fn show(database: &Database, name: &Name) -> Result {
-    let query = "select * from pgonce.contract($1, $2)";
+    let query = "select * from pgonce._contract($1, $2)";
     let row = database
         .row(query, &[Some(&name.tenant), Some(&name.scope)])
         .await;

@@ -9,7 +9,7 @@ use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use http::request::Parts;
 use http::{Extensions, StatusCode};
 use pgonce::driver::{Driver, Session};
-use pgonce::{Attempt, Error, Intent, Kind, Result};
+use pgonce::{Attempt, ClaimKind, Error, Intent, Result};
 
 use crate::Problem;
 
@@ -21,9 +21,9 @@ pub struct AttemptInfo {
     pub number: u32,
     /// The number that shuts out older attempts; send it along where others can check it.
     pub fence: i64,
-    /// How the attempt came to be this one's. After [`Kind::Takeover`] the first holder may have
+    /// How the attempt came to be this one's. After [`ClaimKind::Takeover`] the first holder may have
     /// done some of the work.
-    pub kind: Kind,
+    pub kind: ClaimKind,
 }
 
 /// The client's key, as it was sent, without quotes. In the request's extensions, and an extractor.
@@ -96,7 +96,7 @@ impl<D: Driver> Tx<D> {
     pub fn from_extensions(extensions: &Extensions) -> Result<Self, Problem> {
         let slot = extensions.get::<Slot<D>>().cloned();
         let slot = slot
-            .ok_or_else(|| no_layer("a transaction (IdempotencyLayer::joined, of this driver)"))?;
+            .ok_or_else(|| no_layer("a transaction (IdempotencyLayer::atomic, of this driver)"))?;
         let attempt = slot.lock().attempt.take();
         match attempt {
             Some(attempt) => Ok(Self {

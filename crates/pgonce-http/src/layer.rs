@@ -20,8 +20,8 @@ use crate::{Budget, Counters, Policy, engine};
 /// How the work and its answer are held together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    Joined,
-    Recorded,
+    Atomic,
+    Leased,
 }
 
 /// What all requests of a route share.
@@ -43,7 +43,7 @@ pub(crate) struct Edge<D: Driver> {
 /// use pgonce::Once;
 /// use pgonce_http::{IdempotencyLayer, Policy};
 ///
-/// let layer = IdempotencyLayer::joined(Once::sqlx(pool), Policy::new("orders.create"))?;
+/// let layer = IdempotencyLayer::atomic(Once::sqlx(pool), Policy::new("orders.create"))?;
 /// let app = Router::new().route("/orders", post(create).layer(layer));
 /// # Ok(app)
 /// # }
@@ -55,15 +55,15 @@ pub struct IdempotencyLayer<D: Driver> {
 impl<D: Driver> IdempotencyLayer<D> {
     /// Joined mode: the handler works in an open transaction ([`Tx`](crate::Tx)), and its response
     /// commits together with what it wrote. Refuses a policy that contradicts itself.
-    pub fn joined(once: Once<D>, policy: Policy) -> Result<Self> {
-        Self::new(once, policy, Mode::Joined)
+    pub fn atomic(once: Once<D>, policy: Policy) -> Result<Self> {
+        Self::new(once, policy, Mode::Atomic)
     }
 
     /// Recorded mode: any service, which may call the outside world. The claim is committed first
     /// and renewed while the service works; its response is stored under the claim's fence. Refuses a
     /// policy that contradicts itself.
-    pub fn recorded(once: Once<D>, policy: Policy) -> Result<Self> {
-        Self::new(once, policy, Mode::Recorded)
+    pub fn leased(once: Once<D>, policy: Policy) -> Result<Self> {
+        Self::new(once, policy, Mode::Leased)
     }
 
     fn new(once: Once<D>, policy: Policy, mode: Mode) -> Result<Self> {
@@ -140,7 +140,7 @@ impl<D: Driver> IdempotencyLayer<D> {
 }
 
 fn bad_policy(why: String) -> Error {
-    Error::Invalid(pgonce::Problem {
+    Error::Invalid(pgonce::ErrorDetail {
         code: "22023".into(),
         message: format!("the policy cannot hold: {why}").into(),
         detail: None,

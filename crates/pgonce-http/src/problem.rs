@@ -212,7 +212,7 @@ impl From<&Error> for Problem {
 }
 
 /// What was wrong and what to do, without the particulars.
-fn told(problem: &pgonce::Problem) -> String {
+fn told(problem: &pgonce::ErrorDetail) -> String {
     match &problem.hint {
         Some(hint) => format!("{}. {hint}", problem.message),
         None => problem.message.to_string(),

@@ -116,7 +116,7 @@ async fn answer<D: Driver>(
     let intent = Intent::with_fingerprint(scope, name, print)
         .and_then(|intent| intent.tenant(tenant))
         .map_err(|_| not_under_way())?;
-    let claimed = tokio::time::timeout(policy.database_within, edge.once.claim(&intent)).await;
+    let claimed = tokio::time::timeout(policy.database_timeout, edge.once.claim(&intent)).await;
     let claimed = claimed.unwrap_or_else(|_| {
         Err(pgonce::Error::Disconnected(
             "the database did not answer in time".to_owned(),

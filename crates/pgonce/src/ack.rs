@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::{Error, Result};
 
 /// The stored answer, the same for every later attempt: a value, a reference to a row of yours,
@@ -41,7 +41,7 @@ impl Ack {
     pub fn value<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
         let value = serde_json::to_value(value)?;
         if holds_nul(&value) {
-            return Err(Error::Invalid(Problem::new(
+            return Err(Error::Invalid(ErrorDetail::new(
                 "22023",
                 "the answer holds the character U+0000, which PostgreSQL cannot store",
                 "Leave it out, or answer such bytes in base64.",

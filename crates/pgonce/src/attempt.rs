@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::ack::{Ack, Done, Failure};
-use crate::claim::Kind;
+use crate::claim::ClaimKind;
 use crate::driver::{Driver, Param, Session, Settled};
 use crate::lately::Lately;
 use crate::lease::interval;
@@ -29,7 +29,7 @@ pub struct Attempt<D: Driver> {
     pub(crate) retentions: Arc<Lately<Arc<str>>>,
     pub(crate) intent: Intent,
     pub(crate) owner: Option<Arc<str>>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ClaimKind,
     pub(crate) fence: i64,
     pub(crate) attempts: u32,
 }
@@ -157,7 +157,7 @@ impl<D: Driver> Attempt<D> {
     }
 
     /// How the claim came to be yours.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ClaimKind {
         self.kind
     }
 

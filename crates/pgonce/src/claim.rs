@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::ack::{Ack, Done, Failure};
 use crate::driver::Row;
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::{Error, Result};
 
 /// The answer to a claim: exactly one of these.
@@ -30,7 +30,7 @@ pub enum Claim<R> {
 
 /// How a claim came to be yours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ClaimKind {
     /// Nobody tried before.
     Fresh,
     /// Somebody held it, and the lease ran out.
@@ -43,7 +43,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Run {
-        kind: Kind,
+        kind: ClaimKind,
         fence: i64,
         attempts: u32,
     },
@@ -57,7 +57,7 @@ pub(crate) enum Outcome {
 impl Outcome {
     pub(crate) fn fresh() -> Self {
         Self::Run {
-            kind: Kind::Fresh,
+            kind: ClaimKind::Fresh,
             fence: 1,
             attempts: 1,
         }
@@ -94,9 +94,9 @@ impl Outcome {
             attempts,
         };
         Ok(match outcome.as_str() {
-            "fresh" => run(Kind::Fresh),
-            "takeover" => run(Kind::Takeover),
-            "retry" => run(Kind::Retry),
+            "fresh" => run(ClaimKind::Fresh),
+            "takeover" => run(ClaimKind::Takeover),
+            "retry" => run(ClaimKind::Retry),
             "replay" => Self::Replay(Done {
                 ack: Ack {
                     value,
@@ -123,7 +123,7 @@ impl Outcome {
                 ))
             }
             other => {
-                return Err(Error::Schema(Problem::new(
+                return Err(Error::Schema(ErrorDetail::new(
                     "P4099",
                     format!(
                         "the database answered a claim with {other:?}, which this build does not know"

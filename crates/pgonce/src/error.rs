@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What PostgreSQL, or our own check before it, said was wrong. Boxed texts keep [`Error`] small.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct ErrorDetail {
     /// The SQLSTATE, such as `P4002`.
     pub code: Box<str>,
     /// What was wrong.
@@ -24,7 +24,7 @@ pub struct Problem {
     pub constraint: Option<Box<str>>,
 }
 
-impl Problem {
+impl ErrorDetail {
     pub(crate) fn new(code: &str, message: impl Into<String>, hint: &str) -> Self {
         Self {
             code: code.into(),
@@ -36,7 +36,7 @@ impl Problem {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ErrorDetail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} [{}]", self.message, self.code)?;
         if let Some(detail) = &self.detail {
@@ -65,10 +65,10 @@ impl fmt::Display for Problem {
 pub enum Error {
     /// The input cannot name an intent, or breaks a rule (`P4000`, `P4001`, `P4003`, `22023`).
     #[error("{0}")]
-    Invalid(Problem),
+    Invalid(ErrorDetail),
     /// The key was used before with another request (`P4002`).
     #[error("{0}")]
-    Conflict(Problem),
+    Conflict(ErrorDetail),
     /// Somebody else holds the intent (`P4029`).
     #[error("somebody else holds the intent, try again in {retry_after:?} [P4029]")]
     Busy {
@@ -85,13 +85,13 @@ pub enum Error {
     Failed(Failure),
     /// The answer's retention is over and the contract keeps a tombstone (`P4031`).
     #[error("{0}")]
-    Gone(Problem),
+    Gone(ErrorDetail),
     /// A newer attempt holds the intent (`P4012`).
     #[error("{0}")]
-    Fenced(Problem),
+    Fenced(ErrorDetail),
     /// Another attempt settled the intent first: claim again to get its answer (`P4010`, `P4011`).
     #[error("{0}")]
-    LostRace(Problem),
+    LostRace(ErrorDetail),
     /// The reply to a commit was lost. It may have happened: claim again, never guess.
     #[error("the reply to the commit was lost, whether it happened is not known yet: {0} [08007]")]
     Uncertain(String),
@@ -100,13 +100,13 @@ pub enum Error {
     Disconnected(String),
     /// Any other error of the database.
     #[error("{0}")]
-    Database(Problem),
+    Database(ErrorDetail),
     /// An answer could not be turned into JSON, or back into the type that was asked for.
     #[error("the answer does not fit: {0} [22030]")]
     Answer(#[from] serde_json::Error),
     /// The schema in the database does not fit this build of pgonce.
     #[error("{0}")]
-    Schema(Problem),
+    Schema(ErrorDetail),
     /// The work was told to stop.
     #[error("cancelled before it was done [57014]")]
     Cancelled,
@@ -154,7 +154,7 @@ impl Error {
 
     /// Sorts a database error into the variant that its code stands for.
     #[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
-    pub(crate) fn from_problem(problem: Problem) -> Self {
+    pub(crate) fn from_problem(problem: ErrorDetail) -> Self {
         match &*problem.code {
             "P4000" | "P4001" | "P4003" | "22023" => Self::Invalid(problem),
             "P4002" | "P4050" => Self::Conflict(problem),
@@ -163,7 +163,7 @@ impl Error {
             "P4031" => Self::Gone(problem),
             // The insert of the finished row met another attempt's: the race is lost.
             "23505" if problem.constraint.as_deref() == Some("one_row_per_intent") => {
-                Self::LostRace(Problem {
+                Self::LostRace(ErrorDetail {
                     code: "P4010".into(),
                     message: "the success was not recorded: another attempt finished first".into(),
                     detail: problem.detail,

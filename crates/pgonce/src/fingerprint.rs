@@ -27,12 +27,12 @@ pub struct Fingerprint(Vec<u8>);
 impl Fingerprint {
     /// The fingerprint of a whole request.
     pub fn of<T: Serialize + ?Sized>(request: &T) -> Result<Self> {
-        Canon::new().of(request)
+        FingerprintBuilder::new().of(request)
     }
 
     /// Chooses the operation, the API version and the fields that count.
-    pub fn canon() -> Canon {
-        Canon::new()
+    pub fn canon() -> FingerprintBuilder {
+        FingerprintBuilder::new()
     }
 
     /// The fingerprint of raw bytes, for requests that are not JSON.
@@ -74,14 +74,14 @@ impl fmt::Debug for Fingerprint {
 /// # Ok::<(), pgonce::Error>(())
 /// ```
 #[derive(Debug, Clone, Default)]
-pub struct Canon {
+pub struct FingerprintBuilder {
     operation: String,
     version: String,
     include: Option<Vec<String>>,
     exclude: Vec<String>,
 }
 
-impl Canon {
+impl FingerprintBuilder {
     fn new() -> Self {
         Self::default()
     }

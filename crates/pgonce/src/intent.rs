@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::{Error, Fingerprint, Result};
 
 /// The longest tenant, scope or key, in bytes.
@@ -175,5 +175,5 @@ fn name_fits(name: &str, missing: &str, what: &str) -> Result<()> {
 }
 
 fn invalid(code: &str, message: impl Into<String>, hint: &str) -> Error {
-    Error::Invalid(Problem::new(code, message, hint))
+    Error::Invalid(ErrorDetail::new(code, message, hint))
 }

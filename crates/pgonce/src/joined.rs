@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::ack::{Ack, Done};
-use crate::claim::{Claim, Kind, Outcome};
+use crate::claim::{Claim, ClaimKind, Outcome};
 use crate::driver::{Connection, Driver, Param};
 use crate::once::Once;
 use crate::statements::Statements;
@@ -21,7 +21,7 @@ pub struct Joined<'c, C: Connection> {
     statements: Arc<Statements>,
     owner: Option<Arc<str>>,
     intent: Intent,
-    kind: Kind,
+    kind: ClaimKind,
     fence: i64,
     attempts: u32,
 }
@@ -126,7 +126,7 @@ impl<C: Connection> Joined<'_, C> {
     }
 
     /// How the claim came to be yours.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ClaimKind {
         self.kind
     }
 

@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::ack::{Ack, Done, Failure};
 use crate::attempt::{Attempt, record_failure, uncertain_if_lost};
-use crate::claim::Kind;
+use crate::claim::ClaimKind;
 use crate::driver::{Connection, Driver, Param, Session};
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::once::Once;
 use crate::success::Success;
 use crate::{Error, Intent, Result};
@@ -24,7 +24,7 @@ use crate::{Error, Intent, Result};
 pub struct Lease<D: Driver> {
     pub(crate) once: Once<D>,
     pub(crate) intent: Intent,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ClaimKind,
     pub(crate) fence: i64,
     pub(crate) attempts: u32,
     pub(crate) length: Duration,
@@ -64,7 +64,7 @@ impl<D: Driver> Lease<D> {
                     sleep_until((Instant::now() + self.length / 20).min(expiry)).await;
                 }
                 Ok(Err(_)) | Err(_) => {
-                    return Err(Error::Fenced(Problem::new(
+                    return Err(Error::Fenced(ErrorDetail::new(
                         "P4012",
                         "the lease could not be renewed before it ran out",
                         "Somebody else may hold the intent now: stop, and claim again to learn the answer.",
@@ -209,9 +209,9 @@ impl<D: Driver> Lease<D> {
         &self.intent
     }
 
-    /// How the claim came to be yours. After [`Kind::Takeover`] the outside world may have seen
+    /// How the claim came to be yours. After [`ClaimKind::Takeover`] the outside world may have seen
     /// the first call already: ask it before you repeat it.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ClaimKind {
         self.kind
     }
 

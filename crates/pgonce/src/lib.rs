@@ -40,12 +40,12 @@ mod suppressed;
 
 pub use ack::{Ack, Done, Failure};
 pub use attempt::Attempt;
-pub use claim::{Claim, Kind};
-pub use error::{Error, Problem, Result};
-pub use fingerprint::{Canon, Fingerprint};
+pub use claim::{Claim, ClaimKind};
+pub use error::{Error, ErrorDetail, Result};
+pub use fingerprint::{Fingerprint, FingerprintBuilder};
 pub use intent::{Intent, MAX_NAME_BYTES};
 pub use joined::Joined;
 pub use lease::Lease;
-pub use once::{Builder, Isolation, Once};
-pub use recovery::{Classification, Stuck};
+pub use once::{Isolation, Once, OnceBuilder};
+pub use recovery::{Classification, StuckIntent};
 pub use statements::DEFAULT_SCHEMA;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::ack::Done;
 use crate::attempt::Attempt;
-use crate::claim::{Claim, Kind, Outcome};
+use crate::claim::{Claim, ClaimKind, Outcome};
 use crate::driver::{Connection as _, Driver, Opening, OrRaise, Param, Session as _, Settled};
 use crate::lately::Lately;
 use crate::lease::{Lease, interval, keep_unless_lost};
@@ -80,7 +80,7 @@ pub enum Isolation {
 
 /// Settings of a [`Once`]. Made by [`Once::builder`].
 #[derive(Debug, Clone)]
-pub struct Builder<D> {
+pub struct OnceBuilder<D> {
     driver: D,
     schema: String,
     isolation: Isolation,
@@ -89,7 +89,7 @@ pub struct Builder<D> {
     pooler: bool,
 }
 
-impl<D: Driver> Builder<D> {
+impl<D: Driver> OnceBuilder<D> {
     /// The schema that pgonce is installed in; `pgonce` unless said otherwise.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
@@ -171,8 +171,8 @@ impl Once<crate::driver::tokio_postgres::TokioPostgres> {
 
 impl<D: Driver> Once<D> {
     /// Settings to choose.
-    pub fn builder(driver: D) -> Builder<D> {
-        Builder {
+    pub fn builder(driver: D) -> OnceBuilder<D> {
+        OnceBuilder {
             driver,
             schema: DEFAULT_SCHEMA.to_owned(),
             isolation: Isolation::default(),
@@ -384,7 +384,7 @@ impl<D: Driver> Once<D> {
         &self,
         session: D::Session,
         intent: Intent,
-        kind: Kind,
+        kind: ClaimKind,
         fence: i64,
         attempts: u32,
     ) -> Attempt<D> {

@@ -20,7 +20,7 @@ pub enum Classification {
 
 /// An intent whose work stopped on the way.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stuck {
+pub struct StuckIntent {
     /// The tenant; empty where there are none.
     pub tenant: String,
     /// The scope.
@@ -42,7 +42,7 @@ pub struct Stuck {
 impl<D: Driver> Once<D> {
     /// Work that stopped on the way, the oldest first, at most `limit`: leases that ran out and
     /// failures that may be retried. Nothing of it is ever deleted for being old.
-    pub async fn stuck(&self, limit: u32) -> Result<Vec<Stuck>> {
+    pub async fn stuck(&self, limit: u32) -> Result<Vec<StuckIntent>> {
         let statement = Statement {
             sql: format!(
                 "select tenant, scope, key, attempts::text, owner, \
@@ -64,7 +64,7 @@ impl<D: Driver> Once<D> {
             .map(|row| {
                 let mut cells = row.into_iter();
                 let mut next = || cells.next().flatten();
-                Stuck {
+                StuckIntent {
                     tenant: next().unwrap_or_default(),
                     scope: next().unwrap_or_default(),
                     key: next().unwrap_or_default(),

@@ -10,7 +10,7 @@ use crate::ack::Done;
 use crate::attempt::{Attempt, Home, record_failure};
 use crate::claim::Claim;
 use crate::driver::{Connection as _, Driver, Param, Session as _};
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::lease::{Lease, interval, keep_unless_lost};
 use crate::once::Once;
 use crate::retry::{Class, at_least};
@@ -251,7 +251,7 @@ impl<D: Driver> Once<D> {
             None => {
                 let contract = self.contract(intent.scope(), intent.tenant_name()).await?;
                 match contract.busy {
-                    Busy::Wait => *waiting.until.insert(Instant::now() + contract.wait_at_most),
+                    Busy::Wait => *waiting.until.insert(Instant::now() + contract.wait_timeout),
                     busy => {
                         return Err(Error::Busy {
                             retry_after,
@@ -306,7 +306,7 @@ impl<D: Driver> Once<D> {
 }
 
 fn not_this_ones() -> Error {
-    Error::Invalid(Problem::new(
+    Error::Invalid(ErrorDetail::new(
         "22023",
         "the work answered, but its attempt was never ended",
         "End the attempt with succeed and answer what that returns, not another intent's.",
@@ -384,7 +384,7 @@ mod doubt_tests {
             doubt.note(&Error::Uncertain("the reply was lost".into()));
             doubt.or(error)
         };
-        let problem = || Problem::new("P4010", "another attempt finished first", "");
+        let problem = || ErrorDetail::new("P4010", "another attempt finished first", "");
         for error in [
             Error::LostRace(problem()),
             Error::Fenced(problem()),

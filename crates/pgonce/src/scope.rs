@@ -70,7 +70,7 @@ pub struct Contract {
     retention: Duration,
     lease: Duration,
     busy: Busy,
-    wait_at_most: Duration,
+    wait_timeout: Duration,
     storage: Storage,
     after_expiry: AfterExpiry,
     stale: Stale,
@@ -89,7 +89,7 @@ impl Contract {
             retention,
             lease: Duration::from_secs(30),
             busy: Busy::default(),
-            wait_at_most: Duration::from_secs(5),
+            wait_timeout: Duration::from_secs(5),
             storage: Storage::default(),
             after_expiry: AfterExpiry::default(),
             stale: Stale::default(),
@@ -115,8 +115,8 @@ impl Contract {
     }
 
     /// How long a duplicate waits for the answer, with [`Busy::Wait`].
-    pub fn wait_at_most(mut self, wait: Duration) -> Self {
-        self.wait_at_most = wait;
+    pub fn wait_timeout(mut self, wait: Duration) -> Self {
+        self.wait_timeout = wait;
         self
     }
 
@@ -180,7 +180,7 @@ impl Contract {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InForce {
     pub(crate) busy: Busy,
-    pub(crate) wait_at_most: Duration,
+    pub(crate) wait_timeout: Duration,
     pub(crate) lease: Duration,
     pub(crate) retention: Duration,
 }
@@ -192,7 +192,7 @@ impl<D: Driver> Once<D> {
         let statement = Statement {
             sql: format!(
                 "select 'done' from {}.define_scope(p_scope => $1, p_retention => $2::text::interval, \
-                 p_lease => $3::text::interval, p_busy => $4, p_wait_at_most => $5::text::interval, \
+                 p_lease => $3::text::interval, p_busy => $4, p_wait_timeout => $5::text::interval, \
                  p_storage => $6, p_after_expiry => $7, p_tombstone_for => $8::text::interval, p_stale => $9, \
                  p_client_retry => $10::text::interval, p_redelivery => $11::text::interval, \
                  p_reconciliation => $12::text::interval, p_audit => $13::text::interval, p_note => $14, \
@@ -217,7 +217,7 @@ impl<D: Driver> Once<D> {
         ] = [
             contract.retention,
             contract.lease,
-            contract.wait_at_most,
+            contract.wait_timeout,
             contract.client_retry,
             contract.redelivery,
             contract.reconciliation,
@@ -303,7 +303,7 @@ impl<D: Driver> Once<D> {
                 Some("accept") => Busy::Accept,
                 _ => Busy::Reject,
             },
-            wait_at_most: millis(1),
+            wait_timeout: millis(1),
             lease: millis(2),
             retention: millis(3),
         };

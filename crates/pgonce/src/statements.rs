@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::driver::Statement;
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::{Error, Result};
 
 /// The schema pgonce lives in unless told otherwise.
@@ -22,7 +22,7 @@ pub(crate) fn schema_name(name: &str) -> Result<&str> {
     if ok {
         Ok(name)
     } else {
-        Err(Error::Invalid(Problem::new(
+        Err(Error::Invalid(ErrorDetail::new(
             "22023",
             format!("{name:?} cannot be the name of pgonce's schema"),
             "Use at most 63 small letters, digits and underscores, beginning with a letter and not with pg_.",
@@ -32,7 +32,7 @@ pub(crate) fn schema_name(name: &str) -> Result<&str> {
 
 /// An event's columns, as the drivers can read them.
 const EVENT: &str =
-    "lane, place, seq, act, message_id, tenant, topic, type, subject, headers, payload, ";
+    "lane, cursor, seq, act, message_id, tenant, topic, type, subject, headers, payload, ";
 /// Its time, where columns come in the binary format; and where they come as text.
 const TIME: &str = "created_at";
 const TIME_TEXT: &str =
@@ -56,7 +56,7 @@ pub(crate) struct Statements {
     pub(crate) release: Statement,
     pub(crate) wait: Statement,
     pub(crate) contract: Statement,
-    pub(crate) count_suppressed: Statement,
+    pub(crate) _count_suppressed: Statement,
     pub(crate) try_lock: Statement,
     pub(crate) lock: Statement,
     pub(crate) purge: Statement,
@@ -72,8 +72,8 @@ pub(crate) struct Statements {
     pub(crate) settle_lane: Statement,
     pub(crate) advance_lanes: Statement,
     pub(crate) leave_lanes: Statement,
-    pub(crate) extend_outbox: Statement,
-    pub(crate) shrink_outbox: Statement,
+    pub(crate) _create_outbox_partitions: Statement,
+    pub(crate) _drop_outbox_partitions: Statement,
     /// For a commit that must survive a crash.
     pub(crate) durably: Statement,
     /// Opens a consumer's batch; what ends it insists on that.
@@ -82,7 +82,7 @@ pub(crate) struct Statements {
     pub(crate) accept: Statement,
     pub(crate) accept_batch: Statement,
     pub(crate) mark: Statement,
-    pub(crate) held_keys: Statement,
+    pub(crate) _blocked_keys: Statement,
     pub(crate) store_message: Statement,
     pub(crate) claim_messages: Statement,
     pub(crate) finish_messages: Statement,
@@ -104,8 +104,10 @@ impl Statements {
         };
         let time = if keep { TIME } else { TIME_TEXT };
         Ok(Arc::new(Self {
-            glance: make("select * from pgonce.glance($1, $2, $3, $4)"),
-            hold: make("select case when holds then 'fresh' end from pgonce.hold($1, $2, $3, $4)"),
+            glance: make("select * from pgonce._claim_fast($1, $2, $3, $4)"),
+            hold: make(
+                "select case when holds then 'fresh' end from pgonce._claim_optimistic($1, $2, $3, $4)",
+            ),
             claim: make(
                 "select outcome, fence, answer, ref_type, ref_id, attempts, failure_code, failure_message, \
                  ceil(extract(epoch from retry_after) * 1000)::bigint \
@@ -114,17 +116,17 @@ impl Statements {
             answer_of: make("select * from pgonce.answer_of($1, $2, $3, $4)"),
             insert_success: make(
                 "insert into pgonce.intent select * from \
-                 pgonce.succeeded_row($1, $2, $3, $4, $5, $6, $7, $8, $9) where pgonce.insist_on_open_attempt() \
-                 returning pgonce.plain_retention($7, $1)",
+                 pgonce._success_row($1, $2, $3, $4, $5, $6, $7, $8, $9) where pgonce._assert_same_transaction() \
+                 returning pgonce._simple_retention($7, $1)",
             ),
             insert_kept: make(
                 "insert into pgonce.intent select * from \
-                 pgonce.kept_row($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::interval) \
-                 where pgonce.insist_on_open_attempt()",
+                 pgonce._success_row_with_retention($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::interval) \
+                 where pgonce._assert_same_transaction()",
             ),
             succeed: make(
                 "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10, $11::text::interval) \
-                 where pgonce.insist_on_open_attempt()",
+                 where pgonce._assert_same_transaction()",
             ),
             succeed_lease: make(
                 "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10, \
@@ -141,13 +143,13 @@ impl Statements {
             release: make("select 'done' from pgonce.release($1, $2, $3::text::bigint, $4)"),
             wait: make("select w::text from pgonce.wait($1, $2, $3::text::interval, $4) w"),
             contract: make(
-                "select busy, ceil(extract(epoch from wait_at_most) * 1000)::bigint::text, \
+                "select busy, ceil(extract(epoch from wait_timeout) * 1000)::bigint::text, \
                  ceil(extract(epoch from lease) * 1000)::bigint::text, \
-                 floor(extract(epoch from pgonce.keep_for(c, null)) * 1000)::bigint::text \
-                 from pgonce.contract($1, $2) c",
+                 floor(extract(epoch from pgonce._retention_for(c, null)) * 1000)::bigint::text \
+                 from pgonce._contract($1, $2) c",
             ),
-            count_suppressed: make(
-                "select 'done' from pgonce.count_suppressed($1, $2::text::bigint, $3::text::bigint, \
+            _count_suppressed: make(
+                "select 'done' from pgonce._count_suppressed($1, $2::text::bigint, $3::text::bigint, \
                  $4::text::bigint, $5::text::bigint, $6)",
             ),
             try_lock: make("select held::text from pgonce.try_lock($1, $2) held"),
@@ -157,50 +159,50 @@ impl Statements {
             ),
             // The event was checked; the usual one has no id and no time of its own.
             publish: make(
-                "insert into pgonce.outbox select * from pgonce.event_row($1, $2, $3, $4, null, $5, null, $6, \
+                "insert into pgonce.outbox select * from pgonce._event_row($1, $2, $3, $4, null, $5, null, $6, \
                  coalesce(pg_column_size($4::jsonb), 0) + pg_column_size($5::jsonb)) returning message_id",
             ),
             publish_as: make(
-                "insert into pgonce.outbox select * from pgonce.event_row($1, $2, $3, $4, $7::text::uuid, $5, \
+                "insert into pgonce.outbox select * from pgonce._event_row($1, $2, $3, $4, $7::text::uuid, $5, \
                  to_timestamp($8::text::double precision), $6, \
                  coalesce(pg_column_size($4::jsonb), 0) + pg_column_size($5::jsonb)) returning message_id",
             ),
             claim_lanes: make(
-                "select lane::integer, epoch, place, surplus::text \
-                 from pgonce.claim_lanes($1, $2, $3::text::interval)",
+                "select lane::integer, epoch, cursor, surplus::text \
+                 from pgonce._claim_lanes($1, $2, $3::text::interval)",
             ),
-            stirs: make("select pgonce.outbox_stirs($1::text::text[])::text"),
+            stirs: make("select pgonce._has_new_events($1::text::text[])::text"),
             read_lanes: make(&format!(
-                "select {EVENT}{time} from pgonce.read_lanes($1, $2, $3::text::integer, $4::text::integer)"
+                "select {EVENT}{time} from pgonce._read_lanes($1, $2, $3::text::integer, $4::text::integer)"
             )),
             due_parked: make(&format!(
-                "select {EVENT}{time} from pgonce.due_parked($1, $2, $3::text::integer)"
+                "select {EVENT}{time} from pgonce._due_parked($1, $2, $3::text::integer)"
             )),
             settle_lane: make(
-                "select pgonce.settle_lane($1, $2::text::integer, $3::text::bigint, $4, $5)",
+                "select pgonce._settle_lane($1, $2::text::integer, $3::text::bigint, $4, $5)",
             ),
             advance_lanes: make(
-                "select l::integer from pgonce.advance_lanes($1, $2, $3::text::boolean) l",
+                "select l::integer from pgonce._advance_lanes($1, $2, $3::text::boolean) l",
             ),
-            leave_lanes: make("select pgonce.leave_lanes($1, $2)"),
-            extend_outbox: make("select pgonce.extend_outbox()"),
-            shrink_outbox: make("select pgonce.shrink_outbox()"),
+            leave_lanes: make("select pgonce._release_lanes($1, $2)"),
+            _create_outbox_partitions: make("select pgonce._create_outbox_partitions()"),
+            _drop_outbox_partitions: make("select pgonce._drop_outbox_partitions()"),
             nothing: make("select 'done'"),
-            durably: make("select 'done' where pgonce.insist_on_durable_commit()"),
+            durably: make("select 'done' where pgonce._force_durable_commit()"),
             begin_batch: format!(
                 "begin isolation level read committed read write; set local \"{schema}\".batch = 'open'"
             ),
             end_batch: make(
-                "select 'done' where pgonce.insist_on_open_batch() and pgonce.insist_on_durable_commit()",
+                "select 'done' where pgonce._assert_same_batch() and pgonce._force_durable_commit()",
             ),
             accept: make("select pgonce.accept($1, $2, $3, $4, $5)::text"),
             accept_batch: make(
                 "select pgonce.accept_batch($1, $2, $3::text::text[], $4::text::bytea[], $5)",
             ),
             mark: make(
-                "select ordinal, verdict from pgonce.mark_messages($1, $2, $3::text::text[], $4::text::bytea[], $5)",
+                "select ordinal, verdict from pgonce._insert_markers($1, $2, $3::text::text[], $4::text::bytea[], $5)",
             ),
-            held_keys: make("select pgonce.held_keys($1, $2::text::text[], $3)"),
+            _blocked_keys: make("select pgonce._blocked_keys($1, $2::text::text[], $3)"),
             store_message: make(
                 "select pgonce.store_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::bigint, $13)",
             ),
@@ -209,21 +211,21 @@ impl Statements {
                  from pgonce.claim_messages($1, $2, $3::text::interval, $4::text::integer)",
             ),
             finish_messages: make(
-                "select pgonce.finish_messages($1, $2) where pgonce.insist_on_open_batch()",
+                "select pgonce.finish_messages($1, $2) where pgonce._assert_same_batch()",
             ),
             fail_message: make(
                 "select pgonce.fail_message($1, $2::text::bigint, $3::text::bigint, $4::text::boolean, $5, $6, $7)",
             ),
             release_messages: make("select pgonce.release_messages($1, $2)"),
             take_partition: make(
-                "select epoch, \"position\", minor from pgonce.take_partition($1, $2, $3, $4, $5::text::interval)",
+                "select epoch, \"position\", minor from pgonce._lease_partition($1, $2, $3, $4, $5::text::interval)",
             ),
             move_partition: make(
-                "select 'done' from pgonce.move_partition($1, $2, $3, $4::text::bigint, $5::text::bigint, $6::text::bigint, \
-                 $7::text::bigint, $8::text::bigint, $9::text::interval) where pgonce.insist_on_open_batch()",
+                "select 'done' from pgonce._advance_partition($1, $2, $3, $4::text::bigint, $5::text::bigint, $6::text::bigint, \
+                 $7::text::bigint, $8::text::bigint, $9::text::interval) where pgonce._assert_same_batch()",
             ),
             leave_partition: make(
-                "select pgonce.leave_partition($1, $2, $3, $4::text::bigint)::text",
+                "select pgonce._release_partition($1, $2, $3, $4::text::bigint)::text",
             ),
             advance_projection: make(
                 "select pgonce.advance_projection($1, $2, $3::text::bigint, $4)::text",

@@ -99,7 +99,7 @@ impl<D: Driver> Once<D> {
                     Param::Text(Some(&names.0)),
                 ];
                 let written = session
-                    .query(&self.statements().count_suppressed, &params)
+                    .query(&self.statements()._count_suppressed, &params)
                     .await
                     .map(drop);
                 keep_unless_lost(session, &written);

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use crate::attempt::Attempt;
 use crate::driver::{Connection as _, Driver, Param};
-use crate::error::{Error, Problem, Result};
+use crate::error::{Error, ErrorDetail, Result};
 
 /// A row, and whether it was made now or had been there before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -201,7 +201,7 @@ fn quoted(name: &str) -> Result<String> {
 }
 
 fn invalid(message: String, hint: &'static str) -> Error {
-    Error::Invalid(Problem::new("22023", message, hint))
+    Error::Invalid(ErrorDetail::new("22023", message, hint))
 }
 
 /// What a unique violation (23505) means. Never swallow one: find out which it is.

@@ -3,7 +3,7 @@
 //! `DATABASE_URL=postgres://… WEBHOOK_SECRET=whsec_… consuming 127.0.0.1:8080`
 
 use consuming::{balance, connect, invoice, profile, webhook};
-use pgonce::outbox::Consumer as Reader;
+use pgonce::outbox::Subscription;
 use pgonce_broker::sources::OutboxLog;
 use pgonce_broker::webhooks::Scheme;
 use tokio_util::sync::CancellationToken;
@@ -24,7 +24,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     ] {
         let made = once
             .outbox()
-            .create_consumer(&Reader::new(name).topics([topic]))
+            .create_subscription(&Subscription::new(name).topics([topic]))
             .await;
         // It is there from the last time.
         made.or_else(|error| {

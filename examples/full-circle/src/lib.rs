@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_nats::jetstream::{self, stream};
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::inbox::{Message, Tx};
-use pgonce::outbox::{Consumer as Reader, Event};
+use pgonce::outbox::{Event, Subscription};
 use pgonce::{Ack, Done, Failure, Intent, Once, Result, migrate::Migrator};
 use pgonce_broker::sinks::{Options, open};
 use pgonce_broker::sources::{Nats, NatsConfig};
@@ -34,7 +34,11 @@ pub async fn set_up(pool: &PgPool, nats: &str) -> Result<Once<Sqlx>, Box<dyn Err
     sqlx::raw_sql(include_str!("../schema.sql"))
         .execute(pool)
         .await?;
-    match once.outbox().create_consumer(&Reader::new(RELAY)).await {
+    match once
+        .outbox()
+        .create_subscription(&Subscription::new(RELAY))
+        .await
+    {
         Err(error) if error.code() != "42710" => return Err(error.into()),
         _ => {}
     }

@@ -44,7 +44,7 @@ pub struct Order {
 
 /// The service, on any axum server that speaks HTTP/2.
 pub fn router(once: Once<Sqlx>) -> pgonce::Result<Router> {
-    let layer = IdempotencyLayer::joined(once, Policy::new(SCOPE))?;
+    let layer = IdempotencyLayer::atomic(once, Policy::new(SCOPE))?;
     Ok(Router::new().route(CREATE, post(serve).layer(layer)))
 }
 

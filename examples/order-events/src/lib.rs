@@ -2,7 +2,7 @@
 //! order, with one id however often they are told.
 
 use pgonce::driver::sqlx::Sqlx;
-use pgonce::outbox::{Consumer, Event};
+use pgonce::outbox::{Event, Subscription};
 use pgonce::{Ack, Done, Intent, Once, Result, migrate::Migrator};
 use pgonce_broker::sinks::{AnySink, Options, Refusal, open};
 use pgonce_broker::{Relay, Sink};
@@ -18,11 +18,11 @@ pub async fn set_up(pool: &PgPool) -> Result<Once<Sqlx>> {
         .execute(pool)
         .await?;
     // The same two as in relay.toml; there they would be created by `pgonce relay`.
-    for consumer in [
-        Consumer::new("shop"),
-        Consumer::new("partner").types(["order.shipped"]),
+    for subscription in [
+        Subscription::new("shop"),
+        Subscription::new("partner").types(["order.shipped"]),
     ] {
-        match once.outbox().create_consumer(&consumer).await {
+        match once.outbox().create_subscription(&subscription).await {
             Err(error) if error.code() != "42710" => return Err(error),
             _ => {}
         }
@@ -72,9 +72,9 @@ pub async fn sink(url: &str, options: Options) -> std::result::Result<AnySink, R
     open(url, &options.set("source", "/shop")).await
 }
 
-/// Delivers what a consumer has not got yet. `pgonce relay` does this all the time; as many as you
+/// Delivers what a subscription has not got yet. `pgonce relay` does this all the time; as many as you
 /// like may, at once.
-pub async fn deliver<S: Sink>(once: &Once<Sqlx>, consumer: &str, sink: S) -> Result<bool> {
-    let relay = Relay::new(once.outbox(), consumer, sink);
+pub async fn deliver<S: Sink>(once: &Once<Sqlx>, subscription: &str, sink: S) -> Result<bool> {
+    let relay = Relay::new(once.outbox(), subscription, sink);
     relay.run_once(CancellationToken::new()).await
 }

@@ -91,8 +91,8 @@ fn layer(once: &Once<Sqlx>) -> IdempotencyLayer<Sqlx> {
         .client_retry(3 * day)
         // A duplicate that comes while the first is under way gets its answer too, a moment later.
         .busy(Busy::Wait)
-        .wait_at_most(Duration::from_secs(5));
-    IdempotencyLayer::joined(once.clone(), policy).expect("the policy does not contradict itself")
+        .wait_timeout(Duration::from_secs(5));
+    IdempotencyLayer::atomic(once.clone(), policy).expect("the policy does not contradict itself")
 }
 
 /// The service.

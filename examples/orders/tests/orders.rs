@@ -284,7 +284,7 @@ async fn an_answer_past_its_retention_is_gone_where_the_contract_says_so() {
         .unwrap();
     assert_eq!(shop.post("k1", &book()).await.status(), StatusCode::CREATED);
     let pool = shop.once.driver().pool();
-    sqlx::query("select pgonce.move_clock(interval '2 minutes')")
+    sqlx::query("select pgonce._move_clock(interval '2 minutes')")
         .execute(pool)
         .await
         .unwrap();

@@ -215,7 +215,7 @@ async fn a_role_that_commits_carelessly_is_made_to_commit_durably() {
         "select pgonce.accept_batch('c', 's', '{a,b}')",
         "select pgonce.store_message('c', 's', 'stored', '')",
         "select pgonce.advance_projection('p', 'e', 1)",
-        "select * from pgonce.take_partition('c', 's', 'p', 'me', '1 minute')",
+        "select * from pgonce._lease_partition('c', 's', 'p', 'me', '1 minute')",
     ] {
         see.run("begin").await;
         see.run(sql).await;
@@ -345,7 +345,7 @@ async fn names_that_do_not_fit_are_refused() {
         "select pgonce.store_message('c', 's', 'm', 'x', p_outcome => 'perhaps')",
         "select pgonce.claim_messages('c', '', '1 s', 1)",
         "select pgonce.advance_projection('p', 'e', null)",
-        "select pgonce.purge_inbox(0)",
+        "select pgonce._purge_inbox(0)",
         "select pgonce.skip_message('c', 1, '')",
         "select pgonce.replay_messages('c', '')",
     ] {

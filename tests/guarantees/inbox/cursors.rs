@@ -53,7 +53,7 @@ async fn a_zombie_is_refused_and_leaves_nothing<D: TestDriver>(world: World<D>) 
     let zombie = take(&inbox, "zombie").await.unwrap();
     apply(&inbox, &zombie, 5).await.unwrap();
     assert_eq!(take(&inbox, "heir").await, None, "its lease holds");
-    world.see.run("select pgonce.move_clock('11 s')").await;
+    world.see.run("select pgonce._move_clock('11 s')").await;
     let heir = take(&inbox, "heir").await.unwrap();
     assert!(heir.epoch > zombie.epoch);
     assert_eq!(heir.position, Some(5.into()));
@@ -77,10 +77,10 @@ async fn a_zombie_is_refused_and_leaves_nothing<D: TestDriver>(world: World<D>) 
 async fn a_takeover_waits_for_the_batch_that_is_being_committed<D: TestDriver>(world: World<D>) {
     let inbox = world.once.inbox();
     let first = take(&inbox, "first").await.unwrap();
-    world.see.run("select pgonce.move_clock('11 s')").await;
+    world.see.run("select pgonce._move_clock('11 s')").await;
     // In the middle of its commit: the cursor is moved, but nobody sees it yet.
     let moving = format!(
-        "begin; select pgonce.move_partition('c', 'kafka:orders', '7', {}, null, null, 3, 0, '10 s')",
+        "begin; select pgonce._advance_partition('c', 'kafka:orders', '7', {}, null, null, 3, 0, '10 s')",
         first.epoch
     );
     world.see.run(&moving).await;
@@ -92,7 +92,7 @@ async fn a_takeover_waits_for_the_batch_that_is_being_committed<D: TestDriver>(w
     .await;
     // It has moved within its lease, so it stays; and never is the position taken from before.
     assert_eq!(heir, None);
-    world.see.run("select pgonce.move_clock('11 s')").await;
+    world.see.run("select pgonce._move_clock('11 s')").await;
     assert_eq!(take(&other, "heir").await.unwrap().position, Some(3.into()));
 }
 

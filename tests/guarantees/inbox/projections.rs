@@ -272,10 +272,10 @@ async fn a_log_that_does_not_reach_back_is_refused_and_so_are_odd_definitions() 
     }
     assert_eq!(inbox.rebuild("nobody").await.unwrap_err().code(), "42704");
     for (purpose, level) in [("rebuild", "repeatable read"), ("verify", "read committed")] {
-        let end = format!("select pgonce.end_{purpose}('balance')");
+        let end = format!("select pgonce._end_{purpose}('balance')");
         assert_eq!(see.code(&end).await, "42704");
         see.run(&format!(
-            "select pgonce.begin_build('balance', '{purpose}')"
+            "select pgonce._begin_build('balance', '{purpose}')"
         ))
         .await;
         let right = match purpose {
@@ -289,8 +289,10 @@ async fn a_log_that_does_not_reach_back_is_refused_and_so_are_odd_definitions() 
         assert_eq!(see.code(&end).await, "25001");
         see.run("rollback").await;
         assert_eq!(
-            see.text(&format!("select pgonce.drop_build('balance', '{purpose}')"))
-                .await,
+            see.text(&format!(
+                "select pgonce._drop_build('balance', '{purpose}')"
+            ))
+            .await,
             "t"
         );
     }

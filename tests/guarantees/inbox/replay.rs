@@ -21,7 +21,7 @@ fn events() -> i64 {
 async fn fill(see: &Observer, events: i64) {
     see.run(&format!(
         "insert into pgonce.outbox select e.* from generate_series(1::bigint, {events}) i cross join lateral \
-         pgonce.event_row(case i % 2 when 0 then 'money' else 'people' end, 'changed', 'e' || i / 2 % 1000, \
+         pgonce._event_row(case i % 2 when 0 then 'money' else 'people' end, 'changed', 'e' || i / 2 % 1000, \
          jsonb_build_object('delta', i % 1009 - 500, 'name', 'n' || i, 'version', i), null, '{{}}', null, '', 100) e"
     ))
     .await;

@@ -29,7 +29,7 @@ async fn accept(see: &Observer, id: &str) -> bool {
 }
 
 async fn tend(see: &Observer) {
-    see.run("select pgonce.extend_inbox(), pgonce.shrink_inbox(), pgonce.purge_inbox()")
+    see.run("select pgonce._create_inbox_partitions(), pgonce._drop_inbox_partitions(), pgonce._purge_inbox()")
         .await;
 }
 
@@ -52,13 +52,13 @@ async fn a_copy_is_known_for_as_long_as_was_promised_whatever_its_id() {
         assert!(accept(see, id).await, "{id}");
     }
     for day in 1..=9 {
-        see.run("select pgonce.move_clock('1 day')").await;
+        see.run("select pgonce._move_clock('1 day')").await;
         tend(see).await;
         for id in &ids {
             assert!(!accept(see, id).await, "day {day}: {id} is applied again");
         }
     }
-    see.run("select pgonce.move_clock('3 days')").await;
+    see.run("select pgonce._move_clock('3 days')").await;
     for _ in 0..3 {
         tend(see).await;
     }
@@ -78,12 +78,12 @@ async fn ids_that_carry_a_time_go_by_whole_partitions() {
     let part = see.text(&part).await;
     assert!(part.starts_with("pgonce.inbox_marker_2"), "{part}");
     // One of that day comes late: the day is over only when it is.
-    see.run("select pgonce.move_clock('8 days')").await;
+    see.run("select pgonce._move_clock('8 days')").await;
     assert!(accept(see, &late).await);
-    see.run("select pgonce.move_clock('4 days')").await;
+    see.run("select pgonce._move_clock('4 days')").await;
     tend(see).await;
     assert!(!accept(see, &late).await);
-    see.run("select pgonce.move_clock('7 days')").await;
+    see.run("select pgonce._move_clock('7 days')").await;
     tend(see).await;
     assert_eq!(
         see.text(&format!("select to_regclass('{part}') is null"))
@@ -103,14 +103,14 @@ async fn a_partition_that_somebody_is_writing_to_is_not_dropped_under_him() {
     let see = &world.see;
     tend(see).await;
     let id = id_of(see, 0).await;
-    see.run("select pgonce.move_clock('30 days')").await;
+    see.run("select pgonce._move_clock('30 days')").await;
     let writer = world.observer().await;
     writer
         .run(&format!("begin; select pgonce.accept('c', 's', '{id}')"))
         .await;
-    see.run("select pgonce.shrink_inbox()").await;
+    see.run("select pgonce._drop_inbox_partitions()").await;
     writer.run("commit").await;
-    see.run("select pgonce.shrink_inbox()").await;
+    see.run("select pgonce._drop_inbox_partitions()").await;
     assert!(!accept(see, &id).await);
 }
 
@@ -123,21 +123,21 @@ async fn a_shorter_contract_takes_nothing_back_that_was_promised() {
         .await;
     see.run("select pgonce.define_inbox('c', '2 days', '1 hour')")
         .await;
-    see.run("select pgonce.move_clock('9 days')").await;
+    see.run("select pgonce._move_clock('9 days')").await;
     tend(see).await;
     assert!(!accept(see, "old").await);
-    see.run("select pgonce.move_clock('2 days')").await;
+    see.run("select pgonce._move_clock('2 days')").await;
     tend(see).await;
     assert!(accept(see, "old").await);
     // From then on the new one holds.
-    see.run("select pgonce.move_clock('3 days')").await;
+    see.run("select pgonce._move_clock('3 days')").await;
     tend(see).await;
     assert!(accept(see, "old").await);
     // For ever is for ever.
     see.run("select pgonce.define_inbox('e', null); select pgonce.accept('e', 's', 'm')")
         .await;
     see.run("select pgonce.define_inbox('e', '2 days', '1 hour'); select pgonce.define_inbox('e', '1 day', '1 hour')").await;
-    see.run("select pgonce.move_clock('1000 days')").await;
+    see.run("select pgonce._move_clock('1000 days')").await;
     tend(see).await;
     assert_eq!(see.text("select pgonce.accept('e', 's', 'm')").await, "f");
 }
@@ -154,10 +154,10 @@ async fn stored_messages_go_when_they_are_done_and_never_before() {
     see.run("select pgonce.skip_message('c', (select seq from pgonce.inbox_message where message_id = 'm3'), 'x')").await;
     see.run("select pgonce.finish_messages('c', (select jsonb_agg(to_jsonb(m)) from pgonce.claim_messages('c', 'me', '1 s', 1) m))").await;
     let left = "select string_agg(message_id, ' ' order by seq) from pgonce.inbox_message";
-    see.run("select pgonce.move_clock('2 days')").await;
+    see.run("select pgonce._move_clock('2 days')").await;
     tend(see).await;
     assert_eq!(see.text(left).await, "m0 m1 m2 m3");
-    see.run("select pgonce.move_clock('100 days')").await;
+    see.run("select pgonce._move_clock('100 days')").await;
     tend(see).await;
     assert_eq!(see.text(left).await, "m1 m2");
 }
@@ -168,11 +168,11 @@ async fn a_purge_is_bounded_and_two_at_once_do_not_meet() {
     let see = &world.see;
     see.run("select pgonce.accept('c', 's', i::text) from generate_series(1, 50) i")
         .await;
-    see.run("select pgonce.move_clock('11 days')").await;
-    assert_eq!(see.number("select pgonce.purge_inbox(20)").await, 20);
+    see.run("select pgonce._move_clock('11 days')").await;
+    assert_eq!(see.number("select pgonce._purge_inbox(20)").await, 20);
     let other = world.observer().await;
-    other.run("begin; select pgonce.purge_inbox(10)").await;
-    assert_eq!(see.number("select pgonce.purge_inbox(20)").await, 0);
+    other.run("begin; select pgonce._purge_inbox(10)").await;
+    assert_eq!(see.number("select pgonce._purge_inbox(20)").await, 0);
     other.run("rollback").await;
-    assert_eq!(see.number("select pgonce.purge_inbox(1000)").await, 30);
+    assert_eq!(see.number("select pgonce._purge_inbox(1000)").await, 30);
 }

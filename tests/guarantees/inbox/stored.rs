@@ -65,7 +65,7 @@ async fn a_worker_whose_lease_ran_out_can_neither_finish_nor_fail<D: TestDriver>
     let inbox = world.once.inbox();
     store(&inbox, &message(1, "k")).await;
     let zombie = claim(&inbox, "zombie").await.remove(0);
-    world.see.run("select pgonce.move_clock('11 s')").await;
+    world.see.run("select pgonce._move_clock('11 s')").await;
     let heir = claim(&inbox, "heir").await.remove(0);
     assert_eq!((heir.attempts, heir.fence > zombie.fence), (2, true));
     assert!(matches!(
@@ -120,7 +120,10 @@ async fn a_failure_for_now_waits_longer_each_time_and_ends_with_a_person() {
         .max_attempts(4)
         .backoff(Duration::from_secs(10), Duration::from_secs(25));
     inbox.define("c", &contract).await.unwrap();
-    world.see.run("select pgonce.set_clock('2026-01-01')").await;
+    world
+        .see
+        .run("select pgonce._set_clock('2026-01-01')")
+        .await;
     store(&inbox, &message(1, "k")).await;
     for (attempt, longest) in [(1, 10), (2, 20), (3, 25)] {
         let claimed = claim(&inbox, "me").await.remove(0);
@@ -136,7 +139,7 @@ async fn a_failure_for_now_waits_longer_each_time_and_ends_with_a_person() {
         );
         assert_eq!(world.see.text(&pause).await, "t", "attempt {attempt}");
         assert!(claim(&inbox, "me").await.is_empty(), "not due yet");
-        world.see.run("select pgonce.move_clock('26 s')").await;
+        world.see.run("select pgonce._move_clock('26 s')").await;
     }
     let last = claim(&inbox, "me").await.remove(0);
     let failed = inbox

@@ -38,7 +38,7 @@ async fn a_newer_schema_that_does_not_break_is_used_and_left_alone() {
             "{FROM_THE_FUTURE} false); update pgonce.routines set checksum = 'of the future'"
         ))
         .await;
-    place.run("create or replace function pgonce.known_scope(p_tenant text, p_scope text) returns boolean language sql stable parallel safe return null::boolean").await;
+    place.run("create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text) returns boolean language sql stable parallel safe return null::boolean").await;
     let before = place.dump("pgonce").await;
     let report = place.migrator().up().await.unwrap();
     assert_eq!(report.newer, ["9999_future"]);
@@ -55,7 +55,7 @@ async fn a_newer_schema_that_does_not_break_is_used_and_left_alone() {
 async fn routines_of_an_older_build_are_replaced_and_those_of_a_newer_one_kept() {
     let place = installed().await;
     let fresh = place.dump("pgonce").await;
-    let fake = "create or replace function pgonce.known_scope(p_tenant text, p_scope text) returns boolean language sql stable parallel safe return null::boolean";
+    let fake = "create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text) returns boolean language sql stable parallel safe return null::boolean";
     place
         .run(&format!(
             "{fake}; update pgonce.routines set checksum = 'old', version = '0.0.1'"

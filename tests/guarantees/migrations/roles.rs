@@ -93,7 +93,7 @@ async fn an_admitted_role_can_do_all_that_an_application_does() {
         "select pgonce.guard('orders.create', 'leased', (select fence from pgonce.intent where key = 'leased'))",
         "select pgonce.succeed('orders.create', 'leased', '\\x01', (select fence from pgonce.intent where key = 'leased'))",
         "begin; select pgonce.wait('orders.create', 'leased', '1 s'); commit",
-        "select pgonce.count_suppressed('orders.create', 1, 0, 0, 0)",
+        "select pgonce._count_suppressed('orders.create', 1, 0, 0, 0)",
         "begin; select pgonce.lock('close', '1 s'), pgonce.try_lock('other'); commit",
         "select pgonce.answer_of('orders.create', 'leased', '\\x01')",
         "select pgonce.purge()",
@@ -119,7 +119,7 @@ async fn admission_forgets_no_table_view_or_sequence() {
     assert_eq!(
         shop.place.text(&forgotten).await,
         "none",
-        "sql/role/admit.sql must grant what is needed of them"
+        "sql/role/grant_to.sql must grant what is needed of them"
     );
 }
 
@@ -128,11 +128,11 @@ async fn an_admitted_role_cannot_change_pgonce_itself() {
     let shop = Shop::open().await;
     let app = connect(&shop.app).await;
     for sql in [
-        "select pgonce.set_clock(now())",
-        "select pgonce.move_clock('1 hour')",
-        "select pgonce.reset_clock()",
+        "select pgonce._set_clock(now())",
+        "select pgonce._move_clock('1 hour')",
+        "select pgonce._reset_clock()",
         "select pgonce.set_strict(true)",
-        "select pgonce.admit('postgres')",
+        "select pgonce.grant_to('postgres')",
         "update pgonce.migration set breaking = true",
         "delete from pgonce.routines",
         "truncate pgonce.intent",

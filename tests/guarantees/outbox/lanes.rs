@@ -10,7 +10,7 @@ async fn a_zombie_with_an_old_epoch_can_read_keep_and_settle_nothing() {
     let (world, mut zombie) = one_reader().await;
     world.see.run(&publish("s", 1)).await;
     assert_eq!(zombie.numbers().await, ["1"]);
-    world.see.run("select pgonce.move_clock('2 hours')").await;
+    world.see.run("select pgonce._move_clock('2 hours')").await;
     let mut heir = LogReader::claim(world.observer().await, "c", "heir").await;
     assert_eq!(heir.held.len(), 16);
     for (old, new) in zombie.held.iter().zip(&heir.held) {
@@ -28,7 +28,7 @@ async fn a_zombie_with_an_old_epoch_can_read_keep_and_settle_nothing() {
             .await,
         "P4012"
     );
-    for call in ["read_lanes", "due_parked"] {
+    for call in ["_read_lanes", "_due_parked"] {
         let sql = format!("select pgonce.{call}('c', {})", zombie.held_sql());
         assert_eq!(world.see.code(&sql).await, "P4012", "{call}");
     }
@@ -44,7 +44,7 @@ async fn a_zombie_with_an_old_epoch_can_read_keep_and_settle_nothing() {
 #[tokio::test]
 async fn a_lease_that_ran_out_holds_nothing_until_it_is_renewed() {
     let (world, mut reader) = one_reader().await;
-    world.see.run("select pgonce.move_clock('2 hours')").await;
+    world.see.run("select pgonce._move_clock('2 hours')").await;
     assert_eq!(reader.keep().await, 0);
     let epochs: Vec<_> = reader.held.iter().map(|held| held.1).collect();
     reader.claim_again().await;
@@ -61,14 +61,14 @@ async fn relays_share_the_lanes_evenly_and_none_is_held_twice() {
     let mut second = LogReader::claim(world.observer().await, "c", "second").await;
     assert!(second.held.is_empty(), "they are all taken");
     first.claim_again().await;
-    let surplus = "select count(*) from pgonce.claim_lanes('c', 'reader', '1 hour') where surplus";
+    let surplus = "select count(*) from pgonce._claim_lanes('c', 'reader', '1 hour') where surplus";
     assert_eq!(world.see.number(surplus).await, 8);
     // The first gives the upper half back.
     let (kept, back) = first.held.split_at(8);
     let (kept, back) = (kept.to_vec(), back.to_vec());
     first.held = back;
     let release = format!(
-        "select count(*) from pgonce.advance_lanes('c', {}, true)",
+        "select count(*) from pgonce._advance_lanes('c', {}, true)",
         first.held_sql()
     );
     assert_eq!(world.see.number(&release).await, 8);
@@ -88,7 +88,7 @@ async fn relays_share_the_lanes_evenly_and_none_is_held_twice() {
     // One goes: the other gets everything.
     world
         .see
-        .run("select pgonce.leave_lanes('c', 'reader')")
+        .run("select pgonce._release_lanes('c', 'reader')")
         .await;
     second.claim_again().await;
     assert_eq!(second.held.len(), 16);
@@ -100,11 +100,11 @@ async fn claims_at_the_same_time_never_wait_and_never_overlap() {
     drop(reader);
     world
         .see
-        .run("select pgonce.leave_lanes('c', 'reader')")
+        .run("select pgonce._release_lanes('c', 'reader')")
         .await;
     let (a, b) = (world.observer().await, world.observer().await);
     a.run("begin").await;
-    let got = "select count(*) from pgonce.claim_lanes('c', '";
+    let got = "select count(*) from pgonce._claim_lanes('c', '";
     assert_eq!(a.number(&format!("{got}a', '1 hour')")).await, 16);
     assert_eq!(b.number(&format!("{got}b', '1 hour')")).await, 0);
     a.run("commit").await;
@@ -113,9 +113,12 @@ async fn claims_at_the_same_time_never_wait_and_never_overlap() {
 }
 
 #[tokio::test]
-async fn two_consumers_read_the_same_log_each_at_its_own_place() {
+async fn two_subscriptions_read_the_same_log_each_at_its_own_place() {
     let (world, mut one) = one_reader().await;
-    world.see.run("select pgonce.create_consumer('d')").await;
+    world
+        .see
+        .run("select pgonce.create_subscription('d')")
+        .await;
     let mut other = LogReader::claim(world.observer().await, "d", "reader").await;
     world.see.run(&publish("s", 1)).await;
     assert_eq!(one.numbers().await, ["1"]);
@@ -131,34 +134,46 @@ async fn bad_calls_are_refused_with_a_code() {
     let held = reader.held_sql();
     for (sql, code) in [
         (
-            "select pgonce.claim_lanes('nobody', 'me', '1 s')".to_owned(),
+            "select pgonce._claim_lanes('nobody', 'me', '1 s')".to_owned(),
             "42704",
         ),
         (
-            "select pgonce.claim_lanes('c', '', '1 s')".to_owned(),
+            "select pgonce._claim_lanes('c', '', '1 s')".to_owned(),
             "22023",
         ),
         (
-            "select pgonce.claim_lanes('c', 'me', '0 s')".to_owned(),
+            "select pgonce._claim_lanes('c', 'me', '0 s')".to_owned(),
             "22023",
         ),
-        ("select pgonce.create_consumer('c')".to_owned(), "42710"),
-        ("select pgonce.create_consumer('')".to_owned(), "23514"),
-        ("select pgonce.create_consumer(null)".to_owned(), "22023"),
+        ("select pgonce.create_subscription('c')".to_owned(), "42710"),
+        ("select pgonce.create_subscription('')".to_owned(), "23514"),
         (
-            "select pgonce.create_consumer('d', 'later')".to_owned(),
+            "select pgonce.create_subscription(null)".to_owned(),
             "22023",
         ),
         (
-            "select pgonce.create_consumer('d', p_when_full => 'explode')".to_owned(),
+            "select pgonce.create_subscription('d', 'later')".to_owned(),
+            "22023",
+        ),
+        (
+            "select pgonce.create_subscription('d', p_when_full => 'explode')".to_owned(),
             "23514",
         ),
-        ("select pgonce.alter_consumer('nobody')".to_owned(), "42704"),
-        (format!("select pgonce.read_lanes('c', {held}, 0)"), "22023"),
-        ("select pgonce.skip('c', 1, '')".to_owned(), "22023"),
-        ("select pgonce.evict_consumer('c', '')".to_owned(), "22023"),
         (
-            "select pgonce.evict_consumer('nobody', 'why')".to_owned(),
+            "select pgonce.alter_subscription('nobody')".to_owned(),
+            "42704",
+        ),
+        (
+            format!("select pgonce._read_lanes('c', {held}, 0)"),
+            "22023",
+        ),
+        ("select pgonce.skip('c', 1, '')".to_owned(), "22023"),
+        (
+            "select pgonce.evict_subscription('c', '')".to_owned(),
+            "22023",
+        ),
+        (
+            "select pgonce.evict_subscription('nobody', 'why')".to_owned(),
             "42704",
         ),
         ("select pgonce.replay('c', 1, now())".to_owned(), "22023"),

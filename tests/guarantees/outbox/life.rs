@@ -63,7 +63,7 @@ fn numbers(seen: &[Seen]) -> Vec<u32> {
 async fn what_was_read_survives_a_crash_although_the_writer_commits_carelessly() {
     let (server, see) = private().await;
     install(server.url()).await.unwrap();
-    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.admit('careless'); select pgonce.create_consumer('c')").await;
+    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.grant_to('careless'); select pgonce.create_subscription('c')").await;
     let mut reader = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
     let url = server.url().replace("postgres@", "careless@");
     let writer = Observer::connect(&url).await;
@@ -81,13 +81,13 @@ async fn what_was_read_survives_a_crash_although_the_writer_commits_carelessly()
     assert_eq!(see.number("select count(*) from pgonce.outbox").await, 1);
 }
 
-/// A crash takes transaction ids back that were in nobody's durable record. A place that had seen
+/// A crash takes transaction ids back that were in nobody's durable record. A cursor that had seen
 /// them would call the events of whoever gets them next old.
 #[tokio::test]
 async fn a_place_never_sees_transaction_ids_that_a_crash_takes_back() {
     let (server, see) = private().await;
     install(server.url()).await.unwrap();
-    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.admit('careless'); select pgonce.create_consumer('c', p_topics => '{orders}')").await;
+    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.grant_to('careless'); select pgonce.create_subscription('c', p_topics => '{orders}')").await;
     let mut before = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
     let url = server.url().replace("postgres@", "careless@");
     let writer = Observer::connect(&url).await;
@@ -100,21 +100,21 @@ async fn a_place_never_sees_transaction_ids_that_a_crash_takes_back() {
     )
     .unwrap();
     for _ in 0..20 {
-        // Not for this consumer: it gets nothing, and its place moves.
+        // Not for this subscription: it gets nothing, and its cursor moves.
         writer
             .run("select pgonce.publish('other', 'x', 's', '{}')")
             .await;
     }
-    let place = before.held.clone();
+    let cursor = before.held.clone();
     assert!(before.read(1000).await.is_empty());
-    assert_ne!(before.held, place);
+    assert_ne!(before.held, cursor);
     server.crash().await.unwrap();
     server.start_again().await.unwrap();
     let see = Observer::connect(&server.url()).await;
     for n in 1..=10 {
         see.run(&publish("s", n)).await;
     }
-    // The relay has lived on, with its place in its memory.
+    // The relay has lived on, with its cursor in its memory.
     let mut after = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
     after.held = before.held;
     assert_eq!(after.numbers().await.len(), 10);
@@ -131,7 +131,7 @@ async fn after_dump_and_restore_nothing_is_skipped_and_what_comes_again_has_its_
             .run(&burn(3000))
             .await;
 
-        on_old.run("select pgonce.create_consumer('c')").await;
+        on_old.run("select pgonce.create_subscription('c')").await;
         let mut reader = LogReader::claim(Observer::connect(&old.url()).await, "c", "r").await;
         for n in 1..=5 {
             on_old.run(&publish("s", n)).await;
@@ -198,10 +198,10 @@ async fn after_dump_and_restore_nothing_is_skipped_and_what_comes_again_has_its_
 async fn a_reader_that_finds_another_server_behind_its_address_is_told_to_claim() {
     let ((old, on_old), (new, on_new)) = (private().await, private().await);
     install(old.url()).await.unwrap();
-    on_old.run("select pgonce.create_consumer('c')").await;
+    on_old.run("select pgonce.create_subscription('c')").await;
     let reader = LogReader::claim(Observer::connect(&old.url()).await, "c", "r").await;
     copy(&old, &new);
-    let read = format!("select pgonce.read_lanes('c', {})", reader.held_sql());
+    let read = format!("select pgonce._read_lanes('c', {})", reader.held_sql());
     assert_eq!(on_old.code(&read).await, "");
     assert_eq!(on_new.code(&read).await, "P4012");
 }
@@ -210,7 +210,7 @@ async fn a_reader_that_finds_another_server_behind_its_address_is_told_to_claim(
 async fn windows_go_on_past_the_end_of_the_32_bit_transaction_ids() {
     let (server, see) = private().await;
     install(server.url()).await.unwrap();
-    see.run("select pgonce.create_consumer('c')").await;
+    see.run("select pgonce.create_subscription('c')").await;
     let mut reader = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
     see.run(&publish("s", 1)).await;
     assert_eq!(reader.numbers().await, ["1"]);

@@ -11,10 +11,13 @@ mod windows;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce_tests::{LogReader, World};
 
-/// A database with one consumer, `c`, whose lanes one reader holds.
+/// A database with one subscription, `c`, whose lanes one reader holds.
 async fn one_reader() -> (World<TokioPostgres>, LogReader) {
     let world = World::<TokioPostgres>::new().await;
-    world.see.run("select pgonce.create_consumer('c')").await;
+    world
+        .see
+        .run("select pgonce.create_subscription('c')")
+        .await;
     let reader = LogReader::claim(world.observer().await, "c", "reader").await;
     (world, reader)
 }

@@ -6,7 +6,7 @@ use super::one_reader;
 use super::parked::{deliver, deliver_due};
 
 async fn fates(see: &Observer) -> String {
-    let sql = "select string_agg(f.fate, ' ' order by f.seq) from pgonce.outbox o, pgonce.event_fate('c', o.seq) f";
+    let sql = "select string_agg(f.fate, ' ' order by f.seq) from pgonce.outbox o, pgonce.event_status('c', o.seq) f";
     see.text(sql).await
 }
 
@@ -30,20 +30,20 @@ async fn the_fate_of_an_event_is_told_wherever_it_is() {
         "passed skipped behind passed behind delayed"
     );
     assert_eq!(
-        see.text("select reason from pgonce.event_fate('c', 2)")
+        see.text("select reason from pgonce.event_status('c', 2)")
             .await,
         "typo"
     );
-    see.run("select pgonce.alter_consumer('c', p_topics => '{nothing}')")
+    see.run("select pgonce.alter_subscription('c', p_topics => '{nothing}')")
         .await;
     assert!(fates(see).await.starts_with("unwanted skipped"));
     assert_eq!(
-        see.number("select count(*) from pgonce.event_fate('c', 99)")
+        see.number("select count(*) from pgonce.event_status('c', 99)")
             .await,
         0
     );
     assert_eq!(
-        see.code("select pgonce.event_fate('nobody', 1)").await,
+        see.code("select pgonce.event_status('nobody', 1)").await,
         "42704"
     );
 }
@@ -76,12 +76,12 @@ async fn a_range_comes_again_in_order_and_nothing_else_does() {
     assert_eq!((even, odd), (vec![4, 6, 8], vec![5, 7]));
     assert!(deliver(&mut reader, &[]).await.is_empty());
 
-    // Not what the consumer has yet to read, nor what it does not want.
+    // Not what the subscription has yet to read, nor what it does not want.
     see.run(&publish("a", 11)).await;
     let all = "select pgonce.replay_range('c', p_from_time => '-infinity')";
     assert_eq!(see.number(all).await, 10);
     see.run(
-        "delete from pgonce.parked; select pgonce.alter_consumer('c', p_topics => '{nothing}')",
+        "delete from pgonce.parked; select pgonce.alter_subscription('c', p_topics => '{nothing}')",
     )
     .await;
     assert_eq!(see.number(all).await, 0);
@@ -107,7 +107,8 @@ async fn a_range_that_makes_no_sense_or_is_too_long_is_refused() {
         assert_eq!(see.code(&call).await, "22023", "{bad}");
     }
     assert_eq!(see.number("select count(*) from pgonce.parked").await, 0);
-    see.run("select pgonce.evict_consumer('c', 'test')").await;
+    see.run("select pgonce.evict_subscription('c', 'test')")
+        .await;
     let call = "select pgonce.replay_range('c', p_from_seq => 1)";
     assert_eq!(see.code(call).await, "P4031");
 }
@@ -118,7 +119,7 @@ async fn recovery_tries_again_what_failed_since_a_time_and_what_was_skipped_only
     let see = &world.see;
     see.run(&publish("old", 1)).await;
     deliver(&mut reader, &[("1", "dead")]).await;
-    see.run("select pgonce.move_clock('30 minutes')").await;
+    see.run("select pgonce._move_clock('30 minutes')").await;
     for n in 2..=5 {
         see.run(&publish(if n == 5 { "skipped" } else { "new" }, n))
             .await;
@@ -147,7 +148,7 @@ async fn recovery_tries_again_what_failed_since_a_time_and_what_was_skipped_only
 }
 
 #[tokio::test]
-async fn a_consumer_has_caught_up_when_all_that_was_there_is_kept_as_delivered() {
+async fn a_subscription_has_caught_up_when_all_that_was_there_is_kept_as_delivered() {
     let (world, mut reader) = one_reader().await;
     let see = &world.see;
     let writer = world.observer().await;
@@ -170,7 +171,7 @@ async fn a_consumer_has_caught_up_when_all_that_was_there_is_kept_as_delivered()
         "t",
         "what is to be tried later is not waited for"
     );
-    see.run("select pgonce.move_clock('1 minute')").await;
+    see.run("select pgonce._move_clock('1 minute')").await;
     assert_eq!(see.text(now).await, "f", "what is due is");
 }
 
@@ -186,7 +187,7 @@ async fn lanes_show_what_waits_in_each_and_who_moves_it() {
     assert_eq!(see.text(sum).await, "6 0 0 16 true");
     deliver(&mut reader, &[("3", "dead"), ("4", "retry")]).await;
     assert_eq!(see.text(sum).await, "0 2 1 16 true");
-    see.run("select pgonce.move_clock('2 hours')").await;
+    see.run("select pgonce._move_clock('2 hours')").await;
     assert_eq!(see.text(sum).await, "0 2 1 0 true");
 }
 
@@ -195,10 +196,11 @@ async fn patterns_are_shown_as_they_were_written() {
     let (world, _) = one_reader().await;
     let see = &world.see;
     let written = r"{orders,a_b*,100%,\\*,*\\,\\%_}";
-    let create = format!("select pgonce.create_consumer('p', p_topics => '{written}')");
+    let create = format!("select pgonce.create_subscription('p', p_topics => '{written}')");
     see.run(&create).await;
-    let shown = "select topics::text from pgonce.outbox_consumers where consumer = 'p'";
-    let same =
-        format!("select topics = '{written}' from pgonce.outbox_consumers where consumer = 'p'");
+    let shown = "select topics::text from pgonce.outbox_subscriptions where subscription = 'p'";
+    let same = format!(
+        "select topics = '{written}' from pgonce.outbox_subscriptions where subscription = 'p'"
+    );
     assert_eq!(see.text(&same).await, "t", "{}", see.text(shown).await);
 }

@@ -117,7 +117,7 @@ async fn a_skipped_event_does_not_come_back_when_the_relay_dies() {
     see.run(&publish("a", 1)).await;
     see.run(&publish("a", 2)).await;
     deliver(&mut reader, &[("1", "dead")]).await;
-    see.run("select pgonce.skip('c', 1, 'no'); select pgonce.move_clock('2 hours')")
+    see.run("select pgonce.skip('c', 1, 'no'); select pgonce._move_clock('2 hours')")
         .await;
     let mut heir = LogReader::claim(world.observer().await, "c", "heir").await;
     assert!(heir.numbers().await.is_empty());
@@ -128,8 +128,8 @@ async fn a_skipped_event_does_not_come_back_when_the_relay_dies() {
 async fn a_failure_for_now_is_tried_again_after_a_growing_pause_and_then_given_up() {
     let (world, mut reader) = one_reader().await;
     let see = &world.see;
-    see.run("select pgonce.alter_consumer('c', p_max_attempts => 4, p_backoff => '10 s', p_backoff_at_most => '30 s')").await;
-    see.run("select pgonce.set_clock('2026-01-01')").await;
+    see.run("select pgonce.alter_subscription('c', p_max_attempts => 4, p_backoff => '10 s', p_max_backoff => '30 s')").await;
+    see.run("select pgonce._set_clock('2026-01-01')").await;
     see.run(&publish("a", 1)).await;
     see.run(&publish("a", 2)).await;
     assert!(deliver(&mut reader, &[("1", "retry")]).await.is_empty());
@@ -143,14 +143,14 @@ async fn a_failure_for_now_is_tried_again_after_a_growing_pause_and_then_given_u
             (least..=most).contains(&pause),
             "{pause} is not in {least}..{most}"
         );
-        see.run("select pgonce.move_clock('30 s')").await;
+        see.run("select pgonce._move_clock('30 s')").await;
         assert_eq!(reader.due().await, [(1, "1".to_owned())]);
         reader
             .settle(lane, &json!([{"seq": 1, "what": "retry", "reason": "no"}]))
             .await;
     }
     assert_eq!(states(see).await, "1 dead, 2 behind");
-    see.run("select pgonce.move_clock('1 day')").await;
+    see.run("select pgonce._move_clock('1 day')").await;
     assert!(reader.due().await.is_empty());
 }
 
@@ -158,15 +158,15 @@ async fn a_failure_for_now_is_tried_again_after_a_growing_pause_and_then_given_u
 async fn a_sink_that_names_a_time_is_not_asked_before() {
     let (world, mut reader) = one_reader().await;
     let see = &world.see;
-    see.run("select pgonce.set_clock('2026-01-01')").await;
+    see.run("select pgonce._set_clock('2026-01-01')").await;
     see.run(&publish("a", 1)).await;
     reader.read(1000).await;
     let lane = reader.lane_of("a").await;
     let later = json!([{"seq": 1, "what": "retry", "after_ms": 3_600_000}]);
     assert_eq!(reader.settle(lane, &later).await, "");
-    see.run("select pgonce.move_clock('59 min')").await;
+    see.run("select pgonce._move_clock('59 min')").await;
     assert!(reader.due().await.is_empty());
-    see.run("select pgonce.move_clock('61 s')").await;
+    see.run("select pgonce._move_clock('61 s')").await;
     // The reader's lease is over too: it claims again.
     reader.claim_again().await;
     assert_eq!(reader.due().await.len(), 1);
@@ -188,12 +188,12 @@ async fn a_delayed_event_comes_when_it_is_due_and_nobody_waits_for_it() {
     assert!(reader.due().await.is_empty());
     see.run(&publish("a", 4)).await;
     assert_eq!(deliver(&mut reader, &[]).await, ["4"]);
-    see.run("select pgonce.move_clock('6 min')").await;
+    see.run("select pgonce._move_clock('6 min')").await;
     assert_eq!(deliver_due(&reader).await, ["2"]);
     // One that comes due behind a dead one waits for it.
     see.run(&publish("a", 5)).await;
     deliver(&mut reader, &[("5", "dead")]).await;
-    see.run("select pgonce.move_clock('6 min')").await;
+    see.run("select pgonce._move_clock('6 min')").await;
     assert!(reader.due().await.is_empty());
     see.run("select pgonce.redrive('c')").await;
     assert_eq!(deliver_due(&reader).await, ["5", "1"]);
@@ -251,26 +251,26 @@ async fn a_replay_passes_the_dead_letters_of_its_subject_in_order() {
 }
 
 #[tokio::test]
-async fn full_dead_letters_stop_the_lane_or_discard_as_the_consumer_wants() {
+async fn full_dead_letters_stop_the_lane_or_discard_as_the_subscription_wants() {
     let (world, mut reader) = one_reader().await;
     let see = &world.see;
-    see.run("select pgonce.alter_consumer('c', p_dead_limit => 1)")
+    see.run("select pgonce.alter_subscription('c', p_dead_limit => 1)")
         .await;
     see.run(&publish("a", 1)).await;
     deliver(&mut reader, &[("1", "dead")]).await;
     see.run(&publish("a", 2)).await;
-    let place = reader.held.clone();
+    let cursor = reader.held.clone();
     reader.read(1000).await;
     let lane = reader.lane_of("a").await;
     let hold = json!([{"seq": 2, "what": "hold"}]);
     assert_eq!(reader.settle(lane, &hold).await, "P4060");
     // Nothing moved: a relay that dies now has lost nothing.
-    let kept = format!("select place::text from pgonce.outbox_cursor where lane = {lane}");
+    let kept = format!("select cursor::text from pgonce.outbox_cursor where lane = {lane}");
     assert_eq!(
         see.text(&kept).await,
-        place.iter().find(|held| held.0 == lane).unwrap().2
+        cursor.iter().find(|held| held.0 == lane).unwrap().2
     );
-    see.run("select pgonce.alter_consumer('c', p_when_full => 'discard')")
+    see.run("select pgonce.alter_subscription('c', p_when_full => 'discard')")
         .await;
     assert_eq!(reader.settle(lane, &hold).await, "");
     assert_eq!(states(see).await, "1 dead");
@@ -281,16 +281,19 @@ async fn full_dead_letters_stop_the_lane_or_discard_as_the_consumer_wants() {
 }
 
 #[tokio::test]
-async fn what_is_parked_for_one_consumer_is_delivered_to_the_other() {
+async fn what_is_parked_for_one_subscription_is_delivered_to_the_other() {
     let (world, mut reader) = one_reader().await;
-    world.see.run("select pgonce.create_consumer('d')").await;
+    world
+        .see
+        .run("select pgonce.create_subscription('d')")
+        .await;
     let mut other = LogReader::claim(world.observer().await, "d", "reader").await;
     world.see.run(&publish("a", 1)).await;
     deliver(&mut reader, &[("1", "dead")]).await;
     world.see.run(&publish("a", 2)).await;
     assert_eq!(deliver(&mut other, &[]).await, ["1", "2"]);
     assert_eq!(
-        world.see.text("select pgonce.drop_consumer('c')").await,
+        world.see.text("select pgonce.drop_subscription('c')").await,
         "t"
     );
     assert_eq!(states(&world.see).await, "");

@@ -102,7 +102,10 @@ async fn a_takeover_says_the_same_with_the_same_id() {
         let mut attempt = lease.begin().await.unwrap();
         ids.push(attempt.publish(&event).await.unwrap());
         drop(attempt);
-        world.see.run("select pgonce.move_clock('2 minutes')").await;
+        world
+            .see
+            .run("select pgonce._move_clock('2 minutes')")
+            .await;
     }
     assert_eq!(ids[0], ids[1]);
     // A retry after a failure, too, and one of an atomic attempt.

@@ -19,10 +19,13 @@ async fn small() -> (World<TokioPostgres>, LogReader) {
             "drop table pgonce.outbox_1, pgonce.outbox_1000001; delete from pgonce.outbox_partition;
              create table pgonce.outbox_1 partition of pgonce.outbox for values from (1) to (101);
              insert into pgonce.outbox_partition values (1, 101);
-             update pgonce.outbox_life set partition_rows = 100, keep = '1 hour'",
+             update pgonce.outbox_state set partition_rows = 100, keep = '1 hour'",
         )
         .await;
-    world.see.run("select pgonce.extend_outbox()").await;
+    world
+        .see
+        .run("select pgonce._create_outbox_partitions()")
+        .await;
     (world, reader)
 }
 
@@ -31,20 +34,23 @@ async fn fill(world: &World<TokioPostgres>, events: u32) {
         let sql =
             "select pgonce.publish('t', 'x', 's' || i, '{\"n\": 1}') from generate_series(1, 50) i";
         world.see.run(sql).await;
-        world.see.run("select pgonce.extend_outbox()").await;
+        world
+            .see
+            .run("select pgonce._create_outbox_partitions()")
+            .await;
     }
-    world.see.run("select pgonce.mark_outbox(1)").await;
+    world.see.run("select pgonce._record_watermark(1)").await;
 }
 
 /// Reads everything and keeps it, until the database agrees that it is over.
 async fn catch_up(
     world: &World<TokioPostgres>,
     reader: &mut LogReader,
-    consumer: &str,
+    subscription: &str,
     floor: i64,
 ) {
     let reached = format!(
-        "select min((place).floor) from pgonce.outbox_cursor where consumer = '{consumer}'"
+        "select min((cursor).floor) from pgonce.outbox_cursor where subscription = '{subscription}'"
     );
     while world.see.number(&reached).await < floor {
         reader.read_all(1000).await;
@@ -59,20 +65,23 @@ async fn partitions_are_created_ahead_and_dropped_when_everybody_is_past_them() 
     assert_eq!(see.text(PARTITIONS).await, "1 101");
     fill(&world, 250).await;
     assert_eq!(see.text(PARTITIONS).await, "1 101 201 301 401");
-    see.run("select pgonce.move_clock('30 min')").await;
+    see.run("select pgonce._move_clock('30 min')").await;
     assert_eq!(
-        see.number("select pgonce.shrink_outbox()").await,
+        see.number("select pgonce._drop_outbox_partitions()").await,
         0,
         "nobody has read it"
     );
     catch_up(&world, &mut reader, "c", 250).await;
     assert_eq!(
-        see.number("select pgonce.shrink_outbox()").await,
+        see.number("select pgonce._drop_outbox_partitions()").await,
         0,
         "it is to be kept for an hour"
     );
-    see.run("select pgonce.move_clock('31 min')").await;
-    assert_eq!(see.number("select pgonce.shrink_outbox()").await, 2);
+    see.run("select pgonce._move_clock('31 min')").await;
+    assert_eq!(
+        see.number("select pgonce._drop_outbox_partitions()").await,
+        2
+    );
     assert_eq!(
         (see.text(PARTITIONS).await, see.number(EVENTS).await),
         ("201 301 401".into(), 50)
@@ -83,20 +92,26 @@ async fn partitions_are_created_ahead_and_dropped_when_everybody_is_past_them() 
 }
 
 #[tokio::test]
-async fn a_consumer_that_is_behind_holds_the_log_and_is_reported_until_it_is_evicted() {
+async fn a_subscription_that_is_behind_holds_the_log_and_is_reported_until_it_is_evicted() {
     let (world, mut reader) = small().await;
     let see = &world.see;
-    see.run("select pgonce.create_consumer('slow')").await;
+    see.run("select pgonce.create_subscription('slow')").await;
     fill(&world, 250).await;
     catch_up(&world, &mut reader, "c", 250).await;
-    see.run("select pgonce.move_clock('2 hours')").await;
-    assert_eq!(see.number("select pgonce.shrink_outbox()").await, 0);
-    let stuck = "select consumer || ' ' || waiting from pgonce.outbox_backlog where stuck";
+    see.run("select pgonce._move_clock('2 hours')").await;
+    assert_eq!(
+        see.number("select pgonce._drop_outbox_partitions()").await,
+        0
+    );
+    let stuck = "select subscription || ' ' || waiting from pgonce.outbox_backlog where stuck";
     assert_eq!(see.text(stuck).await, "slow 250");
-    see.run("select pgonce.evict_consumer('slow', 'it was forgotten')")
+    see.run("select pgonce.evict_subscription('slow', 'it was forgotten')")
         .await;
-    assert_eq!(see.number("select pgonce.shrink_outbox()").await, 2);
-    let claim = "select pgonce.claim_lanes('slow', 'r', '1 hour')";
+    assert_eq!(
+        see.number("select pgonce._drop_outbox_partitions()").await,
+        2
+    );
+    let claim = "select pgonce._claim_lanes('slow', 'r', '1 hour')";
     assert_eq!(see.code(claim).await, "P4031");
     // It may read on with what is left.
     assert_eq!(see.number("select pgonce.replay('slow')").await, 201);
@@ -108,17 +123,16 @@ async fn a_consumer_that_is_behind_holds_the_log_and_is_reported_until_it_is_evi
 async fn the_longest_age_evicts_whoever_has_not_read() {
     let (world, mut reader) = small().await;
     let see = &world.see;
-    see.run("select pgonce.create_consumer('slow'); select pgonce.set_outbox_retention('1 hour', '1 day')").await;
+    see.run("select pgonce.create_subscription('slow'); select pgonce.set_outbox_retention('1 hour', '1 day')").await;
     fill(&world, 150).await;
     catch_up(&world, &mut reader, "c", 150).await;
-    see.run("select pgonce.move_clock('23 hours'); select pgonce.shrink_outbox()")
+    see.run("select pgonce._move_clock('23 hours'); select pgonce._drop_outbox_partitions()")
         .await;
     assert_eq!(see.text(PARTITIONS).await, "1 101 201 301");
-    see.run("select pgonce.move_clock('2 hours'); select pgonce.shrink_outbox()")
+    see.run("select pgonce._move_clock('2 hours'); select pgonce._drop_outbox_partitions()")
         .await;
     assert_eq!(see.text(PARTITIONS).await, "101 201 301");
-    let evicted =
-        "select string_agg(consumer, ',') from pgonce.outbox_backlog where evicted_at is not null";
+    let evicted = "select string_agg(subscription, ',') from pgonce.outbox_backlog where evicted_at is not null";
     assert_eq!(see.text(evicted).await, "slow");
 }
 
@@ -130,14 +144,26 @@ async fn who_is_still_writing_into_an_old_partition_keeps_it() {
     fill(&world, 150).await;
     reader.read_all(1000).await;
     reader.keep().await;
-    world.see.run("select pgonce.move_clock('2 hours')").await;
-    assert_eq!(world.see.number("select pgonce.shrink_outbox()").await, 0);
+    world.see.run("select pgonce._move_clock('2 hours')").await;
+    assert_eq!(
+        world
+            .see
+            .number("select pgonce._drop_outbox_partitions()")
+            .await,
+        0
+    );
     // Not even an eviction takes it away from under the writer.
     world
         .see
-        .run("select pgonce.evict_consumer('c', 'test')")
+        .run("select pgonce.evict_subscription('c', 'test')")
         .await;
-    assert_eq!(world.see.number("select pgonce.shrink_outbox()").await, 0);
+    assert_eq!(
+        world
+            .see
+            .number("select pgonce._drop_outbox_partitions()")
+            .await,
+        0
+    );
     late.run("commit").await;
     assert_eq!(
         world
@@ -155,33 +181,35 @@ async fn a_writer_is_never_turned_away_because_nobody_made_partitions() {
     let sql = "select pgonce.publish('t', 'x', 's' || i, '{}') from generate_series(1, 500) i";
     see.run(sql).await;
     assert_eq!(
-        see.number("select count(*) from pgonce.outbox_rest").await,
+        see.number("select count(*) from pgonce.outbox_default")
+            .await,
         300
     );
     fill(&world, 150).await;
     assert_eq!(see.text(PARTITIONS).await, "1 101 650 750 850");
     assert_eq!(reader.read_all(100).await.len(), 650);
-    see.run("select pgonce.mark_outbox(1)").await;
+    see.run("select pgonce._record_watermark(1)").await;
     catch_up(&world, &mut reader, "c", 650).await;
-    see.run("select pgonce.move_clock('2 hours'); select pgonce.shrink_outbox()")
+    see.run("select pgonce._move_clock('2 hours'); select pgonce._drop_outbox_partitions()")
         .await;
     assert_eq!(
-        see.number("select count(*) from pgonce.outbox_rest").await,
+        see.number("select count(*) from pgonce.outbox_default")
+            .await,
         0
     );
 }
 
 #[tokio::test]
-async fn a_consumer_replays_from_a_number_or_a_time_and_its_relay_is_fenced() {
+async fn a_subscription_replays_from_a_number_or_a_time_and_its_relay_is_fenced() {
     let (world, mut reader) = one_reader().await;
     let see = &world.see;
     for n in 1..=4 {
-        see.run("select pgonce.move_clock('1 hour')").await;
+        see.run("select pgonce._move_clock('1 hour')").await;
         see.run(&publish("s", n)).await;
     }
     reader.claim_again().await;
     assert_eq!(reader.numbers().await.len(), 4);
-    see.run("select pgonce.create_consumer('other', 'now')")
+    see.run("select pgonce.create_subscription('other', 'now')")
         .await;
     assert_eq!(see.number("select pgonce.replay('c', 3)").await, 3);
     assert_eq!(reader.keep().await, 0, "what it had is void");
@@ -210,20 +238,20 @@ async fn an_admitted_role_can_relay_and_tend_the_log() {
     world
         .see
         .run(&format!(
-            "create role {role} login; select pgonce.admit('{role}')"
+            "create role {role} login; select pgonce.grant_to('{role}')"
         ))
         .await;
     let url = world.url().replace("postgres@", &format!("{role}@"));
     let app = pgonce_tests::Observer::connect(&url).await;
-    app.run("select pgonce.create_consumer('app'); select pgonce.publish('t', 'x', 's' || i, '{\"n\": 1}') from generate_series(1, 250) i").await;
-    app.run("select pgonce.extend_outbox(); select * from pgonce.outbox_backlog; select * from pgonce.dead_letters; select * from pgonce.outbox_events").await;
+    app.run("select pgonce.create_subscription('app'); select pgonce.publish('t', 'x', 's' || i, '{\"n\": 1}') from generate_series(1, 250) i").await;
+    app.run("select pgonce._create_outbox_partitions(); select * from pgonce.outbox_backlog; select * from pgonce.dead_letters; select * from pgonce.outbox_events").await;
     let mut reader = LogReader::claim(app, "app", "r").await;
     assert_eq!(reader.numbers().await.len(), 250);
     assert_eq!(reader.keep().await, 16);
     let app = pgonce_tests::Observer::connect(&url).await;
     app.run("select pgonce.redrive('app'); select pgonce.recover('app', now(), true); select pgonce.replay_range('app', 1); \
-             select pgonce.event_fate('app', 1); select pgonce.outbox_caught_up('app', pg_current_snapshot()); \
-             table pgonce.outbox_lanes; table pgonce.outbox_consumers; table pgonce.outbox_log; table pgonce.outbox_tails; select pgonce.replay('app'); select pgonce.evict_consumer('app', 'x'); select pgonce.shrink_outbox(); select pgonce.drop_consumer('app')").await;
+             select pgonce.event_status('app', 1); select pgonce.outbox_caught_up('app', pg_current_snapshot()); \
+             table pgonce.outbox_lanes; table pgonce.outbox_subscriptions; table pgonce.outbox_log; table pgonce.outbox_wal_listeners; select pgonce.replay('app'); select pgonce.evict_subscription('app', 'x'); select pgonce._drop_outbox_partitions(); select pgonce.drop_subscription('app')").await;
     for sql in [
         "delete from pgonce.outbox",
         "truncate pgonce.outbox",

@@ -117,8 +117,8 @@ async fn a_pinned_horizon_changes_nothing() {
         assert_eq!(reader.keep().await, 16);
     }
     // What is over can be proven only up to whoever is still at work.
-    let floor = "select max((place).floor) from pgonce.outbox_cursor";
-    world.see.run("select pgonce.mark_outbox(1)").await;
+    let floor = "select max((cursor).floor) from pgonce.outbox_cursor";
+    world.see.run("select pgonce._record_watermark(1)").await;
     assert!(reader.numbers().await.is_empty());
     reader.keep().await;
     assert_eq!(world.see.number(floor).await, 0);
@@ -185,10 +185,10 @@ async fn what_an_open_transaction_has_written_is_passed_by_however_much_it_is() 
     assert_eq!(reader.numbers().await, ["1"]);
     other.run(&format!("begin; {many}")).await;
     world.see.run(&publish("s", 2)).await;
-    let place = reader.held[0].2.replace('"', "\\\"");
-    let stirs = format!("select pgonce.outbox_stirs('{{\"{place}\"}}')");
+    let cursor = reader.held[0].2.replace('"', "\\\"");
+    let stirs = format!("select pgonce._has_new_events('{{\"{cursor}\"}}')");
     let read = format!(
-        "select * from pgonce.read_lanes('c', {})",
+        "select * from pgonce._read_lanes('c', {})",
         reader.held_sql()
     );
     for call in [stirs, read] {
@@ -219,7 +219,7 @@ async fn a_large_event_does_not_make_a_large_page() {
 async fn filters_choose_and_a_star_means_anything_but_nothing_else_does() {
     let (world, _) = one_reader().await;
     let see = &world.see;
-    see.run("select pgonce.create_consumer('some', p_topics => '{a_*,b}', p_types => '{x.*}', p_tenants => '{t1}')").await;
+    see.run("select pgonce.create_subscription('some', p_topics => '{a_*,b}', p_types => '{x.*}', p_tenants => '{t1}')").await;
     let mut reader = LogReader::claim(world.observer().await, "some", "r").await;
     let rows = [
         ("a_1", "x.y", "t1", 1),
@@ -234,7 +234,7 @@ async fn filters_choose_and_a_star_means_anything_but_nothing_else_does() {
         see.run(&format!("select pgonce.publish('{topic}', '{kind}', null, '{{\"n\": {n}}}', p_tenant => '{tenant}')")).await;
     }
     assert_eq!(reader.numbers().await, ["1", "3"]);
-    see.run("select pgonce.alter_consumer('some', p_topics => '{*}', p_tenants => '{*}')")
+    see.run("select pgonce.alter_subscription('some', p_topics => '{*}', p_tenants => '{*}')")
         .await;
     see.run("select pgonce.publish('z', 'x.', null, '{\"n\": 8}')")
         .await;
@@ -242,14 +242,14 @@ async fn filters_choose_and_a_star_means_anything_but_nothing_else_does() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_begins_now_gets_what_commits_from_now_on() {
+async fn a_subscription_that_begins_now_gets_what_commits_from_now_on() {
     let (world, _) = one_reader().await;
     let open = world.observer().await;
     world.see.run(&publish("s", 1)).await;
     open.run(&format!("begin; {}", publish("s", 2))).await;
     world
         .see
-        .run("select pgonce.create_consumer('new', 'now')")
+        .run("select pgonce.create_subscription('new', 'now')")
         .await;
     let mut reader = LogReader::claim(world.observer().await, "new", "r").await;
     assert!(reader.numbers().await.is_empty());
@@ -266,7 +266,10 @@ async fn it_is_the_same_on_every_installed_major_and_isolation_level() {
             pooler: false,
         };
         let world = World::<TokioPostgres>::in_setting(setting).await;
-        world.see.run("select pgonce.create_consumer('c')").await;
+        world
+            .see
+            .run("select pgonce.create_subscription('c')")
+            .await;
         for level in ["read committed", "repeatable read", "serializable"] {
             let session = world.observer().await;
             session
@@ -281,10 +284,12 @@ async fn it_is_the_same_on_every_installed_major_and_isolation_level() {
             late.run("commit").await;
             assert_eq!(reader.numbers().await, ["1"], "{binaries:?} {level}");
             assert_eq!(reader.keep().await, 16);
-            let tend =
-                "select pgonce.extend_outbox(), pgonce.shrink_outbox(), pgonce.mark_outbox(1)";
+            let tend = "select pgonce._create_outbox_partitions(), pgonce._drop_outbox_partitions(), pgonce._record_watermark(1)";
             world.see.run(tend).await;
-            world.see.run("select pgonce.leave_lanes('c', 'r')").await;
+            world
+                .see
+                .run("select pgonce._release_lanes('c', 'r')")
+                .await;
         }
     }
 }
@@ -321,7 +326,7 @@ async fn whatever_the_writers_do_each_event_comes_once_and_each_subject_in_order
     for _ in 0..8 {
         let steps = steps().new_tree(&mut runner).unwrap().current();
         let (world, mut reader) = one_reader().await;
-        world.see.run("select pgonce.mark_outbox(1)").await;
+        world.see.run("select pgonce._record_watermark(1)").await;
         let mut writers = Vec::new();
         for _ in 0..WRITERS {
             writers.push(world.observer().await);
@@ -362,7 +367,7 @@ async fn whatever_the_writers_do_each_event_comes_once_and_each_subject_in_order
                 Step::Read(limit) => seen.extend(reader.read(limit).await),
                 Step::Keep => {
                     reader.keep().await;
-                    world.see.run("select pgonce.mark_outbox(1)").await;
+                    world.see.run("select pgonce._record_watermark(1)").await;
                 }
             }
         }

@@ -124,7 +124,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             () = self.stop.cancelled() => false,
             () = tokio::time::sleep(jittered(*pause)) => true,
         };
-        *pause = (*pause * 2).min(self.shared.limits.longest_pause);
+        *pause = (*pause * 2).min(self.shared.limits.max_delay);
         waited
     }
 
@@ -188,7 +188,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         let begun = async {
             fault_point!("consumer.before_begin");
             let longest = self.shared.limits.handler;
-            let batch = self.shared.inbox.begin_within(longest).await?;
+            let batch = self.shared.inbox.begin_with_timeout(longest).await?;
             fault_point!("consumer.begun");
             Ok(batch)
         };

@@ -87,9 +87,9 @@ struct Limits {
     handler: Duration,
     lease: Duration,
     tries: u32,
-    drain_at_most: Duration,
+    drain_timeout: Duration,
     first_pause: Duration,
-    longest_pause: Duration,
+    max_delay: Duration,
     poll_stored: Duration,
     tend_every: Duration,
 }
@@ -103,9 +103,9 @@ impl Default for Limits {
             handler: Duration::from_secs(30),
             lease: Duration::from_secs(30),
             tries: 8,
-            drain_at_most: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(10),
             first_pause: Duration::from_millis(20),
-            longest_pause: Duration::from_secs(10),
+            max_delay: Duration::from_secs(10),
             poll_stored: Duration::from_millis(200),
             tend_every: Duration::from_secs(60),
         }
@@ -156,7 +156,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
     /// How long a handler may take for one call, and each of its statements in the database; 30 seconds unless said
     /// otherwise. What takes longer is rolled back and has failed for now, with the code `handler_timeout`: it is
     /// stored, tried again with growing pauses, and in the end waits for a person. The others go on.
-    pub fn handler_at_most(self, time: Duration) -> Self {
+    pub fn handler_timeout(self, time: Duration) -> Self {
         self.with(|shared| shared.limits.handler = time.max(Duration::from_millis(1)))
     }
 
@@ -204,15 +204,15 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
 
     /// How long it goes on with what it has in hand after it was told to stop; 10 seconds unless said
     /// otherwise.
-    pub fn drain_at_most(self, time: Duration) -> Self {
-        self.with(|shared| shared.limits.drain_at_most = time)
+    pub fn drain_timeout(self, time: Duration) -> Self {
+        self.with(|shared| shared.limits.drain_timeout = time)
     }
 
     /// The first and the longest pause while the source or the database is not there.
     pub fn backoff(self, first: Duration, longest: Duration) -> Self {
         self.with(|shared| {
             shared.limits.first_pause = first.max(Duration::from_millis(1));
-            shared.limits.longest_pause = longest.max(shared.limits.first_pause);
+            shared.limits.max_delay = longest.max(shared.limits.first_pause);
         })
     }
 

@@ -93,7 +93,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
                         () = stop.cancelled() => {}
                         () = sleep(jittered(pause)) => {}
                     }
-                    pause = (pause * 2).min(limits.longest_pause);
+                    pause = (pause * 2).min(limits.max_delay);
                 }
             }
         }
@@ -208,7 +208,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
                         () = stop.cancelled() => return Ok(Ok(Taken::No)),
                         () = sleep(jittered(pause)) => {}
                     }
-                    pause = (pause * 2).min(shared.limits.longest_pause);
+                    pause = (pause * 2).min(shared.limits.max_delay);
                 }
                 Err(error) => return Err(error),
             }
@@ -320,7 +320,7 @@ async fn work<D: Driver, H: Handler<D>>(
     let mut running = stream::iter(running).buffer_unordered(limits.concurrency);
     let drained = async {
         stop.cancelled().await;
-        sleep(limits.drain_at_most).await;
+        sleep(limits.drain_timeout).await;
     };
     let mut drained = std::pin::pin!(drained);
     let (mut held, mut worked) = (HashMap::new(), Ok(()));

@@ -43,7 +43,7 @@ pub(super) async fn run<D: Driver, H: Handler<D>>(
                 tracing::warn!(%error, ?pause, "trouble with the database, trying again");
                 shared.counts.database_troubles.add(1);
                 let wait = jittered(pause);
-                pause = (pause * 2).min(limits.longest_pause);
+                pause = (pause * 2).min(limits.max_delay);
                 wait
             }
             Err(error) => return Err(error),
@@ -115,7 +115,7 @@ async fn turn<D: Driver, H: Handler<D>>(
         });
     let drained = async {
         stop.cancelled().await;
-        sleep(limits.drain_at_most).await;
+        sleep(limits.drain_timeout).await;
     };
     let ended: Result<()> = tokio::select! {
         done = join_all(lanes) => done.into_iter().collect(),

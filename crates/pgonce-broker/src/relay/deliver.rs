@@ -109,7 +109,7 @@ pub(super) async fn deliver<S: Sink>(
             terms.meter.sink_unavailable();
             let _waiting = terms.counts.wait();
             sleep(jittered(pause)).await;
-            pause = (pause * 2).min(limits.longest_pause);
+            pause = (pause * 2).min(limits.max_delay);
         }
     }
     outcomes.sort_unstable_by_key(|(seq, _)| *seq);

@@ -24,13 +24,14 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                 }
                 fault_point!("relay.before_settle");
                 let relay = &self.relay;
-                let settled = relay
-                    .outbox
-                    .settle(&relay.consumer, lane, held.epoch, settlement);
+                let settled =
+                    relay
+                        .outbox
+                        .settle(&relay.subscription, lane, held.epoch, settlement);
                 match settled.await {
                     Ok(()) => {
-                        if let Some(place) = settlement.place.take() {
-                            held.place = place;
+                        if let Some(cursor) = settlement.cursor.take() {
+                            held.cursor = cursor;
                             held.kept = true;
                         }
                         held.unsettled.remove(at);
@@ -62,14 +63,14 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             let relay = &self.relay;
             let kept = relay
                 .outbox
-                .advance(&relay.consumer, &lanes, release)
+                .advance(&relay.subscription, &lanes, release)
                 .await?;
             fault_point!("relay.advanced");
             for held in &lanes {
                 if release || !kept.contains(&held.lane) {
                     self.lanes.remove(&held.lane);
                 } else if let Some(lane) = self.lanes.get_mut(&held.lane) {
-                    lane.kept = lane.place == held.place;
+                    lane.kept = lane.cursor == held.cursor;
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! What a relay knows of a lane that it holds.
 
-use pgonce::outbox::{Held, Lane, Place, Settlement};
+use pgonce::outbox::{Cursor, Held, Lane, Settlement};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -9,8 +9,8 @@ use tokio::time::Instant;
 pub(super) struct Holding {
     pub(super) epoch: i64,
     /// Everything before is delivered.
-    pub(super) place: Place,
-    /// Whether the database knows that place.
+    pub(super) cursor: Cursor,
+    /// Whether the database knows that cursor.
     pub(super) kept: bool,
     pub(super) surplus: bool,
     /// Whether its next events are being read.
@@ -25,7 +25,7 @@ impl Holding {
     pub(super) fn new(lane: Lane) -> Self {
         Self {
             epoch: lane.epoch,
-            place: lane.place,
+            cursor: lane.cursor,
             kept: true,
             surplus: lane.surplus,
             reading: false,
@@ -42,7 +42,7 @@ impl Holding {
     /// Ready for parked events: also while the lane waits for room among the dead letters, since
     /// these may be what makes it.
     pub(super) fn takes_parked(&self) -> bool {
-        let of_parked = |(settlement, _): &(Settlement, Instant)| settlement.place.is_none();
+        let of_parked = |(settlement, _): &(Settlement, Instant)| settlement.cursor.is_none();
         !self.reading
             && self.delivering.is_none()
             && !self.unsettled.iter().any(of_parked)
@@ -58,7 +58,7 @@ impl Holding {
         Held {
             lane,
             epoch: self.epoch,
-            place: self.place.clone(),
+            cursor: self.cursor.clone(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The engine: lanes in, events out, places kept.
+//! The engine: lanes in, events out, cursors kept.
 
 mod bell;
 mod counts;
@@ -25,13 +25,13 @@ pub use counts::Counts;
 use crate::Sink;
 use crate::meter::{Meter, Meters as _};
 
-/// Moves the events of one consumer to one sink. As many as you like may run at once, here or
-/// elsewhere: they share the consumer's lanes.
+/// Moves the events of one subscription to one sink. As many as you like may run at once, here or
+/// elsewhere: they share the subscription's lanes.
 #[derive(Debug)]
 #[must_use = "nothing moves before `run`"]
 pub struct Relay<D: Driver, S> {
     outbox: Outbox<D>,
-    consumer: String,
+    subscription: String,
     sink: Arc<S>,
     owner: String,
     limits: Arc<Limits>,
@@ -47,12 +47,12 @@ pub(crate) struct Limits {
     in_flight: usize,
     lane_events: usize,
     lane_bytes: usize,
-    poll_at_most: Duration,
+    max_poll: Duration,
     poll_when_told: Duration,
     keep_every: Duration,
-    drain_at_most: Duration,
+    drain_timeout: Duration,
     first_pause: Duration,
-    longest_pause: Duration,
+    max_delay: Duration,
     tend_every: Duration,
 }
 
@@ -63,25 +63,25 @@ impl Default for Limits {
             in_flight: 64,
             lane_events: 1024,
             lane_bytes: 256 * 1024,
-            poll_at_most: Duration::from_millis(10),
+            max_poll: Duration::from_millis(10),
             poll_when_told: Duration::from_secs(1),
             keep_every: Duration::from_millis(200),
-            drain_at_most: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(10),
             first_pause: Duration::from_millis(50),
-            longest_pause: Duration::from_secs(30),
+            max_delay: Duration::from_secs(30),
             tend_every: Duration::from_secs(60),
         }
     }
 }
 
 impl<D: Driver, S: Sink> Relay<D, S> {
-    /// From this outbox, for a consumer that was created, to this sink.
-    pub fn new(outbox: Outbox<D>, consumer: impl Into<String>, sink: S) -> Self {
-        let consumer = consumer.into();
+    /// From this outbox, for a subscription that was created, to this sink.
+    pub fn new(outbox: Outbox<D>, subscription: impl Into<String>, sink: S) -> Self {
+        let subscription = subscription.into();
         Self {
-            meter: Meter::of(&consumer),
+            meter: Meter::of(&subscription),
             outbox,
-            consumer,
+            subscription,
             sink: Arc::new(sink),
             owner: format!("relay-{}", uuid::Uuid::new_v4().simple()),
             limits: Arc::default(),
@@ -117,8 +117,8 @@ impl<D: Driver, S: Sink> Relay<D, S> {
 
     /// How long an idle relay waits at most before it looks again; 10 milliseconds unless said
     /// otherwise.
-    pub fn poll_at_most(self, pause: Duration) -> Self {
-        self.with(|limits| limits.poll_at_most = pause.max(Duration::from_millis(1)))
+    pub fn max_poll(self, pause: Duration) -> Self {
+        self.with(|limits| limits.max_poll = pause.max(Duration::from_millis(1)))
     }
 
     /// Looks at once when this bell rings. While every commit is told so, it hardly looks otherwise:
@@ -133,7 +133,7 @@ impl<D: Driver, S: Sink> Relay<D, S> {
         self.with(|limits| limits.poll_when_told = pause.max(Duration::from_millis(1)))
     }
 
-    /// How often its place is kept while events flow; 200 milliseconds unless said otherwise. A relay
+    /// How often its cursor is kept while events flow; 200 milliseconds unless said otherwise. A relay
     /// that is killed leaves the events of so long to be delivered again.
     pub fn keep_every(self, pause: Duration) -> Self {
         self.with(|limits| limits.keep_every = pause)
@@ -141,15 +141,15 @@ impl<D: Driver, S: Sink> Relay<D, S> {
 
     /// How long it goes on with what it has in hand after it was told to stop; 10 seconds unless
     /// said otherwise.
-    pub fn drain_at_most(self, time: Duration) -> Self {
-        self.with(|limits| limits.drain_at_most = time)
+    pub fn drain_timeout(self, time: Duration) -> Self {
+        self.with(|limits| limits.drain_timeout = time)
     }
 
     /// The first and the longest pause while a sink is unavailable, or the database.
     pub fn backoff(self, first: Duration, longest: Duration) -> Self {
         self.with(|limits| {
             limits.first_pause = first.max(Duration::from_millis(1));
-            limits.longest_pause = longest.max(limits.first_pause);
+            limits.max_delay = longest.max(limits.first_pause);
         })
     }
 
@@ -165,7 +165,7 @@ impl<D: Driver, S: Sink> Relay<D, S> {
 
     /// Runs until `stop` is cancelled, then finishes what it has in hand and gives its lanes back.
     ///
-    /// Troubles that pass are waited out. An error means that it cannot go on: the consumer is not
+    /// Troubles that pass are waited out. An error means that it cannot go on: the subscription is not
     /// there (`42704`) or was evicted (`P4031`), the schema does not fit, the rights are missing.
     pub async fn run(self, stop: CancellationToken) -> Result<()> {
         run::Engine::new(self).run(stop).await

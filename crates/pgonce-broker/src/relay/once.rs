@@ -20,13 +20,13 @@ impl<D: Driver, S: Sink> Relay<D, S> {
     /// An event that fails for now is left parked, for the next run; so is one that is not due yet. A
     /// sink that is not there is waited for.
     pub async fn run_once(self, stop: CancellationToken) -> Result<bool> {
-        let (outbox, consumer) = (self.outbox.clone(), self.consumer.clone());
+        let (outbox, subscription) = (self.outbox.clone(), self.subscription.clone());
         let goal = outbox.goal().await?;
         let done = stop.child_token();
         let watching = async {
             while !done.is_cancelled() {
                 // What cannot be asked now is asked again: the relay itself says what is final.
-                if matches!(outbox.caught_up(&consumer, &goal).await, Ok(true)) {
+                if matches!(outbox.caught_up(&subscription, &goal).await, Ok(true)) {
                     done.cancel();
                     return true;
                 }

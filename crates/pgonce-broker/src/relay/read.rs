@@ -77,11 +77,11 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         if idle.is_empty() || !self.reads.may_begin() {
             return Ok(());
         }
-        self.poll = (self.poll.mul_f64(1.5)).min(self.longest_poll());
+        self.poll = (self.poll.mul_f64(1.5)).min(self.max_poll_interval());
         self.next_look = Instant::now() + self.poll;
-        let mut places: Vec<_> = idle.iter().map(|held| &held.place).collect();
-        places.dedup();
-        if !self.reads.more && !self.relay.outbox.stirs(&places).await? {
+        let mut cursors: Vec<_> = idle.iter().map(|held| &held.cursor).collect();
+        cursors.dedup();
+        if !self.reads.more && !self.relay.outbox.stirs(&cursors).await? {
             return Ok(());
         }
         // Where there is much, one half each.
@@ -104,7 +104,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                 lane.reading = true;
             }
         }
-        let (outbox, consumer) = (self.relay.outbox.clone(), self.relay.consumer.clone());
+        let (outbox, subscription) = (self.relay.outbox.clone(), self.relay.subscription.clone());
         let (events, bytes) = (
             self.relay.limits.lane_events * lanes.len(),
             self.relay.limits.lane_bytes * lanes.len(),
@@ -112,7 +112,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let held = lanes.clone();
         let task = self.reads.tasks.spawn(async move {
             fault_point!("relay.before_read");
-            let page = outbox.read(&consumer, &held, events, bytes).await?;
+            let page = outbox.read(&subscription, &held, events, bytes).await?;
             fault_point!("relay.read");
             Ok(page)
         });
@@ -126,7 +126,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         for held in lanes {
             if let Some(lane) = self.lanes.get_mut(&held.lane)
                 && lane.reading
-                && (lane.epoch, &lane.place) == (held.epoch, &held.place)
+                && (lane.epoch, &lane.cursor) == (held.epoch, &held.cursor)
             {
                 lane.reading = false;
                 ours.insert(held.lane);
@@ -144,16 +144,16 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.next_look = Instant::now();
         }
         let mut batches = by_lane(page.messages);
-        for (lane, place) in page.places {
+        for (lane, cursor) in page.cursors {
             if !ours.contains(&lane) {
                 continue;
             }
             match batches.remove(&lane) {
                 Some(batch) => {
                     self.reads.more |= batch.len() >= self.relay.limits.lane_events / MUCH;
-                    self.send(lane, batch, Some(place));
+                    self.send(lane, batch, Some(cursor));
                 }
-                None => self.move_to(lane, place),
+                None => self.move_to(lane, cursor),
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pgonce::driver::Driver;
-use pgonce::outbox::{Held, Message, Outcome, Place, Settlement};
+use pgonce::outbox::{Cursor, Held, Message, Outcome, Settlement};
 use pgonce::retry::Class;
 use pgonce::{Error, Result};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -25,7 +25,7 @@ const DUE_EVERY: Duration = Duration::from_millis(100);
 pub(super) const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
 /// What a delivery answers: where its lane goes on, and how it ended.
-type Delivered = (Option<Place>, Result<Ended>);
+type Delivered = (Option<Cursor>, Result<Ended>);
 
 pub(super) struct Engine<D: Driver, S> {
     pub(super) relay: Relay<D, S>,
@@ -107,8 +107,8 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     async fn turn(&mut self) -> Result<()> {
         let now = Instant::now();
         if let Some(reason) = &self.gone {
-            let (outbox, consumer) = (&self.relay.outbox, &self.relay.consumer);
-            outbox.evict(consumer, reason).await?;
+            let (outbox, subscription) = (&self.relay.outbox, &self.relay.subscription);
+            outbox.evict(subscription, reason).await?;
             // Claiming tells that it was evicted, and why; that ends this relay.
             self.claim().await?;
         }
@@ -161,7 +161,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let lease = relay.limits.lease;
         let claimed = relay
             .outbox
-            .claim_lanes(&relay.consumer, &relay.owner, lease);
+            .claim_lanes(&relay.subscription, &relay.owner, lease);
         let claimed = claimed.await?;
         fault_point!("relay.claimed");
         self.lease_ends = asked + lease;
@@ -206,7 +206,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let due = self
             .relay
             .outbox
-            .due(&self.relay.consumer, &ready, limit)
+            .due(&self.relay.subscription, &ready, limit)
             .await?;
         for (lane, batch) in by_lane(due) {
             self.send(lane, batch, None);
@@ -214,7 +214,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         Ok(())
     }
 
-    pub(super) fn send(&mut self, lane: u8, batch: Vec<Message>, next: Option<Place>) {
+    pub(super) fn send(&mut self, lane: u8, batch: Vec<Message>, next: Option<Cursor>) {
         let Some(held) = self.lanes.get_mut(&lane) else {
             return;
         };
@@ -232,10 +232,10 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         held.delivering = Some(task);
     }
 
-    pub(super) fn move_to(&mut self, lane: u8, place: Place) {
+    pub(super) fn move_to(&mut self, lane: u8, cursor: Cursor) {
         if let Some(held) = self.lanes.get_mut(&lane) {
-            held.kept &= held.place == place;
-            held.place = place;
+            held.kept &= held.cursor == cursor;
+            held.cursor = cursor;
         }
     }
 
@@ -258,12 +258,12 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let (next, outcomes) = match delivered {
             Some((next, Ok(Ended::Settled(outcomes)))) => (next, outcomes),
             Some((_, Ok(Ended::Gone(reason)))) => {
-                tracing::error!(reason, "the sink is gone: the consumer is evicted");
+                tracing::error!(reason, "the sink is gone: the subscription is evicted");
                 self.gone = Some(reason);
                 return;
             }
             _ => {
-                // Of unknown fate: its place is as it was, so it is read again, but not in haste.
+                // Of unknown fate: its cursor is as it was, so it is read again, but not in haste.
                 self.sulk();
                 return;
             }
@@ -277,10 +277,10 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.next_look = Instant::now();
         match next {
             // Kept later, for many batches at once.
-            Some(place) if plain => self.move_to(lane, place),
-            place => {
+            Some(cursor) if plain => self.move_to(lane, cursor),
+            cursor => {
                 held.unsettled
-                    .push((Settlement { place, outcomes }, Instant::now()));
+                    .push((Settlement { cursor, outcomes }, Instant::now()));
                 self.next_due = Instant::now();
             }
         }
@@ -293,10 +293,10 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.next_look = Instant::now();
     }
 
-    pub(super) fn longest_poll(&self) -> Duration {
+    pub(super) fn max_poll_interval(&self) -> Duration {
         match self.ear.is_manned() {
             true => self.relay.limits.poll_when_told,
-            false => self.relay.limits.poll_at_most,
+            false => self.relay.limits.max_poll,
         }
     }
 
@@ -304,7 +304,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     pub(super) fn sulk(&mut self) {
         self.next_look = Instant::now() + jittered(self.sulk);
         self.deaf_until = self.next_look;
-        self.sulk = (self.sulk * 2).min(self.relay.limits.longest_pause);
+        self.sulk = (self.sulk * 2).min(self.relay.limits.max_delay);
     }
 
     /// Waits a trouble out, or gives up.
@@ -327,14 +327,14 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             () = stop.cancelled() => {}
             () = sleep(jittered(self.pause)) => {}
         }
-        self.pause = (self.pause * 2).min(self.relay.limits.longest_pause);
+        self.pause = (self.pause * 2).min(self.relay.limits.max_delay);
         Ok(())
     }
 
     /// Finishes what is in hand, keeps it, and goes.
     async fn drain(mut self) -> Result<()> {
         self.reads = Reads::default();
-        let until = Instant::now() + self.relay.limits.drain_at_most;
+        let until = Instant::now() + self.relay.limits.drain_timeout;
         while let Ok(Some(done)) = timeout_at(until, self.tasks.join_next_with_id()).await {
             self.take_in(done);
             if Instant::now() >= self.next_claim && self.claim().await.is_err() {
@@ -352,9 +352,12 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let lanes = self.lanes_that(|_| true);
         let relay = &self.relay;
         if ours && !lanes.is_empty() {
-            relay.outbox.advance(&relay.consumer, &lanes, true).await?;
+            relay
+                .outbox
+                .advance(&relay.subscription, &lanes, true)
+                .await?;
         }
-        relay.outbox.leave(&relay.consumer, &relay.owner).await
+        relay.outbox.leave(&relay.subscription, &relay.owner).await
     }
 }
 

@@ -67,7 +67,7 @@ impl KafkaConfig {
 /// event's subject, so a subject stays in its partition.
 ///
 /// The idempotent producer drops repeats of one connection; what a relay sends again is a new record
-/// with the same `ce_id`, by which consumers deduplicate.
+/// with the same `ce_id`, by which subscriptions deduplicate.
 pub struct Kafka {
     config: KafkaConfig,
     producer: RwLock<FutureProducer>,

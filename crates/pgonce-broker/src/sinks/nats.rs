@@ -52,7 +52,7 @@ impl NatsConfig {
 /// Publishes to a JetStream stream and waits for its acknowledgement.
 ///
 /// `Nats-Msg-Id` is the message id, so the stream itself drops what comes again within its duplicate
-/// window. Later than that, and for ever, consumers deduplicate by the same id.
+/// window. Later than that, and for ever, subscriptions deduplicate by the same id.
 #[derive(Debug)]
 pub struct Nats {
     config: NatsConfig,

@@ -57,7 +57,7 @@ impl RabbitMqConfig {
 
 /// Publishes to an exchange, persistent and mandatory, and waits for the confirmation.
 ///
-/// RabbitMQ does not deduplicate: consumers do, by `message_id`. A message that no queue takes comes
+/// RabbitMQ does not deduplicate: subscriptions do, by `message_id`. A message that no queue takes comes
 /// back, and its subject is parked.
 #[derive(Debug)]
 pub struct RabbitMq {

@@ -49,7 +49,7 @@ impl RedisStreamsConfig {
 /// Appends events to streams, a batch at a time.
 ///
 /// The fields of an entry are CloudEvents' attributes (`id`, `type`, `subject` …) and `data`. Redis does
-/// not deduplicate: consumers do, by the field `id`.
+/// not deduplicate: subscriptions do, by the field `id`.
 #[derive(Debug)]
 pub struct RedisStreams {
     config: RedisStreamsConfig,

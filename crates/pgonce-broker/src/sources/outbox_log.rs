@@ -15,13 +15,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::{Delivery, Incoming, Relay, Sink, Source, SourceError};
 
 /// The events of an outbox consumer, straight from the log, in this database or another. A relay inside
-/// keeps the place in the log, in lanes that many such sources share; the key of a message is its subject.
+/// keeps the cursor in the log, in lanes that many such sources share; the key of a message is its subject.
 ///
 /// ```no_run
 /// # async fn example(once: pgonce::Once<pgonce::driver::sqlx::Sqlx>) -> pgonce::Result<()> {
 /// use pgonce_broker::sources::OutboxLog;
 ///
-/// once.outbox().create_consumer(&pgonce::outbox::Consumer::new("balances")).await?;
+/// once.outbox().create_subscription(&pgonce::outbox::Subscription::new("balances")).await?;
 /// let source = OutboxLog::new(once.outbox(), "balances");
 /// # drop(source);
 /// # Ok(())
@@ -49,7 +49,7 @@ impl OutboxLog {
         let (sender, events) = mpsc::channel(1024);
         let stop = CancellationToken::new();
         // What is in hand when it ends is read again by the next.
-        let relay = relay(Handover { sender }).drain_at_most(Duration::ZERO);
+        let relay = relay(Handover { sender }).drain_timeout(Duration::ZERO);
         Self {
             name: "outbox".to_owned(),
             events,

@@ -22,7 +22,7 @@ const LASTING: [(&str, &str); 6] = [
     ),
     (
         "42704",
-        "As the owner of the schema, run `pgonce outbox tail on`, or select pgonce.set_outbox_tail(true).",
+        "As the owner of the schema, run `pgonce outbox tail on`, or select pgonce._set_wal_publication(true).",
     ),
     (
         "42501",

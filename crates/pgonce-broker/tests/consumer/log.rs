@@ -1,6 +1,6 @@
 //! From our own outbox, without a broker: effects here, told there, applied once.
 
-use pgonce::outbox::{Consumer as Reader, Event};
+use pgonce::outbox::{Event, Subscription};
 use pgonce_broker::Consumer;
 use pgonce_broker::sources::OutboxLog;
 
@@ -10,7 +10,10 @@ use super::ground::{Ground, Running, quick};
 async fn what_is_published_is_applied_once_and_in_the_order_of_its_subject() {
     let ground = Ground::new().await;
     let outbox = ground.once().outbox();
-    outbox.create_consumer(&Reader::new("c")).await.unwrap();
+    outbox
+        .create_subscription(&Subscription::new("c"))
+        .await
+        .unwrap();
     let publish = |from: u64, to: u64| {
         let see = &ground.world.see;
         async move {
@@ -43,7 +46,7 @@ async fn what_is_published_is_applied_once_and_in_the_order_of_its_subject() {
     ground
         .world
         .see
-        .run("select pgonce.move_clock('1 minute')")
+        .run("select pgonce._move_clock('1 minute')")
         .await;
     publish(201, 300).await;
     let running = Running::start(start());

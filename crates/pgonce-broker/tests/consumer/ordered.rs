@@ -232,7 +232,7 @@ async fn two_workers_share_a_log_and_one_takes_over_when_the_other_is_killed() {
     ground
         .world
         .see
-        .run("select pgonce.move_clock('3 s')")
+        .run("select pgonce._move_clock('3 s')")
         .await;
     ground.wait_for(120).await;
     second.stop().await.unwrap();

@@ -26,7 +26,7 @@ async fn a_handler_that_never_ends_fails_for_now_and_waits_for_a_person_in_the_e
         Ok(())
     };
     let consumer = Consumer::new(&ground.once(), "c", ground.shop.source(), handler);
-    let consumer = quick(consumer).handler_at_most(SHORT);
+    let consumer = quick(consumer).handler_timeout(SHORT);
     let counts = consumer.counts();
     let running = Running::start(consumer);
     let poisoned = "select count(*) = 1 from pgonce.inbox_poison where message_id = 'm7' \
@@ -61,7 +61,7 @@ async fn a_statement_that_hangs<D: TestDriver>() {
         .build()
         .unwrap();
     let consumer = Consumer::new(&once, "c", ground.shop.source(), handler);
-    let consumer = quick(consumer).handler_at_most(SHORT);
+    let consumer = quick(consumer).handler_timeout(SHORT);
     let running = Running::start(consumer);
     let poisoned = "select count(*) = 1 from pgonce.inbox_poison where message_id = 'm3' \
          and failure_code in ('handler_timeout', '57014') and attempts = 3";
@@ -93,7 +93,7 @@ async fn a_consumer_that_waits_for_a_lock_for_too_long_asks_again_and_does_not_e
         .run("begin; select pgonce.accept('c', 'shop', 'm1')")
         .await;
     ground.send(1, 1, 1);
-    let running = Running::start(ground.consumer().handler_at_most(SHORT));
+    let running = Running::start(ground.consumer().handler_timeout(SHORT));
     // It waits, is turned away, and waits again: in another transaction.
     let waits = "select coalesce(min(xact_start)::text, '') from pg_stat_activity \
          where datname = current_database() and wait_event_type = 'Lock'";
@@ -120,7 +120,7 @@ async fn a_shorter_limit_of_the_session_stays() {
         (&url, SHORT, "150ms"),
     ] {
         let inbox = Once::builder(Db::connect(url, 1)).build().unwrap().inbox();
-        let mut batch = inbox.begin_within(longest).await.unwrap();
+        let mut batch = inbox.begin_with_timeout(longest).await.unwrap();
         let mut tx = batch.lend().unwrap();
         let shown = Db::fetch(tx.conn(), "show statement_timeout").await;
         assert_eq!(shown.unwrap().as_deref(), Some(expected));

@@ -171,7 +171,7 @@ async fn a_worker_that_vanishes_leaves_its_stored_messages_to_the_next_and_not_f
             .await
             .unwrap();
         assert_eq!((claimed.len(), claimed[0].attempts), (1, attempt));
-        see.run("select pgonce.move_clock('11 s')").await;
+        see.run("select pgonce._move_clock('11 s')").await;
     }
     let running = ground.run();
     let poisoned = "select count(*) = 1 from pgonce.inbox_poison where failure_code = 'abandoned'";

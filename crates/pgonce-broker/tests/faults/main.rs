@@ -85,7 +85,7 @@ async fn paused_at_any_point_until_another_took_over_it_does_no_harm() {
             .see
             .wait_until("select count(*) > 0 from pgonce.parked where state = 'dead'")
             .await;
-        let moved = "select string_agg((place)::text || epoch, ';' order by lane) from pgonce.outbox_cursor";
+        let moved = "select string_agg((cursor)::text || epoch, ';' order by lane) from pgonce.outbox_cursor";
         heir.stop().await.unwrap();
         let before = ground.world.see.text(moved).await;
         // It wakes up and finds out: whatever it had in hand, it keeps nothing of it over the heir's.

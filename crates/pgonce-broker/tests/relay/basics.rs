@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgonce::outbox::Consumer;
+use pgonce::outbox::Subscription;
 use pgonce_broker::sinks::{Channel, JsonLines};
 use pgonce_broker::{Delivery, Relay};
 use pgonce_testkit::wait_until;
@@ -87,7 +87,7 @@ async fn writers_that_commit_in_any_order_are_all_heard() {
 #[tokio::test]
 async fn run_once_delivers_what_is_there_and_leaves_what_is_for_later() {
     let hour = Duration::from_secs(3600);
-    let ground = Ground::with(Consumer::new("c").backoff(hour, hour)).await;
+    let ground = Ground::with(Subscription::new("c").backoff(hour, hour)).await;
     ground.sink.script(|n| {
         (n == 3).then(|| Delivery::Retry {
             reason: "later".into(),
@@ -108,7 +108,7 @@ async fn run_once_delivers_what_is_there_and_leaves_what_is_for_later() {
         })
     });
     ground.publish(11, 12, 10).await;
-    let relay = ground.relay().drain_at_most(Duration::ZERO);
+    let relay = ground.relay().drain_timeout(Duration::ZERO);
     let counts = relay.counts();
     let (ran, ()) = tokio::join!(relay.run_once(stop.clone()), async {
         wait_until("a lane to wait for the sink", PATIENCE, || async {
@@ -144,7 +144,7 @@ async fn a_channel_hands_events_to_the_same_process() {
 
 #[tokio::test]
 async fn json_lines_are_cloud_events() {
-    let ground = Ground::with(Consumer::new("c").topics(["ord*"])).await;
+    let ground = Ground::with(Subscription::new("c").topics(["ord*"])).await;
     let (ours, theirs) = tokio::io::duplex(1024);
     let running = Running::start(Relay::new(
         ground.outbox.clone(),
@@ -179,7 +179,7 @@ async fn json_lines_are_cloud_events() {
 }
 
 #[tokio::test]
-async fn a_consumer_that_is_not_there_or_was_evicted_ends_the_relay_with_a_reason() {
+async fn a_subscription_that_is_not_there_or_was_evicted_ends_the_relay_with_a_reason() {
     let ground = Ground::new().await;
     let stranger = Relay::new(ground.outbox.clone(), "nobody", ground.sink.clone());
     assert_eq!(

@@ -1,4 +1,4 @@
-//! A database with a consumer, relays over it, and a sink that remembers and misbehaves as told.
+//! A database with a subscription, relays over it, and a sink that remembers and misbehaves as told.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pgonce::driver::Driver;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::outbox::{Consumer, Message, Outbox};
+use pgonce::outbox::{Message, Outbox, Subscription};
 use pgonce::{Once, Result};
 use pgonce_broker::{Delivery, Relay, Sink};
 use pgonce_testkit::wait_until;
@@ -137,7 +137,7 @@ impl Running {
     }
 }
 
-/// A database of a test's own with the consumer `c`.
+/// A database of a test's own with the subscription `c`.
 pub(crate) struct Ground {
     pub(crate) world: World<TokioPostgres>,
     pub(crate) outbox: Outbox<TokioPostgres>,
@@ -146,13 +146,13 @@ pub(crate) struct Ground {
 
 impl Ground {
     pub(crate) async fn new() -> Self {
-        Self::with(Consumer::new("c")).await
+        Self::with(Subscription::new("c")).await
     }
 
-    pub(crate) async fn with(consumer: Consumer) -> Self {
+    pub(crate) async fn with(subscription: Subscription) -> Self {
         let world = World::<TokioPostgres>::new().await;
         let outbox = world.once.outbox();
-        outbox.create_consumer(&consumer).await.unwrap();
+        outbox.create_subscription(&subscription).await.unwrap();
         Self {
             world,
             outbox,
@@ -180,7 +180,7 @@ impl Ground {
     pub(crate) async fn expire_leases(&self) {
         self.world
             .see
-            .run("select pgonce.move_clock('1 minute')")
+            .run("select pgonce._move_clock('1 minute')")
             .await;
     }
 }

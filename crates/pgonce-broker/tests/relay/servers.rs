@@ -13,14 +13,14 @@ async fn private() -> (Postgres, Observer) {
     let server = Postgres::builder().start().await.unwrap();
     install(server.url()).await.unwrap();
     let see = Observer::connect(&server.url()).await;
-    see.run("select pgonce.create_consumer('c')").await;
+    see.run("select pgonce.create_subscription('c')").await;
     (server, see)
 }
 
 #[tokio::test]
 async fn what_was_relayed_survives_a_crash_although_the_writer_commits_carelessly() {
     let (server, see) = private().await;
-    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.admit('careless')").await;
+    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.grant_to('careless')").await;
     let url = server.url().replace("postgres@", "careless@");
     for round in 1..=5 {
         let writer = Observer::connect(&url).await;
@@ -38,7 +38,7 @@ async fn what_was_relayed_survives_a_crash_although_the_writer_commits_carelessl
         let walwriter = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         kill_process(walwriter, Signal::STOP).unwrap();
         // Nor does the relay for another reason: once it is under way, it keeps its place never.
-        see.run("select pgonce.leave_lanes('c', owner) from pgonce.outbox_relay")
+        see.run("select pgonce._release_lanes('c', owner) from pgonce.outbox_relay")
             .await;
         let hour = Duration::from_secs(3600);
         let sink = Witness::default();
@@ -123,7 +123,7 @@ async fn after_a_failover_nothing_committed_is_skipped_and_old_epochs_are_void()
     running.kill().await;
     standby.promote().await.unwrap();
     let see = Observer::connect(&standby.url()).await;
-    see.run("select pgonce.move_clock('1 minute')").await;
+    see.run("select pgonce._move_clock('1 minute')").await;
     for n in 21..=40 {
         see.run(&publish(n, 4)).await;
     }

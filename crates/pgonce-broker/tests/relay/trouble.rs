@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pgonce::outbox::{Consumer, Message, WhenFull};
+use pgonce::outbox::{Message, Subscription, WhenFull};
 use pgonce_broker::{Delivery, Relay, Sink};
 use pgonce_testkit::wait_until;
 use tokio::sync::Semaphore;
@@ -76,7 +76,7 @@ async fn a_skip_lets_the_rest_of_the_subject_go() {
 #[tokio::test]
 async fn a_failure_for_now_is_tried_again_and_the_subject_waits_for_it() {
     let short = Duration::from_millis(20);
-    let ground = Ground::with(Consumer::new("c").backoff(short, short * 4)).await;
+    let ground = Ground::with(Subscription::new("c").backoff(short, short * 4)).await;
     let left = Arc::new(AtomicU64::new(3));
     let script = left.clone();
     ground.sink.script(move |n| {
@@ -166,7 +166,7 @@ async fn cut_connections_are_survived() {
 
 #[tokio::test]
 async fn full_dead_letters_stop_a_lane_until_there_is_room() {
-    let ground = Ground::with(Consumer::new("c").dead_letters(2, WhenFull::Stop)).await;
+    let ground = Ground::with(Subscription::new("c").dead_letters(2, WhenFull::Stop)).await;
     ground.sink.script(|n| n.is_multiple_of(4).then(poison));
     let running = ground.run();
     ground.publish(4, 4, 4).await;
@@ -211,7 +211,7 @@ async fn a_delayed_event_waits_and_nobody_waits_for_it() {
     ground
         .world
         .see
-        .run("select pgonce.move_clock('6 s')")
+        .run("select pgonce._move_clock('6 s')")
         .await;
     ground.sink.wait_for(2).await;
     running.stop().await.unwrap();
@@ -244,7 +244,7 @@ async fn a_slow_sink_holds_no_more_than_the_cap_whatever_the_backlog() {
     };
     let relay = Relay::new(ground.outbox.clone(), "c", slow.clone()).in_flight(2);
     let counts = relay.counts();
-    let running = Running::start(relay.drain_at_most(Duration::ZERO));
+    let running = Running::start(relay.drain_timeout(Duration::ZERO));
     wait_until("every lane to be full", PATIENCE, || async {
         slow.holding.load(Ordering::SeqCst) == 32
     })

@@ -28,7 +28,7 @@ impl Server {
             .unwrap();
         install(postgres.url()).await.unwrap();
         let see = Observer::connect(&postgres.url()).await;
-        see.run("select pgonce.create_consumer('c'); select pgonce.set_outbox_tail(true)")
+        see.run("select pgonce.create_subscription('c'); select pgonce._set_wal_publication(true)")
             .await;
         Self { postgres, see }
     }
@@ -54,7 +54,7 @@ impl Server {
 
     async fn slots(&self) -> i64 {
         self.see
-            .number("select count(*) from pgonce.outbox_tails")
+            .number("select count(*) from pgonce.outbox_wal_listeners")
             .await
     }
 }
@@ -145,14 +145,16 @@ async fn whatever_becomes_of_slot_connection_and_server_nothing_is_skipped() -> 
     ] {
         server.heard(&tail).await;
         let see = Observer::connect(&server.postgres.url()).await;
-        let slot = see.text("select slot from pgonce.outbox_tails").await;
+        let slot = see
+            .text("select slot from pgonce.outbox_wal_listeners")
+            .await;
         for _ in 0..10 {
             n += 1;
             see.run(&publish(n, 4)).await;
         }
         match blow {
             "terminated" => {
-                see.run("select pg_terminate_backend(pid) from pgonce.outbox_tails")
+                see.run("select pg_terminate_backend(pid) from pgonce.outbox_wal_listeners")
                     .await;
             }
             "invalidated" => {
@@ -165,8 +167,9 @@ async fn whatever_becomes_of_slot_connection_and_server_nothing_is_skipped() -> 
                     see.run("select pg_switch_wal()").await;
                 }
                 see.run("checkpoint").await;
-                let gone =
-                    format!("select count(*) from pgonce.outbox_tails where slot = '{slot}'");
+                let gone = format!(
+                    "select count(*) from pgonce.outbox_wal_listeners where slot = '{slot}'"
+                );
                 wait_until("the slot to be lost", PATIENCE, || async {
                     see.number(&gone).await == 0
                 })
@@ -182,10 +185,10 @@ async fn whatever_becomes_of_slot_connection_and_server_nothing_is_skipped() -> 
                 server.postgres.start_again().await.unwrap();
             }
             _ => {
-                see.run("select pgonce.set_outbox_tail(false)").await;
+                see.run("select pgonce._set_wal_publication(false)").await;
                 n += 1;
                 see.run(&publish(n, 4)).await;
-                see.run("select pg_terminate_backend(pid) from pgonce.outbox_tails")
+                see.run("select pg_terminate_backend(pid) from pgonce.outbox_wal_listeners")
                     .await;
             }
         }
@@ -213,7 +216,7 @@ async fn what_somebody_has_to_put_right_is_said_at_once() {
 
     let server = Server::new("logical").await;
     let see = &server.see;
-    see.run("create role plain login; select pgonce.admit('plain')")
+    see.run("create role plain login; select pgonce.grant_to('plain')")
         .await;
     let url = server.postgres.url().replace("postgres@", "plain@");
     let as_plain = || Tail::start(url.parse().unwrap(), None, "pgonce");
@@ -226,12 +229,12 @@ async fn what_somebody_has_to_put_right_is_said_at_once() {
     server.heard(&tail).await;
     drop(tail);
 
-    see.run("select pgonce.set_outbox_tail(false)").await;
+    see.run("select pgonce._set_wal_publication(false)").await;
     let error = as_plain().await.unwrap_err();
     assert_eq!((error.code(), error.lasts()), ("42704", true), "{error}");
-    assert!(error.hint().contains("set_outbox_tail"));
+    assert!(error.hint().contains("_set_wal_publication"));
 
-    see.run("select pgonce.set_outbox_tail(true)").await;
+    see.run("select pgonce._set_wal_publication(true)").await;
     // No commit may ever wait for a relay as if it were a standby.
     see.run("alter system set synchronous_standby_names = '*'")
         .await;

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use pgonce::outbox::Consumer;
+use pgonce::outbox::Subscription;
 use pgonce_broker::sinks::{Options, open};
 use pgonce_testkit::wait_until;
 use ring::signature::KeyPair as _;
@@ -166,9 +166,9 @@ impl Site for Endpoint {
 
 conforms!(Endpoint);
 
-async fn stage_with(consumer: Consumer) -> Stage<Endpoint> {
+async fn stage_with(subscription: Subscription) -> Stage<Endpoint> {
     Stage {
-        ground: Ground::with(consumer).await,
+        ground: Ground::with(subscription).await,
         site: Endpoint::start(true).await,
     }
 }
@@ -180,7 +180,7 @@ fn status(code: u16) -> Option<Response> {
 #[tokio::test]
 async fn a_refusal_parks_the_subject_a_fault_is_tried_again_and_the_others_flow() {
     let short = Duration::from_millis(20);
-    let stage = stage_with(Consumer::new("c").backoff(short, short * 4)).await;
+    let stage = stage_with(Subscription::new("c").backoff(short, short * 4)).await;
     // 3 is never wanted; 4 fails twice.
     stage.site.script(|n, times| match (n, times) {
         (3, _) => status(422),
@@ -210,7 +210,7 @@ async fn a_refusal_parks_the_subject_a_fault_is_tried_again_and_the_others_flow(
 
 #[tokio::test]
 async fn an_endpoint_that_asks_for_a_pause_gets_it_whole_and_nothing_is_parked() {
-    let stage = stage_with(Consumer::new("c")).await;
+    let stage = stage_with(Subscription::new("c")).await;
     stage.site.script(|_, times| {
         let busy = ([("retry-after", "1")], StatusCode::TOO_MANY_REQUESTS);
         (times == 1).then(|| busy.into_response())
@@ -246,8 +246,8 @@ async fn an_endpoint_that_asks_for_a_pause_gets_it_whole_and_nothing_is_parked()
 }
 
 #[tokio::test]
-async fn an_endpoint_that_is_gone_evicts_the_consumer_with_the_reason_and_ends_the_relay() {
-    let stage = stage_with(Consumer::new("c")).await;
+async fn an_endpoint_that_is_gone_evicts_the_subscription_with_the_reason_and_ends_the_relay() {
+    let stage = stage_with(Subscription::new("c")).await;
     stage.site.script(|_, _| status(410));
     let running = Running::start(stage.relay_to(stage.site.sink().await));
     stage.ground.publish(1, 3, 1).await;
@@ -257,7 +257,7 @@ async fn an_endpoint_that_is_gone_evicts_the_consumer_with_the_reason_and_ends_t
     let backlog = stage.ground.outbox.backlog().await.unwrap();
     assert!(backlog[0].evicted.as_ref().unwrap().contains("410 Gone"));
 
-    // Once it is back, the consumer reads on, and has missed nothing.
+    // Once it is back, the subscription reads on, and has missed nothing.
     stage.site.memory.lock().unwrap().script = None;
     stage.ground.outbox.replay_from("c", 1).await.unwrap();
     let running = Running::start(stage.relay_to(stage.site.sink().await));
@@ -268,7 +268,7 @@ async fn an_endpoint_that_is_gone_evicts_the_consumer_with_the_reason_and_ends_t
 
 #[tokio::test]
 async fn a_redirect_is_not_followed() {
-    let stage = stage_with(Consumer::new("c")).await;
+    let stage = stage_with(Subscription::new("c")).await;
     stage.site.script(|_, _| {
         let elsewhere = (
             [("location", "http://169.254.169.254/latest/meta-data")],
@@ -322,7 +322,7 @@ async fn an_endpoint_that_never_answers_is_given_up_in_time_and_nothing_is_parke
     let url = format!("http://{}/hook", silent.local_addr().unwrap());
     let sink = open(&url, &options.set("timeout", "50ms")).await.unwrap();
     let stage = Stage { ground, site };
-    let running = Running::start(stage.relay_to(sink).drain_at_most(Duration::ZERO));
+    let running = Running::start(stage.relay_to(sink).drain_timeout(Duration::ZERO));
     stage.ground.publish(1, 1, 1).await;
     for _ in 0..3 {
         // A new connection is a new try: the last one was given up.

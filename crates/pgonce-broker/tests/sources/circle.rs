@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::{self, stream};
 use pgonce::inbox::{Message, Tx};
-use pgonce::outbox::{Consumer as Reader, Event};
+use pgonce::outbox::{Event, Subscription};
 use pgonce::{Ack, Intent};
 use pgonce_broker::sinks::{Options, open};
 use pgonce_broker::sources::{Nats, NatsConfig};
@@ -44,7 +44,10 @@ async fn from_an_intent_to_a_balance_every_copy_counts_once() {
     see.run("create table balance (account text primary key, amount bigint not null)")
         .await;
     let outbox = ground.world.once.outbox();
-    outbox.create_consumer(&Reader::new("r")).await.unwrap();
+    outbox
+        .create_subscription(&Subscription::new("r"))
+        .await
+        .unwrap();
     let context = jetstream::new(async_nats::connect(nats.url()).await.unwrap());
     let config = stream::Config {
         name: "CIRCLE".to_owned(),

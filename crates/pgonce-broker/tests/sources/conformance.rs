@@ -103,7 +103,7 @@ pub(crate) async fn workers_that_come_and_go_lose_nothing_and_repeat_nothing<S: 
         .ground
         .world
         .see
-        .run("select pgonce.move_clock('1 minute')")
+        .run("select pgonce._move_clock('1 minute')")
         .await;
     stage.ground.wait_for(200).await;
     running.pop().unwrap().stop().await.unwrap();
@@ -175,7 +175,7 @@ pub(crate) async fn bad_messages_are_kept_with_the_reason_and_the_others_flow<S:
 pub(crate) async fn a_broker_killed_and_started_again_loses_nothing<S: Site>() {
     let stage = Stage::<S>::new(true).await;
     // However long it takes to kill: nothing is given up meanwhile.
-    let patient = "select pgonce.define_inbox('c', p_max_attempts => 1000, p_backoff => '10 ms', p_backoff_at_most => '40 ms')";
+    let patient = "select pgonce.define_inbox('c', p_max_attempts => 1000, p_backoff => '10 ms', p_max_backoff => '40 ms')";
     stage.ground.world.see.run(patient).await;
     stage.site.send_numbers(1..=120, Stage::<S>::keys()).await;
     let seen = Arc::new(AtomicU64::new(0));

@@ -8,8 +8,8 @@ use crate::output::{self, Format};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
-    /// Only this consumer.
-    consumer: Option<String>,
+    /// Only this subscription.
+    subscription: Option<String>,
     /// Lane by lane.
     #[arg(long)]
     lanes: bool,
@@ -17,8 +17,8 @@ pub(super) struct StatusArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ListArgs {
-    /// Only of this consumer.
-    consumer: Option<String>,
+    /// Only of this subscription.
+    subscription: Option<String>,
     /// What is parked for this reason: given up, to be tried again, not due yet, behind one of these.
     #[arg(long, default_value = "dead", value_parser = ["dead", "retry", "delayed", "behind", "all"])]
     state: String,
@@ -36,52 +36,55 @@ pub(super) struct ListArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct ShowArgs {
     /// For whom.
-    consumer: String,
+    subscription: String,
     /// The number of the event, or its message id (which is looked for in the whole log).
     event: String,
 }
 
 pub(super) async fn status(database: &Database, args: &StatusArgs) -> Result {
-    let consumer = args.consumer.as_deref();
-    if let Some(name) = consumer {
+    let subscription = args.subscription.as_deref();
+    if let Some(name) = subscription {
         database
-            .rows("select (pgonce.known_consumer($1)).consumer", &[Some(name)])
+            .rows(
+                "select (pgonce._require_subscription($1)).subscription",
+                &[Some(name)],
+            )
             .await?;
     }
     let query = if args.lanes {
-        "select consumer, lane, waiting, date_trunc('milliseconds', oldest_age) as oldest_age, parked, dead, relay, \
-         lease_until, advanced_at from pgonce.outbox_lanes where $1::text is null or consumer = $1 \
-         order by consumer, lane"
+        "select subscription, lane, waiting, date_trunc('milliseconds', oldest_age) as oldest_age, parked, dead, relay, \
+         lease_until, advanced_at from pgonce.outbox_lanes where $1::text is null or subscription = $1 \
+         order by subscription, lane"
     } else {
-        "select consumer, waiting, date_trunc('milliseconds', oldest_age) as oldest_age, delayed, retrying, dead, \
+        "select subscription, waiting, date_trunc('milliseconds', oldest_age) as oldest_age, delayed, retrying, dead, \
          behind, lanes_held, relays, advanced_at, stuck, evicted_why as evicted from pgonce.outbox_backlog \
-         where $1::text is null or consumer = $1 order by consumer"
+         where $1::text is null or subscription = $1 order by subscription"
     };
-    let rows = database.rows(query, &[consumer]).await?;
+    let rows = database.rows(query, &[subscription]).await?;
     output::rows(
         database.format,
         &rows,
-        "There is no consumer: `pgonce outbox consumers create NAME` makes one.",
+        "There is no subscription: `pgonce outbox subscriptions create NAME` makes one.",
     )?;
     let stuck = rows.iter().any(|row| row.contains("\"stuck\":true"));
     if stuck && database.format == Format::Table {
         output::line(
-            "A stuck consumer holds the log: run its relay, or let go of it with `pgonce outbox evict`.",
+            "A stuck subscription holds the log: run its relay, or let go of it with `pgonce outbox evict`.",
         )?;
     }
     super::tail::mention(database).await
 }
 
 pub(super) async fn list(database: &Database, args: &ListArgs) -> Result {
-    let query = "select consumer, seq, message_id, tenant, topic, type, subject, state, attempts, due_at, reason, \
-         (select count(*) from pgonce.parked b where b.tenant = k.tenant and b.consumer = k.consumer \
+    let query = "select subscription, seq, message_id, tenant, topic, type, subject, state, attempts, due_at, reason, \
+         (select count(*) from pgonce.parked b where b.tenant = k.tenant and b.subscription = k.subscription \
              and b.subject = k.subject and b.state = 'behind') as behind, parked_at \
-         from pgonce.parked k where ($1::text is null or consumer = $1) and ($2 = 'all' or state = $2) \
+         from pgonce.parked k where ($1::text is null or subscription = $1) and ($2 = 'all' or state = $2) \
          and ($3::text is null or subject = $3) and ($4::text is null or tenant = $4) \
-         order by consumer, seq limit $5::text::integer";
+         order by subscription, seq limit $5::text::integer";
     let limit = args.limit.to_string();
     let params = [
-        args.consumer.as_deref(),
+        args.subscription.as_deref(),
         Some(&*args.state),
         args.subject.as_deref(),
         args.tenant.as_deref(),
@@ -101,11 +104,11 @@ pub(super) async fn show(database: &Database, args: &ShowArgs) -> Result {
         Err(_) => number_of(database, args).await?,
     };
     let query = "select f.*, (select s.skipped_by from pgonce.outbox_skipped s \
-         where s.consumer = $1 and s.seq = f.seq) as skipped_by from pgonce.event_fate($1, $2::text::bigint) f";
+         where s.subscription = $1 and s.seq = f.seq) as skipped_by from pgonce.event_status($1, $2::text::bigint) f";
     let row = match &number {
         Some(number) => {
             database
-                .row(query, &[Some(&args.consumer), Some(number)])
+                .row(query, &[Some(&args.subscription), Some(number)])
                 .await?
         }
         None => None,

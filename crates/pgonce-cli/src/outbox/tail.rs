@@ -13,13 +13,13 @@ pub(super) struct Args {
 
 pub(super) async fn run(database: &Database, args: &Args) -> Result {
     if let Some(turn) = &args.turn {
-        let query = "select 'done' from pgonce.set_outbox_tail($1::text::boolean)";
+        let query = "select 'done' from pgonce._set_wal_publication($1::text::boolean)";
         database.rows(query, &[Some(turn)]).await?;
     }
     let query = "select current_setting('wal_level') as wal_level, \
          exists (select from pg_catalog.pg_publication where pubname = $1) as allowed, \
-         (select count(*) from pgonce.outbox_tails) as relays, \
-         (select max(held_back) from pgonce.outbox_tails) as held_back, \
+         (select count(*) from pgonce.outbox_wal_listeners) as relays, \
+         (select max(held_back) from pgonce.outbox_wal_listeners) as held_back, \
          current_setting('max_slot_wal_keep_size') as held_back_at_most";
     let publication = format!("{}_outbox", database.schema);
     match database.row(query, &[Some(&publication)]).await? {
@@ -34,7 +34,7 @@ pub(super) async fn mention(database: &Database) -> Result {
         return Ok(());
     }
     let query = "select count(*) as relays, pg_size_pretty(max(held_back)) as held_back \
-         from pgonce.outbox_tails having count(*) > 0";
+         from pgonce.outbox_wal_listeners having count(*) > 0";
     let Some(row) = database.row(query, &[]).await? else {
         return Ok(());
     };

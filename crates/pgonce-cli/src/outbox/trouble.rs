@@ -10,7 +10,7 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 pub(super) struct RedriveArgs {
     /// Whose dead letters.
-    consumer: String,
+    subscription: String,
     /// Only of this subject.
     #[arg(long)]
     subject: Option<String>,
@@ -22,7 +22,7 @@ pub(super) struct RedriveArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct RecoverArgs {
     /// Whose.
-    consumer: String,
+    subscription: String,
     /// Since when: 2h is two hours ago; or '2026-05-01 12:00+02'.
     #[arg(long, value_name = "TIME")]
     since: Moment,
@@ -34,7 +34,7 @@ pub(super) struct RecoverArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct SkipArgs {
     /// For whom.
-    consumer: String,
+    subscription: String,
     /// The number of the event; `pgonce outbox list` shows it.
     #[arg(value_name = "NUMBER")]
     seq: i64,
@@ -46,7 +46,7 @@ pub(super) struct SkipArgs {
 #[derive(Debug, clap::Args)]
 pub(super) struct ReplayArgs {
     /// To whom; one that was evicted may read again.
-    consumer: String,
+    subscription: String,
     /// From this event or time on: a number, 2h (two hours ago), '2026-05-01 12:00+02'.
     #[arg(long, value_name = "NUMBER|TIME")]
     from: Place,
@@ -72,7 +72,7 @@ fn counted(n: u64, one: &str, many: &str) -> String {
 
 pub(super) async fn redrive(database: &Database, args: &RedriveArgs) -> Result {
     let params = [
-        Some(&*args.consumer),
+        Some(&*args.subscription),
         args.subject.as_deref(),
         args.tenant.as_deref(),
     ];
@@ -87,7 +87,7 @@ pub(super) async fn recover(database: &Database, args: &RecoverArgs) -> Result {
         args.since.sql(2)
     );
     let params = [
-        Some(&*args.consumer),
+        Some(&*args.subscription),
         Some(args.since.text()),
         Some(if args.skipped { "true" } else { "false" }),
     ];
@@ -105,38 +105,41 @@ pub(super) async fn recover(database: &Database, args: &RecoverArgs) -> Result {
 
 pub(super) async fn skip(database: &Database, args: &SkipArgs) -> Result {
     let seq = args.seq.to_string();
-    let params = [Some(&*args.consumer), Some(&*seq), Some(&*args.reason)];
+    let params = [Some(&*args.subscription), Some(&*seq), Some(&*args.reason)];
     let query = "select pgonce.skip($1, $2::text::bigint, $3) as skipped";
     let row = database.row(query, &params).await?.unwrap_or_default();
     if row.contains("true") {
         let words = format!(
             "event {seq} is never delivered to {}",
-            output::printable(&args.consumer)
+            output::printable(&args.subscription)
         );
         return output::say(database.format, &words, &json!({"skipped": true}));
     }
     Err(Trouble::new(
         exit::NOT_FOUND,
-        format!("event {seq} is not parked for consumer {:?}", args.consumer),
+        format!(
+            "event {seq} is not parked for subscription {:?}",
+            args.subscription
+        ),
         "Only what is parked can be skipped: see `pgonce outbox list CONSUMER --state all`.",
     ))
 }
 
 pub(super) async fn replay(database: &Database, args: &ReplayArgs) -> Result {
-    let consumer = Some(&*args.consumer);
+    let subscription = Some(&*args.subscription);
     let (from, parameter) = bound(&args.from, "p_from", 2);
     let Some(to) = &args.to else {
         let query = format!("select pgonce.replay($1, {parameter}) as first");
-        let row = database.row(&query, &[consumer, Some(from)]).await?;
+        let row = database.row(&query, &[subscription, Some(from)]).await?;
         let row: Value = serde_json::from_str(&row.unwrap_or_default())?;
         let words = match row["first"].as_i64() {
             Some(first) => format!(
                 "{} goes back to event {first}",
-                output::printable(&args.consumer)
+                output::printable(&args.subscription)
             ),
             None => format!(
                 "{} goes back, to where nothing is yet",
-                output::printable(&args.consumer)
+                output::printable(&args.subscription)
             ),
         };
         return output::say(database.format, &words, &row);
@@ -145,7 +148,7 @@ pub(super) async fn replay(database: &Database, args: &ReplayArgs) -> Result {
     let limit = args.limit.to_string();
     let query =
         format!("pgonce.replay_range($1, {parameter}, {until}, p_limit => $4::text::integer)");
-    let params = [consumer, Some(from), Some(to), Some(&*limit)];
+    let params = [subscription, Some(from), Some(to), Some(&*limit)];
     let again = number(database, &query, &params).await?;
     let words = format!("{} again", counted(again, "event comes", "events come"));
     output::say(database.format, &words, &json!({ "replayed": again }))

@@ -31,12 +31,12 @@ pub(super) struct Admin {
     /// Relays that cannot go on, and why.
     pub(super) failed: Mutex<Vec<String>>,
     pub(super) stop: CancellationToken,
-    pub(super) database_within: Duration,
+    pub(super) database_timeout: Duration,
 }
 
 /// A relay, and what it does.
 pub(super) struct Watched {
-    pub(super) consumer: String,
+    pub(super) subscription: String,
     /// Nothing before its sink is there.
     pub(super) counts: Arc<OnceLock<Arc<Counts>>>,
 }
@@ -54,9 +54,9 @@ impl Admin {
             .with_state(self)
     }
 
-    pub(super) fn failed(&self, consumer: &str, why: &str) {
+    pub(super) fn failed(&self, subscription: &str, why: &str) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.push(format!("{consumer}: {why}"));
+        failed.push(format!("{subscription}: {why}"));
     }
 }
 
@@ -76,7 +76,7 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
     if !failed.is_empty() {
         return said(StatusCode::SERVICE_UNAVAILABLE, "failed", &failed);
     }
-    let checked = timeout(admin.database_within, admin.migrator.check()).await;
+    let checked = timeout(admin.database_timeout, admin.migrator.check()).await;
     let checked =
         checked.unwrap_or_else(|_| Err(Error::Disconnected("no answer in time".to_owned())));
     if let Err(error) = checked {
@@ -86,10 +86,10 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
     }
     let relays = admin.relays.iter().map(|relay| match relay.counts.get() {
         Some(counts) => json!({
-            "consumer": relay.consumer, "lanes": counts.lanes(), "sent": counts.sent(),
+            "subscription": relay.subscription, "lanes": counts.lanes(), "sent": counts.sent(),
             "lanes_waiting_for_the_sink": counts.waiting(),
         }),
-        None => json!({ "consumer": relay.consumer, "waiting_for_the_sink": true }),
+        None => json!({ "subscription": relay.subscription, "waiting_for_the_sink": true }),
     });
     let relays: Vec<_> = relays.collect();
     let detail = "the database is there and its schema fits";
@@ -98,7 +98,7 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
-    let within = admin.database_within;
+    let within = admin.database_timeout;
     let backlog = timeout(within, admin.outbox.backlog()).await;
     let answers = backlog.is_ok();
     prometheus::backlog(backlog.ok().and_then(Result::ok).as_deref());

@@ -21,7 +21,7 @@ pub(super) fn faults(config: &Config, text: &str) -> Vec<Fault> {
         checked.refuse(
             0..0,
             "there is no relay in the file",
-            "Add a table [[relays]] with `consumer` and `sink`.",
+            "Add a table [[relays]] with `subscription` and `sink`.",
         );
     }
     for (number, relay) in config.relays.iter().enumerate() {
@@ -29,9 +29,9 @@ pub(super) fn faults(config: &Config, text: &str) -> Vec<Fault> {
         let same = |other: &Relay| other.name() == relay.name();
         if config.relays[..number].iter().any(same) {
             checked.refuse(
-                relay.consumer.span(),
-                format!("consumer {:?} has a relay already", relay.name()),
-                "Each event goes to a consumer once: give the second sink a consumer of its own.",
+                relay.subscription.span(),
+                format!("subscription {:?} has a relay already", relay.name()),
+                "Each event goes to a subscription once: give the second sink a subscription of its own.",
             );
         }
     }
@@ -61,8 +61,8 @@ impl Checked<'_> {
     fn relay(&mut self, relay: &Relay) {
         if !(1..=LONGEST_NAME).contains(&relay.name().len()) {
             self.refuse(
-                relay.consumer.span(),
-                format!("a consumer's name has 1 to {LONGEST_NAME} bytes"),
+                relay.subscription.span(),
+                format!("a subscription's name has 1 to {LONGEST_NAME} bytes"),
                 "Name who gets the events, such as \"billing\".",
             );
         }
@@ -79,7 +79,7 @@ impl Checked<'_> {
                 "Keep one of `sink` and `sink_env`.",
             ),
             (None, None) => self.refuse(
-                relay.consumer.span(),
+                relay.subscription.span(),
                 format!("the relay of {:?} has no sink", relay.name()),
                 "Say where its events go: sink = \"stdout:\", or sink_env = \"NAME\".",
             ),
@@ -128,11 +128,11 @@ impl Checked<'_> {
         }
         let (first, at_most) = create.pauses();
         if first.is_zero() || at_most < first {
-            let span = create.backoff.as_ref().or(create.backoff_at_most.as_ref());
+            let span = create.backoff.as_ref().or(create.max_backoff.as_ref());
             self.refuse(
                 span.map_or(0..0, Spanned::span),
                 format!("the pause between two tries cannot grow from {first:?} to {at_most:?}"),
-                "Give `backoff` a length above zero and `backoff_at_most` one that is not shorter.",
+                "Give `backoff` a length above zero and `max_backoff` one that is not shorter.",
             );
         }
         if let Some(limit) = &create.dead_limit

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pgonce::outbox::{Begin, Consumer, WhenFull};
+use pgonce::outbox::{Begin, Subscription, WhenFull};
 use pgonce_broker::sinks::Options;
 use pgonce_http::gateway::{Fault, Faults};
 use serde::Deserialize;
@@ -80,11 +80,11 @@ pub(super) enum LogLevel {
     Debug,
 }
 
-/// One consumer, and where its events go.
+/// One subscription, and where its events go.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Relay {
-    pub(super) consumer: Spanned<String>,
+    pub(super) subscription: Spanned<String>,
     pub(super) sink: Option<Spanned<String>>,
     pub(super) sink_env: Option<Spanned<String>>,
     pub(super) source: Option<String>,
@@ -98,15 +98,15 @@ pub(super) struct Relay {
     pub(super) lane_events: Option<Spanned<usize>>,
     pub(super) lane_bytes: Option<Spanned<Size>>,
     pub(super) lease: Option<Spanned<Length>>,
-    pub(super) poll_at_most: Option<Length>,
+    pub(super) max_poll: Option<Length>,
     pub(super) keep_every: Option<Length>,
-    pub(super) drain_at_most: Option<Length>,
+    pub(super) drain_timeout: Option<Length>,
     pub(super) pause: Option<Length>,
     pub(super) pause_at_most: Option<Length>,
     pub(super) create: Option<Create>,
 }
 
-/// A consumer that is to be there.
+/// A subscription that is to be there.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Create {
@@ -117,13 +117,13 @@ pub(super) struct Create {
     pub(super) tenants: Option<Spanned<Vec<String>>>,
     pub(super) max_attempts: Option<Spanned<u32>>,
     pub(super) backoff: Option<Spanned<Length>>,
-    pub(super) backoff_at_most: Option<Spanned<Length>>,
+    pub(super) max_backoff: Option<Spanned<Length>>,
     pub(super) dead_limit: Option<Spanned<u32>>,
     #[serde(default)]
     pub(super) when_full: Full,
 }
 
-/// Where a new consumer begins.
+/// Where a new subscription begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum From {
@@ -191,9 +191,9 @@ impl Config {
 
 impl Relay {
     /// A relay that is given by flags.
-    pub(super) fn new(consumer: String, sink: String) -> Self {
+    pub(super) fn new(subscription: String, sink: String) -> Self {
         Self {
-            consumer: Spanned::new(0..0, consumer),
+            subscription: Spanned::new(0..0, subscription),
             sink: Some(Spanned::new(0..0, sink)),
             sink_env: None,
             source: None,
@@ -203,9 +203,9 @@ impl Relay {
             lane_events: None,
             lane_bytes: None,
             lease: None,
-            poll_at_most: None,
+            max_poll: None,
             keep_every: None,
-            drain_at_most: None,
+            drain_timeout: None,
             pause: None,
             pause_at_most: None,
             create: None,
@@ -213,27 +213,27 @@ impl Relay {
     }
 
     pub(super) fn name(&self) -> &str {
-        self.consumer.get_ref()
+        self.subscription.get_ref()
     }
 
-    /// The consumer to be created, where it is missing.
-    pub(super) fn consumer(&self) -> Option<Consumer> {
+    /// The subscription to be created, where it is missing.
+    pub(super) fn subscription(&self) -> Option<Subscription> {
         let create = self.create.as_ref()?;
-        let mut consumer = Consumer::new(self.name()).begin(match create.from {
+        let mut subscription = Subscription::new(self.name()).begin(match create.from {
             From::Start => Begin::Start,
             From::Now => Begin::Now,
         });
         if let Some(topics) = &create.topics {
-            consumer = consumer.topics(topics.get_ref());
+            subscription = subscription.topics(topics.get_ref());
         }
         if let Some(types) = &create.types {
-            consumer = consumer.types(types.get_ref());
+            subscription = subscription.types(types.get_ref());
         }
         if let Some(tenants) = &create.tenants {
-            consumer = consumer.tenants(tenants.get_ref());
+            subscription = subscription.tenants(tenants.get_ref());
         }
         if let Some(attempts) = &create.max_attempts {
-            consumer = consumer.max_attempts(*attempts.get_ref());
+            subscription = subscription.max_attempts(*attempts.get_ref());
         }
         let (first, at_most) = create.pauses();
         let limit = create.dead_limit.as_ref();
@@ -243,7 +243,7 @@ impl Relay {
         };
         let limit = limit.map_or(10_000, |limit| *limit.get_ref());
         Some(
-            consumer
+            subscription
                 .backoff(first, at_most)
                 .dead_letters(limit, when_full),
         )
@@ -258,6 +258,6 @@ impl Create {
                 .as_ref()
                 .map_or(Duration::from_secs(usual), |length| length.get_ref().0)
         };
-        (length(&self.backoff, 1), length(&self.backoff_at_most, 600))
+        (length(&self.backoff, 1), length(&self.max_backoff, 600))
     }
 }

@@ -22,16 +22,16 @@ use crate::output;
 use config::{Config, Create, From as Begins, LogFormat, LogLevel, Relay};
 use values::{Length, length};
 
-/// What to relay: a file for all, or flags for one consumer.
+/// What to relay: a file for all, or flags for one subscription.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The configuration, a TOML file; --print-example shows one. Without it the flags say everything.
-    #[arg(value_name = "FILE", conflicts_with_all = ["consumer", "sink", "option", "option_env", "source", "in_flight", "lease",
-        "drain_at_most", "create", "behind_pooler", "listen", "log_format", "log_level"])]
+    #[arg(value_name = "FILE", conflicts_with_all = ["subscription", "sink", "option", "option_env", "source", "in_flight", "lease",
+        "drain_timeout", "create", "behind_pooler", "listen", "log_format", "log_level"])]
     file: Option<PathBuf>,
     /// Whose events.
     #[arg(long, value_name = "NAME")]
-    consumer: Option<String>,
+    subscription: Option<String>,
     /// Where they go, such as stdout: or nats://host?stream=ORDERS [default: the variable PGONCE_SINK].
     #[arg(long, value_name = "URL")]
     sink: Option<String>,
@@ -52,8 +52,8 @@ pub(crate) struct Args {
     lease: Option<Duration>,
     /// How long it goes on with what is in hand after SIGTERM or Ctrl-C [default: 10s].
     #[arg(long, value_name = "TIME", value_parser = length)]
-    drain_at_most: Option<Duration>,
-    /// Create the consumer where it is missing; one that is there stays as it is.
+    drain_timeout: Option<Duration>,
+    /// Create the subscription where it is missing; one that is there stays as it is.
     #[arg(long)]
     create: bool,
     /// With --create: where it begins.
@@ -109,7 +109,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "file", conflicts_with = "once")]
     check: bool,
     /// Print a commented example of a configuration.
-    #[arg(long, conflicts_with_all = ["file", "consumer", "sink", "once"])]
+    #[arg(long, conflicts_with_all = ["file", "subscription", "sink", "once"])]
     print_example: bool,
     #[command(flatten)]
     target: Target,
@@ -167,13 +167,13 @@ async fn obey(args: Args) -> std::result::Result<(), Stopped> {
     let mut config =
         Config::parse(&file.to_string_lossy(), &read(file)?).map_err(Stopped::Faults)?;
     if args.check {
-        let consumers: Vec<&str> = config.relays.iter().map(Relay::name).collect();
+        let subscriptions: Vec<&str> = config.relays.iter().map(Relay::name).collect();
         let words = format!(
             "{} is right: {}",
             file.display(),
-            output::printable(&consumers.join(", "))
+            output::printable(&subscriptions.join(", "))
         );
-        let value = json!({ "consumers": consumers });
+        let value = json!({ "subscriptions": subscriptions });
         return Ok(output::say(args.target.format(), &words, &value)?);
     }
     config.database.wal |= wal;
@@ -202,11 +202,11 @@ fn read(file: &Path) -> Result<String> {
 
 /// The configuration that the flags say.
 fn by_flags(args: Args) -> Result<(Config, Address)> {
-    let Some(consumer) = args.consumer.filter(|name| !name.is_empty()) else {
+    let Some(subscription) = args.subscription.filter(|name| !name.is_empty()) else {
         return Err(Trouble::new(
             exit::USAGE,
-            "neither a file nor a consumer was given",
-            "Give a TOML file (`pgonce relay --print-example` prints one), or --consumer NAME --sink URL.",
+            "neither a file nor a subscription was given",
+            "Give a TOML file (`pgonce relay --print-example` prints one), or --subscription NAME --sink URL.",
         ));
     };
     let sink = args.sink.or_else(|| std::env::var("PGONCE_SINK").ok());
@@ -218,7 +218,7 @@ fn by_flags(args: Args) -> Result<(Config, Address)> {
         ));
     };
     let patterns = |list: Vec<String>| (!list.is_empty()).then(|| Spanned::new(0..0, list));
-    let mut relay = Relay::new(consumer, sink);
+    let mut relay = Relay::new(subscription, sink);
     relay.source = args.source;
     for (name, value) in args.option {
         relay.options = relay.options.set(name, value);
@@ -228,7 +228,7 @@ fn by_flags(args: Args) -> Result<(Config, Address)> {
         .in_flight
         .map(|events| Spanned::new(0..0, events as usize));
     relay.lease = args.lease.map(|time| Spanned::new(0..0, Length(time)));
-    relay.drain_at_most = args.drain_at_most.map(Length);
+    relay.drain_timeout = args.drain_timeout.map(Length);
     relay.create = args.create.then(|| Create {
         from: args.from,
         topics: patterns(args.topics),

@@ -22,7 +22,7 @@ use crate::exit::{self, Result, Trouble};
 use crate::prometheus;
 use crate::signals::Signals;
 
-/// How often it is looked whether any consumer is stuck.
+/// How often it is looked whether any subscription is stuck.
 const WATCH_EVERY: Duration = Duration::from_secs(60);
 
 type Running = JoinSet<(String, Result<bool>)>;
@@ -68,7 +68,7 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
         relays: watched,
         failed: std::sync::Mutex::default(),
         stop: stop.clone(),
-        database_within: database.timeout.0,
+        database_timeout: database.timeout.0,
     });
     if let Some(listen) = &config.listen {
         serve_admin(listen.address, &admin).await?;
@@ -104,7 +104,7 @@ async fn tail(database: &Database, address: &Address) -> Result<Option<Tail>> {
     })
 }
 
-/// Opens the sink, creates the consumer where that is wanted, and sets the relay going.
+/// Opens the sink, creates the subscription where that is wanted, and sets the relay going.
 async fn start(
     relay: &Relay,
     outbox: &Outbox<TokioPostgres>,
@@ -116,15 +116,15 @@ async fn start(
     let address = sink::Address::of(relay)?;
     // What is wrong for good is said at once; what may pass is waited for.
     let opened = address.open().await?;
-    if let Some(consumer) = relay.consumer() {
-        match outbox.create_consumer(&consumer).await {
-            Ok(()) => tracing::info!(consumer = relay.name(), "created the consumer"),
+    if let Some(subscription) = relay.subscription() {
+        match outbox.create_subscription(&subscription).await {
+            Ok(()) => tracing::info!(subscription = relay.name(), "created the subscription"),
             Err(error) if error.code() == "42710" => {}
             Err(error) => return Err(error.into()),
         }
     }
     let watched = Watched {
-        consumer: relay.name().to_owned(),
+        subscription: relay.name().to_owned(),
         counts: Arc::default(),
     };
     let (relay, counts) = (relay.clone(), watched.counts.clone());
@@ -169,14 +169,14 @@ fn paced<S: pgonce_broker::Sink>(
     if let Some(lease) = &relay.lease {
         made = made.lease(lease.get_ref().0);
     }
-    if let Some(pause) = relay.poll_at_most {
-        made = made.poll_at_most(pause.0);
+    if let Some(pause) = relay.max_poll {
+        made = made.max_poll(pause.0);
     }
     if let Some(pause) = relay.keep_every {
         made = made.keep_every(pause.0);
     }
-    if let Some(time) = relay.drain_at_most {
-        made = made.drain_at_most(time.0);
+    if let Some(time) = relay.drain_timeout {
+        made = made.drain_timeout(time.0);
     }
     let pause = relay.pause.map_or(Duration::from_millis(50), |p| p.0);
     let at_most = relay.pause_at_most.map_or(Duration::from_secs(30), |p| p.0);
@@ -223,12 +223,12 @@ async fn wait_for(
     while !running.is_empty() {
         tokio::select! {
             Some(ended) = running.join_next() => match ended {
-                Ok((consumer, Ok(true))) => tracing::info!(consumer, "the relay has ended"),
-                Ok((consumer, Ok(false))) => left.push(consumer),
-                Ok((consumer, Err(error))) => {
+                Ok((subscription, Ok(true))) => tracing::info!(subscription, "the relay has ended"),
+                Ok((subscription, Ok(false))) => left.push(subscription),
+                Ok((subscription, Err(error))) => {
                     let (what, code) = error.words();
-                    tracing::error!(consumer, what, code, "the relay cannot go on");
-                    admin.failed(&consumer, what);
+                    tracing::error!(subscription, what, code, "the relay cannot go on");
+                    admin.failed(&subscription, what);
                     trouble = trouble.or(Some(error));
                 }
                 Err(panicked) => return Err(Trouble::new(exit::FAILED, panicked.to_string(), "Please report it.")),
@@ -261,7 +261,7 @@ fn why(error: Error) -> Trouble {
     Trouble::from(error)
         .with_hint(
             "42704",
-            "Create it with --create, `create` in the file, or `pgonce outbox consumers create NAME`.",
+            "Create it with --create, `create` in the file, or `pgonce outbox subscriptions create NAME`.",
         )
         .with_exit("42704", exit::NOT_FOUND)
 }
@@ -278,14 +278,17 @@ fn cut_off() -> Trouble {
 async fn watch(outbox: Outbox<TokioPostgres>) {
     loop {
         match outbox.backlog().await {
-            Ok(consumers) => {
-                for behind in consumers.into_iter().filter(|consumer| consumer.stuck) {
+            Ok(subscriptions) => {
+                for behind in subscriptions
+                    .into_iter()
+                    .filter(|subscription| subscription.stuck)
+                {
                     let oldest = behind.oldest_age.unwrap_or_default();
                     tracing::warn!(
-                        consumer = behind.consumer,
+                        subscription = behind.subscription,
                         waiting = behind.waiting,
                         ?oldest,
-                        "a consumer is stuck and holds the log: run its relay, or evict it"
+                        "a subscription is stuck and holds the log: run its relay, or evict it"
                     );
                 }
             }

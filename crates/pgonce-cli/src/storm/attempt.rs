@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgonce::driver::{Connection as _, Param, Session as _, Statement};
 use pgonce::outbox::Event;
-use pgonce::{Ack, Claim, Done, Error, Failure, Intent, Isolation, Kind, Lease, Once};
+use pgonce::{Ack, Claim, ClaimKind, Done, Error, Failure, Intent, Isolation, Lease, Once};
 use pgonce_testkit::{History, Told};
 use serde_json::{Value, json};
 
@@ -212,11 +212,11 @@ impl<D: Hand> Wish<D> {
         Ok(())
     }
 
-    fn saw(&self, kind: Kind) {
+    fn saw(&self, kind: ClaimKind) {
         match kind {
-            Kind::Fresh => {}
-            Kind::Takeover => self.history.saw("takeover"),
-            Kind::Retry => self.history.saw("retry"),
+            ClaimKind::Fresh => {}
+            ClaimKind::Takeover => self.history.saw("takeover"),
+            ClaimKind::Retry => self.history.saw("retry"),
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) enum Pooler {
     Pgbouncer,
 }
 
-/// One of the places. Its text is the part of a command line that names it.
+/// One of the cursors. Its text is the part of a command line that names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) major: u32,

@@ -32,7 +32,7 @@ const BACKOFF: Duration = Duration::from_millis(12);
 
 /// For every consumer here: what fails is tried again soon, and never given up.
 pub(super) const CONTRACT: &str = "select pgonce.define_inbox('*', p_max_attempts => 1000000, \
-     p_backoff => '5 ms', p_backoff_at_most => '10 ms');";
+     p_backoff => '5 ms', p_max_backoff => '10 ms');";
 
 /// The messages of one trial, and who applies them.
 pub(super) struct Letters<'a, D: Hand> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use pgonce::outbox::Consumer;
+use pgonce::outbox::Subscription;
 use pgonce_broker::Relay;
 use pgonce_testkit::checker::{self, Coverage, Effect};
 use pgonce_testkit::{Entry, Told, wait_until};
@@ -79,7 +79,7 @@ pub(super) async fn judge<D: Hand>(
     }
 
     let stuck = trialed.iter().any(|trial| trial.stuck.is_some());
-    let consumers = "select count(*) from pgonce.outbox_consumer";
+    let consumers = "select count(*) from pgonce.outbox_subscription";
     let left: i64 = client.query_one(consumers, &[]).await?.try_get(0)?;
     if left > 0 && !stuck {
         all.push(broken("LeftBehind", "", format!("{left} consumers")));
@@ -145,11 +145,11 @@ async fn published<D: Hand>(
     client: &Client,
 ) -> Result<Vec<(&'static str, String, String)>> {
     let (outbox, mailbox) = (ground.calm.outbox(), Mailbox::new(Ill::No));
-    let reader = Consumer::new("judge").topics([Path::Publish.name()]);
-    outbox.create_consumer(&reader).await?;
+    let reader = Subscription::new("judge").topics([Path::Publish.name()]);
+    outbox.create_subscription(&reader).await?;
     let relay = Relay::new(outbox.clone(), "judge", mailbox.clone());
     relay.run_once(CancellationToken::new()).await?;
-    outbox.drop_consumer("judge").await?;
+    outbox.drop_subscription("judge").await?;
     let taken = Taken::from(&mailbox.take());
     let mut told = taken.by_intent();
     let mut wrong = Vec::new();

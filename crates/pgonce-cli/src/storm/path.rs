@@ -143,7 +143,7 @@ impl Path {
             Self::Wait => Some(
                 Contract::keep(day)
                     .busy(Busy::Wait)
-                    .wait_at_most(Duration::from_secs(5)),
+                    .wait_timeout(Duration::from_secs(5)),
             ),
             Self::LeaseRun => Some(Contract::keep(day).lease(LEASE)),
             Self::Purge => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgonce::Error;
 use pgonce::driver::Param;
-use pgonce::outbox::{Act, Consumer, Held, Lane, Message, Outbox, Outcome, Place, Settlement};
+use pgonce::outbox::{Act, Cursor, Held, Lane, Message, Outbox, Outcome, Settlement, Subscription};
 use pgonce::retry::Policy;
 use pgonce_broker::{Delivery, Relay, Sink as _};
 use pgonce_testkit::{Action, CuttingProxy, Told, Trial};
@@ -75,11 +75,11 @@ struct Errand<'a> {
 impl<D: Hand> Post<'_, D> {
     async fn walk(&self, proxy: &CuttingProxy, path: Path, trial: &Trial) -> Result<()> {
         let calm = self.ground.calm.outbox();
-        let consumer = Consumer::new(self.key)
+        let subscription = Subscription::new(self.key)
             .begin(pgonce::outbox::Begin::Now)
             .topics([self.key])
             .backoff(BACKOFF, BACKOFF);
-        calm.create_consumer(&consumer).await?;
+        calm.create_subscription(&subscription).await?;
         let subject = format!("{}-a", self.key);
         let beside = self.in_the_same_lane_as(&subject).await?;
         let mut late = None;
@@ -144,7 +144,7 @@ impl<D: Hand> Post<'_, D> {
             self.ground.history.outcome(*attempt, told);
         }
         self.finish(path, expected).await?;
-        calm.drop_consumer(self.key).await?;
+        calm.drop_subscription(self.key).await?;
         Ok(())
     }
 
@@ -179,7 +179,7 @@ impl<D: Hand> Post<'_, D> {
     /// A subject whose events are settled together with those of this one.
     async fn in_the_same_lane_as(&self, subject: &str) -> Result<String> {
         let sql = "select s from generate_series(1, 1000) i, format('%s-%s', $1::text, i) s \
-             where pgonce.lane_of('', s) = pgonce.lane_of('', $1) limit 1";
+             where pgonce._lane_of('', s) = pgonce._lane_of('', $1) limit 1";
         let found = ask(&self.ground.calm, sql, &[Param::Text(Some(subject))]).await?;
         found.ok_or_else(|| "no subject of a thousand is in the same lane".into())
     }
@@ -220,11 +220,11 @@ impl<D: Hand> Post<'_, D> {
         errand: &Errand<'_>,
     ) -> pgonce::Result<()> {
         for round in 0..2 {
-            let mut places: Vec<&Place> = held.iter().map(|held| &held.place).collect();
-            places.dedup();
-            outbox.stirs(&places).await?;
+            let mut cursors: Vec<&Cursor> = held.iter().map(|held| &held.cursor).collect();
+            cursors.dedup();
+            outbox.stirs(&cursors).await?;
             let page = outbox.read(self.key, held, 1000, 1 << 20).await?;
-            go_on(held, &page.places);
+            go_on(held, &page.cursors);
             if self.ground.sabotage {
                 // What must never be done: the place is kept before anybody has the events.
                 outbox.advance(self.key, held, round == 1).await?;
@@ -243,7 +243,7 @@ impl<D: Hand> Post<'_, D> {
     /// One window, of which not everything can be delivered.
     async fn settled_page(&self, outbox: &Outbox<D>, held: &mut [Held]) -> pgonce::Result<()> {
         let page = outbox.read(self.key, held, 1000, 1 << 20).await?;
-        go_on(held, &page.places);
+        go_on(held, &page.cursors);
         self.settle(outbox, held, page.messages, Some(())).await
     }
 
@@ -280,7 +280,7 @@ impl<D: Hand> Post<'_, D> {
             outcomes.push((message.seq, outcome));
         }
         let settlement = Settlement {
-            place: moves_on.map(|()| held.place.clone()),
+            cursor: moves_on.map(|()| held.cursor.clone()),
             outcomes,
         };
         outbox.settle(self.key, lane, held.epoch, &settlement).await
@@ -372,15 +372,15 @@ pub(super) fn as_held(lane: Lane) -> Held {
     Held {
         lane: lane.lane,
         epoch: lane.epoch,
-        place: lane.place,
+        cursor: lane.cursor,
     }
 }
 
-/// The places of a page, for the lanes that it is of.
-pub(super) fn go_on(held: &mut [Held], places: &[(u8, Place)]) {
-    for (lane, place) in places {
+/// The cursors of a page, for the lanes that it is of.
+pub(super) fn go_on(held: &mut [Held], cursors: &[(u8, Cursor)]) {
+    for (lane, cursor) in cursors {
         if let Some(held) = held.iter_mut().find(|held| held.lane == *lane) {
-            held.place = place.clone();
+            held.cursor = cursor.clone();
         }
     }
 }

@@ -291,7 +291,7 @@ async fn somebody_waits<D: Hand>(wish: &Wish<D>) {
     let params = [Param::Text(Some(&scope)), Param::Text(Some(&wish.key))];
     let asked = "select exists (select from pg_locks where locktype = 'advisory' and not granted \
          and database = (select oid from pg_database where datname = current_database()) \
-         and (classid::bigint << 32 | objid::bigint) = pgonce.lock_id('', $1, $2))::text";
+         and (classid::bigint << 32 | objid::bigint) = pgonce._lock_id('', $1, $2))::text";
     while !matches!(wish.ask(asked, &params).await, Ok(Some(yes)) if yes == "true") {
         sleep(Duration::from_millis(4)).await;
     }

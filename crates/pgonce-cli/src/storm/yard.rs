@@ -32,9 +32,9 @@ drop table storm_yard.outbox_1, storm_yard.outbox_1000001;
 delete from storm_yard.outbox_partition;
 create table storm_yard.outbox_1 partition of storm_yard.outbox for values from (1) to (9);
 insert into storm_yard.outbox_partition values (1, 9);
-update storm_yard.outbox_life set partition_rows = 8, keep = '0';
-select storm_yard.extend_outbox();
-select storm_yard.create_consumer('yard');
+update storm_yard.outbox_state set partition_rows = 8, keep = '0';
+select storm_yard._create_outbox_partitions();
+select storm_yard.create_subscription('yard');
 ";
 
 /// Makes the schema, for the template.
@@ -143,9 +143,14 @@ impl<D: Hand> Yard<D> {
     async fn read_past(&self, post: &Post<'_, D>, expected: usize) -> Result<()> {
         let outbox = self.calm.outbox();
         let until = Instant::now() + STUCK;
-        ask(&self.calm, "select storm_yard.mark_outbox(1)::text", &[]).await?;
-        let over = "select bool_and((c.place).floor >= m.seq)::text from storm_yard.outbox_cursor c, \
-             (select max(seq) as seq from storm_yard.outbox_mark) m";
+        ask(
+            &self.calm,
+            "select storm_yard._record_watermark(1)::text",
+            &[],
+        )
+        .await?;
+        let over = "select bool_and((c.cursor).floor >= m.seq)::text from storm_yard.outbox_cursor c, \
+             (select max(seq) as seq from storm_yard.outbox_watermark) m";
         while post.mailbox.different() < expected
             || ask(&self.calm, over, &[]).await?.as_deref() != Some("true")
         {
@@ -165,7 +170,7 @@ impl<D: Hand> Yard<D> {
         for message in &page.messages {
             post.mailbox.send(message).await;
         }
-        go_on(&mut held, &page.places);
+        go_on(&mut held, &page.cursors);
         outbox.advance(CONSUMER, &held, true).await?;
         Ok(outbox.leave(CONSUMER, "calm").await?)
     }

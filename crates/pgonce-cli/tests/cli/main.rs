@@ -190,7 +190,7 @@ async fn an_admitted_role_watches_and_a_stranger_is_exit_8() {
     assert!(told.code == 8 && told.err.contains("admit"), "{told:?}");
     assert!(
         place
-            .ok(&["migrate", "up", "--admit", &role])
+            .ok(&["migrate", "up", "--grant", &role])
             .contains(&role)
     );
     assert_eq!(without_database(&["stuck", "--database-url", &url]).code, 0);
@@ -199,7 +199,7 @@ async fn an_admitted_role_watches_and_a_stranger_is_exit_8() {
         without_database(&["strict", "on", "--database-url", &url]).code,
         8
     );
-    let told = place.run(&["migrate", "up", "--admit", "no_such_role"]);
+    let told = place.run(&["migrate", "up", "--grant", "no_such_role"]);
     assert!(
         told.code == 1 && told.err.contains("create role no_such_role"),
         "{told:?}"
@@ -248,7 +248,7 @@ async fn a_contract_is_defined_with_every_field_and_shown_again() {
     ]);
     let expected = json!({
         "tenant": "acme", "scope": "orders.create", "retention": "30 days", "lease": "00:00:45", "busy": "wait",
-        "wait_at_most": "00:00:00.5", "storage": "reference", "after_expiry": "gone", "tombstone_for": "1 year",
+        "wait_timeout": "00:00:00.5", "storage": "reference", "after_expiry": "gone", "tombstone_for": "1 year",
         "stale": "hold", "key_source": "derived", "boundary": "external", "client_retry": "02:00:00",
         "redelivery": "7 days", "reconciliation": "01:30:00", "audit": "00:15:00", "note": "it's ours",
         "defined_at": defined["defined_at"],
@@ -293,7 +293,7 @@ async fn operators_see_what_is_stuck_retried_suppressed_and_whether_it_happened(
              select pgonce.fail('s', 'no', '\\x01', 1, false, 'declined', 'the bank said no');
              select pgonce.fail('s', 'again', '\\x01', 1, true, 'later', 'not now');
              select pgonce.claim('s', 'again', '\\x01', '1 hour');
-             select pgonce.count_suppressed('s', 3, 0, 0, 1)",
+             select pgonce._count_suppressed('s', 3, 0, 0, 1)",
         )
         .await;
     let stuck = place.json(&["stuck"]);
@@ -355,7 +355,7 @@ async fn purge_says_how_much_it_removed_and_whether_there_is_more() {
     place
         .sql(
             "select pgonce.fail('s', n::text, '\\x01', 1, false, 'no', 'no') from generate_series(1, 25) n;
-             select pgonce.move_clock('8 days')",
+             select pgonce._move_clock('8 days')",
         )
         .await;
     assert_eq!(

@@ -7,19 +7,19 @@ use crate::place::{Place, without_database};
 /// Settles an event of `billing` by hand, as a relay would.
 fn settle(seq: i64, what: &str) -> String {
     format!(
-        "select pgonce.claim_lanes('billing', 'hand', '1 hour');
-         select pgonce.settle_lane('billing', c.lane, c.epoch, null,
+        "select pgonce._claim_lanes('billing', 'hand', '1 hour');
+         select pgonce._settle_lane('billing', c.lane, c.epoch, null,
              jsonb_build_array(jsonb_build_object('seq', {seq}, 'what', '{what}', 'reason', 'no such address')))
-           from pgonce.outbox o join pgonce.outbox_cursor c on c.consumer = 'billing' and c.lane = o.lane
+           from pgonce.outbox o join pgonce.outbox_cursor c on c.subscription = 'billing' and c.lane = o.lane
           where o.seq = {seq};
-         select pgonce.leave_lanes('billing', 'hand')"
+         select pgonce._release_lanes('billing', 'hand')"
     )
 }
 
 /// Events 1 to 3 of subject a, of which the first is dead, and event 4 of subject b.
 async fn troubled() -> Place {
     let place = Place::installed().await;
-    place.ok(&["outbox", "consumers", "create", "billing"]);
+    place.ok(&["outbox", "subscriptions", "create", "billing"]);
     place
         .sql(
             "select pgonce.publish('orders', 'order.changed', 'a', jsonb_build_object('n', i)) from generate_series(1, 3) i;
@@ -34,7 +34,7 @@ async fn troubled() -> Place {
 fn relay(place: &Place) -> Vec<i64> {
     let out = place.ok(&[
         "relay",
-        "--consumer",
+        "--subscription",
         "billing",
         "--sink",
         "stdout:",
@@ -56,7 +56,11 @@ fn only(place: &Place, args: &[&str]) -> Value {
 #[tokio::test]
 async fn status_list_and_show_say_how_far_everybody_is_and_why() {
     let place = Place::installed().await;
-    assert!(place.ok(&["outbox", "status"]).contains("consumers create"));
+    assert!(
+        place
+            .ok(&["outbox", "status"])
+            .contains("subscriptions create")
+    );
     assert_eq!(place.json(&["outbox", "status"]), json!([]));
     assert_eq!(
         place.ok(&["outbox", "list"]),
@@ -103,8 +107,8 @@ async fn status_list_and_show_say_how_far_everybody_is_and_why() {
         &["skip", "billing", "99", "--reason", "x"],
         &["replay", "nobody", "--from", "1"],
         &["evict", "nobody", "--reason", "x"],
-        &["consumers", "alter", "nobody"],
-        &["consumers", "drop", "nobody"],
+        &["subscriptions", "alter", "nobody"],
+        &["subscriptions", "drop", "nobody"],
     ] {
         let told = place.run(&[&["outbox"], args].concat());
         assert_eq!(told.code, 7, "{args:?}: {told:?}");
@@ -113,9 +117,9 @@ async fn status_list_and_show_say_how_far_everybody_is_and_why() {
 }
 
 #[tokio::test]
-async fn a_stuck_consumer_is_pointed_out() {
+async fn a_stuck_subscription_is_pointed_out() {
     let place = troubled().await;
-    place.sql("select pgonce.move_clock('10 minutes')").await;
+    place.sql("select pgonce._move_clock('10 minutes')").await;
     assert!(place.ok(&["outbox", "status"]).contains("outbox evict"));
     assert_eq!(only(&place, &["outbox", "status"])["stuck"], true);
 }
@@ -183,7 +187,7 @@ async fn a_replay_goes_back_for_good_or_gives_only_a_range() {
     );
     let told = place.run(&[
         "relay",
-        "--consumer",
+        "--subscription",
         "billing",
         "--sink",
         "stdout:",
@@ -195,11 +199,11 @@ async fn a_replay_goes_back_for_good_or_gives_only_a_range() {
 }
 
 #[tokio::test]
-async fn consumers_are_created_altered_listed_and_dropped() {
+async fn subscriptions_are_created_altered_listed_and_dropped() {
     let place = Place::installed().await;
     let made = place.json(&[
         "outbox",
-        "consumers",
+        "subscriptions",
         "create",
         "billing",
         "--from",
@@ -222,16 +226,16 @@ async fn consumers_are_created_altered_listed_and_dropped() {
         "discard",
     ]);
     let expected = json!({
-        "consumer": "billing", "topics": ["orders", "refunds.*"], "types": ["order.*"], "tenants": ["acme"],
-        "max_attempts": 3, "backoff": "00:00:02", "backoff_at_most": "00:01:00", "dead_limit": 5,
+        "subscription": "billing", "topics": ["orders", "refunds.*"], "types": ["order.*"], "tenants": ["acme"],
+        "max_attempts": 3, "backoff": "00:00:02", "max_backoff": "00:01:00", "dead_limit": 5,
         "when_full": "discard", "created_at": made["created_at"], "evicted_at": null, "evicted_why": null,
     });
     assert_eq!(made, expected);
-    let told = place.run(&["outbox", "consumers", "create", "billing"]);
+    let told = place.run(&["outbox", "subscriptions", "create", "billing"]);
     assert!(told.code == 1 && told.err.contains("42710"), "{told:?}");
     let altered = place.json(&[
         "outbox",
-        "consumers",
+        "subscriptions",
         "alter",
         "billing",
         "--topics",
@@ -245,7 +249,7 @@ async fn consumers_are_created_altered_listed_and_dropped() {
     );
     let told = place.run(&[
         "outbox",
-        "consumers",
+        "subscriptions",
         "alter",
         "billing",
         "--max-attempts",
@@ -256,11 +260,11 @@ async fn consumers_are_created_altered_listed_and_dropped() {
         "{told:?}"
     );
     assert_eq!(
-        only(&place, &["outbox", "consumers"])["consumer"],
+        only(&place, &["outbox", "subscriptions"])["subscription"],
         "billing"
     );
-    place.ok(&["outbox", "consumers", "drop", "billing"]);
-    assert_eq!(place.json(&["outbox", "consumers", "list"]), json!([]));
+    place.ok(&["outbox", "subscriptions", "drop", "billing"]);
+    assert_eq!(place.json(&["outbox", "subscriptions", "list"]), json!([]));
 }
 
 #[tokio::test]
@@ -276,7 +280,7 @@ async fn retention_is_shown_and_changed_and_purge_tends_the_log() {
         "7d",
     ]);
     assert_eq!(
-        (&changed["keep"], &changed["keep_at_most"]),
+        (&changed["keep"], &changed["max_keep"]),
         (&json!("01:00:00"), &json!("7 days"))
     );
     let told = place.run(&[
@@ -288,7 +292,7 @@ async fn retention_is_shown_and_changed_and_purge_tends_the_log() {
         "1h",
     ]);
     assert!(
-        told.code == 2 && told.err.contains("kept_at_most_longer"),
+        told.code == 2 && told.err.contains("max_keep_is_longer"),
         "{told:?}"
     );
     // Events beyond the partitions that are there: purge makes the next.
@@ -311,8 +315,8 @@ fn what_makes_no_sense_is_exit_2_before_anybody_is_asked() {
         &["skip", "c", "1"],
         &["evict", "c"],
         &["list", "--state", "lost"],
-        &["consumers", "create", "c", "--from", "never"],
-        &["consumers", "create", "c", "--backoff", "5"],
+        &["subscriptions", "create", "c", "--from", "never"],
+        &["subscriptions", "create", "c", "--backoff", "5"],
         &["retention", "--keep-at-most", "1d"],
     ] {
         let told = without_database(&[&["outbox"], args].concat());
@@ -323,7 +327,7 @@ fn what_makes_no_sense_is_exit_2_before_anybody_is_asked() {
 #[tokio::test]
 async fn a_relay_is_told_by_the_write_ahead_log_only_where_the_server_can() {
     let place = Place::installed().await;
-    place.ok(&["outbox", "consumers", "create", "billing"]);
+    place.ok(&["outbox", "subscriptions", "create", "billing"]);
     let tail = place.json(&["outbox", "tail"]);
     assert_eq!(
         (&tail["allowed"], &tail["relays"]),
@@ -335,7 +339,7 @@ async fn a_relay_is_told_by_the_write_ahead_log_only_where_the_server_can() {
     // The servers of tests have PostgreSQL's own wal_level, which is not enough.
     let relay = [
         "relay",
-        "--consumer",
+        "--subscription",
         "billing",
         "--sink",
         "stdout:",

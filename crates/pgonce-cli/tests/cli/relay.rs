@@ -53,7 +53,7 @@ impl Running {
 
     pub(crate) fn billing(place: &Place, more: &[&str]) -> Self {
         let args = [
-            "--consumer",
+            "--subscription",
             "billing",
             "--sink",
             "stdout:",
@@ -130,9 +130,9 @@ pub(crate) async fn publish(place: &Place, from: i64, to: i64) {
     place.sql(&sql).await;
 }
 
-async fn with_consumer() -> Place {
+async fn with_subscription() -> Place {
     let place = Place::installed().await;
-    place.ok(&["outbox", "consumers", "create", "billing"]);
+    place.ok(&["outbox", "subscriptions", "create", "billing"]);
     place
 }
 
@@ -150,7 +150,7 @@ async fn once_delivers_what_is_there_and_nothing_twice() {
         .await;
     let args = [
         "relay",
-        "--consumer",
+        "--subscription",
         "billing",
         "--sink",
         "stdout:",
@@ -173,7 +173,7 @@ async fn once_delivers_what_is_there_and_nothing_twice() {
     );
     let numbers = sorted(out.lines().map(number).collect());
     assert_eq!(numbers, (1..=40).collect::<Vec<_>>());
-    // The consumer is there now, and stays as it is.
+    // The subscription is there now, and stays as it is.
     publish(&place, 41, 43).await;
     let out = place.ok(&args);
     assert_eq!(sorted(out.lines().map(number).collect()), [41, 42, 43]);
@@ -183,7 +183,7 @@ async fn once_delivers_what_is_there_and_nothing_twice() {
 #[tokio::test]
 async fn told_to_stop_it_finishes_gives_its_lanes_back_and_ends_well() {
     for signal in [Signal::TERM, Signal::INT] {
-        let place = with_consumer().await;
+        let place = with_subscription().await;
         let mut relay = Running::billing(&place, &[]);
         publish(&place, 1, 10).await;
         relay.wait_for(10).await;
@@ -196,7 +196,7 @@ async fn told_to_stop_it_finishes_gives_its_lanes_back_and_ends_well() {
         );
         let again = place.ok(&[
             "relay",
-            "--consumer",
+            "--subscription",
             "billing",
             "--sink",
             "stdout:",
@@ -208,7 +208,7 @@ async fn told_to_stop_it_finishes_gives_its_lanes_back_and_ends_well() {
 
 #[tokio::test]
 async fn a_relay_that_is_killed_is_replaced_by_the_other() {
-    let place = with_consumer().await;
+    let place = with_subscription().await;
     let mut first = Running::billing(&place, &["--lease", "1s"]);
     publish(&place, 1, 20).await;
     first.wait_for(20).await;
@@ -233,13 +233,13 @@ async fn a_relay_that_is_killed_is_replaced_by_the_other() {
 
 #[tokio::test]
 async fn health_readiness_and_metrics_tell_how_it_is() {
-    let place = with_consumer().await;
-    place.ok(&["outbox", "consumers", "create", "forgotten"]);
+    let place = with_subscription().await;
+    place.ok(&["outbox", "subscriptions", "create", "forgotten"]);
     let mut relay = Running::billing(&place, &["--listen", "127.0.0.1:0"]);
     let admin = relay.admin().await;
     assert_eq!(get(&admin, "/healthz").await.0, 200);
     publish(&place, 1, 5).await;
-    // What consumers have stored, of two tenants.
+    // What subscriptions have stored, of two tenants.
     for (id, tenant) in [("m1", "a"), ("m2", "b")] {
         let stored = format!(
             "select pgonce.store_message('ledger', 'shop', '{id}', '{{}}', p_tenant => '{tenant}')"
@@ -250,27 +250,27 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
     let (status, body) = get(&admin, "/readyz").await;
     let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &body["status"]), (200, &"ready".into()), "{body}");
-    assert_eq!(body["relays"][0]["consumer"], "billing");
+    assert_eq!(body["relays"][0]["subscription"], "billing");
 
     let page = Mutex::new(String::new());
     wait_until("the counts", PATIENCE, || async {
         let told = get(&admin, "/metrics").await.1;
         *page.lock().unwrap() = told.clone();
-        told.contains("pgonce_relay_events_total{consumer=\"billing\",outcome=\"sent\"} 5")
-            && told.contains("pgonce_outbox_waiting{consumer=\"billing\"} 0")
+        told.contains("pgonce_relay_events_total{subscription=\"billing\",outcome=\"sent\"} 5")
+            && told.contains("pgonce_outbox_waiting{subscription=\"billing\"} 0")
     })
     .await
     .unwrap_or_else(|error| panic!("{error}: {}", page.lock().unwrap()));
     let page = page.into_inner().unwrap();
     for line in [
-        "pgonce_relay_lanes{consumer=\"billing\"} 16",
-        "pgonce_outbox_waiting{consumer=\"forgotten\"} 5",
-        "pgonce_outbox_lanes_held{consumer=\"billing\"} 16",
-        "pgonce_outbox_parked{consumer=\"billing\",state=\"dead\"} 0",
-        "pgonce_relay_lag_seconds_count{consumer=\"billing\"} 5",
-        "pgonce_inbox_messages{consumer=\"ledger\",state=\"received\"} 2",
-        "pgonce_inbox_messages{consumer=\"ledger\",state=\"poison\"} 0",
-        "pgonce_inbox_held{consumer=\"ledger\"} 0",
+        "pgonce_relay_lanes{subscription=\"billing\"} 16",
+        "pgonce_outbox_waiting{subscription=\"forgotten\"} 5",
+        "pgonce_outbox_lanes_held{subscription=\"billing\"} 16",
+        "pgonce_outbox_parked{subscription=\"billing\",state=\"dead\"} 0",
+        "pgonce_relay_lag_seconds_count{subscription=\"billing\"} 5",
+        "pgonce_inbox_messages{subscription=\"ledger\",state=\"received\"} 2",
+        "pgonce_inbox_messages{subscription=\"ledger\",state=\"poison\"} 0",
+        "pgonce_inbox_held{subscription=\"ledger\"} 0",
         "pgonce_database_up 1",
     ] {
         assert!(
@@ -288,13 +288,13 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
         );
     }
 
-    place.sql("select pgonce.move_clock('10 minutes')").await;
+    place.sql("select pgonce._move_clock('10 minutes')").await;
     let (_, page) = get(&admin, "/metrics").await;
     assert!(
-        page.contains("pgonce_outbox_stuck{consumer=\"forgotten\"} 1"),
+        page.contains("pgonce_outbox_stuck{subscription=\"forgotten\"} 1"),
         "{page}"
     );
-    let oldest = "pgonce_inbox_oldest_age_seconds{consumer=\"ledger\"} ";
+    let oldest = "pgonce_inbox_oldest_age_seconds{subscription=\"ledger\"} ";
     let age = page.lines().find_map(|line| line.strip_prefix(oldest));
     assert!(age.unwrap().parse::<f64>().unwrap() >= 600.0, "{page}");
     // With nothing left the figures are 0, and not the last that there was.
@@ -302,7 +302,7 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
         .sql("update pgonce.inbox_message set skipped_at = pgonce.now()")
         .await;
     let (_, page) = get(&admin, "/metrics").await;
-    let none = "pgonce_inbox_messages{consumer=\"ledger\",state=\"received\"} 0";
+    let none = "pgonce_inbox_messages{subscription=\"ledger\",state=\"received\"} 0";
     assert!(page.lines().any(|line| line == none), "{page}");
     relay.signal(Signal::TERM);
     assert_eq!(relay.end().await, 0, "{}", relay.log());
@@ -310,7 +310,7 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
 
 #[tokio::test]
 async fn a_relay_through_a_transaction_pooler_delivers() {
-    let place = with_consumer().await;
+    let place = with_subscription().await;
     let pooler = pgonce_testkit::PgBouncer::in_front_of(place.server)
         .pool_mode_transaction()
         .start()
@@ -320,7 +320,7 @@ async fn a_relay_through_a_transaction_pooler_delivers() {
     let url = pooler.url_for(place.database.name());
     let told = without_database(&[
         "relay",
-        "--consumer",
+        "--subscription",
         "billing",
         "--sink",
         "stdout:",
@@ -336,10 +336,10 @@ async fn a_relay_through_a_transaction_pooler_delivers() {
 async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
     let place = Place::installed().await;
     let run = |args: &[&str]| place.run(&[&["relay"], args].concat());
-    let told = run(&["--consumer", "billing", "--sink", "stdout:", "--once"]);
+    let told = run(&["--subscription", "billing", "--sink", "stdout:", "--once"]);
     assert!(told.code == 7 && told.err.contains("--create"), "{told:?}");
     let told = run(&[
-        "--consumer",
+        "--subscription",
         "billing",
         "--sink",
         "mqtt://user:hunter2@host",
@@ -351,13 +351,13 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
         ("stdout:?colour=red", "sink-unknown-option"),
         ("https:", "sink-bad-url"),
     ] {
-        let told = run(&["--consumer", "billing", "--sink", sink]);
+        let told = run(&["--subscription", "billing", "--sink", sink]);
         assert!(told.code == 2 && told.err.contains(code), "{told:?}");
     }
     // Nobody there is no reason to give up at once.
     let nobody = "nats://127.0.0.1:1?stream=ORDERS";
     let told = run(&[
-        "--consumer",
+        "--subscription",
         "billing",
         "--create",
         "--sink",
@@ -372,9 +372,9 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
     );
     for args in [
         &[][..],
-        &["--consumer", "billing"],
+        &["--subscription", "billing"],
         &[
-            "--consumer",
+            "--subscription",
             "billing",
             "--sink",
             "stdout:",
@@ -382,7 +382,7 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
             "orders",
         ],
         &[
-            "--consumer",
+            "--subscription",
             "billing",
             "--sink",
             "stdout:",
@@ -390,7 +390,7 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
             "1s",
         ],
         &[
-            "--consumer",
+            "--subscription",
             "billing",
             "--sink",
             "stdout:",
@@ -398,7 +398,7 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
             "10ms",
         ],
         &[
-            "--consumer",
+            "--subscription",
             "billing",
             "--sink",
             "stdout:",
@@ -406,10 +406,10 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
             "0",
         ],
         &["no-such-file.toml"],
-        &["file.toml", "--consumer", "billing"],
+        &["file.toml", "--subscription", "billing"],
         &["--check"],
         &[
-            "--consumer",
+            "--subscription",
             "billing",
             "--sink",
             "stdout:",
@@ -417,7 +417,7 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
             "source",
         ],
         &[
-            "--consumer",
+            "--subscription",
             "billing",
             "--sink",
             "stdout:",
@@ -429,7 +429,7 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
         assert_eq!(told.code, 2, "{args:?}: {told:?}");
     }
     let empty = Place::empty().await;
-    let told = empty.run(&["relay", "--consumer", "c", "--sink", "stdout:"]);
+    let told = empty.run(&["relay", "--subscription", "c", "--sink", "stdout:"]);
     assert!(
         told.code == 4 && told.err.contains("migrate up"),
         "{told:?}"
@@ -438,13 +438,13 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
 
 #[tokio::test]
 async fn a_sink_that_is_not_there_is_not_waited_for_longer_than_told() {
-    let place = with_consumer().await;
+    let place = with_subscription().await;
     publish(&place, 1, 3).await;
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let args = [
         "relay",
-        "--consumer",
+        "--subscription",
         "billing",
         "--sink",
         "stdout:",
@@ -463,7 +463,7 @@ async fn a_sink_that_is_not_there_is_not_waited_for_longer_than_told() {
     // Nothing was lost, nothing is parked.
     let out = place.ok(&[
         "relay",
-        "--consumer",
+        "--subscription",
         "billing",
         "--sink",
         "stdout:",

@@ -56,22 +56,22 @@ fn the_file_of_the_example_order_events_is_right() {
 
 #[test]
 fn every_fault_is_shown_on_its_line() {
-    let relay = "[[relays]]\nconsumer = \"billing\"\nsink = \"stdout:\"\n";
+    let relay = "[[relays]]\nsubscription = \"billing\"\nsink = \"stdout:\"\n";
     for (text, line, what) in [
         ("", 1, "no relay in the file"),
-        ("[[relays]]\nconsumer = \"c\"", 2, "has no sink"),
+        ("[[relays]]\nsubscription = \"c\"", 2, "has no sink"),
         (
-            "[[relays]]\nconsumer = \"c\"\nsink = \"mqtt://u:secret@h\"",
+            "[[relays]]\nsubscription = \"c\"\nsink = \"mqtt://u:secret@h\"",
             3,
             "no sink \"mqtt:\"",
         ),
         (
-            "[[relays]]\nconsumer = \"\"\nsink = \"stdout:\"",
+            "[[relays]]\nsubscription = \"\"\nsink = \"stdout:\"",
             2,
             "1 to 255 bytes",
         ),
         (
-            "[[relays]]\nconsumer = \"c\"\nsink = \"stdout:\"\nsink_env = \"X\"",
+            "[[relays]]\nsubscription = \"c\"\nsink = \"stdout:\"\nsink_env = \"X\"",
             4,
             "two places",
         ),
@@ -136,17 +136,17 @@ fn every_fault_is_shown_on_its_line() {
 }
 
 #[tokio::test]
-async fn one_process_serves_several_consumers_and_one_that_cannot_go_on_stops_no_other() {
+async fn one_process_serves_several_subscriptions_and_one_that_cannot_go_on_stops_no_other() {
     let place = Place::installed().await;
-    for consumer in ["billing", "evicted"] {
-        place.ok(&["outbox", "consumers", "create", consumer]);
+    for subscription in ["billing", "evicted"] {
+        place.ok(&["outbox", "subscriptions", "create", subscription]);
     }
     place.ok(&["outbox", "evict", "evicted", "--reason", "it was forgotten"]);
     let (_folder, path) = file(
         "[listen]\naddress = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
-         [[relays]]\nconsumer = \"evicted\"\nsink = \"stdout:\"\n\
-         [[relays]]\nconsumer = \"billing\"\nsink = \"stdout:\"\nlease = \"2s\"\n\
-         [[relays]]\nconsumer = \"new\"\nsink = \"stdout:\"\n[relays.create]\ntopics = [\"orders\"]\n",
+         [[relays]]\nsubscription = \"evicted\"\nsink = \"stdout:\"\n\
+         [[relays]]\nsubscription = \"billing\"\nsink = \"stdout:\"\nlease = \"2s\"\n\
+         [[relays]]\nsubscription = \"new\"\nsink = \"stdout:\"\n[relays.create]\ntopics = [\"orders\"]\n",
     );
     let mut relay = Running::start(&place, &[&path]);
     publish(&place, 1, 5).await;
@@ -160,7 +160,7 @@ async fn one_process_serves_several_consumers_and_one_that_cannot_go_on_stops_no
     relay.signal(Signal::TERM);
     assert_eq!(relay.end().await, 1, "{}", relay.log());
     assert!(relay.log().contains("P4031"), "{}", relay.log());
-    assert!(place.ok(&["outbox", "consumers"]).contains("orders"));
+    assert!(place.ok(&["outbox", "subscriptions"]).contains("orders"));
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn addresses_come_from_variables_and_files() {
     let place = Place::installed().await;
     publish(&place, 1, 3).await;
     let (folder, path) = file(
-        "[database]\nurl_file = \"secret\"\n[[relays]]\nconsumer = \"c\"\nsink_env = \"OUR_SINK\"\n[relays.create]\n",
+        "[database]\nurl_file = \"secret\"\n[[relays]]\nsubscription = \"c\"\nsink_env = \"OUR_SINK\"\n[relays.create]\n",
     );
     let told = program(&["relay", "--once", &path]).output().unwrap();
     assert_eq!(told.status.code(), Some(2), "{told:?}");

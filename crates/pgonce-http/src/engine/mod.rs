@@ -6,9 +6,9 @@
 //! of its turns, and for joined handlers, which wait for it too; none begins without a claim); a twin is faster, or a commit's reply
 //! is lost (`Once::run` and `Once::run_leased` claim again, and the request is built anew).
 
+mod atomic;
 mod call;
-mod joined;
-mod recorded;
+mod leased;
 mod replay;
 mod verdict;
 mod work;
@@ -82,7 +82,7 @@ pub(crate) fn passes<D: Driver>(edge: &Edge<D>, request: &Request<Body>) -> bool
     }
     // A joined handler needs its transaction in any case.
     let unkeyed = !policy.key_required && !request.headers().contains_key(&policy.header);
-    edge.mode == Mode::Recorded && (!policy.enabled || unkeyed)
+    edge.mode == Mode::Leased && (!policy.enabled || unkeyed)
 }
 
 /// Answers a request. Whoever drops the future stops waiting, not the work.
@@ -206,15 +206,15 @@ where
 {
     let (edge, turn) = (job.edge.clone(), job.turn.clone());
     let policy = &edge.policy;
-    let unprotected = (edge.mode == Mode::Recorded && policy.fail_open).then(|| job.call.clone());
+    let unprotected = (edge.mode == Mode::Leased && policy.fail_open).then(|| job.call.clone());
     let limits = Limits {
-        claim: policy.claim_within(),
-        work: (edge.mode == Mode::Joined).then_some(policy.handler_within),
-        settle: policy.database_within,
+        claim: policy.claim_timeout(),
+        work: (edge.mode == Mode::Atomic).then_some(policy.handler_timeout),
+        settle: policy.database_timeout,
     };
     let mut work = match edge.mode {
-        Mode::Joined => Work::new(&edge.tasks, joined::run(job)),
-        Mode::Recorded => Work::new(&edge.tasks, recorded::run(job)),
+        Mode::Atomic => Work::new(&edge.tasks, atomic::run(job)),
+        Mode::Leased => Work::new(&edge.tasks, leased::run(job)),
     };
     let ended = tokio::select! {
         biased;
@@ -222,7 +222,7 @@ where
             Err(Error::work("the layer itself panicked; the server's log says more"))
         }),
         overdue = turn.overdue(limits) => {
-            if edge.mode == Mode::Joined && overdue.phase != Phase::Settling {
+            if edge.mode == Mode::Atomic && overdue.phase != Phase::Settling {
                 // Rolled back.
                 work.stop();
             } else {
@@ -254,7 +254,7 @@ where
 
 /// A joined handler that took longer than it may.
 #[derive(Debug, thiserror::Error)]
-#[error("the handler took longer than handler_within; it was rolled back")]
+#[error("the handler took longer than handler_timeout; it was rolled back")]
 struct TooSlow;
 
 /// Whether the database could not be asked.

@@ -44,11 +44,11 @@ impl Verdict {
                     return Self::new(job, head, None, Some(body), fate);
                 }
                 drop(body);
-                let happened = edge.mode == Mode::Recorded && fate == Fate::Keep;
+                let happened = edge.mode == Mode::Leased && fate == Fate::Keep;
                 let fate = match (edge.mode, fate) {
-                    (Mode::Joined, _) => Fate::Forget,
-                    (Mode::Recorded, Fate::Keep) => Fate::Refuse,
-                    (Mode::Recorded, other) => other,
+                    (Mode::Atomic, _) => Fate::Forget,
+                    (Mode::Leased, Fate::Keep) => Fate::Refuse,
+                    (Mode::Leased, other) => other,
                 };
                 Self::problem(job, &too_large(happened), fate)
             }
@@ -61,7 +61,7 @@ impl Verdict {
                 let (mut head, ()) = Response::new(()).into_parts();
                 head.status = problem.status();
                 let fate = match (edge.mode, &crash, outcomes(edge)) {
-                    (Mode::Joined, ..) => Fate::Forget,
+                    (Mode::Atomic, ..) => Fate::Forget,
                     // It may have said that it is done before it broke off.
                     (_, Crash::Error(_), Outcomes::Final | Outcomes::Finish) => Fate::Unknown,
                     (_, _, outcomes) => outcomes.fate(&head),
@@ -168,8 +168,8 @@ impl Verdict {
 
 fn outcomes<D: Driver>(edge: &Edge<D>) -> &Outcomes {
     edge.policy.outcomes.as_ref().unwrap_or(match edge.mode {
-        Mode::Joined => &Outcomes::Final,
-        Mode::Recorded => &Outcomes::Freeze,
+        Mode::Atomic => &Outcomes::Final,
+        Mode::Leased => &Outcomes::Freeze,
     })
 }
 

@@ -17,7 +17,7 @@ use crate::IdempotencyLayer;
 /// What an orchestrator asks.
 pub(crate) struct Admin<D: Driver> {
     pub(crate) migrator: Migrator<D>,
-    pub(crate) database_within: Duration,
+    pub(crate) database_timeout: Duration,
     pub(crate) layers: Vec<IdempotencyLayer<D>>,
     pub(crate) stop: CancellationToken,
 }
@@ -78,7 +78,7 @@ impl<D: Driver> Admin<D> {
     }
 
     async fn check(&self) -> Result<(), Error> {
-        let checked = tokio::time::timeout(self.database_within, self.migrator.check()).await;
+        let checked = tokio::time::timeout(self.database_timeout, self.migrator.check()).await;
         checked.unwrap_or_else(|_| Err(Error::Disconnected("no answer in time".to_owned())))
     }
 }

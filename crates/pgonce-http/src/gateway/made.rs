@@ -77,7 +77,7 @@ impl<D: Driver> Made<D> {
         let (_, scope) = scope.ok_or_else(|| "its scope is not there".to_owned())?;
         for method in methods {
             let policy = policy(&config.tables, pattern, &method, recorded, scope);
-            let layer = IdempotencyLayer::recorded(once.clone(), policy);
+            let layer = IdempotencyLayer::leased(once.clone(), policy);
             let layer = layer
                 .map_err(|error| error.to_string())?
                 .budget(self.budget.clone());

@@ -39,7 +39,7 @@ pub(crate) fn policy(
         ))
         .fail_open(once.fail_open)
         .body_within(config.listen.body_timeout.0)
-        .database_within(config.database.timeout());
+        .database_timeout(config.database.timeout());
     if let Some(name) = &once.key_header {
         policy = policy.header(name.0.clone());
     }
@@ -51,14 +51,14 @@ pub(crate) fn policy(
 
 /// What the policy repeats of the scope's contract.
 fn contract(policy: Policy, scope: &Scope) -> Policy {
-    let wait_at_most = scope
-        .wait_at_most
+    let wait_timeout = scope
+        .wait_timeout
         .as_ref()
         .map_or(WAIT_AT_MOST, |wait| wait.get_ref().0);
     policy
         .retention(scope.retention.get_ref().0)
         .lease(scope.lease.0)
-        .wait_at_most(wait_at_most)
+        .wait_timeout(wait_timeout)
         .busy(match scope.busy {
             Busy::Reject => scope::Busy::Reject,
             Busy::Wait => scope::Busy::Wait,

@@ -193,7 +193,7 @@ impl<D: Driver> Bound<D> {
         }));
         let admin = Admin {
             migrator: Migrator::new(once.driver().clone()).schema(config.database().schema()),
-            database_within: config.database().timeout(),
+            database_timeout: config.database().timeout(),
             layers: layers.clone(),
             stop: stopping.clone(),
         };

@@ -98,8 +98,8 @@ fn fields(name: &str, scope: &Scope) -> Vec<Field> {
         length("lease", Some(scope.lease.0)),
         word("busy", scope.busy.word()),
         length(
-            "wait_at_most",
-            given(&scope.wait_at_most).or(Some(WAIT_AT_MOST)),
+            "wait_timeout",
+            given(&scope.wait_timeout).or(Some(WAIT_AT_MOST)),
         ),
         word("storage", "answer"),
         word("after_expiry", scope.after_expiry.word()),

@@ -60,16 +60,16 @@ setters! {
     /// How long a client may take to send its body.
     body_within: Duration;
     /// How long the database may take to answer.
-    database_within: Duration;
+    database_timeout: Duration;
     /// How long a joined handler may take.
-    handler_within: Duration;
+    handler_timeout: Duration;
     /// Whether the work is done without a claim while the database is away; each such run is
     /// counted in [`Counters::unprotected`](crate::Counters::unprotected) and logged.
     fail_open: bool;
     /// What a duplicate is told meanwhile.
     busy: Busy;
     /// How long a duplicate waits with [`Busy::Wait`].
-    wait_at_most: Duration;
+    wait_timeout: Duration;
     /// The length of a lease in recorded mode.
     lease: Duration;
     /// What happens when whoever did the work vanished.

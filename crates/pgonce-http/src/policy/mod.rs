@@ -84,11 +84,11 @@ pub struct Policy {
     pub body_within: Duration,
     /// How long the database may take to answer before the client is told 503; a busy wait comes
     /// on top. 10 seconds.
-    pub database_within: Duration,
+    pub database_timeout: Duration,
     /// How long a joined handler may take before it is rolled back and the client told 503: its own
     /// statements may be what a silent database leaves unanswered. In recorded mode the service has
     /// its own time limits. 30 seconds.
-    pub handler_within: Duration,
+    pub handler_timeout: Duration,
     /// Whether, in recorded mode, the work is done without a claim while the database is away. No.
     pub fail_open: bool,
     /// Where [`status_route`](crate::status_route) is mounted, such as `/orders/status`; needed to
@@ -101,7 +101,7 @@ pub struct Policy {
     /// What a duplicate is told meanwhile; for [`Policy::contract`]. 409.
     pub busy: Busy,
     /// How long a duplicate waits with [`Busy::Wait`]; for [`Policy::contract`]. 5 seconds.
-    pub wait_at_most: Duration,
+    pub wait_timeout: Duration,
     /// The length of a lease in recorded mode; for [`Policy::contract`]. 30 seconds.
     pub lease: Duration,
     /// What happens in recorded mode when whoever did the work vanished. Refused for good: nobody
@@ -149,14 +149,14 @@ impl Policy {
             oversize: Oversize::Refuse,
             replay_headers: ReplayHeaders::default(),
             body_within: Duration::from_secs(30),
-            database_within: Duration::from_secs(10),
-            handler_within: Duration::from_secs(30),
+            database_timeout: Duration::from_secs(10),
+            handler_timeout: Duration::from_secs(30),
             fail_open: false,
             status_at: None,
             errors_at: Cow::Borrowed(ERRORS_AT),
             retention: None,
             busy: Busy::Reject,
-            wait_at_most: Duration::from_secs(5),
+            wait_timeout: Duration::from_secs(5),
             lease: Duration::from_secs(30),
             stale: Stale::Refuse,
             client_retry: Duration::ZERO,
@@ -171,7 +171,7 @@ impl Policy {
         Some(
             Contract::keep(self.retention?)
                 .busy(self.busy)
-                .wait_at_most(self.wait_at_most)
+                .wait_timeout(self.wait_timeout)
                 .lease(self.lease)
                 .stale(self.stale)
                 .client_retry(self.client_retry)
@@ -223,10 +223,10 @@ impl Policy {
     }
 
     /// How long the claim may take before the client is told to come back.
-    pub(crate) fn claim_within(&self) -> Duration {
+    pub(crate) fn claim_timeout(&self) -> Duration {
         match self.busy {
-            Busy::Wait => self.database_within + self.wait_at_most,
-            _ => self.database_within,
+            Busy::Wait => self.database_timeout + self.wait_timeout,
+            _ => self.database_timeout,
         }
     }
 }

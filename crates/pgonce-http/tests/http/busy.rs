@@ -73,7 +73,7 @@ async fn a_duplicate_is_told_when_to_come_back<D: TestDriver>(world: World<D>) {
 
 async fn a_duplicate_that_waits_gets_the_answer<D: TestDriver>(world: World<D>) {
     let policy = Policy::new(SCOPE).retention(HOUR).busy(Busy::Wait);
-    let (site, gate) = site_with(&world, policy.wait_at_most(Duration::from_secs(60))).await;
+    let (site, gate) = site_with(&world, policy.wait_timeout(Duration::from_secs(60))).await;
     for (number, path) in ["/joined", "/recorded"].into_iter().enumerate() {
         let (first, second, ()) = tokio::join!(
             site.post(path, "k1", "a book"),
@@ -96,7 +96,7 @@ async fn a_duplicate_that_waits_gets_the_answer<D: TestDriver>(world: World<D>) 
 
 async fn a_duplicate_that_waits_too_long_is_told_so<D: TestDriver>(world: World<D>) {
     let policy = Policy::new(SCOPE).retention(HOUR).busy(Busy::Wait);
-    let (site, gate) = site_with(&world, policy.wait_at_most(Duration::from_millis(50))).await;
+    let (site, gate) = site_with(&world, policy.wait_timeout(Duration::from_millis(50))).await;
     for (number, path) in ["/joined", "/recorded"].into_iter().enumerate() {
         let (first, ()) = tokio::join!(site.post(path, "k1", "a book"), async {
             gate.until_entered(number + 1).await;

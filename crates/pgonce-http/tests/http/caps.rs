@@ -18,7 +18,7 @@ fn alone(policy: Policy) -> IdempotencyLayer<Sqlx> {
     let pool = pool
         .connect_lazy("postgres://postgres@127.0.0.1:1/none")
         .unwrap();
-    IdempotencyLayer::joined(pgonce::Once::sqlx(pool), policy).unwrap()
+    IdempotencyLayer::atomic(pgonce::Once::sqlx(pool), policy).unwrap()
 }
 
 #[tokio::test]

@@ -48,7 +48,7 @@ async fn another_request_under_a_key_in_flight_is_refused<D: TestDriver>(world: 
     let policy = Policy::new(SCOPE)
         .retention(Duration::from_secs(3600))
         .busy(Busy::Wait);
-    let layer = world.joined(policy.wait_at_most(Duration::from_secs(60)));
+    let layer = world.joined(policy.wait_timeout(Duration::from_secs(60)));
     layer.agree().await.unwrap();
     let gate = Gate::closed();
     let router = Router::new().route("/effects", post(gated::<D>).layer(layer));

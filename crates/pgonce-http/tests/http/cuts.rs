@@ -44,15 +44,15 @@ async fn behind<D: TestDriver>(
         .build()
         .unwrap();
     let policy = Policy::new(SCOPE)
-        .database_within(within)
-        .handler_within(within);
+        .database_timeout(within)
+        .handler_timeout(within);
     let router = match joined {
         true => {
-            let layer = IdempotencyLayer::joined(once, policy).unwrap();
+            let layer = IdempotencyLayer::atomic(once, policy).unwrap();
             Router::new().route("/effects", post(effect::<D>).layer(layer))
         }
         false => {
-            let layer = IdempotencyLayer::recorded(once, policy).unwrap();
+            let layer = IdempotencyLayer::leased(once, policy).unwrap();
             let router = Router::new().route("/effects", post(outside).layer(layer));
             router.with_state(world.pool.clone())
         }

@@ -18,7 +18,7 @@ type TokioPostgres = pgonce::driver::tokio_postgres::TokioPostgres;
 const LIMIT: Duration = Duration::from_secs(2);
 
 fn limited(scope: &str) -> Policy {
-    Policy::new(scope).database_within(LIMIT)
+    Policy::new(scope).database_timeout(LIMIT)
 }
 
 fn assert_come_back(told: &Told) {
@@ -98,9 +98,9 @@ async fn a_database_that_only_keeps_silent_is_told_in_time() {
     let once = pgonce::Once::builder(<Sqlx as TestDriver>::connect(&url, 5))
         .build()
         .unwrap();
-    let joined = pgonce_http::IdempotencyLayer::joined(once.clone(), limited("a")).unwrap();
-    let recorded = pgonce_http::IdempotencyLayer::recorded(once.clone(), limited("b")).unwrap();
-    let open = pgonce_http::IdempotencyLayer::recorded(once, limited("c").fail_open(true)).unwrap();
+    let joined = pgonce_http::IdempotencyLayer::atomic(once.clone(), limited("a")).unwrap();
+    let recorded = pgonce_http::IdempotencyLayer::leased(once.clone(), limited("b")).unwrap();
+    let open = pgonce_http::IdempotencyLayer::leased(once, limited("c").fail_open(true)).unwrap();
     let router = Router::new()
         .route("/joined", post(effect::<Sqlx>).layer(joined))
         .route("/recorded", post(async || made()).layer(recorded))

@@ -46,7 +46,7 @@ async fn a_retry_gets_the_same_bytes_and_makes_nothing<D: TestDriver>(world: Wor
 /// Told to wait, all of them get the answer.
 fn waiting() -> Policy {
     let policy = Policy::new(SCOPE).retention(DAY).busy(Busy::Wait);
-    policy.wait_at_most(Duration::from_secs(60))
+    policy.wait_timeout(Duration::from_secs(60))
 }
 
 async fn a_hundred_at_once_make_one_effect_and_get_one_answer<D: TestDriver>(world: World<D>) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
-use pgonce::Kind;
+use pgonce::ClaimKind;
 use pgonce_http::{AttemptInfo, HandlerError, Key, Outcomes, Policy, Tx};
 
 use crate::support::{SCOPE, Site, TestDriver, World, for_each_driver, leave_effect, made};
@@ -16,7 +16,7 @@ for_each_driver!(
     two_transactions_at_once_are_not_given_out,
 );
 
-type Seen = Arc<Mutex<Vec<(u32, Kind, i64)>>>;
+type Seen = Arc<Mutex<Vec<(u32, ClaimKind, i64)>>>;
 
 async fn the_handler_is_told_which_attempt_it_is<D: TestDriver>(world: World<D>) {
     let seen = Seen::default();
@@ -46,7 +46,11 @@ async fn the_handler_is_told_which_attempt_it_is<D: TestDriver>(world: World<D>)
         .collect();
     assert_eq!(
         kinds,
-        [(1, Kind::Fresh), (2, Kind::Retry), (3, Kind::Retry)]
+        [
+            (1, ClaimKind::Fresh),
+            (2, ClaimKind::Retry),
+            (3, ClaimKind::Retry)
+        ]
     );
     assert!(seen.is_sorted_by(|a, b| a.2 < b.2), "fences rise: {seen:?}");
 }

@@ -17,7 +17,7 @@ async fn a_request_without_a_usable_key_is_refused_before_the_database_is_asked(
     let pool = pool
         .connect_lazy("postgres://postgres@127.0.0.1:1/none")
         .unwrap();
-    let layer = IdempotencyLayer::joined(pgonce::Once::sqlx(pool), Policy::new(SCOPE)).unwrap();
+    let layer = IdempotencyLayer::atomic(pgonce::Once::sqlx(pool), Policy::new(SCOPE)).unwrap();
     let site =
         Site::open(Router::new().route("/effects", post(effect::<Sqlx>).layer(layer.clone())))
             .await;
@@ -180,7 +180,7 @@ async fn a_policy_that_contradicts_itself_is_refused() {
         Policy::new(SCOPE).methods([]),
         Policy::new(SCOPE).busy(Busy::Accept),
     ] {
-        let error = IdempotencyLayer::joined(world.once.clone(), policy).unwrap_err();
+        let error = IdempotencyLayer::atomic(world.once.clone(), policy).unwrap_err();
         assert_eq!(error.code(), "22023", "{error}");
     }
     assert!(world.joined(Policy::new(SCOPE)).agree().await.is_err());

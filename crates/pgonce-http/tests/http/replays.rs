@@ -44,7 +44,7 @@ async fn an_answer_says_until_when_it_is_kept_and_is_gone_after_that<D: TestDriv
         first.headers["idempotency-expires"]
     );
     world
-        .run_sql("select pgonce.move_clock(interval '2 hours')")
+        .run_sql("select pgonce._move_clock(interval '2 hours')")
         .await;
     site.post("/effects", "k1", "a book")
         .await

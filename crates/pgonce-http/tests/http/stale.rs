@@ -36,7 +36,7 @@ async fn abandoned<D: TestDriver>(world: &World<D>, policy: Policy) -> (Site, Ru
     assert_eq!(site.post("/effects", "k1", "").await.status, 201);
     site.post("/effects", "k1", "").await.problem(409, "P4029");
     world
-        .run_sql("select pgonce.move_clock(interval '1 hour')")
+        .run_sql("select pgonce._move_clock(interval '1 hour')")
         .await;
     (site, runs)
 }

@@ -125,11 +125,11 @@ impl<D: TestDriver> World<D> {
     }
 
     pub(crate) fn joined(&self, policy: Policy) -> IdempotencyLayer<D> {
-        IdempotencyLayer::joined(self.once.clone(), policy).unwrap()
+        IdempotencyLayer::atomic(self.once.clone(), policy).unwrap()
     }
 
     pub(crate) fn recorded(&self, policy: Policy) -> IdempotencyLayer<D> {
-        IdempotencyLayer::recorded(self.once.clone(), policy).unwrap()
+        IdempotencyLayer::leased(self.once.clone(), policy).unwrap()
     }
 
     /// `POST /effects` with the usual handler in joined mode.

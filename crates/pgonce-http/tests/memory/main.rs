@@ -44,7 +44,7 @@ async fn a_thousand_large_uploads_at_once_stay_within_the_budget_and_nobody_is_s
     let policy = Policy::new(SCOPE)
         .max_body(MAX_BODY)
         .body_within(Duration::from_secs(600))
-        .database_within(Duration::from_secs(60));
+        .database_timeout(Duration::from_secs(60));
     let layer = world.joined(policy).budget(budget.clone());
     let router = Router::new().route("/effects", post(weigh).layer(layer));
     let site = Site::open(router).await;

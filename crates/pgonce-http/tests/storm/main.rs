@@ -32,22 +32,22 @@ use support::{TestDriver, World};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn joined_work_happens_once_in_a_storm_with_sqlx() {
-    weather::<Sqlx>(Mode::Joined).await;
+    weather::<Sqlx>(Mode::Atomic).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn joined_work_happens_once_in_a_storm_with_tokio_postgres() {
-    weather::<TokioPostgres>(Mode::Joined).await;
+    weather::<TokioPostgres>(Mode::Atomic).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recorded_work_happens_once_in_a_storm_with_sqlx() {
-    weather::<Sqlx>(Mode::Recorded).await;
+    weather::<Sqlx>(Mode::Leased).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn recorded_work_happens_once_in_a_storm_with_tokio_postgres() {
-    weather::<TokioPostgres>(Mode::Recorded).await;
+    weather::<TokioPostgres>(Mode::Leased).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

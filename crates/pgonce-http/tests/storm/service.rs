@@ -11,7 +11,7 @@ use http::{HeaderMap, StatusCode};
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::retry::Policy as Retries;
 use pgonce::scope::Stale;
-use pgonce::{Kind, Once};
+use pgonce::{ClaimKind, Once};
 use pgonce_http::{AttemptInfo, Fate, HandlerError, IdempotencyLayer, Key, Policy, Tx};
 use sqlx::PgPool;
 use tokio::sync::OnceCell;
@@ -39,7 +39,7 @@ pub(crate) enum Mode {
 pub(crate) fn policy() -> Policy {
     Policy::new(SCOPE)
         .retention(Duration::from_secs(3600))
-        .database_within(Duration::from_secs(4))
+        .database_timeout(Duration::from_secs(4))
         .lease(Duration::from_secs(2))
         .stale(Stale::Takeover)
 }
@@ -68,8 +68,8 @@ impl<D: TestDriver> Shore<D> {
             let once = Once::builder(D::connect(url, 8)).retry(retries).build();
             let layer = self.layer(once.unwrap());
             let router = match self.mode {
-                Mode::Joined => Router::new().route("/effects", post(joined::<D>)),
-                Mode::Recorded | Mode::Off => {
+                Mode::Atomic => Router::new().route("/effects", post(joined::<D>)),
+                Mode::Leased | Mode::Off => {
                     let router = Router::new().route("/effects", post(recorded));
                     router.with_state(self.outside.clone())
                 }
@@ -85,10 +85,10 @@ impl<D: TestDriver> Shore<D> {
 
     fn layer(&self, once: Once<D>) -> IdempotencyLayer<D> {
         let layer = match self.mode {
-            Mode::Joined => IdempotencyLayer::joined(once, policy()),
-            Mode::Recorded => IdempotencyLayer::recorded(once, policy()),
-            Mode::Refusing => IdempotencyLayer::recorded(once, policy().stale(Stale::Refuse)),
-            Mode::Off => IdempotencyLayer::recorded(once, policy().enabled(false)),
+            Mode::Atomic => IdempotencyLayer::atomic(once, policy()),
+            Mode::Leased => IdempotencyLayer::leased(once, policy()),
+            Mode::Refusing => IdempotencyLayer::leased(once, policy().stale(Stale::Refuse)),
+            Mode::Off => IdempotencyLayer::leased(once, policy().enabled(false)),
         };
         layer.unwrap()
     }
@@ -130,7 +130,7 @@ async fn recorded(
     payload: String,
 ) -> Response {
     let key = headers["idempotency-key"].to_str().unwrap();
-    if info.is_some_and(|info| info.kind == Kind::Takeover) {
+    if info.is_some_and(|info| info.kind == ClaimKind::Takeover) {
         let done = sqlx::query_scalar("select exists (select from storm_effects where key = $1)");
         if done.bind(key).fetch_one(&outside).await.unwrap() {
             return made();

@@ -1,7 +1,7 @@
 -- pgonce.now(): the only clock of pgonce, read at the moment of the call.
 -- answers  the database's wall clock; never the transaction's start, so a lease granted after
 --          a wait for a lock is not dead on arrival
--- note     pgonce.set_clock and pgonce.move_clock put another body here for tests;
+-- note     pgonce._set_clock and pgonce._move_clock put another body here for tests;
 --          production pays nothing for that, and no setting of a session can bend time
 create or replace function pgonce.now()
 returns timestamptz

@@ -16,14 +16,14 @@ begin
     -- Most messages are new: one insert, and whatever it does not fit goes the long way.
     if octet_length(p_consumer) between 1 and 255 and octet_length(p_source) between 1 and 255
         and octet_length(p_message_id) between 1 and 255 and octet_length(p_tenant) <= 255
-        and pgonce.insist_on_durable_commit() then
+        and pgonce._force_durable_commit() then
         insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id, hash)
-        values (pgonce.now(), pgonce.day_of(p_message_id), p_tenant, p_consumer, p_source, p_message_id, p_hash)
+        values (pgonce.now(), pgonce._day_of(p_message_id), p_tenant, p_consumer, p_source, p_message_id, p_hash)
         on conflict do nothing;
         if found then
             return true;
         end if;
     end if;
-    return pgonce.accept_slowly(p_consumer, p_source, p_message_id, p_hash, p_tenant);
+    return pgonce._accept_full(p_consumer, p_source, p_message_id, p_hash, p_tenant);
 end
 $$;

@@ -16,9 +16,9 @@ declare
 begin
     select array_agg(m.ordinal), array_agg(m.ordinal order by m.ordinal) filter (where m.verdict = 'conflict')
       into v_old, v_conflict
-      from pgonce.mark_messages(p_consumer, p_source, p_message_ids, p_hashes, p_tenant) m;
+      from pgonce._insert_markers(p_consumer, p_source, p_message_ids, p_hashes, p_tenant) m;
     if v_conflict is not null then
-        perform pgonce.refuse_reuse(p_consumer, p_source, array(select p_message_ids[n] from unnest(v_conflict) n), p_tenant);
+        perform pgonce._raise_message_id_reused(p_consumer, p_source, array(select p_message_ids[n] from unnest(v_conflict) n), p_tenant);
     elsif v_old is null then
         return query select unnest(p_message_ids);
     else

@@ -20,7 +20,7 @@ begin
        set status = 'failed_final', due_at = null, owner = null, failure_code = 'abandoned',
            failure_message = format('its workers vanished, %s attempts in a row', m.attempts)
      where m.consumer = p_consumer and m.status = 'processing' and m.due_at <= pgonce.now()
-       and m.attempts >= (pgonce.inbox_rules(m.consumer, m.tenant)).max_attempts;
+       and m.attempts >= (pgonce._inbox_rules(m.consumer, m.tenant)).max_attempts;
     return query
         with due as materialized (
             select m.tenant, m.seq from pgonce.inbox_message m
@@ -35,7 +35,7 @@ begin
                for update of m skip locked
         ), taken as (
             update pgonce.inbox_message m
-               set status = 'processing', attempts = m.attempts + 1, fence = pgonce.next_fence(m.fence, true),
+               set status = 'processing', attempts = m.attempts + 1, fence = pgonce._next_fence(m.fence, true),
                    owner = p_owner, due_at = pgonce.now() + p_lease
               from due d
              where m.tenant = d.tenant and m.consumer = p_consumer and m.seq = d.seq

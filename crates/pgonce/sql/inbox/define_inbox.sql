@@ -2,26 +2,26 @@
 -- writes   the contract, or replaces it whole. p_keep: how long after a message was taken on its copies are
 --          still known, null: for ever; longer than p_redelivery, the longest time in which the source
 --          may deliver again. p_keep_stored: how long stored messages stay after they are done.
---          p_max_attempts, p_backoff, p_backoff_at_most: how a message that fails is tried again
+--          p_max_attempts, p_backoff, p_max_backoff: how a message that fails is tried again
 -- raises   22023 or 23514 a value that does not fit
 -- note     what is kept for less from now on applies to what comes from now on: markers that are there
 --          stay for as long as they were promised to
 create or replace function pgonce.define_inbox(p_consumer text, p_keep interval default interval '30 days',
     p_redelivery interval default interval '14 days', p_keep_stored interval default interval '30 days',
     p_max_attempts integer default 10, p_backoff interval default interval '1 second',
-    p_backoff_at_most interval default interval '10 minutes', p_tenant text default '')
+    p_max_backoff interval default interval '10 minutes', p_tenant text default '')
 returns void
 language plpgsql volatile set search_path = ''
 as $$
 declare
-    v_before pgonce.inbox_contract := pgonce.inbox_rules(p_consumer, p_tenant);
+    v_before pgonce.inbox_contract := pgonce._inbox_rules(p_consumer, p_tenant);
     v_after  pgonce.inbox_contract;
 begin
     if (octet_length(p_consumer) between 1 and 255 and octet_length(p_tenant) <= 255) is not true then
-        perform pgonce.refuse_message(p_consumer, 'x', 'x', p_tenant);
+        perform pgonce._raise_message_fenced(p_consumer, 'x', 'x', p_tenant);
     end if;
     v_after := row(p_tenant, p_consumer, p_keep, p_redelivery, p_keep_stored, p_max_attempts, p_backoff,
-        p_backoff_at_most, null, null, pgonce.now())::pgonce.inbox_contract;
+        p_max_backoff, null, null, pgonce.now())::pgonce.inbox_contract;
     if v_before.kept_before_until > pgonce.now() then
         v_after.kept_before := v_before.kept_before;
         v_after.kept_before_until := v_before.kept_before_until;
@@ -35,7 +35,7 @@ begin
     insert into pgonce.inbox_contract select (v_after).*
     on conflict on constraint one_contract_per_consumer do update
         set keep = excluded.keep, redelivery = excluded.redelivery, keep_stored = excluded.keep_stored,
-            max_attempts = excluded.max_attempts, backoff = excluded.backoff, backoff_at_most = excluded.backoff_at_most,
+            max_attempts = excluded.max_attempts, backoff = excluded.backoff, max_backoff = excluded.max_backoff,
             kept_before = excluded.kept_before, kept_before_until = excluded.kept_before_until,
             defined_at = excluded.defined_at;
 end

@@ -9,14 +9,14 @@ returns text
 language plpgsql volatile set search_path = ''
 as $$
 declare
-    v_rules  pgonce.inbox_contract := pgonce.inbox_rules(p_consumer, p_tenant);
+    v_rules  pgonce.inbox_contract := pgonce._inbox_rules(p_consumer, p_tenant);
     v_status pgonce.inbox_status;
 begin
     update pgonce.inbox_message m
        set status = case when p_retryable and m.attempts < v_rules.max_attempts then 'failed_retryable'
                          else 'failed_final' end::pgonce.inbox_status,
            due_at = case when p_retryable and m.attempts < v_rules.max_attempts
-                         then pgonce.now() + pgonce.retry_pause(v_rules, m.attempts) end,
+                         then pgonce.now() + pgonce._retry_delay(v_rules, m.attempts) end,
            owner = null, failure_code = p_code, failure_message = left(p_reason, 4000)
      where m.tenant = p_tenant and m.consumer = p_consumer and m.seq = p_seq and m.fence = p_fence
        and m.status = 'processing'

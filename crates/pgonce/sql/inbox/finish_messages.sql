@@ -12,7 +12,7 @@ declare
     v_count integer;
     v_lost  record;
 begin
-    perform pgonce.insist_on_durable_commit();
+    perform pgonce._force_durable_commit();
     update pgonce.inbox_message m
        set status = 'processed', due_at = null, owner = null, settled_at = pgonce.now(),
            settled_xid = pg_current_xact_id(), failure_code = null, failure_message = null

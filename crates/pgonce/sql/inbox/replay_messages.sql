@@ -35,7 +35,7 @@ begin
                 v_message.key, v_message.type, v_message.headers, v_message.hash, p_tenant => v_message.tenant);
             continue when v_verdict <> 'new';
         end if;
-        perform pgonce.note_act(v_message, 'replay', p_reason);
+        perform pgonce._audit_inbox(v_message, 'replay', p_reason);
         v_count := v_count + 1;
     end loop;
     return v_count;

@@ -26,7 +26,7 @@ begin
                 octet_length(v_message.payload), v_message.size using errcode = '22023',
                 hint = 'It cannot be applied. Skip it, and have the sender send it again under another id.';
         end if;
-        perform pgonce.note_act(v_message, 'retry', p_reason);
+        perform pgonce._audit_inbox(v_message, 'retry', p_reason);
         update pgonce.inbox_message m
            set status = 'received', attempts = 0, due_at = pgonce.now(), skipped_at = null, settled_at = null
          where m.tenant = v_message.tenant and m.consumer = p_consumer and m.seq = v_message.seq;

@@ -25,7 +25,7 @@ begin
     end if;
     update pgonce.inbox_cursor c
        set position = p_position, minor = case when p_position is not null then coalesce(p_minor, 0) end,
-           epoch = pgonce.next_fence(c.epoch, true), owner = null, lease_until = null, moved_at = pgonce.now()
+           epoch = pgonce._next_fence(c.epoch, true), owner = null, lease_until = null, moved_at = pgonce.now()
      where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition;
     insert into pgonce.inbox_audit (tenant, consumer, seq, entry, at, who, act, reason, status, attempts)
     values (p_tenant, p_consumer, 0, nextval('pgonce.inbox_seq'), pgonce.now(), session_user, 'set_partition',

@@ -22,7 +22,7 @@ begin
     if not found then
         return false;
     end if;
-    perform pgonce.note_act(v_message, 'skip', p_reason);
+    perform pgonce._audit_inbox(v_message, 'skip', p_reason);
     update pgonce.inbox_message m
        set status = 'failed_final', due_at = null, skipped_at = pgonce.now(), settled_at = pgonce.now()
      where m.tenant = v_message.tenant and m.consumer = p_consumer and m.seq = p_seq;

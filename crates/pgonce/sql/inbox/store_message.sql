@@ -34,11 +34,11 @@ begin
         -- Named by all there is of it, so that its copies are known.
         v_id := 'without-id:' || encode(sha256(convert_to(coalesce(v_id, ''), 'UTF8') || v_hash), 'hex');
     end if;
-    select m.verdict into v_verdict from pgonce.mark_messages(p_consumer, p_source, array[v_id], array[v_hash], p_tenant) m;
+    select m.verdict into v_verdict from pgonce._insert_markers(p_consumer, p_source, array[v_id], array[v_hash], p_tenant) m;
     if v_verdict = 'duplicate' then
         return v_verdict;
     end if;
-    v_rules := pgonce.inbox_rules(p_consumer, p_tenant);
+    v_rules := pgonce._inbox_rules(p_consumer, p_tenant);
     v_now := pgonce.now();
     v_row.seq := nextval('pgonce.inbox_seq');
     v_row.tenant := p_tenant;
@@ -64,7 +64,7 @@ begin
         v_row.status := 'failed_final';
     elsif p_outcome = 'retry' then
         v_row.status := 'failed_retryable';
-        v_row.due_at := v_now + pgonce.retry_pause(v_rules, 1);
+        v_row.due_at := v_now + pgonce._retry_delay(v_rules, 1);
     else
         v_row.status := 'received';
         v_row.due_at := v_now;

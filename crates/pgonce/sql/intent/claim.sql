@@ -5,7 +5,7 @@
 --            busy                       somebody holds it: come back after retry_after
 --          p_lease null is atomic mode: your open transaction is the claim.
 -- locks    fresh: the intent's transaction-level advisory lock; replay: nothing
--- writes   nothing in atomic mode; the rest is in pgonce.lease_fresh and pgonce.claim_slowly
+-- writes   nothing in atomic mode; the rest is in pgonce._lease_fresh and pgonce._claim_full
 -- raises   P4000 P4001 P4002 P4003 P4031 22023
 create or replace function pgonce.claim(
     p_scope text, p_key text, p_fingerprint bytea, p_lease interval default null,
@@ -19,14 +19,14 @@ begin atomic
            (c.claimed).ref_id, (c.claimed).failure_code, (c.claimed).failure_message,
            (c.claimed).retry_after, (c.claimed).attempts
       from (
-        select case when g.outcome is null or pgonce.names_fit(p_tenant, p_scope, p_key, p_fingerprint) is not true
-                   then pgonce.claim_slowly(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation)
+        select case when g.outcome is null or pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint) is not true
+                   then pgonce._claim_full(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation)
                    when p_lease is not null and g.outcome = 'fresh'
-                   then pgonce.lease_fresh(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation)
+                   then pgonce._lease_fresh(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation)
                    else row(g.outcome, coalesce(g.fence, 1), g.answer, g.ref_type, g.ref_id, null, null, null,
                             coalesce(g.attempts, 1))::pgonce.claimed
                end as claimed
-          from pgonce.glance(p_scope, p_key, p_fingerprint, p_tenant) g
+          from pgonce._claim_fast(p_scope, p_key, p_fingerprint, p_tenant) g
         offset 0  -- so that the case is evaluated once, not once a column
       ) as c;
 end;

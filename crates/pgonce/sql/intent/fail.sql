@@ -22,14 +22,14 @@ declare
     v_status   pgonce.status := case when p_retryable then 'failed_retryable' else 'failed_final' end;
     v_answer   jsonb;
 begin
-    perform pgonce.check_names(p_tenant, p_scope, p_key, p_fingerprint);
+    perform pgonce._check_names(p_tenant, p_scope, p_key, p_fingerprint);
     if coalesce(p_code, '') = '' or p_retryable is null then
         raise exception 'a failure needs a code and must say whether it is retryable' using errcode = '22023',
             hint = 'For example p_retryable => false, p_code => ''card_declined''.';
     end if;
-    v_contract := pgonce.contract(p_tenant, p_scope);
+    v_contract := pgonce._contract(p_tenant, p_scope);
     v_answer := case when v_contract.storage in ('answer', 'error') then p_answer end;
-    perform pgonce.insist_on_durable_commit();
+    perform pgonce._force_durable_commit();
     if p_fence = 1 then
         -- The atomic attempt left nothing: this is the first record, or somebody was faster.
         v_now := pgonce.now();
@@ -40,7 +40,7 @@ begin
         insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence, first_at,
             last_at, expires_at, answer, failure_code, failure_message, correlation_id, owner)
         values (p_tenant, p_scope, p_key, p_fingerprint, v_status, 1, 1, v_now, v_now,
-            case when not p_retryable then v_now + pgonce.keep_for(v_contract, p_keep) end, v_answer,
+            case when not p_retryable then v_now + pgonce._retention_for(v_contract, p_keep) end, v_answer,
             left(p_code, 255), left(p_message, 4000), p_correlation, p_owner)
         on conflict on constraint one_row_per_intent do nothing;
     else
@@ -50,17 +50,17 @@ begin
         update pgonce.intent i
            set status = v_status, fence = p_fence, last_at = v_now, lease_until = null,
                attempts = i.attempts + (p_fence % 2)::integer,
-               expires_at = case when not p_retryable then v_now + pgonce.keep_for(v_contract, p_keep) end,
+               expires_at = case when not p_retryable then v_now + pgonce._retention_for(v_contract, p_keep) end,
                answer = v_answer, failure_code = left(p_code, 255),
                failure_message = left(p_message, 4000),
                correlation_id = coalesce(p_correlation, i.correlation_id),
                owner = coalesce(p_owner, i.owner)
          where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key
            and i.fingerprint = p_fingerprint
-           and pgonce.holds(i, p_fence, v_now);
+           and pgonce._fence_is_current(i, p_fence, v_now);
     end if;
     if not found then
-        perform pgonce.turn_away('P4011', 'the failure was not recorded',
+        perform pgonce._raise_not_holder('P4011', 'the failure was not recorded',
             p_scope, p_key, p_fingerprint, p_fence, p_tenant);
     end if;
 end

@@ -14,13 +14,13 @@ begin
     select i.* into v_row from pgonce.intent i
      where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key for no key update;
     if not found or p_fence is null or v_row.fence <> p_fence or v_row.status <> 'processing'
-       or p_fence < pgonce.timeline() << 41 and v_row.lease_until <= pgonce.now() then
+       or p_fence < pgonce._timeline() << 41 and v_row.lease_until <= pgonce.now() then
         raise exception 'fence % does not hold the intent', coalesce(p_fence::text, 'null') using errcode = 'P4012',
             detail = format('scope %s: %s.', p_scope, coalesce('now fence ' || v_row.fence || ', status ' || v_row.status, 'no record of the key')),
             hint = 'Stop the work and roll back; claim again to learn the answer.';
     end if;
-    perform pgonce.open_attempt(p_tenant, p_scope, p_key);
+    perform pgonce._open_attempt(p_tenant, p_scope, p_key);
 end
 $$;
 -- An earlier release had one that named no intent; nothing that calls it is left by here.
-drop function if exists pgonce.open_attempt();
+drop function if exists pgonce._open_attempt();

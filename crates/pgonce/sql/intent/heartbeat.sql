@@ -12,8 +12,8 @@ as $$
 declare
     v_until timestamptz;
 begin
-    perform pgonce.check_names(p_tenant, p_scope, p_key, '\x00', coalesce(p_lease, interval '0'));
-    perform pgonce.insist_on_durable_commit();
+    perform pgonce._check_names(p_tenant, p_scope, p_key, '\x00', coalesce(p_lease, interval '0'));
+    perform pgonce._force_durable_commit();
     perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
     update pgonce.intent i
        set lease_until = pgonce.now() + p_lease, last_at = pgonce.now()

@@ -10,7 +10,7 @@ as $$
 begin
     perform set_config('lock_timeout',
         least(greatest(ceil(extract(epoch from p_at_most) * 1000), 1), 2147483647)::bigint::text, true);
-    perform pg_advisory_xact_lock_shared(pgonce.lock_id(p_tenant, p_scope, p_key));
+    perform pg_advisory_xact_lock_shared(pgonce._lock_id(p_tenant, p_scope, p_key));
     return true;
 exception when lock_not_available then
     return false;

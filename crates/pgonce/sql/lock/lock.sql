@@ -19,7 +19,7 @@ begin
     end if;
     begin
         perform set_config('lock_timeout', v_ms::text, true);
-        perform pg_advisory_xact_lock(pgonce.lock_id(coalesce(p_tenant, ''), '', p_name));
+        perform pg_advisory_xact_lock(pgonce._lock_id(coalesce(p_tenant, ''), '', p_name));
         perform set_config('lock_timeout', v_before, true);
         return true;
     exception when lock_not_available then

@@ -11,6 +11,6 @@ begin
         raise exception 'a lock needs a name of 1 to 255 bytes, not %', coalesce(octet_length(p_name)::text, 'null')
             using errcode = '22023', hint = 'For example ''close:merchant-7:2026-01-31''.';
     end if;
-    return pg_try_advisory_xact_lock(pgonce.lock_id(coalesce(p_tenant, ''), '', p_name));
+    return pg_try_advisory_xact_lock(pgonce._lock_id(coalesce(p_tenant, ''), '', p_name));
 end
 $$;

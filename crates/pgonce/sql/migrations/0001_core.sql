@@ -11,7 +11,7 @@ create table pgonce.scope (
     retention            interval not null,
     lease                interval not null default interval '30 seconds',
     busy                 text not null default 'reject',
-    wait_at_most         interval not null default interval '5 seconds',
+    wait_timeout         interval not null default interval '5 seconds',
     storage              text not null default 'answer',
     after_expiry         text not null default 'rerun',
     tombstone_for        interval,
@@ -33,7 +33,7 @@ create table pgonce.scope (
     constraint horizons_are_not_negative
         check (least(client_retry, redelivery, reconciliation, audit) >= interval '0'),
     constraint lease_is_positive check (lease > interval '0'),
-    constraint wait_is_not_negative check (wait_at_most >= interval '0'),
+    constraint wait_is_not_negative check (wait_timeout >= interval '0'),
     constraint tombstone_is_positive check (tombstone_for > interval '0'),
     constraint busy_is_known check (busy in ('reject', 'wait', 'accept')),
     constraint storage_is_known check (storage in ('answer', 'reference', 'status', 'error')),
@@ -45,7 +45,7 @@ create table pgonce.scope (
 
 -- One row per intent. In atomic mode it is written once, finished; only leased work is ever
 -- seen in 'processing'. Fences: odd for an attempt that lives in one transaction, even for a
--- lease; see intent/next_fence.sql. Numbers come first and what an atomic success leaves null comes
+-- lease; see intent/_next_fence.sql. Numbers come first and what an atomic success leaves null comes
 -- last, so that its row is short: no padding, no room for nulls.
 -- No check constraints: PostgreSQL prepares each of them anew for every statement, and six of
 -- them doubled the cost of the insert. The functions check what comes in, the trigger

@@ -14,7 +14,7 @@ create table pgonce.inbox_contract (
     keep_stored       interval not null,
     max_attempts      integer not null,
     backoff           interval not null,
-    backoff_at_most   interval not null,
+    max_backoff   interval not null,
     kept_before       interval,
     kept_before_until timestamptz,
     defined_at        timestamptz not null,
@@ -24,9 +24,9 @@ create table pgonce.inbox_contract (
     constraint markers_outlive_every_redelivery check (keep > redelivery),
     constraint stored_messages_are_kept_for_a_while check (keep_stored >= interval '0'),
     constraint attempts_are_positive check (max_attempts > 0),
-    constraint backoff_is_positive check (backoff > interval '0' and backoff_at_most >= backoff)
+    constraint backoff_is_positive check (backoff > interval '0' and max_backoff >= backoff)
 );
-insert into pgonce.inbox_contract (consumer, keep, redelivery, keep_stored, max_attempts, backoff, backoff_at_most, defined_at)
+insert into pgonce.inbox_contract (consumer, keep, redelivery, keep_stored, max_attempts, backoff, max_backoff, defined_at)
 values ('*', interval '30 days', interval '14 days', interval '30 days', 10, interval '1 second',
     interval '10 minutes', clock_timestamp());
 
@@ -46,9 +46,9 @@ create table pgonce.inbox_marker (
 ) partition by range (day);
 create table pgonce.inbox_marker_timeless partition of pgonce.inbox_marker for values from (minvalue) to ('1970-01-02');
 -- Ids whose day has no partition: nobody made it, or it is long past.
-create table pgonce.inbox_marker_rest partition of pgonce.inbox_marker default;
+create table pgonce.inbox_marker_default partition of pgonce.inbox_marker default;
 
-insert into pgonce.sweep (name) values ('inbox_marker_timeless'), ('inbox_marker_rest');
+insert into pgonce.sweep (name) values ('inbox_marker_timeless'), ('inbox_marker_default');
 
 -- How far a consumer is in a partition of an ordered source; null: it has applied nothing of it.
 create table pgonce.inbox_cursor (

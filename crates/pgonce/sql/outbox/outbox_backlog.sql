@@ -1,32 +1,32 @@
--- pgonce.outbox_backlog: for each consumer how far it is behind, and who moves it.
--- note     waiting is counted up to 10000. A consumer that is behind and has not moved for five
---          minutes is stuck: it holds the log until it moves, or pgonce.evict_consumer lets go of it.
+-- pgonce.outbox_backlog: for each subscription how far it is behind, and who moves it.
+-- note     waiting is counted up to 10000. A subscription that is behind and has not moved for five
+--          minutes is stuck: it holds the log until it moves, or pgonce.evict_subscription lets go of it.
 create or replace view pgonce.outbox_backlog as
-select c.consumer, b.waiting, b.oldest_at, pgonce.now() - b.oldest_at as oldest_age,
+select c.subscription, b.waiting, b.oldest_at, pgonce.now() - b.oldest_at as oldest_age,
        k.delayed, k.retrying, k.dead, k.behind,
        x.lanes_held, x.relays, x.floor, x.advanced_at,
        coalesce(b.waiting > 0 and x.advanced_at < pgonce.now() - interval '5 minutes', false) as stuck,
        c.evicted_at, c.evicted_why
-  from pgonce.outbox_consumer c
+  from pgonce.outbox_subscription c
   cross join lateral (
        select count(*) filter (where l.lease_until > pgonce.now()) as lanes_held,
               count(distinct l.owner) filter (where l.lease_until > pgonce.now()) as relays,
-              min((l.place).floor) as floor, min(l.advanced_at) as advanced_at
-         from pgonce.outbox_cursor l where l.consumer = c.consumer) x
+              min((l.cursor).floor) as floor, min(l.advanced_at) as advanced_at
+         from pgonce.outbox_cursor l where l.subscription = c.subscription) x
   cross join lateral (
        select count(*) filter (where p.state = 'delayed') as delayed,
               count(*) filter (where p.state = 'retry') as retrying,
               count(*) filter (where p.state = 'dead') as dead,
               count(*) filter (where p.state = 'behind') as behind
-         from pgonce.parked p where p.consumer = c.consumer) k
+         from pgonce.parked p where p.subscription = c.subscription) k
   cross join lateral (
        select count(*) as waiting, min(w.created_at) as oldest_at
          from (select o.created_at from pgonce.outbox o
-                 join pgonce.outbox_cursor l on l.consumer = c.consumer and l.lane = o.lane
-                where o.seq > x.floor and o.seq > greatest((l.place).floor, 0)
-                  and not pg_visible_in_snapshot(o.xid, (l.place).seen)
-                  and ((l.place).upto is null or o.seq > (l.place).after
-                       or not pg_visible_in_snapshot(o.xid, (l.place).upto))
+                 join pgonce.outbox_cursor l on l.subscription = c.subscription and l.lane = o.lane
+                where o.seq > x.floor and o.seq > greatest((l.cursor).floor, 0)
+                  and not pg_visible_in_snapshot(o.xid, (l.cursor).seen)
+                  and ((l.cursor).upto is null or o.seq > (l.cursor).after
+                       or not pg_visible_in_snapshot(o.xid, (l.cursor).upto))
                   and (c.topics is null or o.topic like any (c.topics))
                   and (c.types is null or o.type like any (c.types))
                   and (c.tenants is null or o.tenant like any (c.tenants))

@@ -1,22 +1,22 @@
--- pgonce.outbox_caught_up(p_consumer, p_with): has a consumer got everything that the snapshot p_with sees?
+-- pgonce.outbox_caught_up(p_subscription, p_with): has a subscription got everything that the snapshot p_with sees?
 -- answers  true: its lanes are kept beyond all of that, and nothing that is parked for it is due. What
 --          is to be tried later, not due yet, or given up is not waited for.
--- raises   42704 no such consumer
-create or replace function pgonce.outbox_caught_up(p_consumer text, p_with pg_snapshot)
+-- raises   42704 no such subscription
+create or replace function pgonce.outbox_caught_up(p_subscription text, p_with pg_snapshot)
 returns boolean
 language plpgsql volatile set search_path = ''
 as $$
 declare
-    v_consumer pgonce.outbox_consumer := pgonce.known_consumer(p_consumer);
+    v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);
 begin
-    return not exists (select from pgonce.parked k where k.consumer = p_consumer and k.due_at <= pgonce.now())
+    return not exists (select from pgonce.parked k where k.subscription = p_subscription and k.due_at <= pgonce.now())
        and not exists (
             select from pgonce.outbox_cursor l
-             cross join pgonce.outbox_life f
-              join pgonce.outbox o on o.lane = l.lane and o.seq > (l.place).floor
-             where l.consumer = p_consumer
-               and pgonce.unread(o.seq, o.xid, l.place, f.base_seq)
+             cross join pgonce.outbox_state f
+              join pgonce.outbox o on o.lane = l.lane and o.seq > (l.cursor).floor
+             where l.subscription = p_subscription
+               and pgonce._is_unread(o.seq, o.xid, l.cursor, f.base_seq)
                and (o.seq <= f.base_seq or pg_visible_in_snapshot(o.xid, p_with))
-               and pgonce.wanted(o.topic, o.type, o.tenant, v_consumer.topics, v_consumer.types, v_consumer.tenants));
+               and pgonce._is_wanted(o.topic, o.type, o.tenant, v_subscription.topics, v_subscription.types, v_subscription.tenants));
 end
 $$;

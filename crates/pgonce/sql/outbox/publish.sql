@@ -15,8 +15,8 @@ declare
     v_id uuid;
 begin
     insert into pgonce.outbox
-    select e.* from pgonce.event_row(p_topic, p_type, p_subject, p_payload, p_message_id, p_headers,
-        p_deliver_at, p_tenant, pgonce.event_size(p_topic, p_type, p_subject, p_payload, p_headers, p_tenant)) e
+    select e.* from pgonce._event_row(p_topic, p_type, p_subject, p_payload, p_message_id, p_headers,
+        p_deliver_at, p_tenant, pgonce._event_size(p_topic, p_type, p_subject, p_payload, p_headers, p_tenant)) e
     returning message_id into v_id;
     return v_id;
 end

@@ -1,13 +1,13 @@
--- pgonce.recover(p_consumer, p_since, p_skipped): tries once more what a consumer did not get since a time.
+-- pgonce.recover(p_subscription, p_since, p_skipped): tries once more what a subscription did not get since a time.
 -- answers  how many subjects and skipped events move again
 -- locks    the rows of its lanes, where p_skipped
 -- writes   dead letters that were parked since then come due, as by pgonce.redrive. p_skipped: so does
 --          what was skipped since then, by hand or because the dead letters were full, as far as the
 --          log still has it; it is no longer recorded as skipped
--- raises   42704 no such consumer; 22023 no time given
+-- raises   42704 no such subscription; 22023 no time given
 -- note     within a subject what is parked goes in order. What was skipped comes after later events
 --          that went meanwhile: it was to be left out.
-create or replace function pgonce.recover(p_consumer text, p_since timestamptz, p_skipped boolean default false)
+create or replace function pgonce.recover(p_subscription text, p_since timestamptz, p_skipped boolean default false)
 returns bigint
 language plpgsql volatile set search_path = ''
 as $$
@@ -19,18 +19,18 @@ begin
         raise exception 'say since when' using errcode = '22023',
             hint = 'For example: select pgonce.recover(''billing'', now() - interval ''2 hours'').';
     end if;
-    v_count := pgonce.redrive(p_consumer, p_since => p_since);
+    v_count := pgonce.redrive(p_subscription, p_since => p_since);
     if p_skipped then
-        perform from pgonce.outbox_cursor c where c.consumer = p_consumer order by c.lane for update;
+        perform from pgonce.outbox_cursor c where c.subscription = p_subscription order by c.lane for update;
         with back as (
             delete from pgonce.outbox_skipped s using pgonce.outbox o
-             where s.consumer = p_consumer and s.skipped_at >= p_since
-               and o.lane = pgonce.lane_of(s.tenant, s.subject) and o.seq = s.seq
+             where s.subscription = p_subscription and s.skipped_at >= p_since
+               and o.lane = pgonce._lane_of(s.tenant, s.subject) and o.seq = s.seq
             returning o.*
         )
-        insert into pgonce.parked (tenant, consumer, subject, seq, lane, state, due_at, parked_at, reason,
+        insert into pgonce.parked (tenant, subscription, subject, seq, lane, state, due_at, parked_at, reason,
             created_at, size, message_id, topic, type, headers, payload)
-        select b.tenant, p_consumer, b.subject, b.seq, b.lane, 'retry', pgonce.now(), pgonce.now(),
+        select b.tenant, p_subscription, b.subject, b.seq, b.lane, 'retry', pgonce.now(), pgonce.now(),
                'recovered after it was skipped', b.created_at, b.size, b.message_id, b.topic, b.type, b.headers, b.payload
           from back b
         on conflict on constraint one_row_per_parked_event do nothing;

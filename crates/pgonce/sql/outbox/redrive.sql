@@ -1,10 +1,10 @@
--- pgonce.redrive(p_consumer, p_subject, p_tenant, p_since): tries dead letters once more, in order:
+-- pgonce.redrive(p_subscription, p_subject, p_tenant, p_since): tries dead letters once more, in order:
 --          each subject's first, and what is behind it after it.
 -- answers  how many subjects move again
--- writes   dead letters of the consumer come due, with all their attempts before them. p_subject
+-- writes   dead letters of the subscription come due, with all their attempts before them. p_subject
 --          null: of every subject; p_since: only those parked since then
--- raises   42704 no such consumer
-create or replace function pgonce.redrive(p_consumer text, p_subject text default null, p_tenant text default null,
+-- raises   42704 no such subscription
+create or replace function pgonce.redrive(p_subscription text, p_subject text default null, p_tenant text default null,
     p_since timestamptz default null)
 returns bigint
 language plpgsql volatile set search_path = ''
@@ -12,9 +12,9 @@ as $$
 declare
     v_count bigint;
 begin
-    perform pgonce.known_consumer(p_consumer);
+    perform pgonce._require_subscription(p_subscription);
     update pgonce.parked k set state = 'retry', attempts = 0, due_at = pgonce.now()
-     where k.consumer = p_consumer and k.state = 'dead'
+     where k.subscription = p_subscription and k.state = 'dead'
        and (p_subject is null or k.subject = p_subject) and (p_tenant is null or k.tenant = p_tenant)
        and (p_since is null or k.parked_at >= p_since);
     get diagnostics v_count = row_count;

@@ -1,8 +1,8 @@
--- pgonce.set_outbox_retention(p_keep, p_keep_at_most): how long events stay in the log.
--- writes   p_keep: at least so long, for replays, even when every consumer has them. p_keep_at_most:
---          then they go although a consumer has not read them, and it is evicted; null: never
+-- pgonce.set_outbox_retention(p_keep, p_max_keep): how long events stay in the log.
+-- writes   p_keep: at least so long, for replays, even when every subscription has them. p_max_keep:
+--          then they go although a subscription has not read them, and it is evicted; null: never
 -- raises   22023 or 23514 a value that does not fit
-create or replace function pgonce.set_outbox_retention(p_keep interval, p_keep_at_most interval default null)
+create or replace function pgonce.set_outbox_retention(p_keep interval, p_max_keep interval default null)
 returns void
 language plpgsql volatile set search_path = ''
 as $$
@@ -11,6 +11,6 @@ begin
         raise exception 'say how long events are kept' using errcode = '22023',
             hint = 'For example: select pgonce.set_outbox_retention(''1 day'', ''14 days'').';
     end if;
-    update pgonce.outbox_life l set keep = p_keep, keep_at_most = p_keep_at_most;
+    update pgonce.outbox_state l set keep = p_keep, max_keep = p_max_keep;
 end
 $$;

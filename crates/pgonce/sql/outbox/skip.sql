@@ -1,10 +1,10 @@
--- pgonce.skip(p_consumer, p_seq, p_reason): gives a parked event up for one consumer; what is behind
+-- pgonce.skip(p_subscription, p_seq, p_reason): gives a parked event up for one subscription; what is behind
 --          it moves again.
 -- answers  true: it was parked
 -- locks    the row of its lane: a relay that has it in hand settles first
 -- writes   the parked row goes, a row of pgonce.outbox_skipped says who and why
 -- raises   22023 no reason given
-create or replace function pgonce.skip(p_consumer text, p_seq bigint, p_reason text)
+create or replace function pgonce.skip(p_subscription text, p_seq bigint, p_reason text)
 returns boolean
 language plpgsql volatile set search_path = ''
 as $$
@@ -16,15 +16,15 @@ begin
             hint = 'Say why this event is never to be delivered; it is kept with your name.';
     end if;
     perform from pgonce.outbox_cursor c
-      where c.consumer = p_consumer
-        and c.lane in (select k.lane from pgonce.parked k where k.consumer = p_consumer and k.seq = p_seq)
+      where c.subscription = p_subscription
+        and c.lane in (select k.lane from pgonce.parked k where k.subscription = p_subscription and k.seq = p_seq)
         for update;
-    select k.* into v_parked from pgonce.parked k where k.consumer = p_consumer and k.seq = p_seq;
+    select k.* into v_parked from pgonce.parked k where k.subscription = p_subscription and k.seq = p_seq;
     if not found then
         return false;
     end if;
-    perform pgonce.note_skip(v_parked, p_reason);
-    perform pgonce.unpark(v_parked);
+    perform pgonce._record_skip(v_parked, p_reason);
+    perform pgonce._unpark(v_parked);
     return true;
 end
 $$;

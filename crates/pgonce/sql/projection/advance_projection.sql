@@ -18,7 +18,7 @@ begin
                 coalesce(p_version::text, 'null')),
             hint = 'For example: pgonce.advance_projection(''profile'', ''user-7'', 3).';
     end if;
-    perform pgonce.insist_on_durable_commit();
+    perform pgonce._force_durable_commit();
     insert into pgonce.projection_gate as g (tenant, projection, entity, version)
     values (p_tenant, p_projection, p_entity, p_version)
     on conflict on constraint one_gate_per_entity do update set version = excluded.version

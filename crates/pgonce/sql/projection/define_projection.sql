@@ -30,7 +30,7 @@ begin
             join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = v_into),
         (select format('%I.%I', n.nspname, f.proname) from pg_catalog.pg_proc f
             join pg_catalog.pg_namespace n on n.oid = f.pronamespace where f.oid = v_apply),
-        p_gate, p_from_consumer, pgonce.globs(p_topics),
+        p_gate, p_from_consumer, pgonce._like_patterns(p_topics),
         (select min(o.from_seq) - 1 from pgonce.outbox_partition o), pgonce.now())
     on conflict on constraint one_row_per_projection do update
         set into_table = excluded.into_table, apply = excluded.apply, gate = excluded.gate,

@@ -10,11 +10,11 @@ returns boolean
 language plpgsql volatile
 as $$
 declare
-    v_projection pgonce.projection := pgonce.known_projection(p_projection);
+    v_projection pgonce.projection := pgonce._require_projection(p_projection);
     v_event      pgonce.projected;
 begin
-    perform pg_advisory_xact_lock_shared(pgonce.projection_lock(p_projection, ''));
-    v_event := row(p_message_id, p_tenant, p_type, p_entity, pgonce.version_of(p_headers, p_payload), p_headers, p_payload);
+    perform pg_advisory_xact_lock_shared(pgonce._projection_lock(p_projection, ''));
+    v_event := row(p_message_id, p_tenant, p_type, p_entity, pgonce._version_of(p_headers, p_payload), p_headers, p_payload);
     if v_projection.gate = 'version' then
         if v_event.version is null then
             raise exception 'event "%" carries no version', p_message_id using errcode = '22023',

@@ -8,7 +8,7 @@ create or replace function pgonce.define_scope(
     p_retention      interval,
     p_lease          interval default interval '30 seconds',
     p_busy           text default 'reject',
-    p_wait_at_most   interval default interval '5 seconds',
+    p_wait_timeout   interval default interval '5 seconds',
     p_storage        text default 'answer',
     p_after_expiry   text default 'rerun',
     p_tombstone_for  interval default null,
@@ -34,15 +34,15 @@ begin
         raise exception 'the scope is missing' using errcode = 'P4000',
             hint = 'Name a bounded kind of command, such as ''orders.create''.';
     end if;
-    insert into pgonce.scope as s (tenant, scope, retention, lease, busy, wait_at_most, storage,
+    insert into pgonce.scope as s (tenant, scope, retention, lease, busy, wait_timeout, storage,
         after_expiry, tombstone_for, stale, key_source, boundary, client_retry, redelivery,
         reconciliation, audit, note, defined_at)
-    values (coalesce(p_tenant, ''), p_scope, p_retention, p_lease, p_busy, p_wait_at_most,
+    values (coalesce(p_tenant, ''), p_scope, p_retention, p_lease, p_busy, p_wait_timeout,
         p_storage, p_after_expiry, p_tombstone_for, p_stale, p_key_source, p_boundary,
         p_client_retry, p_redelivery, p_reconciliation, p_audit, p_note, pgonce.now())
     on conflict (tenant, scope) do update
        set retention = excluded.retention, lease = excluded.lease, busy = excluded.busy,
-           wait_at_most = excluded.wait_at_most, storage = excluded.storage,
+           wait_timeout = excluded.wait_timeout, storage = excluded.storage,
            after_expiry = excluded.after_expiry, tombstone_for = excluded.tombstone_for,
            stale = excluded.stale, key_source = excluded.key_source, boundary = excluded.boundary,
            client_retry = excluded.client_retry, redelivery = excluded.redelivery,
@@ -58,10 +58,10 @@ exception
             coalesce(nullif(replace(v_rule, '_', ' '), ''), v_message)
             using errcode = '22023',
             detail = format('retention %s; client_retry %s, redelivery %s, reconciliation %s, audit %s; '
-                'lease %s, busy %s, wait_at_most %s, storage %s, after_expiry %s, tombstone_for %s, '
+                'lease %s, busy %s, wait_timeout %s, storage %s, after_expiry %s, tombstone_for %s, '
                 'stale %s, key_source %s, boundary %s',
                 p_retention, p_client_retry, p_redelivery, p_reconciliation, p_audit, p_lease, p_busy,
-                p_wait_at_most, p_storage, p_after_expiry, p_tombstone_for, p_stale, p_key_source, p_boundary),
+                p_wait_timeout, p_storage, p_after_expiry, p_tombstone_for, p_stale, p_key_source, p_boundary),
             hint = 'busy: reject, wait, accept. storage: answer, reference, status, error. '
                 'after_expiry: rerun, gone. stale: takeover, hold, refuse. key_source: client, derived, '
                 'message, file. boundary: database, external, messages. Retention is at least every '

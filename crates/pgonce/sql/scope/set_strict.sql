@@ -1,5 +1,5 @@
 -- pgonce.set_strict(p_on): strict mode refuses claims in scopes that nobody defined. Owner only.
--- writes   drops or restores the contract of scope '*', replaces pgonce.known_scope
+-- writes   drops or restores the contract of scope '*', replaces pgonce._scope_is_allowed
 create or replace function pgonce.set_strict(p_on boolean)
 returns void
 language plpgsql volatile set search_path = ''
@@ -7,14 +7,14 @@ as $$
 begin
     if p_on then
         delete from pgonce.scope where tenant = '' and scope = '*';
-        execute 'create or replace function pgonce.known_scope(p_tenant text, p_scope text) '
+        execute 'create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text) '
             'returns boolean language sql stable parallel safe '
             'return exists (select from pgonce.scope s '
             'where s.tenant in (p_tenant, '''') and s.scope = p_scope)';
     else
         perform pgonce.define_scope('*', interval '7 days',
             p_note => 'the contract of scopes that nobody defined');
-        execute 'create or replace function pgonce.known_scope(p_tenant text, p_scope text) '
+        execute 'create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text) '
             'returns boolean language sql stable parallel safe return true';
     end if;
 end

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 #[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::{Error, Intent, Result};
 
 #[cfg(feature = "sqlx")]
@@ -62,7 +62,7 @@ pub(crate) fn binary_as_text(kind: &str, bytes: &[u8]) -> Result<String> {
         _ => None,
     };
     decoded.ok_or_else(|| {
-        Error::Schema(Problem::new(
+        Error::Schema(ErrorDetail::new(
             "P4099",
             format!("the database answered a column of type {kind}, which this build cannot read"),
             "Update this program, or run `pgonce migrate status`.",
@@ -201,7 +201,7 @@ impl fmt::Display for OrRaise<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "select {}.begin_fresh({},{},{},{},{})",
+            "select {}._begin_fresh({},{},{},{},{})",
             self.schema,
             quote_literal(self.intent.scope()),
             quote_literal(self.intent.key()),

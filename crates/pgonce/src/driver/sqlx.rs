@@ -18,7 +18,7 @@ use super::{
     Connection, Driver, Opening, Param, Row, Session, Settled, Statement, binary_as_text,
     missing_limits, with_literals,
 };
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::{Error, Result};
 
 /// A `sqlx::PgPool` as pgonce's driver.
@@ -195,7 +195,7 @@ impl Session for SqlxSession {
         if PgTransactionManager::get_transaction_depth(self.conn()) != 1 {
             // sqlx would release a savepoint and call that a commit.
             let _ = self.rollback().await;
-            return Settled::Refused(Error::Database(Problem::new(
+            return Settled::Refused(Error::Database(ErrorDetail::new(
                 "2D000",
                 "a transaction nested in the attempt was never ended",
                 "Commit or roll back what conn().begin() began before you call succeed.",
@@ -249,7 +249,7 @@ impl From<sqlx::Error> for Error {
         match error {
             sqlx::Error::Database(db) => {
                 let postgres = db.try_downcast_ref::<sqlx::postgres::PgDatabaseError>();
-                Error::from_problem(Problem {
+                Error::from_problem(ErrorDetail {
                     code: db.code().unwrap_or_default().into(),
                     message: db.message().into(),
                     detail: postgres.and_then(|p| p.detail()).map(Into::into),

@@ -16,7 +16,7 @@ use super::{
     Connection, Driver, Opening, Param, Row, Session, Settled, Statement, binary_as_text,
     missing_limits,
 };
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::{Error, Result};
 
 /// What the driver's conversions fail with.
@@ -311,7 +311,7 @@ fn rows(rows: Vec<tokio_postgres::Row>) -> Result<Vec<Row>> {
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Self {
         if let Some(db) = error.as_db_error() {
-            return Error::from_problem(Problem {
+            return Error::from_problem(ErrorDetail {
                 code: db.code().code().into(),
                 message: db.message().into(),
                 detail: db.detail().map(Into::into),

@@ -46,7 +46,7 @@ impl<D: Driver> Inbox<D> {
 
     /// The same, with an end for each of its statements (`57014`): one that hangs would keep its locks long after
     /// whoever sent it has given up. A shorter `statement_timeout` of the session stays.
-    pub async fn begin_within(&self, longest: Duration) -> Result<Batch<D>> {
+    pub async fn begin_with_timeout(&self, longest: Duration) -> Result<Batch<D>> {
         // The most that the setting can hold; 0 would mean no end.
         let ms = longest.as_millis().clamp(1, i32::MAX as u128);
         let begin = &self.statements.begin_batch;
@@ -163,7 +163,7 @@ impl<D: Driver> Batch<D> {
             let statements = self.statements.clone();
             let rows = self
                 .session()?
-                .query(&statements.held_keys, &params)
+                .query(&statements._blocked_keys, &params)
                 .await?;
             let keys = rows.into_iter().flatten().flatten();
             held.extend(keys.map(|key| (tenant, key)));

@@ -25,7 +25,7 @@ pub use stored::{As, Claimed, Status, Stored};
 
 use crate::alone::{BEGIN, call_alone};
 use crate::driver::{Driver, Param, Row, Statement};
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::statements::Statements;
 use crate::{Error, Once, Result};
 
@@ -88,7 +88,7 @@ fn number(rows: Vec<Row>) -> Result<u64> {
 }
 
 fn unreadable() -> Error {
-    Error::Schema(Problem::new(
+    Error::Schema(ErrorDetail::new(
         "P4099",
         "the inbox answered a row that this build cannot read",
         "Update this program, or run `pgonce migrate status`.",

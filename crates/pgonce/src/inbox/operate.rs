@@ -181,14 +181,14 @@ impl<D: Driver> Inbox<D> {
     /// and then.
     pub async fn tend(&self) -> Result<()> {
         for sql in [
-            "select pgonce.extend_inbox()",
-            "select pgonce.shrink_inbox()",
+            "select pgonce._create_inbox_partitions()",
+            "select pgonce._drop_inbox_partitions()",
         ] {
             self.ask(sql, &[]).await?;
         }
         // Bounded, so that whoever tends comes back to its messages.
         for _ in 0..100 {
-            let purged = self.ask("select pgonce.purge_inbox(10000)", &[]).await?;
+            let purged = self.ask("select pgonce._purge_inbox(10000)", &[]).await?;
             if number(purged)? < 10_000 {
                 break;
             }

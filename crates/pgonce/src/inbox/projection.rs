@@ -4,7 +4,7 @@ use super::batch::Tx;
 use super::message::Message;
 use super::{Inbox, first, number, unreadable};
 use crate::driver::{Connection as _, Driver, Param, Row};
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::{Error, Result};
 
 /// What a rebuild did.
@@ -62,7 +62,7 @@ impl<D: Driver> Tx<D> {
     /// it is there already. The entity is the message's key.
     pub async fn project(&mut self, projection: &str, message: &Message) -> Result<bool> {
         let payload = std::str::from_utf8(&message.payload).map_err(|_| {
-            Error::Invalid(Problem::new(
+            Error::Invalid(ErrorDetail::new(
                 "22023",
                 format!("the payload of message {:?} is no text", message.id),
                 "Projections are made of JSON.",
@@ -89,7 +89,7 @@ impl<D: Driver> Inbox<D> {
     /// events meanwhile waits only for the exchange; readers do not wait at all.
     pub async fn rebuild(&self, projection: &str) -> Result<Rebuilt> {
         self.build(projection, "rebuild").await?;
-        let sql = "select events, removed, added from pgonce.end_rebuild($1)";
+        let sql = "select events, removed, added from pgonce._end_rebuild($1)";
         let rows = self.ask(sql, &[Param::Text(Some(projection))]).await?;
         let row = rows.into_iter().next().ok_or_else(unreadable)?;
         let mut cells = row.into_iter().flatten().map(|n| n.parse().ok());
@@ -106,7 +106,7 @@ impl<D: Driver> Inbox<D> {
     pub async fn verify(&self, projection: &str) -> Result<Verified> {
         self.build(projection, "verify").await?;
         let sql = "select live_rows, rebuilt_rows, missing, surplus, live_hash, rebuilt_hash, pending \
-             from pgonce.end_verify($1)";
+             from pgonce._end_verify($1)";
         let begin = "begin isolation level repeatable read";
         let statement = self.seldom(sql);
         let params = [Param::Text(Some(projection))];
@@ -130,9 +130,9 @@ impl<D: Driver> Inbox<D> {
     /// leaves the live projection as it was; the next begins anew.
     async fn build(&self, projection: &str, purpose: &str) -> Result<()> {
         let params = [projection, purpose].map(|text| Param::Text(Some(text)));
-        let begin = "select 'done' from pgonce.begin_build($1, $2)";
+        let begin = "select 'done' from pgonce._begin_build($1, $2)";
         self.ask(begin, &params).await?;
-        let step = "select n::text from pgonce.step_build($1, $2, 1000) n";
+        let step = "select n::text from pgonce._step_build($1, $2, 1000) n";
         while number(self.ask(step, &params).await?)? > 0 {}
         Ok(())
     }

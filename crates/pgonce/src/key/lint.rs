@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use uuid::Uuid;
 
 use super::moment::is_or_holds_a_moment;
-use crate::error::{Error, Problem};
+use crate::error::{Error, ErrorDetail};
 use crate::intent::MAX_NAME_BYTES;
 
 /// What is wrong with a key.
@@ -79,7 +79,7 @@ impl From<Complaint> for Error {
         } else {
             "22023"
         };
-        Self::Invalid(Problem::new(code, complaint.message, complaint.advice))
+        Self::Invalid(ErrorDetail::new(code, complaint.message, complaint.advice))
     }
 }
 

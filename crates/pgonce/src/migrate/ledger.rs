@@ -4,7 +4,7 @@ use super::files::{self, MIGRATIONS, Migration};
 use super::script;
 use super::status::{Entry, Routines, State, Status};
 use crate::driver::{Connection, Row, Session, Statement};
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::{Error, Result};
 
 /// The ledger as it was read.
@@ -182,10 +182,10 @@ async fn rows<C: Connection>(conn: &mut C, sql: &str) -> Result<Vec<Row>> {
 
 fn may_not_look(error: Error, schema: &str) -> Error {
     match error {
-        Error::Database(problem) if &*problem.code == "42501" => Error::Database(Problem {
+        Error::Database(problem) if &*problem.code == "42501" => Error::Database(ErrorDetail {
             hint: Some(
                 format!(
-                    "Let the owner of schema {schema} admit this role: select {schema}.admit('the role')."
+                    "Let the owner of schema {schema} admit this role: select {schema}.grant_to('the role')."
                 )
                 .into(),
             ),

@@ -33,7 +33,7 @@ use std::time::Duration;
 
 use self::ledger::{Ledger, Work};
 use crate::driver::{Connection as _, Driver, Param, Session, Settled, Statement};
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::lease::keep_unless_lost;
 use crate::statements::{DEFAULT_SCHEMA, schema_name};
 use crate::{Error, Result};
@@ -155,7 +155,7 @@ impl<D: Driver> Migrator<D> {
     pub async fn admit(&self, role: &str) -> Result<()> {
         let statement = Statement {
             sql: format!(
-                "select 'done' from {}.admit($1::text::name)",
+                "select 'done' from {}.grant_to($1::text::name)",
                 schema_name(&self.schema)?
             )
             .into(),
@@ -247,7 +247,7 @@ impl<D: Driver> Migrator<D> {
 /// Says which file an error came from.
 fn in_file(error: Error, name: &str) -> Error {
     match error {
-        Error::Database(problem) => Error::Database(Problem {
+        Error::Database(problem) => Error::Database(ErrorDetail {
             detail: Some(match problem.detail {
                 Some(detail) => format!("In {name}, which was rolled back: {detail}").into(),
                 None => format!("In {name}, which was rolled back.").into(),
@@ -272,7 +272,7 @@ fn may_not_change(error: Error, schema: &str) -> Error {
         _ => return error,
     };
     match error {
-        Error::Database(problem) => Error::Database(Problem {
+        Error::Database(problem) => Error::Database(ErrorDetail {
             hint: Some(hint.into()),
             ..problem
         }),

@@ -102,7 +102,7 @@ do $$ begin
     if not exists (select from pgonce.scope where tenant = '' and scope = '*') then
         perform pgonce.set_strict(true);
     end if;
-    perform pgonce.admit(r.rolname)
+    perform pgonce.grant_to(r.rolname)
        from pg_class c, aclexplode(c.relacl) a
        join pg_roles r on r.oid = a.grantee
       where c.oid = 'pgonce.intent'::regclass and a.privilege_type = 'INSERT' and a.grantee <> c.relowner;

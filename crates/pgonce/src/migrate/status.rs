@@ -1,6 +1,6 @@
 //! How a database stands beside this build.
 
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::{Error, Result};
 
 /// How a database stands beside this build. Made by [`Migrator::status`](super::Migrator::status).
@@ -215,9 +215,9 @@ impl Status {
 }
 
 fn refuse(code: &str, message: String, detail: Option<String>, hint: String) -> Result<()> {
-    Err(Error::Schema(Problem {
+    Err(Error::Schema(ErrorDetail {
         detail: detail.map(Into::into),
-        ..Problem::new(code, message, &hint)
+        ..ErrorDetail::new(code, message, &hint)
     }))
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::{Error, Result};
 
 /// Something that happened, to be told to others once the transaction commits.
@@ -142,6 +142,6 @@ impl Event {
         } else {
             return Ok(());
         };
-        Err(Error::Invalid(Problem::new("22023", message, hint)))
+        Err(Error::Invalid(ErrorDetail::new("22023", message, hint)))
     }
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::message::{Message, Read};
 use crate::alone::{BEGIN, call_alone};
 use crate::driver::{Connection as _, Driver, Param, Row, Statement};
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::lease::{interval, keep_unless_lost};
 use crate::statements::Statements;
 use crate::{Error, Once, Result};
@@ -21,9 +21,9 @@ pub struct Outbox<D: Driver> {
     statements: Arc<Statements>,
 }
 
-/// A place in the log; opaque.
+/// A cursor in the log; opaque.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub struct Place(pub(super) String);
+pub struct Cursor(pub(super) String);
 
 /// A lane that a relay was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Lane {
     /// The fence of this holder: an older one can keep nothing.
     pub epoch: i64,
     /// Where to read on, for a holder whose epoch is new.
-    pub place: Place,
+    pub cursor: Cursor,
     /// More than this relay's share: finish and give it back.
     pub surplus: bool,
 }
@@ -46,7 +46,7 @@ pub struct Held {
     /// Its epoch.
     pub epoch: i64,
     /// Everything before is delivered.
-    pub place: Place,
+    pub cursor: Cursor,
 }
 
 /// What was read.
@@ -55,7 +55,7 @@ pub struct Page {
     /// Events, each lane's in order.
     pub messages: Vec<Message>,
     /// For each lane where it goes on, once its events are delivered.
-    pub places: Vec<(u8, Place)>,
+    pub cursors: Vec<(u8, Cursor)>,
 }
 
 /// What came of one event.
@@ -84,8 +84,8 @@ pub enum Outcome {
 /// What came of a lane's events, to be kept in one step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settlement {
-    /// Where the lane goes on; `None` leaves its place.
-    pub place: Option<Place>,
+    /// Where the lane goes on; `None` leaves its cursor.
+    pub cursor: Option<Cursor>,
     /// Event by event: its number and what came of it.
     pub outcomes: Vec<(i64, Outcome)>,
 }
@@ -121,16 +121,16 @@ impl<D: Driver> Once<D> {
 }
 
 impl<D: Driver> Outbox<D> {
-    /// Asks for this relay's share of the consumer's lanes and renews what it holds; every lane that
+    /// Asks for this relay's share of the subscription's lanes and renews what it holds; every lane that
     /// `owner` holds is in the answer. `owner` must be a name that no other relay has.
     pub async fn claim_lanes(
         &self,
-        consumer: &str,
+        subscription: &str,
         owner: &str,
         lease: Duration,
     ) -> Result<Vec<Lane>> {
         let lease = interval(lease);
-        let params = [consumer, owner, &lease].map(|text| Param::Text(Some(text)));
+        let params = [subscription, owner, &lease].map(|text| Param::Text(Some(text)));
         let rows = self.call(&self.statements.claim_lanes, &params).await?;
         rows.into_iter()
             .map(|row| {
@@ -140,7 +140,7 @@ impl<D: Driver> Outbox<D> {
                     Some(Lane {
                         lane: next()?.parse().ok()?,
                         epoch: next()?.parse().ok()?,
-                        place: Place(next()?),
+                        cursor: Cursor(next()?),
                         surplus: next()? == "true",
                     })
                 };
@@ -149,14 +149,14 @@ impl<D: Driver> Outbox<D> {
             .collect()
     }
 
-    /// Whether anything was committed that one of these places has not seen. Cheap.
-    pub async fn stirs(&self, places: &[&Place]) -> Result<bool> {
-        let places = places
+    /// Whether anything was committed that one of these cursors has not seen. Cheap.
+    pub async fn stirs(&self, cursors: &[&Cursor]) -> Result<bool> {
+        let cursors = cursors
             .iter()
-            .map(|place| format!("\"{}\"", place.0.replace('"', "\\\"")))
+            .map(|cursor| format!("\"{}\"", cursor.0.replace('"', "\\\"")))
             .collect::<Vec<_>>()
             .join(",");
-        let params = [format!("{{{places}}}")];
+        let params = [format!("{{{cursors}}}")];
         let mut session = self.driver.acquire().await?;
         let rows = session
             .query(&self.statements.stirs, &[Param::Text(Some(&params[0]))])
@@ -168,7 +168,7 @@ impl<D: Driver> Outbox<D> {
     /// What is there now for these lanes, at most about `limit` events and `bytes` bytes; durable.
     pub async fn read(
         &self,
-        consumer: &str,
+        subscription: &str,
         held: &[Held],
         limit: usize,
         bytes: usize,
@@ -176,7 +176,7 @@ impl<D: Driver> Outbox<D> {
         let held = serde_json::to_string(held)?;
         let (limit, bytes) = (limit.to_string(), bytes.to_string());
         let params = [
-            Param::Text(Some(consumer)),
+            Param::Text(Some(subscription)),
             Param::Json(Some(&held)),
             Param::Text(Some(&limit)),
             Param::Text(Some(&bytes)),
@@ -185,21 +185,26 @@ impl<D: Driver> Outbox<D> {
     }
 
     /// Parked events of these lanes whose time has come, the first of each subject.
-    pub async fn due(&self, consumer: &str, held: &[Held], limit: usize) -> Result<Vec<Message>> {
+    pub async fn due(
+        &self,
+        subscription: &str,
+        held: &[Held],
+        limit: usize,
+    ) -> Result<Vec<Message>> {
         let (held, limit) = (serde_json::to_string(held)?, limit.to_string());
         let params = [
-            Param::Text(Some(consumer)),
+            Param::Text(Some(subscription)),
             Param::Json(Some(&held)),
             Param::Text(Some(&limit)),
         ];
         Ok(page(self.call(&self.statements.due_parked, &params).await?)?.messages)
     }
 
-    /// Keeps what came of a lane's events, and its place, in one step. [`Error::Fenced`]: somebody
-    /// else holds the lane. Code `P4060`: the consumer's dead letters are full.
+    /// Keeps what came of a lane's events, and its cursor, in one step. [`Error::Fenced`]: somebody
+    /// else holds the lane. Code `P4060`: the subscription's dead letters are full.
     pub async fn settle(
         &self,
-        consumer: &str,
+        subscription: &str,
         lane: u8,
         epoch: i64,
         settlement: &Settlement,
@@ -209,10 +214,10 @@ impl<D: Driver> Outbox<D> {
         let outcomes: Vec<_> = outcomes.map(|(seq, what)| what.as_json(*seq)).collect();
         let outcomes = Value::from(outcomes).to_string();
         let params = [
-            Param::Text(Some(consumer)),
+            Param::Text(Some(subscription)),
             Param::Text(Some(&lane)),
             Param::Text(Some(&epoch)),
-            Param::Text(settlement.place.as_ref().map(|place| place.0.as_str())),
+            Param::Text(settlement.cursor.as_ref().map(|cursor| cursor.0.as_str())),
             Param::Json(Some(&outcomes)),
         ];
         self.call(&self.statements.settle_lane, &params)
@@ -222,10 +227,15 @@ impl<D: Driver> Outbox<D> {
 
     /// Keeps how far lanes are, and gives them back where asked to. Answers the lanes that were
     /// kept: a missing one is held by somebody else.
-    pub async fn advance(&self, consumer: &str, held: &[Held], release: bool) -> Result<Vec<u8>> {
+    pub async fn advance(
+        &self,
+        subscription: &str,
+        held: &[Held],
+        release: bool,
+    ) -> Result<Vec<u8>> {
         let held = serde_json::to_string(held)?;
         let params = [
-            Param::Text(Some(consumer)),
+            Param::Text(Some(subscription)),
             Param::Json(Some(&held)),
             Param::Text(Some(if release { "true" } else { "false" })),
         ];
@@ -237,8 +247,8 @@ impl<D: Driver> Outbox<D> {
     }
 
     /// This relay goes: its lanes are free at once.
-    pub async fn leave(&self, consumer: &str, owner: &str) -> Result<()> {
-        let params = [consumer, owner].map(|text| Param::Text(Some(text)));
+    pub async fn leave(&self, subscription: &str, owner: &str) -> Result<()> {
+        let params = [subscription, owner].map(|text| Param::Text(Some(text)));
         self.call(&self.statements.leave_lanes, &params)
             .await
             .map(drop)
@@ -247,8 +257,9 @@ impl<D: Driver> Outbox<D> {
     /// Creates the log's next partitions and drops those that nobody needs. Every relay does it now
     /// and then.
     pub async fn tend(&self) -> Result<()> {
-        self.call(&self.statements.extend_outbox, &[]).await?;
-        self.call(&self.statements.shrink_outbox, &[])
+        self.call(&self.statements._create_outbox_partitions, &[])
+            .await?;
+        self.call(&self.statements._drop_outbox_partitions, &[])
             .await
             .map(drop)
     }
@@ -273,7 +284,7 @@ fn page(rows: Vec<Row>) -> Result<Page> {
     for row in rows {
         match Message::read(row)? {
             Read::Message(message) => page.messages.push(message),
-            Read::Place(lane, place) => page.places.push((lane, place)),
+            Read::Cursor(lane, cursor) => page.cursors.push((lane, cursor)),
         }
     }
     Ok(page)
@@ -285,7 +296,7 @@ pub(super) fn first(rows: Vec<Row>) -> Option<String> {
 }
 
 pub(super) fn unreadable() -> Error {
-    Error::Schema(Problem::new(
+    Error::Schema(ErrorDetail::new(
         "P4099",
         "the outbox answered a row that this build cannot read",
         "Update this program, or run `pgonce migrate status`.",

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::lanes::{Place, unreadable};
+use super::lanes::{Cursor, unreadable};
 use crate::Result;
 use crate::driver::Row;
 
@@ -108,16 +108,16 @@ impl Message {
         envelope.into()
     }
 
-    /// Reads a row of `pgonce.read_lanes`: an event, or the place of a lane.
+    /// Reads a row of `pgonce._read_lanes`: an event, or the cursor of a lane.
     pub(super) fn read(row: Row) -> Result<Read> {
         let mut cells = row.into_iter();
         let mut next = || cells.next().flatten();
         let lane = next()
             .and_then(|lane| lane.parse().ok())
             .ok_or_else(unreadable)?;
-        let place = next();
+        let cursor = next();
         let Some(seq) = next() else {
-            return Ok(Read::Place(lane, Place(place.ok_or_else(unreadable)?)));
+            return Ok(Read::Cursor(lane, Cursor(cursor.ok_or_else(unreadable)?)));
         };
         let mut message = || {
             Some(Self {
@@ -146,7 +146,7 @@ impl Message {
 /// One row that was read.
 pub(super) enum Read {
     Message(Message),
-    Place(u8, Place),
+    Cursor(u8, Cursor),
 }
 
 #[cfg(test)]

@@ -5,16 +5,16 @@
 //! [`Once::publish`](crate::Once::publish). A relay moves them on: the crate `pgonce-broker` is one, built on
 //! [`Outbox`], which only calls SQL functions.
 
-mod consumer;
 mod event;
 mod lanes;
 mod message;
 mod publish;
 mod recover;
+mod subscription;
 
-pub use consumer::{Backlog, Begin, Consumer, DeadLetter, WhenFull};
 pub use event::Event;
-pub use lanes::{Held, Lane, Outbox, Outcome, Page, Place, Settlement};
+pub use lanes::{Cursor, Held, Lane, Outbox, Outcome, Page, Settlement};
 pub use message::{Act, Message};
 pub(crate) use publish::publish as publish_in;
 pub use recover::Goal;
+pub use subscription::{Backlog, Begin, DeadLetter, Subscription, WhenFull};

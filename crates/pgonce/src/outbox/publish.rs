@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::Event;
 use crate::driver::{Connection, Driver, Param};
-use crate::error::Problem;
+use crate::error::ErrorDetail;
 use crate::statements::Statements;
 use crate::{Attempt, Error, Joined, Once, Result};
 
@@ -51,7 +51,7 @@ pub(crate) async fn publish<C: Connection>(
     };
     let id = rows.into_iter().flatten().flatten().next();
     id.and_then(|id| id.parse().ok()).ok_or_else(|| {
-        Error::Schema(Problem::new(
+        Error::Schema(ErrorDetail::new(
             "P4099",
             "the outbox answered no message id",
             "Run `pgonce migrate status`.",

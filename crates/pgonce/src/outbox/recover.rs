@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::consumer::number;
 use super::lanes::{Outbox, first, unreadable};
+use super::subscription::number;
 use crate::Result;
 use crate::driver::{Driver, Param};
 
@@ -13,28 +13,33 @@ use crate::driver::{Driver, Param};
 pub struct Goal(String);
 
 impl<D: Driver> Outbox<D> {
-    /// Tries once more what a consumer did not get since a time: dead letters, and with `skipped` also
+    /// Tries once more what a subscription did not get since a time: dead letters, and with `skipped` also
     /// what was skipped or discarded, as far as the log still has it. Answers how many subjects and
     /// skipped events move again.
-    pub async fn recover(&self, consumer: &str, since: SystemTime, skipped: bool) -> Result<u64> {
+    pub async fn recover(
+        &self,
+        subscription: &str,
+        since: SystemTime,
+        skipped: bool,
+    ) -> Result<u64> {
         let sql = "select n::text from pgonce.recover($1, \
              to_timestamp($2::text::double precision), $3::text::boolean) n";
         let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
         let since = since.as_secs_f64().to_string();
-        let params = [consumer, &since, if skipped { "true" } else { "false" }];
+        let params = [subscription, &since, if skipped { "true" } else { "false" }];
         number(
             self.ask(sql, &params.map(|text| Param::Text(Some(text))))
                 .await?,
         )
     }
 
-    /// Gives a consumer some events of the log once more, and no others. Answers how many: what it
+    /// Gives a subscription some events of the log once more, and no others. Answers how many: what it
     /// wants, has passed, and the log still has; at most 10,000 at a time (`22023` beyond that).
-    pub async fn replay_range(&self, consumer: &str, seqs: RangeInclusive<i64>) -> Result<u64> {
+    pub async fn replay_range(&self, subscription: &str, seqs: RangeInclusive<i64>) -> Result<u64> {
         let sql = "select n::text from pgonce.replay_range($1, p_from_seq => $2::text::bigint, \
              p_to_seq => $3::text::bigint) n";
         let (from, to) = (seqs.start().to_string(), seqs.end().to_string());
-        let params = [consumer, &from, &to].map(|text| Param::Text(Some(text)));
+        let params = [subscription, &from, &to].map(|text| Param::Text(Some(text)));
         number(self.ask(sql, &params).await?)
     }
 
@@ -44,11 +49,11 @@ impl<D: Driver> Outbox<D> {
         first(rows).map(Goal).ok_or_else(unreadable)
     }
 
-    /// Whether a consumer has got everything up to the goal. What is to be tried later, not due yet, or
+    /// Whether a subscription has got everything up to the goal. What is to be tried later, not due yet, or
     /// given up does not count.
-    pub async fn caught_up(&self, consumer: &str, goal: &Goal) -> Result<bool> {
+    pub async fn caught_up(&self, subscription: &str, goal: &Goal) -> Result<bool> {
         let sql = "select c::text from pgonce.outbox_caught_up($1, $2::text::pg_snapshot) c";
-        let params = [consumer, &goal.0].map(|text| Param::Text(Some(text)));
+        let params = [subscription, &goal.0].map(|text| Param::Text(Some(text)));
         Ok(first(self.ask(sql, &params).await?).as_deref() == Some("true"))
     }
 }

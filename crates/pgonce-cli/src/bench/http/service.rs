@@ -54,8 +54,8 @@ impl Drop for Service {
 fn layers<D: Driver>(once: &Once<D>) -> pgonce::Result<(IdempotencyLayer<D>, IdempotencyLayer<D>)> {
     let policy = Policy::new(SCOPE).retention(Duration::from_secs(7 * 86_400));
     Ok((
-        IdempotencyLayer::joined(once.clone(), policy.clone())?,
-        IdempotencyLayer::recorded(once.clone(), policy)?,
+        IdempotencyLayer::atomic(once.clone(), policy.clone())?,
+        IdempotencyLayer::leased(once.clone(), policy)?,
     ))
 }
 

@@ -34,7 +34,7 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan, size: &Size) -> Re
             .await?;
         let prepare = connect(&url).await?;
         prepare
-            .batch_execute("select pgonce.extend_inbox()")
+            .batch_execute("select pgonce._create_inbox_partitions()")
             .await?;
         if full {
             say(&format!("messages at {grown} markers: filling"));

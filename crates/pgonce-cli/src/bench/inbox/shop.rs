@@ -28,7 +28,7 @@ create table usual_marker (
     hash        bytea,
     primary key (tenant, message_id, consumer, source)
 );
-select pgonce.extend_inbox();
+select pgonce._create_inbox_partitions();
 "#;
 
 const APPLY: &str = "insert into applied (message_id, payload) values ($1, $2)";

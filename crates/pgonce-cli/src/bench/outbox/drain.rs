@@ -134,7 +134,7 @@ impl Ground {
     }
 }
 
-/// Reads everything, about a thousand at a time, and keeps the places in the end.
+/// Reads everything, about a thousand at a time, and keeps the cursors in the end.
 async fn windows(outbox: &Outbox<TokioPostgres>, events: u64) -> Result<u64> {
     let lanes = outbox
         .claim_lanes(CONSUMER, "bench", std::time::Duration::from_secs(600))
@@ -143,7 +143,7 @@ async fn windows(outbox: &Outbox<TokioPostgres>, events: u64) -> Result<u64> {
         .map(|lane| Held {
             lane: lane.lane,
             epoch: lane.epoch,
-            place: lane.place,
+            cursor: lane.cursor,
         })
         .collect();
     let mut read = 0;
@@ -153,9 +153,9 @@ async fn windows(outbox: &Outbox<TokioPostgres>, events: u64) -> Result<u64> {
             break;
         }
         read += page.messages.len() as u64;
-        for (lane, place) in page.places {
+        for (lane, cursor) in page.cursors {
             for held in held.iter_mut().filter(|held| held.lane == lane) {
-                held.place = place.clone();
+                held.cursor = cursor.clone();
             }
         }
     }

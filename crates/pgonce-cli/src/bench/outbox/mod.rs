@@ -12,7 +12,7 @@ mod wal;
 use deadpool_postgres::{Manager, Pool};
 use pgonce::Once;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::outbox::{Consumer, Outbox};
+use pgonce::outbox::{Outbox, Subscription};
 use tokio_postgres::NoTls;
 
 use super::report::Line;
@@ -75,13 +75,15 @@ fn outbox(url: &str) -> Result<Outbox<TokioPostgres>> {
     Ok(Once::tokio_postgres(pool).outbox())
 }
 
-/// The name of the only consumer.
+/// The name of the only subscription.
 const CONSUMER: &str = "bench";
 
-/// Lets the consumer begin with the oldest event.
+/// Lets the subscription begin with the oldest event.
 async fn from_the_start(outbox: &Outbox<TokioPostgres>) -> Result<()> {
-    outbox.drop_consumer(CONSUMER).await?;
-    Ok(outbox.create_consumer(&Consumer::new(CONSUMER)).await?)
+    outbox.drop_subscription(CONSUMER).await?;
+    Ok(outbox
+        .create_subscription(&Subscription::new(CONSUMER))
+        .await?)
 }
 
 /// The payload of a message of 200 bytes, as SQL; `i` is its number.
@@ -92,7 +94,7 @@ const PAYLOAD: &str = "jsonb_build_object('n', i, 'type', 'order.placed', 'custo
 async fn fill(url: &str, events: u64, subjects: u64) -> Result<()> {
     let sql = format!(
         "insert into pgonce.outbox select e.* from generate_series(1::bigint, {events}) i \
-         cross join lateral pgonce.event_row('orders', 'order.placed', 'order-' || i % {subjects}, {PAYLOAD}, \
+         cross join lateral pgonce._event_row('orders', 'order.placed', 'order-' || i % {subjects}, {PAYLOAD}, \
          null, '{{}}', null, '', 250) e"
     );
     Ok(connect(url).await?.batch_execute(&sql).await?)

@@ -56,7 +56,7 @@ impl Sink for OneByOne {
     }
 }
 
-/// Runs a relay until it has delivered so many events and has kept its place.
+/// Runs a relay until it has delivered so many events and has kept its cursor.
 pub(super) async fn relay(
     outbox: Outbox<TokioPostgres>,
     events: u64,

@@ -152,14 +152,14 @@ impl Checked<'_> {
             );
         }
         if let Some(wait) = scope
-            .wait_at_most
+            .wait_timeout
             .as_ref()
             .filter(|_| scope.busy != Busy::Wait)
         {
             self.refuse(
                 wait.span(),
                 "nobody waits unless `busy` is \"wait\"",
-                "Add busy = \"wait\", or leave `wait_at_most` out.",
+                "Add busy = \"wait\", or leave `wait_timeout` out.",
             );
         }
         let tombstone = scope.tombstone_for.as_ref();

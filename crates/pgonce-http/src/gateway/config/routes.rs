@@ -87,7 +87,7 @@ pub(crate) struct Scope {
     pub(crate) lease: Length,
     #[serde(default)]
     pub(crate) busy: Busy,
-    pub(crate) wait_at_most: Option<Spanned<Length>>,
+    pub(crate) wait_timeout: Option<Spanned<Length>>,
     #[serde(default)]
     pub(crate) after_expiry: AfterExpiry,
     pub(crate) tombstone_for: Option<Spanned<Length>>,

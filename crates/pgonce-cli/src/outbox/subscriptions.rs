@@ -1,0 +1,236 @@
+//! `pgonce outbox subscriptions`, `evict` and `retention`.
+
+use clap::Subcommand;
+use serde_json::json;
+
+use crate::database::Database;
+use crate::exit::{self, Result, Trouble};
+use crate::output;
+use crate::scope::length;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List all subscriptions.
+    List,
+    /// Create a subscription: it gets every event that it wants, with a place of its own in the log.
+    Create(CreateArgs),
+    /// Change what is given of a subscription; filters apply to what is read from now on.
+    Alter(AlterArgs),
+    /// Forget a subscription, its place and what is parked for it.
+    Drop {
+        /// The subscription.
+        subscription: String,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct CreateArgs {
+    /// Its name, such as billing.
+    subscription: String,
+    /// Begin with the oldest event that is kept, or with what commits from now on.
+    #[arg(long, default_value = "start", value_parser = ["start", "now"])]
+    from: String,
+    #[command(flatten)]
+    terms: Terms,
+}
+
+#[derive(Debug, clap::Args)]
+struct AlterArgs {
+    /// The subscription.
+    subscription: String,
+    #[command(flatten)]
+    terms: Terms,
+}
+
+/// What a subscription wants, and how its troubles are dealt with.
+#[derive(Debug, clap::Args)]
+struct Terms {
+    /// Only these topics, such as orders,refunds.*; '*' means all.
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    topics: Vec<String>,
+    /// Only these types.
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    types: Vec<String>,
+    /// Only these tenants.
+    #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
+    tenants: Vec<String>,
+    /// How often an event that fails for now is tried before it is given up [default: 10].
+    #[arg(long, value_name = "COUNT")]
+    max_attempts: Option<u32>,
+    /// The first pause between two tries; it doubles, with jitter [default: 1s].
+    #[arg(long, value_name = "TIME", value_parser = length)]
+    backoff: Option<String>,
+    /// The longest pause between two tries [default: 10m].
+    #[arg(long, value_name = "TIME", value_parser = length)]
+    max_backoff: Option<String>,
+    /// How many events may be given up or behind one that was [default: 10000].
+    #[arg(long, value_name = "COUNT")]
+    dead_limit: Option<u32>,
+    /// When there are so many: the lane waits, or events are never delivered and that is recorded
+    /// [default: stop].
+    #[arg(long, value_parser = ["stop", "discard"])]
+    when_full: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct EvictArgs {
+    /// The subscription.
+    subscription: String,
+    /// Why; its relays are told, and so is whoever looks.
+    #[arg(long)]
+    reason: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct RetentionArgs {
+    /// Keep events at least so long, for replays, even when every subscription has them.
+    #[arg(long, value_name = "TIME", value_parser = length)]
+    keep: Option<String>,
+    /// Let them go after so long although a subscription has not read them; it is evicted. Left out with
+    /// --keep: never.
+    #[arg(long, value_name = "TIME", value_parser = length, requires = "keep")]
+    max_keep: Option<String>,
+}
+
+/// Arguments by name, so that what is left out has SQL's defaults.
+#[derive(Default)]
+struct Call {
+    names: Vec<String>,
+    values: Vec<String>,
+}
+
+impl Call {
+    fn with(mut self, name: &str, kind: &str, value: Option<String>) -> Self {
+        if let Some(value) = value {
+            self.values.push(value);
+            let number = self.values.len();
+            self.names.push(match kind {
+                "text[]" => format!(
+                    "{name} => (select array_agg(v) from jsonb_array_elements_text(${number}::text::jsonb) v)"
+                ),
+                kind => format!("{name} => ${number}::text::{kind}"),
+            });
+        }
+        self
+    }
+
+    fn terms(self, terms: Terms) -> Self {
+        let list =
+            |patterns: Vec<String>| (!patterns.is_empty()).then(|| json!(patterns).to_string());
+        self.with("p_topics", "text[]", list(terms.topics))
+            .with("p_types", "text[]", list(terms.types))
+            .with("p_tenants", "text[]", list(terms.tenants))
+            .with(
+                "p_max_attempts",
+                "integer",
+                terms.max_attempts.map(|n| n.to_string()),
+            )
+            .with("p_backoff", "interval", terms.backoff)
+            .with("p_max_backoff", "interval", terms.max_backoff)
+            .with(
+                "p_dead_limit",
+                "integer",
+                terms.dead_limit.map(|n| n.to_string()),
+            )
+            .with("p_when_full", "text", terms.when_full)
+    }
+
+    async fn run(self, database: &Database, function: &str) -> Result {
+        let query = format!(
+            "select 'done' from pgonce.{function}({})",
+            self.names.join(", ")
+        );
+        let params: Vec<_> = self
+            .values
+            .iter()
+            .map(|value| Some(value.as_str()))
+            .collect();
+        database.rows(&query, &params).await.map(drop)
+    }
+}
+
+pub(super) async fn run(database: &Database, args: Args) -> Result {
+    match args.action {
+        None | Some(Action::List) => list(database).await,
+        Some(Action::Create(args)) => {
+            let call = Call::default()
+                .with("p_subscription", "text", Some(args.subscription.clone()))
+                .with("p_from", "text", Some(args.from))
+                .terms(args.terms);
+            call.run(database, "create_subscription").await?;
+            show(database, &args.subscription).await
+        }
+        Some(Action::Alter(args)) => {
+            let call = Call::default()
+                .with("p_subscription", "text", Some(args.subscription.clone()))
+                .terms(args.terms);
+            call.run(database, "alter_subscription").await?;
+            show(database, &args.subscription).await
+        }
+        Some(Action::Drop { subscription }) => drop_subscription(database, &subscription).await,
+    }
+}
+
+async fn list(database: &Database) -> Result {
+    let query = "select subscription, topics, types, tenants, max_attempts, backoff, max_backoff, dead_limit, \
+         when_full, evicted_why as evicted from pgonce.outbox_subscriptions order by subscription";
+    let nothing = "There is no subscription: `pgonce outbox subscriptions create NAME` makes one.";
+    output::rows(database.format, &database.rows(query, &[]).await?, nothing)
+}
+
+async fn show(database: &Database, subscription: &str) -> Result {
+    let query = "select * from pgonce.outbox_subscriptions where subscription = $1";
+    match database.row(query, &[Some(subscription)]).await? {
+        Some(row) => output::fields(database.format, &row),
+        None => Ok(()),
+    }
+}
+
+async fn drop_subscription(database: &Database, subscription: &str) -> Result {
+    let query = "select pgonce.drop_subscription($1) as dropped";
+    let row = database.row(query, &[Some(subscription)]).await?;
+    if row.is_some_and(|row| row.contains("true")) {
+        let words = format!("dropped subscription {}", output::printable(subscription));
+        return output::say(database.format, &words, &json!({"dropped": true}));
+    }
+    Err(Trouble::new(
+        exit::NOT_FOUND,
+        format!("there is no subscription {subscription:?}"),
+        "See `pgonce outbox subscriptions`.",
+    ))
+}
+
+pub(super) async fn evict(database: &Database, args: &EvictArgs) -> Result {
+    let query = "select pgonce.evict_subscription($1, $2) as evicted";
+    let params = [Some(&*args.subscription), Some(&*args.reason)];
+    let row = database.row(query, &params).await?.unwrap_or_default();
+    let evicted = row.contains("true");
+    let name = output::printable(&args.subscription);
+    let words = match evicted {
+        true => format!(
+            "evicted {name}: it no longer holds the log; `pgonce outbox replay` lets it read again"
+        ),
+        false => format!("{name} was evicted before"),
+    };
+    output::say(database.format, &words, &json!({ "evicted": evicted }))
+}
+
+pub(super) async fn retention(database: &Database, args: &RetentionArgs) -> Result {
+    if let Some(keep) = &args.keep {
+        Call::default()
+            .with("p_keep", "interval", Some(keep.clone()))
+            .with("p_max_keep", "interval", args.max_keep.clone())
+            .run(database, "set_outbox_retention")
+            .await?;
+    }
+    match database.row("select * from pgonce.outbox_log", &[]).await? {
+        Some(row) => output::fields(database.format, &row),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,36 @@
+-- pgonce._drop_inbox_partitions(): drops partitions of markers none of which has to be kept any more.
+-- answers  how many it dropped
+-- locks    each old partition, and the markers for the moment of dropping it; waits at most a moment for
+--          writers, then leaves the rest to the next call
+-- note     with the owner's rights: consumers call it. A day is over only when its last marker is: a message
+--          may come long after its id was made. It is looked at under the lock, so nobody adds one meanwhile.
+--          Later ids of such a day go to inbox_marker_default
+create or replace function pgonce._drop_inbox_partitions()
+returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+as $$
+declare
+    v_part  record;
+    v_kept  boolean;
+    v_count integer := 0;
+begin
+    perform from pgonce.sweep w where w.tenant = '' and w.name = 'inbox_marker_default' for update;
+    for v_part in
+        select c.oid::regclass as name from pg_inherits i join pg_class c on c.oid = i.inhrelid
+         where i.inhparent = 'pgonce.inbox_marker'::regclass and c.relname ~ '^inbox_marker_[0-9]{8}$'
+           and right(c.relname, 8)::date < (pgonce.now() at time zone 'UTC')::date
+         order by c.relname
+    loop
+        execute format('lock table %s in access exclusive mode', v_part.name);
+        execute format('select exists (select from %s m join lateral (select pgonce._kept_since(k.consumer, k.tenant) as since
+            from (select m.consumer, m.tenant) k) s on true where m.accepted_at >= s.since)', v_part.name) into v_kept;
+        exit when v_kept;
+        execute format('drop table %s', v_part.name);
+        v_count := v_count + 1;
+    end loop;
+    return v_count;
+exception when lock_not_available then
+    return v_count;
+end
+$$;
+revoke execute on function pgonce._drop_inbox_partitions() from public;

@@ -1,0 +1,39 @@
+-- pgonce._insert_markers(p_consumer, p_source, p_message_ids, p_hashes, p_tenant): takes a batch on: which of
+--          its messages are new is decided by one insert.
+-- answers  the messages that are not new, each by its place in the batch, from 1, and a verdict; all others
+--          are to be applied:
+--            duplicate  it was applied before, or stands earlier in the batch
+--            conflict   its id came before with another payload: do not apply it, keep it for a person
+-- locks    the markers, in the order of the ids: two batches that share messages cannot deadlock on them
+-- writes   one row of pgonce.inbox_marker for each new one
+-- raises   22023 a name or an id that does not fit
+create or replace function pgonce._insert_markers(p_consumer text, p_source text, p_message_ids text[],
+    p_hashes bytea[], p_tenant text)
+returns table (ordinal integer, verdict text)
+language plpgsql volatile
+as $$
+declare
+    v_made text[];
+begin
+    -- Mostly all of them are new: one insert, and whatever it does not fit goes the long way.
+    if octet_length(p_consumer) between 1 and 255 and octet_length(p_source) between 1 and 255
+        and octet_length(p_tenant) <= 255 and (cardinality(p_hashes) <> cardinality(p_message_ids)) is not true
+        and pgonce._force_durable_commit() then
+        with made as (
+            insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id, hash)
+            select pgonce.now(), pgonce._day_of(g.id), p_tenant, p_consumer, p_source, g.id, g.hash
+              from unnest(p_message_ids, p_hashes) with ordinality g (id, hash, n)
+             where octet_length(g.id) between 1 and 255
+             order by g.id collate "C", g.n
+            on conflict do nothing
+            returning message_id
+        )
+        select array_agg(m.message_id) into v_made from made m;
+        if cardinality(v_made) = cardinality(p_message_ids) then
+            return;
+        end if;
+    end if;
+    return query select s.ordinal, s.verdict
+        from pgonce._mark_batch_full(p_consumer, p_source, p_message_ids, p_hashes, p_tenant, v_made) s;
+end
+$$;

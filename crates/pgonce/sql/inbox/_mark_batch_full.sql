@@ -1,0 +1,67 @@
+-- pgonce._mark_batch_full(p_consumer, p_source, p_message_ids, p_hashes, p_tenant, p_made): pgonce._insert_markers, for a
+--          batch of which the quick insert took only p_made: others are known, or do not fit.
+-- answers  as pgonce._insert_markers
+-- locks    as pgonce._insert_markers
+-- writes   as pgonce._insert_markers
+-- raises   22023 a name or an id that does not fit; 40001 markers come and go
+create or replace function pgonce._mark_batch_full(p_consumer text, p_source text, p_message_ids text[],
+    p_hashes bytea[], p_tenant text, p_made text[])
+returns table (ordinal integer, verdict text)
+language plpgsql volatile
+    -- A plan from when the table was small must not read all of it later.
+    set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    v_count    integer := coalesce(cardinality(p_message_ids), 0);
+    v_made     text[] := p_made;
+    v_more     text[];
+    v_ordinals integer[];
+    v_verdicts text[];
+    v_bad      text;
+begin
+    if (octet_length(p_consumer) between 1 and 255 and octet_length(p_source) between 1 and 255
+        and octet_length(p_tenant) <= 255) is not true then
+        perform pgonce._raise_message_fenced(p_consumer, p_source, '', p_tenant);
+    elsif cardinality(p_hashes) <> v_count then
+        raise exception 'there are % messages and % hashes', v_count, cardinality(p_hashes) using errcode = '22023',
+            hint = 'Pass one hash for each message, null where you have none; or none at all.';
+    end if;
+    for v_try in 1..10 loop
+        -- What this call made is new where it stands first in the batch.
+        select array_agg(g.n), array_agg(case when m.message_id is null then 'gone'
+                   when m.hash <> g.hash then 'conflict' else 'duplicate' end)
+          into v_ordinals, v_verdicts
+          from (select u.id, u.hash, u.n::integer as n, row_number() over (partition by u.id collate "C" order by u.n) as nth
+                  from unnest(p_message_ids, p_hashes) with ordinality u (id, hash, n)) g
+          left join unnest(v_made) made (id) on made.id = g.id and g.nth = 1
+          -- One by one, by the key: a join of the two would read all that the consumer ever heard.
+          left join lateral (
+                select x.message_id, x.hash from pgonce.inbox_marker x
+                 where x.tenant = p_tenant and x.consumer = p_consumer and x.source = p_source
+                   and x.message_id = g.id and x.day = pgonce._day_of(g.id) offset 0) m on true
+         where made.id is null;
+        if ('gone' = any (v_verdicts)) is not true then
+            return query select * from unnest(v_ordinals, v_verdicts);
+            return;
+        end if;
+        -- Neither made nor there: it does not fit, or was purged in between. Try those again.
+        select i into v_bad from unnest(p_message_ids) i where (octet_length(i) between 1 and 255) is not true limit 1;
+        if found then
+            perform pgonce._raise_message_fenced(p_consumer, p_source, v_bad, p_tenant);
+        end if;
+        with made as (
+            insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id, hash)
+            select pgonce.now(), pgonce._day_of(u.id), p_tenant, p_consumer, p_source, u.id, u.hash
+              from unnest(p_message_ids, p_hashes) with ordinality u (id, hash, n)
+              join unnest(v_ordinals, v_verdicts) g (n, verdict) on g.n = u.n and g.verdict = 'gone'
+             order by u.id collate "C", u.n
+            on conflict do nothing
+            returning message_id
+        )
+        select array_agg(m.message_id) into v_more from made m;
+        v_made := v_made || v_more;
+    end loop;
+    raise exception 'the markers of consumer "%" change too fast', p_consumer using errcode = '40001',
+        hint = 'Run the whole transaction again.';
+end
+$$;

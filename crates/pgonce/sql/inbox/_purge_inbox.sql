@@ -1,0 +1,81 @@
+-- pgonce._purge_inbox(p_limit): removes markers and stored messages whose time is over, at most p_limit of each
+--          kind. Call it again while the answer is not 0.
+-- answers  how many it removed
+-- locks    its place in pgonce.sweep: a second one at the same time returns at once; of the rows only those
+--          it removes, and none that somebody is using
+-- writes   markers older than their consumer's contract keeps them; stored messages that are applied or
+--          skipped, after keep_stored. What is not done yet is never removed for being old
+-- raises   22023 when p_limit is not positive
+-- note     with the owner's rights, since it walks partitions, as pgonce.purge does, in short stretches
+create or replace function pgonce._purge_inbox(p_limit integer default 10000)
+returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    c_stretch constant bigint := 512;  -- blocks
+    v_name    text;
+    v_from    bigint;
+    v_blocks  bigint;
+    v_walked  bigint;
+    v_done    bigint;
+    v_count   bigint;
+    v_total   bigint := 0;
+begin
+    if p_limit is null or p_limit < 1 then
+        raise exception 'pgonce._purge_inbox needs a positive limit, not %', coalesce(p_limit::text, 'null')
+            using errcode = '22023', hint = 'Call it again and again with a limit such as 10000.';
+    end if;
+    foreach v_name in array array['inbox_marker_timeless', 'inbox_marker_default'] loop
+        select w.next_block into v_from from pgonce.sweep w
+         where w.tenant = '' and w.name = v_name for update skip locked;
+        continue when not found;
+        v_blocks := pg_relation_size(('pgonce.' || v_name)::regclass) / current_setting('block_size')::bigint;
+        v_walked := 0;
+        v_done := 0;
+        while v_walked <= v_blocks and v_done < p_limit loop
+            if v_from >= v_blocks then
+                v_from := 0;
+            end if;
+            execute format('with seen as materialized (
+                    select m.tenant, m.consumer, m.source, m.message_id, m.day, m.accepted_at from pgonce.%1$I m
+                     where m.ctid >= %2$L::tid and m.ctid < %3$L::tid
+                ), rules as materialized (
+                    select p.tenant, p.consumer, pgonce._kept_since(p.consumer, p.tenant) as since
+                      from (select distinct s.tenant, s.consumer from seen s) p
+                ), old as materialized (
+                    select s.* from seen s join rules r using (tenant, consumer) where s.accepted_at < r.since limit $1
+                ), gone as (
+                    delete from pgonce.%1$I m using old o
+                     where m.tenant = o.tenant and m.consumer = o.consumer and m.source = o.source
+                       and m.message_id = o.message_id and m.day = o.day and m.accepted_at = o.accepted_at
+                    returning 1
+                ) select count(*) from gone', v_name, format('(%s,0)', v_from), format('(%s,0)', v_from + c_stretch))
+                into v_count using p_limit - v_done;
+            v_done := v_done + v_count;
+            if v_done < p_limit then
+                v_from := v_from + c_stretch;
+                v_walked := v_walked + c_stretch;
+            end if;
+        end loop;
+        update pgonce.sweep w set next_block = v_from, swept_at = pgonce.now() where w.tenant = '' and w.name = v_name;
+        v_total := v_total + v_done;
+    end loop;
+
+    with rules as materialized (
+        select p.tenant, p.consumer, pgonce.now() - (pgonce._inbox_rules(p.consumer, p.tenant)).keep_stored as since
+          from (select distinct m.tenant, m.consumer from pgonce.inbox_message m) p
+    ), old as materialized (
+        select m.tenant, m.consumer, m.seq from pgonce.inbox_message m
+          join rules r using (tenant, consumer)
+         where m.settled_at < r.since and (m.status = 'processed' or m.skipped_at is not null)
+         limit p_limit for update of m skip locked
+    ), gone as (
+        delete from pgonce.inbox_message m using old o
+         where m.tenant = o.tenant and m.consumer = o.consumer and m.seq = o.seq
+        returning 1
+    )
+    select count(*) into v_count from gone;
+    return v_total + v_count;
+end
+$$;
+revoke execute on function pgonce._purge_inbox(integer) from public;

@@ -1,0 +1,15 @@
+-- pgonce._release_partition(p_consumer, p_source, p_partition, p_epoch, p_tenant): a worker gives a partition back.
+-- answers  true: it was its own
+-- writes   owner and lease; the position stays
+create or replace function pgonce._release_partition(p_consumer text, p_source text, p_partition text, p_epoch bigint,
+    p_tenant text default '')
+returns boolean
+language plpgsql volatile set search_path = ''
+as $$
+begin
+    update pgonce.inbox_cursor c set owner = null, lease_until = null
+     where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition
+       and c.epoch = p_epoch;
+    return found;
+end
+$$;

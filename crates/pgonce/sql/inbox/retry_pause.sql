@@ -1,7 +1,0 @@
--- pgonce.retry_pause(p_rules, p_attempts): how long a message that has failed so often waits: a pause that
---          doubles, up to the contract's longest, with jitter.
-create or replace function pgonce.retry_pause(p_rules pgonce.inbox_contract, p_attempts integer)
-returns interval
-language sql volatile
-return least((p_rules).backoff * power(2, least(greatest(p_attempts, 1) - 1, 40)), (p_rules).backoff_at_most)
-    * (0.5 + random() / 2);

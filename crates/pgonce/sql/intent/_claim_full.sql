@@ -1,0 +1,128 @@
+-- pgonce._claim_full(…): every claim that pgonce.claim cannot answer with one look.
+-- answers  as pgonce.claim
+-- locks    the intent's advisory lock, then its row; both until the end of the transaction
+-- writes   leased mode: the row, 'processing' under a new fence. Atomic mode: nothing, but a
+--          record past its retention is removed where the contract says so
+-- raises   P4000 P4001 P4002 P4003 P4031 22023
+create or replace function pgonce._claim_full(p_scope text, p_key text, p_fingerprint bytea,
+    p_lease interval, p_owner text, p_tenant text, p_correlation text)
+returns pgonce.claimed
+language plpgsql volatile set search_path = ''
+as $$
+declare
+    v_row      pgonce.intent;
+    v_contract pgonce.scope;
+    v_now      timestamptz;
+    v_fence    bigint;
+    v_locked   boolean := false;
+    v_exists   boolean;
+begin
+    perform pgonce._check_names(p_tenant, p_scope, p_key, p_fingerprint, p_lease);
+    v_contract := pgonce._contract(p_tenant, p_scope);
+    perform pgonce._force_durable_commit();
+
+    -- A row may vanish (purge) or appear (another claim) between two looks: then look again.
+    for v_look in 1 .. 10 loop
+        if v_locked then
+            select i.* into v_row from pgonce.intent i
+             where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key for update;
+        else
+            select i.* into v_row from pgonce.intent i
+             where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key;
+        end if;
+        v_exists := found;
+        v_now := pgonce.now();
+
+        if v_exists and v_row.expires_at <= v_now
+           and (v_row.gone_at is not null or v_contract.after_expiry = 'rerun') then
+            -- Past its retention, and the contract says that the key is free again.
+            if not v_locked then
+                v_locked := pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key));
+                if not v_locked then
+                    return pgonce._busy(interval '100 milliseconds', v_row.attempts);
+                end if;
+                continue;
+            end if;
+            delete from pgonce.intent i
+             where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key;
+            v_exists := false;
+        elsif v_exists and v_row.expires_at is not null
+              and (v_row.gone_at is not null or v_row.expires_at <= v_now) then
+            raise exception 'the answer to this key is gone' using errcode = 'P4031',
+                detail = format('scope %s: the intent finished, and its retention ended at %s.',
+                    p_scope, coalesce(v_row.gone_at, v_row.expires_at)),
+                hint = 'It happened once and will not happen again under this key. For a new wish use a new key.';
+        elsif v_exists and v_row.fingerprint <> p_fingerprint then
+            raise exception 'the key was used before with another request' using errcode = 'P4002',
+                detail = format('scope %s, first attempt at %s, status %s.', p_scope, v_row.first_at, v_row.status),
+                hint = 'Send the same request to get its answer, or use a new key for a new wish.';
+        end if;
+
+        if v_exists and v_row.status = 'succeeded' then
+            return row('replay', v_row.fence, v_row.answer, v_row.ref_type, v_row.ref_id,
+                null, null, null, v_row.attempts)::pgonce.claimed;
+        elsif v_exists and v_row.status = 'failed_final' then
+            return row('refused', v_row.fence, v_row.answer, v_row.ref_type, v_row.ref_id,
+                v_row.failure_code, v_row.failure_message, null, v_row.attempts)::pgonce.claimed;
+        elsif v_exists and v_row.status = 'processing' and v_row.lease_until > v_now then
+            return pgonce._busy(v_row.lease_until - v_now, v_row.attempts);
+        end if;
+
+        -- From here on somebody is to do the work: one at a time.
+        if not v_locked then
+            v_locked := pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key));
+            if not v_locked then
+                return pgonce._busy(interval '100 milliseconds', case when v_exists then v_row.attempts else 1 end);
+            end if;
+            continue;  -- what was seen before the lock may be stale
+        end if;
+
+        if p_lease is null then
+            perform pgonce._open_attempt(p_tenant, p_scope, p_key);
+        end if;
+        if not v_exists and p_lease is null then
+            return row('fresh', 1, null, null, null, null, null, null, 1)::pgonce.claimed;
+        elsif not v_exists then
+            v_fence := pgonce._next_fence(null, true);
+            insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence,
+                first_at, last_at, lease_until, owner, correlation_id)
+            values (p_tenant, p_scope, p_key, p_fingerprint, 'processing', 1, v_fence,
+                v_now, v_now, v_now + p_lease, pgonce._owner_or_session(p_owner), p_correlation)
+            on conflict on constraint one_row_per_intent do nothing;
+            if found then
+                return row('fresh', v_fence, null, null, null, null, null, null, 1)::pgonce.claimed;
+            end if;
+            continue;
+        end if;
+
+        if v_row.status = 'processing' and v_contract.stale = 'hold' then
+            return pgonce._busy(interval '1 minute', v_row.attempts);
+        elsif v_row.status = 'processing' and v_contract.stale = 'refuse' then
+            update pgonce.intent i
+               set status = 'failed_final', lease_until = null, last_at = v_now,
+                   expires_at = v_now + v_contract.retention, failure_code = 'abandoned',
+                   failure_message = 'the holder vanished; whether its effect happened is not known'
+             where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key
+            returning i.* into strict v_row;
+            return row('refused', v_row.fence, null, null, null, v_row.failure_code,
+                v_row.failure_message, null, v_row.attempts)::pgonce.claimed;
+        end if;
+
+        v_fence := pgonce._next_fence(v_row.fence, p_lease is not null);
+        if p_lease is not null then
+            update pgonce.intent i
+               set status = 'processing', fence = v_fence, attempts = i.attempts + 1, last_at = v_now,
+                   lease_until = v_now + p_lease, owner = pgonce._owner_or_session(p_owner),
+                   correlation_id = coalesce(p_correlation, i.correlation_id),
+                   failure_code = null, failure_message = null, answer = null
+             where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key;
+        end if;
+        return row(case v_row.status when 'processing' then 'takeover' else 'retry' end, v_fence,
+            null, null, null, v_row.failure_code, v_row.failure_message, null,
+            v_row.attempts + 1)::pgonce.claimed;
+    end loop;
+
+    raise exception 'the intent kept changing under ten looks' using errcode = 'P4099',
+        detail = format('scope %s', p_scope), hint = 'Try again. If it persists, please report it.';
+end
+$$;

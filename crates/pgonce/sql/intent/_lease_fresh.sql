@@ -1,0 +1,29 @@
+-- pgonce._lease_fresh(…): the lease on an intent that pgonce._claim_fast has just called fresh, which is
+--          most of them: one insert.
+-- answers  as pgonce.claim
+-- writes   the row, 'processing' under a new fence; or, where somebody was faster or the lease is
+--          not positive, what pgonce._claim_full writes
+-- raises   as pgonce._claim_full
+-- note     the glance has seen to the names, the scope, the lock and synchronous_commit
+create or replace function pgonce._lease_fresh(p_scope text, p_key text, p_fingerprint bytea,
+    p_lease interval, p_owner text, p_tenant text, p_correlation text)
+returns pgonce.claimed
+language plpgsql volatile
+as $$
+declare
+    v_fence bigint;
+begin
+    insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence,
+        first_at, last_at, lease_until, owner, correlation_id)
+    select p_tenant, p_scope, p_key, p_fingerprint, 'processing', 1, pgonce._next_fence(null, true),
+           n.now, n.now, n.now + p_lease, pgonce._owner_or_session(p_owner), p_correlation
+      from (select pgonce.now() as now offset 0) as n
+     where p_lease > interval '0'
+    on conflict on constraint one_row_per_intent do nothing
+    returning fence into v_fence;
+    if v_fence is null then
+        return pgonce._claim_full(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation);
+    end if;
+    return row('fresh', v_fence, null, null, null, null, null, null, 1)::pgonce.claimed;
+end
+$$;

@@ -1,0 +1,36 @@
+-- pgonce._check_event(…): checks an event in every way.
+-- answers  how many bytes of headers and payload it carries; of what is stored compressed, the text
+-- raises   22023 a name, the headers or the payload do not fit
+create or replace function pgonce._check_event(p_topic text, p_type text, p_subject text, p_payload jsonb,
+    p_headers jsonb, p_tenant text)
+returns integer
+language plpgsql stable set search_path = ''
+as $$
+declare
+    v_headers integer := case when pg_column_compression(p_headers) is null then pg_column_size(p_headers)
+                         else octet_length(p_headers::text) end;
+    v_payload integer := case when pg_column_compression(p_payload) is null then pg_column_size(p_payload)
+                         else octet_length(p_payload::text) end;
+begin
+    if (octet_length(p_topic) between 1 and 255) is not true then
+        raise exception 'an event needs a topic of 1 to 255 bytes, not %', coalesce(octet_length(p_topic)::text, 'null')
+            using errcode = '22023', hint = 'Say where it goes, such as ''orders''.';
+    elsif (octet_length(p_type) between 1 and 255) is not true then
+        raise exception 'an event needs a type of 1 to 255 bytes, not %', coalesce(octet_length(p_type)::text, 'null')
+            using errcode = '22023', hint = 'Say what happened, such as ''order.created''.';
+    elsif (octet_length(p_subject) between 1 and 255) is false then
+        raise exception 'the subject of an event has % bytes; 1 to 255 are allowed', octet_length(p_subject)
+            using errcode = '22023', hint = 'Name what its order matters for, such as ''order-7''; null where none does.';
+    elsif p_tenant is null or octet_length(p_tenant) > 255 then
+        raise exception 'the tenant of an event has % bytes; at most 255', coalesce(octet_length(p_tenant)::text, 'null')
+            using errcode = '22023', hint = 'Leave it out, or pass the empty text, where there are no tenants.';
+    elsif jsonb_typeof(p_headers) is distinct from 'object' or v_headers > 65536 then
+        raise exception 'the headers of an event are a JSON object of at most 65536 bytes'
+            using errcode = '22023', hint = 'For example ''{"traceparent": "00-…"}''; leave them out where there are none.';
+    elsif v_payload > 1048576 then
+        raise exception 'the payload has % bytes; at most 1048576', v_payload
+            using errcode = '22023', hint = 'Keep what is large in a store of its own, and put a reference to it into the event.';
+    end if;
+    return v_headers + coalesce(v_payload, 0);
+end
+$$;

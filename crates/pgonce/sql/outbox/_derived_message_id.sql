@@ -1,0 +1,25 @@
+-- pgonce._derived_message_id(p_type): the id of the next event of this type in the open attempt.
+-- answers  a UUID made of the intent's names, the type and how many of the type came before: the
+--          same on every attempt. The transaction must hold one.
+-- writes   the setting pgonce.published, until the end of the transaction: how many of which type
+-- note     a rollback to a savepoint takes the count back, as it does the events
+create or replace function pgonce._derived_message_id(p_type text)
+returns uuid
+language plpgsql volatile
+as $$
+declare
+    v_attempt text := current_setting('pgonce.attempt', true);
+    v_counts  jsonb;
+    v_key     text;
+    v_ordinal bigint;
+    v_hex     text;
+begin
+    v_key := octet_length(v_attempt) || ':' || v_attempt || p_type;
+    v_counts := coalesce(nullif(current_setting('pgonce.published', true), ''), '{}')::jsonb;
+    v_ordinal := coalesce((v_counts ->> v_key)::bigint, 0) + 1;
+    perform set_config('pgonce.published', (v_counts || jsonb_build_object(v_key, v_ordinal))::text, true);
+    v_hex := encode(sha256(convert_to(v_key || ':' || v_ordinal, 'UTF8')), 'hex');
+    -- The marks of a UUID of version 8: made by a rule of our own.
+    return overlay(overlay(left(v_hex, 32) placing '8' from 13 for 1) placing '8' from 17 for 1)::uuid;
+end
+$$;

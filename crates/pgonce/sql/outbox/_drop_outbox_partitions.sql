@@ -1,0 +1,60 @@
+-- pgonce._drop_outbox_partitions(): drops the log's partitions that nobody needs: older than they are to be
+--          kept, and past every subscription that was not evicted.
+-- answers  how many it dropped
+-- locks    each old partition, and the log for the moment of dropping it; waits at most a moment for
+--          writers, then leaves the rest to the next call
+-- writes   evicts subscriptions that have not read what is older than max_keep
+-- note     with the owner's rights: relays call it
+create or replace function pgonce._drop_outbox_partitions()
+returns integer
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+as $$
+declare
+    v_life  pgonce.outbox_state;
+    v_part  record;
+    v_age   interval;
+    v_count integer := 0;
+begin
+    select l.* into strict v_life from pgonce.outbox_state l for update;
+    for v_part in
+        select p.from_seq, p.to_seq, (select min(m.at) from pgonce.outbox_watermark m where m.seq >= p.to_seq - 1) as over_at
+          from pgonce.outbox_partition p order by p.from_seq
+    loop
+        v_age := pgonce.now() - v_part.over_at;
+        exit when v_age is null or v_age < v_life.keep;
+        if v_age >= v_life.max_keep then
+            perform pgonce.evict_subscription(c.subscription, format('it had not read events older than %s', v_life.max_keep))
+               from pgonce.outbox_subscription c
+              where c.evicted_at is null and exists (select from pgonce.outbox_cursor x
+                    where x.subscription = c.subscription and (x.cursor).floor < v_part.to_seq - 1);
+        end if;
+        exit when exists (select from pgonce.outbox_cursor x join pgonce.outbox_subscription c using (subscription)
+                           where c.evicted_at is null and (x.cursor).floor < v_part.to_seq - 1);
+        -- Its room is given back under its own lock, whatever writers of the log hold.
+        execute format('truncate pgonce.outbox_%s', v_part.from_seq);
+        begin
+            execute format('drop table pgonce.outbox_%s', v_part.from_seq);
+            delete from pgonce.outbox_partition p where p.from_seq = v_part.from_seq;
+            v_count := v_count + 1;
+        exception when lock_not_available then
+            exit;
+        end;
+    end loop;
+    -- What came while no partition was there for it.
+    if exists (select from pgonce.outbox_default r having max(r.created_at) < pgonce.now() - v_life.keep
+               and max(r.seq) <= (select coalesce(min((x.cursor).floor), max(r.seq)) from pgonce.outbox_cursor x
+                                    join pgonce.outbox_subscription c using (subscription) where c.evicted_at is null)) then
+        truncate pgonce.outbox_default;
+    end if;
+    delete from pgonce.outbox_watermark m
+     where m.seq < (select min(p.from_seq) from pgonce.outbox_partition p)
+       and exists (select from pgonce.outbox_watermark k
+                    where k.xid > m.xid and k.seq < (select min(p.from_seq) from pgonce.outbox_partition p));
+    delete from pgonce.outbox_skipped s
+     where s.skipped_at < pgonce.now() - greatest(v_life.keep, v_life.max_keep, interval '30 days');
+    return v_count;
+exception when lock_not_available then
+    return 0;
+end
+$$;
+revoke execute on function pgonce._drop_outbox_partitions() from public;

@@ -1,0 +1,17 @@
+-- pgonce._require_subscription(p_subscription): the subscription of this name.
+-- raises   42704 there is none
+create or replace function pgonce._require_subscription(p_subscription text)
+returns pgonce.outbox_subscription
+language plpgsql stable set search_path = ''
+as $$
+declare
+    v_subscription pgonce.outbox_subscription;
+begin
+    select c.* into v_subscription from pgonce.outbox_subscription c where c.subscription = p_subscription;
+    if not found then
+        raise exception 'there is no subscription "%"', p_subscription using errcode = '42704',
+            hint = 'Create it: select pgonce.create_subscription(''name'').';
+    end if;
+    return v_subscription;
+end
+$$;

@@ -1,0 +1,58 @@
+-- pgonce._end_rebuild(p_projection): takes in what came since the build began, and puts the fresh rows in the place of the live
+--          ones: readers see the old rows or the new ones, and nobody is kept from reading.
+-- answers  events that were applied, and rows that were removed and added: 0 and 0 where it was right
+-- locks    the projection alone: nobody applies meanwhile
+-- writes   the rows of the live table that differ; its gates or markers: what was replayed is not applied again
+-- raises   42704 it is not being built; 55000 the build has not looked at everything yet; 25001 it was not called at READ
+--          COMMITTED
+create or replace function pgonce._end_rebuild(p_projection text)
+returns table (events bigint, removed bigint, added bigint)
+language plpgsql volatile
+as $$
+declare
+    v_projection pgonce.projection := pgonce._require_projection(p_projection);
+    v_build      pgonce.projection_build := pgonce._require_build(p_projection, 'rebuild');
+    v_live       regclass := v_projection.into_table::regclass;
+    v_columns    text := pgonce._projection_columns(v_live, false);
+    v_key        text := pgonce._projection_columns(v_live, true);
+    v_event      pgonce.projected;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'a rebuild has to see what committed meanwhile' using errcode = '25001',
+            hint = 'Call it in a transaction at READ COMMITTED.';
+    elsif v_build.lane < 16 then
+        raise exception 'the rebuild of projection "%" is not done', p_projection using errcode = '55000',
+            hint = 'Call pgonce._step_build until it answers 0.';
+    end if;
+    perform pgonce._force_durable_commit();
+    -- From here on nobody applies: whatever the live one has is committed, and so are its events.
+    perform pg_advisory_xact_lock(pgonce._projection_lock(p_projection, ''));
+    for v_event in select e.* from pgonce._projection_rest(v_projection, v_build.seen) e loop
+        v_build.events := v_build.events + pgonce._build_event(v_projection, v_build, v_event)::integer;
+    end loop;
+    execute format('delete from %1$s where (%2$s) in (select %2$s from (select %3$s from %1$s except select %3$s from %4$s) d)',
+        v_live, v_key, v_columns, v_build.fresh::regclass);
+    get diagnostics removed = row_count;
+    execute format('insert into %1$s (%2$s) overriding system value select %2$s from %4$s r
+        where (%3$s) not in (select %3$s from %1$s)', v_live, v_columns, v_key, v_build.fresh::regclass);
+    get diagnostics added = row_count;
+
+    if v_projection.gate = 'version' then
+        delete from pgonce.projection_gate g where g.projection = p_projection;
+        insert into pgonce.projection_gate (tenant, projection, entity, version)
+        select g.tenant, p_projection, g.name, g.version from pgonce.projection_build_gate g
+         where g.projection = p_projection and g.purpose = 'rebuild';
+    else
+        insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id)
+        select pgonce.now(), pgonce._day_of(g.name), g.tenant, 'projection:' || p_projection, 'event', g.name
+          from pgonce.projection_build_gate g where g.projection = p_projection and g.purpose = 'rebuild'
+         order by g.tenant, g.name
+        on conflict do nothing;
+    end if;
+    update pgonce.projection p set rebuilt_at = pgonce.now(), rebuilt_rows = added
+     where p.tenant = '' and p.projection = p_projection;
+    perform pgonce._drop_build(p_projection, 'rebuild');
+    events := v_build.events;
+    return next;
+end
+$$;

@@ -1,0 +1,33 @@
+-- pgonce._projection_page(p_projection, p_lane, p_after, p_limit): a page of the events of a projection: of one lane of the
+--          log, or of the stored inbox, where everything is in lane 0, in their order.
+-- raises   P4031 the log does not reach back any more to where the projection begins
+create or replace function pgonce._projection_page(p_projection pgonce.projection, p_lane integer, p_after bigint, p_limit integer)
+returns table (seq bigint, event pgonce.projected)
+language plpgsql stable set search_path = ''
+    -- Whatever the statistics say: the right index and no more.
+    set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+begin
+    if p_projection.from_consumer is not null then
+        return query
+            select m.seq, row(m.message_id, m.tenant, m.type, m.key,
+                   pgonce._version_of(m.headers, convert_from(m.payload, 'UTF8')::jsonb), m.headers,
+                   convert_from(m.payload, 'UTF8')::jsonb)::pgonce.projected
+              from pgonce.inbox_message m
+             where m.consumer = p_projection.from_consumer and m.status = 'processed' and m.seq > p_after and p_lane = 0
+             order by m.seq limit p_limit;
+        return;
+    elsif p_projection.begins_after < (select min(o.from_seq) - 1 from pgonce.outbox_partition o) then
+        raise exception 'the log does not reach back to where projection "%" begins', p_projection.projection
+            using errcode = 'P4031', detail = 'Partitions that it needs were dropped: their retention was over.',
+            hint = 'Keep the log for longer (pgonce.set_outbox_retention), or begin from a copy of the table.';
+    end if;
+    return query
+        select o.seq, row(o.message_id, o.tenant, o.type, o.subject,
+               pgonce._version_of(o.headers, o.payload), o.headers, o.payload)::pgonce.projected
+          from pgonce.outbox o
+         where (p_projection.topics is null or o.topic like any (p_projection.topics))
+           and o.lane = p_lane and o.seq > p_after
+         order by o.seq limit p_limit;
+end
+$$;

@@ -1,0 +1,36 @@
+-- pgonce._step_build(p_projection, p_purpose, p_limit): goes on with a build. In a transaction of its own each time: rows that
+--          are changed very often in one transaction make it slow.
+-- answers  how many events it looked at; 0: it has looked at all that were there when it began
+-- locks    the build: a second one waits
+-- writes   the fresh table, the build's gates and how far it is
+-- raises   42704 it is not being built; P4031 the log does not reach back any more
+create or replace function pgonce._step_build(p_projection text, p_purpose text, p_limit integer default 1000)
+returns integer
+language plpgsql volatile
+as $$
+declare
+    v_projection pgonce.projection := pgonce._require_projection(p_projection);
+    v_build      pgonce.projection_build := pgonce._require_build(p_projection, p_purpose);
+    v_page       record;
+    v_count      integer := 0;
+    v_before     integer;
+begin
+    while v_build.lane < 16 and v_count < p_limit loop
+        v_before := v_count;
+        for v_page in
+            select p.seq, p.event from pgonce._projection_page(v_projection, v_build.lane, v_build.after, p_limit - v_count) p
+        loop
+            v_build.events := v_build.events + pgonce._build_event(v_projection, v_build, v_page.event)::integer;
+            v_build.after := v_page.seq;
+            v_count := v_count + 1;
+        end loop;
+        if v_count = v_before then
+            v_build.lane := v_build.lane + 1;
+            v_build.after := 0;
+        end if;
+    end loop;
+    update pgonce.projection_build b set lane = v_build.lane, after = v_build.after, events = v_build.events
+     where b.tenant = '' and b.projection = p_projection and b.purpose = p_purpose;
+    return v_count;
+end
+$$;

@@ -1,0 +1,26 @@
+-- pgonce._contract(p_tenant, p_scope): the contract in force for a scope.
+-- answers  the tenant's own contract, else the general one, else the contract of scope '*'
+-- raises   P4000 when there is none of the three (strict mode)
+create or replace function pgonce._contract(p_tenant text, p_scope text)
+returns pgonce.scope
+language plpgsql stable set search_path = ''
+as $$
+declare
+    v_contract pgonce.scope;
+begin
+    -- One look by the primary key most of the time; one query for all three costs ten times that.
+    select s.* into v_contract from pgonce.scope s where s.tenant = p_tenant and s.scope = p_scope;
+    if not found and p_tenant <> '' then
+        select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope = p_scope;
+    end if;
+    if v_contract.scope is null then
+        select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope = '*';
+    end if;
+    if v_contract.scope is null then
+        raise exception 'scope "%" is not defined', p_scope using errcode = 'P4000',
+            detail = 'pgonce is strict here: the contract of scope ''*'' was dropped.',
+            hint = format('Define it: select pgonce.define_scope(%L, interval ''7 days'').', p_scope);
+    end if;
+    return v_contract;
+end
+$$;

@@ -1,0 +1,219 @@
+//! Callers who never give up: each wish is asked for by two of them until both have an answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use pgonce::scope::{Busy, Contract};
+use pgonce::{Ack, Attempt, ClaimKind, Done, Error, Intent, Lease, Once, Result};
+use pgonce_testkit::checker::{Coverage, Effect, Verdict, check_covering};
+use pgonce_testkit::{History, Told};
+use pgonce_tests::{TestDriver, hex_text};
+use rand::RngExt as _;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::PATIENCE;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const LEASE: Duration = Duration::from_millis(500);
+const CALLERS: usize = 3;
+const EFFECTS: &str = "select key as intent, note::bigint as amount from effects";
+
+/// How a crew does its work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Mode {
+    Atomic,
+    Leased,
+}
+
+impl Mode {
+    fn scope(self) -> &'static str {
+        match self {
+            Self::Atomic => "murder.atomic",
+            Self::Leased => "murder.leased",
+        }
+    }
+}
+
+/// When each crew last had a success, and what everybody was told.
+pub(crate) struct Load {
+    pub(crate) history: Arc<History>,
+    pub(crate) crews: Vec<Crew>,
+    stop: Arc<AtomicBool>,
+    callers: JoinSet<()>,
+}
+
+/// Some callers with one driver and one mode.
+pub(crate) struct Crew {
+    pub(crate) name: String,
+    last: watch::Receiver<Instant>,
+}
+
+impl Crew {
+    /// Waits for the first success after `since`.
+    pub(crate) async fn back_at(&mut self, since: Instant) -> Instant {
+        let back = timeout(PATIENCE, self.last.wait_for(|last| *last > since)).await;
+        *back
+            .unwrap_or_else(|_| panic!("{} never came back", self.name))
+            .unwrap()
+    }
+}
+
+impl Load {
+    pub(crate) fn new() -> Self {
+        Self {
+            history: Arc::default(),
+            crews: Vec::new(),
+            stop: Arc::default(),
+            callers: JoinSet::new(),
+        }
+    }
+
+    /// Writes down the contracts that the crews work by.
+    pub(crate) async fn define<D: TestDriver>(once: &Once<D>) {
+        let contract = Contract::keep(HOUR * 24).busy(Busy::Wait).lease(LEASE);
+        for mode in [Mode::Atomic, Mode::Leased] {
+            once.define_scope(mode.scope(), &contract).await.unwrap();
+        }
+    }
+
+    /// Sets both modes of a driver to work.
+    pub(crate) fn begin<D: TestDriver>(&mut self, url: &str) {
+        for mode in [Mode::Atomic, Mode::Leased] {
+            let once = Once::builder(D::connect(url, 8))
+                .owner("kill")
+                .build()
+                .unwrap();
+            let name = format!("{} {mode:?}", D::NAME);
+            let (sender, last) = watch::channel(Instant::now());
+            let crew = Arc::new(At {
+                once,
+                mode,
+                name: name.clone(),
+                history: self.history.clone(),
+                next: AtomicU64::new(0),
+                last: sender,
+                stop: self.stop.clone(),
+            });
+            self.crews.push(Crew { name, last });
+            for _ in 0..CALLERS {
+                let crew = crew.clone();
+                self.callers.spawn(async move { crew.work().await });
+            }
+        }
+    }
+
+    /// Waits until every crew had a success, and then a random number of further ones, so that
+    /// whatever comes next hits them anywhere.
+    pub(crate) async fn busy_for_a_while(&mut self) {
+        let now = Instant::now();
+        for crew in &mut self.crews {
+            crew.back_at(now).await;
+        }
+        let mut last = self.crews[0].last.clone();
+        for _ in 0..rand::rng().random_range(0..40) {
+            timeout(PATIENCE, last.changed()).await.unwrap().unwrap();
+        }
+    }
+
+    /// Lets everybody get the answer they wait for, and no more.
+    pub(crate) async fn finish(mut self) -> Arc<History> {
+        self.stop.store(true, SeqCst);
+        while let Some(caller) = timeout(PATIENCE, self.callers.join_next())
+            .await
+            .expect("all are answered")
+        {
+            caller.unwrap();
+        }
+        self.history
+    }
+}
+
+/// What was told against what is there.
+pub(crate) async fn verdict(history: &History, url: &str, coverage: &Coverage) -> Verdict {
+    let effects = Effect::read(url, EFFECTS).await.unwrap();
+    check_covering(history, &effects, coverage)
+}
+
+struct At<D: TestDriver> {
+    once: Once<D>,
+    mode: Mode,
+    name: String,
+    history: Arc<History>,
+    next: AtomicU64,
+    last: watch::Sender<Instant>,
+    stop: Arc<AtomicBool>,
+}
+
+impl<D: TestDriver> At<D> {
+    async fn work(&self) {
+        while !self.stop.load(SeqCst) {
+            // Two in a row are the same wish.
+            let number = self.next.fetch_add(1, SeqCst) / 2;
+            let key = format!("{} {number}", self.name);
+            let payload = json!({"amount": number});
+            while !self.attempt(&key, &payload).await {}
+        }
+    }
+
+    /// Asks once; whether there was an answer.
+    async fn attempt(&self, key: &str, payload: &Value) -> bool {
+        let intent = Intent::of(self.mode.scope(), key, payload).unwrap();
+        let attempt = self.history.invoke(key, payload.clone());
+        let answer = json!({"attempt": attempt});
+        let end = match self.mode {
+            Mode::Atomic => {
+                self.once
+                    .run(&intent, async |attempt| {
+                        finish(attempt, payload, &answer).await
+                    })
+                    .await
+            }
+            Mode::Leased => {
+                let work = async |lease: Lease<D>| {
+                    if lease.kind() == ClaimKind::Takeover {
+                        self.history.saw("takeover");
+                    }
+                    finish(lease.begin().await?, payload, &answer).await
+                };
+                self.once.run_leased(&intent, work).await
+            }
+        };
+        let told = match &end {
+            Ok(done) => Told::Success(done.ack().json().cloned().unwrap()),
+            // The code that promises that nothing was committed.
+            Err(error @ Error::Disconnected(_)) => Told::Failed(error.code().to_owned()),
+            Err(
+                error @ (Error::Uncertain(_)
+                | Error::Busy { .. }
+                | Error::Fenced(_)
+                | Error::LostRace(_)),
+            ) => Told::Unknown(error.code().to_owned()),
+            Err(error) => panic!("{key}: {error}"),
+        };
+        self.history.outcome(attempt, told);
+        if end.is_ok() {
+            self.last.send_replace(Instant::now());
+        }
+        end.is_ok()
+    }
+}
+
+async fn finish<D: TestDriver>(
+    mut attempt: Attempt<D>,
+    payload: &Value,
+    answer: &Value,
+) -> Result<Done> {
+    let intent = attempt.intent();
+    let sql = format!(
+        "insert into effects values ('', '{}', {}, '{}')",
+        intent.scope(),
+        hex_text(intent.key()),
+        payload["amount"]
+    );
+    D::exec(attempt.conn(), &sql).await?;
+    attempt.succeed(Ack::value(answer)?).await
+}
