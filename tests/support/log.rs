@@ -165,7 +165,7 @@ impl LogReader {
     /// The lane that a subject is in.
     pub async fn lane_of(&self, subject: &str) -> i64 {
         self.see
-            .number(&format!("select pgonce.lane_of('', '{subject}')"))
+            .number(&format!("select pgonce._lane_of('', '{subject}')"))
             .await
     }
 }

@@ -63,7 +63,7 @@ async fn paused_at_any_point_while_another_does_the_work_it_does_no_harm() {
     for place in CONSUMER_POINTS {
         let ground = troubled_ground().await;
         let paused = faults::pause(place);
-        let zombie = Running::start(ground.consumer().drain_at_most(Duration::from_secs(30)));
+        let zombie = Running::start(ground.consumer().drain_timeout(Duration::from_secs(30)));
         paused.reached().await;
         // The broker gives up on it and delivers everything to somebody else.
         ground
