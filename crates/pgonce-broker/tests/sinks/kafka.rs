@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use pgonce_broker::sinks::{Options, open};
 use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
-use rdkafka::subscription::{BaseConsumer, Subscription as _};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
@@ -43,22 +43,22 @@ impl Site for Cluster {
             config
                 .set("bootstrap.servers", servers)
                 .set("group.id", "test");
-            let subscription: BaseConsumer = config.create().unwrap();
+            let consumer: BaseConsumer = config.create().unwrap();
             let (mut got, second) = (Vec::new(), Duration::from_secs(10));
             let deadline = Instant::now() + PATIENCE;
             for partition in 0..PARTITIONS {
-                let (low, high) = subscription
+                let (low, high) = consumer
                     .fetch_watermarks("orders", partition, second)
                     .unwrap();
                 let mut list = TopicPartitionList::new();
                 list.add_partition_offset("orders", partition, Offset::Offset(low))
                     .unwrap();
-                subscription.assign(&list).unwrap();
+                consumer.assign(&list).unwrap();
                 for _ in low..high {
                     // It also answers nothing when something else than a record came.
                     let message = loop {
                         assert!(Instant::now() < deadline, "no record");
-                        if let Some(message) = subscription.poll(second) {
+                        if let Some(message) = consumer.poll(second) {
                             break message.unwrap();
                         }
                     };
