@@ -27,8 +27,8 @@ pub(crate) const ATTEMPT: &str = "x-attempt";
 /// How the work and its answer are held together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    Joined,
-    Recorded,
+    Atomic,
+    Leased,
     /// The same, where work of which nobody knows is not done again.
     Refusing,
     /// As if there were no layer.
