@@ -1,5 +1,5 @@
 //! What relays and consumers report to the facade `metrics`; nothing at all without the feature.
-//! docs/src/metrics.md lists it.
+//! docs/src/reference/metrics.md lists it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

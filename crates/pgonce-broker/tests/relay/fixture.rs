@@ -1,4 +1,4 @@
-//! A database with a subscription, relays over it, and a sink that remembers and misbehaves as reply.
+//! A database with a subscription, relays over it, and a sink that remembers and misbehaves as scripted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
