@@ -5,6 +5,7 @@ use std::time::Duration;
 use pgonce::scope::{Contract, Storage};
 use pgonce::{Ack, Claim, Error, Failure, Intent};
 use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
+use rand::RngExt as _;
 use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -57,8 +58,9 @@ async fn falsy_and_empty_answers_replay_equal_and_never_run_again<D: TestDriver>
 }
 
 async fn every_floating_point_number_replays_to_the_last_bit<D: TestDriver>(world: World<D>) {
+    let mut random = pgonce_tests::random();
     let numbers: Vec<f64> = (0..2000)
-        .map(|_| f64::from_bits(rand::random()))
+        .map(|_| f64::from_bits(random.random()))
         .filter(|n| n.is_finite() && *n != 0.0)
         .collect();
     let wish = intent("numbers");
@@ -165,8 +167,9 @@ async fn a_scope_keeps_of_an_answer_what_its_contract_says_and_no_more<D: TestDr
 
 async fn a_large_answer_does_not_bloat_the_hot_row<D: TestDriver>(world: World<D>) {
     let wish = intent("large");
+    let mut random = pgonce_tests::random();
     let large: String = (0..20_000)
-        .map(|_| char::from(rand::random_range(b'a'..=b'z')))
+        .map(|_| char::from(random.random_range(b'a'..=b'z')))
         .collect();
     let _ = answer(&world, &wish, &Ack::value(&large).unwrap()).await;
     assert_eq!(

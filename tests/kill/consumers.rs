@@ -1,15 +1,13 @@
 //! Consumer processes are killed at every point of their protocol and at any moment, while another, who is
 //! given the same messages, lives on: each takes effect once, nothing is lost, and a key's order holds.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::faults::CONSUMER_POINTS;
 use pgonce_testkit::wait_until;
-use pgonce_tests::{TestDriver, World};
-use rand::{RngExt as _, SeedableRng as _};
+use pgonce_tests::{TestDriver, World, random_moment};
+use rand::RngExt as _;
 
 use crate::process::Worker;
 use crate::{PATIENCE, kills};
@@ -120,7 +118,7 @@ async fn a_consumer_killed_at_any_point_leaves_every_message_one_effect_with_tok
 async fn killed_at_any_moment(by: &'static str) {
     let last = 150 * kills() as u64;
     let scene = Scene::<TokioPostgres>::set(by, last).await;
-    let mut random = rand::rngs::StdRng::seed_from_u64(7);
+    let mut random = pgonce_tests::random();
     let mut consumers = vec![scene.consumer(""), scene.consumer("")];
     let mut in_the_middle = 0;
     for _ in 0..kills() {
@@ -130,7 +128,7 @@ async fn killed_at_any_moment(by: &'static str) {
         wait_until("messages to take effect", PATIENCE, moved)
             .await
             .unwrap();
-        tokio::time::sleep(Duration::from_micros(random.random_range(0..5000))).await;
+        random_moment(&mut random).await;
         let dead = consumers.remove(random.random_range(0..2));
         dead.kill();
         dead.ended().await;

@@ -9,7 +9,7 @@ use pgonce::{Ack, Attempt, ClaimKind, Done, Error, Intent, Lease, Once, Result};
 use pgonce_testkit::checker::{Coverage, Effect, Verdict, check_covering};
 use pgonce_testkit::{History, Told};
 use pgonce_tests::{TestDriver, hex_text};
-use rand::RngExt as _;
+use rand::{RngExt as _, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -44,6 +44,7 @@ pub(crate) struct Load {
     pub(crate) crews: Vec<Crew>,
     stop: Arc<AtomicBool>,
     callers: JoinSet<()>,
+    random: StdRng,
 }
 
 /// Some callers with one driver and one mode.
@@ -69,6 +70,7 @@ impl Load {
             crews: Vec::new(),
             stop: Arc::default(),
             callers: JoinSet::new(),
+            random: pgonce_tests::random(),
         }
     }
 
@@ -114,7 +116,7 @@ impl Load {
             crew.back_at(now).await;
         }
         let mut last = self.crews[0].last.clone();
-        for _ in 0..rand::rng().random_range(0..40) {
+        for _ in 0..self.random.random_range(0..40) {
             timeout(PATIENCE, last.changed()).await.unwrap().unwrap();
         }
     }

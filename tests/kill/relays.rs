@@ -3,15 +3,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::faults::RELAY_POINTS;
 use pgonce_testkit::wait_until;
-use pgonce_tests::{Observer, TestDriver, World};
-use rand::{RngExt as _, SeedableRng as _};
+use pgonce_tests::{Observer, TestDriver, World, random_moment};
+use rand::RngExt as _;
 use serde_json::Value;
 
 use crate::process::{Ended, Worker};
@@ -211,7 +210,7 @@ async fn write(see: Observer, other: Observer, numbers: Vec<u64>) {
 async fn relays_killed_at_any_moment_lose_nothing_and_turn_nothing_round() {
     let scene = Scene::<TokioPostgres>::set().await;
     std::fs::write(cure(&scene.file), "").unwrap();
-    let mut random = rand::rngs::StdRng::seed_from_u64(7);
+    let mut random = pgonce_tests::random();
     let last = 400 * kills() as u64;
     let mut writers = Vec::new();
     for half in 0..2 {
@@ -228,7 +227,7 @@ async fn relays_killed_at_any_moment_lose_nothing_and_turn_nothing_round() {
                 || kill > 0 && writers.iter().all(|w| w.is_finished())
         };
         wait_until("events to flow", PATIENCE, moved).await.unwrap();
-        tokio::time::sleep(Duration::from_micros(random.random_range(0..5000))).await;
+        random_moment(&mut random).await;
         let dead = relays.remove(random.random_range(0..2));
         dead.kill();
         dead.ended().await;

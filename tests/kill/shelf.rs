@@ -68,7 +68,7 @@ impl Source for Shelf {
         if let Some(last) = numbers.last() {
             (self.from, self.at) = (self.at, *last);
         } else {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            pgonce_tests::poll_pause().await;
         }
         self.pending.extend(&numbers);
         let letter = |n: i64| {

@@ -19,7 +19,7 @@ pub use cutter::{Cut, Cutter};
 pub use drivers::{Raw, TestDriver};
 pub use log::{LogReader, Seen, publish};
 pub use observer::{Observer, digest_of, hex_text};
-pub use random::runner;
+pub use random::{poll_pause, random, random_moment, runner, seed};
 pub use schema::install;
 pub use world::{SCOPE, Setting, World, effect, intent, work};
 
