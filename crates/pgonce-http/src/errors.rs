@@ -20,7 +20,7 @@
 //! **409 and `Retry-After`, busy.** Another request with this key is under way. Send the same again later.
 //!
 //! # P4030
-//! **Final failure.** It failed permanently; `reason` says why. With the reason `abandoned` (409) the process that did
+//! **422, permanent failure.** `reason` says why. With the reason `abandoned` the process that did
 //! the work ended without a result, and whether it happened is unknown: check before you take a new key.
 //!
 //! # P4031

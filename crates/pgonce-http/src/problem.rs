@@ -95,12 +95,13 @@ impl Problem {
 
     /// A refusal that is stored without an answer of its own.
     pub(crate) fn refused(failure: &Failure) -> Self {
-        let status = match failure.code() {
-            // Unknown whether it happened: not the client's fault.
-            "abandoned" => StatusCode::INTERNAL_SERVER_ERROR,
-            _ => StatusCode::UNPROCESSABLE_ENTITY,
-        };
-        Self::ours(status, "P4030", failure.message().to_owned()).with("reason", failure.code())
+        // Never 409 or 5xx, which clients retry: no retry changes it.
+        Self::ours(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "P4030",
+            failure.message().to_owned(),
+        )
+        .with("reason", failure.code())
     }
 
     /// The document, whose `type` leads to the page at `base`.

@@ -14,7 +14,7 @@ use crate::upstream::Upstream;
 async fn many_duplicates_at_once_are_one_call_and_one_answer() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
-        scope: "busy = \"wait\"\nwait_at_most = \"30s\"",
+        scope: "busy = \"wait\"\nwait_timeout = \"30s\"",
         ..Setup::default()
     };
     let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;

@@ -33,7 +33,7 @@ async fn assert_unknown(bad: Bad, status: u16) {
     let last = gateway.order_until_settled("k").await;
     assert_eq!(
         (last.status, last.code().as_str()),
-        (500, "P4030"),
+        (422, "P4030"),
         "{bad:?}: {last:?}"
     );
     assert_eq!(last.json()["reason"], "abandoned");
@@ -190,7 +190,7 @@ async fn a_gateway_that_is_killed_leaves_it_unknown() {
     let answer = second.order_until_settled("k").await;
     assert_eq!(
         (answer.status, answer.code().as_str()),
-        (500, "P4030"),
+        (422, "P4030"),
         "{answer:?}"
     );
     assert_eq!(upstream.orders().len(), 1);

@@ -164,7 +164,7 @@ async fn one_answer(site: &Site, number: usize, trial: &Trial, atomic: bool) {
         assert_eq!(first.status, 201, "{trial}");
     } else {
         assert_eq!(
-            first.problem(500, "P4030")["reason"],
+            first.problem(422, "P4030")["reason"],
             "abandoned",
             "{trial}"
         );

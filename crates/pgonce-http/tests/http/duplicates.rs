@@ -87,16 +87,16 @@ async fn outside(
 }
 
 async fn one_answer_for_a_hundred(site: &Site) {
-    let reply = join_all((0..100).map(|_| site.post("/effects", "k1", "a book"))).await;
-    let originals = reply.iter().filter(|told| !reply.replayed()).count();
+    let replies = join_all((0..100).map(|_| site.post("/effects", "k1", "a book"))).await;
+    let originals = replies.iter().filter(|reply| !reply.replayed()).count();
     assert_eq!(
         originals,
         1,
         "{:?}",
-        reply.iter().map(|t| t.status).collect::<Vec<_>>()
+        replies.iter().map(|t| t.status).collect::<Vec<_>>()
     );
-    for one in &reply {
-        assert_eq!((one.status, &one.body), (201, &told[0].body));
-        assert_eq!(one.headers["location"], told[0].headers["location"]);
+    for one in &replies {
+        assert_eq!((one.status, &one.body), (201, &replies[0].body));
+        assert_eq!(one.headers["location"], replies[0].headers["location"]);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::post;
-use pgonce_http::{IdempotencyLayer, Policy};
+use pgonce_http::{Caller, IdempotencyLayer, Policy};
 
 use crate::support::{Reply, SCOPE, Site, World, effect, made};
 

@@ -46,7 +46,7 @@ async fn abandoned_work_is_not_done_again<D: TestDriver>(world: World<D>) {
     let (site, runs) = abandoned(&world, Policy::new(SCOPE, Caller::None)).await;
     for _ in 0..2 {
         let reply = site.post("/effects", "k1", "").await;
-        assert_eq!(reply.problem(500, "P4030")["reason"], "abandoned");
+        assert_eq!(reply.problem(422, "P4030")["reason"], "abandoned");
     }
     assert_eq!(runs.load(SeqCst), 1);
 }

@@ -175,7 +175,10 @@ async fn upload(
     if answer.is_empty() {
         return HUNG_UP;
     }
-    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = answer
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
     let documented = match status {
         Some(201) => answer.ends_with(&format!("\r\n\r\n{SIZE}")),
         Some(413) => answer.contains("\"code\":\"body_too_large\""),

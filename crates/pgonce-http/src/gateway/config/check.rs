@@ -158,7 +158,7 @@ impl Checked<'_> {
         {
             self.refuse(
                 wait.span(),
-                "duplicates wait only unless `busy` is \"wait\"",
+                "duplicates wait only if `busy` is \"wait\"",
                 "Add busy = \"wait\", or leave `wait_timeout` out.",
             );
         }

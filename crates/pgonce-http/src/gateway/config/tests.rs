@@ -159,7 +159,7 @@ fn every_fault_is_shown_where_it_is_with_what_to_do() {
             "retention",
         ),
         (
-            minimal("[scopes.t]\nretention = \"1d\"\nwait_at_most = \"2s\""),
+            minimal("[scopes.t]\nretention = \"1d\"\nwait_timeout = \"2s\""),
             "9:16",
             "duplicates wait only",
             "busy = \"wait\"",
