@@ -34,10 +34,10 @@ pub use wal::{Tail, TailError};
 
 /// Compiles the code of the page about consumers.
 #[cfg(all(doctest, feature = "webhooks", feature = "nats"))]
-#[doc = include_str!("../../../docs/src/consuming.md")]
+#[doc = include_str!("../../../docs/src/how-to/consuming.md")]
 struct ConsumingOnce;
 
 /// Compiles the guide's code.
 #[cfg(all(doctest, feature = "nats"))]
-#[doc = include_str!("../../../docs/src/sinks.md")]
+#[doc = include_str!("../../../docs/src/how-to/sinks.md")]
 struct Guide;

@@ -1,5 +1,5 @@
 //! Tells the facade `metrics` what relays and consumers do; nothing at all without the feature.
-//! docs/src/metrics.md lists what is told.
+//! docs/src/reference/metrics.md lists what is told.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

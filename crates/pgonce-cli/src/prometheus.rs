@@ -1,4 +1,4 @@
-//! The program's metrics for Prometheus. docs/src/metrics.md lists them all.
+//! The program's metrics for Prometheus. docs/src/reference/metrics.md lists them all.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -234,11 +234,11 @@ mod tests {
 
     #[test]
     fn the_page_of_the_docs_lists_every_metric() {
-        let page = include_str!("../../../docs/src/metrics.md");
+        let page = include_str!("../../../docs/src/reference/metrics.md");
         for (name, _) in COUNTERS.iter().chain(&GAUGES).chain(&HISTOGRAMS) {
             assert!(
                 page.contains(&format!("| `{name}`")),
-                "docs/src/metrics.md lacks {name}"
+                "docs/src/reference/metrics.md lacks {name}"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! What a consumer has done so far. docs/src/metrics.md lists what of it is told as metrics.
+//! What a consumer has done so far. docs/src/reference/metrics.md lists what of it is told as metrics.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -104,12 +104,12 @@ mod tests {
 
     #[test]
     fn the_page_of_the_docs_lists_every_metric_of_a_consumer() {
-        let page = include_str!("../../../../docs/src/metrics.md");
+        let page = include_str!("../../../../docs/src/reference/metrics.md");
         let histograms = ["pgonce_consumer_lag_seconds", "pgonce_consumer_batch_size"];
         for name in COUNTERS.iter().chain(&histograms) {
             assert!(
                 page.contains(&format!("| `{name}`")),
-                "docs/src/metrics.md lacks {name}"
+                "docs/src/reference/metrics.md lacks {name}"
             );
         }
     }
