@@ -43,7 +43,9 @@ impl Header {
 /// The headers of all public functions and views, in the order they are loaded.
 #[doc(hidden)]
 pub fn public_headers() -> Vec<Header> {
-    let public = ROUTINES.iter().filter(|routine| !name(routine.name).starts_with('_'));
+    let public = ROUTINES
+        .iter()
+        .filter(|routine| !name(routine.name).starts_with('_'));
     public
         .map(|routine| parse(routine.name, routine.sql))
         .collect()
@@ -91,7 +93,9 @@ fn parse(path: &'static str, sql: &'static str) -> Header {
         Some((_, what)) => what.to_owned(),
         None => what,
     };
-    let is_view = sql.lines().any(|l| l.starts_with("create or replace view "));
+    let is_view = sql
+        .lines()
+        .any(|l| l.starts_with("create or replace view "));
     Header {
         name,
         capability: path.split_once('/').map_or("", |(folder, _)| folder),
