@@ -9,6 +9,7 @@ macro_rules! pages {
 }
 
 pages! {
+    Fingerprints "reference/fingerprints.md",
     Keys "how-to/keys.md",
     Leases "how-to/leases.md",
     Migrations "how-to/migrations.md",

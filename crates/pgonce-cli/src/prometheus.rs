@@ -33,7 +33,7 @@ const COUNTERS: [(&str, &str); 5] = [
         "Batches that found the sink not there",
     ),
     (
-        "pgonce_relay_database_troubles_total",
+        "pgonce_relay_database_errors_total",
         "Troubles with the database that were waited out",
     ),
 ];
@@ -176,13 +176,13 @@ impl Figures {
 
     fn tell(&self, consumer: &str) {
         for (name, value) in self.plain {
-            gauge!(name, "consumer" => consumer.to_owned()).set(value);
+            gauge!(name, "subscription" => consumer.to_owned()).set(value);
         }
         for (state, value) in ["delayed", "retry", "dead", "behind"]
             .iter()
             .zip(self.parked)
         {
-            gauge!("pgonce_outbox_parked", "consumer" => consumer.to_owned(), "state" => *state)
+            gauge!("pgonce_outbox_parked", "subscription" => consumer.to_owned(), "state" => *state)
                 .set(value);
         }
     }

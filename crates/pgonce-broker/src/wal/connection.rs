@@ -17,34 +17,34 @@ use tokio_postgres::config::Host;
 use tokio_rustls::TlsConnector;
 
 use super::Target;
-use super::trouble::TailError;
+use super::error::WalListenerError;
 
-type Result<T> = std::result::Result<T, TailError>;
+type Result<T> = std::result::Result<T, WalListenerError>;
 
 /// What the server sends when bytes go both ways.
 const COPY_BOTH: u8 = b'W';
-/// The longest message that is believed in.
-const LONGEST: i32 = 1 << 30;
+/// Maximum length of a message from the server.
+const MAX_LENGTH: i32 = 1 << 30;
 
 trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-pub(super) struct Link {
+pub(super) struct Connection {
     wire: Box<dyn Wire>,
     came: BytesMut,
 }
 
-impl Link {
+impl Connection {
     /// To the first of the hosts that is not a standby.
     pub(super) async fn open(target: &Target) -> Result<Self> {
         let within = target.address.get_connect_timeout().copied();
         let within = within.unwrap_or(Duration::from_secs(10));
-        let mut why = TailError::new("08001", "the address has no host");
+        let mut why = WalListenerError::new("08001", "the address has no host");
         for at in 0..target.address.get_hosts().len() {
             let tried = timeout(within, Self::open_one(target, at)).await;
-            match tried.map_err(TailError::from).flatten() {
-                Ok(link) => return Ok(link),
-                // What the server says is worth more than that another is not there.
+            match tried.map_err(WalListenerError::from).flatten() {
+                Ok(connection) => return Ok(connection),
+                // What a server answers is worth more than that another does not answer.
                 Err(error) if error.lasts() || !why.lasts() => why = error,
                 Err(_) => {}
             }
@@ -71,15 +71,15 @@ impl Link {
                 }
             }
         };
-        let mut link = Self {
+        let mut connection = Self {
             wire,
             came: BytesMut::new(),
         };
-        link.introduce(target).await?;
-        let standby = link.query("select pg_is_in_recovery()").await?;
+        connection.introduce(target).await?;
+        let standby = connection.query("select pg_is_in_recovery()").await?;
         match standby.as_deref() {
-            Some("f") => Ok(link),
-            _ => Err(TailError::new("25006", "the server is a standby")),
+            Some("f") => Ok(connection),
+            _ => Err(WalListenerError::new("25006", "the server is a standby")),
         }
     }
 
@@ -173,7 +173,10 @@ impl Link {
             match self.message().await? {
                 Message::CopyData(body) => return Ok(body.into_bytes()),
                 Message::CopyDone => {
-                    return Err(TailError::new("57P01", "the server has ended the stream"));
+                    return Err(WalListenerError::new(
+                        "57P01",
+                        "the server has ended the stream",
+                    ));
                 }
                 _ => {}
             }
@@ -195,7 +198,7 @@ impl Link {
     async fn message(&mut self) -> Result<Message> {
         self.arrived().await?;
         match Message::parse(&mut self.came)? {
-            Some(Message::ErrorResponse(body)) => Err(TailError::told(&body)),
+            Some(Message::ErrorResponse(body)) => Err(WalListenerError::from_server(&body)),
             Some(message) => Ok(message),
             None => Err(foreign("half a message")),
         }
@@ -205,7 +208,7 @@ impl Link {
     async fn arrived(&mut self) -> Result<Header> {
         loop {
             if let Some(header) = Header::parse(&self.came)? {
-                if header.len() > LONGEST {
+                if header.len() > MAX_LENGTH {
                     return Err(foreign("a message that is too long"));
                 }
                 if self.came.len() > usize::try_from(header.len()).unwrap_or_default() {
@@ -219,8 +222,8 @@ impl Link {
     }
 }
 
-fn foreign(what: &str) -> TailError {
-    TailError::new("08P01", format!("the server sent {what}"))
+fn foreign(what: &str) -> WalListenerError {
+    WalListenerError::new("08P01", format!("the server sent {what}"))
 }
 
 async fn unix(folder: &Path, port: u16) -> io::Result<UnixStream> {
@@ -236,10 +239,13 @@ async fn encrypted(
     frontend::ssl_request(&mut request);
     stream.write_all(&request).await?;
     if stream.read_u8().await? != b'S' {
-        return Err(TailError::new("08001", "the server does not encrypt"));
+        return Err(WalListenerError::new(
+            "08001",
+            "the server does not encrypt",
+        ));
     }
     let name = rustls::pki_types::ServerName::try_from(name.to_owned());
-    let name = name.map_err(|error| TailError::new("08001", error.to_string()))?;
+    let name = name.map_err(|error| WalListenerError::new("08001", error.to_string()))?;
     Ok(Box::new(
         TlsConnector::from(config).connect(name, stream).await?,
     ))

@@ -1,41 +1,41 @@
 use std::time::SystemTime;
 
-use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use metrics::{Gauge, counter, gauge, histogram};
 use pgonce::outbox::{Message, Outcome};
 
-use super::Meters;
+use super::RelayMetrics;
 
-/// Tells whatever recorder the program has installed by the time that the relay is made.
+/// Reports to the recorder that the program has installed by the time that the relay is made.
 #[derive(Clone)]
-pub(crate) struct Meter {
+pub(crate) struct Metrics {
     /// Sent, retried, dead, held.
-    events: [Counter; 4],
+    events: [metrics::Counter; 4],
     lanes: Gauge,
-    taken: Counter,
-    lost: Counter,
-    pickup: Histogram,
-    lag: Histogram,
-    sink_unavailable: Counter,
-    database_troubles: Counter,
+    taken: metrics::Counter,
+    lost: metrics::Counter,
+    pickup: metrics::Histogram,
+    lag: metrics::Histogram,
+    sink_unavailable: metrics::Counter,
+    database_errors: metrics::Counter,
 }
 
-impl Meters for Meter {
-    fn of(consumer: &str) -> Self {
-        let consumer = || consumer.to_owned();
-        let events = |outcome: &'static str| counter!("pgonce_relay_events_total", "consumer" => consumer(), "outcome" => outcome);
+impl RelayMetrics for Metrics {
+    fn of(subscription: &str) -> Self {
+        let subscription = || subscription.to_owned();
+        let events = |outcome: &'static str| counter!("pgonce_relay_events_total", "subscription" => subscription(), "outcome" => outcome);
         Self {
             events: ["sent", "retry", "dead", "held"].map(events),
-            lanes: gauge!("pgonce_relay_lanes", "consumer" => consumer()),
-            taken: counter!("pgonce_relay_lanes_taken_total", "consumer" => consumer()),
-            lost: counter!("pgonce_relay_lanes_lost_total", "consumer" => consumer()),
-            pickup: histogram!("pgonce_relay_pickup_seconds", "consumer" => consumer()),
-            lag: histogram!("pgonce_relay_lag_seconds", "consumer" => consumer()),
-            sink_unavailable: counter!("pgonce_relay_sink_unavailable_total", "consumer" => consumer()),
-            database_troubles: counter!("pgonce_relay_database_troubles_total", "consumer" => consumer()),
+            lanes: gauge!("pgonce_relay_lanes", "subscription" => subscription()),
+            taken: counter!("pgonce_relay_lanes_taken_total", "subscription" => subscription()),
+            lost: counter!("pgonce_relay_lanes_lost_total", "subscription" => subscription()),
+            pickup: histogram!("pgonce_relay_pickup_seconds", "subscription" => subscription()),
+            lag: histogram!("pgonce_relay_lag_seconds", "subscription" => subscription()),
+            sink_unavailable: counter!("pgonce_relay_sink_unavailable_total", "subscription" => subscription()),
+            database_errors: counter!("pgonce_relay_database_errors_total", "subscription" => subscription()),
         }
     }
 
-    fn came(&self, outcomes: &[(i64, Outcome)]) {
+    fn batch_settled(&self, outcomes: &[(i64, Outcome)]) {
         let mut counts = [0; 4];
         for (_, outcome) in outcomes {
             let at = match outcome {
@@ -71,8 +71,8 @@ impl Meters for Meter {
         self.sink_unavailable.increment(1);
     }
 
-    fn database_trouble(&self) {
-        self.database_troubles.increment(1);
+    fn database_error(&self) {
+        self.database_errors.increment(1);
     }
 }
 
@@ -83,16 +83,16 @@ fn age(message: &Message) -> f64 {
     age.unwrap_or_default().as_secs_f64()
 }
 
-impl std::fmt::Debug for Meter {
+impl std::fmt::Debug for Metrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Meter")
+        f.write_str("Metrics")
     }
 }
 
 /// A counter of a consumer.
-pub(crate) struct Grown(Counter);
+pub(crate) struct Counter(metrics::Counter);
 
-impl Grown {
+impl Counter {
     pub(super) fn of(metric: &'static str, consumer: &str) -> Self {
         Self(counter!(metric, "consumer" => consumer.to_owned()))
     }
@@ -103,9 +103,9 @@ impl Grown {
 }
 
 /// A histogram of a consumer.
-pub(crate) struct Measured(Histogram);
+pub(crate) struct Histogram(metrics::Histogram);
 
-impl Measured {
+impl Histogram {
     pub(crate) fn of(metric: &'static str, consumer: &str) -> Self {
         Self(histogram!(metric, "consumer" => consumer.to_owned()))
     }

@@ -43,7 +43,7 @@ pub(crate) trait Site: Sized + 'static {
 
     async fn send(&self, letters: Vec<Letter<'_>>);
 
-    /// How many messages the broker was not told about.
+    /// How many messages the broker got no acknowledgement for.
     async fn unsettled(&self) -> u64;
 
     async fn kill(&self);
@@ -117,7 +117,7 @@ impl NatsPlace {
     /// Without `Nats-Msg-Id`: the stream itself would drop copies.
     async fn send(&self, letters: Vec<Letter<'_>>) {
         let context = self.context().await;
-        let mut told = Vec::new();
+        let mut reply = Vec::new();
         for letter in letters {
             let mut headers = HeaderMap::new();
             headers.insert("ce-type", letter.kind);
@@ -129,10 +129,10 @@ impl NatsPlace {
             }
             let subject = format!("{}.orders", self.stream);
             let publish = context.publish_with_headers(subject, headers, letter.payload.into());
-            told.push(publish.await.unwrap());
+            reply.push(publish.await.unwrap());
         }
-        for told in told {
-            told.await.unwrap();
+        for reply in reply {
+            reply.await.unwrap();
         }
     }
 }
@@ -159,8 +159,8 @@ impl Site for NatsDurable {
 
     async fn unsettled(&self) -> u64 {
         let stream = self.0.context().await.get_stream(&self.0.stream).await;
-        let told = stream.unwrap().consumer_info("workers").await.unwrap();
-        told.num_pending + told.num_ack_pending as u64
+        let reply = stream.unwrap().consumer_info("workers").await.unwrap();
+        reply.num_pending + reply.num_ack_pending as u64
     }
 
     async fn kill(&self) {
@@ -191,7 +191,7 @@ impl Site for NatsOrdered {
         self.0.send(letters).await;
     }
 
-    /// It is told nothing.
+    /// It gets no acknowledgement.
     async fn unsettled(&self) -> u64 {
         0
     }
@@ -254,7 +254,7 @@ impl Site for Rabbit {
 
     async fn send(&self, letters: Vec<Letter<'_>>) {
         let (_connection, channel) = self.channel().await;
-        let mut told = Vec::new();
+        let mut reply = Vec::new();
         for letter in letters {
             let mut headers = FieldTable::default();
             if let Some(key) = letter.key {
@@ -275,10 +275,10 @@ impl Site for Rabbit {
             };
             let (queue, payload) = (self.queue.as_str().into(), &letter.payload);
             let publish = channel.basic_publish("".into(), queue, options, payload, properties);
-            told.push(publish.await.unwrap());
+            reply.push(publish.await.unwrap());
         }
-        for told in told {
-            assert_eq!(told.await.unwrap(), Confirmation::Ack(None));
+        for reply in reply {
+            assert_eq!(reply.await.unwrap(), Confirmation::Ack(None));
         }
     }
 
@@ -290,8 +290,8 @@ impl Site for Rabbit {
             ..QueueDeclareOptions::default()
         };
         let (queue, none) = (self.queue.as_str().into(), FieldTable::default());
-        let told = channel.queue_declare(queue, passive, none).await.unwrap();
-        told.message_count().into()
+        let reply = channel.queue_declare(queue, passive, none).await.unwrap();
+        reply.message_count().into()
     }
 
     async fn kill(&self) {

@@ -1,4 +1,4 @@
-//! A database with a subscription, relays over it, and a sink that remembers and misbehaves as told.
+//! A database with a subscription, relays over it, and a sink that remembers and misbehaves as scripted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use pgonce_tests::{TestDriver as _, World};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What the sink says to an event, by its number `n`; acknowledged where nothing is said.
 type Script = Arc<dyn Fn(u64) -> Option<Delivery> + Send + Sync>;
@@ -46,7 +46,7 @@ impl Witness {
 
     /// Waits until every number from 1 to `last` was acknowledged.
     pub(crate) async fn wait_for(&self, last: u64) {
-        wait_until(format!("events 1 to {last}"), PATIENCE, || async {
+        wait_until(format!("events 1 to {last}"), DEADLINE, || async {
             let mut numbers = self.numbers();
             numbers.sort_unstable();
             numbers.dedup();
@@ -116,7 +116,7 @@ impl Running {
         Self { stop, task }
     }
 
-    /// Tells it to stop and waits until it has.
+    /// Asks it to stop and waits until it has.
     pub(crate) async fn stop(self) -> Result<()> {
         self.stop.cancel();
         self.task.await.unwrap()
@@ -130,7 +130,7 @@ impl Running {
 
     /// Waits until it ends by itself.
     pub(crate) async fn ended(self) -> Result<()> {
-        tokio::time::timeout(PATIENCE, self.task)
+        tokio::time::timeout(DEADLINE, self.task)
             .await
             .unwrap()
             .unwrap()
@@ -138,13 +138,13 @@ impl Running {
 }
 
 /// A database of a test's own with the subscription `c`.
-pub(crate) struct Ground {
+pub(crate) struct Fixture {
     pub(crate) world: World<TokioPostgres>,
     pub(crate) outbox: Outbox<TokioPostgres>,
     pub(crate) sink: Witness,
 }
 
-impl Ground {
+impl Fixture {
     pub(crate) async fn new() -> Self {
         Self::with(Subscription::new("c")).await
     }

@@ -14,14 +14,14 @@ use pgonce_tests::{TestDriver as _, World};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 pub(crate) type Db = TokioPostgres;
 
 /// What the handler does with a message beside its effect, by its id.
 type Script = Arc<dyn Fn(&str) -> Result<()> + Send + Sync>;
 
-/// Leaves one row for each time it is called; fails as told, after that.
+/// Leaves one row for each time it is called; fails as scripted, after that.
 #[derive(Clone, Default)]
 pub(crate) struct Witness {
     consumer: String,
@@ -69,7 +69,7 @@ impl Running {
         Self { stop, task }
     }
 
-    /// Tells it to stop and waits until it has.
+    /// Asks it to stop and waits until it has.
     pub(crate) async fn stop(self) -> Result<()> {
         self.stop.cancel();
         self.task.await.unwrap()
@@ -83,7 +83,7 @@ impl Running {
 
     /// Waits until it ends by itself.
     pub(crate) async fn ended(self) -> Result<()> {
-        tokio::time::timeout(PATIENCE, self.task)
+        tokio::time::timeout(DEADLINE, self.task)
             .await
             .unwrap()
             .unwrap()
@@ -91,14 +91,14 @@ impl Running {
 }
 
 /// A database of a test's own.
-pub(crate) struct Ground {
+pub(crate) struct Fixture {
     pub(crate) world: World<Db>,
     pub(crate) inbox: Inbox<Db>,
     pub(crate) shop: Channel,
     pub(crate) witness: Witness,
 }
 
-impl Ground {
+impl Fixture {
     pub(crate) async fn new() -> Self {
         let world = World::<Db>::new().await;
         let seen = "create table seen (n bigint generated always as identity, consumer text, id text, key text)";
@@ -146,7 +146,7 @@ impl Ground {
         self.check().await;
     }
 
-    /// Waits until the source was told of everything.
+    /// Waits until the source got every acknowledgement.
     pub(crate) async fn wait_for_acks(&self, count: u64) {
         self.wait(&format!("{count} acknowledgements"), || async {
             self.shop.acked() >= count
@@ -159,7 +159,7 @@ impl Ground {
         F: FnMut() -> Fut,
         Fut: Future<Output = bool>,
     {
-        pgonce_testkit::wait_until(what.to_owned(), PATIENCE, is)
+        pgonce_testkit::wait_until(what.to_owned(), DEADLINE, is)
             .await
             .unwrap();
     }

@@ -1,4 +1,4 @@
-//! Why the write-ahead log is not heard.
+//! Why the write-ahead log is not followed.
 
 use std::io;
 
@@ -6,15 +6,15 @@ use postgres_protocol::message::backend::ErrorResponseBody;
 
 use fallible_iterator::FallibleIterator as _;
 
-/// Why the write-ahead log is not heard.
+/// Why the write-ahead log is not followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} ({code})")]
-pub struct TailError {
+pub struct WalListenerError {
     code: String,
     what: String,
 }
 
-/// What time does not mend, by code, each with what to do.
+/// What retrying does not fix, by code, each with what to do.
 const LASTING: [(&str, &str); 6] = [
     (
         "55000",
@@ -39,7 +39,7 @@ const LASTING: [(&str, &str); 6] = [
     ),
 ];
 
-impl TailError {
+impl WalListenerError {
     pub(super) fn new(code: &str, what: impl Into<String>) -> Self {
         Self {
             code: code.to_owned(),
@@ -48,7 +48,7 @@ impl TailError {
     }
 
     /// What the server says.
-    pub(super) fn told(body: &ErrorResponseBody) -> Self {
+    pub(super) fn from_server(body: &ErrorResponseBody) -> Self {
         let (mut code, mut what) = (String::new(), String::new());
         let mut fields = body.fields();
         while let Ok(Some(field)) = fields.next() {
@@ -79,13 +79,13 @@ impl TailError {
     }
 }
 
-impl From<io::Error> for TailError {
+impl From<io::Error> for WalListenerError {
     fn from(error: io::Error) -> Self {
         Self::new("08006", error.to_string())
     }
 }
 
-impl From<tokio::time::error::Elapsed> for TailError {
+impl From<tokio::time::error::Elapsed> for WalListenerError {
     fn from(_: tokio::time::error::Elapsed) -> Self {
         Self::new("08006", "the server does not answer")
     }

@@ -1,28 +1,28 @@
 use pgonce::outbox::{Message, Outcome};
 
-use super::Meters;
+use super::RelayMetrics;
 
-/// Tells nobody.
+/// Reports nothing.
 #[derive(Debug, Clone)]
-pub(crate) struct Meter;
+pub(crate) struct Metrics;
 
-impl Meters for Meter {
+impl RelayMetrics for Metrics {
     fn of(_: &str) -> Self {
         Self
     }
 
-    fn came(&self, _: &[(i64, Outcome)]) {}
+    fn batch_settled(&self, _: &[(i64, Outcome)]) {}
     fn read(&self, _: &[Message]) {}
     fn acknowledged(&self, _: &Message) {}
     fn lanes(&self, _: usize, _: usize, _: usize) {}
     fn sink_unavailable(&self) {}
-    fn database_trouble(&self) {}
+    fn database_error(&self) {}
 }
 
-/// Tells nobody.
-pub(crate) struct Grown;
+/// Reports nothing.
+pub(crate) struct Counter;
 
-impl Grown {
+impl Counter {
     pub(super) fn of(_: &'static str, _: &str) -> Self {
         Self
     }
@@ -30,10 +30,10 @@ impl Grown {
     pub(super) fn by(&self, _: u64) {}
 }
 
-/// Tells nobody.
-pub(crate) struct Measured;
+/// Reports nothing.
+pub(crate) struct Histogram;
 
-impl Measured {
+impl Histogram {
     pub(crate) fn of(_: &'static str, _: &str) -> Self {
         Self
     }
