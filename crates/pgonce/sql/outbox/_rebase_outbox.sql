@@ -9,7 +9,7 @@
 --          what a cursor calls seen was in the write-ahead log before the cursor was
 create or replace function pgonce._rebase_outbox()
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_here   bigint := pgonce._database_life();

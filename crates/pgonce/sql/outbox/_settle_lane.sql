@@ -14,7 +14,7 @@
 create or replace function pgonce._settle_lane(p_subscription text, p_lane integer, p_epoch bigint, p_cursor text,
     p_outcomes jsonb)
 returns bigint
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);

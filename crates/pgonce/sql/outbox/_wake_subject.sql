@@ -3,7 +3,7 @@
 -- writes   due_at of that one row, found by one look into the primary key, however many are behind it
 create or replace function pgonce._wake_subject(p_subscription text, p_tenant text, p_subject text)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_first record;
