@@ -40,8 +40,8 @@ create table pgonce.outbox_partition (
 );
 insert into pgonce.outbox_partition values (1, 1000001), (1000001, 2000001);
 
--- "Whoever has this transaction id or a later one has only numbers above this one." Made now and
--- then; it tells how much of the log is over for a cursor, without waiting for anybody.
+-- "A transaction with this id or a later one has only numbers above this one." Made now and
+-- then; it shows how much of the log is over for a cursor, without waiting for anybody.
 create table pgonce.outbox_watermark (
     xid xid8 not null,
     seq bigint not null,

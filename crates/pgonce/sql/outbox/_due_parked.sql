@@ -5,7 +5,7 @@
 create or replace function pgonce._due_parked(p_subscription text, p_held jsonb, p_limit integer default 100)
 returns table (lane smallint, cursor text, seq bigint, act text, message_id uuid, tenant text, topic text,
     type text, subject text, headers jsonb, payload jsonb, created_at timestamptz, deliver_at timestamptz)
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_zombie record;

@@ -9,7 +9,7 @@
 --          what a cursor calls seen was in the write-ahead log before the cursor was
 create or replace function pgonce._rebase_outbox()
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_here bigint := pgonce._system_identifier();
@@ -24,7 +24,7 @@ begin
     v_last := coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0);
     update pgonce.outbox_state l
        set system_identifier = v_here, base_seq = v_last,
-           -- Whoever has drawn a number up to here and has not ended holds this lock.
+           -- A transaction that has drawn a number up to here and has not ended holds this lock.
            base_waits = array(select k.virtualtransaction from pg_locks k
                                where k.relation = 'pgonce.outbox'::regclass and k.mode = 'RowExclusiveLock'
                                  and k.database = (select d.oid from pg_database d where d.datname = current_database()))

@@ -4,16 +4,16 @@
 -- locks    the row of the lane
 -- writes   each element {"seq", "what", "reason", "after_ms"} of p_outcomes:
 --            sent   delivered: a parked event goes, the one behind it comes due
---            retry  failed for now: parked, due again after a growing pause with jitter, at least
+--            retry  transient failure: parked, due again after a growing pause with jitter, at least
 --                   after_ms; given up after the subscription's max_attempts
---            dead   failed for good: parked until pgonce.redrive or pgonce.skip
+--            dead   permanent failure: parked until pgonce.redrive or pgonce.skip
 --            hold   behind one of its subject; wait: not due yet. Both parked.
 --          and the cursor, unless p_cursor is null
 -- raises   P4012 the epoch does not hold the lane; P4060 the subscription's dead letters are full
 create or replace function pgonce._settle_lane(p_subscription text, p_lane integer, p_epoch bigint, p_cursor text,
     p_outcomes jsonb)
 returns bigint
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);

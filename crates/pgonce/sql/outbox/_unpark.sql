@@ -2,7 +2,7 @@
 -- writes   that row goes; the first behind it is due now. A dead or retried one keeps its own time.
 create or replace function pgonce._unpark(p_parked pgonce.parked)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     delete from pgonce.parked k

@@ -40,7 +40,7 @@ pub struct Lane {
 
 /// A lane and how far its holder is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Held {
+pub struct LaneLease {
     /// The lane.
     pub lane: u8,
     /// Its epoch.
@@ -63,7 +63,7 @@ pub struct Page {
 pub enum Outcome {
     /// The sink has it.
     Sent,
-    /// It failed for now: its subject is parked and tried again later, not before the given time.
+    /// It failed with a transient error: its subject is parked and tried again later, not before the given time.
     Retry {
         /// Why, for people.
         reason: String,
@@ -150,7 +150,7 @@ impl<D: Driver> Outbox<D> {
     }
 
     /// Whether anything was committed that one of these cursors has not seen. Cheap.
-    pub async fn stirs(&self, cursors: &[&Cursor]) -> Result<bool> {
+    pub async fn has_new_events(&self, cursors: &[&Cursor]) -> Result<bool> {
         let cursors = cursors
             .iter()
             .map(|cursor| format!("\"{}\"", cursor.0.replace('"', "\\\"")))
@@ -159,7 +159,10 @@ impl<D: Driver> Outbox<D> {
         let params = [format!("{{{cursors}}}")];
         let mut session = self.driver.acquire().await?;
         let rows = session
-            .query(&self.statements.stirs, &[Param::Text(Some(&params[0]))])
+            .query(
+                &self.statements.has_new_events,
+                &[Param::Text(Some(&params[0]))],
+            )
             .await;
         keep_unless_lost(session, &rows);
         Ok(first(rows?).as_deref() == Some("true"))
@@ -169,7 +172,7 @@ impl<D: Driver> Outbox<D> {
     pub async fn read(
         &self,
         subscription: &str,
-        held: &[Held],
+        held: &[LaneLease],
         limit: usize,
         bytes: usize,
     ) -> Result<Page> {
@@ -188,7 +191,7 @@ impl<D: Driver> Outbox<D> {
     pub async fn due(
         &self,
         subscription: &str,
-        held: &[Held],
+        held: &[LaneLease],
         limit: usize,
     ) -> Result<Vec<Message>> {
         let (held, limit) = (serde_json::to_string(held)?, limit.to_string());
@@ -230,7 +233,7 @@ impl<D: Driver> Outbox<D> {
     pub async fn advance(
         &self,
         subscription: &str,
-        held: &[Held],
+        held: &[LaneLease],
         release: bool,
     ) -> Result<Vec<u8>> {
         let held = serde_json::to_string(held)?;
@@ -256,7 +259,7 @@ impl<D: Driver> Outbox<D> {
 
     /// Creates the log's next partitions and drops those that nobody needs. Every relay does it now
     /// and then.
-    pub async fn tend(&self) -> Result<()> {
+    pub async fn maintain(&self) -> Result<()> {
         self.call(&self.statements._create_outbox_partitions, &[])
             .await?;
         self.call(&self.statements._drop_outbox_partitions, &[])
