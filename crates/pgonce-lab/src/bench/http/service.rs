@@ -13,7 +13,7 @@ use pgonce::Once;
 use pgonce::driver::Driver;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce_http::{HandlerError, IdempotencyLayer, Policy, Tx};
+use pgonce_http::{Caller, HandlerError, IdempotencyLayer, Policy, Tx};
 use serde_json::Value;
 use tokio::net::TcpListener;
 
@@ -52,7 +52,7 @@ impl Drop for Service {
 
 /// The layer that joins the handler's transaction, and the one around any handler.
 fn layers<D: Driver>(once: &Once<D>) -> pgonce::Result<(IdempotencyLayer<D>, IdempotencyLayer<D>)> {
-    let policy = Policy::new(SCOPE).retention(Duration::from_secs(7 * 86_400));
+    let policy = Policy::new(SCOPE, Caller::None).retention(Duration::from_secs(7 * 86_400));
     Ok((
         IdempotencyLayer::atomic(once.clone(), policy.clone())?,
         IdempotencyLayer::leased(once.clone(), policy)?,

@@ -12,12 +12,12 @@ use super::proxy::refuse_protocol;
 use super::router::Router;
 
 /// The routes, and whether each request is logged.
-pub(crate) struct Served {
+pub(crate) struct Dispatcher {
     pub(crate) router: Router,
     pub(crate) log: bool,
 }
 
-impl Served {
+impl Dispatcher {
     pub(crate) async fn answer(&self, request: Request<Body>) -> Response {
         let start = Instant::now();
         let found = match refuse_protocol(&request) {

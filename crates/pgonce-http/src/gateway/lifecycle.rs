@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::admin::Admin;
+use super::build::{RouteBuilder, proxy};
 use super::config::{Config, Contracts};
-use super::made::{Made, proxy};
+use super::dispatch::Dispatcher;
 use super::router::Router;
 use super::scopes::{self, Difference};
-use super::served::Served;
 use super::server::{Limits, Server};
 use super::upstream::Upstream;
 use crate::{Budget, IdempotencyLayer};
@@ -26,7 +26,7 @@ use crate::{Budget, IdempotencyLayer};
 /// How many connections the listener for health checks has at most.
 const ADMIN_CONNECTIONS: usize = 64;
 
-/// A gateway that is ready to listen. Made from a [`Config`].
+/// A gateway that is ready to listen. RouteBuilder from a [`Config`].
 pub struct Gateway<D: Driver> {
     config: Config,
     once: Once<D>,
@@ -37,41 +37,42 @@ pub struct Gateway<D: Driver> {
 /// What is wrong with a gateway that could not be made: the particulars of one upstream or route.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {why}")]
-pub struct Unmade {
+pub struct BuildError {
     place: String,
     why: String,
 }
 
 impl<D: Driver> Gateway<D> {
     /// Makes it. Nothing is connected yet.
-    pub fn new(config: Config, once: Once<D>) -> Result<Self, Unmade> {
+    pub fn new(config: Config, once: Once<D>) -> Result<Self, BuildError> {
         let mut upstreams = BTreeMap::new();
         for (name, table) in &config.tables.upstreams {
             let ca_file = table
                 .ca_file
                 .as_ref()
                 .map(|file| config.place_of(file.get_ref()));
-            let upstream = Upstream::new(table, ca_file.as_deref()).map_err(|why| Unmade {
+            let upstream = Upstream::new(table, ca_file.as_deref()).map_err(|why| BuildError {
                 place: format!("upstream {name:?}"),
                 why,
             })?;
             upstreams.insert(name.as_str(), (Arc::new(upstream), table));
         }
-        let mut made = Made {
+        let mut made = RouteBuilder {
             budget: Budget::bytes(config.tables.listen.memory.0),
             entries: Vec::new(),
             layers: Vec::new(),
         };
         for route in &config.tables.routes {
-            let unmade = |why| Unmade {
+            let build_error = |why| BuildError {
                 place: format!("route {}", route.path.get_ref()),
                 why,
             };
             let named = upstreams.get(route.upstream.get_ref().as_str());
             let (upstream, table) =
-                named.ok_or_else(|| unmade("its upstream is not there".to_owned()))?;
+                named.ok_or_else(|| build_error("the upstream is not defined".to_owned()))?;
             let proxy = proxy(&config, route, upstream.clone(), table);
-            made.add(&config, &once, route, &proxy).map_err(unmade)?;
+            made.add(&config, &once, route, &proxy)
+                .map_err(build_error)?;
         }
         Ok(Self {
             config,
@@ -134,7 +135,7 @@ impl<D: Driver> Gateway<D> {
     }
 }
 
-/// A gateway that listens, and serves once it is told to [`Bound::run`].
+/// A gateway that listens; [`Bound::run`] serves.
 pub struct Bound<D: Driver> {
     gateway: Gateway<D>,
     clients: TcpListener,
@@ -183,7 +184,7 @@ impl<D: Driver> Bound<D> {
             stop: stopping.clone(),
             connections: connections.clone(),
         };
-        let served = Arc::new(Served {
+        let served = Arc::new(Dispatcher {
             router,
             log: config.log().requests,
         });
@@ -219,7 +220,7 @@ impl<D: Driver> Bound<D> {
     }
 }
 
-/// Health is answered to the very end, so it has a way to stop of its own that nobody uses.
+/// Health checks are answered until the process ends, so this server's stop token is never cancelled.
 async fn admin_server<D: Driver>(listener: TcpListener, limits: Limits, admin: Admin<D>) {
     let limits = Limits {
         connections: ADMIN_CONNECTIONS,

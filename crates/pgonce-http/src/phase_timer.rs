@@ -1,4 +1,4 @@
-//! Whose turn it is, the database's or the handler's, and for how long at most.
+//! The phase of a request (claiming, working, settling) and the time limit of each.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,29 +17,29 @@ pub(crate) enum Phase {
 struct State {
     phase: Phase,
     since: Instant,
-    /// Whether an earlier try came as far as its commit.
+    /// Whether an earlier attempt reached its commit.
     settled: bool,
 }
 
-/// Where one request stands. The engine moves it on; whoever waits for the answer looks at it.
+/// The phase of one request. The engine advances it; the task that waits for the response reads it.
 #[derive(Debug)]
-pub(crate) struct Turn(Mutex<State>);
+pub(crate) struct PhaseTimer(Mutex<State>);
 
-/// How long each turn may take.
+/// The time limit of each phase.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) claim: Duration,
-    /// `None`: as long as the handler likes.
+    /// `None`: no limit.
     pub(crate) work: Option<Duration>,
     pub(crate) settle: Duration,
 }
 
-/// A turn that took too long.
+/// A phase that exceeded its limit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Overdue {
     pub(crate) phase: Phase,
     /// Whether something may have been committed.
-    pub(crate) in_doubt: bool,
+    pub(crate) may_have_committed: bool,
 }
 
 impl Limits {
@@ -53,7 +53,7 @@ impl Limits {
     }
 }
 
-impl Turn {
+impl PhaseTimer {
     pub(crate) fn new() -> Self {
         Self(Mutex::new(State {
             phase: Phase::Claiming,
@@ -62,13 +62,13 @@ impl Turn {
         }))
     }
 
-    /// The claim is there: the handler may begin, unless nobody waits for it any more.
+    /// Claimed: the handler may begin, unless the wait was given up.
     #[must_use]
     pub(crate) fn begin(&self) -> bool {
         self.move_on(Phase::Working)
     }
 
-    /// The handler is done: the database's turn, unless nobody waits for it any more.
+    /// The handler is done: the database records it, unless the wait was given up.
     #[must_use]
     pub(crate) fn settle(&self) -> bool {
         self.move_on(Phase::Settling)
@@ -88,10 +88,10 @@ impl Turn {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a turn has taken longer than it may, and gives up: from then on nothing begins.
+    /// Waits until a phase exceeds its limit, and gives up: from then on nothing begins.
     ///
-    /// Nobody wakes it when the turn changes, which would cost every request: it looks up often enough
-    /// to be in time for any turn that may have begun meanwhile.
+    /// It is not woken when the phase changes, which would cost every request: it polls often enough
+    /// to be in time for any phase that may have begun meanwhile.
     pub(crate) async fn overdue(&self, limits: Limits) -> Overdue {
         let shortest = limits.claim.min(limits.settle);
         let shortest = limits.work.map_or(shortest, |work| work.min(shortest));
@@ -106,7 +106,7 @@ impl Turn {
                     let phase = std::mem::replace(&mut state.phase, Phase::GivenUp);
                     return Overdue {
                         phase,
-                        in_doubt: state.settled,
+                        may_have_committed: state.settled,
                     };
                 }
                 due.map_or(now + shortest, |due| due.min(now + shortest))

@@ -1,29 +1,29 @@
-//! A service that gives no answer: what the client is told, and whether it is ever asked again.
+//! A service that gives no answer: what the client gets, and whether the service is ever called again.
 //! Each test is a line of the table in docs/src/gateway.md.
 
 use pgonce_testkit::wait_until;
 use rustix::process::Signal;
 use tokio::net::TcpListener;
 
-use crate::place::{Gateway, PATIENCE, Place, Setup};
+use crate::fixture::{Fixture, Gateway, Setup, TIMEOUT};
 use crate::upstream::{Bad, BadUpstream, Upstream, free_address};
 
 const HASTY: &str = "connect_timeout = \"900ms\"\nresponse_timeout = \"1s\"\nidle_timeout = \"1s\"";
 
-async fn gateway(place: &Place, url: &str, stale: &str) -> Gateway {
+async fn gateway(fixture: &Fixture, url: &str, stale: &str) -> Gateway {
     let scope = format!("lease = \"2s\"\nstale = \"{stale}\"");
     let setup = Setup {
         scope: &scope,
         upstream: HASTY,
         ..Setup::default()
     };
-    place.gateway(&setup.in_front_of(url)).await
+    fixture.gateway(&setup.in_front_of(url)).await
 }
 
 /// Whatever a service does after it has read the request, nobody knows whether it happened.
 async fn assert_unknown(bad: Bad, status: u16) {
-    let (upstream, place) = (BadUpstream::start(bad).await, Place::new().await);
-    let gateway = gateway(&place, &upstream.url, "refuse").await;
+    let (upstream, fixture) = (BadUpstream::start(bad).await, Fixture::new().await);
+    let gateway = gateway(&fixture, &upstream.url, "refuse").await;
     let answer = gateway.order("k").await;
     assert_eq!(
         (answer.status, answer.code().as_str()),
@@ -33,7 +33,7 @@ async fn assert_unknown(bad: Bad, status: u16) {
     let last = gateway.order_until_settled("k").await;
     assert_eq!(
         (last.status, last.code().as_str()),
-        (500, "P4030"),
+        (422, "P4030"),
         "{bad:?}: {last:?}"
     );
     assert_eq!(last.json()["reason"], "abandoned");
@@ -42,7 +42,7 @@ async fn assert_unknown(bad: Bad, status: u16) {
         1,
         "{bad:?}: the service was asked again"
     );
-    // It stays so, and nobody else is told anything about the key.
+    // It stays so, and other callers learn nothing about the key.
     assert_eq!(gateway.order("k").await.code(), "P4030");
     let other = gateway
         .post("/orders", &[("idempotency-key", "k")], "{}")
@@ -79,11 +79,11 @@ async fn an_answer_that_stalls_in_its_body_is_unknown() {
 
 #[tokio::test]
 async fn with_stale_hold_it_waits_for_a_person() {
-    let (upstream, place) = (BadUpstream::start(Bad::Closes).await, Place::new().await);
-    let gateway = gateway(&place, &upstream.url, "hold").await;
+    let (upstream, fixture) = (BadUpstream::start(Bad::Closes).await, Fixture::new().await);
+    let gateway = gateway(&fixture, &upstream.url, "hold").await;
     assert_eq!(gateway.order("k").await.code(), "upstream_unknown");
-    wait_until("an operator to be asked", PATIENCE, || async {
-        place.run(&["stuck"]).await.out.contains("needs_a_person")
+    wait_until("an operator to be asked", TIMEOUT, || async {
+        fixture.run(&["stuck"]).await.out.contains("needs_a_person")
     })
     .await
     .unwrap();
@@ -99,8 +99,8 @@ async fn with_stale_hold_it_waits_for_a_person() {
 
 #[tokio::test]
 async fn with_stale_takeover_it_is_asked_again_with_a_higher_fence() {
-    let (upstream, place) = (BadUpstream::start(Bad::Closes).await, Place::new().await);
-    let gateway = gateway(&place, &upstream.url, "takeover").await;
+    let (upstream, fixture) = (BadUpstream::start(Bad::Closes).await, Fixture::new().await);
+    let gateway = gateway(&fixture, &upstream.url, "takeover").await;
     assert_eq!(gateway.order("k").await.code(), "upstream_unknown");
     let answer = gateway.order_until_settled("k").await;
     assert_eq!(answer.code(), "upstream_unknown");
@@ -132,8 +132,8 @@ async fn with_stale_takeover_it_is_asked_again_with_a_higher_fence() {
 
 #[tokio::test]
 async fn a_service_that_cannot_be_reached_was_sent_nothing_and_is_asked_again() {
-    let (address, place) = (free_address().await, Place::new().await);
-    let gateway = gateway(&place, &format!("http://{address}"), "refuse").await;
+    let (address, fixture) = (free_address().await, Fixture::new().await);
+    let gateway = gateway(&fixture, &format!("http://{address}"), "refuse").await;
     for _ in 0..2 {
         let answer = gateway.order("k").await;
         assert_eq!(
@@ -164,19 +164,19 @@ async fn a_service_that_cannot_be_reached_was_sent_nothing_and_is_asked_again() 
 
 #[tokio::test]
 async fn a_name_that_does_not_resolve_was_sent_nothing() {
-    let place = Place::new().await;
-    let gateway = gateway(&place, "http://no-such-host.invalid", "refuse").await;
+    let fixture = Fixture::new().await;
+    let gateway = gateway(&fixture, "http://no-such-host.invalid", "refuse").await;
     let answer = gateway.order("k").await;
     assert_eq!(answer.code(), "upstream_not_reached", "{answer:?}");
 }
 
 #[tokio::test]
 async fn a_gateway_that_is_killed_leaves_it_unknown() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
-    let first = gateway(&place, &upstream.url, "refuse").await;
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let first = gateway(&fixture, &upstream.url, "refuse").await;
     upstream.hold(true);
     let kill = async {
-        wait_until("the call", PATIENCE, || async {
+        wait_until("the call", TIMEOUT, || async {
             upstream.orders().len() == 1
         })
         .await
@@ -186,11 +186,11 @@ async fn a_gateway_that_is_killed_leaves_it_unknown() {
     let (order, ()) = tokio::join!(first.try_order("k"), kill);
     assert!(order.is_err(), "{order:?}");
     upstream.hold(false);
-    let second = gateway(&place, &upstream.url, "refuse").await;
+    let second = gateway(&fixture, &upstream.url, "refuse").await;
     let answer = second.order_until_settled("k").await;
     assert_eq!(
         (answer.status, answer.code().as_str()),
-        (500, "P4030"),
+        (422, "P4030"),
         "{answer:?}"
     );
     assert_eq!(upstream.orders().len(), 1);
@@ -198,13 +198,13 @@ async fn a_gateway_that_is_killed_leaves_it_unknown() {
 
 #[tokio::test]
 async fn a_client_that_goes_away_cancels_nothing_and_the_retry_replays() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
-    let gateway = gateway(&place, &upstream.url, "refuse").await;
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let gateway = gateway(&fixture, &upstream.url, "refuse").await;
     upstream.hold(true);
     // The client's future is dropped, and its connection with it, once the service was asked.
     tokio::select! {
         answer = gateway.try_order("k") => panic!("answered: {answer:?}"),
-        asked = wait_until("the call", PATIENCE, || async { upstream.orders().len() == 1 }) => asked.unwrap(),
+        asked = wait_until("the call", TIMEOUT, || async { upstream.orders().len() == 1 }) => asked.unwrap(),
     }
     upstream.hold(false);
     let answer = gateway.order_until_settled("k").await;

@@ -11,8 +11,8 @@ use tower::util::BoxCloneSyncService;
 use super::config::values::Principal;
 use super::config::{self, Config, Route};
 use super::policy::policy;
-use super::proxy::{Proxy, Way};
-use super::router::{Entry, Recorded};
+use super::proxy::{Proxy, ProxySettings};
+use super::router::{Entry, ProtectedRoute};
 use super::upstream::Upstream;
 use crate::{Budget, IdempotencyLayer};
 
@@ -27,7 +27,7 @@ pub(crate) fn proxy(
         Some(Principal::Header(name)) => Some(name.clone()),
         Some(Principal::None) | None => None,
     };
-    Proxy::new(Way {
+    Proxy::new(ProxySettings {
         upstream,
         host: table.host,
         key_form: table.key_form,
@@ -42,13 +42,13 @@ pub(crate) fn proxy(
 }
 
 /// What is made of the routes.
-pub(crate) struct Made<D: Driver> {
+pub(crate) struct RouteBuilder<D: Driver> {
     pub(crate) budget: Budget,
     pub(crate) entries: Vec<Entry>,
     pub(crate) layers: Vec<IdempotencyLayer<D>>,
 }
 
-impl<D: Driver> Made<D> {
+impl<D: Driver> RouteBuilder<D> {
     /// One entry for a route that passes, one for each method of a route that happens once.
     pub(crate) fn add(
         &mut self,
@@ -74,7 +74,7 @@ impl<D: Driver> Made<D> {
             .scopes
             .iter()
             .find(|(scope, _)| scope.get_ref() == name);
-        let (_, scope) = scope.ok_or_else(|| "its scope is not there".to_owned())?;
+        let (_, scope) = scope.ok_or_else(|| "the scope is not defined".to_owned())?;
         for method in methods {
             let policy = policy(&config.tables, pattern, &method, recorded, scope);
             let layer = IdempotencyLayer::leased(once.clone(), policy);
@@ -84,7 +84,7 @@ impl<D: Driver> Made<D> {
             self.entries.push(Entry {
                 pattern: pattern.clone(),
                 methods: vec![method],
-                once: Some(Recorded {
+                once: Some(ProtectedRoute {
                     scope: name.clone(),
                     key_header: layer.policy().header.clone(),
                 }),

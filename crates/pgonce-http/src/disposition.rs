@@ -1,4 +1,4 @@
-//! What becomes of an answer: kept, refused for good, tried again, or forgotten.
+//! What happens to a response: kept, refused, retried, or forgotten.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use http::response::Parts;
 
-/// What becomes of an attempt once the handler has answered.
+/// What happens to an attempt once the handler has responded.
 ///
 /// Policies choose it by the answer's status; a handler that knows better puts it into its
 /// response's extensions:
@@ -15,35 +15,35 @@ use http::response::Parts;
 /// ```
 /// use axum::response::{IntoResponse, Response};
 /// use http::StatusCode;
-/// use pgonce_http::Fate;
+/// use pgonce_http::Disposition;
 ///
 /// fn unreadable() -> Response {
 ///     let mut response = StatusCode::BAD_REQUEST.into_response();
-///     // Nothing happened: whoever mends the request may send it again with the same key.
-///     response.extensions_mut().insert(Fate::Forget);
+///     // Nothing happened: the client may correct the request and send it again with the same key.
+///     response.extensions_mut().insert(Disposition::Forget);
 ///     response
 /// }
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fate {
-    /// It is done: effect and answer are kept, and every retry is told the same.
+pub enum Disposition {
+    /// Success: effect and response are kept, and every retry gets the same response.
     Keep,
-    /// It failed for good: the effect is undone in joined mode, the answer is kept, and every
-    /// retry is told the same.
+    /// Permanent failure: the effect is rolled back in atomic mode, the response is kept, and every
+    /// retry gets the same response.
     Refuse,
-    /// It failed for now: the effect is undone in joined mode, and a retry does the work again.
+    /// Transient failure: the effect is rolled back in atomic mode, and a retry does the work again.
     Retry,
-    /// As if it had never been asked: the effect is undone in joined mode, nothing is kept and the
-    /// key is free, also for another request in joined mode.
+    /// As if it had never been requested: the effect is rolled back in atomic mode, nothing is kept and the
+    /// key is free, in atomic mode also for another request.
     Forget,
-    /// Nobody knows whether it happened. In recorded mode the claim stays until its lease runs out
-    /// and then the scope's stale policy decides; in joined mode the same as [`Fate::Forget`].
+    /// Unknown whether it happened. In leased mode the claim stays until its lease expires
+    /// and then the scope's stale policy decides; in atomic mode the same as [`Disposition::Forget`].
     Unknown,
 }
 
 /// Keeps one answer for a time of its own, instead of the route's retention: put it into the
 /// response's extensions. It is kept longer where the horizons of the scope's contract say that
-/// somebody may still come back for it.
+/// a client may still retry.
 ///
 /// ```
 /// use std::time::Duration;
@@ -72,26 +72,26 @@ pub enum Outcomes {
     /// Only success: failed work is done on retry.
     Finish,
     /// As a function says.
-    Custom(Arc<dyn Fn(&Parts) -> Fate + Send + Sync>),
+    Custom(Arc<dyn Fn(&Parts) -> Disposition + Send + Sync>),
 }
 
 impl Outcomes {
     /// As a function of the answer's head says. For gRPC the head's status is the HTTP status that
     /// stands for the call's own.
-    pub fn custom(fate: impl Fn(&Parts) -> Fate + Send + Sync + 'static) -> Self {
-        Self::Custom(Arc::new(fate))
+    pub fn custom(disposition: impl Fn(&Parts) -> Disposition + Send + Sync + 'static) -> Self {
+        Self::Custom(Arc::new(disposition))
     }
 
     /// The fate of an answer.
-    pub(crate) fn fate(&self, head: &Parts) -> Fate {
+    pub(crate) fn disposition(&self, head: &Parts) -> Disposition {
         let status = head.status;
         let done = status.as_u16() < 400;
         match self {
-            Self::Custom(fate) => fate(head),
-            _ if done => Fate::Keep,
-            Self::Freeze => Fate::Refuse,
-            Self::Final if is_final(status) => Fate::Refuse,
-            Self::Final | Self::Finish => Fate::Retry,
+            Self::Custom(disposition) => disposition(head),
+            _ if done => Disposition::Keep,
+            Self::Freeze => Disposition::Refuse,
+            Self::Final if is_final(status) => Disposition::Refuse,
+            Self::Final | Self::Finish => Disposition::Retry,
         }
     }
 }

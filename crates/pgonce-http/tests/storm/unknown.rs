@@ -1,4 +1,4 @@
-//! Recorded work of which nobody knows whether it happened is refused to all alike, and never done again.
+//! Leased work with an unknown result is refused to all alike, and never done again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::service::{Mode, Shore, TABLE, policy, vanishes};
 use crate::support::World;
 use crate::{EFFECTS, chosen, failures_are_true, url};
 
-/// Faults that leave claims and answers in doubt, on one connection each.
+/// Faults that leave claims and answers unknown, on one connection each.
 fn weather(seed: u64, connections: u64) -> FaultPlan {
     let spread = Spread {
         connections,
@@ -29,12 +29,12 @@ fn weather(seed: u64, connections: u64) -> FaultPlan {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn recorded_work_in_doubt_is_refused_to_all_alike_and_never_done_again() {
+async fn leased_work_with_an_unknown_result_is_refused_to_all_alike_and_never_done_again() {
     let seed = chosen("PGONCE_STORM_SEED").unwrap_or_else(rand::random);
     let intents = chosen("PGONCE_STORM_INTENTS").unwrap_or(24);
     let world = World::<Sqlx>::new().await;
     world.run_sql(TABLE).await;
-    let agreed = world.recorded(policy().stale(Stale::Refuse));
+    let agreed = world.leased(policy().stale(Stale::Refuse));
     agreed.agree().await.unwrap();
     let proxy = CuttingProxy::start(("127.0.0.1", world.port)).unwrap();
     for trial in &weather(seed, 4 * intents).trials {
@@ -46,7 +46,7 @@ async fn recorded_work_in_doubt_is_refused_to_all_alike_and_never_done_again() {
     let mut clients = JoinSet::new();
     for number in 0..3 * intents {
         let history = history.clone();
-        let intent = format!("doubt-{}", number % intents);
+        let intent = format!("delivery-{}", number % intents);
         let payload = json!({ "amount": number % intents });
         clients.spawn(async move {
             // Until there is an answer for good.
@@ -85,12 +85,12 @@ async fn recorded_work_in_doubt_is_refused_to_all_alike_and_never_done_again() {
     let effects = Effect::read(&url(&world), EFFECTS).await.unwrap();
     let vanished = (0..intents).filter(|amount| vanishes(*amount)).count();
     let enough = Coverage::new().require("abandoned", 3 * vanished as u64);
-    let verdict = checker::check_covering(&history, &effects, &enough);
+    let decision = checker::check_covering(&history, &effects, &enough);
     println!(
-        "PGONCE_STORM_SEED={seed} {} faults, {verdict}",
+        "PGONCE_STORM_SEED={seed} {} faults, {decision}",
         proxy.all_fired().len()
     );
-    assert!(verdict.passed(), "PGONCE_STORM_SEED={seed}\n{verdict}");
+    assert!(decision.passed(), "PGONCE_STORM_SEED={seed}\n{decision}");
     assert!(!proxy.all_fired().is_empty(), "nothing was cut");
     failures_are_true(&world, &history, seed).await;
     nobody_was_told_otherwise(&history, seed);

@@ -11,16 +11,16 @@ use super::Job;
 use super::call::{Answered, Crash};
 use crate::body::Whole;
 use crate::counters::Event;
-use crate::fate::{Fate, Outcomes};
+use crate::disposition::{Disposition, Outcomes};
 use crate::headers::{EXPIRES, REPLAYED};
-use crate::layer::{Edge, Mode};
+use crate::layer::{Mode, RouteState};
 use crate::policy::Oversize;
 use crate::stored::{Stored, keep_of};
 use crate::{Problem, grpc};
 
 /// An answer that was judged: what the client gets, what is kept, and what becomes of the attempt.
-pub(crate) struct Verdict {
-    pub(crate) fate: Fate,
+pub(crate) struct Decision {
+    pub(crate) disposition: Disposition,
     pub(crate) response: Response,
     stored: Stored,
     /// For a time of its own.
@@ -29,53 +29,59 @@ pub(crate) struct Verdict {
     refusal: bool,
 }
 
-impl Verdict {
+impl Decision {
     pub(crate) fn of<D: Driver, S>(job: &Job<D, S>, answered: Answered) -> Self {
-        let edge = &*job.edge;
+        let state = &*job.state;
         match answered {
             Answered::Whole(head, body) => {
-                let fate = fate(edge, &head, Some(&body));
-                Self::new(job, head, Some(body), None, fate)
+                let disposition = disposition(state, &head, Some(&body));
+                Self::new(job, head, Some(body), None, disposition)
             }
             Answered::Unkept(head, body) => {
-                edge.counters.count(Event::unkept);
-                let fate = fate(edge, &head, None);
-                if edge.policy.oversize == Oversize::PassUnkept || head.status.is_informational() {
-                    return Self::new(job, head, None, Some(body), fate);
+                state.counters.count(Event::unkept);
+                let disposition = disposition(state, &head, None);
+                if state.policy.oversize == Oversize::PassUnkept || head.status.is_informational() {
+                    return Self::new(job, head, None, Some(body), disposition);
                 }
                 drop(body);
-                let happened = edge.mode == Mode::Leased && fate == Fate::Keep;
-                let fate = match (edge.mode, fate) {
-                    (Mode::Atomic, _) => Fate::Forget,
-                    (Mode::Leased, Fate::Keep) => Fate::Refuse,
+                let happened = state.mode == Mode::Leased && disposition == Disposition::Keep;
+                let disposition = match (state.mode, disposition) {
+                    (Mode::Atomic, _) => Disposition::Forget,
+                    (Mode::Leased, Disposition::Keep) => Disposition::Refuse,
                     (Mode::Leased, other) => other,
                 };
-                Self::problem(job, &too_large(happened), fate)
+                Self::problem(job, &too_large(happened), disposition)
             }
             Answered::Crashed(crash) => {
                 if let Crash::Panic(_) = crash {
-                    edge.counters.count(Event::panics);
+                    state.counters.count(Event::panics);
                 }
                 tracing::error!(%crash, "the handler did not answer");
                 let problem = crashed(&crash);
                 let (mut head, ()) = Response::new(()).into_parts();
                 head.status = problem.status();
-                let fate = match (edge.mode, &crash, outcomes(edge)) {
-                    (Mode::Atomic, ..) => Fate::Forget,
+                let disposition = match (state.mode, &crash, outcomes(state)) {
+                    (Mode::Atomic, ..) => Disposition::Forget,
                     // It may have said that it is done before it broke off.
-                    (_, Crash::Error(_), Outcomes::Final | Outcomes::Finish) => Fate::Unknown,
-                    (_, _, outcomes) => outcomes.fate(&head),
+                    (_, Crash::Error(_), Outcomes::Final | Outcomes::Finish) => {
+                        Disposition::Unknown
+                    }
+                    (_, _, outcomes) => outcomes.disposition(&head),
                 };
-                Self::problem(job, &problem, fate)
+                Self::problem(job, &problem, disposition)
             }
         }
     }
 
     /// Our own words instead of the handler's.
-    pub(crate) fn problem<D: Driver, S>(job: &Job<D, S>, problem: &Problem, fate: Fate) -> Self {
-        let base = &job.edge.policy.errors_at;
+    pub(crate) fn problem<D: Driver, S>(
+        job: &Job<D, S>,
+        problem: &Problem,
+        disposition: Disposition,
+    ) -> Self {
+        let base = &job.state.policy.errors_at;
         let (response, document) = match job.as_grpc() {
-            true => (grpc::told(problem), String::new()),
+            true => (grpc::problem_response(problem), String::new()),
             false => (
                 problem.clone().into_response_at(base),
                 problem.document(base),
@@ -85,16 +91,19 @@ impl Verdict {
             bytes: document.into(),
             trailers: None,
         };
-        Self::new(job, response.into_parts().0, Some(body), None, fate)
+        Self::new(job, response.into_parts().0, Some(body), None, disposition)
     }
 
     /// The handler never asked for its connection: what it refused, it refused before any effect,
-    /// and whoever mends the request may send it again with the same key.
-    pub(crate) fn nothing_begun<D: Driver>(&mut self, edge: &Edge<D>) {
-        let by_rule = !matches!(outcomes(edge), Outcomes::Custom(_))
-            && self.response.extensions().get::<Fate>().is_none();
-        if by_rule && self.refusal && matches!(self.fate, Fate::Refuse | Fate::Retry) {
-            self.fate = Fate::Forget;
+    /// and the client may correct the request and send it again with the same key.
+    pub(crate) fn nothing_begun<D: Driver>(&mut self, state: &RouteState<D>) {
+        let by_rule = !matches!(outcomes(state), Outcomes::Custom(_))
+            && self.response.extensions().get::<Disposition>().is_none();
+        if by_rule
+            && self.refusal
+            && matches!(self.disposition, Disposition::Refuse | Disposition::Retry)
+        {
+            self.disposition = Disposition::Forget;
             self.response.headers_mut().remove(EXPIRES);
         }
     }
@@ -104,25 +113,25 @@ impl Verdict {
         mut head: response::Parts,
         body: Option<Whole>,
         unkept: Option<axum::body::Body>,
-        fate: Fate,
+        disposition: Disposition,
     ) -> Self {
         let keep = keep_of(&head);
         let stored = Stored::of(
             &head,
             body.as_ref(),
-            &job.edge.policy,
+            &job.state.policy,
             keep.or(job.retention),
         );
         // Only what comes from our own store says so.
         head.headers.remove(REPLAYED);
-        if matches!(fate, Fate::Keep | Fate::Refuse) {
+        if matches!(disposition, Disposition::Keep | Disposition::Refuse) {
             stored.announce(&mut head.headers);
         }
         let trailers = body.as_ref().and_then(|body| body.trailers.as_ref());
         let refusal = meant(&head, trailers).is_client_error();
         let body = unkept.unwrap_or_else(|| body.unwrap_or_default().into_body());
         Self {
-            fate,
+            disposition,
             response: Response::from_parts(head, body),
             stored,
             keep,
@@ -143,12 +152,17 @@ impl Verdict {
         })
     }
 
-    /// The failure to be remembered, for good or for now.
+    /// The failure to be recorded, permanent or transient.
     pub(crate) fn failure(&self) -> pgonce::Result<Failure> {
         let code = format!("http_{}", self.stored.status);
-        let failure = match self.fate {
-            Fate::Retry => return Ok(Failure::retryable(code, "the handler said no for now")),
-            _ => Failure::refused(code, "the handler said no"),
+        let failure = match self.disposition {
+            Disposition::Retry => {
+                return Ok(Failure::retryable(
+                    code,
+                    "the handler failed; a retry may succeed",
+                ));
+            }
+            _ => Failure::refused(code, "the handler refused"),
         };
         let failure = match self.keep {
             Some(time) => failure.keep_for(time),
@@ -166,25 +180,29 @@ impl Verdict {
     }
 }
 
-fn outcomes<D: Driver>(edge: &Edge<D>) -> &Outcomes {
-    edge.policy.outcomes.as_ref().unwrap_or(match edge.mode {
+fn outcomes<D: Driver>(state: &RouteState<D>) -> &Outcomes {
+    state.policy.outcomes.as_ref().unwrap_or(match state.mode {
         Mode::Atomic => &Outcomes::Final,
         Mode::Leased => &Outcomes::Freeze,
     })
 }
 
 /// As the handler says, else as the policy does.
-fn fate<D: Driver>(edge: &Edge<D>, head: &response::Parts, body: Option<&Whole>) -> Fate {
-    if let Some(fate) = head.extensions.get::<Fate>() {
-        return *fate;
+fn disposition<D: Driver>(
+    state: &RouteState<D>,
+    head: &response::Parts,
+    body: Option<&Whole>,
+) -> Disposition {
+    if let Some(disposition) = head.extensions.get::<Disposition>() {
+        return *disposition;
     }
     let status = meant(head, body.and_then(|body| body.trailers.as_ref()));
     if status == head.status {
-        return outcomes(edge).fate(head);
+        return outcomes(state).disposition(head);
     }
     let mut head = head.clone();
     head.status = status;
-    outcomes(edge).fate(&head)
+    outcomes(state).disposition(&head)
 }
 
 /// The status that is meant: gRPC says its own elsewhere.

@@ -13,23 +13,23 @@ use tokio::process::{Child, Command};
 use tokio_postgres::NoTls;
 
 /// Long enough for a loaded machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A database with pgonce in it.
-pub(crate) struct Place {
+pub(crate) struct Fixture {
     pub(crate) database: Database,
 }
 
-impl Place {
+impl Fixture {
     pub(crate) async fn new() -> Self {
         let server = shared(None).await.unwrap();
         server
             .template("gateway", async |url: String| {
-                let told = program(&["migrate", "up"])
+                let output = program(&["migrate", "up"])
                     .env("DATABASE_URL", url)
                     .output()
                     .await?;
-                assert!(told.status.success(), "{told:?}");
+                assert!(output.status.success(), "{output:?}");
                 Ok::<(), std::io::Error>(())
             })
             .await
@@ -44,8 +44,8 @@ impl Place {
     }
 
     /// Runs the program on the database to its end.
-    pub(crate) async fn run(&self, args: &[&str]) -> Told {
-        Told::of(
+    pub(crate) async fn run(&self, args: &[&str]) -> RunOutput {
+        RunOutput::of(
             program(args)
                 .env("DATABASE_URL", self.database.url())
                 .output()
@@ -84,13 +84,13 @@ pub(crate) fn program(args: &[&str]) -> Command {
 }
 
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct RunOutput {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Told {
+impl RunOutput {
     pub(crate) fn of(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap(),
@@ -178,7 +178,7 @@ impl Gateway {
             }
         });
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let first = tokio::time::timeout(PATIENCE, lines.next_line())
+        let first = tokio::time::timeout(TIMEOUT, lines.next_line())
             .await
             .unwrap()
             .unwrap();
@@ -217,7 +217,7 @@ impl Gateway {
 
     /// Waits for its end and gives the exit code.
     pub(crate) async fn end(&mut self) -> i32 {
-        tokio::time::timeout(PATIENCE, self.child.wait())
+        tokio::time::timeout(TIMEOUT, self.child.wait())
             .await
             .unwrap()
             .unwrap()
@@ -276,7 +276,7 @@ impl Gateway {
     /// Sends the order again until the answer is another than "under way".
     pub(crate) async fn order_until_settled(&self, key: &str) -> Answer {
         let last = Mutex::new(None);
-        wait_until("the claim to run out", PATIENCE, || async {
+        wait_until("the claim to run out", TIMEOUT, || async {
             let answer = self.order(key).await;
             let settled = answer.status != 409;
             *last.lock().unwrap() = Some(answer);
@@ -288,11 +288,11 @@ impl Gateway {
     }
 }
 
-/// A client that speaks to nobody but whom it is told to.
+/// A client without proxies from the environment.
 pub(crate) fn client() -> reqwest::Client {
     reqwest::Client::builder()
         .no_proxy()
-        .timeout(PATIENCE)
+        .timeout(TIMEOUT)
         .build()
         .unwrap()
 }
