@@ -11,7 +11,7 @@ use pgonce::driver::sqlx::Sqlx;
 use pgonce::migrate::Migrator;
 use pgonce::retry::Policy as Retries;
 use pgonce::scope::Busy;
-use pgonce_http::{HandlerError, IdempotencyLayer, Key, Policy, Tx};
+use pgonce_http::{Caller, HandlerError, IdempotencyLayer, Key, Policy, Tx};
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
@@ -71,7 +71,7 @@ pub(super) async fn set_up(once: &Once<Sqlx>) -> Result<()> {
 
 fn layer(once: &Once<Sqlx>) -> pgonce::Result<IdempotencyLayer<Sqlx>> {
     let day = Duration::from_secs(24 * 60 * 60);
-    let policy = Policy::new("orders.create")
+    let policy = Policy::new("orders.create", Caller::None)
         .plain_keys(true)
         .retention(30 * day)
         .client_retry(3 * day)
