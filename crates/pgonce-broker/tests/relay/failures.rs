@@ -248,6 +248,7 @@ struct Slow {
     gate: Arc<Semaphore>,
     holding: Arc<AtomicU64>,
     most: Arc<AtomicU64>,
+    done: Arc<AtomicU64>,
 }
 
 impl Sink for Slow {
@@ -256,6 +257,7 @@ impl Sink for Slow {
         self.most.fetch_max(holding, Ordering::SeqCst);
         self.gate.acquire().await.unwrap().forget();
         self.holding.fetch_sub(1, Ordering::SeqCst);
+        self.done.fetch_add(1, Ordering::SeqCst);
         Delivery::Acknowledged
     }
 }
@@ -270,6 +272,7 @@ async fn a_slow_sink_holds_no_more_than_the_cap_whatever_the_backlog() {
         gate: Arc::new(Semaphore::new(0)),
         holding: Arc::default(),
         most: Arc::default(),
+        done: Arc::default(),
     };
     let relay = Relay::new(fixture.outbox.clone(), "c", slow.clone()).in_flight(2);
     let counts = relay.counts();
@@ -280,14 +283,19 @@ async fn a_slow_sink_holds_no_more_than_the_cap_whatever_the_backlog() {
     .await
     .unwrap();
     // Between two rounds the sink holds all that it gets: any more than the cap would show.
-    for sent in (100..=3000).step_by(100) {
+    for done in (100..=3000).step_by(100) {
         slow.gate.add_permits(100);
         wait_until("what may go to go", DEADLINE, || async {
-            counts.sent() == sent
+            slow.done.load(Ordering::SeqCst) == done
         })
         .await
         .unwrap();
     }
+    wait_until("everything to be counted", DEADLINE, || async {
+        counts.sent() == 3000
+    })
+    .await
+    .unwrap();
     running.stop().await.unwrap();
     assert_eq!(slow.most.load(Ordering::SeqCst), 32);
 }
