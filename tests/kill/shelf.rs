@@ -1,4 +1,4 @@
-//! A source for the murder's consumers: a table whose rows are delivered, to everybody, until somebody
+//! A source for the kill tests' consumers: a table whose rows are delivered, to everybody, until somebody
 //! acknowledges them.
 
 use std::collections::BTreeSet;
