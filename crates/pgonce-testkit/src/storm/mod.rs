@@ -129,8 +129,8 @@ where
         self
     }
 
-    /// When the storm ends, even if not all intents had their turn; 30 seconds unless said
-    /// otherwise. Then everything that was begun is brought to an end in calm.
+    /// When the storm ends, even if not all intents had their turn; 30 seconds by
+    /// default. Then everything that was begun is brought to an end without faults.
     pub fn max_duration(mut self, time: Duration) -> Self {
         self.plan.at_most = time;
         self
@@ -143,7 +143,8 @@ where
         self
     }
 
-    /// How long, after the storm, everything that was begun may take to get success without faults; 20 seconds by default. Leases must have expired by then.
+    /// How long, after the storm, everything that was begun may take to succeed
+    /// without faults; 20 seconds by default. Leases must have expired by then.
     pub fn recovery_timeout(mut self, time: Duration) -> Self {
         self.plan.recovery_timeout = time;
         self
@@ -156,8 +157,8 @@ where
         self
     }
 
-    /// Whether connections are cut, replies dropped and messages held back; yes unless said
-    /// otherwise.
+    /// Whether connections are cut, replies dropped and messages held back; yes by
+    /// default.
     pub fn cuts(mut self, cuts: bool) -> Self {
         self.plan.cuts = cuts;
         self
