@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::Result;
+use crate::error::Result;
 
 /// SHA-256 over the canonical JSON (RFC 8785) of a request, with the operation and API version.
 ///

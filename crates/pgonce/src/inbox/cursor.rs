@@ -2,19 +2,25 @@
 
 use std::time::Duration;
 
+use super::handle::Inbox;
 use super::message::Position;
-use super::{Inbox, unreadable};
-use crate::Result;
-use crate::driver::{Driver, Param};
-use crate::lease::interval;
+use crate::call::{Args, Sql};
+use crate::driver::Driver;
+use crate::error::Result;
+
+static LEASE_PARTITION: Sql = Sql::kept(
+    "select epoch, \"position\", minor from pgonce._lease_partition($1, $2, $3, $4, $5::text::interval)",
+);
+static RELEASE_PARTITION: Sql =
+    Sql::kept("select pgonce._release_partition($1, $2, $3, $4::text::bigint)::text");
 
 /// A partition of an ordered source that a worker holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct PartitionLease {
     pub(super) consumer: String,
     pub(super) source: String,
     pub(super) partition: String,
-    pub(super) lease: Duration,
+    pub(super) length: Duration,
     /// The fence of this holder: an older one can commit nothing.
     pub epoch: i64,
     /// Everything up to here is applied; `None`: nothing yet. Whoever commits sets it anew.
@@ -31,35 +37,30 @@ impl<D: Driver> Inbox<D> {
         partition: &str,
         owner: &str,
         lease: Duration,
-    ) -> Result<Option<Held>> {
-        let length = interval(lease);
-        let params =
-            [consumer, source, partition, owner, &length].map(|text| Param::Text(Some(text)));
-        let rows = self.call(&self.statements.take_partition, &params).await?;
-        let Some(row) = rows.into_iter().next() else {
+    ) -> Result<Option<PartitionLease>> {
+        let args = Args::texts([consumer, source, partition, owner]).interval(lease);
+        let Some(mut row) = self.call(&LEASE_PARTITION, args).await?.first() else {
             return Ok(None);
         };
-        let mut cells = row.into_iter();
-        let mut next = || cells.next().flatten().and_then(|n| n.parse::<i64>().ok());
-        Ok(Some(Held {
+        Ok(Some(PartitionLease {
             consumer: consumer.to_owned(),
             source: source.to_owned(),
             partition: partition.to_owned(),
-            lease,
-            epoch: next().ok_or_else(unreadable)?,
-            position: next().map(|major| Position {
-                major,
-                minor: next().unwrap_or_default(),
-            }),
+            length: lease,
+            epoch: row.get()?,
+            position: match row.opt()? {
+                Some(major) => Some(Position {
+                    major,
+                    minor: row.opt()?.unwrap_or_default(),
+                }),
+                None => None,
+            },
         }))
     }
 
     /// Gives a partition back: the next worker need not wait for the lease.
-    pub async fn leave_partition(&self, held: &Held) -> Result<()> {
-        let epoch = held.epoch.to_string();
-        let params = [&held.consumer, &held.source, &held.partition, &epoch]
-            .map(|text| Param::Text(Some(text)));
-        let leave = &self.statements.leave_partition;
-        self.call(leave, &params).await.map(drop)
+    pub async fn leave_partition(&self, lease: &PartitionLease) -> Result<()> {
+        let args = Args::texts([&lease.consumer, &lease.source, &lease.partition]).int(lease.epoch);
+        self.call(&RELEASE_PARTITION, args).await.map(drop)
     }
 }
