@@ -10,6 +10,7 @@ mod conflicts;
 mod durability;
 mod failures;
 mod fences;
+mod fingerprints;
 mod heartbeats;
 mod joined;
 mod locks;

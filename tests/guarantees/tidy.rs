@@ -164,7 +164,7 @@ fn every_code_that_sql_raises_has_a_page() {
     for path in files("crates/pgonce/sql", ".sql") {
         for part in read(&path).split("'P4").skip(1) {
             let code = format!("P4{}", &part[..3]);
-            let page = root().join(format!("docs/src/errors/{code}.md"));
+            let page = root().join(format!("docs/src/reference/errors/{code}.md"));
             assert!(
                 page.exists(),
                 "{} raises {code}, which has no page",

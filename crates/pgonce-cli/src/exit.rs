@@ -7,7 +7,7 @@ use pgonce::{Error, ErrorDetail, migrate};
 
 use crate::output::{Format, printable};
 
-/// The codes, for `--help`; docs/src/cli.md says the same.
+/// The codes, for `--help`; docs/src/reference/cli.md says the same.
 pub(crate) const HELP: &str = "\
 Exit codes:
   0  done

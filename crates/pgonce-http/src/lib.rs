@@ -36,5 +36,5 @@ pub use status::status_route;
 
 /// Compiles the guide's code.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/src/http.md")]
+#[doc = include_str!("../../../docs/src/how-to/http.md")]
 struct Guide;

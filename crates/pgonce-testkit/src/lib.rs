@@ -83,5 +83,5 @@ pub use wire::{Direction, Message};
 
 /// Compiles the guide's code.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/src/storm-your-own.md")]
+#[doc = include_str!("../../../docs/src/how-to/storm-your-own.md")]
 struct Guide;

@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn the_page_of_the_docs_lists_exactly_the_cases() {
-        let page = include_str!("../../../../docs/src/probe.md");
+        let page = include_str!("../../../../docs/src/how-to/probe.md");
         let listed: Vec<&str> = page
             .lines()
             .filter(|line| line.starts_with("| `") && line.matches(" | ").count() == 4)
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!(
             listed,
             expected,
-            "docs/src/probe.md must list:\n{}",
+            "docs/src/how-to/probe.md must list:\n{}",
             expected.join("\n")
         );
     }

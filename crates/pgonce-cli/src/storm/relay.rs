@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use pgonce::Error;
 use pgonce::driver::Param;
-use pgonce::outbox::{Act, Cursor, Held, Lane, Message, Outbox, Outcome, Settlement, Subscription};
+use pgonce::outbox::{
+    Act, Cursor, Lane, LaneLease, Message, Outbox, Outcome, Settlement, Subscription,
+};
 use pgonce::retry::Policy;
 use pgonce_broker::{Delivery, Relay, Sink as _};
 use pgonce_testkit::{Action, CuttingProxy, Told, Trial};
@@ -195,7 +197,7 @@ impl<D: Hand> Post<'_, D> {
             outbox.redrive(self.key, None).await?;
         }
         let lanes = outbox.claim_lanes(self.key, owner, errand.lease).await?;
-        let mut held: Vec<Held> = lanes.into_iter().map(as_held).collect();
+        let mut held: Vec<LaneLease> = lanes.into_iter().map(as_held).collect();
         match errand.path {
             Path::RelayWindow => self.windows(outbox, &mut held, errand).await?,
             Path::RelayRedrive => {}
@@ -216,13 +218,13 @@ impl<D: Hand> Post<'_, D> {
     async fn windows(
         &self,
         outbox: &Outbox<D>,
-        held: &mut [Held],
+        held: &mut [LaneLease],
         errand: &Errand<'_>,
     ) -> pgonce::Result<()> {
         for round in 0..2 {
             let mut cursors: Vec<&Cursor> = held.iter().map(|held| &held.cursor).collect();
             cursors.dedup();
-            outbox.stirs(&cursors).await?;
+            outbox.has_new_events(&cursors).await?;
             let page = outbox.read(self.key, held, 1000, 1 << 20).await?;
             go_on(held, &page.cursors);
             if self.ground.sabotage {
@@ -241,7 +243,7 @@ impl<D: Hand> Post<'_, D> {
     }
 
     /// One window, of which not everything can be delivered.
-    async fn settled_page(&self, outbox: &Outbox<D>, held: &mut [Held]) -> pgonce::Result<()> {
+    async fn settled_page(&self, outbox: &Outbox<D>, held: &mut [LaneLease]) -> pgonce::Result<()> {
         let page = outbox.read(self.key, held, 1000, 1 << 20).await?;
         go_on(held, &page.cursors);
         self.settle(outbox, held, page.messages, Some(())).await
@@ -251,7 +253,7 @@ impl<D: Hand> Post<'_, D> {
     async fn settle(
         &self,
         outbox: &Outbox<D>,
-        held: &[Held],
+        held: &[LaneLease],
         messages: Vec<Message>,
         moves_on: Option<()>,
     ) -> pgonce::Result<()> {
@@ -368,8 +370,8 @@ pub(super) fn holds(trial: &Trial) -> bool {
     trial.faults.iter().any(holds)
 }
 
-pub(super) fn as_held(lane: Lane) -> Held {
-    Held {
+pub(super) fn as_held(lane: Lane) -> LaneLease {
+    LaneLease {
         lane: lane.lane,
         epoch: lane.epoch,
         cursor: lane.cursor,
@@ -377,7 +379,7 @@ pub(super) fn as_held(lane: Lane) -> Held {
 }
 
 /// The cursors of a page, for the lanes that it is of.
-pub(super) fn go_on(held: &mut [Held], cursors: &[(u8, Cursor)]) {
+pub(super) fn go_on(held: &mut [LaneLease], cursors: &[(u8, Cursor)]) {
     for (lane, cursor) in cursors {
         if let Some(held) = held.iter_mut().find(|held| held.lane == *lane) {
             held.cursor = cursor.clone();

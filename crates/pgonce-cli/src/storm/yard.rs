@@ -7,7 +7,7 @@ use deadpool_postgres::{Manager, Pool};
 use pgonce::Once;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::Migrator;
-use pgonce::outbox::{Held, Outbox};
+use pgonce::outbox::{LaneLease, Outbox};
 use pgonce::retry::Policy;
 use pgonce_broker::Sink as _;
 use pgonce_testkit::{CuttingProxy, Trial};
@@ -91,7 +91,7 @@ impl<D: Hand> Yard<D> {
             .through_to(proxy, Policy::default().tries(1), SCHEMA)?;
         let (over, mut first_is_over) = watch::channel(false);
         let first_client = async {
-            let tended = timeout(STUCK, first.outbox().tend()).await;
+            let tended = timeout(STUCK, first.outbox().maintain()).await;
             if proxy.fired().is_none() || holds(trial) {
                 see_it_end(&first).await;
             }
@@ -110,7 +110,7 @@ impl<D: Hand> Yard<D> {
             }
             post.ground.history.saw("second relay between");
             // It leaves to the next what it would have to wait for.
-            let mut second = std::pin::pin!(async { self.calm.outbox().tend().await });
+            let mut second = std::pin::pin!(async { self.calm.outbox().maintain().await });
             let early = timeout(WINDOW, &mut second).await;
             proxy.release();
             match early {
@@ -124,7 +124,7 @@ impl<D: Hand> Yard<D> {
 
         let until = Instant::now() + STUCK;
         while self.oldest().await? == before {
-            self.calm.outbox().tend().await?;
+            self.calm.outbox().maintain().await?;
             if Instant::now() >= until {
                 return Err("the partition that everybody is past is never dropped".into());
             }
@@ -165,7 +165,7 @@ impl<D: Hand> Yard<D> {
 
     async fn read_once(&self, outbox: &Outbox<D>, post: &Post<'_, D>) -> Result<()> {
         let lanes = outbox.claim_lanes(CONSUMER, "calm", LEASE).await?;
-        let mut held: Vec<Held> = lanes.into_iter().map(as_held).collect();
+        let mut held: Vec<LaneLease> = lanes.into_iter().map(as_held).collect();
         let page = outbox.read(CONSUMER, &held, 1000, 1 << 20).await?;
         for message in &page.messages {
             post.mailbox.send(message).await;

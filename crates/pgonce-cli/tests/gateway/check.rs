@@ -26,7 +26,7 @@ async fn the_printed_example_passes_the_check_without_a_database() {
 
 #[tokio::test]
 async fn the_file_in_the_book_and_the_one_of_the_python_example_pass_the_check() {
-    let book = include_str!("../../../../docs/src/gateway.md");
+    let book = include_str!("../../../../docs/src/how-to/gateway.md");
     let shown = book.split("```toml\n").nth(1).unwrap();
     let (_folder, path) = file(shown.split("```").next().unwrap());
     let example = concat!(

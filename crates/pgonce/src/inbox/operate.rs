@@ -188,7 +188,7 @@ impl<D: Driver> Inbox<D> {
 
     /// Creates and drops partitions of markers, and removes what need not be kept. Every consumer does it now
     /// and then.
-    pub async fn tend(&self) -> Result<()> {
+    pub async fn maintain(&self) -> Result<()> {
         self.call(&CREATE_PARTITIONS, Args::default()).await?;
         self.call(&DROP_PARTITIONS, Args::default()).await?;
         // Bounded, so that a consumer comes back to its messages.

@@ -233,7 +233,7 @@ impl<D: Driver> Outbox<D> {
 
     /// Creates the log's next partitions and drops those that nobody needs. Every relay does it now
     /// and then.
-    pub async fn tend(&self) -> Result<()> {
+    pub async fn maintain(&self) -> Result<()> {
         self.call(&CREATE_PARTITIONS, Args::default()).await?;
         self.call(&DROP_PARTITIONS, Args::default()).await?;
         Ok(())

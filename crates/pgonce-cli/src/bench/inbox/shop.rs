@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::inbox::{Held, Inbox, Message, Verdict};
+use pgonce::inbox::{Inbox, Message, PartitionLease, Verdict};
 
 use super::{How, Result, connect};
 use crate::bench::business::MESSAGE;
@@ -62,7 +62,7 @@ pub(super) struct Shop {
     known: Arc<Vec<Vec<Message>>>,
     turn: Arc<AtomicU64>,
     /// Partitions that nobody is at work on.
-    partitions: Arc<Mutex<Vec<Held>>>,
+    partitions: Arc<Mutex<Vec<PartitionLease>>>,
 }
 
 impl Shop {
@@ -177,12 +177,12 @@ impl Shop {
         Ok(())
     }
 
-    fn partitions(&self) -> std::sync::MutexGuard<'_, Vec<Held>> {
+    fn partitions(&self) -> std::sync::MutexGuard<'_, Vec<PartitionLease>> {
         let partitions = self.partitions.lock();
         partitions.unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn take_partition(&self) -> Result<Held> {
+    async fn take_partition(&self) -> Result<PartitionLease> {
         let name = self.turn.fetch_add(1, Relaxed).to_string();
         let lease = Duration::from_secs(3_600);
         let taken = self

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::outbox::{Held, Outbox};
+use pgonce::outbox::{LaneLease, Outbox};
 use rand::seq::SliceRandom as _;
 use tokio_postgres::Client;
 
@@ -139,8 +139,8 @@ async fn windows(outbox: &Outbox<TokioPostgres>, events: u64) -> Result<u64> {
     let lanes = outbox
         .claim_lanes(CONSUMER, "bench", std::time::Duration::from_secs(600))
         .await?;
-    let mut held: Vec<Held> = (lanes.into_iter())
-        .map(|lane| Held {
+    let mut held: Vec<LaneLease> = (lanes.into_iter())
+        .map(|lane| LaneLease {
             lane: lane.lane,
             epoch: lane.epoch,
             cursor: lane.cursor,
