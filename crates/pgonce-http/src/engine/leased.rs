@@ -67,7 +67,7 @@ where
     };
     let call = job.call.clone();
     let answered = lease
-        .hold(call.answer(Some(info), policy.max_response, |_| {}))
+        .renew_while(call.answer(Some(info), policy.max_response, |_| {}))
         .await?;
     let verdict = Verdict::of(job, answered);
     // Whether or not somebody waits: what happened is recorded.
@@ -99,7 +99,7 @@ where
 
 /// What is told where whoever did the work vanished.
 fn abandoned() -> Failure {
-    Failure::refused(
+    Failure::permanent(
         "abandoned",
         "whoever did the work vanished; whether it happened is not known",
     )

@@ -147,8 +147,8 @@ impl Verdict {
     pub(crate) fn failure(&self) -> pgonce::Result<Failure> {
         let code = format!("http_{}", self.stored.status);
         let failure = match self.fate {
-            Fate::Retry => return Ok(Failure::retryable(code, "the handler said no for now")),
-            _ => Failure::refused(code, "the handler said no"),
+            Fate::Retry => return Ok(Failure::transient(code, "the handler said no for now")),
+            _ => Failure::permanent(code, "the handler said no"),
         };
         let failure = match self.keep {
             Some(time) => failure.keep_for(time),

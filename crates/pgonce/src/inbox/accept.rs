@@ -37,6 +37,22 @@ impl<C: Connection> Tx<C> {
             .text(tenant);
         self.call(&ACCEPT, args).await?.one()?.bool()
     }
+
+    /// As [`Tx::accept`], for many messages of the transaction's tenant in one statement. Returns the ids
+    /// that are new, each once.
+    pub async fn accept_batch(
+        &mut self,
+        consumer: &str,
+        source: &str,
+        messages: &[Message],
+    ) -> Result<Vec<String>> {
+        let tenant = self.shared_tenant().unwrap_or_default();
+        let ids = literal::texts(messages.iter().map(|m| m.id.as_str()));
+        let hashes = literal::digests(messages.iter().map(Message::hash));
+        let args = Args::texts([consumer, source, &ids, &hashes, &tenant]);
+        let rows = self.call(&ACCEPT_BATCH, args).await?;
+        rows.read(|mut row| row.text())
+    }
 }
 
 impl<D: Driver> Once<D> {
@@ -80,10 +96,8 @@ impl<D: Driver> Once<D> {
         messages: &[Message],
         tenant: &str,
     ) -> Result<Vec<String>> {
-        let ids = literal::texts(messages.iter().map(|m| m.id.as_str()));
-        let hashes = literal::digests(messages.iter().map(Message::hash));
-        let args = Args::texts([consumer, source, &ids, &hashes, tenant]);
-        let rows = self.tx_on(tx, None).call(&ACCEPT_BATCH, args).await?;
-        rows.read(|mut row| row.text())
+        let tenant = (!tenant.is_empty()).then(|| tenant.into());
+        let mut tx = self.tx_on(tx, tenant);
+        tx.accept_batch(consumer, source, messages).await
     }
 }
