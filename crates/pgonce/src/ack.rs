@@ -288,7 +288,7 @@ mod tests {
         let ack = Ack::value(&json!([1e16, -0.0, 1.5, 1e300, 1.0])).unwrap();
         assert_eq!(
             ack.json().unwrap().to_string(),
-            "[10000000000000000,0.0,1.5,1e300,1.0]"
+            "[10000000000000000,0.0,1.5,1e+300,1.0]"
         );
     }
 
