@@ -4,6 +4,7 @@
 
 mod answers;
 mod bad_input;
+mod book;
 mod cancellation;
 mod classics;
 mod conflicts;
@@ -25,6 +26,7 @@ mod recovery;
 mod retention;
 mod savepoints;
 mod silence;
+mod sql_surface;
 mod storm_finds;
 mod tidy;
 mod transient;

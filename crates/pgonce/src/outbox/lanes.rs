@@ -22,7 +22,7 @@ static READ_LANES: Sql = Sql::kept(
 );
 static DUE_PARKED: Sql = Sql::kept(
     "select lane, cursor, seq, act, message_id, tenant, topic, type, subject, headers, payload, {time} \
-     from pgonce._due_parked($1, $2, $3::text::integer)",
+     from pgonce._due_parked($1, $2, $3::text::integer, $4::text::integer)",
 );
 static SETTLE_LANE: Sql =
     Sql::kept("select pgonce._settle_lane($1, $2::text::integer, $3::text::bigint, $4, $5)");
@@ -83,7 +83,13 @@ pub enum Outcome {
         /// At least this long from now.
         after: Duration,
     },
-    /// A permanent failure: its subject is parked until an operator decides.
+    /// The sink was unavailable for it and for no other event: its subject is parked and tried again later. Not
+    /// counted as an attempt.
+    Defer {
+        /// Why, for people.
+        reason: String,
+    },
+    /// It failed permanently: a dead letter, its subject is parked until manual action.
     Dead {
         /// Why, for people.
         reason: String,
@@ -109,6 +115,7 @@ impl Outcome {
             Self::Sent => json!({"seq": seq, "what": "sent"}),
             Self::Hold => json!({"seq": seq, "what": "hold"}),
             Self::Wait => json!({"seq": seq, "what": "wait"}),
+            Self::Defer { reason } => json!({"seq": seq, "what": "defer", "reason": plain(reason)}),
             Self::Dead { reason } => json!({"seq": seq, "what": "dead", "reason": plain(reason)}),
             Self::Retry { reason, after } => {
                 let after = u64::try_from(after.as_millis()).unwrap_or(u64::MAX / 2);
@@ -178,15 +185,17 @@ impl<D: Driver> Outbox<D> {
         page(self.call(&READ_LANES, args).await?)
     }
 
-    /// Parked events of these lanes whose time has come, the first of each subject.
+    /// Parked events of these lanes whose time has come, of each subject the first and a run of those behind it.
     pub async fn due(
         &self,
         subscription: &str,
         leases: &[LaneLease],
         limit: usize,
+        bytes: usize,
     ) -> Result<Vec<Message>> {
         let leases = serde_json::to_string(leases)?;
-        let args = Args::new().text(subscription).json(&*leases).count(limit);
+        let args = Args::new().text(subscription).json(&*leases);
+        let args = args.count(limit).count(bytes);
         Ok(page(self.call(&DUE_PARKED, args).await?)?.messages)
     }
 
