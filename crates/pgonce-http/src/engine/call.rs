@@ -77,11 +77,6 @@ impl<S> Call<S> {
         }
     }
 
-    /// Whether the service was ever called.
-    pub(crate) fn was_called(&self) -> bool {
-        self.lock().ready.is_none()
-    }
-
     fn lock(&self) -> std::sync::MutexGuard<'_, Services<S>> {
         self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
