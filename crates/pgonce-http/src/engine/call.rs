@@ -145,12 +145,14 @@ fn is_stream(head: &response::Parts) -> bool {
 impl Answered {
     /// The answer as it is, for those who keep nothing.
     pub(crate) fn into_response(self) -> Response {
-        match self {
+        let mut response = match self {
             Self::Whole(head, body) => Response::from_parts(head, body.into_body()),
             Self::Unkept(head, body) => Response::from_parts(head, body),
             Self::Crashed(crash) => {
                 axum::response::IntoResponse::into_response(super::decision::crashed(&crash))
             }
-        }
+        };
+        crate::disposition::strip_headers(response.headers_mut());
+        response
     }
 }

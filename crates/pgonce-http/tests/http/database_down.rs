@@ -156,6 +156,11 @@ async fn gated_service<D: TestDriver>(world: &World<D>, stale: Stale) -> (Site, 
         .retention(Duration::from_secs(3600))
         .lease(LIMIT / 4)
         .stale(stale);
+    let policy = match stale {
+        // What ends the wait is the error of the claim that follows, not a time limit.
+        Stale::Takeover => policy.database_timeout(SOON),
+        _ => policy,
+    };
     let layer = world.leased(policy);
     layer.agree().await.unwrap();
     let router = Router::new().route("/effects", handler.layer(layer.clone()));
