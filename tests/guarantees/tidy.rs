@@ -135,8 +135,15 @@ fn imports_point_down_the_floors() {
         ("crates/pgonce-broker", 2),
         ("crates/pgonce-http", 2),
         ("crates/pgonce-testkit", 0),
-        ("crates/pgonce-cli", 4),
+        ("crates/pgonce-probe", 0),
+        ("crates/pgonce-lab", 4),
+        ("crates/pgonce-cli", 5),
     ];
+    assert_eq!(
+        std::fs::read_dir(root().join("crates")).unwrap().count(),
+        floors.len(),
+        "a crate has no floor"
+    );
     for (crate_path, floor) in floors {
         let manifest = read(&root().join(crate_path).join("Cargo.toml"));
         let used = manifest
@@ -146,11 +153,24 @@ fn imports_point_down_the_floors() {
             .split("\n[")
             .next()
             .unwrap();
+        let uses = |name: &str| {
+            used.lines()
+                .any(|l| l.starts_with(&format!("{name} ")) || l.starts_with(&format!("{name}.")))
+        };
+        assert!(
+            !uses("pgonce-testkit") || crate_path == "crates/pgonce-lab",
+            "{crate_path} ships the testkit; only pgonce-lab may"
+        );
+        for example in std::fs::read_dir(root().join("examples")).unwrap() {
+            let example = example.unwrap().file_name().into_string().unwrap();
+            assert!(
+                !uses(&example),
+                "{crate_path} depends on the example {example}"
+            );
+        }
         for (other, other_floor) in floors {
             let name = other.trim_start_matches("crates/");
-            let uses = used
-                .lines()
-                .any(|l| l.starts_with(&format!("{name} ")) || l.starts_with(&format!("{name}.")));
+            let uses = uses(name);
             assert!(
                 !uses || other_floor < floor,
                 "{crate_path} imports {name}, which is not below it"
