@@ -58,10 +58,12 @@ async fn a_failing_command_cancelled_at_any_point_fails_the_same_afterwards<D: T
     let key = |polls| format!("fail {polls}");
     let fail = async |polls: usize| {
         let request = intent(&key(polls));
-        let failed = world.once.run(&request, |mut attempt| async move {
-            effect(&mut attempt).await?;
-            Err(Failure::refused("declined", "the bank said no").into())
-        });
+        let failed = world
+            .once
+            .run::<(), _, _>(&request, |mut attempt| async move {
+                effect(&mut attempt).await?;
+                Err(Failure::permanent("declined", "the bank said no").into())
+            });
         assert_eq!(failed.await.unwrap_err().code(), "P4030");
     };
     cancelled_everywhere(&fail, async |polls| {
@@ -116,10 +118,12 @@ async fn an_attempt_that_is_dropped_or_abandoned_leaves_nothing<D: TestDriver>(w
     for act in ["drop", "abandon", "error", "panic"] {
         let request = intent(act);
         if act == "error" {
-            let failed = world.once.run(&request, |mut attempt| async move {
-                effect(&mut attempt).await?;
-                Err(Error::work("no such item"))
-            });
+            let failed = world
+                .once
+                .run::<(), _, _>(&request, |mut attempt| async move {
+                    effect(&mut attempt).await?;
+                    Err(Error::work("no such item"))
+                });
             assert!(matches!(failed.await, Err(Error::Work(_))));
         } else {
             let Claim::Run(mut attempt) = world.once.claim(&request).await.unwrap() else {

@@ -101,6 +101,13 @@ async fn no_answer_comes_before_the_synchronous_standby_has_it_whatever_the_role
                     ),
                     "lease" => drop(once.lease(&request, MINUTE).await),
                     _ => drop(
+                        once.run::<(), _, _>(&request, async |_| {
+                            Err(Failure::permanent("no", "never").into())
+                        })
+                        .await,
+                    ),
+                    "lease" => drop(once.lease(&request, MINUTE).await),
+                    _ => drop(
                         once.run(&request, async |_| {
                             Err(Failure::refused("no", "never").into())
                         })
@@ -220,7 +227,7 @@ async fn act_as<D: TestDriver>(act: &str, mut lease: Lease<D>) -> Result<(), Err
     match act {
         "heartbeat" => lease.heartbeat().await,
         "succeed" => lease.succeed(Ack::status()).await.map(drop),
-        "fail" => lease.fail(Failure::retryable("late", "too late")).await,
+        "fail" => lease.fail(Failure::transient("late", "too late")).await,
         "release" => lease.release().await,
         _ => {
             let mut attempt = lease.begin().await?;

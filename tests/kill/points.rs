@@ -257,7 +257,7 @@ impl<D: TestDriver> Scene<D> {
 
 fn intent(path: &str, key: &str) -> Intent {
     let scope = if path == "waiting" { WAITING } else { SCOPE };
-    Intent::of(scope, key, &json!({"item": "book"})).unwrap()
+    Intent::new(scope, key, &json!({"item": "book"})).unwrap()
 }
 
 #[tokio::test]

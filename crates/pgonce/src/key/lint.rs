@@ -381,7 +381,7 @@ mod tests {
         match lint(key) {
             Ok(()) => {
                 prop_assert!(!empty && !long && !unprintable);
-                prop_assert!(crate::Intent::of("orders", key, &0).is_ok());
+                prop_assert!(crate::Intent::new("orders", key, &0).is_ok());
             }
             Err(complaint) => {
                 match complaint.kind() {
