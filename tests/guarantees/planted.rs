@@ -145,6 +145,13 @@ fn every_planted_bug_still_finds_the_text_that_it_changes() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
         let file = text.lines().find_map(|line| line.strip_prefix("file: "));
+        let breaks = text.lines().find_map(|line| line.strip_prefix("breaks: "));
+        let page = breaks.and_then(|words| words.strip_suffix(')')?.rsplit_once(" ("));
+        assert!(
+            page.is_some_and(|(_, page)| root.join(page).is_file()),
+            "{}: `breaks:` must end with the page of the guarantee, such as (docs/src/how-to/keys.md)",
+            path.display()
+        );
         let find = text
             .split("--- find\n")
             .nth(1)
@@ -158,5 +165,5 @@ fn every_planted_bug_still_finds_the_text_that_it_changes() {
             stale.push(format!("{}: {found} times in {file}", path.display()));
         }
     }
-    assert!(stale.is_empty(), "mend or remove: {stale:#?}");
+    assert!(stale.is_empty(), "fix or remove: {stale:#?}");
 }

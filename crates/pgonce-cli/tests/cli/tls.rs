@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgonce_testkit::Postgres;
 use tokio_postgres::NoTls;
 
-use crate::place::{Told, program};
+use crate::fixture::{Run, program};
 
 #[tokio::test]
 async fn it_encrypts_when_the_address_says_so_and_trusts_no_stranger() {
@@ -49,14 +49,14 @@ async fn it_encrypts_when_the_address_says_so_and_trusts_no_stranger() {
     known
         .env("DATABASE_URL", &url)
         .env("PGSSLROOTCERT", authority.path());
-    let told = Told::of(known.output().unwrap());
-    assert_eq!(told.code, 0, "{told:?}");
+    let run = Run::of(known.output().unwrap());
+    assert_eq!(run.code, 0, "{run:?}");
 
     let mut stranger = program(&["migrate", "status"]);
     stranger
         .env("DATABASE_URL", &url)
         .env_remove("PGSSLROOTCERT");
-    let told = Told::of(stranger.output().unwrap());
-    assert_eq!(told.code, 3, "{told:?}");
-    assert!(told.err.contains("certificate"), "{told:?}");
+    let run = Run::of(stranger.output().unwrap());
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(run.err.contains("certificate"), "{run:?}");
 }
