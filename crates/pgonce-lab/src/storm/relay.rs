@@ -207,7 +207,7 @@ impl<D: DriverExt> Post<'_, D> {
             for _ in 0..2 {
                 // The next one of the subject comes due when the first is settled.
                 sleep(BACKOFF + WINDOW / 5).await;
-                let due = outbox.due(self.key, &held, 100).await?;
+                let due = outbox.due(self.key, &held, 100, 1 << 20).await?;
                 self.settle(outbox, &held, due, None).await?;
             }
         }
