@@ -39,7 +39,7 @@ mutants: setup ## plant known bugs in a copy, one by one: does the suite catch e
 
 demo: setup ## see it work: an orders service under duplicates, crashes and cut wires
 	$(call step,demo)
-	$(CARGO) run --release --locked -p pgonce-cli -- demo
+	$(CARGO) run --locked -p pgonce-cli --no-default-features --features lab-demo -- demo
 
 storm: setup ## cut every path of the protocol at every message; the whole of it, some minutes
 	$(call step,storm)

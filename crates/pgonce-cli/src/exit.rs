@@ -21,7 +21,7 @@ Exit codes:
   8  the role may not do this
   9  probe: a case failed; the API does not keep what it claims
   10  probe: too little could be concluded
-  11  not confirmed: the act cannot be undone, or the host is not this machine, and --yes was not given";
+  11  an act that cannot be undone, or on another machine, was not confirmed with --yes";
 
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;

@@ -28,7 +28,7 @@ mod tls;
 
 /// Exactly-once effects for services on PostgreSQL.
 #[derive(Debug, Parser)]
-#[command(name = "pgonce", version, about, propagate_version = true, after_help = exit::HELP)]
+#[command(name = "pgonce", version, propagate_version = true, after_help = exit::HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -103,17 +103,17 @@ const UNCONNECTED: [&str; 8] = [
     "storm",
 ];
 
-/// The command line, with the options of every command where they are of use.
+/// The command line.
 fn command() -> clap::Command {
     let mut command = Cli::command();
-    // Options that all commands take are known to each only after this.
-    command.build();
+    let connection = ["database_url", "schema"];
+    let options = command.get_arguments();
+    let options = options.filter(|option| connection.contains(&option.get_id().as_str()));
+    let hidden: Vec<_> = options.map(|option| option.clone().hide(true)).collect();
     for sub in command.get_subcommands_mut() {
+        // An option of its own takes the place of the one that all commands have.
         if UNCONNECTED.contains(&sub.get_name()) {
-            let hidden = ["database_url", "schema"];
-            *sub = hidden.into_iter().fold(std::mem::take(sub), |sub, name| {
-                sub.mut_arg(name, |arg| arg.hide(true))
-            });
+            *sub = std::mem::take(sub).args(&hidden);
         }
     }
     command

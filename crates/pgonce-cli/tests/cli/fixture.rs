@@ -91,7 +91,18 @@ pub(crate) fn program(args: &[&str]) -> Command {
         .env_remove("DATABASE_URL")
         .env_remove("PGONCE_SCHEMA")
         .env_remove("PGONCE_WAL")
+        .env_remove("COLUMNS")
+        .env_remove("NO_COLOR")
+        .env("HOME", "/nonexistent")
         .stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("PG") && !name.starts_with("PGONCE"))
+        {
+            command.env_remove(name);
+        }
+    }
     command
 }
 

@@ -36,11 +36,20 @@ async fn stored_messages_are_listed_shown_retried_skipped_and_replayed() {
             .contains("why not")
     );
 
-    let run = fixture.ok(&["inbox", "skip", "billing", &seq(0), "--reason", "not ours"]);
+    let number = seq(0);
+    let skip = ["inbox", "skip", "billing", &number, "--reason", "not ours"];
+    assert_eq!(fixture.run(&skip).code, 11);
+    assert_eq!(
+        fixture.json(&[&skip[..], &["--dry-run"]].concat())["count"],
+        1
+    );
+    let run = fixture.ok(&[&skip[..], &["--yes"]].concat());
     assert_eq!(run, "1 message is skipped\n");
     assert_eq!(
         fixture
-            .run(&["inbox", "skip", "billing", &seq(0), "--reason", "again"])
+            .run(&[
+                "inbox", "skip", "billing", &number, "--reason", "again", "--yes"
+            ])
             .code,
         7
     );
@@ -49,10 +58,14 @@ async fn stored_messages_are_listed_shown_retried_skipped_and_replayed() {
         (&shown["acts"][0]["act"], &shown["acts"][0]["reason"]),
         (&json!("skip"), &json!("not ours"))
     );
-    let run = fixture.json(&["inbox", "retry", "billing", "--all", "--reason", "mended"]);
+    let run = fixture.json(&["inbox", "retry", "billing", "--all", "--reason", "fixed"]);
     assert_eq!(run, json!({"messages": 1}));
     assert_eq!(fixture.run(&["inbox", "retry", "billing", "999"]).code, 7);
     assert_eq!(fixture.run(&["inbox", "show", "billing", "999"]).code, 7);
+    for args in [&["list", "nobody"][..], &["retry", "nobody", "--all"]] {
+        let run = fixture.run(&[&["inbox"], args].concat());
+        assert_eq!(run.code, 7, "{args:?}: {run:?}");
+    }
 
     for _ in 0..2 {
         fixture

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod fixture;
+mod help;
 mod inbox;
 mod outbox;
 mod relay;
@@ -178,7 +179,7 @@ async fn another_schema_is_chosen_by_flag_or_variable() {
 }
 
 #[tokio::test]
-async fn an_admitted_role_watches_and_a_stranger_is_exit_8() {
+async fn a_role_with_access_watches_and_a_stranger_is_exit_8() {
     let fixture = Fixture::installed().await;
     let role = format!("clerk_{}", uuid::Uuid::new_v4().simple());
     fixture.sql(&format!("create role {role} login")).await;
@@ -187,7 +188,7 @@ async fn an_admitted_role_watches_and_a_stranger_is_exit_8() {
         .url()
         .replace("postgres@", &format!("{role}@"));
     let run = without_database(&["stuck", "--database-url", &url]);
-    assert!(run.code == 8 && run.err.contains("admit"), "{run:?}");
+    assert!(run.code == 8 && run.err.contains("grant"), "{run:?}");
     assert!(
         fixture
             .ok(&["migrate", "up", "--grant", &role])
@@ -201,7 +202,7 @@ async fn an_admitted_role_watches_and_a_stranger_is_exit_8() {
     );
     let run = fixture.run(&["migrate", "up", "--grant", "no_such_role"]);
     assert!(
-        run.code == 1 && run.err.contains("create role no_such_role"),
+        run.code == 7 && run.err.contains("create role no_such_role"),
         "{run:?}"
     );
 }
@@ -219,7 +220,7 @@ async fn a_contract_is_defined_with_every_field_and_shown_again() {
         "45s",
         "--busy",
         "wait",
-        "--wait-at-most",
+        "--wait-timeout",
         "500ms",
         "--storage",
         "reference",
@@ -273,7 +274,13 @@ async fn a_contract_is_defined_with_every_field_and_shown_again() {
     assert!(run.code == 2 && run.err.contains("7d"), "{run:?}");
 
     assert_eq!(fixture.run(&["scope", "drop", "orders.create"]).code, 7);
-    fixture.ok(&["scope", "drop", "orders.create", "--tenant", "acme"]);
+    let drop = ["scope", "drop", "orders.create", "--tenant", "acme"];
+    assert_eq!(fixture.run(&drop).code, 11);
+    assert_eq!(
+        fixture.json(&[&drop[..], &["--dry-run"]].concat())["count"],
+        1
+    );
+    fixture.ok(&[&drop[..], &["--yes"]].concat());
     fixture.ok(&["strict", "on"]);
     assert_eq!(fixture.run(&["scope", "show", "orders.create"]).code, 7);
     fixture.ok(&["strict", "off"]);
@@ -283,6 +290,12 @@ async fn a_contract_is_defined_with_every_field_and_shown_again() {
 #[tokio::test]
 async fn operators_see_what_is_stuck_retried_suppressed_and_whether_it_happened() {
     let fixture = Fixture::installed().await;
+    for args in [
+        &["intent", "stuck", "--scope", "nowhere"][..],
+        &["intent", "list", "nowhere"],
+    ] {
+        assert_eq!(fixture.run(args).code, 7, "{args:?}");
+    }
     assert_eq!(fixture.ok(&["stuck"]), "Nothing is stuck.\n");
     assert_eq!(fixture.json(&["stuck"]), json!([]));
     fixture
@@ -307,7 +320,7 @@ async fn operators_see_what_is_stuck_retried_suppressed_and_whether_it_happened(
             .len(),
         1
     );
-    assert_eq!(fixture.json(&["stuck", "--scope", "other"]), json!([]));
+    assert_eq!(fixture.run(&["stuck", "--scope", "other"]).code, 7);
     let table = fixture.ok(&["stuck"]);
     assert!(
         table.contains("left") && !table.contains('\u{1b}'),

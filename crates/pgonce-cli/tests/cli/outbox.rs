@@ -109,6 +109,7 @@ async fn status_list_and_show_say_how_far_everybody_is_and_why() {
         &["evict", "nobody", "--reason", "x"],
         &["subscriptions", "alter", "nobody"],
         &["subscriptions", "drop", "nobody"],
+        &["list", "nobody"],
     ] {
         let run = fixture.run(&[&["outbox"], args].concat());
         assert_eq!(run.code, 7, "{args:?}: {run:?}");
@@ -140,9 +141,15 @@ async fn a_redrive_goes_in_order_and_a_skip_lets_the_rest_go() {
 
     let fixture = troubled().await;
     relay(&fixture);
-    let run = fixture.run(&["outbox", "skip", "billing", "1", "--reason", ""]);
+    let run = fixture.run(&["outbox", "skip", "billing", "1", "--reason", "", "--yes"]);
     assert!(run.code == 2 && run.err.contains("reason"), "{run:?}");
-    fixture.ok(&["outbox", "skip", "billing", "1", "--reason", "typo"]);
+    let skip = ["outbox", "skip", "billing", "1", "--reason", "typo"];
+    let run = fixture.run(&skip);
+    assert!(run.code == 11 && run.err.contains("--yes"), "{run:?}");
+    let dry = fixture.json(&[&skip[..], &["--dry-run"]].concat());
+    assert_eq!(dry["count"], 1, "{dry}");
+    assert_eq!(relay(&fixture), [0; 0], "nothing was skipped yet");
+    fixture.ok(&[&skip[..], &["--yes"]].concat());
     assert_eq!(relay(&fixture), [2, 3]);
     let shown = fixture.json(&["outbox", "show", "billing", "1"]);
     assert_eq!(
@@ -157,7 +164,7 @@ async fn a_redrive_goes_in_order_and_a_skip_lets_the_rest_go() {
 }
 
 #[tokio::test]
-async fn a_replay_goes_back_for_good_or_gives_only_a_range() {
+async fn a_replay_goes_back_entirely_or_gives_only_a_range() {
     let fixture = troubled().await;
     fixture.ok(&["outbox", "redrive", "billing"]);
     relay(&fixture);
@@ -179,10 +186,12 @@ async fn a_replay_goes_back_for_good_or_gives_only_a_range() {
         "billing goes back to event 3\n"
     );
     assert_eq!(relay(&fixture).len(), 2);
-    fixture.ok(&["outbox", "evict", "billing", "--reason", "forgotten"]);
+    let evict = ["outbox", "evict", "billing", "--reason", "forgotten"];
+    assert_eq!(fixture.run(&evict).code, 11);
+    fixture.ok(&[&evict[..], &["--yes"]].concat());
     assert!(
         fixture
-            .ok(&["outbox", "evict", "billing", "--reason", "x"])
+            .ok(&["outbox", "evict", "billing", "--reason", "x", "--yes"])
             .contains("before")
     );
     let run = fixture.run(&[
@@ -218,7 +227,7 @@ async fn subscriptions_are_created_altered_listed_and_dropped() {
         "3",
         "--backoff",
         "2s",
-        "--backoff-at-most",
+        "--max-backoff",
         "1m",
         "--dead-limit",
         "5",
@@ -263,7 +272,10 @@ async fn subscriptions_are_created_altered_listed_and_dropped() {
         only(&fixture, &["outbox", "subscriptions"])["subscription"],
         "billing"
     );
-    fixture.ok(&["outbox", "subscriptions", "drop", "billing"]);
+    let drop = ["outbox", "subscriptions", "drop", "billing"];
+    assert_eq!(fixture.run(&drop).code, 11);
+    fixture.ok(&[&drop[..], &["--dry-run"]].concat());
+    fixture.ok(&[&drop[..], &["--yes"]].concat());
     assert_eq!(
         fixture.json(&["outbox", "subscriptions", "list"]),
         json!([])
@@ -271,29 +283,15 @@ async fn subscriptions_are_created_altered_listed_and_dropped() {
 }
 
 #[tokio::test]
-async fn retention_is_shown_and_changed_and_purge_tends_the_log() {
+async fn retention_is_shown_and_changed_and_purge_maintains_the_log() {
     let fixture = Fixture::installed().await;
     assert_eq!(fixture.json(&["outbox", "retention"])["keep"], "1 day");
-    let changed = fixture.json(&[
-        "outbox",
-        "retention",
-        "--keep",
-        "1h",
-        "--keep-at-most",
-        "7d",
-    ]);
+    let changed = fixture.json(&["outbox", "retention", "--keep", "1h", "--max-keep", "7d"]);
     assert_eq!(
         (&changed["keep"], &changed["max_keep"]),
         (&json!("01:00:00"), &json!("7 days"))
     );
-    let run = fixture.run(&[
-        "outbox",
-        "retention",
-        "--keep",
-        "7d",
-        "--keep-at-most",
-        "1h",
-    ]);
+    let run = fixture.run(&["outbox", "retention", "--keep", "7d", "--max-keep", "1h"]);
     assert!(
         run.code == 2 && run.err.contains("max_keep_is_longer"),
         "{run:?}"
@@ -320,7 +318,7 @@ fn what_makes_no_sense_is_exit_2_before_anybody_is_asked() {
         &["list", "--state", "lost"],
         &["subscriptions", "create", "c", "--from", "never"],
         &["subscriptions", "create", "c", "--backoff", "5"],
-        &["retention", "--keep-at-most", "1d"],
+        &["retention", "--max-keep", "1d"],
     ] {
         let run = without_database(&[&["outbox"], args].concat());
         assert_eq!(run.code, 2, "{args:?}: {run:?}");

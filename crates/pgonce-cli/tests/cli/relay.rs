@@ -232,7 +232,7 @@ async fn a_relay_that_is_killed_is_replaced_by_the_other() {
 }
 
 #[tokio::test]
-async fn health_readiness_and_metrics_tell_how_it_is() {
+async fn health_readiness_and_metrics_show_its_state() {
     let fixture = with_subscription().await;
     fixture.ok(&["outbox", "subscriptions", "create", "forgotten"]);
     let mut relay = Running::billing(&fixture, &["--listen", "127.0.0.1:0"]);
@@ -268,8 +268,8 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
         "pgonce_outbox_lanes_held{subscription=\"billing\"} 16",
         "pgonce_outbox_parked{subscription=\"billing\",state=\"dead\"} 0",
         "pgonce_relay_lag_seconds_count{subscription=\"billing\"} 5",
-        "pgonce_inbox_messages{subscription=\"ledger\",state=\"received\"} 2",
-        "pgonce_inbox_messages{subscription=\"ledger\",state=\"poison\"} 0",
+        "pgonce_inbox_messages{consumer=\"ledger\",state=\"received\"} 2",
+        "pgonce_inbox_messages{consumer=\"ledger\",state=\"poison\"} 0",
         "pgonce_inbox_held{subscription=\"ledger\"} 0",
         "pgonce_database_up 1",
     ] {
@@ -302,7 +302,7 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
         .sql("update pgonce.inbox_message set skipped_at = pgonce.now()")
         .await;
     let (_, page) = get(&admin, "/metrics").await;
-    let none = "pgonce_inbox_messages{subscription=\"ledger\",state=\"received\"} 0";
+    let none = "pgonce_inbox_messages{consumer=\"ledger\",state=\"received\"} 0";
     assert!(page.lines().any(|line| line == none), "{page}");
     relay.signal(Signal::TERM);
     assert_eq!(relay.end().await, 0, "{}", relay.log());
@@ -333,15 +333,15 @@ async fn a_relay_through_a_transaction_pooler_delivers() {
 }
 
 #[tokio::test]
-async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
+async fn what_it_cannot_do_is_said_at_once_and_how_to_fix_it() {
     let fixture = Fixture::installed().await;
-    let run = |args: &[&str]| fixture.run(&[&["relay"], args].concat());
-    let missing = run(&["--subscription", "billing", "--sink", "stdout:", "--once"]);
+    let relay = |args: &[&str]| fixture.run(&[&["relay"], args].concat());
+    let missing = relay(&["--subscription", "billing", "--sink", "stdout:", "--once"]);
     assert!(
         missing.code == 7 && missing.err.contains("--create"),
         "{missing:?}"
     );
-    let run = run(&[
+    let run = relay(&[
         "--subscription",
         "billing",
         "--sink",
@@ -354,12 +354,12 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
         ("stdout:?colour=red", "sink-unknown-option"),
         ("https:", "sink-bad-url"),
     ] {
-        let run = run(&["--subscription", "billing", "--sink", sink]);
+        let run = relay(&["--subscription", "billing", "--sink", sink]);
         assert!(run.code == 2 && run.err.contains(code), "{run:?}");
     }
     // Nobody there is no reason to give up at once.
     let nobody = "nats://127.0.0.1:1?stream=ORDERS";
-    let run = run(&[
+    let run = relay(&[
         "--subscription",
         "billing",
         "--create",
@@ -370,7 +370,7 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
         "300ms",
     ]);
     assert!(
-        run.code == 1 && run.err.contains("not there, trying again"),
+        run.code == 1 && run.err.contains("unavailable, trying again"),
         "{run:?}"
     );
     for args in [
@@ -428,7 +428,7 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
             "source=NO_SUCH_VARIABLE",
         ],
     ] {
-        let run = run(args);
+        let run = relay(args);
         assert_eq!(run.code, 2, "{args:?}: {run:?}");
     }
     let empty = Fixture::empty().await;
@@ -437,7 +437,7 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
 }
 
 #[tokio::test]
-async fn a_sink_that_is_not_there_is_not_waited_for_longer_than_told() {
+async fn a_sink_that_is_not_there_is_not_waited_for_longer_than_allowed() {
     let fixture = with_subscription().await;
     publish(&fixture, 1, 3).await;
     let (reader, writer) = std::io::pipe().unwrap();
@@ -451,7 +451,7 @@ async fn a_sink_that_is_not_there_is_not_waited_for_longer_than_told() {
         "--once",
         "--within",
         "500ms",
-        "--drain-at-most",
+        "--drain-timeout",
         "0s",
     ];
     let run = fixture.command(&args).stdout(writer).output().unwrap();

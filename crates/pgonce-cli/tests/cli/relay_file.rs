@@ -141,7 +141,14 @@ async fn one_process_serves_several_subscriptions_and_one_that_cannot_go_on_stop
     for subscription in ["billing", "evicted"] {
         fixture.ok(&["outbox", "subscriptions", "create", subscription]);
     }
-    fixture.ok(&["outbox", "evict", "evicted", "--reason", "it was forgotten"]);
+    fixture.ok(&[
+        "outbox",
+        "evict",
+        "evicted",
+        "--reason",
+        "it was forgotten",
+        "--yes",
+    ]);
     let (_folder, path) = file(
         "[listen]\naddress = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
          [[relays]]\nsubscription = \"evicted\"\nsink = \"stdout:\"\n\
