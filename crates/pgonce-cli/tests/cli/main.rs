@@ -336,7 +336,7 @@ async fn operators_see_what_is_stuck_retried_suppressed_and_whether_it_happened(
             .to_owned()
     };
     assert!(verdict("done").starts_with("It happened once."));
-    assert!(verdict("no").starts_with("It was refused for good."));
+    assert!(verdict("no").starts_with("It was refused, finally."));
     assert!(verdict("again").starts_with("Somebody is at it now"));
     assert!(verdict("left").starts_with("Its holder stopped on the way."));
     assert_eq!(

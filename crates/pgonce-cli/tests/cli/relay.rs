@@ -270,7 +270,7 @@ async fn health_readiness_and_metrics_show_its_state() {
         "pgonce_relay_lag_seconds_count{subscription=\"billing\"} 5",
         "pgonce_inbox_messages{consumer=\"ledger\",state=\"received\"} 2",
         "pgonce_inbox_messages{consumer=\"ledger\",state=\"poison\"} 0",
-        "pgonce_inbox_held{subscription=\"ledger\"} 0",
+        "pgonce_inbox_held{consumer=\"ledger\"} 0",
         "pgonce_database_up 1",
     ] {
         assert!(
@@ -294,7 +294,7 @@ async fn health_readiness_and_metrics_show_its_state() {
         page.contains("pgonce_outbox_stuck{subscription=\"forgotten\"} 1"),
         "{page}"
     );
-    let oldest = "pgonce_inbox_oldest_age_seconds{subscription=\"ledger\"} ";
+    let oldest = "pgonce_inbox_oldest_age_seconds{consumer=\"ledger\"} ";
     let age = page.lines().find_map(|line| line.strip_prefix(oldest));
     assert!(age.unwrap().parse::<f64>().unwrap() >= 600.0, "{page}");
     // With nothing left the figures are 0, and not the last that there was.
