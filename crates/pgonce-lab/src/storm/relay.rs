@@ -10,7 +10,7 @@ use pgonce::outbox::{
 };
 use pgonce::retry::Policy;
 use pgonce_broker::{Delivery, Relay, Sink as _};
-use pgonce_testkit::{Action, CuttingProxy, Told, Trial};
+use pgonce_testkit::{Action, CuttingProxy, Trial};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -142,7 +142,7 @@ impl<D: DriverExt> Post<'_, D> {
         if let Some((late, attempt)) = &late {
             // It may have committed already: then there is nothing to commit.
             late.batch_execute("commit").await?;
-            let outcome = Told::Success(json!("late"));
+            let outcome = pgonce_testkit::Outcome::Success(json!("late"));
             self.fixture.history.outcome(*attempt, outcome);
         }
         self.finish(path, expected).await?;
@@ -156,7 +156,7 @@ impl<D: DriverExt> Post<'_, D> {
         let params = [self.key, subject, &payload].map(|text| Param::Text(Some(text)));
         let sql = format!("select {schema}.publish($1, 'storm', $2, $3::text::jsonb)::text");
         let id = ask(&self.fixture.calm, &sql, &params).await?;
-        let outcome = Told::Success(json!(id));
+        let outcome = pgonce_testkit::Outcome::Success(json!(id));
         self.fixture.history.outcome(attempt, outcome);
         Ok(())
     }

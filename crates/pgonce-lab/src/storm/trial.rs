@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgonce::driver::Param;
 use pgonce::retry::Policy;
 use pgonce::{Attempt, Claim, Lease, Once};
-use pgonce_testkit::{Action, CuttingProxy, Message, Told, Trial};
+use pgonce_testkit::{Action, CuttingProxy, Message, Outcome, Trial};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -86,8 +86,8 @@ pub(super) async fn dry_run<D: DriverExt>(
     }
     let outcome = walk(fixture, proxy, &case, &Trial::default(), number).await?;
     let fits = match (&outcome, path.calm_code()) {
-        (Some(Told::Failed(code)), Some(expected)) => code == expected,
-        (Some(Told::Success(_)), None) | (None, _) => true,
+        (Some(Outcome::Failed(code)), Some(expected)) => code == expected,
+        (Some(Outcome::Success(_)), None) | (None, _) => true,
         _ => false,
     };
     if !fits {
@@ -113,7 +113,7 @@ async fn walk<D: DriverExt>(
     case: &Case<D>,
     trial: &Trial,
     number: u64,
-) -> Result<Option<Told>> {
+) -> Result<Option<Outcome>> {
     let payload = match case.path {
         Path::Conflict => Path::other_payload(number),
         _ => case.payload.clone(),
@@ -173,7 +173,7 @@ async fn walk<D: DriverExt>(
 }
 
 /// What the first client does.
-async fn act<D: DriverExt>(case: &Case<D>, first: &Once<D>, payload: &Value) -> Option<Told> {
+async fn act<D: DriverExt>(case: &Case<D>, first: &Once<D>, payload: &Value) -> Option<Outcome> {
     if case.path == Path::Purge {
         // However it ends: it promises nothing but to touch only what is expired.
         let _ = first.purge(20).await;
@@ -193,7 +193,7 @@ async fn prepare<D: DriverExt>(case: &Case<D>) -> Result<Before<D>> {
         Path::ReplayClaim | Path::ReplayAnswer | Path::Conflict | Path::Purge => {
             let outcome = case.attempt(&case.calm, Role::Again).await;
             let outcome = match outcome {
-                Told::Success(_) => return Ok(Before::Nobody),
+                Outcome::Success(_) => return Ok(Before::Nobody),
                 // Others at the same time may be in the way of a serializable transaction.
                 _ => case.insist(Role::Again, &case.payload, STUCK).await,
             };
@@ -304,7 +304,7 @@ async fn recover<D: DriverExt>(case: &Case<D>, payload: &Value) -> Result<()> {
         case.calm.purge(20).await?;
     }
     let stuck =
-        |last: Option<Told>| format!("not answered within {STUCK:?}, last outcome {last:?}");
+        |last: Option<Outcome>| format!("not answered within {STUCK:?}, last outcome {last:?}");
     case.insist(Role::Again, payload, STUCK)
         .await
         .map_err(stuck)?;
