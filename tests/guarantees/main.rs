@@ -4,12 +4,14 @@
 
 mod answers;
 mod bad_input;
+mod book;
 mod cancellation;
 mod classics;
 mod conflicts;
 mod durability;
 mod failures;
 mod fences;
+mod fingerprints;
 mod heartbeats;
 mod joined;
 mod locks;
@@ -24,6 +26,7 @@ mod recovery;
 mod retention;
 mod savepoints;
 mod silence;
+mod sql_surface;
 mod storm_finds;
 mod tidy;
 mod transient;

@@ -7,6 +7,7 @@
 mod cancel;
 mod cutter;
 mod drivers;
+mod examples;
 mod log;
 mod observer;
 mod pages;
@@ -17,6 +18,7 @@ mod world;
 pub use cancel::{DropFlag, cancelled_everywhere, in_time, max_poll};
 pub use cutter::{Cut, Cutter};
 pub use drivers::{Raw, TestDriver};
+pub use examples::run_example;
 pub use log::{LogReader, Seen, publish};
 pub use observer::{Observer, digest_of, hex_text};
 pub use random::runner;

@@ -9,12 +9,13 @@ macro_rules! pages {
 }
 
 pages! {
-    Keys "keys.md",
-    Leases "leases.md",
-    Migrations "migrations.md",
-    Outbox "outbox.md",
-    Poolers "poolers.md",
-    Quickstart "quickstart.md",
-    Retries "retries.md",
-    Uniqueness "uniqueness.md",
+    Fingerprints "reference/fingerprints.md",
+    Keys "how-to/keys.md",
+    Leases "how-to/leases.md",
+    Migrations "how-to/migrations.md",
+    Outbox "how-to/outbox.md",
+    Poolers "how-to/poolers.md",
+    Quickstart "tutorial/quick-start.md",
+    Retries "how-to/retries.md",
+    Uniqueness "how-to/uniqueness.md",
 }

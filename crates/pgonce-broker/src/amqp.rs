@@ -7,7 +7,7 @@ use lapin::tcp::AMQPUriTcpExt as _;
 use lapin::uri::AMQPUri;
 use lapin::{Connection, ConnectionProperties, Error};
 
-/// Connects under a name that RabbitMQ shows to its operators. An address that is none is told as
+/// Connects under a name that RabbitMQ shows to its operators. An invalid address is reported as
 /// [`io::ErrorKind::InvalidInput`].
 ///
 /// The socket is connected here, and not by lapin: where the broker refuses it, as one does that is down or
@@ -21,7 +21,7 @@ pub(crate) async fn connect(url: &str, name: &str) -> Result<Connection, Error> 
     let socket = Mutex::new(Some(uri.connect_async(&runtime).await?));
     let hand_over = async move |_, _| {
         let mut socket = socket.lock().unwrap_or_else(PoisonError::into_inner);
-        // Asked for once: lapin connects again only where it is told to.
+        // Asked for once: lapin reconnects only when asked to.
         let open = socket.take();
         open.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected).into())
     };

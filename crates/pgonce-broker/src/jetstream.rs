@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 /// A connection to be made, under a name that NATS shows to its operators, and a count of how often it
 /// was lost: whatever was under way then will not be answered. A file of credentials that cannot be
-/// read is told in words.
+/// read is described in words.
 pub(crate) async fn options(
     name: &str,
     within: Duration,

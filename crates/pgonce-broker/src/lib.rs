@@ -13,7 +13,7 @@ mod amqp;
 mod consumer;
 #[cfg(feature = "nats")]
 mod jetstream;
-mod meter;
+mod metrics;
 mod relay;
 mod sink;
 pub mod sinks;
@@ -27,17 +27,17 @@ pub use consumer::{
     Batches, Consumer, Counts as ConsumerCounts, Dedup, Handler, Incoming, Order, Source,
     SourceError, cloud_event,
 };
-pub use relay::{Bell, Counts, Relay};
+pub use relay::{Counts, Relay, WakeSignal};
 pub use sink::{Delivery, Sink};
 #[cfg(feature = "wal")]
-pub use wal::{Tail, TailError};
+pub use wal::{WalListener, WalListenerError};
 
 /// Compiles the code of the page about consumers.
 #[cfg(all(doctest, feature = "webhooks", feature = "nats"))]
-#[doc = include_str!("../../../docs/src/consuming.md")]
+#[doc = include_str!("../../../docs/src/how-to/consuming.md")]
 struct ConsumingOnce;
 
 /// Compiles the guide's code.
 #[cfg(all(doctest, feature = "nats"))]
-#[doc = include_str!("../../../docs/src/sinks.md")]
+#[doc = include_str!("../../../docs/src/how-to/sinks.md")]
 struct Guide;

@@ -14,7 +14,7 @@ use pgonce::outbox::Message;
 pub enum Delivery {
     /// The other side has it, durably as far as it promises that.
     Acknowledged,
-    /// This event failed for now: its subject waits and is tried again, the others flow.
+    /// This event failed with a transient error: its subject waits and is tried again, the others flow.
     Retry {
         /// Why, for people.
         reason: String,
@@ -26,7 +26,7 @@ pub enum Delivery {
         /// Why, for people.
         reason: String,
     },
-    /// The other side is not there. It is no fault of the event: the lane waits and tries again.
+    /// The other side is unavailable. It is no fault of the event: the lane waits and tries again.
     Unavailable {
         /// Why, for people.
         reason: String,
@@ -37,7 +37,7 @@ pub enum Delivery {
         /// Why, for people.
         reason: String,
     },
-    /// Not sent, because an earlier one of its subject failed or the other side is not there.
+    /// Not sent, because an earlier one of its subject failed or the other side is unavailable.
     Untried,
 }
 
@@ -93,9 +93,9 @@ pub(crate) async fn one_by_one_in_each_subject<S: Sink + ?Sized>(
         subjects[at].push(index);
     }
     let down = &AtomicBool::new(false);
-    let mut told = vec![Delivery::Untried; batch.len()];
+    let mut deliveries = vec![Delivery::Untried; batch.len()];
     let mut sending = stream::iter(subjects.into_iter().map(|subject| async move {
-        let mut told = Vec::with_capacity(subject.len());
+        let mut deliveries = Vec::with_capacity(subject.len());
         for index in subject {
             if down.load(Ordering::Relaxed) {
                 break;
@@ -108,18 +108,18 @@ pub(crate) async fn one_by_one_in_each_subject<S: Sink + ?Sized>(
             ) {
                 down.store(true, Ordering::Relaxed);
             }
-            told.push((index, delivery));
+            deliveries.push((index, delivery));
             if !go_on {
                 break;
             }
         }
-        told
+        deliveries
     }))
     .buffer_unordered(in_flight.max(1));
     while let Some(done) = sending.next().await {
         for (index, delivery) in done {
-            told[index] = delivery;
+            deliveries[index] = delivery;
         }
     }
-    told
+    deliveries
 }

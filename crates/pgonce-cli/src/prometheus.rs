@@ -1,4 +1,4 @@
-//! The program's metrics for Prometheus. docs/src/metrics.md lists them all.
+//! The program's metrics for Prometheus. docs/src/reference/metrics.md lists them all.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -33,7 +33,7 @@ const COUNTERS: [(&str, &str); 5] = [
         "Batches that found the sink not there",
     ),
     (
-        "pgonce_relay_database_troubles_total",
+        "pgonce_relay_database_errors_total",
         "Troubles with the database that were waited out",
     ),
 ];
@@ -176,13 +176,13 @@ impl Figures {
 
     fn tell(&self, consumer: &str) {
         for (name, value) in self.plain {
-            gauge!(name, "consumer" => consumer.to_owned()).set(value);
+            gauge!(name, "subscription" => consumer.to_owned()).set(value);
         }
         for (state, value) in ["delayed", "retry", "dead", "behind"]
             .iter()
             .zip(self.parked)
         {
-            gauge!("pgonce_outbox_parked", "consumer" => consumer.to_owned(), "state" => *state)
+            gauge!("pgonce_outbox_parked", "subscription" => consumer.to_owned(), "state" => *state)
                 .set(value);
         }
     }
@@ -234,11 +234,11 @@ mod tests {
 
     #[test]
     fn the_page_of_the_docs_lists_every_metric() {
-        let page = include_str!("../../../docs/src/metrics.md");
+        let page = include_str!("../../../docs/src/reference/metrics.md");
         for (name, _) in COUNTERS.iter().chain(&GAUGES).chain(&HISTOGRAMS) {
             assert!(
                 page.contains(&format!("| `{name}`")),
-                "docs/src/metrics.md lacks {name}"
+                "docs/src/reference/metrics.md lacks {name}"
             );
         }
     }

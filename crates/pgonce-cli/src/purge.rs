@@ -42,7 +42,7 @@ pub(crate) async fn run(args: Args) -> Result {
         }
     };
     // Whoever relays tends the log as well; where nobody does, this is who.
-    once.outbox().tend().await?;
+    once.outbox().maintain().await?;
     let words = format!(
         "purged {purged} finished record{}{}",
         if purged == 1 { "" } else { "s" },

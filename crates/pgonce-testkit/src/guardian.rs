@@ -6,7 +6,7 @@ use std::{
     process::{Child, ChildStdin, Command, Stdio},
 };
 
-use crate::{Result, error::Attempt};
+use crate::{Result, error::Attempt, run::Run};
 
 const SCRIPT: &str = include_str!("guardian.sh");
 
@@ -46,12 +46,20 @@ impl Guardian {
 
     /// From now on this process, or none, is to be ended with us.
     pub(crate) fn watch(&mut self, process: Option<u32>) -> Result<()> {
-        let line = process.map_or("-\n".to_owned(), |id| format!("{id}\n"));
+        self.write(&process.map_or("-".to_owned(), |id| id.to_string()))
+    }
+
+    /// From now on it waits for the end of a test run instead of ours.
+    pub(crate) fn follow(&mut self, run: &Run) -> Result<()> {
+        self.write(&format!("run {} {}", run.runner, run.folder.display()))
+    }
+
+    fn write(&mut self, line: &str) -> Result<()> {
         let Some(pipe) = self.pipe.as_mut() else {
             return Ok(());
         };
-        pipe.write_all(line.as_bytes())
-            .attempt(|| "tell the server's guardian what to watch (was it killed?)".to_owned())
+        pipe.write_all(format!("{line}\n").as_bytes())
+            .attempt(|| "write to the server's guardian (was it killed?)".to_owned())
     }
 }
 

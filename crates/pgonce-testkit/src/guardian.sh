@@ -1,11 +1,23 @@
 # Usage: sh guardian.sh <folder> <signal>, with a pipe as standard input.
 # Each line names the process to end when the pipe closes, or "-" for none.
 # The pipe closes when its holder lets go of it or dies in whatever way.
+# A line "run <process> <folder>": wait for the end of that process as well, and
+# remove that folder too.
 trap '' HUP INT TERM
 folder=$1
 signal=$2
 running=-
-while read -r line; do running=$line; done
+runner='' run_folder=''
+while read -r line; do
+    case $line in
+    'run '*)
+        line=${line#run }
+        runner=${line%% *}
+        run_folder=${line#* }
+        ;;
+    *) running=$line ;;
+    esac
+done
 
 # One that has ended may stay in the list until init takes note of it.
 alive() {
@@ -23,6 +35,11 @@ end() {
         sleep 0.05
     done
 }
+
+if [ -n "$runner" ]; then
+    while alive "$runner"; do sleep 0.5; done
+    rm -rf "$run_folder"
+fi
 
 [ "$running" = - ] || end "$running"
 

@@ -1,8 +1,8 @@
-use std::{path::Path, process::Command, time::Duration};
+use std::{mem, path::Path, process::Command, time::Duration};
 
 use rustix::process::Signal;
 
-use crate::{Result, guardian::Guardian, process::Process};
+use crate::{Result, guardian::Guardian, process::Process, run::Run};
 
 const PATIENCE: Duration = Duration::from_secs(8);
 
@@ -61,6 +61,13 @@ impl Kept {
     pub(crate) fn running(&mut self) -> Option<&mut Process> {
         let process = self.process.as_mut()?;
         (!process.has_ended()).then_some(process)
+    }
+
+    /// Gives process and folder to a test run: they end with it, not with us.
+    pub(crate) fn hand_over(mut self, run: &Run) -> Result<()> {
+        self.guardian.follow(run)?;
+        mem::forget(self);
+        Ok(())
     }
 
     /// To be called when the process has ended: its number is no longer ours.

@@ -3,11 +3,11 @@
 //! * [`Postgres`]: a private server in a temporary folder that can be crashed
 //!   and started again, with a fresh [`Database`] per test from a template.
 //!   It may have standbys, synchronous or not, to fail over to.
-//! * [`shared`]: one such server for all the tests of a process.
+//! * [`shared`]: one such server for all tests of a process, or of a run of `cargo nextest`.
 //! * [`PgBouncer`]: a private pooler in front of it.
 //! * [`Nats`], [`Redis`] and [`RabbitMq`]: private brokers that can be killed
 //!   and started again on what they had written; [`shared_nats`] and its
-//!   siblings: one for all the tests of a process.
+//!   siblings: one for all tests of a process or run.
 //! * [`DelayProxy`]: network delay, a count of round trips, and a wire cutter.
 //! * [`CuttingProxy`]: understands PostgreSQL's protocol, and cuts, swallows or
 //!   holds back the message that a [`Fault`] names.
@@ -61,6 +61,7 @@ mod plan;
 mod port;
 mod postgres;
 mod process;
+mod run;
 mod shared;
 mod storm;
 mod unprivileged;
@@ -83,5 +84,5 @@ pub use wire::{Direction, Message};
 
 /// Compiles the guide's code.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/src/storm-your-own.md")]
+#[doc = include_str!("../../../docs/src/how-to/storm-your-own.md")]
 struct Guide;

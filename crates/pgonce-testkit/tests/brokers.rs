@@ -160,6 +160,7 @@ async fn brokers_end_with_a_test_process_that_is_killed() {
     let mut child: Child = Command::new(env::current_exe().unwrap())
         .args(["--ignored", "--exact", "process_that_holds_brokers"])
         .env(NOTE, &note)
+        .env_remove("NEXTEST_RUN_ID")
         .stdout(Stdio::null())
         .spawn()
         .unwrap();

@@ -240,7 +240,7 @@ async fn a_killed_session_takes_the_others_down_and_the_server_recovers() {
 
 #[tokio::test]
 async fn only_sessions_of_the_server_can_be_killed() {
-    let server = shared(None).await.unwrap();
+    let server = Postgres::builder().start().await.unwrap();
     let own = i32::try_from(std::process::id()).unwrap();
     for pid in [own, 1, 0, -1] {
         let refused = server.kill_backend(pid).await;
@@ -308,6 +308,7 @@ async fn holder(note: &Path) -> (Child, PathBuf, Pid) {
     let child = Command::new(env::current_exe().unwrap())
         .args(["--ignored", "--exact", "process_that_holds_a_server"])
         .env(NOTE, note)
+        .env_remove("NEXTEST_RUN_ID")
         .process_group(0)
         .stdout(Stdio::null())
         .spawn()
@@ -339,6 +340,63 @@ async fn a_test_process_ended_by_ctrl_c_leaves_nothing_behind() {
     // counts is that the guardian outlives the signal and still does its work.
     let _ = child.kill();
     child.wait().unwrap();
+    nothing_is_left(&folder, pid).await;
+}
+
+/// A process of the run in the test below; by itself it does nothing.
+#[tokio::test]
+#[ignore = "run by another test, as one process of a run"]
+async fn process_of_a_run() {
+    let Some(note) = env::var_os(NOTE).map(PathBuf::from) else {
+        return;
+    };
+    let server = shared(None).await.unwrap();
+    server.template("of_a_run", notes).await.unwrap();
+    let database = server.database_from("of_a_run").await.unwrap();
+    let refused = server.crash().await.unwrap_err();
+    let client = connect(&server.url()).await;
+    let made: i64 = one(
+        &client,
+        "select count(*) from pg_database where datname like 'of\\_a\\_run\\_%'",
+    )
+    .await;
+    let folder = server.folder().display();
+    let line = format!("{folder}|{}|{made}|{refused}\n", database.name());
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(note);
+    std::io::Write::write_all(file.as_mut().unwrap(), line.as_bytes()).unwrap();
+}
+
+#[tokio::test]
+async fn processes_of_one_run_share_a_server_that_ends_with_the_run() {
+    let place = tempfile::tempdir().unwrap();
+    let note = place.path().join("note");
+    let test = "\"$0\" --ignored --exact process_of_a_run";
+    let mut runner = Command::new("/bin/sh")
+        .args(["-c", &format!("{test}; {test}; read -r line")])
+        .arg(env::current_exe().unwrap())
+        .env(NOTE, &note)
+        .env("NEXTEST_RUN_ID", format!("testkit-{}", std::process::id()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let lines = || fs::read_to_string(&note).unwrap_or_default();
+    wait_until("two processes to end", SOON * 2, async || {
+        lines().lines().count() == 2
+    })
+    .await
+    .unwrap();
+    let lines = lines();
+    let lines: Vec<Vec<&str>> = lines.lines().map(|l| l.split('|').collect()).collect();
+    assert_eq!(lines[0][0], lines[1][0], "one server for both");
+    assert_ne!(lines[0][1], lines[1][1], "each has its own database");
+    // The template and one database: that of the first process was removed.
+    assert_eq!((lines[0][2], lines[1][2]), ("2", "2"));
+    assert!(lines[0][3].contains("shared"), "{}", lines[0][3]);
+    let folder = PathBuf::from(lines[0][0]);
+    let pid = postmaster(&folder);
+    runner.kill().unwrap();
+    runner.wait().unwrap();
     nothing_is_left(&folder, pid).await;
 }
 

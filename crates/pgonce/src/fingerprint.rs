@@ -1,4 +1,10 @@
 //! The digest of the canonical request: guards a key against a second meaning.
+//!
+//! `pgonce.fingerprint` in SQL gives the same digests; docs/src/reference/fingerprints.md has the layout
+//! and the vectors that hold both to it.
+
+mod canonical;
+mod strict;
 
 use std::fmt;
 
@@ -8,9 +14,11 @@ use sha2::{Digest, Sha256};
 
 use crate::Result;
 
-/// SHA-256 over the canonical JSON (RFC 8785) of a request, with the operation and API version.
+/// Digest of a request: a key that comes back with another digest is a conflict.
 ///
-/// Two spellings of one request give one fingerprint:
+/// [`Fingerprint::of`] is the SHA-256 of the request's canonical JSON (RFC 8785, except that integers of
+/// 64 bits are exact). Two spellings of one request give one fingerprint, in Rust and in SQL
+/// (`pgonce.fingerprint`):
 ///
 /// ```
 /// use pgonce::Fingerprint;
@@ -19,13 +27,17 @@ use crate::Result;
 /// let one = Fingerprint::of(&json!({"item": "book", "price": 12.50}))?;
 /// let two = Fingerprint::of(&json!({"price": 12.5, "item": "book"}))?;
 /// assert_eq!(one, two);
+/// assert_eq!(one, Fingerprint::of_bytes(br#"{"item":"book","price":12.5}"#));
 /// # Ok::<(), pgonce::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Fingerprint(Vec<u8>);
 
 impl Fingerprint {
-    /// The fingerprint of a whole request.
+    /// Fingerprint of a whole request.
+    ///
+    /// Fails if the request contains NaN, an infinity or an integer of more than 64 bits: JSON cannot
+    /// carry them, and a replacement would let two requests look alike.
     pub fn of<T: Serialize + ?Sized>(request: &T) -> Result<Self> {
         FingerprintBuilder::new().of(request)
     }
@@ -117,7 +129,7 @@ impl FingerprintBuilder {
 
     /// The fingerprint of `request`.
     pub fn of<T: Serialize + ?Sized>(&self, request: &T) -> Result<Fingerprint> {
-        let mut value = serde_json::to_value(request)?;
+        let mut value = request.serialize(strict::Strict(serde_json::value::Serializer))?;
         for pointer in &self.exclude {
             remove(&mut value, pointer);
         }
@@ -132,14 +144,17 @@ impl FingerprintBuilder {
                 })
                 .collect();
         }
-        let canonical = serde_json_canonicalizer::to_vec(&value)?;
         let mut digest = Sha256::new();
-        for part in [self.operation.as_bytes(), self.version.as_bytes()] {
-            // The length first: ("ab", "c") and ("a", "bc") must not meet.
-            digest.update((part.len() as u64).to_be_bytes());
-            digest.update(part);
+        // Without both, plain SHA-256 of the JSON, which every language has at hand. The two layouts
+        // cannot meet: no JSON text starts with a zero byte.
+        if !(self.operation.is_empty() && self.version.is_empty()) {
+            for part in [self.operation.as_bytes(), self.version.as_bytes()] {
+                // The length first: ("ab", "c") and ("a", "bc") must not meet.
+                digest.update((part.len() as u64).to_be_bytes());
+                digest.update(part);
+            }
         }
-        digest.update(&canonical);
+        digest.update(canonical::text(&value)?);
         Ok(Fingerprint(digest.finalize().to_vec()))
     }
 }

@@ -66,7 +66,7 @@ pub(crate) struct Statements {
     pub(crate) publish: Statement,
     pub(crate) publish_as: Statement,
     pub(crate) claim_lanes: Statement,
-    pub(crate) stirs: Statement,
+    pub(crate) has_new_events: Statement,
     pub(crate) read_lanes: Statement,
     pub(crate) due_parked: Statement,
     pub(crate) settle_lane: Statement,
@@ -171,12 +171,12 @@ impl Statements {
                 "select lane::integer, epoch, cursor, surplus::text \
                  from pgonce._claim_lanes($1, $2, $3::text::interval)",
             ),
-            stirs: make("select pgonce._has_new_events($1::text::text[])::text"),
+            has_new_events: make("select pgonce._has_new_events($1::text::text[])::text"),
             read_lanes: make(&format!(
                 "select {EVENT}{time} from pgonce._read_lanes($1, $2, $3::text::integer, $4::text::integer)"
             )),
             due_parked: make(&format!(
-                "select {EVENT}{time} from pgonce._due_parked($1, $2, $3::text::integer)"
+                "select {EVENT}{time} from pgonce._due_parked($1, $2, $3::text::integer, $4::text::integer)"
             )),
             settle_lane: make(
                 "select pgonce._settle_lane($1, $2::text::integer, $3::text::bigint, $4, $5)",

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::inbox::{Held, Inbox, Position};
+use pgonce::inbox::{Inbox, PartitionLease, Position};
 use pgonce::{Error, Result};
 use pgonce_tests::{TestDriver, World, for_each_driver};
 
 const LEASE: Duration = Duration::from_secs(10);
 
-async fn take<D: TestDriver>(inbox: &Inbox<D>, owner: &str) -> Option<Held> {
+async fn take<D: TestDriver>(inbox: &Inbox<D>, owner: &str) -> Option<PartitionLease> {
     let taken = inbox.take_partition("c", "kafka:orders", "7", owner, LEASE);
     taken.await.unwrap()
 }
@@ -17,7 +17,7 @@ async fn take<D: TestDriver>(inbox: &Inbox<D>, owner: &str) -> Option<Held> {
 /// One batch: an effect, and the cursor.
 async fn apply<D: TestDriver>(
     inbox: &Inbox<D>,
-    held: &Held,
+    held: &PartitionLease,
     to: impl Into<Position>,
 ) -> Result<()> {
     let mut batch = inbox.begin().await?;

@@ -186,12 +186,12 @@ async fn what_an_open_transaction_has_written_is_passed_by_however_much_it_is() 
     other.run(&format!("begin; {many}")).await;
     world.see.run(&publish("s", 2)).await;
     let cursor = reader.held[0].2.replace('"', "\\\"");
-    let stirs = format!("select pgonce._has_new_events('{{\"{cursor}\"}}')");
+    let has_new_events = format!("select pgonce._has_new_events('{{\"{cursor}\"}}')");
     let read = format!(
         "select * from pgonce._read_lanes('c', {})",
         reader.held_sql()
     );
-    for call in [stirs, read] {
+    for call in [has_new_events, read] {
         // The first call also reads the catalogue.
         pages_touched(&world.see, &call).await;
         let pages = pages_touched(&world.see, &call).await;

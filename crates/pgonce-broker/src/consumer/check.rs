@@ -49,7 +49,7 @@ impl Checks {
             read(message).map_err(|why| ("unreadable", why))?;
             // A reader that put another payload in place by hand: what came still counts.
             if !Arc::ptr_eq(&came, &message.payload)
-                && Arc::ptr_eq(message.came(), &message.payload)
+                && Arc::ptr_eq(message.raw_payload(), &message.payload)
             {
                 let inside = std::mem::replace(&mut message.payload, came);
                 message.unwrap_payload(inside);

@@ -1,4 +1,4 @@
-//! What a consumer has done so far. docs/src/metrics.md lists what of it is told as metrics.
+//! What a consumer has done so far. docs/src/reference/metrics.md lists what of it is reported as metrics.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pgonce::inbox::Message;
 
-use crate::meter::{Count, Measured};
+use crate::metrics::{Count, Histogram};
 
 macro_rules! counts {
     ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
@@ -14,8 +14,8 @@ macro_rules! counts {
         pub struct Counts {
             $(pub(super) $name: Count,)+
             lag_ms: AtomicU64,
-            lag_seconds: Measured,
-            batch_size: Measured,
+            lag_seconds: Histogram,
+            batch_size: Histogram,
         }
 
         impl Counts {
@@ -23,8 +23,8 @@ macro_rules! counts {
                 Self {
                     $($name: Count::of(concat!("pgonce_consumer_", stringify!($name), "_total"), consumer),)+
                     lag_ms: AtomicU64::new(0),
-                    lag_seconds: Measured::of("pgonce_consumer_lag_seconds", consumer),
-                    batch_size: Measured::of("pgonce_consumer_batch_size", consumer),
+                    lag_seconds: Histogram::of("pgonce_consumer_lag_seconds", consumer),
+                    batch_size: Histogram::of("pgonce_consumer_batch_size", consumer),
                 }
             }
 
@@ -40,7 +40,7 @@ macro_rules! counts {
             }
         }
 
-        /// Every counter that a consumer tells, for the page of the docs.
+        /// Every counter that a consumer reports, for the page of the docs.
         #[cfg(test)]
         const COUNTERS: &[&str] = &[$(concat!("pgonce_consumer_", stringify!($name), "_total")),+];
     };
@@ -55,9 +55,9 @@ counts! {
     duplicates,
     /// Messages whose id came before with another payload.
     conflicts,
-    /// Messages that failed for now.
+    /// Messages that failed with a transient error.
     retried,
-    /// Messages that wait for a person.
+    /// Messages that need manual action.
     poisoned,
     /// Messages that were stored, to be applied from there, or behind another of their key.
     stored,
@@ -70,9 +70,9 @@ counts! {
     /// Acknowledgements that did not reach the source: such messages come again.
     lost_acknowledgements,
     /// Times that the source was not there, and was waited for.
-    source_troubles,
-    /// Troubles with the database that were waited out.
-    database_troubles,
+    source_errors,
+    /// Database errors that were retried.
+    database_errors,
 }
 
 impl Counts {
@@ -104,12 +104,12 @@ mod tests {
 
     #[test]
     fn the_page_of_the_docs_lists_every_metric_of_a_consumer() {
-        let page = include_str!("../../../../docs/src/metrics.md");
+        let page = include_str!("../../../../docs/src/reference/metrics.md");
         let histograms = ["pgonce_consumer_lag_seconds", "pgonce_consumer_batch_size"];
         for name in COUNTERS.iter().chain(&histograms) {
             assert!(
                 page.contains(&format!("| `{name}`")),
-                "docs/src/metrics.md lacks {name}"
+                "docs/src/reference/metrics.md lacks {name}"
             );
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! What can strike, and what holds then:
 //! - before the commit, anything: the transaction leaves neither mark nor effect, and it is tried again;
-//! - in the commit: its reply may be lost. Marks, cursor and fence tell the next try what happened;
+//! - in the commit: its reply may be lost. Marks, cursor and fence show the next try what happened;
 //! - after the commit, before the acknowledgement: the message comes again and is known;
 //! - another worker on the same message, partition or stored row: mark, epoch and fence let one commit.
 
@@ -12,18 +12,18 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use pgonce::driver::Driver;
-use pgonce::inbox::{As, Batch, Claimed, Held, Message, Status, Stored, Verdict};
+use pgonce::inbox::{As, Batch, Claimed, Message, PartitionLease, Status, Stored, Verdict};
 use pgonce::{Error, Failure, Result};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::batch_error::{BatchError, of_commit, of_database, of_handler, panicked};
 use super::check::Flaw;
-use super::trouble::{Trouble, of_commit, of_database, of_handler, panicked};
 use super::{Dedup, Handler, Shared};
 use crate::relay::jittered;
 
 /// How long a session may take to roll back.
-const ROLL_BACK_PATIENCE: Duration = Duration::from_secs(1);
+const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A message in hand.
 pub(super) struct Item {
@@ -52,14 +52,14 @@ pub(super) struct Lane<'a, D: Driver, H> {
     /// It applies stored messages, which are marked already and fail where they are.
     pub(super) stored: bool,
     /// The partition, where copies are known by position.
-    pub(super) held: Option<Held>,
+    pub(super) held: Option<PartitionLease>,
     pub(super) partition: Option<String>,
     /// By index: what the source may forget.
     pub(super) settled: &'a Mutex<Vec<usize>>,
 }
 
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
-    /// Applies or stores everything, in order; ends early where it is told to stop, or fenced.
+    /// Applies or stores everything, in order; ends early where it is asked to stop, or fenced.
     pub(super) async fn run(&mut self, items: &[Item]) -> Result<()> {
         let mut pieces = vec![items];
         let mut pause = self.shared.limits.first_pause;
@@ -70,8 +70,8 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     (pause, tries) = (self.shared.limits.first_pause, 0);
                     continue;
                 }
-                Err(Trouble::Hopeless(error)) => return Err(error),
-                Err(Trouble::Fenced(error)) if self.partition.is_some() || piece.len() == 1 => {
+                Err(BatchError::Fatal(error)) => return Err(error),
+                Err(BatchError::Fenced(error)) if self.partition.is_some() || piece.len() == 1 => {
                     tracing::info!(%error, "another worker has what this one had in hand");
                     if self.partition.is_some() {
                         self.held = None;
@@ -79,17 +79,17 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     }
                     continue;
                 }
-                Err(Trouble::Away(error)) => {
-                    tracing::warn!(%error, ?pause, "trouble with the database, trying again");
-                    self.shared.counts.database_troubles.add(1);
+                Err(BatchError::Database(error)) => {
+                    tracing::warn!(%error, ?pause, "database error, trying again");
+                    self.shared.counts.database_errors.add(1);
                     pieces.push(piece);
                     if !self.rest(&mut pause).await {
                         return Ok(());
                     }
                     continue;
                 }
-                Err(Trouble::Passing(error)) if tries < self.shared.limits.tries => {
-                    tracing::debug!(%error, ?pause, "a batch failed for now, trying again");
+                Err(BatchError::Transient(error)) if tries < self.shared.limits.tries => {
+                    tracing::debug!(%error, ?pause, "a batch failed with a transient error, trying again");
                     tries += 1;
                     pieces.push(piece);
                     if !self.rest(&mut pause).await {
@@ -97,9 +97,11 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     }
                     continue;
                 }
-                Err(Trouble::Passing(error) | Trouble::Blamed(error) | Trouble::Fenced(error)) => {
-                    error
-                }
+                Err(
+                    BatchError::Transient(error)
+                    | BatchError::Message(error)
+                    | BatchError::Fenced(error),
+                ) => error,
             };
             (pause, tries) = (self.shared.limits.first_pause, 0);
             match piece {
@@ -118,7 +120,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         Ok(())
     }
 
-    /// Waits a while, longer each time. False: it was told to stop.
+    /// Waits a while, longer each time. False: it was asked to stop.
     async fn rest(&self, pause: &mut Duration) -> bool {
         let waited = tokio::select! {
             () = self.stop.cancelled() => false,
@@ -129,27 +131,27 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     }
 
     /// One transaction.
-    async fn apply(&mut self, piece: &[Item]) -> Result<(), Trouble> {
+    async fn apply(&mut self, piece: &[Item]) -> Result<(), BatchError> {
         let todo = self.not_yet_applied(piece).await?;
         if !todo.is_empty() {
             let mut batch = self.begin().await?;
             let worked = match self.work(&mut batch, &todo).await {
                 Ok(tally) => self.commit(batch, &todo).await.map(|()| tally),
-                Err(trouble) => {
-                    // The trouble is what counts; a session that cannot roll back, or is still busy with what its
+                Err(error) => {
+                    // The error is what counts; a session that cannot roll back, or is still busy with what its
                     // handler was too slow for, is closed.
-                    let _ = timeout(ROLL_BACK_PATIENCE, batch.roll_back()).await;
-                    Err(trouble)
+                    let _ = timeout(ROLLBACK_TIMEOUT, batch.roll_back()).await;
+                    Err(error)
                 }
             };
             match worked {
                 Ok(tally) => self.count(&tally, &todo),
-                Err(trouble) => {
+                Err(error) => {
                     // Whether it was committed is not known: ask where the partition is now.
-                    if matches!(&trouble, Trouble::Passing(Error::Uncertain(_))) {
+                    if matches!(&error, BatchError::Transient(Error::Uncertain(_))) {
                         self.held = None;
                     }
-                    return Err(trouble);
+                    return Err(error);
                 }
             }
         }
@@ -160,7 +162,10 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     }
 
     /// Leaves out what the cursor is past.
-    async fn not_yet_applied<'p>(&mut self, piece: &'p [Item]) -> Result<Vec<&'p Item>, Trouble> {
+    async fn not_yet_applied<'p>(
+        &mut self,
+        piece: &'p [Item],
+    ) -> Result<Vec<&'p Item>, BatchError> {
         let Some(partition) = &self.partition else {
             return Ok(piece.iter().collect());
         };
@@ -173,7 +178,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             self.held = taken.await.map_err(of_database)?;
         }
         let Some(held) = &self.held else {
-            return Err(Trouble::Fenced(Error::work(
+            return Err(BatchError::Fenced(Error::work(
                 "another worker has the partition",
             )));
         };
@@ -184,18 +189,18 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         Ok(piece.iter().filter(is_new).collect())
     }
 
-    async fn begin(&self) -> Result<Batch<D>, Trouble> {
+    async fn begin(&self) -> Result<Batch<D>, BatchError> {
         let begun = async {
             fault_point!("consumer.before_begin");
-            let longest = self.shared.limits.handler;
-            let batch = self.shared.inbox.begin_with_timeout(longest).await?;
+            let max = self.shared.limits.handler;
+            let batch = self.shared.inbox.begin_with_timeout(max).await?;
             fault_point!("consumer.begun");
             Ok(batch)
         };
         begun.await.map_err(of_database)
     }
 
-    async fn work(&self, batch: &mut Batch<D>, todo: &[&Item]) -> Result<Tally, Trouble> {
+    async fn work(&self, batch: &mut Batch<D>, todo: &[&Item]) -> Result<Tally, BatchError> {
         let mut tally = Tally::default();
         let (mut sound, mut flawed) = (Vec::new(), Vec::new());
         for item in todo {
@@ -208,7 +213,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             && self.stored
         {
             let refused = Failure::refused(*code, why.clone());
-            return Err(Trouble::Blamed(refused.into()));
+            return Err(BatchError::Message(refused.into()));
         }
         for (item, (code, why)) in flawed {
             let what = As::Poison {
@@ -240,7 +245,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         batch: &mut Batch<D>,
         sound: Vec<&'p Item>,
         tally: &mut Tally,
-    ) -> Result<Vec<&'p Item>, Trouble> {
+    ) -> Result<Vec<&'p Item>, BatchError> {
         if self.stored {
             return Ok(sound);
         }
@@ -286,7 +291,12 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         Ok(fresh)
     }
 
-    async fn store(&self, batch: &mut Batch<D>, item: &Item, what: &As) -> Result<Stored, Trouble> {
+    async fn store(
+        &self,
+        batch: &mut Batch<D>,
+        item: &Item,
+        what: &As,
+    ) -> Result<Stored, BatchError> {
         let (name, source) = (&self.shared.name, &self.shared.source);
         let stored = batch.store(name, source, &item.message, what).await;
         stored.map_err(of_database)
@@ -309,17 +319,17 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
 
     /// Neither a panic nor a handler that never ends may end the lane.
     async fn call<T>(&self, handling: impl Future<Output = T>) -> Result<T> {
-        let longest = self.shared.limits.handler;
-        match timeout(longest, AssertUnwindSafe(handling).catch_unwind()).await {
+        let max = self.shared.limits.handler;
+        match timeout(max, AssertUnwindSafe(handling).catch_unwind()).await {
             Ok(done) => done.map_err(|panic| panicked(&*panic)),
             Err(_) => {
-                let why = format!("the handler took longer than {longest:?}");
+                let why = format!("the handler took longer than {max:?}");
                 Err(Error::Failed(Failure::retryable("handler_timeout", why)))
             }
         }
     }
 
-    async fn commit(&mut self, batch: Batch<D>, todo: &[&Item]) -> Result<(), Trouble> {
+    async fn commit(&mut self, batch: Batch<D>, todo: &[&Item]) -> Result<(), BatchError> {
         let committed = async {
             fault_point!("consumer.before_commit");
             let places = todo.iter().filter_map(|item| item.message.place.as_ref());
@@ -341,7 +351,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         committed.await.map_err(of_commit)
     }
 
-    /// A message that fails alone is stored, or, where it is stored already, fails there. False: told to stop,
+    /// A message that fails alone is stored, or, where it is stored already, fails there. False: asked to stop,
     /// or fenced.
     async fn set_aside(&mut self, item: &Item, error: &Error) -> Result<bool> {
         let refused = matches!(error, Error::Refused(_));
@@ -381,13 +391,17 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     self.settle(std::slice::from_ref(item));
                     return Ok(true);
                 }
-                Err(Trouble::Hopeless(error)) => return Err(error),
-                Err(Trouble::Fenced(error)) => {
+                Err(BatchError::Fatal(error)) => return Err(error),
+                Err(BatchError::Fenced(error)) => {
                     tracing::info!(%error, "another worker has what this one had in hand");
                     self.held = None;
                     return Ok(self.partition.is_none());
                 }
-                Err(Trouble::Away(error) | Trouble::Passing(error) | Trouble::Blamed(error)) => {
+                Err(
+                    BatchError::Database(error)
+                    | BatchError::Transient(error)
+                    | BatchError::Message(error),
+                ) => {
                     tracing::warn!(%error, ?pause, "what failed could not be stored, trying again");
                     if !self.rest(&mut pause).await {
                         return Ok(false);
@@ -403,7 +417,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         refused: bool,
         code: &str,
         reason: &str,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BatchError> {
         let (code, reason) = (code.to_owned(), reason.to_owned());
         let what = match refused {
             true => As::Poison {
@@ -421,14 +435,14 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         match self.store(&mut batch, item, &what).await {
             Ok(_) => {
                 let committed = self.commit(batch, &todo).await;
-                if matches!(&committed, Err(Trouble::Passing(Error::Uncertain(_)))) {
+                if matches!(&committed, Err(BatchError::Transient(Error::Uncertain(_)))) {
                     self.held = None;
                 }
                 committed
             }
-            Err(trouble) => {
+            Err(error) => {
                 let _ = batch.roll_back().await;
-                Err(trouble)
+                Err(error)
             }
         }
     }

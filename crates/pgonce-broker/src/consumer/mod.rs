@@ -1,5 +1,6 @@
 //! Messages in, effects once: commit first, acknowledge after.
 
+mod batch_error;
 mod check;
 mod counts;
 mod handler;
@@ -7,7 +8,6 @@ mod lane;
 mod run;
 mod source;
 mod stored;
-mod trouble;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub enum Dedup {
 /// Applies the messages of a source, each once. As many as you like may run at once, here or elsewhere.
 ///
 /// A handler gets an open transaction and a message, and nothing else. What it writes commits together with
-/// the mark that the message was applied; the source is told only afterwards. What fails is stored in the
+/// the mark that the message was applied; the source gets its acknowledgement only afterwards. What fails is stored in the
 /// database with its payload and the reason, and tried again from there, while the source goes on; what
 /// comes for the same key waits behind it.
 ///
@@ -91,7 +91,7 @@ struct Limits {
     first_pause: Duration,
     max_delay: Duration,
     poll_stored: Duration,
-    tend_every: Duration,
+    maintain_every: Duration,
 }
 
 impl Default for Limits {
@@ -107,7 +107,7 @@ impl Default for Limits {
             first_pause: Duration::from_millis(20),
             max_delay: Duration::from_secs(10),
             poll_stored: Duration::from_millis(200),
-            tend_every: Duration::from_secs(60),
+            maintain_every: Duration::from_secs(60),
         }
     }
 }
@@ -138,8 +138,8 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
         }
     }
 
-    /// How many messages are applied in one transaction at most, and how long to wait for more once the
-    /// first is there; 100 and 5 milliseconds unless said otherwise.
+    /// Maximum messages of one transaction, and how long to wait for more once the first is there.
+    /// Default: 100 messages, 5 milliseconds.
     pub fn batch(self, messages: usize, within: Duration) -> Self {
         self.with(|shared| {
             shared.limits.batch = messages.clamp(1, 10_000);
@@ -147,20 +147,20 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
         })
     }
 
-    /// How many transactions at once; 4 unless said otherwise. Messages of one key, or of one partition, are
-    /// never in two of them.
+    /// Maximum number of concurrent transactions. Default: 4. Messages of one key, or of one partition, are never
+    /// in two of them.
     pub fn concurrency(self, transactions: usize) -> Self {
         self.with(|shared| shared.limits.concurrency = transactions.clamp(1, 1000))
     }
 
-    /// How long a handler may take for one call, and each of its statements in the database; 30 seconds unless said
-    /// otherwise. What takes longer is rolled back and has failed for now, with the code `handler_timeout`: it is
-    /// stored, tried again with growing pauses, and in the end waits for a person. The others go on.
+    /// Maximum time of one call of the handler, and of each of its statements in the database. Default: 30 seconds.
+    /// What takes longer is rolled back and fails with the code `handler_timeout`: it is stored, retried with
+    /// growing pauses, and in the end a poison message that needs manual action. The others go on.
     pub fn handler_timeout(self, time: Duration) -> Self {
         self.with(|shared| shared.limits.handler = time.max(Duration::from_millis(1)))
     }
 
-    /// By what copies are known: unless said otherwise by position where the source is ordered, else by id.
+    /// How duplicates are recognised. Default: by position where the source is ordered, else by id.
     pub fn dedup(self, dedup: Dedup) -> Self {
         self.with(|shared| shared.dedup = dedup)
     }
@@ -171,7 +171,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
         self.with(|shared| shared.store_first = true)
     }
 
-    /// Messages longer than this are poison; a mebibyte unless said otherwise.
+    /// Maximum length of a message; longer ones are poison messages. Default: one mebibyte.
     pub fn max_bytes(self, bytes: usize) -> Self {
         self.with(|shared| shared.checks.max_bytes = bytes)
     }
@@ -196,27 +196,26 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
         self.with(|shared| shared.checks.read = Some(Box::new(read)))
     }
 
-    /// How long a stored message, or a partition, stays with a consumer that does not answer; 30 seconds
-    /// unless said otherwise. Longer than a batch takes.
+    /// How long a stored message, or a partition, stays with a consumer that does not renew its lease.
+    /// Default: 30 seconds.
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|shared| shared.limits.lease = lease.max(Duration::from_millis(100)))
     }
 
-    /// How long it goes on with what it has in hand after it was told to stop; 10 seconds unless said
-    /// otherwise.
+    /// Maximum time to finish what is in hand after `stop` was cancelled. Default: 10 seconds.
     pub fn drain_timeout(self, time: Duration) -> Self {
         self.with(|shared| shared.limits.drain_timeout = time)
     }
 
-    /// The first and the longest pause while the source or the database is not there.
-    pub fn backoff(self, first: Duration, longest: Duration) -> Self {
+    /// First and maximum pause while the source or the database is unavailable. Default: 20 milliseconds, 10 seconds.
+    pub fn backoff(self, first: Duration, max: Duration) -> Self {
         self.with(|shared| {
             shared.limits.first_pause = first.max(Duration::from_millis(1));
-            shared.limits.max_delay = longest.max(shared.limits.first_pause);
+            shared.limits.max_delay = max.max(shared.limits.first_pause);
         })
     }
 
-    /// How often stored messages are looked for while there are none; 200 milliseconds unless said otherwise.
+    /// Pause between two polls of the stored messages while there are none. Default: 200 milliseconds.
     pub fn poll_stored(self, pause: Duration) -> Self {
         self.with(|shared| shared.limits.poll_stored = pause.max(Duration::from_millis(1)))
     }
@@ -233,7 +232,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
 
     /// Runs until `stop` is cancelled, then finishes what it has in hand and gives the rest back.
     ///
-    /// Troubles that pass are waited out. An error means that it cannot go on: the source is broken, the
+    /// Transient errors are retried for as long as it takes. An error means that it cannot go on: the source is broken, the
     /// schema does not fit, the rights are missing.
     pub async fn run(self, stop: CancellationToken) -> Result<()> {
         run::run(self.shared, self.source, stop).await

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use pgonce::driver::Driver;
-use pgonce::inbox::{Held, Message};
+use pgonce::inbox::{Message, PartitionLease};
 use pgonce::{Error, Result};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -54,7 +54,7 @@ struct Engine<D: Driver, S: Source, H> {
     shared: Arc<Shared<D, H>>,
     source: S,
     /// The partitions in hand.
-    held: HashMap<String, Held>,
+    held: HashMap<String, PartitionLease>,
 }
 
 /// What belongs together: a partition's messages, or those of some keys.
@@ -87,8 +87,8 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
                 Ok(()) => pause = limits.first_pause,
                 Err(SourceError::Broken(why)) => return Err(Error::work(why)),
                 Err(SourceError::Unavailable(why)) => {
-                    tracing::warn!(why, ?pause, "the source is not there, trying again");
-                    self.shared.counts.source_troubles.add(1);
+                    tracing::warn!(why, ?pause, "the source is unavailable, trying again");
+                    self.shared.counts.source_errors.add(1);
                     tokio::select! {
                         () = stop.cancelled() => {}
                         () = sleep(jittered(pause)) => {}
@@ -99,7 +99,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
         }
     }
 
-    /// Applies what was pulled, and tells the source.
+    /// Applies what was pulled, and acknowledges.
     async fn process(
         &mut self,
         pulled: Vec<Incoming<S::Ticket>>,
@@ -107,7 +107,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
     ) -> Result<Result<(), SourceError>> {
         if cfg!(feature = "faults") && fault_pulled().await.is_err() {
             let tickets = pulled.into_iter().map(|incoming| incoming.ticket);
-            return Ok(self.tell(Vec::new(), tickets.collect(), stop).await);
+            return Ok(self.settle(Vec::new(), tickets.collect(), stop).await);
         }
         self.shared.counts.received.add(pulled.len());
         let mut tickets: Vec<Option<S::Ticket>> = Vec::with_capacity(pulled.len());
@@ -142,8 +142,8 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
         for index in settled.into_inner().unwrap_or_default() {
             acked.extend(tickets[index].take());
         }
-        let told = self
-            .tell(acked, tickets.into_iter().flatten().collect(), stop)
+        let settled_at_source = self
+            .settle(acked, tickets.into_iter().flatten().collect(), stop)
             .await;
         if busy {
             // Another worker has what was pulled: its lease has to run out first.
@@ -152,7 +152,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
                 () = sleep(jittered(BUSY_PAUSE)) => {}
             }
         }
-        worked.map(|()| told)
+        worked.map(|()| settled_at_source)
     }
 
     fn item(&self, index: usize, mut message: Message) -> Item {
@@ -202,8 +202,8 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
                 Ok(Some(held)) => break held,
                 Ok(None) => return Ok(Ok(Taken::No)),
                 Err(error) if stored::is_passing(&error) => {
-                    tracing::warn!(%error, ?pause, "trouble with the database, trying again");
-                    shared.counts.database_troubles.add(1);
+                    tracing::warn!(%error, ?pause, "database error, trying again");
+                    shared.counts.database_errors.add(1);
                     tokio::select! {
                         () = stop.cancelled() => return Ok(Ok(Taken::No)),
                         () = sleep(jittered(pause)) => {}
@@ -224,7 +224,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
     }
 
     /// Commit first, acknowledge after; what is left is given back.
-    async fn tell(
+    async fn settle(
         &mut self,
         acked: Vec<S::Ticket>,
         left: Vec<S::Ticket>,
@@ -233,7 +233,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
         let counts = self.shared.counts.clone();
         if !left.is_empty() {
             counts.returned.add(left.len());
-            // Whoever comes next need not wait for one that goes.
+            // The next worker need not wait for one that goes.
             let pause = match stop.is_cancelled() {
                 true => Duration::ZERO,
                 false => jittered(self.shared.limits.first_pause),
@@ -262,7 +262,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
 
     /// Gives everything back.
     async fn leave(&mut self) {
-        let patience = self.shared.limits.lease.min(Duration::from_secs(5));
+        let leave_timeout = self.shared.limits.lease.min(Duration::from_secs(5));
         let leaving = async {
             for held in self.held.values() {
                 if let Err(error) = self.shared.inbox.leave_partition(held).await {
@@ -272,26 +272,26 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
             self.source.close().await;
         };
         // Nothing hangs on it: leases run out, and the broker notices.
-        let _ = timeout(patience, leaving).await;
+        let _ = timeout(leave_timeout, leaving).await;
     }
 }
 
 enum Taken {
     /// Ours, and the source goes on exactly there.
-    Here(Held),
+    Here(PartitionLease),
     /// Ours, but the source had to go elsewhere.
     Elsewhere,
     /// Another worker's.
     No,
 }
 
-/// Lets the lanes run, side by side, and at most for a while after it was told to stop.
+/// Lets the lanes run, side by side, and at most for a while after it was asked to stop.
 async fn work<D: Driver, H: Handler<D>>(
     shared: &Shared<D, H>,
-    lanes: Vec<(Option<String>, Option<Held>, Vec<Item>)>,
+    lanes: Vec<(Option<String>, Option<PartitionLease>, Vec<Item>)>,
     settled: &Mutex<Vec<usize>>,
     stop: &CancellationToken,
-) -> (HashMap<String, Held>, Result<()>) {
+) -> (HashMap<String, PartitionLease>, Result<()>) {
     let limits = &shared.limits;
     let running = lanes.into_iter().map(|(partition, held, items)| {
         let mut lane = Lane {

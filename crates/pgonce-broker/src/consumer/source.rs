@@ -9,7 +9,7 @@ use pgonce::inbox::{Message, Position};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Every message has a [`Place`](pgonce::inbox::Place), a partition's messages come in its order, and
-    /// the source can be told where to go on. A consumer then keeps one fenced cursor for each partition
+    /// the source can be asked to go on from a position. A consumer then keeps one fenced cursor for each partition
     /// instead of a row for each message.
     Ordered,
     /// Any message may come any time, again, and in any order.
@@ -28,7 +28,7 @@ pub struct Incoming<T> {
 /// Why a source did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SourceError {
-    /// The broker is not there for now: the consumer waits and tries again.
+    /// The broker is unavailable: the consumer waits and tries again.
     Unavailable(String),
     /// It cannot go on, whatever is tried: the consumer ends with this.
     Broken(String),
@@ -37,7 +37,7 @@ pub enum SourceError {
 impl std::fmt::Display for SourceError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Unavailable(why) => write!(f, "the source is not there: {why}"),
+            Self::Unavailable(why) => write!(f, "the source is unavailable: {why}"),
             Self::Broken(why) => write!(f, "the source cannot go on: {why}"),
         }
     }
@@ -67,7 +67,7 @@ pub trait Source: Send + 'static {
     /// Waits for messages: at most `limit`, and no longer than `within` once the first is there. An empty
     /// answer is allowed at any time; a source that has nothing waits, it does not spin.
     ///
-    /// The future is dropped when the consumer is told to stop, or has something else to do: what it had
+    /// The future is dropped when the consumer is asked to stop, or has something else to do: what it had
     /// taken from the broker until then must come with a later call, or be delivered again.
     fn pull(
         &mut self,

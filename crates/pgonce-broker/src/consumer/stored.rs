@@ -15,9 +15,9 @@ use super::{Handler, Shared};
 use crate::relay::jittered;
 
 /// How many stored messages are claimed at once, at most: their leases must not run out meanwhile.
-const CLAIM_AT_MOST: usize = 100;
+const MAX_CLAIMED: usize = 100;
 
-/// Runs until it is told to stop, or cannot go on; then the consumer ends too.
+/// Runs until it is asked to stop, or cannot go on; then the consumer ends too.
 pub(super) async fn run<D: Driver, H: Handler<D>>(
     shared: Arc<Shared<D, H>>,
     stop: CancellationToken,
@@ -25,11 +25,11 @@ pub(super) async fn run<D: Driver, H: Handler<D>>(
     let ends = stop.clone().drop_guard();
     let limits = &shared.limits;
     let mut pause = limits.first_pause;
-    let mut next_tend = Instant::now();
+    let mut next_maintain = Instant::now();
     while !stop.is_cancelled() {
-        if Instant::now() >= next_tend {
-            next_tend = Instant::now() + jittered(limits.tend_every);
-            if let Err(error) = shared.inbox.tend().await {
+        if Instant::now() >= next_maintain {
+            next_maintain = Instant::now() + jittered(limits.maintain_every);
+            if let Err(error) = shared.inbox.maintain().await {
                 tracing::warn!(%error, "the inbox could not be tended");
             }
         }
@@ -40,8 +40,8 @@ pub(super) async fn run<D: Driver, H: Handler<D>>(
                 continue;
             }
             Err(error) if is_passing(&error) => {
-                tracing::warn!(%error, ?pause, "trouble with the database, trying again");
-                shared.counts.database_troubles.add(1);
+                tracing::warn!(%error, ?pause, "database error, trying again");
+                shared.counts.database_errors.add(1);
                 let wait = jittered(pause);
                 pause = (pause * 2).min(limits.max_delay);
                 wait
@@ -75,7 +75,7 @@ async fn turn<D: Driver, H: Handler<D>>(
         &shared.name,
         &shared.owner,
         limits.lease,
-        limits.batch.min(CLAIM_AT_MOST),
+        limits.batch.min(MAX_CLAIMED),
     );
     let claimed = claimed.await?;
     fault_point!("consumer.claimed");

@@ -1,4 +1,4 @@
-//! What a relay has done, for whoever watches it.
+//! What a relay has done, for monitoring.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,7 +22,7 @@ impl Counts {
         self.sent.load(Relaxed)
     }
 
-    /// Events that failed for now.
+    /// Events that failed with a transient error.
     pub fn retried(&self) -> u64 {
         self.retried.load(Relaxed)
     }
@@ -42,7 +42,7 @@ impl Counts {
         self.lanes.load(Relaxed)
     }
 
-    /// Lanes whose sink is not there: they wait for it.
+    /// Lanes whose sink is unavailable: they wait for it.
     pub fn waiting(&self) -> u64 {
         self.waiting.load(Relaxed)
     }
@@ -50,7 +50,7 @@ impl Counts {
     pub(super) fn add(&self, outcome: &Outcome) {
         let counter = match outcome {
             Outcome::Sent => &self.sent,
-            Outcome::Retry { .. } => &self.retried,
+            Outcome::Retry { .. } | Outcome::Defer { .. } => &self.retried,
             Outcome::Dead { .. } => &self.dead,
             Outcome::Hold | Outcome::Wait => &self.held,
         };

@@ -9,15 +9,15 @@ use pgonce::outbox::{Act, Message, Outcome};
 use tokio::time::sleep;
 
 use super::{Counts, Limits};
-use crate::meter::{Meter, Meters as _};
+use crate::metrics::{Metrics, RelayMetrics as _};
 use crate::{Delivery, Sink};
 
-/// What a delivery is told by, and tells.
+/// What a delivery needs and reports to.
 #[derive(Clone)]
 pub(super) struct Terms {
     pub(super) limits: Arc<Limits>,
     pub(super) counts: Arc<Counts>,
-    pub(super) meter: Meter,
+    pub(super) metrics: Metrics,
     /// Straight from the log, not from what was parked.
     pub(super) from_log: bool,
 }
@@ -31,7 +31,7 @@ pub(super) enum Ended {
     Gone(String),
 }
 
-/// Sends what is to be sent, and waits while the sink is not there.
+/// Sends what is to be sent, and waits while the sink is unavailable.
 pub(super) async fn deliver<S: Sink>(
     sink: &S,
     batch: Vec<Message>,
@@ -53,20 +53,20 @@ pub(super) async fn deliver<S: Sink>(
     while !left.is_empty() {
         // Whether a sink is back, one event finds out as well as many.
         let tried = if down { 1 } else { left.len() };
-        let told = sink.send_batch(&left[..tried], limits.in_flight).await;
+        let deliveries = sink.send_batch(&left[..tried], limits.in_flight).await;
         let before = left.len();
         let mut stopped = HashSet::new();
         let mut again = Vec::new();
         let mut why = None;
         // A sink that answers too few has not said that it took the rest.
-        let told = told.into_iter().take(tried);
-        let told = told.chain(std::iter::repeat(Delivery::Untried));
-        for (message, delivery) in left.into_iter().zip(told) {
+        let deliveries = deliveries.into_iter().take(tried);
+        let deliveries = deliveries.chain(std::iter::repeat(Delivery::Untried));
+        for (message, delivery) in left.into_iter().zip(deliveries) {
             let subject = |message: &Message| (message.tenant.clone(), message.subject.clone());
             let outcome = match delivery {
                 Delivery::Acknowledged => {
                     if terms.from_log {
-                        terms.meter.acknowledged(&message);
+                        terms.metrics.acknowledged(&message);
                     }
                     Outcome::Sent
                 }
@@ -104,9 +104,9 @@ pub(super) async fn deliver<S: Sink>(
                 reason,
                 waiting = left.len(),
                 ?pause,
-                "the sink is not there, trying again"
+                "the sink is unavailable, trying again"
             );
-            terms.meter.sink_unavailable();
+            terms.metrics.sink_unavailable();
             let _waiting = terms.counts.wait();
             sleep(jittered(pause)).await;
             pause = (pause * 2).min(limits.max_delay);

@@ -1,4 +1,4 @@
-//! What came of events, and how far lanes are, told to the database.
+//! What came of events, and how far lanes are, written to the database.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         Ok(())
     }
 
-    /// Tells the database how far the lanes are, and gives back those that are too many.
+    /// Writes down how far the lanes are, and gives back those that are too many.
     pub(super) async fn keep(&mut self) -> Result<()> {
         for release in [false, true] {
             let lanes = self.lanes_that(|held| match release {

@@ -1,6 +1,6 @@
 //! What a relay knows of a lane that it holds.
 
-use pgonce::outbox::{Cursor, Held, Lane, Settlement};
+use pgonce::outbox::{Cursor, Lane, LaneLease, Settlement};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -54,8 +54,8 @@ impl Holding {
         !self.reading && self.delivering.is_none() && self.unsettled.is_empty()
     }
 
-    pub(super) fn held(&self, lane: u8) -> Held {
-        Held {
+    pub(super) fn held(&self, lane: u8) -> LaneLease {
+        LaneLease {
             lane,
             epoch: self.epoch,
             cursor: self.cursor.clone(),
@@ -65,7 +65,7 @@ impl Holding {
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        // Whoever lost the lane must not go on delivering.
+        // A relay that lost the lane must not go on delivering.
         if let Some(task) = &self.delivering {
             task.abort();
         }

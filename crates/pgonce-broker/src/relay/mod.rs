@@ -1,6 +1,5 @@
 //! The engine: lanes in, events out, cursors kept.
 
-mod bell;
 mod counts;
 mod deliver;
 mod keep;
@@ -8,6 +7,7 @@ mod lane;
 mod once;
 mod read;
 mod run;
+mod wake;
 
 pub(crate) use deliver::jittered;
 
@@ -19,11 +19,11 @@ use pgonce::driver::Driver;
 use pgonce::outbox::Outbox;
 use tokio_util::sync::CancellationToken;
 
-pub use bell::Bell;
 pub use counts::Counts;
+pub use wake::WakeSignal;
 
 use crate::Sink;
-use crate::meter::{Meter, Meters as _};
+use crate::metrics::{Metrics, RelayMetrics as _};
 
 /// Moves the events of one subscription to one sink. As many as you like may run at once, here or
 /// elsewhere: they share the subscription's lanes.
@@ -36,8 +36,8 @@ pub struct Relay<D: Driver, S> {
     owner: String,
     limits: Arc<Limits>,
     counts: Arc<Counts>,
-    meter: Meter,
-    bell: Bell,
+    metrics: Metrics,
+    signal: WakeSignal,
 }
 
 /// How much at once, how often, how long.
@@ -48,12 +48,12 @@ pub(crate) struct Limits {
     lane_events: usize,
     lane_bytes: usize,
     max_poll: Duration,
-    poll_when_told: Duration,
+    poll_when_live: Duration,
     keep_every: Duration,
     drain_timeout: Duration,
     first_pause: Duration,
     max_delay: Duration,
-    tend_every: Duration,
+    maintain_every: Duration,
 }
 
 impl Default for Limits {
@@ -64,12 +64,12 @@ impl Default for Limits {
             lane_events: 1024,
             lane_bytes: 256 * 1024,
             max_poll: Duration::from_millis(10),
-            poll_when_told: Duration::from_secs(1),
+            poll_when_live: Duration::from_secs(1),
             keep_every: Duration::from_millis(200),
             drain_timeout: Duration::from_secs(10),
             first_pause: Duration::from_millis(50),
             max_delay: Duration::from_secs(30),
-            tend_every: Duration::from_secs(60),
+            maintain_every: Duration::from_secs(60),
         }
     }
 }
@@ -79,14 +79,14 @@ impl<D: Driver, S: Sink> Relay<D, S> {
     pub fn new(outbox: Outbox<D>, subscription: impl Into<String>, sink: S) -> Self {
         let subscription = subscription.into();
         Self {
-            meter: Meter::of(&subscription),
+            metrics: Metrics::of(&subscription),
             outbox,
             subscription,
             sink: Arc::new(sink),
             owner: format!("relay-{}", uuid::Uuid::new_v4().simple()),
             limits: Arc::default(),
             counts: Arc::default(),
-            bell: Bell::default(),
+            signal: WakeSignal::default(),
         }
     }
 
@@ -96,18 +96,18 @@ impl<D: Driver, S: Sink> Relay<D, S> {
         self
     }
 
-    /// How long a lane stays with a relay that does not answer; 10 seconds unless said otherwise.
+    /// How long a lane stays with a relay that does not renew its lease. Default: 10 seconds.
     pub fn lease(self, lease: Duration) -> Self {
         self.with(|limits| limits.lease = lease.max(Duration::from_millis(100)))
     }
 
-    /// How many events of a lane may be unacknowledged at a time; 64 unless said otherwise.
+    /// Maximum number of unacknowledged events of a lane. Default: 64.
     pub fn in_flight(self, events: usize) -> Self {
         self.with(|limits| limits.in_flight = events.max(1))
     }
 
-    /// How much a lane holds in memory: events and bytes, 1024 and 256 KiB unless said otherwise. A
-    /// relay holds at most sixteen lanes, whatever the backlog.
+    /// Maximum events and bytes that a lane holds in memory. Default: 1024 events, 256 KiB. A relay holds
+    /// at most sixteen lanes, whatever the backlog.
     pub fn batch(self, events: usize, bytes: usize) -> Self {
         self.with(|limits| {
             limits.lane_events = events.clamp(16, 10_000);
@@ -115,41 +115,39 @@ impl<D: Driver, S: Sink> Relay<D, S> {
         })
     }
 
-    /// How long an idle relay waits at most before it looks again; 10 milliseconds unless said
-    /// otherwise.
+    /// Maximum pause between two reads of an idle relay. Default: 10 milliseconds.
     pub fn max_poll(self, pause: Duration) -> Self {
         self.with(|limits| limits.max_poll = pause.max(Duration::from_millis(1)))
     }
 
-    /// Looks at once when this bell rings. While every commit is told so, it hardly looks otherwise:
-    /// once in `look_anyway`, a second unless said otherwise.
-    pub fn woken_by(mut self, bell: &Bell) -> Self {
-        self.bell = bell.clone();
+    /// Reads at once when this signal is notified. While the signal is live, an idle relay polls only once in
+    /// [`max_poll_when_live`](Self::max_poll_when_live).
+    pub fn wake_on(mut self, signal: &WakeSignal) -> Self {
+        self.signal = signal.clone();
         self
     }
 
-    /// How long it waits at most before it looks again while it is told of every commit.
-    pub fn look_anyway(self, pause: Duration) -> Self {
-        self.with(|limits| limits.poll_when_told = pause.max(Duration::from_millis(1)))
+    /// Maximum pause between two reads of an idle relay while its wake signal is live. Default: one second.
+    pub fn max_poll_when_live(self, pause: Duration) -> Self {
+        self.with(|limits| limits.poll_when_live = pause.max(Duration::from_millis(1)))
     }
 
-    /// How often its cursor is kept while events flow; 200 milliseconds unless said otherwise. A relay
-    /// that is killed leaves the events of so long to be delivered again.
+    /// How often the cursor is written down while events flow. Default: 200 milliseconds. The events that a
+    /// killed relay delivered since then are delivered again.
     pub fn keep_every(self, pause: Duration) -> Self {
         self.with(|limits| limits.keep_every = pause)
     }
 
-    /// How long it goes on with what it has in hand after it was told to stop; 10 seconds unless
-    /// said otherwise.
+    /// Maximum time to finish what is in hand after `stop` was cancelled. Default: 10 seconds.
     pub fn drain_timeout(self, time: Duration) -> Self {
         self.with(|limits| limits.drain_timeout = time)
     }
 
-    /// The first and the longest pause while a sink is unavailable, or the database.
-    pub fn backoff(self, first: Duration, longest: Duration) -> Self {
+    /// First and maximum pause while the sink or the database is unavailable. Default: 50 milliseconds, 30 seconds.
+    pub fn backoff(self, first: Duration, max: Duration) -> Self {
         self.with(|limits| {
             limits.first_pause = first.max(Duration::from_millis(1));
-            limits.max_delay = longest.max(limits.first_pause);
+            limits.max_delay = max.max(limits.first_pause);
         })
     }
 
@@ -165,7 +163,7 @@ impl<D: Driver, S: Sink> Relay<D, S> {
 
     /// Runs until `stop` is cancelled, then finishes what it has in hand and gives its lanes back.
     ///
-    /// Troubles that pass are waited out. An error means that it cannot go on: the subscription is not
+    /// Transient errors are retried for as long as it takes. An error means that it cannot go on: the subscription is not
     /// there (`42704`) or was evicted (`P4031`), the schema does not fit, the rights are missing.
     pub async fn run(self, stop: CancellationToken) -> Result<()> {
         run::Engine::new(self).run(stop).await

@@ -4,13 +4,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use pgonce::Result;
 use pgonce::driver::Driver;
-use pgonce::outbox::{Held, Page};
+use pgonce::outbox::{LaneLease, Page};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
 use super::run::{Engine, SHORTEST_POLL, by_lane};
 use crate::Sink;
-use crate::meter::Meters as _;
+use crate::metrics::RelayMetrics as _;
 
 /// How many reads may be under way: the database works on one while this process takes another apart.
 const AT_ONCE: usize = 2;
@@ -24,11 +24,11 @@ const MUCH: usize = 4;
 pub(super) struct Reads {
     tasks: JoinSet<Result<Page>>,
     /// For which lanes each is.
-    lanes: HashMap<Id, Vec<Held>>,
+    lanes: HashMap<Id, Vec<LaneLease>>,
     /// The last one brought much for a lane, or there was none: there may be more.
     more: bool,
     /// The last one failed.
-    ail: bool,
+    last_read_failed: bool,
 }
 
 impl Default for Reads {
@@ -37,21 +37,21 @@ impl Default for Reads {
             tasks: JoinSet::new(),
             lanes: HashMap::new(),
             more: true,
-            ail: false,
+            last_read_failed: false,
         }
     }
 }
 
 /// A read that ended: for which lanes, and what it answered; nothing where it panicked.
-type Read = (Vec<Held>, Option<Result<Page>>);
+type Read = (Vec<LaneLease>, Option<Result<Page>>);
 
 impl Reads {
     pub(super) fn may_begin(&self) -> bool {
         self.tasks.len() < AT_ONCE
     }
 
-    pub(super) fn ail(&self) -> bool {
-        self.ail
+    pub(super) fn last_read_failed(&self) -> bool {
+        self.last_read_failed
     }
 
     /// Waits for one to end; `None` where none is under way.
@@ -59,13 +59,13 @@ impl Reads {
         let done = self.tasks.join_next_with_id().await?;
         let (id, page) = match done {
             Ok((id, page)) => (id, Some(page)),
-            Err(error) => (told(&error), None),
+            Err(error) => (logged_id(&error), None),
         };
         Some((self.lanes.remove(&id).unwrap_or_default(), page))
     }
 }
 
-fn told(error: &JoinError) -> Id {
+fn logged_id(error: &JoinError) -> Id {
     tracing::error!(%error, "a read panicked");
     error.id()
 }
@@ -81,7 +81,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.next_look = Instant::now() + self.poll;
         let mut cursors: Vec<_> = idle.iter().map(|held| &held.cursor).collect();
         cursors.dedup();
-        if !self.reads.more && !self.relay.outbox.stirs(&cursors).await? {
+        if !self.reads.more && !self.relay.outbox.has_new_events(&cursors).await? {
             return Ok(());
         }
         // Where there is much, one half each.
@@ -98,7 +98,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         Ok(())
     }
 
-    fn begin_to_read(&mut self, lanes: Vec<Held>) {
+    fn begin_to_read(&mut self, lanes: Vec<LaneLease>) {
         for held in &lanes {
             if let Some(lane) = self.lanes.get_mut(&held.lane) {
                 lane.reading = true;
@@ -133,12 +133,12 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             }
         }
         let Some(page) = page else {
-            self.sulk();
+            self.back_off_reads();
             return Ok(());
         };
-        self.reads.ail = page.is_err();
+        self.reads.last_read_failed = page.is_err();
         let page = page?;
-        self.relay.meter.read(&page.messages);
+        self.relay.metrics.read(&page.messages);
         if !page.messages.is_empty() {
             self.poll = SHORTEST_POLL;
             self.next_look = Instant::now();

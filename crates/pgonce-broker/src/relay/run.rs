@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pgonce::driver::Driver;
-use pgonce::outbox::{Cursor, Held, Message, Outcome, Settlement};
+use pgonce::outbox::{Cursor, LaneLease, Message, Outcome, Settlement};
 use pgonce::retry::Class;
 use pgonce::{Error, Result};
 use tokio::task::{Id, JoinError, JoinSet};
@@ -12,12 +12,12 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
-use super::bell::Ear;
 use super::deliver::{Ended, Terms, deliver, jittered};
 use super::lane::Holding;
 use super::read::Reads;
+use super::wake::WakeReceiver;
 use crate::Sink;
-use crate::meter::Meters as _;
+use crate::metrics::RelayMetrics as _;
 
 /// How often parked events are looked for.
 const DUE_EVERY: Duration = Duration::from_millis(100);
@@ -32,20 +32,20 @@ pub(super) struct Engine<D: Driver, S> {
     pub(super) lanes: BTreeMap<u8, Holding>,
     tasks: JoinSet<Delivered>,
     pub(super) reads: Reads,
-    ear: Ear,
+    wake: WakeReceiver,
     /// Until when the database surely thinks that the lanes are ours, by our own clock.
     lease_ends: Instant,
     next_claim: Instant,
     next_keep: Instant,
     next_due: Instant,
     pub(super) next_look: Instant,
-    next_tend: Instant,
+    next_maintain: Instant,
     pub(super) poll: Duration,
-    /// Until then a bell is not listened to: what would be read has just failed.
-    deaf_until: Instant,
+    /// Until then a signal is not listened to: what would be read has just failed.
+    ignore_wakeups_until: Instant,
     pause: Duration,
     /// The pause after a delivery or a read of which nothing is known: its task panicked.
-    sulk: Duration,
+    read_backoff: Duration,
     /// Why there is nobody to deliver to any more.
     gone: Option<String>,
 }
@@ -55,9 +55,9 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let now = Instant::now();
         Self {
             pause: relay.limits.first_pause,
-            sulk: relay.limits.first_pause,
+            read_backoff: relay.limits.first_pause,
             gone: None,
-            ear: relay.bell.ear(),
+            wake: relay.signal.subscribe(),
             relay,
             lanes: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -67,36 +67,36 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             next_keep: now,
             next_due: now,
             next_look: now,
-            next_tend: now,
+            next_maintain: now,
             poll: SHORTEST_POLL,
-            deaf_until: now,
+            ignore_wakeups_until: now,
         }
     }
 
     pub(super) async fn run(mut self, stop: CancellationToken) -> Result<()> {
         while !stop.is_cancelled() {
             match self.turn().await {
-                Ok(()) if self.reads.ail() => {}
+                Ok(()) if self.reads.last_read_failed() => {}
                 Ok(()) => self.pause = self.relay.limits.first_pause,
-                Err(error) => self.bear(error, &stop).await?,
+                Err(error) => self.retry_or_fail(error, &stop).await?,
             }
             let wake = self.wakes_at();
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
                 Some(done) = self.tasks.join_next_with_id() => {
-                    self.take_in(done);
+                    self.on_delivery(done);
                     // Lanes that are done together read on together.
                     while let Some(done) = self.tasks.try_join_next_with_id() {
-                        self.take_in(done);
+                        self.on_delivery(done);
                     }
                 }
                 Some(read) = self.reads.next() => {
                     if let Err(error) = self.take_page(read) {
-                        self.bear(error, &stop).await?;
+                        self.retry_or_fail(error, &stop).await?;
                     }
                 }
-                () = self.ear.rings(), if Instant::now() >= self.deaf_until => self.look_soon(),
+                () = self.wake.notified(), if Instant::now() >= self.ignore_wakeups_until => self.poll_now(),
                 () = sleep_until(wake) => {}
             }
         }
@@ -109,21 +109,21 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         if let Some(reason) = &self.gone {
             let (outbox, subscription) = (&self.relay.outbox, &self.relay.subscription);
             outbox.evict(subscription, reason).await?;
-            // Claiming tells that it was evicted, and why; that ends this relay.
+            // Claiming raises that it was evicted, and why; that ends this relay.
             self.claim().await?;
         }
         if now >= self.lease_ends && !self.lanes.is_empty() {
             tracing::warn!("the lease could not be renewed in time: lanes are given up");
-            self.relay.meter.lanes(0, 0, self.lanes.len());
+            self.relay.metrics.lanes(0, 0, self.lanes.len());
             self.lanes.clear();
             self.relay.counts.holds(0);
         }
         if now >= self.next_claim {
             self.claim().await?;
         }
-        if now >= self.next_tend {
-            self.next_tend = now + jittered(self.relay.limits.tend_every);
-            self.relay.outbox.tend().await?;
+        if now >= self.next_maintain {
+            self.next_maintain = now + jittered(self.relay.limits.maintain_every);
+            self.relay.outbox.maintain().await?;
         }
         self.settle().await?;
         if now >= self.next_due {
@@ -141,7 +141,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     }
 
     fn wakes_at(&self) -> Instant {
-        let mut wake = self.next_claim.min(self.next_due).min(self.next_tend);
+        let mut wake = self.next_claim.min(self.next_due).min(self.next_maintain);
         if self.lanes.values().any(|lane| !lane.kept || lane.surplus) {
             wake = wake.min(self.next_keep);
         }
@@ -184,14 +184,16 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.lanes.insert(lane.lane, held);
         }
         if taken > 0 {
-            self.look_soon(); // nobody tells what is there already
+            self.poll_now(); // nothing notifies of what is there already
         }
         self.relay.counts.holds(self.lanes.len());
-        self.relay.meter.lanes(self.lanes.len(), taken, had - kept);
+        self.relay
+            .metrics
+            .lanes(self.lanes.len(), taken, had - kept);
         Ok(())
     }
 
-    pub(super) fn lanes_that(&self, are: impl Fn(&Holding) -> bool) -> Vec<Held> {
+    pub(super) fn lanes_that(&self, are: impl Fn(&Holding) -> bool) -> Vec<LaneLease> {
         let lanes = self.lanes.iter().filter(|(_, held)| are(held));
         lanes.map(|(lane, held)| held.held(*lane)).collect()
     }
@@ -206,7 +208,12 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let due = self
             .relay
             .outbox
-            .due(&self.relay.subscription, &ready, limit)
+            .due(
+                &self.relay.subscription,
+                &ready,
+                limit,
+                self.relay.limits.lane_bytes * 4,
+            )
             .await?;
         for (lane, batch) in by_lane(due) {
             self.send(lane, batch, None);
@@ -222,7 +229,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let terms = Terms {
             limits: self.relay.limits.clone(),
             counts: self.relay.counts.clone(),
-            meter: self.relay.meter.clone(),
+            metrics: self.relay.metrics.clone(),
             from_log: next.is_some(),
         };
         let task = self.tasks.spawn(async move {
@@ -240,7 +247,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     }
 
     /// A delivery ended. One whose lane was lost meanwhile says nothing any more.
-    fn take_in(&mut self, done: std::result::Result<(Id, Delivered), JoinError>) {
+    fn on_delivery(&mut self, done: std::result::Result<(Id, Delivered), JoinError>) {
         let (id, delivered) = match done {
             Ok((id, delivered)) => (id, Some(delivered)),
             Err(error) => {
@@ -264,15 +271,15 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             }
             _ => {
                 // Of unknown fate: its cursor is as it was, so it is read again, but not in haste.
-                self.sulk();
+                self.back_off_reads();
                 return;
             }
         };
-        self.sulk = self.relay.limits.first_pause;
+        self.read_backoff = self.relay.limits.first_pause;
         for (_, outcome) in &outcomes {
             self.relay.counts.add(outcome);
         }
-        self.relay.meter.came(&outcomes);
+        self.relay.metrics.batch_settled(&outcomes);
         let plain = outcomes.iter().all(|(_, what)| *what == Outcome::Sent);
         self.next_look = Instant::now();
         match next {
@@ -286,29 +293,29 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         }
     }
 
-    /// There may be something to read. What the write-ahead log tells may not be visible yet: then it is looked
+    /// There may be something to read. What the write-ahead log announces may not be visible yet: then it is looked
     /// for again after a millisecond, and again after pauses that grow with the time that it takes.
-    fn look_soon(&mut self) {
+    fn poll_now(&mut self) {
         self.poll = SHORTEST_POLL;
         self.next_look = Instant::now();
     }
 
     pub(super) fn max_poll_interval(&self) -> Duration {
-        match self.ear.is_manned() {
-            true => self.relay.limits.poll_when_told,
+        match self.wake.is_live() {
+            true => self.relay.limits.poll_when_live,
             false => self.relay.limits.max_poll,
         }
     }
 
     /// Looks again only after a while, each time a longer one.
-    pub(super) fn sulk(&mut self) {
-        self.next_look = Instant::now() + jittered(self.sulk);
-        self.deaf_until = self.next_look;
-        self.sulk = (self.sulk * 2).min(self.relay.limits.max_delay);
+    pub(super) fn back_off_reads(&mut self) {
+        self.next_look = Instant::now() + jittered(self.read_backoff);
+        self.ignore_wakeups_until = self.next_look;
+        self.read_backoff = (self.read_backoff * 2).min(self.relay.limits.max_delay);
     }
 
-    /// Waits a trouble out, or gives up.
-    async fn bear(&mut self, error: Error, stop: &CancellationToken) -> Result<()> {
+    /// Waits after an error, or gives up.
+    async fn retry_or_fail(&mut self, error: Error, stop: &CancellationToken) -> Result<()> {
         match error.class() {
             // Somebody else holds a lane: ask which are left.
             Class::ClaimAgain => {
@@ -317,8 +324,8 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             }
             Class::Final | Class::Conflict | Class::Classify => return Err(error),
             Class::Retry | Class::RetryAfterDelay | Class::Ambiguous => {
-                self.relay.meter.database_trouble();
-                tracing::warn!(%error, pause = ?self.pause, "trouble with the database, trying again");
+                self.relay.metrics.database_error();
+                tracing::warn!(%error, pause = ?self.pause, "database error, trying again");
                 self.next_claim = Instant::now();
             }
             _ => return Err(error),
@@ -336,14 +343,14 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.reads = Reads::default();
         let until = Instant::now() + self.relay.limits.drain_timeout;
         while let Ok(Some(done)) = timeout_at(until, self.tasks.join_next_with_id()).await {
-            self.take_in(done);
+            self.on_delivery(done);
             if Instant::now() >= self.next_claim && self.claim().await.is_err() {
                 break; // the lease decides whether what is left still counts
             }
         }
         self.tasks.abort_all();
         self.relay.counts.holds(0);
-        self.relay.meter.lanes(0, 0, 0);
+        self.relay.metrics.lanes(0, 0, 0);
         let now = Instant::now();
         let ours = now < self.lease_ends;
         if ours && let Err(error) = self.settle().await {

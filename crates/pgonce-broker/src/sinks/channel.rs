@@ -5,7 +5,7 @@ use tokio::sync::mpsc;
 
 use crate::{Delivery, Sink};
 
-/// Hands events to whoever holds the receiver. Full, it waits; without a receiver it is unavailable.
+/// Hands events to the holder of the receiver. Full, it waits; without a receiver it is unavailable.
 ///
 /// An event counts as acknowledged once it is in the channel: what is in there when the process ends
 /// is lost. For tests of your own handlers that is what you want.

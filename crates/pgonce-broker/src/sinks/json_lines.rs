@@ -45,8 +45,8 @@ impl<W: AsyncWrite + Unpin + Send + 'static> JsonLines<W> {
 
 impl<W: AsyncWrite + Unpin + Send + 'static> Sink for JsonLines<W> {
     async fn send(&self, message: &Message) -> Delivery {
-        let told = self.send_batch(std::slice::from_ref(message), 1).await;
-        told.into_iter().next().unwrap_or(Delivery::Untried)
+        let deliveries = self.send_batch(std::slice::from_ref(message), 1).await;
+        deliveries.into_iter().next().unwrap_or(Delivery::Untried)
     }
 
     /// All in one piece: there is nothing to wait for in between.

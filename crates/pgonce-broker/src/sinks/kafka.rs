@@ -20,7 +20,7 @@ const SINK: &str = "Kafka";
 pub struct KafkaConfig {
     /// `host:port`, several with commas between.
     pub brokers: String,
-    /// The topic of a message; `{topic}` unless said otherwise.
+    /// The topic of a message. Default: `{topic}`.
     pub topic: Template,
     /// CloudEvents' `source`: who speaks, as a URI.
     pub source: String,
@@ -41,8 +41,8 @@ impl KafkaConfig {
 
     fn producer(&self) -> Result<FutureProducer, Refusal> {
         let timeout = self.timeout.as_millis().clamp(100, 600_000);
-        // A topic that is not there must be known as such before the message is given up as late.
-        let patience = (timeout / 2).to_string();
+        // A topic that does not exist must be known as such before the message is given up as late.
+        let propagation = (timeout / 2).to_string();
         let timeout = timeout.to_string();
         let made = ClientConfig::new()
             .set("client.id", "pgonce-relay")
@@ -51,7 +51,7 @@ impl KafkaConfig {
             .set("acks", "all")
             .set("message.timeout.ms", &timeout)
             .set("socket.timeout.ms", &timeout)
-            .set("topic.metadata.propagation.max.ms", &patience)
+            .set("topic.metadata.propagation.max.ms", &propagation)
             // Above a mebibyte of payload with its headers: the brokers decide.
             .set("message.max.bytes", "2000000")
             .set("linger.ms", "1")
@@ -81,8 +81,8 @@ impl Kafka {
         let (asking, topic) = (producer.clone(), config.topic.fixed().map(str::to_owned));
         let timeout = config.timeout;
         let ask = move || asking.client().fetch_metadata(topic.as_deref(), timeout);
-        let told = tokio::task::spawn_blocking(ask).await;
-        let metadata = match told {
+        let reply = tokio::task::spawn_blocking(ask).await;
+        let metadata = match reply {
             Ok(Ok(metadata)) => metadata,
             Ok(Err(error)) => return Err(unreachable_because(&error)),
             Err(error) => return Err(unreachable_because(&error)),

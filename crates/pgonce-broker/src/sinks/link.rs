@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Refusal;
 
-/// How long everybody believes whoever tried last. Many events may ask at the same moment.
+/// How long everybody relies on the last attempt. Many events may ask at the same moment.
 const BELIEVED: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]

@@ -25,7 +25,7 @@ pub struct NatsConfig {
     pub url: String,
     /// The stream, which must be there: what it keeps and for how long is yours to say.
     pub stream: String,
-    /// The subject of a message; `{topic}` unless said otherwise.
+    /// The subject of a message. Default: `{topic}`.
     pub subject: Template,
     /// CloudEvents' `source`: who speaks, as a URI.
     pub source: String,
@@ -127,7 +127,7 @@ impl Nats {
         }
     }
 
-    async fn told(&self, error: PublishError, subject: &str) -> Delivery {
+    async fn delivery_of(&self, error: PublishError, subject: &str) -> Delivery {
         let reason = format!("{error:#}");
         match error.kind() {
             PublishErrorKind::StreamNotFound => self.unclaimed(subject).await,
@@ -166,7 +166,7 @@ impl Sink for Nats {
             biased;
             sent = sent => match sent {
                 Ok(_) => Delivery::Acknowledged,
-                Err(error) => self.told(error, &subject).await,
+                Err(error) => self.delivery_of(error, &subject).await,
             },
             _ = losses.changed() => Delivery::Unavailable {
                 reason: "the connection to NATS was lost before it acknowledged".to_owned(),
@@ -183,16 +183,16 @@ async fn duplicate_window(context: &Context, name: &str) -> Result<Duration, Ref
         Ok(stream) => stream,
         Err(error) => {
             return Err(match error.kind() {
-                GetStreamErrorKind::JetStream(told)
-                    if told.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+                GetStreamErrorKind::JetStream(reply)
+                    if reply.error_code() == ErrorCode::STREAM_NOT_FOUND =>
                 {
                     refused(format!(
                         "there is no stream {name:?}: create it, for example with `nats stream add {name}`"
                     ))
                 }
-                GetStreamErrorKind::JetStream(told) => refused(format!(
+                GetStreamErrorKind::JetStream(reply) => refused(format!(
                     "stream {name:?} cannot be looked at, so how long it remembers message ids is \
-                     unknown: {told}"
+                     unknown: {reply}"
                 )),
                 GetStreamErrorKind::Request => {
                     unreachable_because(format!("JetStream did not answer (is it on?): {error:#}"))
@@ -234,13 +234,13 @@ fn not_connected(error: async_nats::ConnectError) -> Refusal {
 /// Whether the stream will say the same whenever it is asked again.
 fn is_final(error: &PublishError) -> bool {
     let source = std::error::Error::source(error);
-    let told = source.and_then(|source| source.downcast_ref::<async_nats::jetstream::Error>());
-    told.is_some_and(|told| {
+    let reply = source.and_then(|source| source.downcast_ref::<async_nats::jetstream::Error>());
+    reply.is_some_and(|reply| {
         [
             ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM,
             ErrorCode::STREAM_NOT_MATCH,
         ]
-        .contains(&told.error_code())
+        .contains(&reply.error_code())
     })
 }
 

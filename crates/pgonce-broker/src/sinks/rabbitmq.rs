@@ -34,7 +34,7 @@ pub struct RabbitMqConfig {
     /// The exchange, which must be there; empty for the default exchange, whose routing keys are the
     /// names of queues.
     pub exchange: String,
-    /// The routing key of a message; `{topic}` unless said otherwise.
+    /// The routing key of a message. Default: `{topic}`.
     pub routing_key: Template,
     /// CloudEvents' `source`: who speaks, as a URI.
     pub source: String,
@@ -148,9 +148,9 @@ impl RabbitMq {
                 self.properties(message),
             )
             .await?;
-        let told = confirm.await?;
+        let reply = confirm.await?;
         live.give_back(channel);
-        Ok(match told {
+        Ok(match reply {
             Confirmation::Ack(None) => Delivery::Acknowledged,
             Confirmation::Ack(Some(returned)) | Confirmation::Nack(Some(returned)) => {
                 self.returned(key, &returned)
@@ -198,7 +198,7 @@ impl Sink for RabbitMq {
                 if !live.connection.status().connected() {
                     self.link.lost(&live).await;
                 }
-                told(&error)
+                delivery_of(&error)
             }
             Err(_) => {
                 self.link.lost(&live).await;
@@ -210,12 +210,12 @@ impl Sink for RabbitMq {
 }
 
 /// An error of one channel is about its one message.
-fn told(error: &Error) -> Delivery {
+fn delivery_of(error: &Error) -> Delivery {
     let reason = error.to_string();
     match error.kind() {
-        ErrorKind::ProtocolError(told)
+        ErrorKind::ProtocolError(reply)
             if matches!(
-                told.kind(),
+                reply.kind(),
                 AMQPErrorKind::Soft(
                     AMQPSoftError::PRECONDITIONFAILED
                         | AMQPSoftError::ACCESSREFUSED
@@ -264,7 +264,7 @@ async fn connect(config: &RabbitMqConfig) -> Result<Live, Refusal> {
 fn refusal(error: &Error, config: &RabbitMqConfig) -> Refusal {
     let (sink, why) = (SINK, error.to_string());
     match error.kind() {
-        ErrorKind::ProtocolError(told) => match told.kind() {
+        ErrorKind::ProtocolError(reply) => match reply.kind() {
             AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => Refusal::Refused {
                 sink,
                 why: format!(

@@ -23,7 +23,7 @@ const SINK: &str = "Redis";
 pub struct RedisStreamsConfig {
     /// Such as `redis://user:password@host:6379/0`, or `rediss://` for TLS.
     pub url: String,
-    /// The key of the stream; `{topic}` unless said otherwise.
+    /// The key of the stream. Default: `{topic}`.
     pub stream: Template,
     /// About how many entries a stream keeps. More are thrown away, read or not.
     pub maxlen: Option<usize>,
@@ -104,7 +104,7 @@ impl RedisStreams {
         }
         let mut talking = MultiplexedConnection::clone(&connection);
         match pipeline.query_async(&mut talking).await {
-            Ok(told) => Ok(told),
+            Ok(reply) => Ok(reply),
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort) => {
                 Err(Failure::Aborted)
             }
@@ -148,24 +148,27 @@ impl Sink for RedisStreams {
     }
 
     async fn send_batch(&self, batch: &[Message], in_flight: usize) -> Vec<Delivery> {
-        let mut told = Vec::with_capacity(batch.len());
+        let mut deliveries = Vec::with_capacity(batch.len());
         for part in batch.chunks(in_flight.max(1)) {
             match self.append_all(part).await {
-                Ok(answers) => told.extend(one_each(part, answers)),
+                Ok(answers) => deliveries.extend(one_each(part, answers)),
                 Err(Failure::Aborted) => {
-                    told.extend(one_by_one_in_each_subject(self, part, in_flight).await);
+                    deliveries.extend(one_by_one_in_each_subject(self, part, in_flight).await);
                 }
                 Err(Failure::Down { reason }) => {
-                    told.resize(told.len() + part.len(), Delivery::Unavailable { reason });
+                    deliveries.resize(
+                        deliveries.len() + part.len(),
+                        Delivery::Unavailable { reason },
+                    );
                 }
             }
             let stopped = |delivery: &Delivery| *delivery != Delivery::Acknowledged;
-            if told.iter().any(stopped) {
+            if deliveries.iter().any(stopped) {
                 break;
             }
         }
-        told.resize(batch.len(), Delivery::Untried);
-        told
+        deliveries.resize(batch.len(), Delivery::Untried);
+        deliveries
     }
 }
 
@@ -197,16 +200,16 @@ async fn connect(
     let limits = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(config.timeout))
         .set_response_timeout(Some(config.timeout));
-    let (sink, told) = (SINK, |error: RedisError| error.to_string());
+    let (sink, text) = (SINK, |error: RedisError| error.to_string());
     let connecting = client.get_multiplexed_async_connection_with_config(&limits);
     let mut connection = connecting.await.map_err(|error| match error.kind() {
         ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig => Refusal::Refused {
             sink,
-            why: told(error),
+            why: text(error),
         },
         _ => Refusal::Unreachable {
             sink,
-            why: told(error),
+            why: text(error),
         },
     })?;
     // It may be somebody else who listens there, or somebody who is still loading.
@@ -219,7 +222,7 @@ async fn connect(
         }),
         Err(error) => Err(Refusal::Unreachable {
             sink,
-            why: told(error),
+            why: text(error),
         }),
     }
 }

@@ -103,7 +103,7 @@ impl Refusal {
         }
     }
 
-    /// Whether the same wish may be granted later.
+    /// Whether the same request may succeed later.
     pub fn may_pass(&self) -> bool {
         matches!(self, Self::Unreachable { .. })
     }

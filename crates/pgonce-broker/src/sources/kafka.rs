@@ -23,12 +23,12 @@ pub struct KafkaConfig {
     pub brokers: String,
     /// The topic, which must be there.
     pub topic: String,
-    /// Which of its partitions; all unless said otherwise.
+    /// Which of its partitions. Default: all.
     pub partitions: Option<Vec<i32>>,
-    /// The group whose offsets are moved along, so that Kafka's own tools see the lag; `pgonce` unless said
-    /// otherwise. Nothing is ever read from there.
+    /// The group whose offsets are moved along, so that Kafka's own tools see the lag. Default: `pgonce`,
+    /// Nothing is ever read from there.
     pub group: String,
-    /// What its messages are remembered under; `kafka:` and the topic unless said otherwise.
+    /// What its messages are remembered under. Default: `kafka:` and the topic.
     pub name: String,
     /// How long an answer may take.
     pub timeout: Duration,
@@ -50,7 +50,7 @@ impl KafkaConfig {
 }
 
 /// Reads the partitions of a topic, each in its order and by one worker at a time. How far a partition is
-/// applied is a cursor in the database, moved with the effects; Kafka is told afterwards, for its tools only.
+/// applied is a cursor in the database, moved with the effects; Kafka's offsets follow afterwards, for its tools only.
 ///
 /// There is no consumer group that hands partitions out: a worker takes those whose lease nobody has.
 /// The id is the header `ce_id`; key, type and tenant are `ce_subject` (else the record's key), `ce_type`
@@ -114,11 +114,11 @@ impl Kafka {
             let client = asking.client();
             client.fetch_metadata(Some(&config.topic), config.timeout)
         };
-        let told = match tokio::task::spawn_blocking(ask).await {
-            Ok(told) => told.map_err(|error| unavailable(&error))?,
+        let reply = match tokio::task::spawn_blocking(ask).await {
+            Ok(reply) => reply.map_err(|error| unavailable(&error))?,
             Err(error) => return Err(SourceError::Unavailable(error.to_string())),
         };
-        let topics = told.topics().iter();
+        let topics = reply.topics().iter();
         let found = topics.filter(|topic| topic.error().is_none());
         let mut found = found.flat_map(|topic| topic.partitions()).map(|p| p.id());
         let first = found.next().ok_or_else(|| {

@@ -36,7 +36,7 @@ pub struct OutboxLog {
     _stop: DropGuard,
 }
 
-/// An event, and how its relay is told what came of it.
+/// An event, and how its outcome gets back to its relay.
 type Handed = (Event, oneshot::Sender<Delivery>);
 
 impl OutboxLog {
@@ -73,7 +73,7 @@ impl Source for OutboxLog {
         &self.name
     }
 
-    /// What a pull that is dropped had taken is delivered again: its relay is told nothing.
+    /// What a pull that is dropped had taken is delivered again: its relay gets no outcome.
     async fn pull(
         &mut self,
         limit: usize,
@@ -154,7 +154,7 @@ fn moment(text: &str) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::from_secs(seconds) + Duration::from_micros(micros))
 }
 
-/// The sink of the relay inside: hands events over and waits to be told.
+/// The sink of the relay inside: hands events over and waits for their outcomes.
 #[derive(Debug, Clone)]
 struct Handover {
     sender: mpsc::Sender<Handed>,
@@ -162,27 +162,27 @@ struct Handover {
 
 impl Sink for Handover {
     async fn send(&self, event: &Event) -> Delivery {
-        let told = self.send_batch(std::slice::from_ref(event), 1).await;
-        told.into_iter().next().unwrap_or(Delivery::Untried)
+        let deliveries = self.send_batch(std::slice::from_ref(event), 1).await;
+        deliveries.into_iter().next().unwrap_or(Delivery::Untried)
     }
 
     /// All at once, in order: the consumer keeps each subject's.
     async fn send_batch(&self, batch: &[Event], _in_flight: usize) -> Vec<Delivery> {
         let mut waiting = Vec::with_capacity(batch.len());
         for event in batch {
-            let (ticket, told) = oneshot::channel();
-            // Nobody receives: the ticket is gone, and told says so.
+            let (ticket, response) = oneshot::channel();
+            // Nobody receives: the ticket is gone, and the receiver says so.
             let _ = self.sender.send((event.clone(), ticket)).await;
-            waiting.push(told);
+            waiting.push(response);
         }
         let mut stopped = HashSet::new();
-        let mut told = Vec::with_capacity(batch.len());
+        let mut deliveries = Vec::with_capacity(batch.len());
         for (event, waiting) in batch.iter().zip(waiting) {
             let delivery = waiting.await.unwrap_or_else(|_| Delivery::Unavailable {
                 reason: "its consumer did not settle it".to_owned(),
             });
             let subject = (&event.tenant, &event.subject);
-            told.push(match delivery {
+            deliveries.push(match delivery {
                 // Applied, but one before it was not: it comes again, as a copy that is known.
                 Delivery::Acknowledged if stopped.contains(&subject) => Delivery::Untried,
                 Delivery::Acknowledged => Delivery::Acknowledged,
@@ -192,7 +192,7 @@ impl Sink for Handover {
                 }
             });
         }
-        told
+        deliveries
     }
 }
 

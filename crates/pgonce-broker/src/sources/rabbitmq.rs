@@ -24,10 +24,10 @@ pub struct RabbitMqConfig {
     pub url: String,
     /// The queue, which must be there.
     pub queue: String,
-    /// How many messages RabbitMQ hands over before the first of them is settled; 400 unless said otherwise.
+    /// How many messages RabbitMQ hands over before the first of them is settled. Default: 400.
     /// At least as many as a consumer has in hand at once.
     pub prefetch: u16,
-    /// What its messages are remembered under; `rabbitmq:` and the queue's name unless said otherwise.
+    /// What its messages are remembered under. Default: `rabbitmq:` and the queue's name.
     pub name: String,
     /// How long an answer may take.
     pub timeout: Duration,
@@ -261,7 +261,7 @@ fn read(delivery: Delivery) -> Incoming<RabbitMqTicket> {
     Incoming { message, ticket }
 }
 
-/// What JSON has no word for is told in Rust's.
+/// What JSON cannot express is written in Rust's debug form.
 fn plain(value: &AMQPValue) -> Value {
     match value {
         AMQPValue::LongString(text) => text.to_string().into(),

@@ -28,11 +28,11 @@ pub struct RedisStreamConfig {
     /// kept in the database.
     pub group: Option<String>,
     /// When a message that was delivered to a group and not settled goes to another. Longer than a batch
-    /// takes; 30 seconds unless said otherwise.
+    /// takes. Default: 30 seconds.
     pub claim_after: Duration,
-    /// The field with the payload; `data` unless said otherwise.
+    /// The field with the payload. Default: `data`.
     pub payload: String,
-    /// What its messages are remembered under; `redis:` and the stream's key unless said otherwise.
+    /// What its messages are remembered under. Default: `redis:` and the stream's key.
     pub name: String,
     /// How long an answer may take.
     pub timeout: Duration,
@@ -89,11 +89,11 @@ impl std::fmt::Debug for RedisStreamConfig {
 /// wait for its lease. Its place is the cursor in the database, moved with the effects.
 ///
 /// The fields are CloudEvents' attributes: `id`, `type`, `subject` (the key), `tenant`, and the payload.
-/// What is trimmed away before it was read is lost: Redis tells nobody.
+/// What is trimmed away before it was read is lost: Redis reports it to nobody.
 pub struct RedisStream {
     config: RedisStreamConfig,
     client: Client,
-    /// One to wait for messages, one to tell what came of them.
+    /// One to wait for messages, one to acknowledge them.
     live: Option<(MultiplexedConnection, MultiplexedConnection)>,
     /// A question for messages that is under way: its answer must not be lost with a pull that is dropped.
     asked: Option<BoxFuture<'static, RedisResult<Option<StreamReadReply>>>>,
@@ -154,7 +154,7 @@ impl RedisStream {
         Ok(())
     }
 
-    async fn tell<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, SourceError> {
+    async fn command<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, SourceError> {
         self.live().await?;
         let Some((_, telling)) = &mut self.live else {
             return Err(not_connected());
@@ -177,14 +177,14 @@ impl RedisStream {
             .arg(millis(self.config.claim_after))
             .arg(&self.claim_from);
         claim.arg("COUNT").arg(limit.clamp(1, 1000));
-        let told: StreamAutoClaimReply = self.tell(&claim).await?;
-        let all = told.next_stream_id == "0-0";
-        self.claim_from = told.next_stream_id;
+        let reply: StreamAutoClaimReply = self.command(&claim).await?;
+        let all = reply.next_stream_id == "0-0";
+        self.claim_from = reply.next_stream_id;
         if all {
             let pause = (self.config.claim_after / 4).min(Duration::from_secs(1));
             self.next_claim = Instant::now() + pause;
         }
-        for entry in told.claimed {
+        for entry in reply.claimed {
             self.keep(entry, true);
         }
         Ok(())
@@ -223,10 +223,10 @@ impl RedisStream {
         let Some(asked) = &mut self.asked else {
             return Err(not_connected());
         };
-        let told = asked.await;
+        let reply = asked.await;
         self.asked = None;
-        let told = told.map_err(|error| self.lost(&error))?;
-        let keys = told.into_iter().flat_map(|told| told.keys);
+        let reply = reply.map_err(|error| self.lost(&error))?;
+        let keys = reply.into_iter().flat_map(|reply| reply.keys);
         for entry in keys.flat_map(|key| key.ids) {
             self.keep(entry, false);
         }
@@ -253,7 +253,7 @@ impl RedisStream {
     }
 }
 
-/// The reader's name in a group. It may be everybody's: Redis hands each entry out once, whoever asks, and
+/// The reader's name in a group. It may be everybody's: Redis hands each entry out once, to any reader, and
 /// who is gone is known by how long an entry waits. So nobody leaves a name behind.
 const READER: &str = "pgonce";
 
@@ -297,7 +297,7 @@ impl Source for RedisStream {
             let block = block.clamp(Duration::from_millis(1), BLOCK);
             self.read(limit, block).await?;
         }
-        // A little patience makes batches; then whatever is there.
+        // A short wait makes batches; then whatever is there.
         if self.waiting.len() < limit && !within.is_zero() {
             sleep_until(Instant::now() + within).await;
             let rest = limit - self.waiting.len();
@@ -312,7 +312,7 @@ impl Source for RedisStream {
         };
         let mut ack = redis::cmd("XACK");
         ack.arg(&self.config.stream).arg(group).arg(&tickets);
-        self.tell::<i64>(&ack).await.map(drop)
+        self.command::<i64>(&ack).await.map(drop)
     }
 
     /// A group's entries are made to look as if they had waited nearly long enough to be claimed.
@@ -330,7 +330,7 @@ impl Source for RedisStream {
         claim.arg(&tickets).arg("IDLE");
         claim.arg(millis(self.config.claim_after.saturating_sub(after)));
         claim.arg("JUSTID");
-        self.tell::<Vec<String>>(&claim).await?;
+        self.command::<Vec<String>>(&claim).await?;
         self.next_claim = self.next_claim.min(Instant::now() + after);
         self.claim_from = "0-0".to_owned();
         Ok(())

@@ -6,12 +6,12 @@ use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use super::Target;
-use super::link::Link;
-use super::trouble::TailError;
-use crate::Bell;
+use super::connection::Connection;
+use super::error::WalListenerError;
+use crate::WakeSignal;
 
-/// How often the server is told how far we are, and asked whether it is there.
-const TELL_EVERY: Duration = Duration::from_secs(5);
+/// How often the position is reported to the server, and asked whether it is there.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
 /// For how long a silent server is believed in.
 const SILENCE: Duration = Duration::from_secs(20);
 /// Seconds between the epochs of Unix and PostgreSQL.
@@ -19,7 +19,7 @@ const EPOCHS: u64 = 946_684_800;
 
 /// A connection that may listen.
 pub(super) struct Listener {
-    link: Link,
+    connection: Connection,
     publication: String,
 }
 
@@ -30,7 +30,7 @@ enum Piece {
     Event,
     /// A transaction has committed, and its record ends here.
     Commit(u64),
-    /// Everything up to here was told; the server may want an answer.
+    /// Everything up to here was sent; the server may want an answer.
     Alive { upto: u64, answer: bool },
     /// Something else.
     Other,
@@ -38,83 +38,93 @@ enum Piece {
 
 impl Listener {
     /// Connects, and finds out what a person would have to put right.
-    pub(super) async fn open(target: &Target) -> Result<Self, TailError> {
-        let mut link = Link::open(target).await?;
-        let level = link.query("show wal_level").await?.unwrap_or_default();
+    pub(super) async fn open(target: &Target) -> Result<Self, WalListenerError> {
+        let mut connection = Connection::open(target).await?;
+        let level = connection
+            .query("show wal_level")
+            .await?
+            .unwrap_or_default();
         if level != "logical" {
             let what = format!("wal_level is {level}, not logical");
-            return Err(TailError::new("55000", what));
+            return Err(WalListenerError::new("55000", what));
         }
         // A commit would wait for us, as if we kept anything.
-        let standbys = link.query("show synchronous_standby_names").await?;
+        let standbys = connection.query("show synchronous_standby_names").await?;
         if standbys.is_some_and(|names| names.contains('*')) {
             let what = "synchronous_standby_names has a *, so commits would wait for this relay";
-            return Err(TailError::new("55P02", what));
+            return Err(WalListenerError::new("55P02", what));
         }
         let publication = target.publication.clone();
         let quoted = publication.replace('\'', "''");
         let there = format!("select pubname from pg_publication where pubname = '{quoted}'");
-        if link.query(&there).await?.is_none() {
+        if connection.query(&there).await?.is_none() {
             let what = format!("the database has no publication \"{publication}\"");
-            return Err(TailError::new("42704", what));
+            return Err(WalListenerError::new("42704", what));
         }
-        Ok(Self { link, publication })
+        Ok(Self {
+            connection,
+            publication,
+        })
     }
 
-    /// Rings for every commit that has published, until it can no longer.
-    pub(super) async fn listen(mut self, bell: &Bell) -> TailError {
-        match self.stream(bell).await {
+    /// Notifies for every commit that has published, until it can no longer.
+    pub(super) async fn listen(mut self, signal: &WakeSignal) -> WalListenerError {
+        match self.stream(signal).await {
             Ok(never) => match never {},
             Err(error) => error,
         }
     }
 
-    async fn stream(&mut self, bell: &Bell) -> Result<std::convert::Infallible, TailError> {
-        let link = &mut self.link;
+    async fn stream(
+        &mut self,
+        signal: &WakeSignal,
+    ) -> Result<std::convert::Infallible, WalListenerError> {
+        let connection = &mut self.connection;
         let slot = format!("pgonce_tail_{}", Uuid::new_v4().simple());
         // Ends with this connection. Waits until everybody has ended who is writing now.
-        link.query(&format!(
-            "CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"
-        ))
-        .await?;
+        connection
+            .query(&format!(
+                "CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput NOEXPORT_SNAPSHOT"
+            ))
+            .await?;
         let publication = self.publication.replace('"', "\"\"").replace('\'', "''");
-        link.copy_both(&format!(
+        connection.copy_both(&format!(
             "START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names '\"{publication}\"')"
         ))
         .await?;
-        tracing::info!(slot, "the write-ahead log is heard");
-        bell.man(true);
+        tracing::info!(slot, "the write-ahead log is followed");
+        signal.set_live(true);
         let (mut upto, mut published) = (0, false);
-        let (mut heard, mut next) = (Instant::now(), Instant::now() + TELL_EVERY);
+        let (mut last_message, mut next) = (Instant::now(), Instant::now() + REPORT_EVERY);
         loop {
-            let mut tell = false;
+            let mut report = false;
             tokio::select! {
-                piece = link.piece() => {
-                    heard = Instant::now();
+                piece = connection.piece() => {
+                    last_message = Instant::now();
                     match read(&piece?) {
                         Piece::Event => published = true,
                         Piece::Commit(end) => {
                             upto = upto.max(end);
                             if std::mem::take(&mut published) {
-                                bell.ring();
+                                signal.notify();
                             }
                         }
                         Piece::Alive { upto: end, answer } => {
                             upto = upto.max(end);
-                            tell = answer;
+                            report = answer;
                         }
                         Piece::Other => {}
                     }
                 }
-                () = sleep_until(next) => tell = true,
+                () = sleep_until(next) => report = true,
             }
             let now = Instant::now();
-            if now > heard + SILENCE {
-                return Err(TailError::new("08006", "the server is silent"));
+            if now > last_message + SILENCE {
+                return Err(WalListenerError::new("08006", "the server is silent"));
             }
-            if tell || now >= next {
-                next = now + TELL_EVERY;
-                link.say(&place(upto, true)).await?;
+            if report || now >= next {
+                next = now + REPORT_EVERY;
+                connection.say(&place(upto, true)).await?;
             }
         }
     }

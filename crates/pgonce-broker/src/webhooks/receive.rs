@@ -21,7 +21,7 @@ const KEPT: [&str; 3] = ["content-type", "traceparent", "tracestate"];
 /// Reads names out of a message.
 type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
 
-/// Receives signed webhooks and stores them for a consumer. The sender is told 200 only once the message
+/// Receives signed webhooks and stores them for a consumer. The sender gets 200 only once the message
 /// is durable; it is applied afterwards, by a [`Consumer`](crate::Consumer) of the same name, over
 /// [`Nothing`](crate::sources::Nothing) say.
 ///
@@ -31,7 +31,7 @@ type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
 /// | 401 | the signature is missing or wrong, or the time is outside the window; nothing is stored |
 /// | 413 | longer than allowed; nothing is stored |
 /// | 422 | the id came before with another payload (`P4050`); stored for a person |
-/// | 503 | the database is not there; nothing is stored, send it again |
+/// | 503 | the database is unavailable; nothing is stored, send it again |
 ///
 /// ```no_run
 /// # fn example(once: pgonce::Once<pgonce::driver::sqlx::Sqlx>) -> Result<(), Box<dyn std::error::Error>> {
@@ -71,7 +71,7 @@ impl<D: Driver> Webhooks<D> {
         }
     }
 
-    /// The longest body that is taken; a mebibyte unless said otherwise.
+    /// Maximum length of a body. Default: a mebibyte.
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self

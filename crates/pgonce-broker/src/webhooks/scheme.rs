@@ -115,8 +115,8 @@ impl Scheme {
         })
     }
 
-    /// HMAC-SHA-256 of the body, in a header of this name; the message id is in the header `webhook-id` unless said
-    /// otherwise. Secrets are used as they are written.
+    /// HMAC-SHA-256 of the body, in a header of this name; the message id is in the header `webhook-id` by default.
+    /// Secrets are used as they are written.
     pub fn hmac<'s>(
         secrets: impl IntoIterator<Item = &'s str>,
         header: &str,
@@ -182,7 +182,7 @@ impl Scheme {
         self
     }
 
-    /// How far the time of a message may be from ours, both ways; five minutes unless said otherwise. Copies of
+    /// How far the time of a message may be from ours, both ways. Default: five minutes. Copies of
     /// a message are known for longer than this and than the sender's retries: see the consumer's contract.
     #[must_use]
     pub fn tolerance(mut self, tolerance: Duration) -> Self {

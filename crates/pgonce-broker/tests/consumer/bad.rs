@@ -3,11 +3,11 @@
 use pgonce::inbox::Message;
 use pgonce_broker::cloud_event;
 
-use super::ground::{Ground, Running};
+use super::fixture::{Fixture, Running};
 
 #[tokio::test]
 async fn bad_messages_are_poison_with_the_reason_and_the_others_flow() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let good = |id: &str| Message::new(id, "{}").kind("order.paid");
     let bad = [
         (
@@ -33,22 +33,22 @@ async fn bad_messages_are_poison_with_the_reason_and_the_others_flow() {
     ];
     for (n, (_, message)) in bad.iter().enumerate() {
         // Twice: the copy is known.
-        ground.shop.send(message.clone());
-        ground.shop.send(good(&format!("m{n}")));
-        ground.shop.send(message.clone());
+        fixture.shop.send(message.clone());
+        fixture.shop.send(good(&format!("m{n}")));
+        fixture.shop.send(message.clone());
     }
-    let consumer = ground
+    let consumer = fixture
         .consumer()
         .json()
         .max_bytes(1000)
         .kinds(["order.paid"]);
     let counts = consumer.counts();
     let running = Running::start(consumer);
-    ground.wait_for(bad.len() as u64).await;
-    ground.wait_for_acks(bad.len() as u64 * 3).await;
+    fixture.wait_for(bad.len() as u64).await;
+    fixture.wait_for_acks(bad.len() as u64 * 3).await;
     running.stop().await.unwrap();
-    ground.check().await;
-    let mut found: Vec<_> = ground.inbox.poison("c", 100).await.unwrap();
+    fixture.check().await;
+    let mut found: Vec<_> = fixture.inbox.poison("c", 100).await.unwrap();
     found.sort_by_key(|poison| poison.code.clone());
     let mut codes: Vec<_> = bad.iter().map(|(code, _)| (*code).to_owned()).collect();
     codes.sort();
@@ -63,7 +63,7 @@ async fn bad_messages_are_poison_with_the_reason_and_the_others_flow() {
     // What was cut can be looked at, but not tried again.
     let cut = found.iter().find(|p| p.id == "b3").unwrap();
     assert_eq!(
-        ground
+        fixture
             .inbox
             .retry("c", Some(cut.seq), "x")
             .await
@@ -72,34 +72,34 @@ async fn bad_messages_are_poison_with_the_reason_and_the_others_flow() {
         "22023"
     );
     let kept = "select octet_length(payload) || ' of ' || size from pgonce.inbox_poison where message_id = 'b3'";
-    assert_eq!(ground.world.see.text(kept).await, "1000 of 2000");
+    assert_eq!(fixture.world.see.text(kept).await, "1000 of 2000");
 }
 
 #[tokio::test]
 async fn the_same_id_with_another_payload_is_loud_and_stored_for_a_person() {
-    let ground = Ground::new().await;
-    ground.shop.send(Message::new("m1", "one"));
-    ground.shop.send(Message::new("m1", "two"));
-    ground.shop.send(Message::new("m1", "one"));
-    ground.shop.send(Message::new("m1", "two"));
-    let consumer = ground.consumer();
+    let fixture = Fixture::new().await;
+    fixture.shop.send(Message::new("m1", "one"));
+    fixture.shop.send(Message::new("m1", "two"));
+    fixture.shop.send(Message::new("m1", "one"));
+    fixture.shop.send(Message::new("m1", "two"));
+    let consumer = fixture.consumer();
     let counts = consumer.counts();
     let running = Running::start(consumer);
-    ground.wait_for_acks(4).await;
-    ground.wait_for(1).await;
+    fixture.wait_for_acks(4).await;
+    fixture.wait_for(1).await;
     running.stop().await.unwrap();
-    ground.check().await;
+    fixture.check().await;
     assert!(counts.conflicts() >= 1);
-    let poison = ground.inbox.poison("c", 10).await.unwrap();
+    let poison = fixture.inbox.poison("c", 10).await.unwrap();
     assert_eq!(poison.len(), 1);
     assert_eq!(poison[0].code.as_deref(), Some("P4050"));
     let payload = "select convert_from(payload, 'UTF8') from pgonce.inbox_poison";
-    assert_eq!(ground.world.see.text(payload).await, "two");
+    assert_eq!(fixture.world.see.text(payload).await, "two");
 }
 
 #[tokio::test]
 async fn an_envelope_is_read_and_what_came_is_what_is_compared_and_stored() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let event = |id: &str, n: u64, extra: &str| {
         let text = format!(
             "{{\"specversion\": \"1.0\", \"id\": \"{id}\", \"source\": \"/shop\", \"type\": \"t\", \
@@ -107,21 +107,21 @@ async fn an_envelope_is_read_and_what_came_is_what_is_compared_and_stored() {
         );
         Message::new("", text)
     };
-    ground.witness.script(|id| match id {
+    fixture.witness.script(|id| match id {
         "m2" => Err(pgonce::Failure::refused("no", "never").into()),
         _ => Ok(()),
     });
-    ground.shop.send(event("m1", 1, ""));
-    ground.shop.send(event("m1", 1, ""));
-    ground.shop.send(event("m2", 2, ""));
-    ground.shop.send(Message::new("x", "{}"));
+    fixture.shop.send(event("m1", 1, ""));
+    fixture.shop.send(event("m1", 1, ""));
+    fixture.shop.send(event("m2", 2, ""));
+    fixture.shop.send(Message::new("x", "{}"));
     // Not the same message, although the data is: the envelope counts.
-    ground.shop.send(event("m1", 1, ", \"more\": true"));
-    let running = Running::start(ground.consumer().read_with(cloud_event));
-    ground.wait_for_acks(5).await;
+    fixture.shop.send(event("m1", 1, ", \"more\": true"));
+    let running = Running::start(fixture.consumer().read_with(cloud_event));
+    fixture.wait_for_acks(5).await;
     let poisoned = "select string_agg(message_id || ' ' || failure_code, ',' order by message_id, failure_code) \
          from pgonce.inbox_poison";
-    ground
+    fixture
         .world
         .see
         .wait_until(&format!(
@@ -131,23 +131,23 @@ async fn an_envelope_is_read_and_what_came_is_what_is_compared_and_stored() {
     // Stored as it came, and read again when it is tried again.
     let stored = "select count(*) from pgonce.inbox_poison where message_id = 'm2' \
          and convert_from(payload, 'UTF8')::jsonb @> '{\"specversion\": \"1.0\"}'";
-    assert_eq!(ground.world.see.number(stored).await, 1);
-    ground.witness.heal();
-    let poison = ground.inbox.poison("c", 10).await.unwrap();
+    assert_eq!(fixture.world.see.number(stored).await, 1);
+    fixture.witness.heal();
+    let poison = fixture.inbox.poison("c", 10).await.unwrap();
     let conflict = poison.iter().find(|p| p.id == "m1").unwrap();
     assert!(
-        ground
+        fixture
             .inbox
             .skip("c", conflict.seq, "the sender says so")
             .await
             .unwrap()
     );
     let refused = poison.iter().find(|p| p.id == "m2").unwrap();
-    ground
+    fixture
         .inbox
         .retry("c", Some(refused.seq), "healed")
         .await
         .unwrap();
-    ground.wait_for(2).await;
+    fixture.wait_for(2).await;
     running.stop().await.unwrap();
 }

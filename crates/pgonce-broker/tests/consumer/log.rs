@@ -1,21 +1,21 @@
-//! From our own outbox, without a broker: effects here, told there, applied once.
+//! From our own outbox, without a broker: effects here, reply there, applied once.
 
 use pgonce::outbox::{Event, Subscription};
 use pgonce_broker::Consumer;
 use pgonce_broker::sources::OutboxLog;
 
-use super::ground::{Ground, Running, quick};
+use super::fixture::{Fixture, Running, quick};
 
 #[tokio::test]
 async fn what_is_published_is_applied_once_and_in_the_order_of_its_subject() {
-    let ground = Ground::new().await;
-    let outbox = ground.once().outbox();
+    let fixture = Fixture::new().await;
+    let outbox = fixture.once().outbox();
     outbox
         .create_subscription(&Subscription::new("c"))
         .await
         .unwrap();
     let publish = |from: u64, to: u64| {
-        let see = &ground.world.see;
+        let see = &fixture.world.see;
         async move {
             let sql = format!(
                 "select pgonce.publish('orders', 'x', 'k' || i % 5, jsonb_build_object('n', i), \
@@ -26,12 +26,12 @@ async fn what_is_published_is_applied_once_and_in_the_order_of_its_subject() {
         }
     };
     let start = || {
-        let source = OutboxLog::new(ground.once().outbox(), "c");
+        let source = OutboxLog::new(fixture.once().outbox(), "c");
         quick(Consumer::new(
-            &ground.once(),
+            &fixture.once(),
             "c",
             source,
-            ground.witness.clone(),
+            fixture.witness.clone(),
         ))
     };
     publish(1, 200).await;
@@ -39,20 +39,20 @@ async fn what_is_published_is_applied_once_and_in_the_order_of_its_subject() {
     let counts = consumer.counts();
     let running = Running::start(consumer);
     let there = |n: u64| format!("select count(distinct id) = {n} from seen");
-    ground.world.see.wait_until(&there(200)).await;
-    assert!(counts.lag() < super::ground::PATIENCE);
+    fixture.world.see.wait_until(&there(200)).await;
+    assert!(counts.lag() < super::fixture::DEADLINE);
     // Killed, it leaves some to be delivered again: copies, which are known.
     running.kill().await;
-    ground
+    fixture
         .world
         .see
         .run("select pgonce._move_clock('1 minute')")
         .await;
     publish(201, 300).await;
     let running = Running::start(start());
-    ground.world.see.wait_until(&there(300)).await;
+    fixture.world.see.wait_until(&there(300)).await;
     running.stop().await.unwrap();
-    let see = &ground.world.see;
+    let see = &fixture.world.see;
     assert_eq!(see.number("select count(*) from seen").await, 300);
     let turned = "select count(*) from (select right(id, 12)::bigint as sent, lag(right(id, 12)::bigint) \
          over (partition by key order by n) as before from seen) o where sent < before";
@@ -61,36 +61,36 @@ async fn what_is_published_is_applied_once_and_in_the_order_of_its_subject() {
 
 #[tokio::test]
 async fn a_reader_that_was_never_created_ends_the_consumer_with_a_reason() {
-    let ground = Ground::new().await;
-    let source = OutboxLog::new(ground.once().outbox(), "nobody");
-    let consumer = Consumer::new(&ground.once(), "c", source, ground.witness.clone());
+    let fixture = Fixture::new().await;
+    let source = OutboxLog::new(fixture.once().outbox(), "nobody");
+    let consumer = Consumer::new(&fixture.once(), "c", source, fixture.witness.clone());
     let ended = Running::start(quick(consumer)).ended().await.unwrap_err();
     assert!(ended.to_string().contains("nobody"), "{ended}");
 }
 
 #[tokio::test]
 async fn an_event_that_a_handler_publishes_exists_if_and_only_if_the_message_was_applied() {
-    let ground = Ground::new().await;
-    ground.send(1, 20, 4);
-    let handler = |mut tx: pgonce::inbox::Tx<super::ground::Db>,
+    let fixture = Fixture::new().await;
+    fixture.send(1, 20, 4);
+    let handler = |mut tx: pgonce::inbox::Tx<super::fixture::Db>,
                    message: std::sync::Arc<pgonce::inbox::Message>| async move {
-        tx.publish(&Event::new("replies", "heard").subject(message.id.clone()))
+        tx.publish(&Event::new("replies", "received").subject(message.id.clone()))
             .await?;
         if message.id == "m7" {
             return Err(pgonce::Failure::refused("no", "never").into());
         }
         Ok(())
     };
-    let consumer = Consumer::new(&ground.once(), "c", ground.shop.source(), handler);
+    let consumer = Consumer::new(&fixture.once(), "c", fixture.shop.source(), handler);
     let running = Running::start(quick(consumer));
-    ground.wait_for_acks(20).await;
+    fixture.wait_for_acks(20).await;
     running.stop().await.unwrap();
-    let see = &ground.world.see;
+    let see = &fixture.world.see;
     let behind = see
         .number("select behind from pgonce.inbox_poison where message_id = 'm7'")
         .await;
-    let told = "select count(distinct subject) || ' ' || count(*) from pgonce.outbox where subject <> 'm7'";
-    assert_eq!(see.text(told).await, format!("{0} {0}", 19 - behind));
+    let reply = "select count(distinct subject) || ' ' || count(*) from pgonce.outbox where subject <> 'm7'";
+    assert_eq!(see.text(reply).await, format!("{0} {0}", 19 - behind));
     assert_eq!(
         see.number("select count(*) from pgonce.outbox where subject = 'm7'")
             .await,

@@ -4,11 +4,11 @@
 
 mod bad;
 mod basics;
+mod failures;
 #[allow(dead_code)]
-mod ground;
+mod fixture;
 mod log;
 mod metered;
 mod ordered;
 mod slow;
-mod trouble;
 mod webhooks;

@@ -1,17 +1,17 @@
-//! What a consumer tells as metrics.
+//! What a consumer reports as metrics.
 
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusBuilder;
 use pgonce::{Error, Failure};
 
-use super::ground::{Ground, Running, message};
+use super::fixture::{Fixture, Running, message};
 
 #[tokio::test]
 async fn what_a_consumer_did_is_told_by_name() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let failed = std::sync::atomic::AtomicBool::new(false);
-    ground.witness.script(move |id| match id {
+    fixture.witness.script(move |id| match id {
         "m2" => Err(Failure::refused("no", "never").into()),
         "m3" if !failed.swap(true, std::sync::atomic::Ordering::SeqCst) => {
             Err(Error::work("later"))
@@ -21,16 +21,16 @@ async fn what_a_consumer_did_is_told_by_name() {
     for n in [1, 2, 3, 4, 4] {
         let mut sent = message(n, 10);
         sent.sent_at = Some(std::time::SystemTime::now() - Duration::from_secs(30));
-        ground.shop.send(sent);
+        fixture.shop.send(sent);
     }
     let recorder = PrometheusBuilder::new().build_recorder();
-    let consumer = metrics::with_local_recorder(&recorder, || ground.consumer());
+    let consumer = metrics::with_local_recorder(&recorder, || fixture.consumer());
     // One by one, so that each fails for itself.
     let running = Running::start(consumer.batch(1, Duration::ZERO));
-    ground.wait_for(3).await;
-    ground.wait_for_acks(5).await;
+    fixture.wait_for(3).await;
+    fixture.wait_for_acks(5).await;
     running.stop().await.unwrap();
-    let told = recorder.handle().render();
+    let reply = recorder.handle().render();
     for (name, expected) in [
         ("received_total", 5),
         ("applied_total", 3),
@@ -42,7 +42,7 @@ async fn what_a_consumer_did_is_told_by_name() {
         ("lost_acknowledgements_total", 0),
     ] {
         let line = format!("pgonce_consumer_{name}{{consumer=\"c\"}} {expected}");
-        assert!(told.contains(&line), "{line} is not in\n{told}");
+        assert!(reply.contains(&line), "{line} is not in\n{reply}");
     }
     for (name, least) in [
         ("batch_size_count", 1.0),
@@ -50,9 +50,9 @@ async fn what_a_consumer_did_is_told_by_name() {
         ("lag_seconds_sum", 30.0),
     ] {
         let line = format!("pgonce_consumer_{name}{{consumer=\"c\"}} ");
-        let figure = told.lines().find_map(|l| l.strip_prefix(line.as_str()));
+        let figure = reply.lines().find_map(|l| l.strip_prefix(line.as_str()));
         let figure: f64 = figure
-            .unwrap_or_else(|| panic!("{line}: {told}"))
+            .unwrap_or_else(|| panic!("{line}: {reply}"))
             .parse()
             .unwrap();
         assert!(figure >= least, "{line}{figure}");

@@ -9,9 +9,9 @@ use pgonce::inbox::{Message, Position};
 use pgonce_broker::{Consumer, Dedup, Incoming, Order, Source, SourceError};
 use tokio::sync::Notify;
 
-use super::ground::{Ground, Running, Witness, quick};
+use super::fixture::{Fixture, Running, Witness, quick};
 
-/// A log of partitions in memory, as a broker keeps it: it delivers from wherever it was told to, and knows
+/// A log of partitions in memory, as a broker keeps it: it delivers from wherever it was asked to, and knows
 /// itself only what was acknowledged.
 #[derive(Clone, Default)]
 struct Log {
@@ -36,7 +36,7 @@ impl Log {
         }
     }
 
-    /// The broker forgets what it was told.
+    /// The broker forgets what it was reply.
     fn forget_acks(&self) {
         self.acked.lock().unwrap().clear();
     }
@@ -142,23 +142,23 @@ fn fill(log: &Log, from: u64, to: u64) {
     }
 }
 
-fn consumer(ground: &Ground, log: &Log) -> Consumer<super::ground::Db, LogSource, Witness> {
-    let consumer = Consumer::new(&ground.once(), "c", log.source(), ground.witness.clone());
+fn consumer(fixture: &Fixture, log: &Log) -> Consumer<super::fixture::Db, LogSource, Witness> {
+    let consumer = Consumer::new(&fixture.once(), "c", log.source(), fixture.witness.clone());
     quick(consumer).batch(10, Duration::ZERO)
 }
 
 #[tokio::test]
 async fn a_batch_leaves_one_cursor_and_no_row_for_each_message() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let log = Log::default();
     fill(&log, 1, 300);
-    let running = Running::start(consumer(&ground, &log));
-    ground.wait_for(300).await;
-    ground
+    let running = Running::start(consumer(&fixture, &log));
+    fixture.wait_for(300).await;
+    fixture
         .wait("the acknowledgements", || async { log.acks() == 300 })
         .await;
     running.stop().await.unwrap();
-    let see = &ground.world.see;
+    let see = &fixture.world.see;
     assert_eq!(
         see.number("select count(*) from pgonce.inbox_marker").await,
         0
@@ -167,96 +167,96 @@ async fn a_batch_leaves_one_cursor_and_no_row_for_each_message() {
     assert_eq!(see.text(cursors).await, "p0:99 p1:99 p2:99");
     // Everything once more, from a broker that forgot: nothing happens.
     log.forget_acks();
-    let again = consumer(&ground, &log);
+    let again = consumer(&fixture, &log);
     let counts = again.counts();
     let running = Running::start(again);
-    ground
+    fixture
         .wait("the copies", || async { counts.duplicates() == 300 })
         .await;
     fill(&log, 301, 310);
-    ground.wait_for(310).await;
+    fixture.wait_for(310).await;
     running.stop().await.unwrap();
-    ground.check().await;
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn where_the_broker_is_ahead_of_the_database_it_is_sent_back() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let log = Log::default();
     fill(&log, 1, 30);
     for partition in ["p0", "p1", "p2"] {
         log.acked.lock().unwrap().insert(partition.to_owned(), 8);
     }
-    let running = Running::start(consumer(&ground, &log));
-    ground.wait_for(30).await;
+    let running = Running::start(consumer(&fixture, &log));
+    fixture.wait_for(30).await;
     running.stop().await.unwrap();
-    ground.check().await;
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn a_failing_message_is_stored_with_the_cursor_past_it_and_its_key_waits() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let log = Log::default();
-    ground.witness.script(|id| match id {
+    fixture.witness.script(|id| match id {
         "m6" => Err(Failure::refused("no", "never").into()),
         _ => Ok(()),
     });
     fill(&log, 1, 60);
-    let running = Running::start(consumer(&ground, &log));
-    ground.wait_for(50).await;
-    ground
+    let running = Running::start(consumer(&fixture, &log));
+    fixture.wait_for(50).await;
+    fixture
         .wait("the acknowledgements", || async { log.acks() == 60 })
         .await;
     // Key k0 has 6, 12, 18 …: all of them wait.
     let waiting =
         "select count(*) = 1 from pgonce.inbox_poison where message_id = 'm6' and behind = 9";
-    ground.world.see.wait_until(waiting).await;
-    ground.witness.heal();
-    ground.inbox.retry("c", None, "healed").await.unwrap();
-    ground.wait_for(60).await;
+    fixture.world.see.wait_until(waiting).await;
+    fixture.witness.heal();
+    fixture.inbox.retry("c", None, "healed").await.unwrap();
+    fixture.wait_for(60).await;
     running.stop().await.unwrap();
-    ground.check().await;
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn two_workers_share_a_log_and_one_takes_over_when_the_other_is_killed() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let log = Log::default();
     let lease = Duration::from_secs(2);
-    let first = Running::start(consumer(&ground, &log).lease(lease));
+    let first = Running::start(consumer(&fixture, &log).lease(lease));
     fill(&log, 1, 60);
-    ground.wait_for(60).await;
+    fixture.wait_for(60).await;
     first.kill().await;
-    let second = Running::start(consumer(&ground, &log).lease(lease));
+    let second = Running::start(consumer(&fixture, &log).lease(lease));
     fill(&log, 61, 120);
-    ground
+    fixture
         .world
         .see
         .run("select pgonce._move_clock('3 s')")
         .await;
-    ground.wait_for(120).await;
+    fixture.wait_for(120).await;
     second.stop().await.unwrap();
-    ground.check().await;
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn a_message_that_was_sent_twice_into_the_log_is_known_by_its_id_where_both_are_asked() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let log = Log::default();
     fill(&log, 1, 30);
     fill(&log, 1, 30);
-    let running = Running::start(consumer(&ground, &log).dedup(Dedup::Both));
-    ground.wait_for(30).await;
-    ground
+    let running = Running::start(consumer(&fixture, &log).dedup(Dedup::Both));
+    fixture.wait_for(30).await;
+    fixture
         .wait("the acknowledgements", || async { log.acks() == 60 })
         .await;
     running.stop().await.unwrap();
-    ground.check().await;
+    fixture.check().await;
 }
 
 #[tokio::test]
 async fn positions_of_a_source_without_an_order_are_refused() {
-    let ground = Ground::new().await;
-    let consumer = ground.consumer().dedup(Dedup::Positions);
+    let fixture = Fixture::new().await;
+    let consumer = fixture.consumer().dedup(Dedup::Positions);
     assert!(Running::start(consumer).ended().await.is_err());
 }

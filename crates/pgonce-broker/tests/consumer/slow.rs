@@ -9,14 +9,14 @@ use pgonce::inbox::{Message, Tx};
 use pgonce_broker::Consumer;
 use pgonce_tests::{Observer, TestDriver};
 
-use super::ground::{Db, Ground, Running, quick};
+use super::fixture::{Db, Fixture, Running, quick};
 
 const SHORT: Duration = Duration::from_millis(150);
 
 #[tokio::test]
 async fn a_handler_that_never_ends_fails_for_now_and_waits_for_a_person_in_the_end() {
-    let ground = Ground::new().await;
-    ground.send(1, 20, 20);
+    let fixture = Fixture::new().await;
+    fixture.send(1, 20, 20);
     let handler = |mut tx: Tx<Db>, message: Arc<Message>| async move {
         let sql = "insert into seen (consumer, id) values ('c', $1)";
         tx.conn().execute(sql, &[&message.id]).await?;
@@ -25,26 +25,26 @@ async fn a_handler_that_never_ends_fails_for_now_and_waits_for_a_person_in_the_e
         }
         Ok(())
     };
-    let consumer = Consumer::new(&ground.once(), "c", ground.shop.source(), handler);
+    let consumer = Consumer::new(&fixture.once(), "c", fixture.shop.source(), handler);
     let consumer = quick(consumer).handler_timeout(SHORT);
     let counts = consumer.counts();
     let running = Running::start(consumer);
     let poisoned = "select count(*) = 1 from pgonce.inbox_poison where message_id = 'm7' \
          and failure_code = 'handler_timeout' and failure_message like '%longer than 150ms%' and attempts = 3";
-    ground.world.see.wait_until(poisoned).await;
-    ground.wait_for_acks(20).await;
-    ground.wait_for(19).await;
+    fixture.world.see.wait_until(poisoned).await;
+    fixture.wait_for_acks(20).await;
+    fixture.wait_for(19).await;
     running.stop().await.unwrap();
     let left = "select count(*) from seen where id = 'm7'";
-    assert_eq!(ground.world.see.number(left).await, 0);
+    assert_eq!(fixture.world.see.number(left).await, 0);
     let came = (counts.applied(), counts.retried(), counts.poisoned());
     assert_eq!(came, (19, 2, 1), "{counts:?}");
 }
 
-/// The database is told to end it too: else its locks would stay, and whoever stores the message would wait for them.
+/// The database ends it too: else its locks would stay, and a worker that stores the message would wait for them.
 async fn a_statement_that_hangs<D: TestDriver>() {
-    let ground = Ground::new().await;
-    ground.send(1, 8, 8);
+    let fixture = Fixture::new().await;
+    fixture.send(1, 8, 8);
     let handler = |mut tx: Tx<D>, message: Arc<Message>| async move {
         let id = &message.id;
         D::exec(
@@ -57,22 +57,22 @@ async fn a_statement_that_hangs<D: TestDriver>() {
         }
         Ok(())
     };
-    let once = Once::builder(D::connect(&ground.world.url(), 6))
+    let once = Once::builder(D::connect(&fixture.world.url(), 6))
         .build()
         .unwrap();
-    let consumer = Consumer::new(&once, "c", ground.shop.source(), handler);
+    let consumer = Consumer::new(&once, "c", fixture.shop.source(), handler);
     let consumer = quick(consumer).handler_timeout(SHORT);
     let running = Running::start(consumer);
     let poisoned = "select count(*) = 1 from pgonce.inbox_poison where message_id = 'm3' \
          and failure_code in ('handler_timeout', '57014') and attempts = 3";
-    ground.world.see.wait_until(poisoned).await;
-    ground.wait_for(7).await;
+    fixture.world.see.wait_until(poisoned).await;
+    fixture.wait_for(7).await;
     running.stop().await.unwrap();
     let asleep = "select count(*) = 0 from pg_stat_activity where datname = current_database() \
          and state = 'active' and wait_event = 'PgSleep'";
-    ground.world.see.wait_until(asleep).await;
+    fixture.world.see.wait_until(asleep).await;
     let left = "select count(*) from seen where id = 'm3'";
-    assert_eq!(ground.world.see.number(left).await, 0);
+    assert_eq!(fixture.world.see.number(left).await, 0);
 }
 
 #[tokio::test]
@@ -87,40 +87,40 @@ async fn a_statement_that_hangs_is_ended_with_its_handler_by_sqlx() {
 
 #[tokio::test]
 async fn a_consumer_that_waits_for_a_lock_for_too_long_asks_again_and_does_not_end() {
-    let ground = Ground::new().await;
-    let other = Observer::connect(&ground.world.url()).await;
+    let fixture = Fixture::new().await;
+    let other = Observer::connect(&fixture.world.url()).await;
     other
         .run("begin; select pgonce.accept('c', 'shop', 'm1')")
         .await;
-    ground.send(1, 1, 1);
-    let running = Running::start(ground.consumer().handler_timeout(SHORT));
+    fixture.send(1, 1, 1);
+    let running = Running::start(fixture.consumer().handler_timeout(SHORT));
     // It waits, is turned away, and waits again: in another transaction.
     let waits = "select coalesce(min(xact_start)::text, '') from pg_stat_activity \
          where datname = current_database() and wait_event_type = 'Lock'";
-    let see = &ground.world.see;
+    let see = &fixture.world.see;
     let first = format!("select ({waits}) <> ''");
     see.wait_until(&first).await;
     let began = see.text(waits).await;
     let again = format!("select ({waits}) not in ('', '{began}')");
     see.wait_until(&again).await;
     other.run("rollback").await;
-    ground.wait_for(1).await;
+    fixture.wait_for(1).await;
     running.stop().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_shorter_limit_of_the_session_stays() {
-    let ground = Ground::new().await;
-    let url = ground.world.url();
+    let fixture = Fixture::new().await;
+    let url = fixture.world.url();
     let apart = if url.contains('?') { '&' } else { '?' };
     let limited = format!("{url}{apart}options=-c%20statement_timeout%3D70");
-    for (url, longest, expected) in [
+    for (url, max, expected) in [
         (&limited, SHORT, "70ms"),
         (&limited, Duration::from_millis(50), "50ms"),
         (&url, SHORT, "150ms"),
     ] {
         let inbox = Once::builder(Db::connect(url, 1)).build().unwrap().inbox();
-        let mut batch = inbox.begin_with_timeout(longest).await.unwrap();
+        let mut batch = inbox.begin_with_timeout(max).await.unwrap();
         let mut tx = batch.lend().unwrap();
         let shown = Db::fetch(tx.conn(), "show statement_timeout").await;
         assert_eq!(shown.unwrap().as_deref(), Some(expected));

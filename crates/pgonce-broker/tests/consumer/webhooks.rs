@@ -10,7 +10,7 @@ use pgonce_broker::webhooks::{Encoding, Scheme, Webhooks};
 use reqwest::{Client, Response};
 use ring::hmac;
 
-use super::ground::{Ground, Running, quick};
+use super::fixture::{Fixture, Running, quick};
 
 const SECRET: &str = "whsec_c2VjcmV0IG9mIHRoZSB0ZXN0";
 
@@ -65,35 +65,36 @@ fn scheme() -> Scheme {
 
 #[tokio::test]
 async fn a_signed_webhook_is_stored_answered_and_applied_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let hook =
-        Hook::serve(Webhooks::new(&ground.once(), "c", "provider", scheme()).router("/hook")).await;
-    let consumer = Consumer::new(&ground.once(), "c", Nothing, ground.witness.clone());
+        Hook::serve(Webhooks::new(&fixture.once(), "c", "provider", scheme()).router("/hook"))
+            .await;
+    let consumer = Consumer::new(&fixture.once(), "c", Nothing, fixture.witness.clone());
     let running = Running::start(quick(consumer).json());
     for n in 1..=10 {
         for _ in 0..3 {
-            let told = hook
+            let reply = hook
                 .standard(&format!("m{n}"), "{\"paid\": true}", now(), SECRET)
                 .await;
-            assert_eq!(told.status(), 200);
-            // Told only when it is there.
+            assert_eq!(reply.status(), 200);
+            // Answered only when it is stored.
             let there =
                 format!("select count(*) from pgonce.inbox_message where message_id = 'm{n}'");
-            assert_eq!(ground.world.see.number(&there).await, 1);
+            assert_eq!(fixture.world.see.number(&there).await, 1);
         }
     }
-    ground.wait_for(10).await;
+    fixture.wait_for(10).await;
     running.stop().await.unwrap();
-    ground.check().await;
+    fixture.check().await;
     let headers = "select count(*) from pgonce.inbox_message where headers ? 'webhook-timestamp' and not headers ? 'webhook-signature'";
-    assert_eq!(ground.world.see.number(headers).await, 10);
+    assert_eq!(fixture.world.see.number(headers).await, 10);
 }
 
 #[tokio::test]
 async fn what_is_not_signed_or_too_old_is_refused_and_not_stored() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let hook = Hook::serve(
-        Webhooks::new(&ground.once(), "c", "provider", scheme())
+        Webhooks::new(&fixture.once(), "c", "provider", scheme())
             .max_bytes(1000)
             .router("/hook"),
     )
@@ -143,7 +144,7 @@ async fn what_is_not_signed_or_too_old_is_refused_and_not_stored() {
         .body("{\"amount\": 1000}");
     assert_eq!(bent.send().await.unwrap().status(), 401);
     assert_eq!(
-        ground
+        fixture
             .world
             .see
             .number("select count(*) from pgonce.inbox_message")
@@ -151,7 +152,7 @@ async fn what_is_not_signed_or_too_old_is_refused_and_not_stored() {
         0
     );
     assert_eq!(
-        ground
+        fixture
             .world
             .see
             .number("select count(*) from pgonce.inbox_marker")
@@ -162,9 +163,10 @@ async fn what_is_not_signed_or_too_old_is_refused_and_not_stored() {
 
 #[tokio::test]
 async fn the_same_id_with_another_payload_is_refused_and_stored_for_a_person() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let hook =
-        Hook::serve(Webhooks::new(&ground.once(), "c", "provider", scheme()).router("/hook")).await;
+        Hook::serve(Webhooks::new(&fixture.once(), "c", "provider", scheme()).router("/hook"))
+            .await;
     assert_eq!(
         hook.standard("m1", "one", now(), SECRET).await.status(),
         200
@@ -175,7 +177,7 @@ async fn the_same_id_with_another_payload_is_refused_and_stored_for_a_person() {
             422
         );
     }
-    let poison = ground.inbox.poison("c", 10).await.unwrap();
+    let poison = fixture.inbox.poison("c", 10).await.unwrap();
     assert_eq!(
         (poison.len(), poison[0].code.as_deref()),
         (1, Some("P4050"))
@@ -184,7 +186,7 @@ async fn the_same_id_with_another_payload_is_refused_and_stored_for_a_person() {
 
 #[tokio::test]
 async fn other_schemes_can_be_told() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"secret");
     let hex = |tag: hmac::Tag| {
         tag.as_ref()
@@ -196,7 +198,7 @@ async fn other_schemes_can_be_told() {
     let hub = Scheme::hmac(["secret"], "X-Hub-Signature-256", Encoding::Hex)
         .prefixed("sha256=")
         .id_header("x-delivery");
-    let hook = Hook::serve(Webhooks::new(&ground.once(), "c", "hub", hub).router("/hook")).await;
+    let hook = Hook::serve(Webhooks::new(&fixture.once(), "c", "hub", hub).router("/hook")).await;
     let signature = format!("sha256={}", hex(hmac::sign(&key, b"{}")));
     let send = |signature: &str| {
         let request = hook
@@ -211,7 +213,8 @@ async fn other_schemes_can_be_told() {
     let fields = Scheme::hmac(["old", "secret"], "pay-signature", Encoding::Hex)
         .fields("t", "v1")
         .id_pointer("/id");
-    let hook = Hook::serve(Webhooks::new(&ground.once(), "c", "pay", fields).router("/hook")).await;
+    let hook =
+        Hook::serve(Webhooks::new(&fixture.once(), "c", "pay", fields).router("/hook")).await;
     for (at, body, status) in [
         (now(), "{\"id\": \"evt_1\"}", 200),
         (now() - 1000, "{\"id\": \"evt_2\"}", 401),
@@ -225,22 +228,22 @@ async fn other_schemes_can_be_told() {
     }
     let there = "select string_agg(source || ' ' || coalesce(failure_code, message_id), ',' order by seq) from pgonce.inbox_message";
     assert_eq!(
-        ground.world.see.text(there).await,
+        fixture.world.see.text(there).await,
         "hub d1,pay evt_1,pay id_missing"
     );
 }
 
 #[tokio::test]
 async fn without_a_database_the_sender_is_asked_to_send_again() {
-    let ground = Ground::new().await;
-    let once = ground
+    let fixture = Fixture::new().await;
+    let once = fixture
         .world
         .another_at("postgres://postgres@127.0.0.1:1/nowhere", 1, |b| b);
     let hook = Hook::serve(Webhooks::new(&once, "c", "provider", scheme()).router("/hook")).await;
-    let told = hook.standard("m1", "{}", now(), SECRET).await;
-    assert_eq!(told.status(), 503);
-    assert!(told.headers().contains_key("retry-after"));
-    let wait = told.headers()["retry-after"]
+    let reply = hook.standard("m1", "{}", now(), SECRET).await;
+    assert_eq!(reply.status(), 503);
+    assert!(reply.headers().contains_key("retry-after"));
+    let wait = reply.headers()["retry-after"]
         .to_str()
         .unwrap()
         .parse()

@@ -3,55 +3,55 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../relay/ground.rs"]
+#[path = "../relay/fixture.rs"]
 #[allow(dead_code)]
-mod ground;
+mod fixture;
 
 mod consumer;
-#[path = "../consumer/ground.rs"]
+#[path = "../consumer/fixture.rs"]
 #[allow(dead_code)]
 mod consumer_ground;
 mod sources;
 
 use std::time::Duration;
 
-use ground::{Ground, Running};
+use fixture::{Fixture, Running};
 use pgonce::faults::{self, Action, RELAY_POINTS};
 use pgonce_broker::Delivery;
 use pgonce_testkit::wait_until;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 pub(crate) static ONE_AT_A_TIME: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Forty events about four subjects; one is poison, so that lanes are settled as well.
-async fn troubled_ground() -> Ground {
-    let ground = Ground::new().await;
-    ground.sink.script(|n| {
+async fn failing_fixture() -> Fixture {
+    let fixture = Fixture::new().await;
+    fixture.sink.script(|n| {
         (n == 5).then(|| Delivery::Poison {
             reason: "test".into(),
         })
     });
-    ground.publish(1, 40, 4).await;
-    ground
+    fixture.publish(1, 40, 4).await;
+    fixture
 }
 
 /// A relay that nobody disturbs delivers what is left.
-async fn finish(ground: &Ground, place: &str) {
+async fn finish(fixture: &Fixture, place: &str) {
     faults::disarm_all();
-    ground.expire_leases().await;
-    let running = ground.run();
-    ground.publish(41, 48, 4).await;
-    ground
+    fixture.expire_leases().await;
+    let running = fixture.run();
+    fixture.publish(41, 48, 4).await;
+    fixture
         .world
         .see
         .wait_until("select count(*) > 0 from pgonce.parked where state = 'dead'")
         .await;
-    ground.sink.heal();
-    ground.outbox.redrive("c", None).await.unwrap();
-    ground.sink.wait_for(48).await;
+    fixture.sink.heal();
+    fixture.outbox.redrive("c", None).await.unwrap();
+    fixture.sink.wait_for(48).await;
     running.stop().await.unwrap();
-    let again = ground.sink.check();
+    let again = fixture.sink.check();
     assert!(again <= 40, "{place}: {again} came again");
 }
 
@@ -59,12 +59,12 @@ async fn finish(ground: &Ground, place: &str) {
 async fn killed_at_any_point_the_next_relay_goes_on() {
     let _turn = ONE_AT_A_TIME.lock().await;
     for place in RELAY_POINTS {
-        let ground = troubled_ground().await;
+        let fixture = failing_fixture().await;
         let paused = faults::pause(place);
-        let running = ground.run();
+        let running = fixture.run();
         paused.reached().await;
         running.kill().await;
-        finish(&ground, place).await;
+        finish(&fixture, place).await;
     }
 }
 
@@ -72,35 +72,35 @@ async fn killed_at_any_point_the_next_relay_goes_on() {
 async fn paused_at_any_point_until_another_took_over_it_does_no_harm() {
     let _turn = ONE_AT_A_TIME.lock().await;
     for place in RELAY_POINTS {
-        let ground = troubled_ground().await;
+        let fixture = failing_fixture().await;
         let paused = faults::pause(place);
-        let zombie = ground.run();
+        let zombie = fixture.run();
         paused.reached().await;
         // Its lanes are taken from it: where only its delivery stands still, it would renew a lease.
         let taken = "select pgonce.leave_lanes('c', owner) from pgonce.outbox_relay";
-        ground.world.see.run(taken).await;
-        let heir = ground.run();
-        ground
+        fixture.world.see.run(taken).await;
+        let heir = fixture.run();
+        fixture
             .world
             .see
             .wait_until("select count(*) > 0 from pgonce.parked where state = 'dead'")
             .await;
         let moved = "select string_agg((cursor)::text || epoch, ';' order by lane) from pgonce.outbox_cursor";
         heir.stop().await.unwrap();
-        let before = ground.world.see.text(moved).await;
+        let before = fixture.world.see.text(moved).await;
         // It wakes up and finds out: whatever it had in hand, it keeps nothing of it over the heir's.
         paused.resume();
-        ground.publish(41, 44, 4).await;
-        ground.sink.heal();
-        ground.outbox.redrive("c", None).await.unwrap();
-        ground.sink.wait_for(44).await;
+        fixture.publish(41, 44, 4).await;
+        fixture.sink.heal();
+        fixture.outbox.redrive("c", None).await.unwrap();
+        fixture.sink.wait_for(44).await;
         zombie.stop().await.unwrap();
         assert_ne!(
-            ground.world.see.text(moved).await,
+            fixture.world.see.text(moved).await,
             before,
             "{place}: it claimed again"
         );
-        ground.sink.check();
+        fixture.sink.check();
     }
 }
 
@@ -108,24 +108,24 @@ async fn paused_at_any_point_until_another_took_over_it_does_no_harm() {
 async fn failing_at_any_point_it_goes_on_by_itself() {
     let _turn = ONE_AT_A_TIME.lock().await;
     for place in RELAY_POINTS {
-        let ground = troubled_ground().await;
+        let fixture = failing_fixture().await;
         faults::arm(place, 1, Action::Error);
         let before = faults::reached(place);
-        let running = Running::start(ground.relay());
-        ground
+        let running = Running::start(fixture.relay());
+        fixture
             .world
             .see
             .wait_until("select count(*) > 0 from pgonce.parked where state = 'dead'")
             .await;
-        ground.sink.heal();
-        ground.outbox.redrive("c", None).await.unwrap();
-        ground.sink.wait_for(40).await;
-        // How far it is, a relay tells the database only now and then.
+        fixture.sink.heal();
+        fixture.outbox.redrive("c", None).await.unwrap();
+        fixture.sink.wait_for(40).await;
+        // How far it is, a relay writes down only now and then.
         let reached = async || faults::reached(place) > before;
-        wait_until(format!("{place} is reached"), PATIENCE, reached)
+        wait_until(format!("{place} is reached"), DEADLINE, reached)
             .await
             .unwrap();
         running.stop().await.unwrap();
-        ground.sink.check();
+        fixture.sink.check();
     }
 }

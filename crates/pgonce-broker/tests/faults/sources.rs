@@ -2,33 +2,33 @@
 
 use pgonce::faults::{self, CONSUMER_POINTS};
 
-use super::{ONE_AT_A_TIME, consumer_ground as ground};
+use super::{ONE_AT_A_TIME, consumer_ground as fixture};
 
+#[path = "../sources/broker_fixtures.rs"]
+#[allow(dead_code)]
+mod broker_fixtures;
 #[path = "../sources/conformance.rs"]
 #[allow(dead_code, unused_imports, unused_macros)]
 mod conformance;
-#[path = "../sources/sites.rs"]
-#[allow(dead_code)]
-mod sites;
 
+use broker_fixtures::{NatsDurable, NatsOrdered, Rabbit, RedisGroup, RedisOrdered, Site};
 use conformance::Stage;
-use sites::{NatsDurable, NatsOrdered, Rabbit, RedisGroup, RedisOrdered, Site};
 
 async fn killed_at_any_point<S: Site>() {
     let _turn = ONE_AT_A_TIME.lock().await;
     for place in CONSUMER_POINTS {
         let stage = Stage::<S>::new(false).await;
-        let (ground, keys) = (&stage.ground, Stage::<S>::keys());
-        // One fails for now, so that the stored inbox is used as well.
+        let (fixture, keys) = (&stage.fixture, Stage::<S>::keys());
+        // One fails with a transient error, so that the stored inbox is used as well.
         let failed = std::sync::atomic::AtomicBool::new(false);
-        ground.witness.script(move |id| {
+        fixture.witness.script(move |id| {
             if id == "m5" && !failed.swap(true, std::sync::atomic::Ordering::SeqCst) {
                 return Err(pgonce::Error::work("later"));
             }
             Ok(())
         });
         let patient = "select pgonce.define_inbox('c', p_max_attempts => 100, p_backoff => '10 ms', p_backoff_at_most => '40 ms')";
-        ground.world.see.run(patient).await;
+        fixture.world.see.run(patient).await;
         stage.site.send_numbers(1..=40, keys).await;
         let paused = faults::pause(place);
         let running = stage.run().await;
@@ -36,19 +36,19 @@ async fn killed_at_any_point<S: Site>() {
         running.kill().await;
         faults::disarm_all();
         // Its leases run out.
-        ground
+        fixture
             .world
             .see
             .run("select pgonce.move_clock('1 minute')")
             .await;
         let heir = stage.run().await;
         stage.site.send_numbers(41..=48, keys).await;
-        ground.wait_for(48).await;
+        fixture.wait_for(48).await;
         heir.stop().await.unwrap();
         stage.settle_all().await;
-        ground.check().await;
+        fixture.check().await;
         let left = "select count(*) from pgonce.inbox_message where status <> 'processed'";
-        assert_eq!(ground.world.see.number(left).await, 0, "{place}");
+        assert_eq!(fixture.world.see.number(left).await, 0, "{place}");
     }
 }
 

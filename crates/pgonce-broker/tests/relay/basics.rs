@@ -1,4 +1,4 @@
-//! Everything arrives, in order, once; whoever runs how many relays.
+//! Everything arrives, in order, once; anyone who runs how many relays.
 
 use std::time::Duration;
 
@@ -9,69 +9,69 @@ use pgonce_testkit::wait_until;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio_util::sync::CancellationToken;
 
-use super::ground::{Ground, PATIENCE, Running, publish, relay_to};
+use super::fixture::{DEADLINE, Fixture, Running, publish, relay_to};
 
 #[tokio::test]
 async fn what_is_published_arrives_in_order_and_once() {
-    let ground = Ground::new().await;
-    ground.publish(1, 50, 7).await;
-    let running = ground.run();
-    ground.publish(51, 100, 7).await;
-    ground.sink.wait_for(100).await;
+    let fixture = Fixture::new().await;
+    fixture.publish(1, 50, 7).await;
+    let running = fixture.run();
+    fixture.publish(51, 100, 7).await;
+    fixture.sink.wait_for(100).await;
     running.stop().await.unwrap();
-    assert_eq!(ground.sink.check(), 0);
+    assert_eq!(fixture.sink.check(), 0);
     // It kept its place and gave its lanes back: the next begins where it ended, at once.
-    ground.publish(101, 110, 7).await;
-    let running = ground.run();
-    ground.sink.wait_for(110).await;
+    fixture.publish(101, 110, 7).await;
+    let running = fixture.run();
+    fixture.sink.wait_for(110).await;
     running.stop().await.unwrap();
-    assert_eq!(ground.sink.check(), 0);
+    assert_eq!(fixture.sink.check(), 0);
     let left = "select count(*) from pgonce.outbox_cursor where owner is not null";
-    assert_eq!(ground.world.see.number(left).await, 0);
+    assert_eq!(fixture.world.see.number(left).await, 0);
 }
 
 #[tokio::test]
 async fn a_backlog_longer_than_all_batches_arrives_in_order_and_once() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let sql = "select pgonce.publish('orders', 'x', 's' || i % 100, jsonb_build_object('n', i)) from generate_series(1, 6000) i";
-    ground.world.see.run(sql).await;
-    let running = Running::start(ground.relay().batch(16, 16 * 1024));
-    ground.sink.wait_for(6000).await;
+    fixture.world.see.run(sql).await;
+    let running = Running::start(fixture.relay().batch(16, 16 * 1024));
+    fixture.sink.wait_for(6000).await;
     running.stop().await.unwrap();
-    assert_eq!(ground.sink.check(), 0);
+    assert_eq!(fixture.sink.check(), 0);
 }
 
 #[tokio::test]
 async fn two_relays_share_the_work_and_one_takes_over_when_the_other_goes() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let short = Duration::from_millis(300);
-    let first = Running::start(ground.relay().lease(short));
-    ground.publish(1, 20, 20).await;
-    ground.sink.wait_for(20).await;
-    let second = Running::start(ground.relay().lease(short));
+    let first = Running::start(fixture.relay().lease(short));
+    fixture.publish(1, 20, 20).await;
+    fixture.sink.wait_for(20).await;
+    let second = Running::start(fixture.relay().lease(short));
     let shared = "select count(*) = 2 and min(n) = 8 and max(n) = 8 from (select owner, count(*) as n \
          from pgonce.outbox_cursor where owner is not null group by owner) o";
-    ground.world.see.wait_until(shared).await;
-    ground.publish(21, 120, 20).await;
-    ground.sink.wait_for(120).await;
+    fixture.world.see.wait_until(shared).await;
+    fixture.publish(21, 120, 20).await;
+    fixture.sink.wait_for(120).await;
     first.stop().await.unwrap();
-    ground.publish(121, 160, 20).await;
-    ground.sink.wait_for(160).await;
+    fixture.publish(121, 160, 20).await;
+    fixture.sink.wait_for(160).await;
     second.stop().await.unwrap();
-    assert_eq!(ground.sink.check(), 0, "lanes were handed over in order");
+    assert_eq!(fixture.sink.check(), 0, "lanes were handed over in order");
 }
 
 #[tokio::test]
 async fn writers_that_commit_in_any_order_are_all_heard() {
-    let ground = Ground::new().await;
-    let running = ground.run();
-    let unrelated = ground.world.observer().await;
+    let fixture = Fixture::new().await;
+    let running = fixture.run();
+    let unrelated = fixture.world.observer().await;
     unrelated
         .run("begin; update account set balance = 0 where id = 1")
         .await;
     let mut writers = Vec::new();
     for n in 1..=8 {
-        let writer = ground.world.observer().await;
+        let writer = fixture.world.observer().await;
         // Each about a subject of its own: nothing else says which goes first.
         writer.run(&format!("begin; {}", publish(n, 100))).await;
         writers.push(writer);
@@ -79,39 +79,39 @@ async fn writers_that_commit_in_any_order_are_all_heard() {
     for writer in writers.iter().rev() {
         writer.run("commit").await;
     }
-    ground.sink.wait_for(8).await;
+    fixture.sink.wait_for(8).await;
     running.stop().await.unwrap();
-    assert_eq!(ground.sink.check(), 0);
+    assert_eq!(fixture.sink.check(), 0);
 }
 
 #[tokio::test]
 async fn run_once_delivers_what_is_there_and_leaves_what_is_for_later() {
     let hour = Duration::from_secs(3600);
-    let ground = Ground::with(Subscription::new("c").backoff(hour, hour)).await;
-    ground.sink.script(|n| {
+    let fixture = Fixture::with(Subscription::new("c").backoff(hour, hour)).await;
+    fixture.sink.script(|n| {
         (n == 3).then(|| Delivery::Retry {
             reason: "later".into(),
             after: Duration::ZERO,
         })
     });
-    ground.publish(1, 10, 10).await;
+    fixture.publish(1, 10, 10).await;
     let stop = CancellationToken::new();
-    assert!(ground.relay().run_once(stop.clone()).await.unwrap());
-    assert_eq!(ground.sink.numbers().len(), 9);
+    assert!(fixture.relay().run_once(stop.clone()).await.unwrap());
+    assert_eq!(fixture.sink.numbers().len(), 9);
     let left = "select count(*) from pgonce.outbox_cursor where owner is not null";
-    assert_eq!(ground.world.see.number(left).await, 0);
+    assert_eq!(fixture.world.see.number(left).await, 0);
 
-    // Told to stop before it was through, it says so.
-    ground.sink.script(|_| {
+    // Asked to stop before it was through, it says so.
+    fixture.sink.script(|_| {
         Some(Delivery::Unavailable {
             reason: "down".into(),
         })
     });
-    ground.publish(11, 12, 10).await;
-    let relay = ground.relay().drain_timeout(Duration::ZERO);
+    fixture.publish(11, 12, 10).await;
+    let relay = fixture.relay().drain_timeout(Duration::ZERO);
     let counts = relay.counts();
     let (ran, ()) = tokio::join!(relay.run_once(stop.clone()), async {
-        wait_until("a lane to wait for the sink", PATIENCE, || async {
+        wait_until("a lane to wait for the sink", DEADLINE, || async {
             counts.waiting() > 0 && counts.lanes() == 16
         })
         .await
@@ -124,12 +124,12 @@ async fn run_once_delivers_what_is_there_and_leaves_what_is_for_later() {
 
 #[tokio::test]
 async fn a_channel_hands_events_to_the_same_process() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     let (sink, mut events) = Channel::bounded(4);
-    let running = Running::start(Relay::new(ground.outbox.clone(), "c", sink));
-    ground.publish(1, 10, 1).await;
+    let running = Running::start(Relay::new(fixture.outbox.clone(), "c", sink));
+    fixture.publish(1, 10, 1).await;
     for n in 1..=10 {
-        let event = tokio::time::timeout(PATIENCE, events.recv())
+        let event = tokio::time::timeout(DEADLINE, events.recv())
             .await
             .unwrap()
             .unwrap();
@@ -144,22 +144,22 @@ async fn a_channel_hands_events_to_the_same_process() {
 
 #[tokio::test]
 async fn json_lines_are_cloud_events() {
-    let ground = Ground::with(Subscription::new("c").topics(["ord*"])).await;
+    let fixture = Fixture::with(Subscription::new("c").topics(["ord*"])).await;
     let (ours, theirs) = tokio::io::duplex(1024);
     let running = Running::start(Relay::new(
-        ground.outbox.clone(),
+        fixture.outbox.clone(),
         "c",
         JsonLines::new("/shop", ours),
     ));
-    ground
+    fixture
         .world
         .see
         .run("select pgonce.publish('other', 'x', 's', '{}')")
         .await;
-    ground.publish(1, 3, 1).await;
+    fixture.publish(1, 3, 1).await;
     let mut lines = BufReader::new(theirs).lines();
     for n in 1..=3 {
-        let line = tokio::time::timeout(PATIENCE, lines.next_line())
+        let line = tokio::time::timeout(DEADLINE, lines.next_line())
             .await
             .unwrap()
             .unwrap()
@@ -180,20 +180,20 @@ async fn json_lines_are_cloud_events() {
 
 #[tokio::test]
 async fn a_subscription_that_is_not_there_or_was_evicted_ends_the_relay_with_a_reason() {
-    let ground = Ground::new().await;
-    let stranger = Relay::new(ground.outbox.clone(), "nobody", ground.sink.clone());
+    let fixture = Fixture::new().await;
+    let stranger = Relay::new(fixture.outbox.clone(), "nobody", fixture.sink.clone());
     assert_eq!(
         Running::start(stranger).ended().await.unwrap_err().code(),
         "42704"
     );
     let running = Running::start(
-        relay_to(&ground.world.url(), ground.sink.clone()).lease(Duration::from_millis(300)),
+        relay_to(&fixture.world.url(), fixture.sink.clone()).lease(Duration::from_millis(300)),
     );
-    ground.publish(1, 1, 1).await;
-    ground.sink.wait_for(1).await;
-    ground.outbox.evict("c", "test").await.unwrap();
+    fixture.publish(1, 1, 1).await;
+    fixture.sink.wait_for(1).await;
+    fixture.outbox.evict("c", "test").await.unwrap();
     assert_eq!(running.ended().await.unwrap_err().code(), "P4031");
-    let backlog = ground.outbox.backlog().await.unwrap();
+    let backlog = fixture.outbox.backlog().await.unwrap();
     assert_eq!(
         (backlog.len(), backlog[0].evicted.as_deref()),
         (1, Some("test"))

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod basics;
+mod failures;
 #[allow(dead_code)]
-mod ground;
+mod fixture;
 mod servers;
-mod trouble;
 mod wal;

@@ -7,7 +7,7 @@ use pgonce_testkit::{Postgres, Replication, wait_until};
 use pgonce_tests::{Observer, install};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::ground::{PATIENCE, Running, Witness, publish, relay_to};
+use super::fixture::{DEADLINE, Running, Witness, publish, relay_to};
 
 async fn private() -> (Postgres, Observer) {
     let server = Postgres::builder().start().await.unwrap();
@@ -48,13 +48,13 @@ async fn what_was_relayed_survives_a_crash_although_the_writer_commits_carelessl
                 .keep_every(hour),
         );
         see.run(&publish(100 + round, 1)).await;
-        wait_until("the relay to be under way", PATIENCE, || async {
+        wait_until("the relay to be under way", DEADLINE, || async {
             sink.numbers().contains(&(100 + round))
         })
         .await
         .unwrap();
         writer.run(&publish(round, 1)).await;
-        wait_until("the event", PATIENCE, || async {
+        wait_until("the event", DEADLINE, || async {
             sink.numbers().contains(&round)
         })
         .await
@@ -114,7 +114,7 @@ async fn after_a_failover_nothing_committed_is_skipped_and_old_epochs_are_void()
     // From here on the standby misses everything: events, places, epochs.
     standby.fall_behind().await.unwrap();
     see.run(&publish(99, 1000)).await;
-    wait_until("what will be lost", PATIENCE, || async {
+    wait_until("what will be lost", DEADLINE, || async {
         sink.numbers().contains(&99)
     })
     .await
@@ -128,7 +128,7 @@ async fn after_a_failover_nothing_committed_is_skipped_and_old_epochs_are_void()
         see.run(&publish(n, 4)).await;
     }
     let running = Running::start(relay_to(&standby.url(), sink.clone()));
-    wait_until("what came after", PATIENCE, || async {
+    wait_until("what came after", DEADLINE, || async {
         (1..=40).all(|n| sink.numbers().contains(&n))
     })
     .await

@@ -1,15 +1,15 @@
-//! Relays that are told of commits by the write-ahead log: what they promise is the same, whatever
+//! Relays that are woken by the write-ahead log: what they promise is the same, whatever
 //! becomes of the slot.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use pgonce::Result;
-use pgonce_broker::{Tail, TailError};
+use pgonce_broker::{WalListener, WalListenerError};
 use pgonce_testkit::{Postgres, wait_until};
 use pgonce_tests::{Observer, install};
 
-use super::ground::{PATIENCE, Running, Witness, publish, relay_to};
+use super::fixture::{DEADLINE, Running, Witness, publish, relay_to};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -33,23 +33,23 @@ impl Server {
         Self { postgres, see }
     }
 
-    async fn tail(&self) -> std::result::Result<Tail, TailError> {
-        Tail::start(self.postgres.url().parse().unwrap(), None, "pgonce").await
+    async fn tail(&self) -> std::result::Result<WalListener, WalListenerError> {
+        WalListener::start(self.postgres.url().parse().unwrap(), None, "pgonce").await
     }
 
-    /// Waits until commits are told.
-    async fn heard(&self, tail: &Tail) {
-        wait_until("the log to be heard", PATIENCE, || async {
-            tail.bell().is_manned()
+    /// Waits until commits are reply.
+    async fn wait_until_live(&self, tail: &WalListener) {
+        wait_until("the log to be followed", DEADLINE, || async {
+            tail.signal().is_live()
         })
         .await
         .unwrap();
     }
 
-    /// A relay that looks only when it is told.
-    fn told(&self, tail: &Tail, sink: &Witness) -> Running {
+    /// A relay that looks only when it is reply.
+    fn start_with_listener(&self, tail: &WalListener, sink: &Witness) -> Running {
         let relay = relay_to(&self.postgres.url(), sink.clone());
-        Running::start(relay.woken_by(tail.bell()).look_anyway(HOUR))
+        Running::start(relay.wake_on(tail.signal()).max_poll_when_live(HOUR))
     }
 
     async fn slots(&self) -> i64 {
@@ -60,14 +60,14 @@ impl Server {
 }
 
 #[tokio::test]
-async fn a_relay_that_is_told_has_every_event_and_no_phantom_without_looking() -> Result<()> {
+async fn a_relay_that_is_woken_has_every_event_and_no_phantom_without_polling() -> Result<()> {
     let server = Server::new("logical").await;
     // What was there before anybody listened.
     server.see.run(&publish(1, 3)).await;
     let tail = server.tail().await.unwrap();
-    server.heard(&tail).await;
+    server.wait_until_live(&tail).await;
     let sink = Witness::default();
-    let running = server.told(&tail, &sink);
+    let running = server.start_with_listener(&tail, &sink);
     sink.wait_for(1).await;
 
     // Commits out of order, beside somebody who writes and does not end.
@@ -87,7 +87,7 @@ async fn a_relay_that_is_told_has_every_event_and_no_phantom_without_looking() -
             publish(98, 3)
         ))
         .await;
-    wait_until("what committed first", PATIENCE, || async {
+    wait_until("what committed first", DEADLINE, || async {
         sink.numbers() == [1, 3]
     })
     .await
@@ -103,7 +103,7 @@ async fn a_relay_that_is_told_has_every_event_and_no_phantom_without_looking() -
     assert_eq!(sink.check(), 0, "events came twice");
     assert_eq!(server.slots().await, 1);
     drop(tail);
-    wait_until("the slot to go", PATIENCE, || async {
+    wait_until("the slot to go", DEADLINE, || async {
         server.slots().await == 0
     })
     .await
@@ -112,19 +112,19 @@ async fn a_relay_that_is_told_has_every_event_and_no_phantom_without_looking() -
 }
 
 #[tokio::test]
-async fn while_the_log_is_not_heard_a_relay_looks_for_itself() -> Result<()> {
+async fn while_the_log_is_not_followed_a_relay_polls() -> Result<()> {
     let server = Server::new("logical").await;
     // Nobody can listen before this one has ended.
     let open = Observer::connect(&server.postgres.url()).await;
     open.run("begin; create table unrelated (n int)").await;
     let tail = server.tail().await.unwrap();
     let sink = Witness::default();
-    let running = server.told(&tail, &sink);
+    let running = server.start_with_listener(&tail, &sink);
     server.see.run(&publish(1, 1)).await;
     sink.wait_for(1).await;
-    assert!(!tail.bell().is_manned());
+    assert!(!tail.signal().is_live());
     open.run("rollback").await;
-    server.heard(&tail).await;
+    server.wait_until_live(&tail).await;
     server.see.run(&publish(2, 1)).await;
     sink.wait_for(2).await;
     running.stop().await
@@ -135,7 +135,7 @@ async fn whatever_becomes_of_slot_connection_and_server_nothing_is_skipped() -> 
     let server = Server::new("logical").await;
     let tail = server.tail().await.unwrap();
     let sink = Witness::default();
-    let running = server.told(&tail, &sink);
+    let running = server.start_with_listener(&tail, &sink);
     let mut n = 0;
     for blow in [
         "terminated",
@@ -143,7 +143,7 @@ async fn whatever_becomes_of_slot_connection_and_server_nothing_is_skipped() -> 
         "crashed",
         "dropped publication",
     ] {
-        server.heard(&tail).await;
+        server.wait_until_live(&tail).await;
         let see = Observer::connect(&server.postgres.url()).await;
         let slot = see
             .text("select slot from pgonce.outbox_wal_listeners")
@@ -170,7 +170,7 @@ async fn whatever_becomes_of_slot_connection_and_server_nothing_is_skipped() -> 
                 let gone = format!(
                     "select count(*) from pgonce.outbox_wal_listeners where slot = '{slot}'"
                 );
-                wait_until("the slot to be lost", PATIENCE, || async {
+                wait_until("the slot to be lost", DEADLINE, || async {
                     see.number(&gone).await == 0
                 })
                 .await
@@ -219,14 +219,14 @@ async fn what_somebody_has_to_put_right_is_said_at_once() {
     see.run("create role plain login; select pgonce.grant_to('plain')")
         .await;
     let url = server.postgres.url().replace("postgres@", "plain@");
-    let as_plain = || Tail::start(url.parse().unwrap(), None, "pgonce");
+    let as_plain = || WalListener::start(url.parse().unwrap(), None, "pgonce");
     let error = as_plain().await.unwrap_err();
     assert_eq!((error.code(), error.lasts()), ("42501", true), "{error}");
     assert!(error.hint().contains("replication"));
 
     see.run("alter role plain replication").await;
     let tail = as_plain().await.unwrap();
-    server.heard(&tail).await;
+    server.wait_until_live(&tail).await;
     drop(tail);
 
     see.run("select pgonce._set_wal_publication(false)").await;
@@ -240,7 +240,7 @@ async fn what_somebody_has_to_put_right_is_said_at_once() {
         .await;
     see.run("set synchronous_commit = local; select pg_reload_conf()")
         .await;
-    wait_until("the setting", PATIENCE, || async {
+    wait_until("the setting", DEADLINE, || async {
         as_plain().await.is_err_and(|error| error.code() == "55P02")
     })
     .await

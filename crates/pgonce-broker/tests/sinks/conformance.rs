@@ -14,7 +14,7 @@ use pgonce_broker::{Delivery, Relay, Sink};
 use pgonce_testkit::wait_until;
 use pgonce_tests::TestDriver as _;
 
-use super::ground::{Ground, PATIENCE, Running};
+use super::fixture::{DEADLINE, Fixture, Running};
 
 /// An event as the other side has it.
 #[derive(Debug, Clone)]
@@ -82,18 +82,18 @@ impl Sink for Counted {
 }
 
 pub(crate) struct Stage<S> {
-    pub(crate) ground: Ground,
+    pub(crate) fixture: Fixture,
     pub(crate) site: S,
 }
 
 impl<S: Site> Stage<S> {
     pub(crate) async fn new(private: bool) -> Self {
-        let (ground, site) = tokio::join!(Ground::new(), S::start(private));
-        Self { ground, site }
+        let (fixture, site) = tokio::join!(Fixture::new(), S::start(private));
+        Self { fixture, site }
     }
 
     pub(crate) fn relay_to<K: Sink>(&self, sink: K) -> Relay<TokioPostgres, K> {
-        let pool = TokioPostgres::connect(&self.ground.world.url(), 2)
+        let pool = TokioPostgres::connect(&self.fixture.world.url(), 2)
             .pool()
             .clone();
         Relay::new(Once::tokio_postgres(pool).outbox(), "c", sink)
@@ -107,7 +107,7 @@ impl<S: Site> Stage<S> {
     pub(crate) async fn wait_for(&self, last: u64) -> Vec<Got> {
         let mut got = Vec::new();
         let mut missing = Vec::new();
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + DEADLINE;
         while Instant::now() < deadline {
             got = self.site.got().await;
             let there: std::collections::HashSet<u64> = got.iter().map(|got| got.n).collect();
@@ -128,7 +128,7 @@ impl<S: Site> Stage<S> {
     pub(crate) async fn check(&self, got: &[Got]) -> usize {
         let known =
             "select string_agg(message_id || ' ' || (payload->>'n'), ',') from pgonce.outbox";
-        let known = self.ground.world.see.text(known).await;
+        let known = self.fixture.world.see.text(known).await;
         let known: HashMap<String, String> = known
             .split(',')
             .map(|pair| pair.split_once(' ').unwrap())
@@ -154,8 +154,8 @@ impl<S: Site> Stage<S> {
     }
 
     pub(crate) async fn dead_letters(&self, count: usize) -> Vec<DeadLetter> {
-        let outbox = &self.ground.outbox;
-        wait_until(format!("{count} dead letters"), PATIENCE, || async {
+        let outbox = &self.fixture.outbox;
+        wait_until(format!("{count} dead letters"), DEADLINE, || async {
             outbox.dead_letters("c", 100).await.unwrap().len() == count
         })
         .await
@@ -167,17 +167,17 @@ impl<S: Site> Stage<S> {
 pub(crate) async fn everything_arrives_in_order_and_a_replay_repeats_the_ids<S: Site>() {
     let stage = Stage::<S>::new(false).await;
     let running = stage.run().await;
-    stage.ground.publish(1, 120, 7).await;
+    stage.fixture.publish(1, 120, 7).await;
     let got = stage.wait_for(120).await;
     assert_eq!((stage.check(&got).await, got.len()), (0, 120));
     running.stop().await.unwrap();
 
     // Everything once more, as after a relay that died before it kept its place.
-    stage.ground.outbox.replay_from("c", 1).await.unwrap();
+    stage.fixture.outbox.replay_from("c", 1).await.unwrap();
     let relay = stage.relay_to(stage.site.sink().await);
     let counts = relay.counts();
     let running = Running::start(relay);
-    wait_until("the replay", PATIENCE, || async { counts.sent() == 120 })
+    wait_until("the replay", DEADLINE, || async { counts.sent() == 120 })
         .await
         .unwrap();
     running.stop().await.unwrap();
@@ -199,17 +199,17 @@ pub(crate) async fn a_killed_broker_loses_nothing_turns_nothing_round_and_is_not
     let counts = relay.counts();
     let running = Running::start(relay);
     // Events flow while it is killed.
-    let (ground, site) = (&stage.ground, &stage.site);
+    let (fixture, site) = (&stage.fixture, &stage.site);
     let killing = async {
-        wait_until("events to flow", PATIENCE, || async { counts.sent() >= 30 })
+        wait_until("events to flow", DEADLINE, || async { counts.sent() >= 30 })
             .await
             .unwrap();
         site.kill().await;
         (Instant::now(), asked.load(Ordering::SeqCst))
     };
-    let ((), (since, before)) = tokio::join!(ground.publish(1, 150, 20), killing);
-    ground.publish(151, 200, 20).await;
-    wait_until("tries in vain", PATIENCE, || async {
+    let ((), (since, before)) = tokio::join!(fixture.publish(1, 150, 20), killing);
+    fixture.publish(151, 200, 20).await;
+    wait_until("tries in vain", DEADLINE, || async {
         asked.load(Ordering::SeqCst) >= before + S::TRIES
     })
     .await
@@ -222,10 +222,10 @@ pub(crate) async fn a_killed_broker_loses_nothing_turns_nothing_round_and_is_not
         since.elapsed()
     );
     let nobodys_fault = "select count(*) from pgonce.parked";
-    assert_eq!(ground.world.see.number(nobodys_fault).await, 0);
+    assert_eq!(fixture.world.see.number(nobodys_fault).await, 0);
 
     site.restart().await;
-    ground.publish(201, 250, 20).await;
+    fixture.publish(201, 250, 20).await;
     let got = stage.wait_for(250).await;
     let repeats = stage.check(&got).await;
     assert!(!S::DEDUPLICATES || repeats == 0, "{repeats} repeats");

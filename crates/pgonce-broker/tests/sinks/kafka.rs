@@ -12,7 +12,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use super::conformance::{Got, Site, Stage, conforms};
-use super::ground::{PATIENCE, Running};
+use super::fixture::{DEADLINE, Running};
 
 const PARTITIONS: i32 = 3;
 
@@ -45,7 +45,7 @@ impl Site for Cluster {
                 .set("group.id", "test");
             let consumer: BaseConsumer = config.create().unwrap();
             let (mut got, second) = (Vec::new(), Duration::from_secs(10));
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + DEADLINE;
             for partition in 0..PARTITIONS {
                 let (low, high) = consumer
                     .fetch_watermarks("orders", partition, second)
@@ -104,8 +104,8 @@ async fn what_kafka_will_not_take_is_parked_with_the_reason_and_the_others_flow(
         .unwrap();
     let running = Running::start(stage.relay_to(stage.site.sink().await));
     let missing = "select pgonce.publish('missing', 'x', 'missing', '{}')";
-    stage.ground.world.see.run(missing).await;
-    stage.ground.publish(1, 5, 2).await;
+    stage.fixture.world.see.run(missing).await;
+    stage.fixture.publish(1, 5, 2).await;
     let letters = stage.dead_letters(1).await;
     let reason = letters[0].reason.clone().unwrap();
     assert!(
@@ -117,7 +117,7 @@ async fn what_kafka_will_not_take_is_parked_with_the_reason_and_the_others_flow(
     let too_long = RDKafkaRespErr::RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE;
     cluster.request_errors(RDKafkaApiKey::Produce, &[too_long]);
     let big = "select pgonce.publish('orders', 'x', 'big', '{}')";
-    stage.ground.world.see.run(big).await;
+    stage.fixture.world.see.run(big).await;
     let letters = stage.dead_letters(2).await;
     let reason = letters[1].reason.clone().unwrap();
     assert!(

@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod conformance;
-#[path = "../relay/ground.rs"]
+#[path = "../relay/fixture.rs"]
 #[allow(dead_code)]
-mod ground;
+mod fixture;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod nats;

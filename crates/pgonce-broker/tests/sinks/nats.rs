@@ -7,7 +7,7 @@ use pgonce_broker::sinks::{Options, open};
 use pgonce_testkit::{Nats, shared_nats};
 
 use super::conformance::{Got, Server, Site, Stage, conforms, unique};
-use super::ground::Running;
+use super::fixture::Running;
 
 struct NatsSite {
     server: Server<Nats>,
@@ -96,7 +96,7 @@ async fn a_missing_stream_is_refused_at_the_start_and_the_window_is_read() {
 async fn what_the_stream_does_not_take_is_parked_with_the_reason_and_the_others_flow() {
     let stage = Stage::<NatsSite>::new(false).await;
     let running = Running::start(stage.relay_to(stage.site.sink().await));
-    let see = &stage.ground.world.see;
+    let see = &stage.fixture.world.see;
     // A subject outside the stream's, one that NATS would misread, and one that is too long for it.
     see.run("select pgonce.publish('a.b', 'x', 'far', '{}')")
         .await;
@@ -106,7 +106,7 @@ async fn what_the_stream_does_not_take_is_parked_with_the_reason_and_the_others_
         "select pgonce.publish('orders', 'x', 'big', jsonb_build_object('x', repeat('x', 5000)))",
     )
     .await;
-    stage.ground.publish(1, 5, 2).await;
+    stage.fixture.publish(1, 5, 2).await;
     let letters = stage.dead_letters(3).await;
     let reason = |subject: &str| {
         let letter = letters.iter().find(|letter| letter.subject == subject);

@@ -11,7 +11,7 @@ use pgonce_broker::sinks::{Options, open};
 use pgonce_testkit::{RabbitMq, shared_rabbitmq};
 
 use super::conformance::{Got, Server, Site, Stage, conforms, unique};
-use super::ground::Running;
+use super::fixture::Running;
 
 struct RabbitSite {
     server: Server<RabbitMq>,
@@ -146,9 +146,9 @@ async fn exactly_the_unroutable_are_parked_among_many_under_way() {
     let running = Running::start(stage.relay_to(stage.site.sink().await));
     let mixed = "select pgonce.publish(case when i % 10 = 0 then 'nowhere' else 'orders' end, 'order.changed', \
          's' || i, jsonb_build_object('n', i)) from generate_series(1, 600) i";
-    stage.ground.world.see.run(mixed).await;
-    let outbox = &stage.ground.outbox;
-    pgonce_testkit::wait_until("60 dead letters", super::ground::PATIENCE, || async {
+    stage.fixture.world.see.run(mixed).await;
+    let outbox = &stage.fixture.outbox;
+    pgonce_testkit::wait_until("60 dead letters", super::fixture::DEADLINE, || async {
         outbox.dead_letters("c", 100).await.unwrap().len() == 60
     })
     .await
@@ -173,17 +173,17 @@ async fn a_message_that_the_broker_finds_too_long_is_parked_and_the_others_flow(
     let server = RabbitMq::start_with("max_message_size = 2000")
         .await
         .unwrap();
-    let (ground, site) = (
-        super::ground::Ground::new().await,
+    let (fixture, site) = (
+        super::fixture::Fixture::new().await,
         RabbitSite::with(Server::Own(server)).await,
     );
-    let stage = Stage { ground, site };
+    let stage = Stage { fixture, site };
     let running = Running::start(stage.relay_to(stage.site.sink().await));
-    stage.ground.publish(1, 20, 5).await;
+    stage.fixture.publish(1, 20, 5).await;
     let big =
         "select pgonce.publish('orders', 'x', 'big', jsonb_build_object('x', repeat('x', 5000)))";
-    stage.ground.world.see.run(big).await;
-    stage.ground.publish(21, 40, 5).await;
+    stage.fixture.world.see.run(big).await;
+    stage.fixture.publish(21, 40, 5).await;
     let letters = stage.dead_letters(1).await;
     let reason = letters[0].reason.clone().unwrap();
     assert!(

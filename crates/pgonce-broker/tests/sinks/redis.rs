@@ -7,7 +7,7 @@ use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
 
 use super::conformance::{Got, Server, Site, Stage, conforms, unique};
-use super::ground::Running;
+use super::fixture::Running;
 
 struct RedisSite {
     server: Server<Redis>,
@@ -72,19 +72,19 @@ async fn what_is_no_stream_parks_only_what_goes_there() {
     // In one batch with the others.
     let mixed = "select pgonce.publish(case when i % 5 = 0 then 'taken' else 'orders' end, 'order.changed', \
          's' || i % 5, jsonb_build_object('n', i)) from generate_series(1, 40) i";
-    stage.ground.world.see.run(mixed).await;
+    stage.fixture.world.see.run(mixed).await;
     let letters = stage.dead_letters(1).await;
     let reason = letters[0].reason.clone().unwrap();
     assert!(reason.contains("WRONGTYPE"), "{reason}");
     assert_eq!((letters[0].subject.as_str(), letters[0].behind), ("s0", 7));
-    pgonce_testkit::wait_until("the others", super::ground::PATIENCE, || async {
+    pgonce_testkit::wait_until("the others", super::fixture::DEADLINE, || async {
         stage.site.got().await.len() == 32
     })
     .await
     .unwrap();
     let () = stage.site.client().await.del(&key).await.unwrap();
-    stage.ground.outbox.redrive("c", None).await.unwrap();
-    pgonce_testkit::wait_until("the redriven", super::ground::PATIENCE, || async {
+    stage.fixture.outbox.redrive("c", None).await.unwrap();
+    pgonce_testkit::wait_until("the redriven", super::fixture::DEADLINE, || async {
         let length: u64 = stage.site.client().await.xlen(&key).await.unwrap();
         length == 8
     })
@@ -108,17 +108,17 @@ async fn a_full_server_is_waited_for_and_nothing_is_parked() {
     let relay = stage.relay_to(sink);
     let counts = relay.counts();
     let running = Running::start(relay);
-    stage.ground.publish(1, 30, 4).await;
+    stage.fixture.publish(1, 30, 4).await;
     let refusals = async || {
         let mut client = stage.site.client().await;
-        let told: String = redis::cmd("INFO")
+        let reply: String = redis::cmd("INFO")
             .arg("errorstats")
             .query_async(&mut client)
             .await
             .unwrap();
-        told.contains("errorstat_OOM")
+        reply.contains("errorstat_OOM")
     };
-    pgonce_testkit::wait_until("a refusal", super::ground::PATIENCE, refusals)
+    pgonce_testkit::wait_until("a refusal", super::fixture::DEADLINE, refusals)
         .await
         .unwrap();
     set(&mut client, "0").await;
@@ -138,8 +138,8 @@ async fn a_stream_keeps_about_as_many_as_it_is_told_to() {
     let running = Running::start(relay);
     let many = "select pgonce.publish('orders', 'order.changed', 's' || i, jsonb_build_object('n', i)) \
          from generate_series(1, 1000) i";
-    stage.ground.world.see.run(many).await;
-    pgonce_testkit::wait_until("all to be sent", super::ground::PATIENCE, || async {
+    stage.fixture.world.see.run(many).await;
+    pgonce_testkit::wait_until("all to be sent", super::fixture::DEADLINE, || async {
         counts.sent() == 1000
     })
     .await

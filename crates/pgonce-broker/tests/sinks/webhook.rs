@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::conformance::{Got, Site, Stage, conforms};
-use super::ground::{Ground, PATIENCE, Running};
+use super::fixture::{DEADLINE, Fixture, Running};
 
 const OLD: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const NEW: &str = "whsec_bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3";
@@ -168,7 +168,7 @@ conforms!(Endpoint);
 
 async fn stage_with(subscription: Subscription) -> Stage<Endpoint> {
     Stage {
-        ground: Ground::with(subscription).await,
+        fixture: Fixture::with(subscription).await,
         site: Endpoint::start(true).await,
     }
 }
@@ -188,14 +188,14 @@ async fn a_refusal_parks_the_subject_a_fault_is_tried_again_and_the_others_flow(
         _ => None,
     });
     let running = Running::start(stage.relay_to(stage.site.sink().await));
-    stage.ground.publish(1, 20, 10).await;
+    stage.fixture.publish(1, 20, 10).await;
     let letters = stage.dead_letters(1).await;
     let reason = letters[0].reason.clone().unwrap();
     assert_eq!(
         reason,
         "the endpoint answered 422 Unprocessable Entity: because"
     );
-    wait_until("all but 3 and 13", PATIENCE, || async {
+    wait_until("all but 3 and 13", DEADLINE, || async {
         stage.site.got().await.len() == 18
     })
     .await
@@ -220,7 +220,7 @@ async fn an_endpoint_that_asks_for_a_pause_gets_it_whole_and_nothing_is_parked()
         .relay_to(stage.site.sink().await)
         .backoff(backoff, backoff);
     let running = Running::start(relay);
-    stage.ground.publish(1, 1, 1).await;
+    stage.fixture.publish(1, 1, 1).await;
     stage.wait_for(1).await;
     let asked = stage.site.asked(1);
     assert_eq!(
@@ -236,7 +236,7 @@ async fn an_endpoint_that_asks_for_a_pause_gets_it_whole_and_nothing_is_parked()
     running.stop().await.unwrap();
     assert_eq!(
         stage
-            .ground
+            .fixture
             .world
             .see
             .number("select count(*) from pgonce.parked")
@@ -250,16 +250,16 @@ async fn an_endpoint_that_is_gone_evicts_the_subscription_with_the_reason_and_en
     let stage = stage_with(Subscription::new("c")).await;
     stage.site.script(|_, _| status(410));
     let running = Running::start(stage.relay_to(stage.site.sink().await));
-    stage.ground.publish(1, 3, 1).await;
+    stage.fixture.publish(1, 3, 1).await;
     let error = running.ended().await.unwrap_err();
     assert_eq!(error.code(), "P4031");
     assert!(error.to_string().contains("410"), "{error}");
-    let backlog = stage.ground.outbox.backlog().await.unwrap();
+    let backlog = stage.fixture.outbox.backlog().await.unwrap();
     assert!(backlog[0].evicted.as_ref().unwrap().contains("410 Gone"));
 
     // Once it is back, the subscription reads on, and has missed nothing.
     stage.site.memory.lock().unwrap().script = None;
-    stage.ground.outbox.replay_from("c", 1).await.unwrap();
+    stage.fixture.outbox.replay_from("c", 1).await.unwrap();
     let running = Running::start(stage.relay_to(stage.site.sink().await));
     let got = stage.wait_for(3).await;
     assert_eq!(stage.check(&got).await, 0);
@@ -277,7 +277,7 @@ async fn a_redirect_is_not_followed() {
         Some(elsewhere.into_response())
     });
     let running = Running::start(stage.relay_to(stage.site.sink().await));
-    stage.ground.publish(1, 1, 1).await;
+    stage.fixture.publish(1, 1, 1).await;
     let letters = stage.dead_letters(1).await;
     let reason = letters[0].reason.clone().unwrap();
     assert!(reason.contains("redirects are not followed"), "{reason}");
@@ -314,26 +314,26 @@ async fn addresses_that_are_not_public_are_refused_unless_allowed() {
 
 #[tokio::test]
 async fn an_endpoint_that_never_answers_is_given_up_in_time_and_nothing_is_parked() {
-    let ground = Ground::new().await;
+    let fixture = Fixture::new().await;
     // It listens, and that is all.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let site = Endpoint::start(true).await;
     let (_, options) = site.address();
     let url = format!("http://{}/hook", silent.local_addr().unwrap());
     let sink = open(&url, &options.set("timeout", "50ms")).await.unwrap();
-    let stage = Stage { ground, site };
+    let stage = Stage { fixture, site };
     let running = Running::start(stage.relay_to(sink).drain_timeout(Duration::ZERO));
-    stage.ground.publish(1, 1, 1).await;
+    stage.fixture.publish(1, 1, 1).await;
     for _ in 0..3 {
         // A new connection is a new try: the last one was given up.
-        tokio::time::timeout(PATIENCE, silent.accept())
+        tokio::time::timeout(DEADLINE, silent.accept())
             .await
             .unwrap()
             .unwrap();
     }
     assert_eq!(
         stage
-            .ground
+            .fixture
             .world
             .see
             .number("select count(*) from pgonce.parked")

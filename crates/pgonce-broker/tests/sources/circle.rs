@@ -15,16 +15,16 @@ use pgonce_testkit::shared_nats;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::ground::{Db, Ground, Running, quick};
+use super::fixture::{Db, Fixture, Running, quick};
 
 const ORDERS: u64 = 100;
 const ACCOUNTS: u64 = 5;
 
-async fn order(ground: &Ground, n: u64) {
+async fn order(fixture: &Fixture, n: u64) {
     let account = format!("account-{}", n % ACCOUNTS);
     let body = json!({"account": account, "amount": n});
     let intent = Intent::of("orders.create", format!("order-{n}"), &body).unwrap();
-    let ran = ground
+    let ran = fixture
         .world
         .once
         .run(&intent, async |mut attempt: pgonce::Attempt<Db>| {
@@ -39,11 +39,11 @@ async fn order(ground: &Ground, n: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn from_an_intent_to_a_balance_every_copy_counts_once() {
-    let (ground, nats) = (Ground::new().await, shared_nats().await.unwrap());
-    let see = &ground.world.see;
+    let (fixture, nats) = (Fixture::new().await, shared_nats().await.unwrap());
+    let see = &fixture.world.see;
     see.run("create table balance (account text primary key, amount bigint not null)")
         .await;
-    let outbox = ground.world.once.outbox();
+    let outbox = fixture.world.once.outbox();
     outbox
         .create_subscription(&Subscription::new("r"))
         .await
@@ -60,7 +60,7 @@ async fn from_an_intent_to_a_balance_every_copy_counts_once() {
 
     let url = format!("{}?stream=CIRCLE&subject=circle.{{topic}}", nats.url());
     let sink = open(&url, &Options::new()).await.unwrap();
-    let relay = Relay::new(ground.once().outbox(), "r", sink);
+    let relay = Relay::new(fixture.once().outbox(), "r", sink);
     let sent = relay.counts();
     let stop = CancellationToken::new();
     let relaying = tokio::spawn(relay.run(stop.clone()));
@@ -79,17 +79,17 @@ async fn from_an_intent_to_a_balance_every_copy_counts_once() {
         let mut config = NatsConfig::durable(nats.url(), "CIRCLE", "balances");
         config.ack_wait = Duration::from_millis(500);
         let source = Nats::connect(config).await.unwrap();
-        let consumer = quick(Consumer::new(&ground.once(), "c", source, add)).json();
+        let consumer = quick(Consumer::new(&fixture.once(), "c", source, add)).json();
         counts.push(consumer.counts());
         workers.push(Running::start(consumer));
     }
 
     for n in 1..=ORDERS {
-        order(&ground, n).await;
-        // The client did not hear, and asks again.
-        order(&ground, n).await;
+        order(&fixture, n).await;
+        // The client did not get the response, and asks again.
+        order(&fixture, n).await;
     }
-    ground
+    fixture
         .wait("the events", || async { sent.sent() >= ORDERS })
         .await;
     // The relay's place is lost, twice; one worker dies meanwhile.
@@ -99,7 +99,7 @@ async fn from_an_intent_to_a_balance_every_copy_counts_once() {
             worker.kill().await;
             let source = Nats::connect(NatsConfig::durable(nats.url(), "CIRCLE", "balances"));
             let consumer = quick(Consumer::new(
-                &ground.once(),
+                &fixture.once(),
                 "c",
                 source.await.unwrap(),
                 add,
@@ -108,16 +108,16 @@ async fn from_an_intent_to_a_balance_every_copy_counts_once() {
             counts.push(consumer.counts());
             workers.push(Running::start(consumer));
         }
-        ground
+        fixture
             .wait("the replay", || async { sent.sent() >= ORDERS * round })
             .await;
     }
     let settled = || async {
         let stream = context.get_stream("CIRCLE").await.unwrap();
-        let told = stream.consumer_info("balances").await.unwrap();
-        told.num_pending + told.num_ack_pending as u64 == 0
+        let reply = stream.consumer_info("balances").await.unwrap();
+        reply.num_pending + reply.num_ack_pending as u64 == 0
     };
-    ground.wait("everything to be settled", settled).await;
+    fixture.wait("everything to be settled", settled).await;
     for worker in workers {
         worker.stop().await.unwrap();
     }

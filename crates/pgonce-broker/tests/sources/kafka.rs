@@ -6,7 +6,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{DefaultProducerContext, FutureProducer, FutureRecord};
 
-use super::sites::{Letter, Site};
+use super::broker_fixtures::{Letter, Site};
 
 pub(crate) struct Topic {
     cluster: MockCluster<'static, DefaultProducerContext>,

@@ -2,21 +2,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[allow(dead_code)]
+mod broker_fixtures;
 mod circle;
 mod conformance;
-#[path = "../consumer/ground.rs"]
+#[path = "../consumer/fixture.rs"]
 #[allow(dead_code)]
-mod ground;
+mod fixture;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod own;
-#[allow(dead_code)]
-mod sites;
 
-conformance::conforms!(nats_durable, crate::sites::NatsDurable);
-conformance::conforms!(nats_ordered, crate::sites::NatsOrdered);
-conformance::conforms!(rabbitmq, crate::sites::Rabbit);
-conformance::conforms!(redis_group, crate::sites::RedisGroup);
-conformance::conforms!(redis_ordered, crate::sites::RedisOrdered);
+conformance::conforms!(nats_durable, crate::broker_fixtures::NatsDurable);
+conformance::conforms!(nats_ordered, crate::broker_fixtures::NatsOrdered);
+conformance::conforms!(rabbitmq, crate::broker_fixtures::Rabbit);
+conformance::conforms!(redis_group, crate::broker_fixtures::RedisGroup);
+conformance::conforms!(redis_ordered, crate::broker_fixtures::RedisOrdered);
 #[cfg(feature = "kafka")]
 conformance::conforms!(kafka_topic, crate::kafka::Topic);

@@ -6,9 +6,9 @@ use async_nats::jetstream::consumer::{AckPolicy, pull};
 use pgonce_broker::sources::{Nats, NatsConfig, RabbitMq, RabbitMqConfig};
 use pgonce_broker::{Source as _, SourceError};
 
+use super::broker_fixtures::{NatsDurable, NatsOrdered, Rabbit, RedisGroup, Site};
 use super::conformance::Stage;
-use super::ground::Running;
-use super::sites::{NatsDurable, NatsOrdered, Rabbit, RedisGroup, Site};
+use super::fixture::Running;
 
 #[tokio::test]
 async fn a_durable_consumer_that_would_lose_messages_is_refused() {
@@ -39,31 +39,34 @@ async fn whoever_waits_for_the_lease_of_a_stream_leaves_no_readers_behind() {
     let stage = Stage::<NatsOrdered>::new(false).await;
     stage.site.send_numbers(1..=20, 7).await;
     let holder = stage.run().await;
-    stage.ground.wait_for(20).await;
+    stage.fixture.wait_for(20).await;
     let waiting = stage.consumer().await;
     let counts = waiting.counts();
     let waiting = Running::start(waiting);
     let often = || async { counts.returned() >= 5 * 20 };
-    stage.ground.wait("it to be turned away often", often).await;
+    stage
+        .fixture
+        .wait("it to be turned away often", often)
+        .await;
     let stream = stage.site.0.context().await;
     let stream = stream.get_stream(&stage.site.0.stream).await.unwrap();
     assert_eq!(stream.cached_info().state.consumer_count, 2);
     // The holder goes, and it goes on from there.
     holder.stop().await.unwrap();
     stage.site.send_numbers(21..=30, 7).await;
-    stage.ground.wait_for(30).await;
+    stage.fixture.wait_for(30).await;
     waiting.stop().await.unwrap();
-    stage.ground.check().await;
+    stage.fixture.check().await;
 }
 
 #[tokio::test]
 async fn what_is_missing_is_said_at_the_start() {
     let (nats, rabbit) = (NatsDurable::start(false).await, Rabbit::start(false).await);
-    let told = Nats::connect(NatsConfig::ordered(nats.0.server.url(), "NOWHERE")).await;
-    assert!(told.unwrap_err().to_string().contains("NOWHERE"));
+    let reply = Nats::connect(NatsConfig::ordered(nats.0.server.url(), "NOWHERE")).await;
+    assert!(reply.unwrap_err().to_string().contains("NOWHERE"));
     let config = RabbitMqConfig::new(rabbit.server.url(), "nowhere");
-    let told = RabbitMq::connect(config).await;
-    assert!(told.unwrap_err().to_string().contains("nowhere"));
+    let reply = RabbitMq::connect(config).await;
+    assert!(reply.unwrap_err().to_string().contains("nowhere"));
 }
 
 /// A client library that loses a refusal would leave a source waiting for as long as an answer may take.
@@ -76,12 +79,12 @@ async fn a_rabbitmq_that_refuses_connections_is_known_to_be_away_at_once() {
     let tries = async {
         for _ in 0..20_000 {
             let mut config = RabbitMqConfig::new(&url, "orders");
-            config.timeout = 2 * super::ground::PATIENCE;
-            let told = RabbitMq::connect(config).await.unwrap_err().to_string();
-            assert!(told.contains("refused"), "{told}");
+            config.timeout = 2 * super::fixture::DEADLINE;
+            let reply = RabbitMq::connect(config).await.unwrap_err().to_string();
+            assert!(reply.contains("refused"), "{reply}");
         }
     };
-    tokio::time::timeout(super::ground::PATIENCE, tries)
+    tokio::time::timeout(super::fixture::DEADLINE, tries)
         .await
         .unwrap();
 }
@@ -113,7 +116,7 @@ async fn comes_again<S: Site>() {
 
 #[tokio::test]
 async fn given_back_fifty_times_a_message_comes_fifty_times() {
-    tokio::time::timeout(super::ground::PATIENCE, async {
+    tokio::time::timeout(super::fixture::DEADLINE, async {
         comes_again::<NatsDurable>().await;
         comes_again::<Rabbit>().await;
         comes_again::<RedisGroup>().await;

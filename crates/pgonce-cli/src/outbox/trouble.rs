@@ -76,7 +76,7 @@ pub(super) async fn redrive(database: &Database, args: &RedriveArgs) -> Result {
         args.subject.as_deref(),
         args.tenant.as_deref(),
     ];
-    let moved = number(database, "pgonce.redrive($1, $2, $3)", &params).await?;
+    let moved = number(database, "pgonce.redrive($1, $2, p_tenant => $3)", &params).await?;
     let words = format!("{} again", counted(moved, "subject moves", "subjects move"));
     output::say(database.format, &words, &json!({ "redriven": moved }))
 }

@@ -7,7 +7,7 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::Migrator;
 use pgonce::outbox::Outbox;
 use pgonce::{Error, Once};
-use pgonce_broker::{Bell, Tail};
+use pgonce_broker::{WakeSignal, WalListener};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -80,7 +80,7 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
 }
 
 /// Listens to the write-ahead log, where that is wanted; refuses what somebody has to put right.
-async fn tail(database: &Database, address: &Address) -> Result<Option<Tail>> {
+async fn tail(database: &Database, address: &Address) -> Result<Option<WalListener>> {
     if !database.wal {
         return Ok(None);
     }
@@ -92,7 +92,7 @@ async fn tail(database: &Database, address: &Address) -> Result<Option<Tail>> {
         SslMode::Require => Some(Arc::new(crate::tls::to_databases()?)),
         _ => None,
     };
-    let tail = Tail::start(address, tls, &database.schema).await;
+    let tail = WalListener::start(address, tls, &database.schema).await;
     tail.map(Some).map_err(|error| {
         let what = format!("the write-ahead log cannot be listened to: {error}");
         let exit = match error.code() {
@@ -108,7 +108,7 @@ async fn tail(database: &Database, address: &Address) -> Result<Option<Tail>> {
 async fn start(
     relay: &Relay,
     outbox: &Outbox<TokioPostgres>,
-    tail: Option<&Tail>,
+    tail: Option<&WalListener>,
     stop: &CancellationToken,
     ends: Ends,
     running: &mut Running,
@@ -129,7 +129,7 @@ async fn start(
     };
     let (relay, counts) = (relay.clone(), watched.counts.clone());
     let (outbox, stop) = (outbox.clone(), stop.clone());
-    let bell = tail.map_or_else(Bell::default, |tail| tail.bell().clone());
+    let signal = tail.map_or_else(WakeSignal::default, |tail| tail.signal().clone());
     running.spawn(async move {
         let ran = async {
             let sink = match opened {
@@ -140,7 +140,7 @@ async fn start(
                 },
             };
             let made = pgonce_broker::Relay::new(outbox, relay.name(), sink);
-            let made = paced(made.named(&host()), &relay).woken_by(&bell);
+            let made = paced(made.named(&host()), &relay).wake_on(&signal);
             // Set once, here.
             let _ = counts.set(made.counts());
             match ends.once {
@@ -237,7 +237,7 @@ async fn wait_for(
                 if stop.is_cancelled() {
                     return Err(cut_off());
                 }
-                tracing::info!("told to stop: what is in hand is finished");
+                tracing::info!("asked to stop: what is in hand is finished");
                 stop.cancel();
             }
             () = sleep_until(deadline), if ends.within.is_some() && !stop.is_cancelled() => stop.cancel(),
@@ -269,7 +269,7 @@ fn why(error: Error) -> Trouble {
 fn cut_off() -> Trouble {
     Trouble::new(
         exit::FAILED,
-        "told to stop a second time: events in hand may be delivered again",
+        "asked to stop a second time: events in hand may be delivered again",
         "They come with the same ids.",
     )
 }

@@ -20,7 +20,7 @@ use crate::place::{Place, without_database};
 #[test]
 fn the_help_names_every_exit_code_and_the_page_of_the_docs_says_the_same() {
     let help = without_database(&["--help"]).out;
-    let page = include_str!("../../../../docs/src/cli.md");
+    let page = include_str!("../../../../docs/src/reference/cli.md");
     for code in 0..=11 {
         let line = help
             .lines()
@@ -28,7 +28,7 @@ fn the_help_names_every_exit_code_and_the_page_of_the_docs_says_the_same() {
             .unwrap();
         assert!(
             page.contains(&format!("| {code} | {line} |")),
-            "docs/src/cli.md lacks: | {code} | {line} |"
+            "docs/src/reference/cli.md lacks: | {code} | {line} |"
         );
     }
 }

@@ -279,7 +279,7 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
         );
     }
     // Nothing is told that the page of the docs does not list.
-    let docs = include_str!("../../../../docs/src/metrics.md");
+    let docs = include_str!("../../../../docs/src/reference/metrics.md");
     for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let name = line.split(' ').next().unwrap();
         assert!(

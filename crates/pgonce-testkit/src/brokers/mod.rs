@@ -29,6 +29,7 @@ use crate::{
     folder,
     kept::{EndBy, Kept},
     port, process,
+    run::{Address, Run},
     unprivileged::Unprivileged,
     wait::Patience,
 };
@@ -37,6 +38,10 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 const PORT_PATIENCE: Duration = Duration::from_secs(10);
 const PORT_ATTEMPTS: u32 = 10;
+const SHARED: Error = Error::WrongState {
+    wish: "kill the server",
+    state: "shared with other tests; start one of your own",
+};
 
 /// What differs between brokers.
 pub(super) trait Kind: Send + Sync + 'static {
@@ -97,7 +102,8 @@ impl Place {
 pub(super) struct Server<K> {
     kind: K,
     place: Place,
-    kept: Mutex<Kept>,
+    /// Nothing for a server that belongs to a test run.
+    kept: Mutex<Option<Kept>>,
 }
 
 impl<K: Kind> Server<K> {
@@ -134,8 +140,31 @@ impl<K: Kind> Server<K> {
                 Err(error) => return Err(error),
             }
         }
-        let kept = Mutex::new(kept);
+        let kept = Mutex::new(Some(kept));
         Ok(Self { kind, place, kept })
+    }
+
+    /// A server that belongs to a test run.
+    pub(super) fn at(kind: K, address: Address) -> Self {
+        let place = Place {
+            folder: address.folder,
+            port: address.port,
+            program: address.programs,
+            user: Unprivileged::ourselves(),
+        };
+        let kept = Mutex::new(None);
+        Self { kind, place, kept }
+    }
+
+    pub(super) fn hand_over(self, run: &Run) -> Result<Address> {
+        if let Some(kept) = self.kept.into_inner() {
+            kept.hand_over(run)?;
+        }
+        Ok(Address {
+            port: self.place.port,
+            folder: self.place.folder,
+            programs: self.place.program,
+        })
     }
 
     pub(super) fn port(&self) -> u16 {
@@ -157,17 +186,19 @@ impl<K: Kind> Server<K> {
     }
 
     pub(super) async fn kill(&self) -> Result<()> {
-        kill::<K>(&mut *self.kept.lock().await).await
+        let mut kept = self.kept.lock().await;
+        kill::<K>(kept.as_mut().ok_or(SHARED)?).await
     }
 
     pub(super) async fn restart(&self) -> Result<()> {
         let mut kept = self.kept.lock().await;
+        let kept = kept.as_mut().ok_or(SHARED)?;
         if kept.running().is_some() {
-            kill::<K>(&mut kept).await?;
+            kill::<K>(kept).await?;
         }
         let deadline = Instant::now() + PORT_PATIENCE;
         loop {
-            match launch(&self.kind, &self.place, &mut kept).await {
+            match launch(&self.kind, &self.place, kept).await {
                 // The callers know the port by now, so it has to be this one.
                 Err(error) if port_was_taken::<K>(&error) && Instant::now() < deadline => {
                     sleep(Duration::from_millis(50)).await;

@@ -1,7 +1,11 @@
 use std::{env, fs, path::Path, process::Command, time::Duration};
 
 use super::{Kind, Place, Program, Server, says};
-use crate::{Result, port, wait::Patience};
+use crate::{
+    Result, port,
+    run::{Address, Lend, Run},
+    wait::Patience,
+};
 
 /// It is due several times a second, and later where much else is to be written.
 const WRITTEN_PATIENCE: Duration = Duration::from_secs(60);
@@ -25,7 +29,7 @@ const WRITTEN_PATIENCE: Duration = Duration::from_secs(60);
 pub struct RabbitMq {
     server: Server<Node>,
     // After the node, which asks it for names.
-    _names: Server<Epmd>,
+    _names: Option<Server<Epmd>>,
 }
 
 impl RabbitMq {
@@ -40,7 +44,7 @@ impl RabbitMq {
         let node = Node { epmd: names.port() };
         Ok(Self {
             server: Server::start(node, lines).await?,
-            _names: names,
+            _names: Some(names),
         })
     }
 
@@ -89,6 +93,23 @@ impl RabbitMq {
     /// Returns when it answers.
     pub async fn restart(&self) -> Result<()> {
         self.server.restart().await
+    }
+}
+
+impl Lend for RabbitMq {
+    fn hand_over(self, run: &Run) -> Result<Address> {
+        if let Some(names) = self._names {
+            names.hand_over(run)?;
+        }
+        self.server.hand_over(run)
+    }
+
+    fn at(address: Address) -> Result<Self> {
+        let node = Node { epmd: 0 };
+        Ok(Self {
+            server: Server::at(node, address),
+            _names: None,
+        })
     }
 }
 

@@ -1,7 +1,10 @@
 use std::{path::Path, process::Command};
 
 use super::{Kind, Place, Program, Server, says};
-use crate::Result;
+use crate::{
+    Result,
+    run::{Address, Lend, Run},
+};
 
 /// A private Redis server that writes every change to its append-only file before it answers.
 /// Dropping it ends it and removes the folder.
@@ -63,6 +66,17 @@ impl Redis {
     /// Returns when it answers.
     pub async fn restart(&self) -> Result<()> {
         self.server.restart().await
+    }
+}
+
+impl Lend for Redis {
+    fn hand_over(self, run: &Run) -> Result<Address> {
+        self.server.hand_over(run)
+    }
+
+    fn at(address: Address) -> Result<Self> {
+        let server = Server::at(RedisServer, address);
+        Ok(Self { server })
     }
 }
 

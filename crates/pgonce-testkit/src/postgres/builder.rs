@@ -85,13 +85,13 @@ impl PostgresBuilder {
                 port,
                 layout: layout.clone(),
                 databases: Databases::new(port),
-                kept: Mutex::new(kept),
+                kept: Mutex::new(Some(kept)),
             };
-            let started = server.launch(&mut *server.kept.lock().await).await;
+            let started = server.launch(&mut *server.owned("start it").await?).await;
             match started {
                 Ok(()) => return Ok(server),
                 Err(error) if attempt < PORT_ATTEMPTS && port_was_taken(&error) => {
-                    kept = server.kept.into_inner();
+                    kept = server.into_kept()?;
                     attempt += 1;
                 }
                 Err(error) => return Err(error),

@@ -1,5 +1,7 @@
 use std::{
     collections::HashMap,
+    env,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -7,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::Pid;
 use tokio::{
     sync::{Mutex as AsyncMutex, OnceCell},
     time::sleep,
@@ -14,7 +17,7 @@ use tokio::{
 use tokio_postgres::{Client, error::SqlState};
 
 use super::{Postgres, url};
-use crate::{Error, Result, wait::connect};
+use crate::{Error, Result, process, wait::connect};
 
 const IN_USE_PATIENCE: Duration = Duration::from_secs(20);
 
@@ -26,7 +29,7 @@ pub(super) struct Databases {
     templates: Mutex<HashMap<String, Arc<OnceCell<()>>>>,
     made: AtomicU64,
     discarded: Arc<Mutex<Vec<String>>>,
-    // PostgreSQL refuses to copy a template that is being copied already.
+    // Copies of one template at the same time would only wait for each other.
     one_at_a_time: AsyncMutex<()>,
 }
 
@@ -84,7 +87,8 @@ impl Postgres {
     }
 
     /// Prepares a database of this name to make others from: `setup` gets its
-    /// address and fills it. Only the first call of a name does anything; calls
+    /// address and fills it. Only the first call of a name does anything, also
+    /// over the processes of one test program that share a server; calls
     /// at the same time wait for it, and one after a failure tries anew. When
     /// `setup` is done, all connections to the template are closed and no more
     /// are let in.
@@ -106,11 +110,12 @@ impl Postgres {
     /// A new database, a copy of `template`, with a name of its own.
     pub async fn database_from(&self, template: &str) -> Result<Database> {
         let number = self.databases.made.fetch_add(1, Ordering::Relaxed) + 1;
-        let name = format!("{template}_{number}");
+        let name = format!("{template}_{}_{number}", std::process::id());
         let client = connect(&self.url()).await?;
         let _turn = self.databases.one_at_a_time.lock().await;
         self.remove_discarded(&client).await?;
-        copy(&client, &name, template).await?;
+        remove_orphans(&client).await?;
+        copy(&client, &name, &of_this_program(template)).await?;
         Ok(self.database(name, true))
     }
 
@@ -128,31 +133,46 @@ impl Postgres {
         F: Future<Output = Result<(), E>>,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let quoted = quoted(name);
+        let template = of_this_program(name);
+        // Held as long as this session: by one process at a time.
+        let turn = connect(&self.url()).await?;
+        turn.execute(
+            "select pg_catalog.pg_advisory_lock(pg_catalog.hashtext($1))",
+            &[&template],
+        )
+        .await?;
+        let done = turn
+            .query_opt(
+                "select from pg_catalog.pg_database where datname = $1 and not datallowconn",
+                &[&template],
+            )
+            .await?;
+        if done.is_some() {
+            return Ok(());
+        }
         {
-            let client = connect(&self.url()).await?;
             let _turn = self.databases.one_at_a_time.lock().await;
             // A setup that failed or was cancelled has left its half behind.
-            remove(&client, name).await?;
-            copy(&client, name, "template1").await?;
+            remove(&turn, &template).await?;
+            copy(&turn, &template, "template1").await?;
         }
-        setup(self.url_for(name))
+        setup(self.url_for(&template))
             .await
             .map_err(|error| Error::Template {
                 name: name.to_owned(),
                 source: error.into(),
             })?;
-        let client = connect(&self.url()).await?;
-        client
-            .batch_execute(&format!("alter database {quoted} allow_connections false"))
-            .await?;
-        client
-            .execute(
-                "select pg_catalog.pg_terminate_backend(pid)
-                 from pg_catalog.pg_stat_activity where datname = $1",
-                &[&name],
-            )
-            .await?;
+        let close = format!(
+            "alter database {} allow_connections false",
+            quoted(&template)
+        );
+        turn.batch_execute(&close).await?;
+        turn.execute(
+            "select pg_catalog.pg_terminate_backend(pid)
+             from pg_catalog.pg_stat_activity where datname = $1",
+            &[&template],
+        )
+        .await?;
         Ok(())
     }
 
@@ -166,6 +186,36 @@ impl Postgres {
             remove(client, &name).await?;
         }
     }
+}
+
+/// The name of a template on the server. Programs that share the server may mean different things
+/// by one name.
+fn of_this_program(template: &str) -> String {
+    let program = env::current_exe().unwrap_or_default();
+    let mut hasher = DefaultHasher::new();
+    program.hash(&mut hasher);
+    format!("{template}_{:08x}", hasher.finish() as u32)
+}
+
+/// Removes the databases of processes that have ended. Whoever is second does nothing.
+async fn remove_orphans(client: &Client) -> Result<()> {
+    let first = "select pg_catalog.pg_try_advisory_lock(0, 0)";
+    if !client.query_one(first, &[]).await?.get::<_, bool>(0) {
+        return Ok(());
+    }
+    let names =
+        "select datname::text from pg_catalog.pg_database where datname ~ '_[0-9]+_[0-9]+$'";
+    for row in client.query(names, &[]).await? {
+        let name: String = row.get(0);
+        let maker = name.rsplit('_').nth(1).and_then(|pid| pid.parse().ok());
+        if maker
+            .and_then(Pid::from_raw)
+            .is_some_and(|pid| !process::exists(pid))
+        {
+            remove(client, &name).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn remove(client: &Client, name: &str) -> Result<()> {

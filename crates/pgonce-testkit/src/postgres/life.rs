@@ -5,14 +5,19 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::time::sleep;
+use tokio::{
+    sync::{MappedMutexGuard, Mutex, MutexGuard},
+    time::sleep,
+};
 
-use super::{Postgres, builder::port_was_taken};
+use super::{Databases, Layout, Postgres, builder::port_was_taken};
 use crate::{
-    Error, Result,
+    Binaries, Error, Result,
     error::Attempt,
     kept::Kept,
     process::{self, children_of},
+    run::{Address, Lend, Run},
+    unprivileged::Unprivileged,
     wait::{Patience, connect},
 };
 
@@ -24,7 +29,7 @@ impl Postgres {
     /// whatever they do, and returns when all of them are gone. What was
     /// committed survives; continue with [`Postgres::start_again`].
     pub async fn crash(&self) -> Result<()> {
-        let mut kept = self.kept.lock().await;
+        let mut kept = self.owned("crash it").await?;
         let postmaster = kept.running().ok_or_else(|| not_running("crash"))?;
         // Stopped first, so that it neither starts a session behind our back
         // nor helps its sessions to an orderly end.
@@ -51,7 +56,7 @@ impl Postgres {
     /// Ends the server orderly (a fast shutdown: sessions are ended, open
     /// transactions rolled back, a last checkpoint written).
     pub async fn stop(&self) -> Result<()> {
-        let mut kept = self.kept.lock().await;
+        let mut kept = self.owned("stop it").await?;
         let postmaster = kept.running().ok_or_else(|| not_running("stop"))?;
         postmaster.signal(Signal::INT)?;
         postmaster.ended("postgres", PATIENCE).await?;
@@ -61,7 +66,7 @@ impl Postgres {
     /// Starts a server that was stopped or has crashed, on the same port and
     /// data; returns when it answers queries.
     pub async fn start_again(&self) -> Result<()> {
-        let mut kept = self.kept.lock().await;
+        let mut kept = self.owned("start it").await?;
         if kept.running().is_some() {
             return Err(Error::WrongState {
                 wish: "start the server",
@@ -90,7 +95,7 @@ impl Postgres {
     /// and recovers by itself: continue with [`Postgres::wait_ready`].
     /// `pid` is that session's `pg_backend_pid()`.
     pub async fn kill_backend(&self, pid: i32) -> Result<()> {
-        let mut kept = self.kept.lock().await;
+        let mut kept = self.owned("kill a session").await?;
         let postmaster = kept
             .running()
             .ok_or_else(|| not_running("kill a session"))?;
@@ -145,6 +150,16 @@ impl Postgres {
         Ok(())
     }
 
+    /// Only who started a server may stop it, and not one that a test run shares.
+    pub(super) async fn owned(&self, attempt: &'static str) -> Result<MappedMutexGuard<'_, Kept>> {
+        MutexGuard::try_map(self.kept.lock().await, Option::as_mut).map_err(|_| shared(attempt))
+    }
+
+    pub(super) fn into_kept(self) -> Result<Kept> {
+        let kept = self.kept.into_inner();
+        kept.ok_or_else(|| shared("start it"))
+    }
+
     pub(super) async fn launch(&self, kept: &mut Kept) -> Result<()> {
         let log = self.log_file();
         let seen = process::log_length(&log);
@@ -190,6 +205,38 @@ impl Postgres {
         }
         fs::rename(&stale, self.layout.folder.join("crashed.pid"))
             .attempt(|| format!("put {} aside", stale.display()))
+    }
+}
+
+impl Lend for Postgres {
+    fn hand_over(self, run: &Run) -> Result<Address> {
+        let address = Address {
+            port: self.port,
+            folder: self.layout.folder.clone(),
+            programs: self.binaries.folder().to_owned(),
+        };
+        self.into_kept()?.hand_over(run)?;
+        Ok(address)
+    }
+
+    fn at(address: Address) -> Result<Self> {
+        Ok(Self {
+            binaries: Binaries::in_folder(address.programs)?,
+            port: address.port,
+            layout: Layout {
+                folder: address.folder,
+                user: Unprivileged::find()?,
+            },
+            databases: Databases::new(address.port),
+            kept: Mutex::new(None),
+        })
+    }
+}
+
+fn shared(attempt: &'static str) -> Error {
+    Error::WrongState {
+        wish: attempt,
+        state: "shared with other tests; start one of your own with Postgres::builder()",
     }
 }
 

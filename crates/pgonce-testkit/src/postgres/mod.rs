@@ -35,7 +35,8 @@ pub struct Postgres {
     port: u16,
     layout: Layout,
     databases: Databases,
-    kept: Mutex<Kept>,
+    /// Nothing for a server that belongs to a test run.
+    kept: Mutex<Option<Kept>>,
 }
 
 impl Postgres {

@@ -64,6 +64,7 @@ impl Postgres {
     /// # }
     /// ```
     pub async fn standby(&self, replication: Replication) -> Result<Self> {
+        drop(self.owned("make a standby of it").await?);
         self.configure_running("wal_keep_size", "1GB").await?;
         let user = self.layout.user;
         let folder = folder::create(user)?;
@@ -217,13 +218,13 @@ impl Postgres {
                 port,
                 layout: layout.clone(),
                 databases: Databases::new(port),
-                kept: Mutex::new(kept),
+                kept: Mutex::new(Some(kept)),
             };
-            let started = standby.launch(&mut *standby.kept.lock().await).await;
+            let started = standby.launch(&mut *standby.owned("start it").await?).await;
             match started {
                 Ok(()) => return Ok((standby, name)),
                 Err(error) if attempt < PORT_ATTEMPTS && port_was_taken(&error) => {
-                    kept = standby.kept.into_inner();
+                    kept = standby.into_kept()?;
                     attempt += 1;
                 }
                 Err(error) => return Err(error),

@@ -262,7 +262,7 @@ fn a_storm_can_be_awaited_in_a_spawned_task() {
 fn the_guide_shows_the_test_that_runs() {
     let page = concat!(
         env!("CARGO_MANIFEST_DIR"),
-        "/../../docs/src/storm-your-own.md"
+        "/../../docs/src/how-to/storm-your-own.md"
     );
     let page = std::fs::read_to_string(page).unwrap();
     assert!(

@@ -4,7 +4,7 @@
 -- raises   22023 when p_by is null
 create or replace function pgonce._move_clock(p_by interval)
 returns timestamptz
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     -- By its body: two readings of a running clock are often the same microsecond.

@@ -2,7 +2,7 @@
 -- writes   replaces the body of pgonce.now()
 create or replace function pgonce._reset_clock()
 returns timestamptz
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     execute 'create or replace function pgonce.now() returns timestamptz '

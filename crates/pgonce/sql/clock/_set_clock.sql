@@ -3,7 +3,7 @@
 -- raises   22023 when p_at is null
 create or replace function pgonce._set_clock(p_at timestamptz)
 returns timestamptz
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_at is null then

@@ -1,4 +1,4 @@
--- pgonce._audit_inbox(p_message, p_act, p_reason): writes down what a person did to a stored message.
+-- pgonce._audit_inbox(p_message, p_act, p_reason): records what an operator did to a stored message.
 -- writes   one row of pgonce.inbox_audit, with how the message was before
 create or replace function pgonce._audit_inbox(p_message pgonce.inbox_message, p_act text, p_reason text)
 returns void

@@ -3,7 +3,7 @@
 -- answers  the messages that are not new, each by its place in the batch, from 1, and a verdict; all others
 --          are to be applied:
 --            duplicate  it was applied before, or stands earlier in the batch
---            conflict   its id came before with another payload: do not apply it, keep it for a person
+--            conflict   its id came before with another payload: do not apply it, store it for manual action
 -- locks    the markers, in the order of the ids: two batches that share messages cannot deadlock on them
 -- writes   one row of pgonce.inbox_marker for each new one
 -- raises   22023 a name or an id that does not fit

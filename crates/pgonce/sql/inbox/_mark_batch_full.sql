@@ -34,7 +34,7 @@ begin
           from (select u.id, u.hash, u.n::integer as n, row_number() over (partition by u.id collate "C" order by u.n) as nth
                   from unnest(p_message_ids, p_hashes) with ordinality u (id, hash, n)) g
           left join unnest(v_made) made (id) on made.id = g.id and g.nth = 1
-          -- One by one, by the key: a join of the two would read all that the consumer ever heard.
+          -- One by one, by the key: a join of the two would read all that the consumer ever accepted.
           left join lateral (
                 select x.message_id, x.hash from pgonce.inbox_marker x
                  where x.tenant = p_tenant and x.consumer = p_consumer and x.source = p_source

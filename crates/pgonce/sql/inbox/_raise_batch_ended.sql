@@ -3,7 +3,7 @@
 -- raises   2D000, always
 create or replace function pgonce._raise_batch_ended()
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise exception 'the transaction of this message was ended by its handler' using errcode = '2D000',

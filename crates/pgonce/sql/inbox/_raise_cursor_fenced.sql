@@ -3,7 +3,7 @@
 -- raises   P4012, always
 create or replace function pgonce._raise_cursor_fenced(p_consumer text, p_source text, p_partition text, p_epoch bigint, p_tenant text)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise exception 'epoch % does not hold partition "%" of source "%" for consumer "%", or is not where it thinks',

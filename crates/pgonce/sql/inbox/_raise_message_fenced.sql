@@ -3,7 +3,7 @@
 -- raises   22023, always
 create or replace function pgonce._raise_message_fenced(p_consumer text, p_source text, p_message_id text, p_tenant text)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (octet_length(p_consumer) between 1 and 255) is not true then
@@ -18,6 +18,6 @@ begin
     end if;
     raise exception 'a message needs an id of 1 to 255 bytes, not %', coalesce(octet_length(p_message_id)::text, 'null')
         using errcode = '22023',
-        hint = 'Pass the sender''s id, the same at every delivery; a message without one cannot be told from its copy.';
+        hint = 'Pass the sender''s id, the same at every delivery; a message without one cannot be distinguished from its copy.';
 end
 $$;

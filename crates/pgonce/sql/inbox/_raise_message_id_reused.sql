@@ -3,7 +3,7 @@
 -- raises   P4050, always
 create or replace function pgonce._raise_message_id_reused(p_consumer text, p_source text, p_message_ids text[], p_tenant text)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise exception 'message "%" of source "%" came before with another payload', p_message_ids[1], p_source

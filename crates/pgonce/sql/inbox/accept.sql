@@ -1,12 +1,14 @@
--- pgonce.accept(p_consumer, p_source, p_message_id, p_hash, p_tenant): may this consumer apply this
---          message now? Call it in the transaction of the effect, or as a gate in its very statement:
---            with gate as (select pgonce.accept('billing', 'shop', 'evt-1', sha256('…')) as fresh)
---            insert into invoice select … from gate where fresh
+-- pgonce.accept(p_consumer, p_source, p_message_id, p_hash, p_tenant): decides whether a consumer applies a
+--          message now. Call it in the transaction of the effect, or as a gate in its statement.
 -- answers  true: it is new, apply it; false: it was applied before
 -- locks    the message's marker: a second worker on the same message waits for the first to end
--- writes   one row of pgonce.inbox_marker; rolled back, it is gone with the effect
+-- writes   one row of pgonce.inbox_marker; a rollback removes it with the effect
 -- raises   P4050 the id came before with another payload; 22023 a name that does not fit
--- note     without p_hash another payload under the same id is taken for the same message
+-- note     without p_hash another payload under the same id counts as the same message
+-- example  begin;
+--          select pgonce.accept('billing', 'shop', 'evt-1', '\x5e88');
+--          -- true: apply the message here
+--          commit;
 create or replace function pgonce.accept(p_consumer text, p_source text, p_message_id text, p_hash bytea default null,
     p_tenant text default '')
 returns boolean

@@ -1,10 +1,11 @@
--- pgonce.accept_batch(p_consumer, p_source, p_message_ids, p_hashes, p_tenant): which of these messages may
---          this consumer apply now? To be called in the transaction of the effect; the answer can be
---          joined in its very statement.
+-- pgonce.accept_batch(p_consumer, p_source, p_message_ids, p_hashes, p_tenant): decides which of these
+--          messages a consumer applies now. Call it in the transaction of the effect; the answer can be
+--          joined in its statement.
 -- answers  the ids that are new; each once, however often it is in the batch
 -- locks    the messages' markers, as pgonce.accept
 -- writes   one row of pgonce.inbox_marker for each new one
 -- raises   P4050 an id came before with another payload; 22023 a name that does not fit
+-- example  select * from pgonce.accept_batch('billing', 'shop', '{evt-2,evt-3,evt-2}');
 create or replace function pgonce.accept_batch(p_consumer text, p_source text, p_message_ids text[],
     p_hashes bytea[] default null, p_tenant text default '')
 returns setof text

@@ -1,17 +1,21 @@
--- pgonce.define_inbox(p_consumer, …): how long a consumer remembers what it has heard, and how patient it is.
--- writes   the contract, or replaces it whole. p_keep: how long after a message was taken on its copies are
---          still known, null: for ever; longer than p_redelivery, the longest time in which the source
---          may deliver again. p_keep_stored: how long stored messages stay after they are done.
---          p_max_attempts, p_backoff, p_max_backoff: how a message that fails is tried again
+-- pgonce.define_inbox(p_consumer, ...): creates the contract of a consumer, or replaces it: how long it
+--          remembers messages, and how it retries.
+-- answers  nothing
+-- locks    the contract's row
+-- writes   the contract. p_keep: how long after a message was accepted its copies are recognised, null:
+--          forever; longer than p_redelivery, the longest time in which the source may deliver again.
+--          p_keep_stored: how long stored messages stay after they are done. p_max_attempts, p_backoff,
+--          p_max_backoff: how a message that fails is retried
 -- raises   22023 or 23514 a value that does not fit
--- note     what is kept for less from now on applies to what comes from now on: markers that are there
---          stay for as long as they were promised to
+-- note     a shorter p_keep applies to what comes from now on: markers that exist stay for as long as they
+--          were promised to
+-- example  select pgonce.define_inbox('billing', p_keep => '30 days', p_redelivery => '14 days');
 create or replace function pgonce.define_inbox(p_consumer text, p_keep interval default interval '30 days',
     p_redelivery interval default interval '14 days', p_keep_stored interval default interval '30 days',
     p_max_attempts integer default 10, p_backoff interval default interval '1 second',
     p_max_backoff interval default interval '10 minutes', p_tenant text default '')
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_before pgonce.inbox_contract := pgonce._inbox_rules(p_consumer, p_tenant);

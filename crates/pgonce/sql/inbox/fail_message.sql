@@ -1,12 +1,17 @@
--- pgonce.fail_message(p_consumer, p_seq, p_fence, p_retryable, p_code, p_reason, p_tenant): a stored message
---          could not be applied. In a transaction of its own: the one that failed would take it along.
--- answers  what it is now: failed_retryable, due again after a growing pause with jitter, or failed_final
--- writes   that, and why
--- raises   P4012 the message is not this worker's any more
+-- pgonce.fail_message(p_consumer, p_seq, p_fence, p_retryable, p_code, p_reason, p_tenant): records that a
+--          stored message could not be applied. Call it in a transaction of its own: the one that failed is
+--          rolled back.
+-- answers  its new status: failed_retryable, due again after a growing pause with jitter, or failed_final
+-- locks    the message's row
+-- writes   the status and why
+-- raises   P4012 another worker holds the message
+-- example  select pgonce.store_message('billing', 'shop', 'evt-4', '{"id": 4}');
+--          select seq, fence from pgonce.claim_messages('billing', 'host-7', '30 seconds', 1) \gset
+--          select pgonce.fail_message('billing', :seq, :fence, true, 'timeout', 'the bank did not answer');
 create or replace function pgonce.fail_message(p_consumer text, p_seq bigint, p_fence bigint, p_retryable boolean,
     p_code text, p_reason text, p_tenant text default '')
 returns text
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_rules  pgonce.inbox_contract := pgonce._inbox_rules(p_consumer, p_tenant);

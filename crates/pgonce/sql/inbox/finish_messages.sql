@@ -1,12 +1,13 @@
--- pgonce.finish_messages(p_consumer, p_claimed): stored messages are applied. To be called in the
+-- pgonce.finish_messages(p_consumer, p_claimed): records that stored messages are applied. Call it in the
 --          transaction of their effects.
 -- answers  how many
 -- locks    their rows
 -- writes   status processed, for each element {"tenant", "seq", "fence"} of p_claimed
--- raises   P4012 one of them is not this worker's any more: roll back, its effect is somebody else's
+-- raises   P4012 another worker holds one of them: roll back, its effect belongs to that worker
+-- example  select pgonce.finish_messages('billing', '[]');
 create or replace function pgonce.finish_messages(p_consumer text, p_claimed jsonb)
 returns integer
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count integer;

@@ -1,6 +1,7 @@
 -- pgonce.inbox_backlog: for each consumer what is stored and not applied, and for how long.
--- note     held counts those that wait behind another of their key. A consumer of an ordered source is here
---          too: cursor_age is how long ago the partition that moved longest ago has moved
+-- note     held counts those that wait behind another of their key. A consumer of an ordered source is listed
+--          too: cursor_age is the age of the partition that has not moved for the longest time
+-- example  select consumer, received, retrying, poison, oldest_age from pgonce.inbox_backlog;
 create or replace view pgonce.inbox_backlog as
 select n.tenant, n.consumer,
        m.received, m.processing, m.retrying, m.poison, m.held, m.oldest_at, pgonce.now() - m.oldest_at as oldest_age,

@@ -1,4 +1,5 @@
--- pgonce.inbox_poison: messages that a person has to look at, and how many of their key wait behind them.
+-- pgonce.inbox_poison: poison messages, which need manual action, and how many of their key wait behind them.
+-- example  select consumer, seq, message_id, failure_code, behind from pgonce.inbox_poison;
 create or replace view pgonce.inbox_poison as
 select m.consumer, m.tenant, m.seq, m.source, m.message_id, m.key, m.type, m.attempts, m.failure_code,
        m.failure_message, m.received_at, m.size, m.headers, m.payload,

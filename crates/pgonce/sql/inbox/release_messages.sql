@@ -1,9 +1,12 @@
--- pgonce.release_messages(p_consumer, p_claimed): a worker gives stored messages back untried.
--- answers  how many were still its own
+-- pgonce.release_messages(p_consumer, p_claimed): gives stored messages back that a worker did not try.
+-- answers  how many it still held
+-- locks    their rows
 -- writes   each element {"tenant", "seq", "fence"} of p_claimed is due at once, with one attempt fewer
+-- raises   nothing
+-- example  select pgonce.release_messages('billing', '[]');
 create or replace function pgonce.release_messages(p_consumer text, p_claimed jsonb)
 returns integer
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count integer;

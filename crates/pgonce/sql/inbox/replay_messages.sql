@@ -1,15 +1,16 @@
--- pgonce.replay_messages(p_consumer, p_reason, p_into, p_since, p_tenant): applies stored messages again, without
---          their source, in their order.
+-- pgonce.replay_messages(p_consumer, p_reason, p_into, p_since, p_tenant): applies stored messages again,
+--          without their source, in their order.
 -- answers  how many
--- writes   with p_into: they are stored for that consumer too, which applies each once for itself; without:
---          this consumer applies again what it has applied. That is a second effect by your word, unless its
---          handler is gated by version or position. p_since: only those received since then. A row of
---          pgonce.inbox_audit for each
+-- locks    their rows
+-- writes   with p_into: they are stored for that consumer too, which applies each once; without: this
+--          consumer applies again what it has applied, a second effect unless its handler is gated by version
+--          or position. p_since: only those received since then. A row of pgonce.inbox_audit for each
 -- raises   22023 no reason given
+-- example  select pgonce.replay_messages('billing', 'the new read model', p_into => 'billing-2');
 create or replace function pgonce.replay_messages(p_consumer text, p_reason text, p_into text default null,
     p_since timestamptz default null, p_tenant text default null)
 returns bigint
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_message pgonce.inbox_message;

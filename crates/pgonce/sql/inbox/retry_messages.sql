@@ -1,13 +1,14 @@
--- pgonce.retry_messages(p_consumer, p_seq, p_reason, p_tenant): tries failed messages once more, with all their
---          attempts before them: one, or all that failed for good where p_seq is null.
+-- pgonce.retry_messages(p_consumer, p_seq, p_reason, p_tenant): retries failed messages with all their
+--          attempts before them: one, or every poison message where p_seq is null.
 -- answers  how many
 -- locks    their rows
 -- writes   status received, due now; a row of pgonce.inbox_audit for each
 -- raises   22023 the payload of the message was cut when it was stored: it can never be applied
+-- example  select pgonce.retry_messages('billing', p_reason => 'the bank is back');
 create or replace function pgonce.retry_messages(p_consumer text, p_seq bigint default null, p_reason text default null,
     p_tenant text default null)
 returns bigint
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_message pgonce.inbox_message;

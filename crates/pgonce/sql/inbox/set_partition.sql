@@ -1,14 +1,17 @@
--- pgonce.set_partition(p_consumer, p_source, p_partition, p_position, p_minor, p_reason, p_tenant): a person says
---          where a consumer goes on in a partition: earlier, and it applies again; later, and it leaves out.
+-- pgonce.set_partition(p_consumer, p_source, p_partition, p_position, p_minor, p_reason, p_tenant): moves the
+--          cursor of a consumer in a partition: to an earlier position, and it applies again; to a later one,
+--          and it leaves out.
 -- answers  the position that it had, null: none
 -- locks    the cursor
--- writes   the position, null: from the start; a higher epoch, so that workers notice; a row of
+-- writes   the position, null: from the start; a higher epoch, which fences its workers; a row of
 --          pgonce.inbox_audit
 -- raises   22023 no reason given; 42704 there is no such cursor
+-- example  select epoch from pgonce._lease_partition('billing', 'kafka:orders', '0', 'host-7', '10 seconds') \gset
+--          select pgonce.set_partition('billing', 'kafka:orders', '0', 4711, 0, 'skip the broken import');
 create or replace function pgonce.set_partition(p_consumer text, p_source text, p_partition text, p_position bigint,
     p_minor bigint, p_reason text, p_tenant text default '')
 returns bigint
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_before pgonce.inbox_cursor;

@@ -1,12 +1,13 @@
 -- pgonce.skip_message(p_consumer, p_seq, p_reason, p_tenant): gives a stored message up; what waits behind it
 --          moves again.
--- answers  true: it was there, neither applied nor skipped, and no worker had it
+-- answers  true: it was stored, neither applied nor skipped, and no worker had it
 -- locks    its row
--- writes   failed_final and skipped; a row of pgonce.inbox_audit says who and why
+-- writes   failed_final and skipped; a row of pgonce.inbox_audit records who and why
 -- raises   22023 no reason given
+-- example  select pgonce.skip_message('billing', 7, 'a test message');
 create or replace function pgonce.skip_message(p_consumer text, p_seq bigint, p_reason text, p_tenant text default null)
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_message pgonce.inbox_message;

@@ -1,21 +1,23 @@
--- pgonce.store_message(p_consumer, p_source, p_message_id, p_payload, …): takes a message on without applying
---          it: it is kept, and applied from here later, without its source.
+-- pgonce.store_message(p_consumer, p_source, p_message_id, p_payload, ...): stores a message without applying
+--          it: it is applied from here later, without its source.
 -- answers  new        it is stored; once this is committed its source may forget it
---          duplicate  it was taken on before
---          conflict   its id came before with another payload: it is stored as failed_final for a person
--- writes   its marker and one row of pgonce.inbox_message. p_outcome says what it is stored as:
+--          duplicate  it was stored or applied before
+--          conflict   its id came before with another payload: it is stored as a poison message
+-- locks    the message's marker
+-- writes   its marker and one row of pgonce.inbox_message. p_outcome is what it is stored as:
 --            receive  to be applied as soon as it is its turn
---            retry    it failed for now: again after a pause, or failed_final after the last attempt
---            poison   it will never be applied as it is: failed_final
---          p_code and p_reason say why. A message without an id that fits can only be poison.
---          p_hash: of the whole payload, SHA-256 unless given; p_size: its length, where p_payload was cut
+--            retry    a transient failure: again after a pause, or failed_final after the last attempt
+--            poison   it can never be applied as it is: failed_final
+--          p_code and p_reason say why. A message without an id that fits can only be poison. p_hash: of the
+--          whole payload, default SHA-256; p_size: its length, where p_payload was cut
 -- raises   22023 a name or a value that does not fit
+-- example  select pgonce.store_message('billing', 'shop', 'evt-5', '{"id": 5}', p_key => 'order-7');
 create or replace function pgonce.store_message(p_consumer text, p_source text, p_message_id text, p_payload bytea,
     p_key text default null, p_type text default null, p_headers jsonb default '{}', p_hash bytea default null,
     p_outcome text default 'receive', p_code text default null, p_reason text default null,
     p_size bigint default null, p_tenant text default '')
 returns text
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_rules   pgonce.inbox_contract;

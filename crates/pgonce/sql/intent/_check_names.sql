@@ -1,9 +1,9 @@
--- pgonce._check_names(…): refuses what cannot name an intent, each fault with its own code.
+-- pgonce._check_names(...): refuses what cannot name an intent, each fault with its own code.
 -- raises   P4000 scope, P4001 key, P4003 fingerprint missing; 22023 too long or a bad lease
 create or replace function pgonce._check_names(p_tenant text, p_scope text, p_key text,
     p_fingerprint bytea, p_lease interval default null)
 returns void
-language plpgsql immutable set search_path = ''
+language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 begin
     if coalesce(p_scope, '') = '' then
@@ -11,7 +11,7 @@ begin
             hint = 'Name a bounded kind of command, such as ''orders.create''.';
     elsif coalesce(p_key, '') = '' then
         raise exception 'the key is missing' using errcode = 'P4001',
-            hint = 'Send the caller''s name for this one wish; the same on every retry.';
+            hint = 'Send the caller''s name for this one request; the same on every retry.';
     elsif coalesce(octet_length(p_fingerprint), 0) = 0 then
         raise exception 'the fingerprint is missing' using errcode = 'P4003',
             hint = 'Send the digest of the canonical request, for example sha256(convert_to(request, ''UTF8'')).';

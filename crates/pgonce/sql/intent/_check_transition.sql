@@ -3,7 +3,7 @@
 -- raises   P4099 with the step that was tried
 create or replace function pgonce._check_transition()
 returns trigger
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (new.tenant, new.scope, new.key) is distinct from (old.tenant, old.scope, old.key)

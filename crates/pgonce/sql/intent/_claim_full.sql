@@ -1,4 +1,4 @@
--- pgonce._claim_full(…): every claim that pgonce.claim cannot answer with one look.
+-- pgonce._claim_full(...): every claim that pgonce.claim cannot answer with one look.
 -- answers  as pgonce.claim
 -- locks    the intent's advisory lock, then its row; both until the end of the transaction
 -- writes   leased mode: the row, 'processing' under a new fence. Atomic mode: nothing, but a
@@ -7,7 +7,7 @@
 create or replace function pgonce._claim_full(p_scope text, p_key text, p_fingerprint bytea,
     p_lease interval, p_owner text, p_tenant text, p_correlation text)
 returns pgonce.claimed
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_row      pgonce.intent;
@@ -51,11 +51,11 @@ begin
             raise exception 'the answer to this key is gone' using errcode = 'P4031',
                 detail = format('scope %s: the intent finished, and its retention ended at %s.',
                     p_scope, coalesce(v_row.gone_at, v_row.expires_at)),
-                hint = 'It happened once and will not happen again under this key. For a new wish use a new key.';
+                hint = 'It happened once and will not happen again under this key. For a new request use a new key.';
         elsif v_exists and v_row.fingerprint <> p_fingerprint then
             raise exception 'the key was used before with another request' using errcode = 'P4002',
                 detail = format('scope %s, first attempt at %s, status %s.', p_scope, v_row.first_at, v_row.status),
-                hint = 'Send the same request to get its answer, or use a new key for a new wish.';
+                hint = 'Send the same request to get its answer, or use a new key for a new request.';
         end if;
 
         if v_exists and v_row.status = 'succeeded' then

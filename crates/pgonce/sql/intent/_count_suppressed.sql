@@ -1,4 +1,4 @@
--- pgonce._count_suppressed(…): adds up duplicates that were turned away. A replay writes nothing,
+-- pgonce._count_suppressed(...): adds up duplicates that were turned away. A replay writes nothing,
 --          so sessions count for themselves and report now and then.
 -- writes   one row of pgonce.suppressed
 create or replace function pgonce._count_suppressed(p_scope text, p_replays bigint, p_refusals bigint,

@@ -2,7 +2,7 @@
 -- answers  a lease (even): only while the row is in processing under exactly this fence, and one
 --          from before a failover only until it runs out: a takeover of it may have been lost.
 --          An atomic attempt over an earlier record (odd): only while that record is still the
---          one it was claimed over, failed for now or with a lease that ran out.
+--          one it was claimed over, failed and retryable, or with a lease that ran out.
 create or replace function pgonce._fence_is_current(p_row pgonce.intent, p_fence bigint, p_now timestamptz)
 returns boolean
 language sql volatile

@@ -1,4 +1,4 @@
--- pgonce._lease_fresh(…): the lease on an intent that pgonce._claim_fast has just called fresh, which is
+-- pgonce._lease_fresh(...): the lease on an intent that pgonce._claim_fast has just called fresh, which is
 --          most of them: one insert.
 -- answers  as pgonce.claim
 -- writes   the row, 'processing' under a new fence; or, where somebody was faster or the lease is

@@ -1,9 +1,9 @@
--- pgonce._raise_not_holder(p_code, p_what, …): says why an attempt may not settle its intent.
+-- pgonce._raise_not_holder(p_code, p_what, ...): says why an attempt may not settle its intent.
 -- raises   always: P4002 other request, P4012 fenced by a newer attempt, else p_code
 create or replace function pgonce._raise_not_holder(p_code text, p_what text, p_scope text, p_key text,
     p_fingerprint bytea, p_fence bigint, p_tenant text)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_row pgonce.intent;

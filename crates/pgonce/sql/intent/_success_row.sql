@@ -1,4 +1,4 @@
--- pgonce._success_row(…): the finished row of an atomic success, as its contract wants it kept.
+-- pgonce._success_row(...): the finished row of an atomic success, as its contract wants it kept.
 -- answers  one row for pgonce.intent
 -- raises   P4000 in strict mode where the scope has no contract
 -- note     inlined: an SDK inserts it with one prepared statement and no PL/pgSQL. A violated

@@ -1,4 +1,4 @@
--- pgonce._success_row_with_retention(…): the finished row of an atomic success that is kept for p_keep, answer and all.
+-- pgonce._success_row_with_retention(...): the finished row of an atomic success that is kept for p_keep, answer and all.
 -- answers  one row for pgonce.intent
 -- note     inlined. For an SDK that has lately asked pgonce._simple_retention: then the contract need not be
 --          looked up with every success, which would cost as much as the insert. All others use

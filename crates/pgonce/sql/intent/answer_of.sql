@@ -1,7 +1,11 @@
--- pgonce.answer_of(p_scope, p_key, p_fingerprint, p_tenant): the stored answer, for a caller who
---          knows that this is a retry. Takes no lock and needs no transaction.
--- answers  one row where the intent succeeded with this request and its answer is kept; no row
---          says nothing: claim
+-- pgonce.answer_of(p_scope, p_key, p_fingerprint, p_tenant): reads the stored answer, for a caller who knows
+--          that this is a retry. Needs no transaction.
+-- answers  one row where the intent succeeded with this request and its answer is kept; no row means nothing:
+--          claim
+-- locks    nothing
+-- writes   nothing
+-- raises   nothing
+-- example  select * from pgonce.answer_of('orders.create', 'order-7', '\x5e88');
 create or replace function pgonce.answer_of(p_scope text, p_key text, p_fingerprint bytea, p_tenant text default '')
 returns table (answer jsonb, ref_type text, ref_id text, attempts integer)
 language sql stable

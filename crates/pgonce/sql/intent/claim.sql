@@ -1,12 +1,22 @@
--- pgonce.claim(p_scope, p_key, p_fingerprint, …): asks for the right to do the work.
+-- pgonce.claim(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation): asks for the right
+--          to do the work of an intent.
 -- answers  one row; outcome is one of
 --            fresh | takeover | retry   you hold it: do the work, then pgonce.succeed or pgonce.fail
 --            replay | refused           finished: here is the answer
---            busy                       somebody holds it: come back after retry_after
---          p_lease null is atomic mode: your open transaction is the claim.
--- locks    fresh: the intent's transaction-level advisory lock; replay: nothing
--- writes   nothing in atomic mode; the rest is in pgonce._lease_fresh and pgonce._claim_full
--- raises   P4000 P4001 P4002 P4003 P4031 22023
+--            busy                       another attempt holds it: claim again after retry_after
+-- locks    atomic mode: the intent's transaction-level advisory lock; replay: nothing
+-- writes   atomic mode: nothing. Leased mode: the intent's row, in processing under a new fence
+-- raises   P4000 P4001 P4003 scope, key or fingerprint missing; P4002 the key belongs to another request;
+--          P4031 the answer is gone; 22023 a bad name or lease
+-- note     p_lease null is atomic mode: the open transaction is the claim, and success is recorded in it.
+--          With a lease: commit the claim, work, then succeed or fail under the fence
+-- example  begin;
+--          select outcome, fence from pgonce.claim('orders.create', 'order-7', '\x5e88') \gset
+--          -- outcome is fresh: do the work here, in this transaction
+--          select pgonce.succeed('orders.create', 'order-7', '\x5e88', :fence, '{"order": 7}');
+--          commit;
+--          -- any later claim replays the answer
+--          select outcome, answer from pgonce.claim('orders.create', 'order-7', '\x5e88');
 create or replace function pgonce.claim(
     p_scope text, p_key text, p_fingerprint bytea, p_lease interval default null,
     p_owner text default null, p_tenant text default '', p_correlation text default null

@@ -1,20 +1,22 @@
--- pgonce.fail(p_scope, p_key, p_fingerprint, p_fence, p_retryable, p_code, p_message, …): it did
---          not work. Call it in a transaction of its own: the one that failed takes its marks
---          with it.
+-- pgonce.fail(p_scope, p_key, p_fingerprint, p_fence, p_retryable, p_code, p_message, p_answer, p_tenant,
+--          ...): records that the work failed. Call it in a transaction of its own: the one that failed is
+--          rolled back.
+-- answers  nothing
 -- locks    the intent's row
--- writes   exactly one row, or it raises: failed_retryable (the next claim is told "retry") or
---          failed_final (every later claim is told "refused", with the same answer)
--- note     p_keep keeps this one final failure longer or shorter than the contract's retention
--- raises   P4011 another attempt has settled the intent meanwhile, or nothing to record it on
---          P4012 a newer attempt holds it; P4002 it belongs to another request
---          P4000 P4001 P4003 22023 bad input
+-- writes   exactly one row, or it raises: failed_retryable (the next claim answers retry) or failed_final
+--          (every later claim answers refused, with the same answer)
+-- raises   P4011 another attempt settled the intent first, or there is nothing to record it on; P4012 a newer
+--          attempt holds it; P4002 it belongs to another request; P4000 P4001 P4003 22023 bad input
+-- note     p_keep keeps this final failure for longer or shorter than the contract's retention
+-- example  select fence from pgonce.claim('mail.send', 'mail-9', '\x5e88', '30 seconds') \gset
+--          select pgonce.fail('mail.send', 'mail-9', '\x5e88', :fence, false, 'no_such_address', 'the address is unknown');
 create or replace function pgonce.fail(
     p_scope text, p_key text, p_fingerprint bytea, p_fence bigint, p_retryable boolean,
     p_code text, p_message text, p_answer jsonb default null, p_tenant text default '',
     p_correlation text default null, p_owner text default null, p_keep interval default null
 )
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_contract pgonce.scope;

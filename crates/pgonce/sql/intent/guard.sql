@@ -1,12 +1,19 @@
--- pgonce.guard(p_scope, p_key, p_fence, p_tenant): lets a business write of leased work pass, or
---          turns away a zombie. Call it first in the transaction of the write.
--- locks    the intent's row until the end of the transaction: no takeover can come in between
--- raises   P4012 this fence does not hold the intent (any more)
--- note     a lease of an earlier timeline that has run out may have been taken over by a claim that
---          the failover lost: only one that is still alive passes
+-- pgonce.guard(p_scope, p_key, p_fence, p_tenant): lets a database write of leased work pass, or stops an
+--          attempt that was taken over. Call it first in the transaction of the write.
+-- answers  nothing
+-- locks    the intent's row until the end of the transaction: no takeover can happen in between
+-- writes   nothing
+-- raises   P4012 this fence does not hold the intent any more
+-- note     a lease of an earlier epoch of the installation that has run out may have been taken over by a
+--          claim that a failover lost: only one that is still alive passes
+-- example  select fence from pgonce.claim('mail.send', 'mail-10', '\x5e88', '30 seconds') \gset
+--          begin;
+--          select pgonce.guard('mail.send', 'mail-10', :fence);
+--          -- write here
+--          commit;
 create or replace function pgonce.guard(p_scope text, p_key text, p_fence bigint, p_tenant text default '')
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_row pgonce.intent;

@@ -1,13 +1,15 @@
 -- pgonce.heartbeat(p_scope, p_key, p_fence, p_lease, p_tenant): renews a lease.
 -- answers  until when the lease now holds, by the database's clock
 -- locks    the intent's row
--- writes   lease_until of the row under this fence; an expired lease that nobody took over is
---          renewed too. Exactly one row, or it raises.
--- raises   P4012 a newer attempt holds the intent, or it is settled; 22023 bad lease
+-- writes   lease_until of the row under this fence. An expired lease that no attempt took over is renewed
+--          too, unless the contract says refuse. Exactly one row, or it raises
+-- raises   P4012 this fence does not hold the intent any more, or it is settled; 22023 a bad lease
+-- example  select fence from pgonce.claim('mail.send', 'mail-11', '\x5e88', '30 seconds') \gset
+--          select pgonce.heartbeat('mail.send', 'mail-11', :fence, '30 seconds');
 create or replace function pgonce.heartbeat(p_scope text, p_key text, p_fence bigint,
     p_lease interval, p_tenant text default '')
 returns timestamptz
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_until timestamptz;

@@ -1,10 +1,13 @@
--- pgonce.release(p_scope, p_key, p_fence, p_tenant): gives a lease back, the work not done.
+-- pgonce.release(p_scope, p_key, p_fence, p_tenant): gives a lease back; the work was not done.
+-- answers  nothing
 -- locks    the intent's row
--- writes   the row under this fence, failed_retryable with code 'released': the next claim gets it
--- raises   P4012 this fence does not hold the intent (any more)
+-- writes   the row under this fence: failed_retryable with code 'released', so the next claim gets it
+-- raises   P4012 this fence does not hold the intent any more
+-- example  select fence from pgonce.claim('mail.send', 'mail-12', '\x5e88', '30 seconds') \gset
+--          select pgonce.release('mail.send', 'mail-12', :fence);
 create or replace function pgonce.release(p_scope text, p_key text, p_fence bigint, p_tenant text default '')
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);

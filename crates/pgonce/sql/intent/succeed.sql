@@ -1,11 +1,16 @@
--- pgonce.succeed(p_scope, p_key, p_fingerprint, p_fence, …): the work is done; this is its answer.
+-- pgonce.succeed(p_scope, p_key, p_fingerprint, p_fence, p_answer, p_ref_type, p_ref_id, p_tenant, ...):
+--          records that the work is done, with its answer.
+-- answers  nothing
 -- locks    the intent's row
--- writes   atomic mode: the finished row, inserted once. Leased mode: the row of this fence.
---          Exactly one row, or it raises.
--- note     p_keep keeps this one answer longer or shorter than the contract's retention
--- raises   P4010 nothing to record it on, or another attempt finished first
---          P4012 a newer attempt holds the intent; P4002 it belongs to another request
---          P4000 P4001 P4003 22023 bad input
+-- writes   atomic mode: the finished row, inserted once. Leased mode: the row of this fence. Exactly one row,
+--          or it raises
+-- raises   2D000 an atomic claim was made in another transaction; P4010 nothing to record it on, or another
+--          attempt finished first; P4012 a newer attempt holds the intent, or its lease ran out and may not
+--          be used any more; P4002 it belongs to another request; P4000 P4001 P4003 22023 bad input
+-- note     p_keep keeps this answer for longer or shorter than the contract's retention
+-- example  select fence from pgonce.claim('mail.send', 'mail-8', '\x5e88', '30 seconds') \gset
+--          -- the work happens here, outside of any transaction
+--          select pgonce.succeed('mail.send', 'mail-8', '\x5e88', :fence, '{"sent": true}');
 create or replace function pgonce.succeed(
     p_scope text, p_key text, p_fingerprint bytea, p_fence bigint, p_answer jsonb default null,
     p_ref_type text default null, p_ref_id text default null, p_tenant text default '',
@@ -20,7 +25,7 @@ declare
     v_now      timestamptz;
 begin
     if p_keep is null and p_fence % 2 = 0 and pgonce._force_durable_commit() then
-        -- A lease under the common contract: one statement, and whoever it does not fit goes on below.
+        -- A lease under the common contract: one statement; what it does not fit goes on below.
         update pgonce.intent i
            set status = 'succeeded', last_at = pgonce.now(), lease_until = null,
                expires_at = pgonce.now() + s.retention, answer = p_answer, ref_type = p_ref_type,

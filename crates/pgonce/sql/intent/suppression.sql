@@ -1,5 +1,6 @@
--- pgonce.suppression: by scope, how many wishes there were and how many duplicates did nothing.
+-- pgonce.suppression: by scope, how many intents there were and how many duplicates did nothing.
 -- note     retries are counted on the intents, the others by the sessions that report them
+-- example  select scope, intents, suppressed from pgonce.suppression;
 create or replace view pgonce.suppression as
 select coalesce(i.tenant, s.tenant) as tenant,
        coalesce(i.scope, s.scope) as scope,

@@ -1,17 +1,19 @@
--- pgonce.lock(p_name, p_wait, p_tenant): waits for a name, for a bounded time.
--- answers  true: you hold it until the end of the transaction; false: the time ran out
--- locks    one transaction-level advisory lock, apart from those of intents
--- raises   22023 for a bad name or a wait that is not positive
-create or replace function pgonce.lock(p_name text, p_wait interval, p_tenant text default '')
+-- pgonce.lock(p_name, p_timeout, p_tenant): waits for a named lock, for a bounded time.
+-- answers  true: you hold it until the end of the transaction; false: the timeout passed
+-- locks    one transaction-level advisory lock, separate from those of intents
+-- writes   nothing
+-- raises   22023 a bad name, or a timeout that is not positive
+-- example  select pgonce.lock('close:merchant-7:2026-01-31', '2 seconds');
+create or replace function pgonce.lock(p_name text, p_timeout interval, p_tenant text default '')
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_before text := current_setting('lock_timeout');
-    v_ms     bigint := ceil(extract(epoch from p_wait) * 1000);
+    v_ms     bigint := ceil(extract(epoch from p_timeout) * 1000);
 begin
     if (v_ms between 1 and 2147483647) is not true then
-        raise exception 'pgonce.lock needs a positive wait, not %', coalesce(p_wait::text, 'null')
+        raise exception 'pgonce.lock needs a positive timeout, not %', coalesce(p_timeout::text, 'null')
             using errcode = '22023', hint = 'Not to wait at all, call pgonce.try_lock(name).';
     end if;
     if pgonce.try_lock(p_name, p_tenant) then

@@ -1,10 +1,12 @@
--- pgonce.try_lock(p_name, p_tenant): holds a name until the end of the transaction.
--- answers  true: you hold it; false: somebody else does
--- locks    one transaction-level advisory lock, apart from those of intents
--- raises   22023 when the name is empty or longer than 255 bytes
+-- pgonce.try_lock(p_name, p_tenant): takes a named lock until the end of the transaction, without waiting.
+-- answers  true: you hold it; false: another transaction does
+-- locks    one transaction-level advisory lock, separate from those of intents
+-- writes   nothing
+-- raises   22023 the name is empty or longer than 255 bytes
+-- example  select pgonce.try_lock('close:merchant-7:2026-01-31');
 create or replace function pgonce.try_lock(p_name text, p_tenant text default '')
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (octet_length(p_name) between 1 and 255) is not true then

@@ -91,7 +91,7 @@ create table pgonce.suppressed (
     constraint one_count_per_scope primary key (tenant, scope)
 ) with (fillfactor = 50);
 
--- Where the purge sweep goes on. One row per sweep; whoever holds its lock sweeps.
+-- Where the purge sweep goes on. One row per sweep; who holds its lock sweeps.
 create table pgonce.sweep (
     tenant     text collate "C" not null default '',
     name       text collate "C" not null,

@@ -1,4 +1,4 @@
--- The inbox: what a consumer has heard, how far it is in ordered sources, what it could not apply
+-- The inbox: what a consumer has accepted, how far it is in ordered sources, what it could not apply
 -- yet, and what projections have seen.
 -- breaking: no
 
@@ -66,7 +66,7 @@ create table pgonce.inbox_cursor (
 ) with (fillfactor = 20);
 
 -- Messages that are kept before or instead of being applied: webhooks, what failed, what waits
--- behind what failed, and what a person has to look at. A payload that is shorter than its size was cut.
+-- behind what failed, and what needs manual action. A payload that is shorter than its size was cut.
 create sequence pgonce.inbox_seq;
 create table pgonce.inbox_message (
     seq             bigint not null,

@@ -1,10 +1,10 @@
--- pgonce._check_event(…): checks an event in every way.
+-- pgonce._check_event(...): checks an event in every way.
 -- answers  how many bytes of headers and payload it carries; of what is stored compressed, the text
 -- raises   22023 a name, the headers or the payload do not fit
 create or replace function pgonce._check_event(p_topic text, p_type text, p_subject text, p_payload jsonb,
     p_headers jsonb, p_tenant text)
 returns integer
-language plpgsql stable set search_path = ''
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_headers integer := case when pg_column_compression(p_headers) is null then pg_column_size(p_headers)
@@ -26,7 +26,7 @@ begin
             using errcode = '22023', hint = 'Leave it out, or pass the empty text, where there are no tenants.';
     elsif jsonb_typeof(p_headers) is distinct from 'object' or v_headers > 65536 then
         raise exception 'the headers of an event are a JSON object of at most 65536 bytes'
-            using errcode = '22023', hint = 'For example ''{"traceparent": "00-…"}''; leave them out where there are none.';
+            using errcode = '22023', hint = 'For example ''{"traceparent": "00-..."}''; leave them out where there are none.';
     elsif v_payload > 1048576 then
         raise exception 'the payload has % bytes; at most 1048576', v_payload
             using errcode = '22023', hint = 'Keep what is large in a store of its own, and put a reference to it into the event.';

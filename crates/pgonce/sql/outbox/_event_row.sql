@@ -1,4 +1,4 @@
--- pgonce._event_row(…): the row of an event, as pgonce.publish writes it.
+-- pgonce._event_row(...): the row of an event, as pgonce.publish writes it.
 -- answers  one row for pgonce.outbox. It checks nothing: p_size is for pgonce._event_size, or for somebody
 --          who checked in another way
 -- note     inlined, which is why it is labelled stable: an SDK inserts it with one prepared statement

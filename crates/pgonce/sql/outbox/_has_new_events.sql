@@ -1,11 +1,11 @@
 -- pgonce._has_new_events(p_cursors): has anything been committed that one of these cursors has not seen?
 --          Cheap enough to be asked every few milliseconds.
 -- answers  true: read
--- note     looks at rows, not at the sequence: a number is drawn long before its event is there. Whoever
---          is still at work is passed by, however much they have written.
+-- note     looks at rows, not at the sequence: a number is drawn long before its event is there. Transactions
+--          that are still open are passed by, however much they have written.
 create or replace function pgonce._has_new_events(p_cursors text[])
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
     -- Whatever the statistics say: the right index and no more.
     set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$

@@ -1,4 +1,4 @@
--- pgonce._is_wanted(p_event…, p_topics, p_types, p_tenants): does a subscription with these filters want it?
+-- pgonce._is_wanted(p_event..., p_topics, p_types, p_tenants): does a subscription with these filters want it?
 -- note     inlined
 create or replace function pgonce._is_wanted(p_topic text, p_type text, p_tenant text,
     p_topics text[], p_types text[], p_tenants text[])

@@ -1,5 +1,5 @@
--- pgonce._outbox_floor(p_seen): how much of the log is over for whoever has done what p_seen sees.
--- answers  a number: whoever was still at work for p_seen has only numbers above it
+-- pgonce._outbox_floor(p_seen): how much of the log is over for a reader that has done what p_seen sees.
+-- answers  a number: transactions still open for p_seen have only numbers above it
 create or replace function pgonce._outbox_floor(p_seen pg_snapshot)
 returns bigint
 language sql stable

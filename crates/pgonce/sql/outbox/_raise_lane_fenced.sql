@@ -2,7 +2,7 @@
 -- raises   P4012, always
 create or replace function pgonce._raise_lane_fenced(p_subscription text, p_lane integer, p_epoch bigint)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     raise exception 'epoch % does not hold lane % of subscription "%"', coalesce(p_epoch::text, 'null'), p_lane, p_subscription

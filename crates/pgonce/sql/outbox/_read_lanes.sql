@@ -17,7 +17,7 @@ create or replace function pgonce._read_lanes(p_subscription text, p_held jsonb,
     p_bytes integer default 4194304)
 returns table (lane smallint, cursor text, seq bigint, act text, message_id uuid, tenant text, topic text,
     type text, subject text, headers jsonb, payload jsonb, created_at timestamptz, deliver_at timestamptz)
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
     -- Whatever the statistics say: the right index and no more.
     set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
@@ -55,7 +55,7 @@ begin
     v_settled := pgonce._outbox_is_settled();
     select l.* into strict v_life from pgonce.outbox_state l;
     v_upto := pg_current_snapshot();
-    v_written := pg_current_wal_insert_lsn();  -- whoever the snapshot sees is before this
+    v_written := pg_current_wal_insert_lsn();  -- what the snapshot sees is before this
     v_parked := exists (select from pgonce.parked k where k.subscription = p_subscription and k.state <> 'delayed');
     v_floor := greatest(pgonce._outbox_floor(v_upto), v_life.base_seq);
 

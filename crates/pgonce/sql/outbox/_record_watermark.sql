@@ -2,11 +2,11 @@
 --          the log's last. To be called first in a transaction.
 -- answers  true where it did; false where less than p_every numbers were drawn since the last mark
 -- writes   one row of pgonce.outbox_watermark
--- note     the number is read before this transaction gets its id: whoever comes after this id
+-- note     the number is read before this transaction gets its id: a transaction after this id
 --          draws a higher number. Where the transaction has an id already nothing is known.
 create or replace function pgonce._record_watermark(p_every bigint default 1000)
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_last bigint;

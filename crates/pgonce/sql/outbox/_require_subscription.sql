@@ -2,7 +2,7 @@
 -- raises   42704 there is none
 create or replace function pgonce._require_subscription(p_subscription text)
 returns pgonce.outbox_subscription
-language plpgsql stable set search_path = ''
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgonce.outbox_subscription;

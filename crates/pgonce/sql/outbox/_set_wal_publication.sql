@@ -1,4 +1,4 @@
--- pgonce._set_wal_publication(p_on): lets relays be told of commits by the write-ahead log, or no longer.
+-- pgonce._set_wal_publication(p_on): lets relays listen for commits in the write-ahead log, or no longer.
 --          Owner only; needs the right to create in the database.
 -- writes   makes or drops the publication <schema>_outbox: the log's inserts, of which only the number
 --          travels (PostgreSQL 14 sends whole rows)
@@ -7,7 +7,7 @@
 --          looks for itself
 create or replace function pgonce._set_wal_publication(p_on boolean)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_name name := (select n.nspname || '_outbox' from pg_catalog.pg_class c

@@ -1,12 +1,17 @@
--- pgonce.alter_subscription(p_subscription, …): changes what is not null. A filter applies to what is read
---          from now on; '{*}' takes it away.
+-- pgonce.alter_subscription(p_subscription, ...): changes the settings of a subscription that are not null. A
+--          filter applies to what is read from now on; '{*}' removes it.
+-- answers  nothing
+-- locks    the subscription's row
+-- writes   the subscription's row
 -- raises   42704 no such subscription; 23514 a value that does not fit
+-- example  select pgonce.create_subscription('billing');
+--          select pgonce.alter_subscription('billing', p_max_attempts => 20, p_topics => '{*}');
 create or replace function pgonce.alter_subscription(p_subscription text, p_topics text[] default null,
     p_types text[] default null, p_tenants text[] default null, p_max_attempts integer default null,
     p_backoff interval default null, p_max_backoff interval default null,
     p_dead_limit integer default null, p_when_full text default null)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgonce._require_subscription(p_subscription);

@@ -1,19 +1,22 @@
--- pgonce.create_subscription(p_subscription, …): somebody who gets every event of the log, with a cursor
---          of its own in it.
--- writes   the subscription, and a cursor for each lane. p_from 'start' begins with the oldest event
---          that is kept, 'now' with what commits from now on. p_topics, p_types and p_tenants are
---          patterns with *; null: all. p_max_attempts, p_backoff and p_max_backoff say how an
---          event that fails is tried again; p_dead_limit how many events may be parked for it,
---          p_when_full what then: 'stop' (the lane waits) or 'discard' (recorded as skipped)
--- raises   42710 it is there already; 22023 or 23514 a value that does not fit; 25001 'now' in a
---          transaction that has written, where the log came from another server
+-- pgonce.create_subscription(p_subscription, p_from, ...): creates a subscription: it gets every event of the
+--          log that its filters let through, with a cursor of its own.
+-- answers  nothing
+-- locks    nothing
+-- writes   the subscription, and a cursor for each lane. p_from 'start' begins with the oldest event that is
+--          kept, 'now' with what commits from now on. p_topics, p_types and p_tenants are patterns with *;
+--          null: all. p_max_attempts, p_backoff and p_max_backoff control retries; p_dead_limit is how many
+--          events may be parked, p_when_full what happens then: 'stop' (the lane waits) or 'discard'
+--          (recorded as skipped)
+-- raises   42710 it exists; 22023 or 23514 a value that does not fit; 25001 'now' in a transaction that has
+--          written, where the log came from another server
+-- example  select pgonce.create_subscription('billing', 'start', p_topics => '{orders}');
 create or replace function pgonce.create_subscription(p_subscription text, p_from text default 'start',
     p_topics text[] default null, p_types text[] default null, p_tenants text[] default null,
     p_max_attempts integer default 10, p_backoff interval default interval '1 second',
     p_max_backoff interval default interval '10 minutes', p_dead_limit integer default 10000,
     p_when_full text default 'stop')
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_cursor pgonce.outbox_position;

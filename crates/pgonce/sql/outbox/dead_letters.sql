@@ -1,4 +1,6 @@
--- pgonce.dead_letters: events that were given up, with how many of their subject wait behind them.
+-- pgonce.dead_letters: events that were given up after their last attempt, with how many of their subject
+--          wait behind them.
+-- example  select subscription, seq, subject, attempts, reason, behind from pgonce.dead_letters;
 create or replace view pgonce.dead_letters as
 select k.subscription, k.tenant, k.topic, k.type, k.subject, k.seq, k.message_id, k.attempts, k.reason,
        k.parked_at, k.created_at, k.headers, k.payload,

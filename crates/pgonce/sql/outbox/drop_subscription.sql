@@ -1,9 +1,13 @@
--- pgonce.drop_subscription(p_subscription): forgets a subscription, its cursor and what is parked for it.
--- answers  true: it was there
--- writes   its rows are gone; the log is not touched
+-- pgonce.drop_subscription(p_subscription): removes a subscription, its cursor and what is parked for it.
+-- answers  true: it existed
+-- locks    the subscription's rows
+-- writes   deletes its rows; the log is not touched
+-- raises   nothing
+-- example  select pgonce.create_subscription('billing');
+--          select pgonce.drop_subscription('billing');
 create or replace function pgonce.drop_subscription(p_subscription text)
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     delete from pgonce.outbox_subscription c where c.subscription = p_subscription;

@@ -1,16 +1,20 @@
--- pgonce.event_status(p_subscription, p_seq): one event, and what became of it for one subscription.
+-- pgonce.event_status(p_subscription, p_seq): reports what became of one event for one subscription.
 -- answers  one row; none where neither the log nor what was parked or skipped has it. fate:
---            waiting   its lane has not come to it
+--            waiting   its lane has not reached it
 --            unwanted  the subscription's filters leave it out
 --            delayed, retry, dead, behind   parked, with the reason
 --            skipped   given up, with the reason
---            passed    delivered, or there before the subscription began
+--            passed    delivered, or published before the subscription began
+-- locks    nothing
+-- writes   nothing
 -- raises   42704 no such subscription
+-- example  select pgonce.create_subscription('billing');
+--          select fate, attempts, reason from pgonce.event_status('billing', 1);
 create or replace function pgonce.event_status(p_subscription text, p_seq bigint)
 returns table (seq bigint, message_id uuid, fate text, attempts integer, due_at timestamptz, reason text,
     tenant text, topic text, type text, subject text, lane smallint, created_at timestamptz, deliver_at timestamptz,
     headers jsonb, payload jsonb)
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);

@@ -1,15 +1,19 @@
--- pgonce.evict_subscription(p_subscription, p_reason): a subscription no longer holds the log. Its relays stop, and
---          are told why; pgonce.replay lets it read on with what is kept then.
+-- pgonce.evict_subscription(p_subscription, p_reason): releases the log from a subscription. Its relays stop
+--          and report the reason; pgonce.replay lets it read on with what is kept then.
 -- answers  true: it was not evicted before
+-- locks    the rows of its lanes
+-- writes   the eviction with its reason; a higher epoch for each lane, which fences its relays
 -- raises   42704 no such subscription; 22023 no reason given
+-- example  select pgonce.create_subscription('billing');
+--          select pgonce.evict_subscription('billing', 'replaced by billing-2');
 create or replace function pgonce.evict_subscription(p_subscription text, p_reason text)
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     if coalesce(p_reason, '') = '' then
         raise exception 'an eviction needs a reason' using errcode = '22023',
-            hint = 'Its relays are told the reason, and so is whoever looks at pgonce.outbox_backlog.';
+            hint = 'Its relays report the reason, and pgonce.outbox_backlog shows it.';
     end if;
     perform pgonce._require_subscription(p_subscription);
     perform from pgonce.outbox_cursor c where c.subscription = p_subscription order by c.lane for update;

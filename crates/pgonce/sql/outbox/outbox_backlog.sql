@@ -1,6 +1,7 @@
--- pgonce.outbox_backlog: for each subscription how far it is behind, and who moves it.
--- note     waiting is counted up to 10000. A subscription that is behind and has not moved for five
---          minutes is stuck: it holds the log until it moves, or pgonce.evict_subscription lets go of it.
+-- pgonce.outbox_backlog: for each subscription how far it is behind, and which relays move it.
+-- note     waiting is counted up to 10000. A subscription that is behind and has not moved for five minutes
+--          is stuck: it holds the log until it moves, or until pgonce.evict_subscription
+-- example  select subscription, waiting, oldest_age, dead, stuck from pgonce.outbox_backlog;
 create or replace view pgonce.outbox_backlog as
 select c.subscription, b.waiting, b.oldest_at, pgonce.now() - b.oldest_at as oldest_age,
        k.delayed, k.retrying, k.dead, k.behind,

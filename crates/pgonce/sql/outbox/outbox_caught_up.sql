@@ -1,10 +1,15 @@
--- pgonce.outbox_caught_up(p_subscription, p_with): has a subscription got everything that the snapshot p_with sees?
--- answers  true: its lanes are kept beyond all of that, and nothing that is parked for it is due. What
---          is to be tried later, not due yet, or given up is not waited for.
+-- pgonce.outbox_caught_up(p_subscription, p_with): reports whether a subscription has got everything that a
+--          snapshot sees.
+-- answers  true: its lanes have passed all of that, and nothing that is parked for it is due. What is to be
+--          retried later, not due yet, or dead is not waited for
+-- locks    nothing
+-- writes   nothing
 -- raises   42704 no such subscription
+-- example  select pgonce.create_subscription('billing');
+--          select pgonce.outbox_caught_up('billing', '1:1:');
 create or replace function pgonce.outbox_caught_up(p_subscription text, p_with pg_snapshot)
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);

@@ -1,5 +1,6 @@
 -- pgonce.outbox_lanes: for each lane of each subscription how far it is behind, and which relay moves it.
 -- note     waiting is counted up to 10000 for each lane
+-- example  select subscription, lane, waiting, relay from pgonce.outbox_lanes;
 create or replace view pgonce.outbox_lanes as
 select l.subscription, l.lane, b.waiting, b.oldest_at, pgonce.now() - b.oldest_at as oldest_age, k.parked, k.dead,
        case when l.lease_until > pgonce.now() then l.owner end as relay, l.lease_until, l.epoch, l.advanced_at

@@ -1,5 +1,6 @@
 -- pgonce.outbox_log: the log as a whole: how long it is kept, and how large it is.
--- note     rest counts events that came when no partition was there for them
+-- note     rest counts events that were published when no partition existed for them
+-- example  select keep, partitions, last_seq, bytes from pgonce.outbox_log;
 create or replace view pgonce.outbox_log as
 select l.keep, l.max_keep, l.partition_rows,
        (select count(*) from pgonce.outbox_partition) as partitions,

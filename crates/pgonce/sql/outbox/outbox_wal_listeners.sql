@@ -1,7 +1,8 @@
--- pgonce.outbox_wal_listeners: who is told of commits by the write-ahead log, and how much of it is held back
---          for them.
--- note     a slot goes with its relay's connection. What is held back is what the oldest open transaction
---          has needed since it began.
+-- pgonce.outbox_wal_listeners: relays that listen to the write-ahead log, and how much of it is retained for
+--          them.
+-- note     a slot ends with its relay's connection. What is retained is what the oldest open transaction has
+--          needed since it began
+-- example  select slot, pid, held_back from pgonce.outbox_wal_listeners;
 create or replace view pgonce.outbox_wal_listeners as
 select s.slot_name::text as slot, s.active_pid as pid,
        pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end,

@@ -1,15 +1,17 @@
--- pgonce.recover(p_subscription, p_since, p_skipped): tries once more what a subscription did not get since a time.
+-- pgonce.recover(p_subscription, p_since, p_skipped): retries what a subscription did not get since a time.
 -- answers  how many subjects and skipped events move again
 -- locks    the rows of its lanes, where p_skipped
--- writes   dead letters that were parked since then come due, as by pgonce.redrive. p_skipped: so does
---          what was skipped since then, by hand or because the dead letters were full, as far as the
---          log still has it; it is no longer recorded as skipped
+-- writes   dead letters that were parked since then come due, as by pgonce.redrive. p_skipped: so does what
+--          was skipped since then, by an operator or because the dead letters were full, as far as the log
+--          still has it; it is no longer recorded as skipped
 -- raises   42704 no such subscription; 22023 no time given
--- note     within a subject what is parked goes in order. What was skipped comes after later events
---          that went meanwhile: it was to be left out.
+-- note     within a subject what is parked goes in order. What was skipped comes after later events that were
+--          delivered in the meantime
+-- example  select pgonce.create_subscription('billing');
+--          select pgonce.recover('billing', '2026-01-31 08:00+00', p_skipped => true);
 create or replace function pgonce.recover(p_subscription text, p_since timestamptz, p_skipped boolean default false)
 returns bigint
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count bigint;

@@ -1,13 +1,16 @@
--- pgonce.redrive(p_subscription, p_subject, p_tenant, p_since): tries dead letters once more, in order:
---          each subject's first, and what is behind it after it.
+-- pgonce.redrive(p_subscription, p_subject, p_since, p_tenant): retries dead letters, in order: each
+--          subject's first, then what is behind it.
 -- answers  how many subjects move again
--- writes   dead letters of the subscription come due, with all their attempts before them. p_subject
---          null: of every subject; p_since: only those parked since then
+-- locks    the parked events
+-- writes   dead letters of the subscription come due, with all their attempts before them. p_subject null: of
+--          every subject; p_since: only those parked since then
 -- raises   42704 no such subscription
-create or replace function pgonce.redrive(p_subscription text, p_subject text default null, p_tenant text default null,
-    p_since timestamptz default null)
+-- example  select pgonce.create_subscription('billing');
+--          select pgonce.redrive('billing', 'order-7');
+create or replace function pgonce.redrive(p_subscription text, p_subject text default null,
+    p_since timestamptz default null, p_tenant text default null)
 returns bigint
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count bigint;

@@ -1,14 +1,16 @@
 -- pgonce.replay(p_subscription, p_from_seq, p_from_time): lets one subscription read the log again, from a
 --          number or a time; also one that was evicted. With neither: from the oldest that is kept.
--- answers  the number of the first event that it will see, as far as they are kept; null: none yet
+-- answers  the number of the first event that it will get, as far as they are kept; null: none yet
 -- locks    the rows of its lanes
 -- writes   every lane of the subscription begins there; relays that hold lanes are fenced and claim again
 -- raises   42704 no such subscription; 22023 both a number and a time
 -- note     what is parked for the subscription stays parked
+-- example  select pgonce.create_subscription('billing');
+--          select pgonce.replay('billing', p_from_seq => 1);
 create or replace function pgonce.replay(p_subscription text, p_from_seq bigint default null,
     p_from_time timestamptz default null)
 returns bigint
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_first bigint;

@@ -1,16 +1,18 @@
 -- pgonce.replay_range(p_subscription, p_from_seq, p_to_seq, p_from_time, p_to_time, p_limit): gives one
 --          subscription some events of the log once more, and no others: numbers p_from_seq to p_to_seq, or
 --          what was published from p_from_time until before p_to_time.
--- answers  how many it will get again: what it wants, has passed, and the log still has
+-- answers  how many it will get again: what its filters let through, it has passed, and the log still has
 -- locks    the rows of its lanes
 -- writes   a parked copy of each, due now, in order for each subject; nothing waits for them
 -- raises   42704 no such subscription; P4031 it was evicted; 22023 no range, or more than p_limit events
--- note     pgonce.replay goes back for good, and everything from there on comes again
+-- note     pgonce.replay instead moves the cursor back: everything from there on comes again
+-- example  select pgonce.create_subscription('billing');
+--          select pgonce.replay_range('billing', p_from_seq => 1, p_to_seq => 20);
 create or replace function pgonce.replay_range(p_subscription text, p_from_seq bigint default null,
     p_to_seq bigint default null, p_from_time timestamptz default null, p_to_time timestamptz default null,
     p_limit integer default 10000)
 returns bigint
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);

@@ -1,10 +1,13 @@
--- pgonce.set_outbox_retention(p_keep, p_max_keep): how long events stay in the log.
--- writes   p_keep: at least so long, for replays, even when every subscription has them. p_max_keep:
---          then they go although a subscription has not read them, and it is evicted; null: never
+-- pgonce.set_outbox_retention(p_keep, p_max_keep): sets how long events stay in the log.
+-- answers  nothing
+-- locks    the row of pgonce.outbox_state
+-- writes   p_keep: the least time, for replays, even when every subscription has them. p_max_keep: events go
+--          after it although a subscription has not read them, and it is evicted; null: never
 -- raises   22023 or 23514 a value that does not fit
+-- example  select pgonce.set_outbox_retention('1 day', '14 days');
 create or replace function pgonce.set_outbox_retention(p_keep interval, p_max_keep interval default null)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_keep is null then

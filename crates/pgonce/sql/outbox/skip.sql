@@ -1,12 +1,13 @@
 -- pgonce.skip(p_subscription, p_seq, p_reason): gives a parked event up for one subscription; what is behind
 --          it moves again.
 -- answers  true: it was parked
--- locks    the row of its lane: a relay that has it in hand settles first
--- writes   the parked row goes, a row of pgonce.outbox_skipped says who and why
+-- locks    the row of its lane: a relay that is delivering it settles first
+-- writes   deletes the parked row; a row of pgonce.outbox_skipped records who and why
 -- raises   22023 no reason given
+-- example  select pgonce.skip('billing', 7, 'cancelled by the customer');
 create or replace function pgonce.skip(p_subscription text, p_seq bigint, p_reason text)
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_parked pgonce.parked;

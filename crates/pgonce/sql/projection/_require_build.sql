@@ -3,7 +3,7 @@
 -- raises   42704 there is none
 create or replace function pgonce._require_build(p_projection text, p_purpose text)
 returns pgonce.projection_build
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_build pgonce.projection_build;

@@ -1,10 +1,11 @@
--- pgonce.advance_projection(p_projection, p_entity, p_version, p_tenant): may a projection apply this version of an
---          entity, or this position of a stream, now? To be called in the transaction that applies it, or as
---          a gate in its very statement.
--- answers  true: it moves the entity forward, apply it; false: this version or a later one is there already
+-- pgonce.advance_projection(p_projection, p_entity, p_version, p_tenant): decides whether a projection
+--          applies this version of an entity, or this position of a stream, now. Call it in the transaction
+--          that applies it, or as a gate in its statement.
+-- answers  true: it moves the entity forward, apply it; false: this version or a later one is applied already
 -- locks    the entity's gate until the end of the transaction: versions of one entity are applied one by one
 -- writes   its version
 -- raises   22023 a name or a version that is missing
+-- example  select pgonce.advance_projection('profile', 'user-7', 3);
 create or replace function pgonce.advance_projection(p_projection text, p_entity text, p_version bigint,
     p_tenant text default '')
 returns boolean

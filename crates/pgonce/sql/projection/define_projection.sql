@@ -1,11 +1,16 @@
--- pgonce.define_projection(p_projection, p_into, p_apply, p_gate, p_topics, p_from_consumer, p_tenant): names a table
---          that is made of events, and the function that makes it, so that it can be made anew.
--- writes   the definition, or replaces it. p_apply is a function (regclass, pgonce.projected) that applies one
---          event to the table it is given, whichever that is. p_gate: 'version', each entity's versions only
---          forward; 'marker', each event once, for changes whose order does not matter. Events come from the
---          outbox log (of p_topics, patterns with *), or from what p_from_consumer has stored and applied
--- raises   22023 or 23514 a value that does not fit; 42P01, 42883 no such table or function; 42P10 the table has
---          no primary key
+-- pgonce.define_projection(p_projection, p_into, p_apply, p_gate, p_topics, p_from_consumer, p_tenant): names
+--          a table that is made of events, and the function that makes it, so that it can be rebuilt.
+-- answers  nothing
+-- locks    the projection's row
+-- writes   the definition, or replaces it. p_apply is a function (regclass, pgonce.projected) that applies
+--          one event to the table it is given. p_gate: 'version', each entity's versions only forward;
+--          'marker', each event once, for changes whose order does not matter. Events come from the outbox
+--          log (of p_topics, patterns with *), or from what p_from_consumer has stored and applied
+-- raises   22023 or 23514 a value that does not fit; 42P01, 42883 no such table or function; 42P10 the table
+--          has no primary key
+-- example  create table public.balance (account text primary key, cents bigint);
+--          create function public.apply_balance(p_into regclass, p_event pgonce.projected) returns void language plpgsql as 'begin end';
+--          select pgonce.define_projection('balance', 'public.balance', 'public.apply_balance', 'marker');
 create or replace function pgonce.define_projection(p_projection text, p_into text, p_apply text, p_gate text,
     p_topics text[] default null, p_from_consumer text default null, p_tenant text default '')
 returns void

@@ -1,9 +1,13 @@
--- pgonce.project(p_projection, p_message_id, p_type, p_entity, p_payload, p_headers, p_tenant): applies an event to a
---          projection, unless it is there already.
+-- pgonce.project(p_projection, p_message_id, p_type, p_entity, p_payload, p_headers, p_tenant): applies an
+--          event to a projection, unless it is applied already.
 -- answers  true: it was applied; false: it is a duplicate, or late
--- locks    the projection, together with others who apply; the entity's gate, or the event's marker
+-- locks    the projection, shared with others that apply; the entity's gate, or the event's marker
 -- writes   the gate, and what the projection's function writes
 -- raises   42704 no such projection; 22023 the gate is 'version' and the event carries none
+-- example  create table public.balance (account text primary key, cents bigint);
+--          create function public.apply_balance(p_into regclass, p_event pgonce.projected) returns void language plpgsql as 'begin end';
+--          select pgonce.define_projection('balance', 'public.balance', 'public.apply_balance', 'marker');
+--          select pgonce.project('balance', 'evt-1', 'paid', 'account-7', '{"cents": 100}');
 create or replace function pgonce.project(p_projection text, p_message_id text, p_type text, p_entity text,
     p_payload jsonb, p_headers jsonb default '{}', p_tenant text default '')
 returns boolean

@@ -1,5 +1,6 @@
--- pgonce.stuck: intents whose work stopped on the way, oldest first, with what may be done.
--- note     nothing here is ever deleted for being old
+-- pgonce.stuck: intents whose work stopped before its end, oldest first, with what may be done.
+-- note     nothing here is deleted for being old
+-- example  select scope, key, stuck_for, classification from pgonce.stuck;
 create or replace view pgonce.stuck as
 select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.owner, i.correlation_id,
        i.first_at, i.last_at, i.lease_until,

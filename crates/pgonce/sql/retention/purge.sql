@@ -1,15 +1,16 @@
 -- pgonce.purge(p_limit): removes finished records whose retention is over, at most p_limit.
 -- answers  how many it removed or, where the contract says "gone", reduced to a tombstone
--- locks    its place in pgonce.sweep: a second purge at the same time returns 0 at once; of the
---          records only those it removes, and none that somebody is using
+-- locks    its row of pgonce.sweep: a second purge at the same time returns 0 at once; of the records only
+--          those it removes, and none that is in use
 -- writes   pgonce.intent: only finished and expired rows; unfinished ones have no expiry
--- raises   22023 when p_limit is not positive
--- note     an index on expires_at would cost every command some WAL. Purge walks the table in
---          short stretches instead and remembers where it stopped, so that each call goes on
---          from there and none walks it more than once.
+-- raises   22023 p_limit is not positive
+-- note     an index on expires_at would cost every command some WAL. Purge walks the table in short stretches
+--          instead and remembers where it stopped, so that each call goes on from there and none walks it
+--          more than once
+-- example  select pgonce.purge(1000);
 create or replace function pgonce.purge(p_limit integer default 10000)
 returns bigint
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     c_stretch constant bigint := 512;  -- blocks

@@ -1,12 +1,16 @@
--- pgonce.grant_to(p_role): lets a role use pgonce: claim, settle, define scopes, purge, watch.
---          Owner only. Calling it again changes nothing; `migrate up` calls it again for every
---          admitted role, so that new tables and functions are covered.
+-- pgonce.grant_to(p_role): lets a role use pgonce: claim, settle, define scopes, purge, watch. Owner only.
+-- answers  nothing
+-- locks    the catalogue rows of what it grants; callers take turns
 -- writes   grants: the schema, its types and sequences, its functions but the owner's own, its views to read,
 --          its tables as far as the functions touch them with the caller's rights
 -- raises   22023 no role given; 42704 there is no such role
+-- note     calling it again changes nothing; `migrate up` calls it again for every role that was granted
+--          access, so that new tables and functions are covered
+-- example  create role pgonce_example;
+--          select pgonce.grant_to('pgonce_example');
 create or replace function pgonce.grant_to(p_role name)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     -- What changes pgonce itself, for everyone, stays with the owner.

@@ -4,7 +4,7 @@
 -- raises   22023 it is not positive
 create or replace function pgonce._retention_for(p_contract pgonce.scope, p_keep interval)
 returns interval
-language plpgsql stable set search_path = ''
+language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_keep <= interval '0' then

@@ -1,8 +1,11 @@
--- pgonce.define_scope(p_scope, p_retention, …): writes down a scope's contract, or changes it.
+-- pgonce.define_scope(p_scope, p_retention, ...): creates the contract of a scope, or replaces it.
 -- answers  the contract now in force
 -- locks    the contract's row
--- writes   one row of pgonce.scope; records already made keep the expiry they were given
--- raises   P4000 scope missing; 22023 for a field that breaks the contract's rules, named in detail
+-- writes   one row of pgonce.scope; records that exist keep the expiry they were given
+-- raises   P4000 scope missing; 22023 a field that breaks a rule of contracts, named in the detail
+-- note     with p_tenant the contract is for that tenant only. The contract of scope "*", for scopes without
+--          one of their own, is for all tenants
+-- example  select pgonce.define_scope('orders.create', '7 days', p_busy => 'wait', p_client_retry => '1 day');
 create or replace function pgonce.define_scope(
     p_scope          text,
     p_retention      interval,
@@ -23,7 +26,7 @@ create or replace function pgonce.define_scope(
     p_tenant         text default ''
 )
 returns pgonce.scope
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_contract pgonce.scope;
@@ -52,7 +55,7 @@ begin
     return v_contract;
 exception
     when check_violation or not_null_violation then
-        -- The constraints are the rules; here they only get the words a person can act on.
+        -- The constraints are the rules; here they only get words that an operator can act on.
         get stacked diagnostics v_rule = constraint_name, v_message = message_text;
         raise exception 'the contract of scope "%" breaks a rule: %', p_scope,
             coalesce(nullif(replace(v_rule, '_', ' '), ''), v_message)

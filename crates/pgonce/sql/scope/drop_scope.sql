@@ -1,10 +1,12 @@
--- pgonce.drop_scope(p_scope, p_tenant): forgets a contract; intents keep their records.
--- answers  whether there was one
+-- pgonce.drop_scope(p_scope, p_tenant): removes the contract of a scope; its intents keep their records.
+-- answers  true: there was one
+-- locks    the contract's row
 -- writes   deletes one row of pgonce.scope
--- raises   22023 for scope '*', which only pgonce.set_strict takes away
+-- raises   22023 the scope is "*", which only pgonce.set_strict removes, or the tenant is null
+-- example  select pgonce.drop_scope('orders.create');
 create or replace function pgonce.drop_scope(p_scope text, p_tenant text default '')
 returns boolean
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_scope = '*' and p_tenant = '' then

@@ -1,8 +1,15 @@
--- pgonce.set_strict(p_on): strict mode refuses claims in scopes that nobody defined. Owner only.
--- writes   drops or restores the contract of scope '*', replaces pgonce._scope_is_allowed
+-- pgonce.set_strict(p_on): turns strict mode on or off: it refuses claims in scopes without a contract. Owner
+--          only.
+-- answers  nothing
+-- locks    the contract of scope "*"
+-- writes   on: removes the contract of scope "*" and replaces pgonce._scope_is_allowed; off: restores both.
+--          Nothing where the mode is that already
+-- raises   22023 p_on is null
+-- example  select pgonce.set_strict(true);
+--          select pgonce.set_strict(false);
 create or replace function pgonce.set_strict(p_on boolean)
 returns void
-language plpgsql volatile set search_path = ''
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_on then

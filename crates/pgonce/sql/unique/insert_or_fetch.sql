@@ -1,15 +1,19 @@
--- pgonce.insert_or_fetch(p_index, p_row): one row per business fact, whoever asks first.
--- answers  one row: made_now true, it was inserted by this call; false, it was there before, with
---          all its columns as they are stored
--- locks    what an insert locks; a row that was there before is not locked and not written
--- writes   at most one row of the index's table: no update, no trigger of an update, no new
---          version of a row that was there
--- raises   22023 p_index is not a unique index or constraint, or p_row has an unknown column;
---          23505 another constraint than p_index was violated; 40001 under REPEATABLE READ when
---          another transaction made the row meanwhile; P4099 the row neither fits nor is found
--- note     p_index may be partial or over expressions: columns and predicate come from the
---          catalogue. Columns that p_row leaves out get their defaults; the ones in p_index must
---          be given.
+-- pgonce.insert_or_fetch(p_index, p_row): inserts a row, or returns the row that exists: one row for each
+--          business fact.
+-- answers  one row: made_now true, this call inserted it; false, it existed, with all its columns as they are
+--          stored
+-- locks    what an insert locks. A row that existed is locked only where a trigger, a generated column or
+--          nulls that are not distinct decide which one it is
+-- writes   at most one row of the table of the index; never an update
+-- raises   22023 p_index is not a unique index that is checked at once, or p_row has an unknown column; 23505
+--          another constraint was violated; 40001 under REPEATABLE READ when another transaction made the
+--          row; 42501 the existing row is hidden by row level security; P4099 the row neither fits nor is
+--          found
+-- note     p_index may be partial or over expressions: columns, operators and predicate come from the
+--          catalogue. Columns that p_row leaves out get their defaults
+-- example  create temporary table invoice (number text primary key, total integer);
+--          select * from pgonce.insert_or_fetch('invoice_pkey', '{"number": "2026-7", "total": 40}');
+--          select * from pgonce.insert_or_fetch('invoice_pkey', '{"number": "2026-7", "total": 41}');
 create or replace function pgonce.insert_or_fetch(p_index regclass, p_row jsonb)
 returns table (made_now boolean, stored jsonb)
 language plpgsql volatile

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::cursor::Held;
+use super::cursor::PartitionLease;
 use super::message::{Message, Position};
 use super::stored::{As, Claimed, Stored, claimed_json, store};
 use super::{Inbox, literal, unreadable};
@@ -45,7 +45,7 @@ impl<D: Driver> Inbox<D> {
     }
 
     /// The same, with an end for each of its statements (`57014`): one that hangs would keep its locks long after
-    /// whoever sent it has given up. A shorter `statement_timeout` of the session stays.
+    /// anyone who sent it has given up. A shorter `statement_timeout` of the session stays.
     pub async fn begin_with_timeout(&self, longest: Duration) -> Result<Batch<D>> {
         // The most that the setting can hold; 0 would mean no end.
         let ms = longest.as_millis().clamp(1, i32::MAX as u128);
@@ -222,7 +222,7 @@ impl<D: Driver> Batch<D> {
 
     /// Commits, and with it that an ordered source's partition is applied up to `to`. [`Error::Fenced`]:
     /// another worker holds the partition, and nothing of this batch is left.
-    pub async fn commit_moved(self, held: &Held, to: Position) -> Result<()> {
+    pub async fn commit_moved(self, held: &PartitionLease, to: Position) -> Result<()> {
         let moving = self.statements.move_partition.clone();
         let text = |n: i64| n.to_string();
         let (epoch, lease) = (text(held.epoch), interval(held.lease));

@@ -10,19 +10,19 @@ use crate::lease::interval;
 
 /// A partition of an ordered source that a worker holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct PartitionLease {
     pub(super) consumer: String,
     pub(super) source: String,
     pub(super) partition: String,
     pub(super) lease: Duration,
     /// The fence of this holder: an older one can commit nothing.
     pub epoch: i64,
-    /// Everything up to here is applied; `None`: nothing yet. Whoever commits sets it anew.
+    /// Everything up to here is applied; `None`: nothing yet. Anyone who commits sets it anew.
     pub position: Option<Position>,
 }
 
 impl<D: Driver> Inbox<D> {
-    /// Takes a partition over from whoever had it. `None`: another worker has moved it within its lease;
+    /// Takes a partition over from anyone who had it. `None`: another worker has moved it within its lease;
     /// ask again later. What the worker before still has in hand cannot be committed any more.
     pub async fn take_partition(
         &self,
@@ -31,7 +31,7 @@ impl<D: Driver> Inbox<D> {
         partition: &str,
         owner: &str,
         lease: Duration,
-    ) -> Result<Option<Held>> {
+    ) -> Result<Option<PartitionLease>> {
         let length = interval(lease);
         let params =
             [consumer, source, partition, owner, &length].map(|text| Param::Text(Some(text)));
@@ -41,7 +41,7 @@ impl<D: Driver> Inbox<D> {
         };
         let mut cells = row.into_iter();
         let mut next = || cells.next().flatten().and_then(|n| n.parse::<i64>().ok());
-        Ok(Some(Held {
+        Ok(Some(PartitionLease {
             consumer: consumer.to_owned(),
             source: source.to_owned(),
             partition: partition.to_owned(),
@@ -55,7 +55,7 @@ impl<D: Driver> Inbox<D> {
     }
 
     /// Gives a partition back: the next worker need not wait for the lease.
-    pub async fn leave_partition(&self, held: &Held) -> Result<()> {
+    pub async fn leave_partition(&self, held: &PartitionLease) -> Result<()> {
         let epoch = held.epoch.to_string();
         let params = [&held.consumer, &held.source, &held.partition, &epoch]
             .map(|text| Param::Text(Some(text)));

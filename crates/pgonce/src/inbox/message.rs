@@ -141,12 +141,12 @@ impl Message {
     }
 
     /// The bytes as they came.
-    pub fn came(&self) -> &Arc<[u8]> {
+    pub fn raw_payload(&self) -> &Arc<[u8]> {
         self.came.as_ref().unwrap_or(&self.payload)
     }
 
     /// The SHA-256 of the bytes as they came, by which another payload under the same id is noticed.
     pub fn hash(&self) -> [u8; 32] {
-        Sha256::digest(self.came()).into()
+        Sha256::digest(self.raw_payload()).into()
     }
 }

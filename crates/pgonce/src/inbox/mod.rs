@@ -17,7 +17,7 @@ mod stored;
 use std::sync::Arc;
 
 pub use batch::{Batch, Tx, Verdict};
-pub use cursor::Held;
+pub use cursor::PartitionLease;
 pub use message::{Message, Place, Position};
 pub use operate::{Backlog, Contract, Poison};
 pub use projection::{Rebuilt, Verified};

@@ -179,7 +179,7 @@ impl<D: Driver> Inbox<D> {
 
     /// Creates and drops partitions of markers, and removes what need not be kept. Every consumer does it now
     /// and then.
-    pub async fn tend(&self) -> Result<()> {
+    pub async fn maintain(&self) -> Result<()> {
         for sql in [
             "select pgonce._create_inbox_partitions()",
             "select pgonce._drop_inbox_partitions()",

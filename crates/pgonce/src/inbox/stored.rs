@@ -16,7 +16,7 @@ use crate::{MAX_NAME_BYTES, Result};
 pub enum As {
     /// To be applied as soon as it is its turn.
     Received,
-    /// It failed for now: again after a pause, as its consumer's contract says.
+    /// It failed with a transient error: again after a pause, as its consumer's contract says.
     Retry {
         /// A code to branch on.
         code: String,
@@ -50,7 +50,7 @@ pub enum Stored {
 pub enum Status {
     /// It waits for its next attempt.
     FailedRetryable,
-    /// It waits for a person.
+    /// It needs manual action.
     FailedFinal,
 }
 
@@ -93,7 +93,7 @@ pub(super) async fn store<C: Connection>(
             keep_bytes,
         } => ("poison", Some(code), Some(reason), *keep_bytes),
     };
-    let came = message.came();
+    let came = message.raw_payload();
     let kept = &came[..came.len().min(keep)];
     let fits = |text: &&str| text.len() <= MAX_NAME_BYTES && !text.contains('\0');
     let id = literal::plain(&message.id);

@@ -20,12 +20,15 @@
 //! ```
 
 mod files;
+mod header;
 mod ledger;
 mod plan;
 mod script;
 mod status;
 
 pub use files::{MIGRATIONS, Migration};
+#[doc(hidden)]
+pub use header::{Header, public_headers};
 pub use plan::Plan;
 pub use status::{CHANGED, Entry, MISSING, OUTDATED, Routines, State, Status, TOO_NEW};
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::files::{self, Migration, ROUTINES};
+use super::header::{Header, public_headers};
 use crate::driver::quote_literal;
 
 /// Whatever isolation the database has by default: what is read after the lock must be new.
@@ -96,6 +97,7 @@ pub(super) fn record_routines(schema: &str) -> String {
 /// (its switch is the body of a routine), and roles that were admitted are admitted to what is new.
 pub(super) fn routines(schema: &str) -> String {
     let mut text: String = ROUTINES.iter().map(|routine| routine.sql).collect();
+    text.extend(public_headers().iter().map(Header::comment));
     text.push_str(
         "
 do $$ begin

@@ -40,7 +40,7 @@ pub struct Lane {
 
 /// A lane and how far its holder is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Held {
+pub struct LaneLease {
     /// The lane.
     pub lane: u8,
     /// Its epoch.
@@ -63,14 +63,20 @@ pub struct Page {
 pub enum Outcome {
     /// The sink has it.
     Sent,
-    /// It failed for now: its subject is parked and tried again later, not before the given time.
+    /// It failed with a transient error: its subject is parked and tried again later, not before the given time.
     Retry {
         /// Why, for people.
         reason: String,
         /// At least this long from now.
         after: Duration,
     },
-    /// It failed for good: its subject is parked until a person decides.
+    /// The sink was unavailable for it and for no other event: its subject is parked and tried again later. Not
+    /// counted as an attempt.
+    Defer {
+        /// Why, for people.
+        reason: String,
+    },
+    /// It failed permanently: a dead letter, its subject is parked until manual action.
     Dead {
         /// Why, for people.
         reason: String,
@@ -96,6 +102,7 @@ impl Outcome {
             Self::Sent => json!({"seq": seq, "what": "sent"}),
             Self::Hold => json!({"seq": seq, "what": "hold"}),
             Self::Wait => json!({"seq": seq, "what": "wait"}),
+            Self::Defer { reason } => json!({"seq": seq, "what": "defer", "reason": plain(reason)}),
             Self::Dead { reason } => json!({"seq": seq, "what": "dead", "reason": plain(reason)}),
             Self::Retry { reason, after } => {
                 let after = u64::try_from(after.as_millis()).unwrap_or(u64::MAX / 2);
@@ -150,7 +157,7 @@ impl<D: Driver> Outbox<D> {
     }
 
     /// Whether anything was committed that one of these cursors has not seen. Cheap.
-    pub async fn stirs(&self, cursors: &[&Cursor]) -> Result<bool> {
+    pub async fn has_new_events(&self, cursors: &[&Cursor]) -> Result<bool> {
         let cursors = cursors
             .iter()
             .map(|cursor| format!("\"{}\"", cursor.0.replace('"', "\\\"")))
@@ -159,7 +166,10 @@ impl<D: Driver> Outbox<D> {
         let params = [format!("{{{cursors}}}")];
         let mut session = self.driver.acquire().await?;
         let rows = session
-            .query(&self.statements.stirs, &[Param::Text(Some(&params[0]))])
+            .query(
+                &self.statements.has_new_events,
+                &[Param::Text(Some(&params[0]))],
+            )
             .await;
         keep_unless_lost(session, &rows);
         Ok(first(rows?).as_deref() == Some("true"))
@@ -169,7 +179,7 @@ impl<D: Driver> Outbox<D> {
     pub async fn read(
         &self,
         subscription: &str,
-        held: &[Held],
+        held: &[LaneLease],
         limit: usize,
         bytes: usize,
     ) -> Result<Page> {
@@ -184,18 +194,21 @@ impl<D: Driver> Outbox<D> {
         page(self.call(&self.statements.read_lanes, &params).await?)
     }
 
-    /// Parked events of these lanes whose time has come, the first of each subject.
+    /// Parked events of these lanes whose time has come, of each subject the first and a run of those behind it.
     pub async fn due(
         &self,
         subscription: &str,
-        held: &[Held],
+        held: &[LaneLease],
         limit: usize,
+        bytes: usize,
     ) -> Result<Vec<Message>> {
-        let (held, limit) = (serde_json::to_string(held)?, limit.to_string());
+        let (limit, bytes) = (limit.to_string(), bytes.to_string());
+        let held = serde_json::to_string(held)?;
         let params = [
             Param::Text(Some(subscription)),
             Param::Json(Some(&held)),
             Param::Text(Some(&limit)),
+            Param::Text(Some(&bytes)),
         ];
         Ok(page(self.call(&self.statements.due_parked, &params).await?)?.messages)
     }
@@ -230,7 +243,7 @@ impl<D: Driver> Outbox<D> {
     pub async fn advance(
         &self,
         subscription: &str,
-        held: &[Held],
+        held: &[LaneLease],
         release: bool,
     ) -> Result<Vec<u8>> {
         let held = serde_json::to_string(held)?;
@@ -256,7 +269,7 @@ impl<D: Driver> Outbox<D> {
 
     /// Creates the log's next partitions and drops those that nobody needs. Every relay does it now
     /// and then.
-    pub async fn tend(&self) -> Result<()> {
+    pub async fn maintain(&self) -> Result<()> {
         self.call(&self.statements._create_outbox_partitions, &[])
             .await?;
         self.call(&self.statements._drop_outbox_partitions, &[])

@@ -13,7 +13,7 @@ mod recover;
 mod subscription;
 
 pub use event::Event;
-pub use lanes::{Cursor, Held, Lane, Outbox, Outcome, Page, Settlement};
+pub use lanes::{Cursor, Lane, LaneLease, Outbox, Outcome, Page, Settlement};
 pub use message::{Act, Message};
 pub(crate) use publish::publish as publish_in;
 pub use recover::Goal;

@@ -261,20 +261,20 @@ mod tests {
 
     #[test]
     fn every_code_of_ours_has_a_page_that_is_in_the_index_and_the_summary() {
-        let index = read("errors/README.md");
+        let index = read("reference/errors/README.md");
         let summary = read("SUMMARY.md");
         for code in OURS.into_iter().chain(["22023", "08007"]) {
-            let page = read(&format!("errors/{code}.md"));
+            let page = read(&format!("reference/errors/{code}.md"));
             assert!(
                 page.starts_with(&format!("# {code}")),
                 "{code}.md starts with its code"
             );
             assert!(
                 index.contains(&format!("({code}.md)")),
-                "errors/README.md links {code}"
+                "reference/errors/README.md links {code}"
             );
             assert!(
-                summary.contains(&format!("(errors/{code}.md)")),
+                summary.contains(&format!("(reference/errors/{code}.md)")),
                 "SUMMARY.md links {code}"
             );
         }
@@ -284,7 +284,7 @@ mod tests {
     fn the_documented_table_is_this_table() {
         const BEGIN: &str = "<!-- table: begin -->\n";
         const END: &str = "<!-- table: end -->";
-        let path = "errors/classification.md";
+        let path = "reference/errors/classification.md";
         let page = read(path);
         let begin = page.find(BEGIN).expect("a begin mark") + BEGIN.len();
         let end = page.find(END).expect("an end mark");

@@ -6,31 +6,31 @@ use http::StatusCode;
 use http::header::{HeaderMap, RETRY_AFTER};
 
 /// Nobody silences us for longer at a time.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// How long to leave an endpoint alone that asks for it and does not say how long.
 const UNSAID: Duration = Duration::from_secs(5);
 
-/// How much of the text is told to people.
-const TOLD: usize = 200;
+/// Maximum characters of the response text in a reason.
+const MAX_REASON: usize = 200;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Taken,
-    /// About this event, for now.
+    /// A transient error of this event.
     Failed {
         reason: String,
     },
-    /// About this event, for good.
+    /// A permanent error of this event.
     Refused {
         reason: String,
     },
-    /// About the endpoint, for now.
+    /// A transient error of the endpoint.
     Down {
         reason: String,
         after: Duration,
     },
-    /// About the endpoint, for good.
+    /// A permanent error of the endpoint.
     Gone {
         reason: String,
     },
@@ -39,7 +39,7 @@ pub(super) enum Answer {
 impl Answer {
     pub(super) fn read(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Self {
         let text = String::from_utf8_lossy(text);
-        let text: String = text.trim().chars().take(TOLD).collect();
+        let text: String = text.trim().chars().take(MAX_REASON).collect();
         let reason = match text.is_empty() {
             true => format!("the endpoint answered {status}"),
             false => format!("the endpoint answered {status}: {text}"),
@@ -49,7 +49,7 @@ impl Answer {
             410 => Self::Gone { reason },
             429 | 503 => Self::Down {
                 reason,
-                after: retry_after(headers).unwrap_or(UNSAID).min(LONGEST),
+                after: retry_after(headers).unwrap_or(UNSAID).min(MAX_RETRY_AFTER),
             },
             502 | 504 => Self::Down {
                 reason,
@@ -115,7 +115,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(after(Some("7")), Duration::from_secs(7));
-        assert_eq!(after(Some("999999999999")), LONGEST);
+        assert_eq!(after(Some("999999999999")), MAX_RETRY_AFTER);
         assert_eq!(after(Some("soon")), UNSAID);
         assert_eq!(after(None), UNSAID);
         assert_eq!(after(Some("Sun, 06 Nov 1994 08:49:37 GMT")), Duration::ZERO);

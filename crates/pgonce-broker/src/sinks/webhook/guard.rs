@@ -1,6 +1,6 @@
 //! Which addresses may be called.
 //!
-//! Whoever can choose an endpoint could otherwise make the relay talk to what only it can reach: the
+//! Anyone who can choose an endpoint could otherwise make the relay talk to what only it can reach: the
 //! cloud's metadata service, a database's admin port, itself. What counts is the address that a name
 //! resolves to, at the moment of connecting.
 
@@ -40,7 +40,7 @@ impl Guard {
         })
     }
 
-    /// An early answer for whoever configures it. An address in the URL is never resolved again, so
+    /// An early answer for the operator. An address in the URL is never resolved again, so
     /// for those it is also the last.
     pub(super) async fn check(&self, host: &str, port: u16) -> Result<(), Refusal> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
@@ -236,9 +236,9 @@ mod tests {
         let mut guard = Guard::allowing(&[]).unwrap();
         let refusal = guard.check("localhost", 80).await.unwrap_err();
         assert_eq!(refusal.code(), "sink-refused");
-        let told = guard.call("localhost".parse().unwrap()).await;
-        let told = told.err().unwrap().to_string();
-        assert!(told.contains("not a public address"), "{told}");
+        let reply = guard.call("localhost".parse().unwrap()).await;
+        let reply = reply.err().unwrap().to_string();
+        assert!(reply.contains("not a public address"), "{reply}");
         assert!(guard.check("[::1]", 80).await.is_err());
     }
 }

@@ -23,7 +23,7 @@ impl Keys {
             return Err(Refusal::MissingOption {
                 sink: "webhook",
                 option: "secret",
-                what: "receivers must be able to tell your events from anybody's; \
+                what: "receivers must be able to distinguish your events from forged ones; \
                        whsec_ and 24 to 64 random bytes in base64",
             });
         }

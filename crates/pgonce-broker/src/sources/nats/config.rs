@@ -16,13 +16,13 @@ pub struct NatsConfig {
     /// The durable consumer, shared by all who give the same name; made where it is missing. `None`: the
     /// stream is read in its order, by one at a time, and the place is kept in the database.
     pub durable: Option<String>,
-    /// Only messages of these subjects, with NATS' wildcards; all unless said otherwise. What an existing
+    /// Only messages of these subjects, with NATS' wildcards. Default: all. What an existing
     /// durable consumer selects is its own.
     pub subject: Option<String>,
     /// For a durable consumer that is made: when a message that was not settled is delivered again. Longer
-    /// than a batch takes; 30 seconds unless said otherwise.
+    /// than a batch takes. Default: 30 seconds.
     pub ack_wait: Duration,
-    /// What its messages are remembered under; `nats:` and the stream's name unless said otherwise.
+    /// What its messages are remembered under. Default: `nats:` and the stream's name.
     pub name: String,
     /// How long an answer may take.
     pub timeout: Duration,

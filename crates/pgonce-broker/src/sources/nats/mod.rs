@@ -22,7 +22,7 @@ use crate::{Incoming, Order, Source, SourceError, jetstream};
 pub use config::NatsConfig;
 
 /// How many messages are asked for at once, at most: the client's own queue is longer than that.
-const REQUEST_AT_MOST: usize = 10_000;
+const MAX_REQUESTED: usize = 10_000;
 
 /// How long a request waits at the server.
 const REQUEST_WAITS: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// One delivery of a message.
 pub struct NatsTicket {
     sequence: u64,
-    /// Where NATS wants to be told.
+    /// Where NATS wants to be reply.
     acker: Option<Acker>,
 }
 
@@ -45,12 +45,12 @@ impl std::fmt::Debug for NatsTicket {
 
 /// Reads a JetStream stream, in one of two ways.
 ///
-/// [`NatsConfig::durable`]: any number of workers share a durable consumer, and NATS is told of each message
+/// [`NatsConfig::durable`]: any number of workers share a durable consumer, and NATS gets an acknowledgement of each message
 /// once it is settled. What was delivered and not settled comes again, perhaps behind others: there is no
 /// order between workers.
 ///
 /// [`NatsConfig::ordered`]: one worker at a time reads, in the order of the stream's sequence; the others
-/// wait for its lease. Its place is the cursor in the database, moved with the effects, and NATS is told
+/// wait for its lease. Its place is the cursor in the database, moved with the effects, and NATS is informed
 /// nothing: the stream must keep messages by limits, not until they are acknowledged.
 ///
 /// The id is `Nats-Msg-Id`, else `ce-id`; key, type and tenant are `ce-subject`, `ce-type`, `ce-tenant`.
@@ -67,7 +67,7 @@ pub struct Nats {
     batch: Option<Batch>,
     /// Pulled from the broker, not yet handed out.
     waiting: Vec<Incoming<NatsTicket>>,
-    /// In order, what was handed out last: whoever waits for another's lease asks for it again and again.
+    /// In order, what was handed out last: a worker that waits for another's lease asks for it again and again.
     handed: Vec<(u64, Message)>,
     not_before: Option<Instant>,
 }
@@ -206,7 +206,7 @@ impl Nats {
             };
             let request = consumer
                 .batch()
-                .max_messages(limit.clamp(1, REQUEST_AT_MOST))
+                .max_messages(limit.clamp(1, MAX_REQUESTED))
                 .expires(REQUEST_WAITS);
             let asked = request.messages().await;
             self.batch = Some(asked.map_err(|error| unavailable("it cannot be asked", &error))?);
@@ -269,7 +269,7 @@ impl Nats {
         (self.ordered.from, self.ordered.next) = (sequence, sequence);
     }
 
-    async fn tell(&self, tickets: &[NatsTicket], kind: AckKind) -> Result<(), SourceError> {
+    async fn settle(&self, tickets: &[NatsTicket], kind: AckKind) -> Result<(), SourceError> {
         if self.client.connection_state() != State::Connected {
             return Err(not_connected());
         }
@@ -282,7 +282,7 @@ impl Nats {
             self.client.flush().await.map_err(|e| e.to_string())
         };
         match timeout(self.config.timeout, telling).await {
-            Ok(told) => told.map_err(SourceError::Unavailable),
+            Ok(reply) => reply.map_err(SourceError::Unavailable),
             Err(_) => Err(SourceError::Unavailable(
                 "NATS did not take it in time".to_owned(),
             )),
@@ -357,14 +357,14 @@ impl Source for Nats {
 
     async fn ack(&mut self, tickets: Vec<NatsTicket>) -> Result<(), SourceError> {
         match self.durable {
-            Some(_) => self.tell(&tickets, AckKind::Ack).await,
+            Some(_) => self.settle(&tickets, AckKind::Ack).await,
             None => Ok(()),
         }
     }
 
     async fn nack(&mut self, tickets: Vec<NatsTicket>, after: Duration) -> Result<(), SourceError> {
         if self.durable.is_some() {
-            return self.tell(&tickets, AckKind::Nak(Some(after))).await;
+            return self.settle(&tickets, AckKind::Nak(Some(after))).await;
         }
         let Some(first) = tickets.iter().map(|ticket| ticket.sequence).min() else {
             return Ok(());
@@ -408,7 +408,7 @@ impl Source for Nats {
             .collect();
         if self.durable.is_some() {
             // Where it does not arrive, they come again by themselves.
-            let _ = self.tell(&tickets, AckKind::Nak(None)).await;
+            let _ = self.settle(&tickets, AckKind::Nak(None)).await;
         }
         self.start_over();
     }

@@ -1,0 +1,65 @@
+//! Why a transaction of a consumer failed, by what that says about its messages.
+
+use pgonce::Error;
+use pgonce::retry::Class;
+
+/// Why a transaction failed, by what that says about its messages.
+pub(super) enum BatchError {
+    /// Nothing about the messages: the database is unavailable. Retried however long it takes.
+    Database(Error),
+    /// A transient error of the work: retried a few times.
+    Transient(Error),
+    /// One of the messages cannot be applied.
+    Message(Error),
+    /// Another worker has the messages now.
+    Fenced(Error),
+    /// Retrying cannot help: the configuration or the installation is wrong.
+    Fatal(Error),
+}
+
+/// The error of a handler that panicked.
+pub(super) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let said = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    let said = said.unwrap_or_else(|| "it did not say why".to_owned());
+    Error::work(format!("the handler panicked: {said}"))
+}
+
+/// An error of a call of ours: never a message's fault.
+pub(super) fn of_database(error: Error) -> BatchError {
+    match error.class() {
+        _ if matches!(error, Error::Fenced(_)) => BatchError::Fenced(error),
+        Class::Retry | Class::RetryAfterDelay | Class::Ambiguous | Class::ClaimAgain => {
+            BatchError::Database(error)
+        }
+        // It waited for a lock for longer than a statement may take, or an operator cancelled it.
+        _ if error.code() == "57014" => BatchError::Database(error),
+        _ => BatchError::Fatal(error),
+    }
+}
+
+/// An error of what the handler did.
+pub(super) fn of_handler(error: Error) -> BatchError {
+    match error {
+        Error::Failed(_) | Error::Work(_) => BatchError::Message(error),
+        _ => match error.class() {
+            Class::Retry | Class::RetryAfterDelay | Class::Ambiguous | Class::ClaimAgain => {
+                BatchError::Transient(error)
+            }
+            _ => BatchError::Message(error),
+        },
+    }
+}
+
+/// An error of the end of the transaction: a fence of ours, or what the handler left to be found there.
+pub(super) fn of_commit(error: Error) -> BatchError {
+    match error {
+        Error::Fenced(_) => BatchError::Fenced(error),
+        // The handler ignored an error of its own statement.
+        _ if error.code() == "25P02" => BatchError::Message(error),
+        _ if error.code() == "57014" => BatchError::Transient(error),
+        other => of_handler(other),
+    }
+}

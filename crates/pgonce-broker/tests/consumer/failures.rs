@@ -1,0 +1,216 @@
+//! Handlers, connections and servers that fail: nothing is lost, nothing happens twice, nothing spins.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pgonce::inbox::{Message, Tx};
+use pgonce::{Error, Failure};
+use pgonce_broker::Consumer;
+
+use super::fixture::{DEADLINE, Db, Fixture, Running, message, quick};
+
+#[tokio::test]
+async fn a_forced_error_leaves_neither_mark_nor_effect() {
+    let fixture = Fixture::new().await;
+    fixture.witness.script(|_| Err(Error::work("no")));
+    fixture.send(1, 1, 1);
+    let running = fixture.run();
+    let poisoned = "select count(*) = 1 from pgonce.inbox_poison where attempts = 3 and failure_message = 'no'";
+    fixture.world.see.wait_until(poisoned).await;
+    running.stop().await.unwrap();
+    let see = &fixture.world.see;
+    assert_eq!(see.number("select count(*) from seen").await, 0);
+    // The one mark there is says that it is stored.
+    assert_eq!(
+        see.number("select count(*) from pgonce.inbox_marker").await,
+        1
+    );
+    let payload = "select convert_from(payload, 'UTF8') from pgonce.inbox_poison";
+    assert_eq!(see.text(payload).await, "{\"n\": 1}");
+}
+
+#[tokio::test]
+async fn what_fails_for_now_is_tried_again_its_key_waits_and_the_others_flow() {
+    let fixture = Fixture::new().await;
+    let left = Arc::new(AtomicU64::new(2));
+    let script = left.clone();
+    fixture.witness.script(move |id| {
+        let fails = id == "m5"
+            && script
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+                .is_ok();
+        if fails {
+            Err(Error::work("later"))
+        } else {
+            Ok(())
+        }
+    });
+    fixture.send(1, 100, 5);
+    let running = fixture.run();
+    fixture.wait_for(100).await;
+    fixture.wait_for_acks(100).await;
+    running.stop().await.unwrap();
+    fixture.check().await;
+    assert_eq!(left.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_failing_batch_loses_none_of_the_others() {
+    let fixture = Fixture::new().await;
+    fixture.witness.script(|id| match id {
+        "m17" | "m60" => Err(Failure::refused("no", "never").into()),
+        "m40" => panic!("the test's handler panics"),
+        _ => Ok(()),
+    });
+    for n in 1..=100 {
+        fixture.shop.send(Message::new(format!("m{n}"), "{}"));
+    }
+    let consumer = fixture.consumer().concurrency(1);
+    let counts = consumer.counts();
+    let running = Running::start(consumer);
+    fixture.wait_for_acks(100).await;
+    let poisoned = "select count(*) = 3 from pgonce.inbox_poison";
+    fixture.world.see.wait_until(poisoned).await;
+    running.stop().await.unwrap();
+    fixture.wait_for(97).await;
+    assert!(counts.splits() >= 6, "{counts:?}");
+    let panicked = "select failure_message from pgonce.inbox_poison where message_id = 'm40'";
+    assert!(fixture.world.see.text(panicked).await.contains("panics"));
+}
+
+#[tokio::test]
+async fn a_retry_or_a_skip_lets_the_key_move_again_in_order() {
+    let fixture = Fixture::new().await;
+    fixture.witness.script(|id| match id {
+        "m2" | "m4" => Err(Failure::refused("no", "never").into()),
+        _ => Ok(()),
+    });
+    fixture.send(1, 10, 1);
+    let running = fixture.run();
+    fixture.wait_for_acks(10).await;
+    let poisoned = "select count(*) = 1 from pgonce.inbox_poison where behind = 8";
+    fixture.world.see.wait_until(poisoned).await;
+    let first = fixture.inbox.poison("c", 10).await.unwrap()[0].seq;
+    assert!(fixture.inbox.skip("c", first, "test").await.unwrap());
+    let next = "select count(*) = 1 from pgonce.inbox_poison where message_id = 'm4'";
+    fixture.world.see.wait_until(next).await;
+    fixture.witness.heal();
+    assert_eq!(fixture.inbox.retry("c", None, "healed").await.unwrap(), 1);
+    // What comes meanwhile queues up behind.
+    fixture.send(11, 15, 1);
+    fixture.wait_for(14).await;
+    running.stop().await.unwrap();
+    fixture.check().await;
+    let acts = "select string_agg(act, ',' order by entry) from pgonce.inbox_audit";
+    assert_eq!(fixture.world.see.text(acts).await, "skip,retry");
+}
+
+#[tokio::test]
+async fn cut_connections_are_survived() {
+    let fixture = Fixture::new().await;
+    let running = fixture.run();
+    for round in 0..5 {
+        fixture.send(round * 40 + 1, round * 40 + 40, 6);
+        let others = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+             where datname = current_database() and pid <> pg_backend_pid()";
+        fixture.world.see.number(others).await;
+    }
+    fixture.wait_for(200).await;
+    fixture.wait_for_acks(200).await;
+    running.stop().await.unwrap();
+    fixture.check().await;
+}
+
+#[tokio::test]
+async fn a_handler_cannot_end_its_transaction_by_hand() {
+    let fixture = Fixture::new().await;
+    fixture.send(1, 1, 1);
+    let handler = |mut tx: Tx<Db>, _: Arc<Message>| async move {
+        tx.conn().batch_execute("commit").await?;
+        Ok(())
+    };
+    let consumer = Consumer::new(&fixture.once(), "c", fixture.shop.source(), handler);
+    let running = Running::start(quick(consumer));
+    // Its mark is committed, so it is not stored as one that failed; it is reported, and acknowledged.
+    fixture.wait_for_acks(1).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_error_that_the_handler_swallowed_is_not_taken_for_success() {
+    let fixture = Fixture::new().await;
+    fixture.send(1, 3, 3);
+    let handler = |mut tx: Tx<Db>, message: Arc<Message>| async move {
+        if message.id == "m2" {
+            let _ = tx.conn().batch_execute("select 1/0").await;
+            return Ok(());
+        }
+        let sql = "insert into seen (consumer, id) values ('c', $1)";
+        tx.conn().execute(sql, &[&message.id]).await?;
+        Ok(())
+    };
+    let consumer = Consumer::new(&fixture.once(), "c", fixture.shop.source(), handler);
+    let running = Running::start(quick(consumer));
+    let poisoned = "select count(*) = 1 from pgonce.inbox_poison where message_id = 'm2' and failure_code = '25P02'";
+    fixture.world.see.wait_until(poisoned).await;
+    fixture.wait_for(2).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_that_vanishes_leaves_its_stored_messages_to_the_next_and_not_for_ever() {
+    let fixture = Fixture::new().await;
+    let see = &fixture.world.see;
+    see.run("select pgonce.store_message('c', 'shop', 'm1', '{}')")
+        .await;
+    for attempt in 1..=3 {
+        let claimed = fixture
+            .inbox
+            .claim("c", "vanishes", Duration::from_secs(10), 5)
+            .await
+            .unwrap();
+        assert_eq!((claimed.len(), claimed[0].attempts), (1, attempt));
+        see.run("select pgonce._move_clock('11 s')").await;
+    }
+    let running = fixture.run();
+    let poisoned = "select count(*) = 1 from pgonce.inbox_poison where failure_code = 'abandoned'";
+    see.wait_until(poisoned).await;
+    running.stop().await.unwrap();
+    assert_eq!(see.number("select count(*) from seen").await, 0);
+}
+
+#[tokio::test]
+async fn a_consumer_without_rights_ends_with_a_reason() {
+    let fixture = Fixture::new().await;
+    let see = &fixture.world.see;
+    let role = format!("stranger_{}", uuid::Uuid::new_v4().simple());
+    see.run(&format!("create role {role} login")).await;
+    let url = fixture
+        .world
+        .url()
+        .replace("postgres@", &format!("{role}@"));
+    let once = fixture.world.another_at(&url, 2, |b| b);
+    let consumer = Consumer::new(&once, "c", fixture.shop.source(), fixture.witness.clone());
+    let ended = Running::start(consumer).ended().await.unwrap_err();
+    assert_eq!(ended.code(), "42501");
+}
+
+#[tokio::test]
+async fn lag_is_known_where_the_source_says_when_it_was_sent() {
+    let fixture = Fixture::new().await;
+    let mut late = message(1, 1);
+    late.sent_at = Some(std::time::SystemTime::now() - Duration::from_secs(30));
+    fixture.shop.send(late);
+    let consumer = fixture.consumer();
+    let counts = consumer.counts();
+    let running = Running::start(consumer);
+    fixture.wait_for(1).await;
+    fixture
+        .wait("the lag", || async {
+            counts.lag() >= Duration::from_secs(30)
+        })
+        .await;
+    assert!(counts.lag() < DEADLINE * 2);
+    running.stop().await.unwrap();
+}

@@ -1,0 +1,264 @@
+//! Sinks and connections that fail: nothing is lost, nothing is turned round, nothing spins.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pgonce::outbox::{Message, Subscription, WhenFull};
+use pgonce_broker::{Delivery, Relay, Sink};
+use pgonce_testkit::wait_until;
+use tokio::sync::Semaphore;
+
+use super::fixture::{DEADLINE, Fixture, Running};
+
+fn poison() -> Delivery {
+    Delivery::Poison {
+        reason: "not JSON enough".into(),
+    }
+}
+
+#[tokio::test]
+async fn a_poisoned_subject_is_parked_the_others_flow_and_a_redrive_keeps_the_order() {
+    let fixture = Fixture::new().await;
+    // Subject s0 has 4, 8, 12 …; 8 is poison.
+    fixture.sink.script(|n| (n == 8).then(poison));
+    let running = fixture.run();
+    fixture.publish(1, 40, 4).await;
+    wait_until("all but the poisoned subject", DEADLINE, || async {
+        fixture.sink.numbers().len() == 31
+    })
+    .await
+    .unwrap();
+    let letters = wait_for_letters(&fixture, 1).await;
+    assert_eq!(
+        (letters[0].subject.as_str(), letters[0].reason.as_deref()),
+        ("s0", Some("not JSON enough"))
+    );
+    fixture.sink.heal();
+    assert_eq!(fixture.outbox.redrive("c", Some("s0")).await.unwrap(), 1);
+    fixture.publish(41, 48, 4).await;
+    fixture.sink.wait_for(48).await;
+    running.stop().await.unwrap();
+    assert_eq!(fixture.sink.check(), 0);
+}
+
+async fn wait_for_letters(fixture: &Fixture, count: usize) -> Vec<pgonce::outbox::DeadLetter> {
+    wait_until(format!("{count} dead letters"), DEADLINE, || async {
+        fixture.outbox.dead_letters("c", 100).await.unwrap().len() == count
+    })
+    .await
+    .unwrap();
+    fixture.outbox.dead_letters("c", 100).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_skip_lets_the_rest_of_the_subject_go() {
+    let fixture = Fixture::new().await;
+    fixture.sink.script(|n| (n == 1).then(poison));
+    let running = fixture.run();
+    fixture.publish(1, 5, 1).await;
+    let letters = wait_for_letters(&fixture, 1).await;
+    assert!(
+        fixture
+            .outbox
+            .skip("c", letters[0].seq, "test")
+            .await
+            .unwrap()
+    );
+    wait_until("the rest", DEADLINE, || async {
+        fixture.sink.numbers() == [2, 3, 4, 5]
+    })
+    .await
+    .unwrap();
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failure_for_now_is_tried_again_and_the_subject_waits_for_it() {
+    let short = Duration::from_millis(20);
+    let fixture = Fixture::with(Subscription::new("c").backoff(short, short * 4)).await;
+    let left = Arc::new(AtomicU64::new(3));
+    let script = left.clone();
+    fixture.sink.script(move |n| {
+        let fails = n == 2
+            && script
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+                .is_ok();
+        fails.then(|| Delivery::Retry {
+            reason: "later".into(),
+            after: Duration::ZERO,
+        })
+    });
+    let running = fixture.run();
+    fixture.publish(1, 10, 1).await;
+    fixture.sink.wait_for(10).await;
+    running.stop().await.unwrap();
+    assert_eq!((fixture.sink.check(), left.load(Ordering::SeqCst)), (0, 0));
+    assert_eq!(fixture.sink.numbers(), (1..=10).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_sink_that_is_not_there_is_waited_for_without_spinning() {
+    let fixture = Fixture::new().await;
+    fixture.sink.script(|_| {
+        Some(Delivery::Unavailable {
+            reason: "down".into(),
+        })
+    });
+    let relay = fixture
+        .relay()
+        .backoff(Duration::from_millis(1), Duration::from_millis(1000));
+    let running = Running::start(relay);
+    fixture.publish(1, 20, 5).await;
+    wait_until("many tries", DEADLINE, || async {
+        fixture.sink.asked() >= 15
+    })
+    .await
+    .unwrap();
+    // Nothing is parked for it: it is no fault of the events.
+    assert_eq!(
+        fixture
+            .world
+            .see
+            .number("select count(*) from pgonce.parked")
+            .await,
+        0
+    );
+    fixture.sink.heal();
+    fixture.sink.wait_for(20).await;
+    running.stop().await.unwrap();
+    assert_eq!(fixture.sink.check(), 0);
+    assert!(
+        fixture.sink.asked() < 2000,
+        "{} tries",
+        fixture.sink.asked()
+    );
+}
+
+#[tokio::test]
+async fn a_sink_that_panics_loses_nothing() {
+    let fixture = Fixture::new().await;
+    let left = AtomicU64::new(3);
+    fixture.sink.script(move |_| {
+        let panics = left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+            .is_ok();
+        assert!(!panics, "the test's sink panics");
+        None
+    });
+    let running = fixture.run();
+    fixture.publish(1, 20, 3).await;
+    fixture.sink.wait_for(20).await;
+    running.stop().await.unwrap();
+    fixture.sink.check();
+}
+
+#[tokio::test]
+async fn cut_connections_are_survived() {
+    let fixture = Fixture::new().await;
+    let running = fixture.run();
+    for round in 0..5 {
+        fixture.publish(round * 20 + 1, round * 20 + 20, 5).await;
+        let others = "select count(pg_terminate_backend(pid)) from pg_stat_activity \
+             where datname = current_database() and pid <> pg_backend_pid()";
+        fixture.world.see.number(others).await;
+    }
+    fixture.sink.wait_for(100).await;
+    running.stop().await.unwrap();
+    fixture.sink.check();
+}
+
+#[tokio::test]
+async fn full_dead_letters_stop_a_lane_until_there_is_room() {
+    let fixture = Fixture::with(Subscription::new("c").dead_letters(2, WhenFull::Stop)).await;
+    fixture.sink.script(|n| n.is_multiple_of(4).then(poison));
+    let running = fixture.run();
+    fixture.publish(4, 4, 4).await;
+    wait_for_letters(&fixture, 1).await;
+    fixture.publish(8, 8, 4).await;
+    fixture
+        .world
+        .see
+        .wait_until("select count(*) = 2 from pgonce.parked")
+        .await;
+    fixture.publish(12, 12, 4).await;
+    fixture.sink.heal();
+    fixture.outbox.redrive("c", None).await.unwrap();
+    wait_until("all three", DEADLINE, || async {
+        fixture.sink.numbers() == [4, 8, 12]
+    })
+    .await
+    .unwrap();
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_delayed_event_waits_and_nobody_waits_for_it() {
+    let fixture = Fixture::new().await;
+    let running = fixture.run();
+    fixture
+        .world
+        .see
+        .run("select pgonce.publish('t', 'x', 's0', '{\"n\": 2}', p_deliver_at => pgonce.now() + interval '5 s')")
+        .await;
+    fixture.publish(1, 1, 1).await;
+    wait_until("the one that is due", DEADLINE, || async {
+        fixture.sink.numbers() == [1]
+    })
+    .await
+    .unwrap();
+    fixture
+        .world
+        .see
+        .wait_until("select count(*) = 1 from pgonce.parked where state = 'delayed'")
+        .await;
+    fixture
+        .world
+        .see
+        .run("select pgonce._move_clock('6 s')")
+        .await;
+    fixture.sink.wait_for(2).await;
+    running.stop().await.unwrap();
+}
+
+/// Holds every event until it is let go, and counts how many it holds at once.
+#[derive(Clone)]
+struct Slow {
+    gate: Arc<Semaphore>,
+    holding: Arc<AtomicU64>,
+}
+
+impl Sink for Slow {
+    async fn send(&self, _: &Message) -> Delivery {
+        self.holding.fetch_add(1, Ordering::SeqCst);
+        self.gate.acquire().await.unwrap().forget();
+        Delivery::Acknowledged
+    }
+}
+
+#[tokio::test]
+async fn a_slow_sink_holds_no_more_than_the_cap_whatever_the_backlog() {
+    let fixture = Fixture::new().await;
+    let sql =
+        "select pgonce.publish('orders', 'x', 's' || i, '{}') from generate_series(1, 3000) i";
+    fixture.world.see.run(sql).await;
+    let slow = Slow {
+        gate: Arc::new(Semaphore::new(0)),
+        holding: Arc::default(),
+    };
+    let relay = Relay::new(fixture.outbox.clone(), "c", slow.clone()).in_flight(2);
+    let counts = relay.counts();
+    let running = Running::start(relay.drain_timeout(Duration::ZERO));
+    wait_until("every lane to be full", DEADLINE, || async {
+        slow.holding.load(Ordering::SeqCst) == 32
+    })
+    .await
+    .unwrap();
+    slow.gate.add_permits(3000);
+    wait_until("everything to go", DEADLINE, || async {
+        counts.sent() == 3000
+    })
+    .await
+    .unwrap();
+    running.stop().await.unwrap();
+}
