@@ -16,6 +16,8 @@ class Fault:
     action: str
     """`request`: cut before the server sees it. `reply`: cut after the server has done it, before the
     client learns of it. `abort`: make the transaction fail right before it."""
+    skip: int = 0
+    """How many such statements pass before."""
 
 
 class Proxy:
@@ -37,6 +39,9 @@ class Proxy:
     def take(self, text: bytes) -> Fault | None:
         for fault in self.faults:
             if re.match(fault.pattern.encode(), text.strip(), re.I):
+                if fault.skip:
+                    fault.skip -= 1
+                    return None
                 self.faults.remove(fault)
                 self.struck.append(fault)
                 return fault

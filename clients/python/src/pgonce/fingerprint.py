@@ -1,7 +1,7 @@
 """The digest of the canonical request: guards a key against a second meaning.
 
 The same request gives the same fingerprint in every client: SHA-256 over canonical JSON
-(RFC 8785, with integers written exactly), preceded by operation and API version where given.
+(RFC 8785, with integers of 64 bits written exactly), preceded by operation and API version where given.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _write(value: Any, out: list[str]) -> None:
     elif isinstance(value, str):
         out.append(json.dumps(str(value), ensure_ascii=False))
     elif isinstance(value, int):
-        out.append(int.__repr__(value))
+        out.append(_integer(value))
     elif isinstance(value, float):
         out.append(number(value))
     elif isinstance(value, dict):
@@ -116,6 +116,16 @@ def _write(value: Any, out: list[str]) -> None:
         out.append("]")
     else:
         _write(plain(value), out)
+
+
+def _integer(value: int) -> str:
+    if -(2**63) <= value < 2**64:
+        return int.__repr__(value)
+    try:
+        # As everywhere: what does not fit 64 bits counts as the nearest double.
+        return number(float(value))
+    except OverflowError:
+        raise _unfit("an integer is beyond the range of a double") from None
 
 
 def number(value: float) -> str:
