@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test kill-tests replay mutants demo storm bench fmt doc
+.PHONY: help setup test python-tests kill-tests replay mutants demo storm bench fmt doc
 
 CARGO ?= cargo
 
@@ -24,6 +24,12 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
 	$(call step,tests)
 	$(CARGO) test --locked --workspace --all-features
+	$(call step,python-tests)
+	@scripts/python-tests
+
+python-tests: setup ## types and tests of clients/python, with the cases of conformance/
+	$(call step,python-tests)
+	@scripts/python-tests
 
 kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT says how often
 	$(call step,kill-tests)

@@ -1,4 +1,6 @@
-"""Writes src/pgonce/codes.json from the Rust table of codes.
+"""Writes src/pgonce/codes.json from the table of codes that the program publishes.
+
+The page is generated from the Rust table, and a Rust test holds it to that.
 
     python scripts/make_codes.py           writes it
     python scripts/make_codes.py --check   exits with 1 where it is stale
@@ -12,33 +14,26 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
-TABLE = PACKAGE.parents[1] / "crates/pgonce/src/retry/table.rs"
+PAGE = PACKAGE.parents[1] / "docs/src/reference/errors/classification.md"
 TARGET = PACKAGE / "src/pgonce/codes.json"
 
-ENTRY = re.compile(
-    r'entry\(\s*"([^"]*)",\s*"([^"]*)",\s*Class::(\w+),\s*"((?:[^"\\]|\\.)*)",?\s*\)', re.S
-)
+ROW = re.compile(r"^\| \[?`(\w+)`(?:\]\(\w+\.md\))? \| ([^|]+) \| (\w+) \|", re.M)
+CLASSES = {"retry", "retry_after_delay", "claim_again", "classify", "conflict", "final", "ambiguous"}
 
 
-def snake(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
-
-
-def entries(source: str, constant: str) -> dict[str, dict[str, str]]:
-    body = re.search(rf"pub const {constant}: &\[Entry\] = &\[(.*?)\n\];", source, re.S)
-    if body is None:
-        raise SystemExit(f"{TABLE} has no constant {constant}")
-    found = ENTRY.findall(body[1])
-    written = body[1].count("entry(")
-    if not found or len(found) != written:
-        raise SystemExit(f"read {len(found)} of {written} entries of {constant}: fix ENTRY here")
-    return {code: {"name": name, "class": snake(kind)} for code, name, kind, _ in found}
+def entries(text: str) -> dict[str, dict[str, str]]:
+    found = ROW.findall(text)
+    # Two lines are the head of the table.
+    written = sum(line.startswith("|") for line in text.splitlines()) - 2
+    if not found or len(found) != written or not {kind for _, _, kind in found} <= CLASSES:
+        raise SystemExit(f"read {len(found)} of {written} lines of {PAGE}: fix ROW here")
+    return {code: {"name": name, "class": kind} for code, name, kind in found}
 
 
 def made() -> str:
-    source = TABLE.read_text("utf-8")
-    table = {"codes": entries(source, "TABLE"), "groups": entries(source, "GROUPS")}
-    return json.dumps(table, indent=1) + "\n"
+    table = PAGE.read_text("utf-8").partition("<!-- table: begin -->")[2].partition("<!-- table: end -->")[0]
+    codes, _, groups = table.partition("Codes without a line of their own")
+    return json.dumps({"codes": entries(codes), "groups": entries(groups)}, indent=1) + "\n"
 
 
 def is_stale() -> bool:

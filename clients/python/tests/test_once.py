@@ -448,7 +448,7 @@ def test_the_librarys_own_exception_is_raised_where_a_retry_does_not_help(db: Da
     with pytest.raises(psycopg.errors.DivisionByZero):
         once(pool, "s", "k", REQUEST, lambda tx: tx.conn.execute("select 1/0"))
     with pytest.raises(KeyError):
-        once(pool, "s", "k", REQUEST, lambda tx: {}["absent"])
+        once(pool, "s", "k", REQUEST, lambda tx: REQUEST["absent"])
 
 
 def test_a_server_that_is_away_is_reported_as_disconnected() -> None:
