@@ -22,7 +22,7 @@ class Lease(LeaseState):
     """The right to do the work for a while, holding no transaction and no connection.
 
     It is renewed in the background while the block runs. When it is lost, the block is cancelled
-    and ends with `Fenced`: whoever took over must not meet a twin.
+    and ends with `Fenced`: the new holder must not meet a twin.
     """
 
     async def heartbeat(self) -> None:

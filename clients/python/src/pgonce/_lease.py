@@ -201,7 +201,7 @@ class LeaseState:
             yield from loop.again(raised)
             found = yield from loop.lease(self.length)
             if isinstance(found, Claimed):
-                # Nothing is recorded. Whoever comes next may have it.
+                # Nothing is recorded: the next claim may have it.
                 self._claimed = found
                 yield from self._release()
                 raise raised

@@ -1,6 +1,6 @@
 """The protocol, written once for every library: generators that yield calls.
 
-Whoever drives a generator makes the call, awaits it where it must, and sends the result back or
+The driver of a generator makes the call, awaits it where it must, and sends the result back or
 throws what it raised.
 """
 
@@ -388,7 +388,7 @@ class Loop:
     def final(self, error: Error) -> Error:
         """What to end with: that the last try did nothing says nothing about the one before.
 
-        Only what is stored about the intent settles the doubt. Whoever holds it or was faster may
+        Only what is stored about the intent settles the doubt. The holder, or the one that was faster, may
         be that very try, still committing.
         """
         doubtful = (Disconnected, Busy, DatabaseError, LostRace, Fenced)

@@ -178,7 +178,7 @@ def lease(
     schema: str = "pgonce",
 ) -> LeaseCommand | Done:
     """Makes work that calls the outside world happen once: a committed claim, renewed while the work
-    runs, fenced against whoever takes over.
+    runs, fenced against a holder that was taken over.
 
     As a function it runs `work(lease)` and returns a `Done`; as a context manager it runs the block.
     Leave either with a `PermanentFailure` or a `TransientFailure` to have that recorded. With any

@@ -26,9 +26,9 @@ class Policy:
     max_tries: int = 8
     """Maximum number of tries, the first included."""
     base: float = 0.005
-    """Longest first pause, in seconds; each further one may be twice as long."""
+    """Maximum first pause, in seconds; each further one may be twice as long."""
     cap: float = 1.0
-    """Longest pause, in seconds."""
+    """Maximum pause, in seconds."""
     timeout: float = 30.0
     """No try starts later than this many seconds after the first."""
 

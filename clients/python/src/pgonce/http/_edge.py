@@ -224,7 +224,7 @@ def _bytes(text: Any) -> bytes:
 
 
 def replay(policy: Policy, request: Request, answer: Any, failure: PermanentFailure | None) -> Response:
-    """The stored response, for whoever may still see it."""
+    """The stored response, for those who may still see it."""
     if policy.reauthorise is not None:
         instead = policy.reauthorise(request)
         if instead is not None:
