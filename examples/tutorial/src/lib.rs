@@ -15,6 +15,7 @@ use pgonce::{Event, Failure, Intent, Result};
 use pgonce_broker::{Consumer, sources::OutboxLog};
 use pgonce_http::{Caller, HandlerError, IdempotencyLayer, Policy};
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 // ANCHOR_END: uses
 
 // ANCHOR: types
@@ -95,18 +96,17 @@ pub fn router(once: &Once) -> Result<Router> {
 // ANCHOR_END: http
 
 // ANCHOR: consumer
-/// Reads the events of this database and applies each of them once.
-pub async fn stock_keeper(
-    once: &Once,
-) -> Result<Consumer<Sqlx, OutboxLog, impl pgonce_broker::Handler<Sqlx> + use<>>> {
+/// Reads the events of this database, and applies each of them once, until `stop` is cancelled.
+pub async fn keep_stock(once: Once, stop: CancellationToken) -> Result<()> {
     let outbox = once.outbox();
-    let created = outbox.create_subscription(&Subscription::new("stock").topics(["orders"]));
-    // 42710: it exists since the last start.
-    created
-        .await
-        .or_else(|error| (error.code() == "42710").then_some(()).ok_or(error))?;
+    let subscription = Subscription::new("stock").topics(["orders"]);
+    match outbox.create_subscription(&subscription).await {
+        Err(error) if error.code() != "42710" => return Err(error), // 42710: it exists already
+        _ => {}
+    }
     let events = OutboxLog::new(outbox, "stock");
-    Ok(Consumer::new(once, "stock", events, take_from_stock).json())
+    let consumer = Consumer::new(&once, "stock", events, take_from_stock);
+    consumer.json().run(stop).await
 }
 
 /// Runs in a transaction together with the marker that says that this message was applied.

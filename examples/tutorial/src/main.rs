@@ -9,8 +9,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:8080").await?;
     let stop = CancellationToken::new();
 
-    let consumer = tutorial::stock_keeper(&once).await?;
-    let consumer = tokio::spawn(consumer.run(stop.clone()));
+    let consumer = tokio::spawn(tutorial::keep_stock(once.clone(), stop.clone()));
     let served = axum::serve(listener, tutorial::router(&once)?).with_graceful_shutdown({
         let stop = stop.clone();
         async move {
