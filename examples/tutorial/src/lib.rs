@@ -72,7 +72,7 @@ async fn insert_order(tx: &mut Tx, cmd: &PlaceOrder) -> Result<Receipt> {
         .bind(cmd.qty)
         .fetch_one(tx.conn())
         .await?;
-    let event = Event::new("orders", "order.created").subject(format!("order-{id}"));
+    let event = Event::new("orders", "order.created").subject(id);
     tx.publish(event.payload(cmd)?).await?;
     Ok(Receipt { id })
 }
