@@ -6,7 +6,7 @@ use std::time::Duration;
 use pgonce::driver::{Connection as _, Param, Session as _, Statement};
 use pgonce::outbox::Event;
 use pgonce::{Ack, Claim, ClaimKind, Done, Error, Failure, Intent, Isolation, Lease, Once};
-use pgonce_testkit::{History, Told};
+use pgonce_testkit::{History, Outcome};
 use serde_json::{Value, json};
 
 use super::hand::{Hand, Mark, finished};
@@ -39,12 +39,17 @@ pub(super) struct Wish<D: Hand> {
 
 impl<D: Hand> Wish<D> {
     /// Makes an attempt with the wish's payload.
-    pub(super) async fn attempt(&self, once: &Once<D>, role: Role) -> Told {
+    pub(super) async fn attempt(&self, once: &Once<D>, role: Role) -> Outcome {
         self.attempt_with(once, role, &self.payload).await
     }
 
     /// Makes an attempt, and writes down that it was made and what it was told.
-    pub(super) async fn attempt_with(&self, once: &Once<D>, role: Role, payload: &Value) -> Told {
+    pub(super) async fn attempt_with(
+        &self,
+        once: &Once<D>,
+        role: Role,
+        payload: &Value,
+    ) -> Outcome {
         let number = self.history.invoke(&*self.key, payload.clone());
         let done = self.try_once(once, role, number, payload).await;
         let told = self.told(done);
@@ -221,20 +226,20 @@ impl<D: Hand> Wish<D> {
     }
 
     /// What a result means to a client, strictly by what the SDK promises about it.
-    pub(super) fn told(&self, done: pgonce::Result<Done>) -> Told {
+    pub(super) fn told(&self, done: pgonce::Result<Done>) -> Outcome {
         let error = match done {
             Ok(done) => {
                 if done.replayed() {
                     self.history.saw("replay");
                 }
-                return Told::Success(done.ack().json().cloned().unwrap_or_default());
+                return Outcome::Success(done.ack().json().cloned().unwrap_or_default());
             }
             Err(error) => error,
         };
         let code = match &error {
             Error::Uncertain(_) => {
                 self.history.saw("uncertain");
-                return Told::Unknown(error.to_string());
+                return Outcome::Unknown(error.to_string());
             }
             Error::Work(_) => format!("work: {error}"),
             other => other.code().to_owned(),
@@ -254,9 +259,9 @@ impl<D: Hand> Wish<D> {
         }
         // What it called for outside of the database may stand.
         if self.path.is_outside() && matches!(state, "fenced" | "disconnected") {
-            return Told::Unknown(error.to_string());
+            return Outcome::Unknown(error.to_string());
         }
-        Told::Failed(code)
+        Outcome::Failed(code)
     }
 
     /// Tries again until it is answered for good, as a real client would; `None` when that did
@@ -266,7 +271,7 @@ impl<D: Hand> Wish<D> {
         role: Role,
         payload: &Value,
         within: Duration,
-    ) -> Result<Told, Option<Told>> {
+    ) -> Result<Outcome, Option<Outcome>> {
         let until = tokio::time::Instant::now() + within;
         let (mut last, mut role) = (None, role);
         let mut pause = Duration::from_millis(1);
@@ -286,11 +291,11 @@ impl<D: Hand> Wish<D> {
         }
     }
 
-    fn is_answer(&self, told: &Told) -> bool {
+    fn is_answer(&self, told: &Outcome) -> bool {
         match told {
-            Told::Success(_) => true,
-            Told::Failed(code) => self.path.ends_with() == Some(code),
-            Told::Unknown(_) => false,
+            Outcome::Success(_) => true,
+            Outcome::Failed(code) => self.path.ends_with() == Some(code),
+            Outcome::Unknown(_) => false,
         }
     }
 }

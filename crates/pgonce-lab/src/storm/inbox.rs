@@ -8,7 +8,7 @@ use pgonce::driver::{Connection as _, Param, Session as _};
 use pgonce::inbox::{Message, Position, StoreAs, Verdict};
 use pgonce::retry::Policy;
 use pgonce::{Error, Once};
-use pgonce_testkit::{CuttingProxy, Told, Trial};
+use pgonce_testkit::{CuttingProxy, Outcome, Trial};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -252,7 +252,7 @@ impl<D: Hand> Letters<'_, D> {
             if let (Some(done @ false), Some((_, attempt))) = (all.get_mut(n), self.messages.get(n))
             {
                 *done = true;
-                let told = Told::Success(json!("acknowledged"));
+                let told = Outcome::Success(json!("acknowledged"));
                 self.ground.history.outcome(*attempt, told);
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use pgonce::outbox::Subscription;
 use pgonce_broker::Relay;
 use pgonce_testkit::checker::{self, Coverage, Effect};
-use pgonce_testkit::{Entry, Told, wait_until};
+use pgonce_testkit::{Entry, Outcome, wait_until};
 use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
@@ -185,10 +185,10 @@ async fn authorship<D: Hand>(ground: &Ground<D>, client: &Client) -> Result<Vec<
             }
             Entry::Outcome {
                 attempt,
-                told: what,
+                outcome: what,
                 ..
             } => {
-                if let (Told::Success(answer), Some(intent)) = (&what, asked.get(&attempt)) {
+                if let (Outcome::Success(answer), Some(intent)) = (&what, asked.get(&attempt)) {
                     answers.insert(intent.clone(), answer["by"].as_i64());
                 }
                 told.insert(attempt, what);
@@ -203,7 +203,7 @@ async fn authorship<D: Hand>(ground: &Ground<D>, client: &Client) -> Result<Vec<
     {
         let (intent, by): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
         let maker = u64::try_from(by).ok().and_then(|by| told.get(&by));
-        if let Some(Told::Failed(code)) = maker
+        if let Some(Outcome::Failed(code)) = maker
             && !is_outside(&intent)
         {
             let what = format!(

@@ -10,7 +10,7 @@ use pgonce::outbox::{
 };
 use pgonce::retry::Policy;
 use pgonce_broker::{Delivery, Relay, Sink as _};
-use pgonce_testkit::{Action, CuttingProxy, Told, Trial};
+use pgonce_testkit::{Action, CuttingProxy, Trial};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -142,7 +142,7 @@ impl<D: Hand> Post<'_, D> {
         if let Some((late, attempt)) = &late {
             // It may have committed already: then there is nothing to commit.
             late.batch_execute("commit").await?;
-            let told = Told::Success(json!("late"));
+            let told = pgonce_testkit::Outcome::Success(json!("late"));
             self.ground.history.outcome(*attempt, told);
         }
         self.finish(path, expected).await?;
@@ -156,7 +156,7 @@ impl<D: Hand> Post<'_, D> {
         let params = [self.key, subject, &payload].map(|text| Param::Text(Some(text)));
         let sql = format!("select {schema}.publish($1, 'storm', $2, $3::text::jsonb)::text");
         let id = ask(&self.ground.calm, &sql, &params).await?;
-        let told = Told::Success(json!(id));
+        let told = pgonce_testkit::Outcome::Success(json!(id));
         self.ground.history.outcome(attempt, told);
         Ok(())
     }

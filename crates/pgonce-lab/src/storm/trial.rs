@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgonce::driver::Param;
 use pgonce::retry::Policy;
 use pgonce::{Attempt, Claim, Lease, Once};
-use pgonce_testkit::{Action, CuttingProxy, Message, Told, Trial};
+use pgonce_testkit::{Action, CuttingProxy, Message, Outcome, Trial};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -86,8 +86,8 @@ pub(super) async fn dry_run<D: Hand>(
     }
     let told = walk(ground, proxy, &wish, &Trial::default(), number).await?;
     let fits = match (&told, path.calm_code()) {
-        (Some(Told::Failed(code)), Some(expected)) => code == expected,
-        (Some(Told::Success(_)), None) | (None, _) => true,
+        (Some(Outcome::Failed(code)), Some(expected)) => code == expected,
+        (Some(Outcome::Success(_)), None) | (None, _) => true,
         _ => false,
     };
     if !fits {
@@ -113,7 +113,7 @@ async fn walk<D: Hand>(
     wish: &Wish<D>,
     trial: &Trial,
     number: u64,
-) -> Result<Option<Told>> {
+) -> Result<Option<Outcome>> {
     let payload = match wish.path {
         Path::Conflict => Path::other_payload(number),
         _ => wish.payload.clone(),
@@ -172,7 +172,7 @@ async fn walk<D: Hand>(
 }
 
 /// What the first client does.
-async fn act<D: Hand>(wish: &Wish<D>, first: &Once<D>, payload: &Value) -> Option<Told> {
+async fn act<D: Hand>(wish: &Wish<D>, first: &Once<D>, payload: &Value) -> Option<Outcome> {
     if wish.path == Path::Purge {
         // However it ends: it promises nothing but to touch only what is expired.
         let _ = first.purge(20).await;
@@ -192,7 +192,7 @@ async fn prepare<D: Hand>(wish: &Wish<D>) -> Result<Before<D>> {
         Path::ReplayClaim | Path::ReplayAnswer | Path::Conflict | Path::Purge => {
             let told = wish.attempt(&wish.calm, Role::Again).await;
             let told = match told {
-                Told::Success(_) => return Ok(Before::Nobody),
+                Outcome::Success(_) => return Ok(Before::Nobody),
                 // Others at the same time may be in the way of a serializable transaction.
                 _ => wish.insist(Role::Again, &wish.payload, STUCK).await,
             };
@@ -302,7 +302,8 @@ async fn recover<D: Hand>(wish: &Wish<D>, payload: &Value) -> Result<()> {
     if wish.path == Path::Purge {
         wish.calm.purge(20).await?;
     }
-    let stuck = |last: Option<Told>| format!("not answered within {STUCK:?}, last told {last:?}");
+    let stuck =
+        |last: Option<Outcome>| format!("not answered within {STUCK:?}, last told {last:?}");
     wish.insist(Role::Again, payload, STUCK)
         .await
         .map_err(stuck)?;

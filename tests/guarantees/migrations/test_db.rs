@@ -9,13 +9,13 @@ use pgonce::migrate::Migrator;
 use pgonce_testkit::{Database, Postgres, shared};
 use tokio_postgres::{Client, NoTls};
 
-pub(super) struct Place {
+pub(super) struct TestDb {
     pub(super) server: &'static Postgres,
     pub(super) database: Database,
     pub(super) client: Client,
 }
 
-impl Place {
+impl TestDb {
     pub(super) async fn new() -> Self {
         Self::on(shared(None).await.unwrap()).await
     }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use pgonce_testkit::{Call, Database, Told, checker::Kind, shared, storm};
+use pgonce_testkit::{Call, Database, Outcome, checker::Kind, shared, storm};
 use sqlx::{PgPool, postgres::PgPoolOptions};
 use tokio::sync::OnceCell;
 use tokio_postgres::{Error, NoTls};
@@ -29,11 +29,11 @@ async fn shop() -> Database {
 }
 
 /// A connection of its own per call; marker and effect in one transaction.
-async fn right(call: Call) -> Told {
+async fn right(call: Call) -> Outcome {
     match try_right(&call).await {
-        Ok(Some(answer)) => Told::Success(answer.into()),
-        Ok(None) => Told::Failed("conflict".to_owned()),
-        Err(error) => Told::Unknown(error.to_string()),
+        Ok(Some(answer)) => Outcome::Success(answer.into()),
+        Ok(None) => Outcome::Failed("conflict".to_owned()),
+        Err(error) => Outcome::Unknown(error.to_string()),
     }
 }
 
@@ -103,10 +103,13 @@ async fn a_right_handler_passes_with_every_kind_of_weather() {
         .await
         .unwrap();
     report.assert_exactly_once();
-    let told = report.to_string();
-    assert!(told.contains(&format!("seed {}", report.seed)), "{told}");
-    assert_eq!(report.verdict.intents, 41, "{told}");
-    assert!(report.faults.len() >= 10 && report.kills > 0, "{told}");
+    let outcome = report.to_string();
+    assert!(
+        outcome.contains(&format!("seed {}", report.seed)),
+        "{outcome}"
+    );
+    assert_eq!(report.verdict.intents, 41, "{outcome}");
+    assert!(report.faults.len() >= 10 && report.kills > 0, "{outcome}");
 }
 
 #[tokio::test]
@@ -124,8 +127,8 @@ async fn a_wrong_handler_with_a_shared_pool_is_found_by_duplicates_alone_and_by_
                     Err(error) => Err(error),
                 };
                 match tried {
-                    Ok(answer) => Told::Success(answer.into()),
-                    Err(error) => Told::Unknown(error.to_string()),
+                    Ok(answer) => Outcome::Success(answer.into()),
+                    Err(error) => Outcome::Unknown(error.to_string()),
                 }
             }
         })
@@ -153,7 +156,7 @@ async fn a_handler_that_says_success_too_early_is_found() {
                 .await
         };
         let _ignored = attempt.await;
-        Told::Success("fine".into())
+        Outcome::Success("fine".into())
     })
     .effects(EFFECTS)
     .duplicates(1)
@@ -171,7 +174,7 @@ async fn a_storm_ends_in_time_and_checks_what_was_begun() {
     let report = storm(right)
         .effects(EFFECTS)
         .intents(1_000_000)
-        .for_at_most(Duration::from_millis(300))
+        .max_duration(Duration::from_millis(300))
         .run(&database.url())
         .await
         .unwrap();
@@ -212,7 +215,7 @@ async fn an_intent_that_never_gets_an_answer_is_found() {
     .effects(EFFECTS)
     .intents(2)
     .cuts(false)
-    .calm_at_most(Duration::from_millis(100))
+    .recovery_timeout(Duration::from_millis(100))
     .require("panic", 1)
     .run(&database.url())
     .await
@@ -232,7 +235,7 @@ async fn a_storm_that_cannot_begin_says_why() {
         .run(&url)
         .await;
     assert!(bad_query.unwrap_err().to_string().contains("42P01"));
-    let failing = storm(|_: Call| async { Told::Failed("no".into()) });
+    let failing = storm(|_: Call| async { Outcome::Failed("no".into()) });
     let failing = failing
         .effects(EFFECTS)
         .run(&url)

@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A held message goes on when another attempt has ended, or after this time.
-const HELD_AT_MOST: Duration = Duration::from_millis(20);
+const MAX_HOLD: Duration = Duration::from_millis(20);
 /// Of ten connections, so many get a fault.
 const FAULTY_IN_TEN: u32 = 8;
 /// A session is killed each time that some attempts have ended: at most so many.
@@ -69,12 +69,12 @@ pub(super) fn arm(proxy: &CuttingProxy, seed: u64, spread: &Spread, connections:
 }
 
 /// What goes on beside the clients; it ends when this is dropped.
-pub(super) struct Weather {
+pub(super) struct FaultInjector {
     tasks: JoinSet<()>,
     kills: Arc<AtomicU64>,
 }
 
-impl Weather {
+impl FaultInjector {
     pub(super) fn new() -> Self {
         Self {
             tasks: JoinSet::new(),
@@ -94,7 +94,7 @@ impl Weather {
                 proxy.held().await;
                 ended.mark_unchanged();
                 // Either way it is time.
-                let _ = timeout(HELD_AT_MOST, ended.changed()).await;
+                let _ = timeout(MAX_HOLD, ended.changed()).await;
                 proxy.release();
             }
         });

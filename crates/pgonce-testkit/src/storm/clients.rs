@@ -8,14 +8,14 @@ use tokio::{
 };
 
 use super::{Call, Plan};
-use crate::history::{History, Told};
+use crate::history::{History, Outcome};
 
-/// More attempts than these by one client are pointless while the weather stays as it is.
+/// More attempts than these by one client are pointless while the faults go on.
 const MOST_TRIES: u32 = 40;
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// Those who call the handler.
-pub(super) struct Crew<H> {
+pub(super) struct Clients<H> {
     pub(super) handler: Arc<H>,
     pub(super) plan: Plan,
     pub(super) url: String,
@@ -26,29 +26,30 @@ pub(super) struct Crew<H> {
     pub(super) run: u32,
 }
 
-impl<H, F> Crew<H>
+impl<H, F> Clients<H>
 where
     H: Fn(Call) -> F + Send + Sync + 'static,
-    F: Future<Output = Told> + Send + 'static,
+    F: Future<Output = Outcome> + Send + 'static,
 {
     pub(super) fn intent(&self, number: u64) -> String {
         format!("storm-{:08x}-{number}", self.run)
     }
 
-    /// Several clients ask for one intent at the same time, each until it is told success.
+    /// Several clients ask for one intent at the same time, each until it gets success.
     pub(super) async fn ask_for(self: Arc<Self>, number: u64, until: Instant) {
         let mut clients = JoinSet::new();
         for _ in 0..self.plan.duplicates {
-            let crew = Arc::clone(&self);
+            let client = Arc::clone(&self);
             clients.spawn(async move {
-                let payload = (crew.plan.payload)(number);
-                crew.insist(&crew.intent(number), &payload, MOST_TRIES, until)
+                let payload = (client.plan.payload)(number);
+                client
+                    .insist(&client.intent(number), &payload, MOST_TRIES, until)
                     .await
             });
         }
         let mut done = false;
         while let Some(client) = clients.join_next().await {
-            done |= matches!(client, Ok(Some(Told::Success(_))));
+            done |= matches!(client, Ok(Some(Outcome::Success(_))));
         }
         if done && self.plan.conflicts && Instant::now() < until {
             let payload = (self.plan.payload)(number);
@@ -59,34 +60,34 @@ where
         }
     }
 
-    /// Tries until it is told success; gives what it was told last.
+    /// Tries until it gets success; gives its last answer.
     pub(super) async fn insist(
         &self,
         intent: &str,
         payload: &Value,
         tries: u32,
         until: Instant,
-    ) -> Option<Told> {
+    ) -> Option<Outcome> {
         let mut last = None;
         let mut pause = Duration::from_millis(1);
         for _ in 0..tries {
             if Instant::now() >= until {
                 break;
             }
-            let told = self.call(intent, payload).await;
-            let done = matches!(told, Told::Success(_));
-            last = Some(told);
+            let outcome = self.call(intent, payload).await;
+            let done = matches!(outcome, Outcome::Success(_));
+            last = Some(outcome);
             if done {
                 break;
             }
             sleep(pause.mul_f64(0.5 + rand::random::<f64>())).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
         last
     }
 
     /// One attempt.
-    pub(super) async fn call(&self, intent: &str, payload: &Value) -> Told {
+    pub(super) async fn call(&self, intent: &str, payload: &Value) -> Outcome {
         let attempt = self.history.invoke(intent, payload.clone());
         let call = Call {
             intent: intent.to_owned(),
@@ -100,19 +101,19 @@ where
         let mut task = JoinSet::new();
         let handler = Arc::clone(&self.handler);
         task.spawn(async move { handler(call).await });
-        let told = match timeout(self.plan.call_at_most, task.join_next()).await {
-            Ok(Some(Ok(told))) => told,
+        let outcome = match timeout(self.plan.call_timeout, task.join_next()).await {
+            Ok(Some(Ok(outcome))) => outcome,
             Ok(Some(Err(error))) => {
                 self.history.saw("panic");
-                Told::Unknown(format!("the handler did not end well: {error}"))
+                Outcome::Unknown(format!("the handler did not end well: {error}"))
             }
             Ok(None) | Err(_) => {
                 self.history.saw("given up");
-                Told::Unknown(format!("no answer within {:?}", self.plan.call_at_most))
+                Outcome::Unknown(format!("no answer within {:?}", self.plan.call_timeout))
             }
         };
-        self.history.outcome(attempt, told.clone());
+        self.history.outcome(attempt, outcome.clone());
         self.ended.send_modify(|ended| *ended += 1);
-        told
+        outcome
     }
 }
