@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test kill-tests murder replay mutants demo storm bench fmt doc nextest
+.PHONY: help setup check test python-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
 
 CARGO ?= cargo
 
@@ -48,6 +48,12 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	$(TEST) --workspace --all-features --lib --bins --tests
 	$(call step,examples in the documentation)
 	$(CARGO) test --locked --workspace --all-features --no-fail-fast --doc
+	$(call step,python-tests)
+	@scripts/python-tests
+
+python-tests: setup ## types and tests of clients/python, with the cases of conformance/
+	$(call step,python-tests)
+	@scripts/python-tests
 
 kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT says how often
 	$(call step,kill-tests)
