@@ -147,6 +147,17 @@ fn every_planted_bug_still_finds_the_text_that_it_changes() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
         let file = text.lines().find_map(|line| line.strip_prefix("file: "));
+        let breaks = text.lines().find_map(|line| line.strip_prefix("breaks: "));
+        // In words, with the page that gives the guarantee.
+        let breaks = breaks.unwrap_or_default();
+        let page = breaks
+            .strip_suffix(')')
+            .and_then(|words| words.rsplit_once(" ("));
+        assert!(
+            page.is_some_and(|(words, page)| !words.is_empty() && root.join(page).is_file()),
+            "{}: `breaks:` must end with the page of the guarantee, such as (docs/src/how-to/keys.md)",
+            path.display()
+        );
         let find = text
             .split("--- find\n")
             .nth(1)
