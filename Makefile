@@ -74,7 +74,7 @@ demo: ## see it work: an orders service under duplicates, crashes and cut wires
 	$(call step,setup)
 	@scripts/setup postgres
 	$(call step,demo)
-	$(CARGO) run --release --locked -p pgonce-cli -- demo
+	$(CARGO) run --locked -p pgonce-cli --no-default-features --features lab-demo -- demo
 
 storm: setup ## cut every path of the protocol at every message; the whole of it, some minutes
 	$(call step,storm)

@@ -1,4 +1,4 @@
-//! The ground of a storm: a server, a pooler where one is wanted, and a database of its own.
+//! The fixture of a storm: a server, a pooler where one is wanted, and a database of its own.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -12,12 +12,12 @@ use pgonce_testkit::{Binaries, CuttingProxy, Database, History, PgBouncer, Postg
 use tokio_postgres::{Client, NoTls};
 
 use super::Result;
-use super::attempt::Wish;
+use super::attempt::Case;
 use super::config::{Config, Pooler};
-use super::hand::Hand;
+use super::driver_ext::DriverExt;
+use super::partition_fixture::{self, PartitionFixture};
 use super::path::Path;
 use super::post::Delivered;
-use super::yard::{self, Yard};
 use super::{inbox, projection};
 
 /// Connections past the proxy: each worker may need three.
@@ -85,7 +85,7 @@ async fn install(url: String) -> Result<()> {
     let driver = TokioPostgres::new(pool);
     Migrator::new(driver.clone()).up().await?;
     let once = Once::builder(driver.clone()).build()?;
-    yard::lay_out(&url).await?;
+    partition_fixture::lay_out(&url).await?;
     for path in Path::of_intents() {
         if let Some(contract) = path.contract() {
             once.define_scope(&path.scope(), &contract).await?;
@@ -108,20 +108,20 @@ pub(super) async fn connect(url: &str) -> Result<Client> {
 
 /// A database, and who is to walk there.
 #[derive(Debug)]
-pub(super) struct Ground<D: Hand> {
+pub(super) struct Fixture<D: DriverExt> {
     pub(super) config: Config,
     pub(super) database: Database,
     pub(super) history: Arc<History>,
     pub(super) calm: Once<D>,
     /// What sinks were given, in the order in which they were.
     pub(super) delivered: Mutex<Vec<Delivered>>,
-    pub(super) yard: Yard<D>,
+    pub(super) partitions: PartitionFixture<D>,
     port: u16,
     pub(super) sabotage: bool,
     trials: AtomicU64,
 }
 
-impl<D: Hand> Ground<D> {
+impl<D: DriverExt> Fixture<D> {
     pub(super) async fn prepare(
         server: &Server,
         config: Config,
@@ -138,10 +138,10 @@ impl<D: Hand> Ground<D> {
             .isolation(config.isolation.into())
             .retry(Policy::none())
             .build()?;
-        let yard = Yard::of(calm.driver().clone())?;
+        let partitions = PartitionFixture::of(calm.driver().clone())?;
         Ok(Self {
             delivered: Mutex::default(),
-            yard,
+            partitions,
             config,
             database,
             history: Arc::new(history),
@@ -186,8 +186,8 @@ impl<D: Hand> Ground<D> {
         self.trials.fetch_add(1, Relaxed)
     }
 
-    pub(super) fn wish(&self, path: Path, number: u64) -> Wish<D> {
-        Wish {
+    pub(super) fn case(&self, path: Path, number: u64) -> Case<D> {
+        Case {
             path,
             key: format!("{}-{number}", path.name()),
             payload: Path::payload(number),

@@ -17,14 +17,14 @@ pub(crate) async fn serve(router: Router) -> String {
 }
 
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Run {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
 /// Runs the program as its users do.
-pub(crate) async fn probe(args: &[&str]) -> Told {
+pub(crate) async fn probe(args: &[&str]) -> Run {
     let output = Command::new(env!("CARGO_BIN_EXE_pgonce-probe"))
         .args(args)
         .stdin(Stdio::null())
@@ -32,14 +32,14 @@ pub(crate) async fn probe(args: &[&str]) -> Told {
         .output()
         .await
         .unwrap();
-    Told {
+    Run {
         code: output.status.code().unwrap(),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
     }
 }
 
-impl Told {
+impl Run {
     /// The report, where it was asked for as JSON.
     pub(crate) fn report(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
@@ -62,7 +62,12 @@ impl Told {
         let cases = report["cases"].as_array().unwrap().iter();
         cases
             .filter(|case| case["outcome"] != "pass")
-            .map(|case| format!("  {} {} {}\n", case["case"], case["outcome"], case["told"]))
+            .map(|case| {
+                format!(
+                    "  {} {} {}\n",
+                    case["case"], case["outcome"], case["observed"]
+                )
+            })
             .collect()
     }
 
@@ -81,7 +86,7 @@ pub(crate) fn names(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// All that the probe can be told about the payments API.
+/// All that the probe can be given about the payments API.
 pub(crate) fn everything_about(address: &str) -> Vec<String> {
     let words = [
         &format!("{address}/payments"),
@@ -106,7 +111,7 @@ pub(crate) fn everything_about(address: &str) -> Vec<String> {
 }
 
 /// Probes it with all of it, and more options.
-pub(crate) async fn probe_all(address: &str, more: &[&str]) -> Told {
+pub(crate) async fn probe_all(address: &str, more: &[&str]) -> Run {
     let words = everything_about(address);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     probe(&[&words[..], more].concat()).await

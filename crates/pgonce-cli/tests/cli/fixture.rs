@@ -6,13 +6,13 @@ use pgonce_testkit::{Database, Postgres, shared};
 use serde_json::Value;
 use tokio_postgres::{Client, NoTls};
 
-pub(crate) struct Place {
+pub(crate) struct Fixture {
     pub(crate) server: &'static Postgres,
     pub(crate) database: Database,
     pub(crate) client: Client,
 }
 
-impl Place {
+impl Fixture {
     /// An empty database.
     pub(crate) async fn empty() -> Self {
         let server = shared(None).await.unwrap();
@@ -34,9 +34,9 @@ impl Place {
 
     /// With pgonce in it.
     pub(crate) async fn installed() -> Self {
-        let place = Self::empty().await;
-        place.ok(&["migrate", "up"]);
-        place
+        let fixture = Self::empty().await;
+        fixture.ok(&["migrate", "up"]);
+        fixture
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
@@ -45,15 +45,15 @@ impl Place {
         command
     }
 
-    pub(crate) fn run(&self, args: &[&str]) -> Told {
-        Told::of(self.command(args).output().unwrap())
+    pub(crate) fn run(&self, args: &[&str]) -> Run {
+        Run::of(self.command(args).output().unwrap())
     }
 
     #[track_caller]
     pub(crate) fn ok(&self, args: &[&str]) -> String {
-        let told = self.run(args);
-        assert_eq!(told.code, 0, "{args:?}: {told:?}");
-        told.out
+        let run = self.run(args);
+        assert_eq!(run.code, 0, "{args:?}: {run:?}");
+        run.out
     }
 
     #[track_caller]
@@ -68,13 +68,13 @@ impl Place {
 }
 
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct Run {
     pub(crate) code: i32,
     pub(crate) out: String,
     pub(crate) err: String,
 }
 
-impl Told {
+impl Run {
     pub(crate) fn of(output: Output) -> Self {
         Self {
             code: output.status.code().unwrap(),
@@ -91,10 +91,21 @@ pub(crate) fn program(args: &[&str]) -> Command {
         .env_remove("DATABASE_URL")
         .env_remove("PGONCE_SCHEMA")
         .env_remove("PGONCE_WAL")
+        .env_remove("COLUMNS")
+        .env_remove("NO_COLOR")
+        .env("HOME", "/nonexistent")
         .stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("PG") && !name.starts_with("PGONCE"))
+        {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
-pub(crate) fn without_database(args: &[&str]) -> Told {
-    Told::of(program(args).output().unwrap())
+pub(crate) fn without_database(args: &[&str]) -> Run {
+    Run::of(program(args).output().unwrap())
 }

@@ -11,8 +11,8 @@ use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::config::{Config, Isolation};
-use super::ground::{Ground, Server};
-use super::hand::Hand;
+use super::driver_ext::DriverExt;
+use super::fixture::{Fixture, Server};
 use super::oracle::{self, Findings};
 use super::path::Path;
 use super::screen::Screen;
@@ -31,7 +31,7 @@ pub(super) struct Outcome {
 
 type Transcripts = BTreeMap<Path, Vec<Message>>;
 
-pub(super) async fn storm<D: Hand>(
+pub(super) async fn storm<D: DriverExt>(
     server: &Server,
     config: Config,
     plan: &Arc<Plan>,
@@ -42,19 +42,19 @@ pub(super) async fn storm<D: Hand>(
         Some(folder) => History::in_file(folder.join(format!("{}.jsonl", config.name())))?,
         None => History::new(),
     };
-    let ground = Arc::new(Ground::<D>::prepare(server, config, history, plan.sabotage).await?);
-    let transcripts = rehearse(&ground, plan).await?;
+    let fixture = Arc::new(Fixture::<D>::prepare(server, config, history, plan.sabotage).await?);
+    let transcripts = rehearse(&fixture, plan).await?;
     let trials = enumerate(&transcripts, plan, config);
-    let migrations = migrate::trials(&ground, plan).await?;
+    let migrations = migrate::trials(&fixture, plan).await?;
     screen.begin(&config, trials.len() + migrations.len());
 
-    let mut trialed = enumerated(&ground, trials, plan, screen).await?;
-    trialed.extend(migrate::storm(&ground, migrations, plan, screen).await?);
-    let random = by_chance(&ground, &transcripts, plan, screen).await?;
+    let mut trialed = enumerated(&fixture, trials, plan, screen).await?;
+    trialed.extend(migrate::storm(&fixture, migrations, plan, screen).await?);
+    let random = by_chance(&fixture, &transcripts, plan, screen).await?;
     let chances = random.len();
     trialed.extend(random);
     screen.end();
-    let findings = oracle::judge(&ground, &trialed, plan).await?;
+    let findings = oracle::judge(&fixture, &trialed, plan).await?;
     Ok(Outcome {
         config,
         trialed,
@@ -65,16 +65,16 @@ pub(super) async fn storm<D: Hand>(
 }
 
 /// Every path once without a fault: it must work, and shows its messages.
-async fn rehearse<D: Hand>(ground: &Ground<D>, plan: &Plan) -> Result<Transcripts> {
-    let proxy = ground.proxy()?;
+async fn rehearse<D: DriverExt>(fixture: &Fixture<D>, plan: &Plan) -> Result<Transcripts> {
+    let proxy = fixture.proxy()?;
     let mut transcripts = Transcripts::new();
     // Relays and consumers have the isolation that they need, whatever that of others: once is enough.
-    let here = ground.config.isolation == Isolation::ReadCommitted;
+    let here = fixture.config.isolation == Isolation::ReadCommitted;
     let brokers = plan.broker_paths().filter(|_| here);
     for path in plan.intent_paths().chain(brokers) {
         // The first time the server is cold, and a lease may need more heartbeats.
-        trial::dry_run(ground, &proxy, path, ground.next()).await?;
-        let messages = trial::dry_run(ground, &proxy, path, ground.next()).await?;
+        trial::dry_run(fixture, &proxy, path, fixture.next()).await?;
+        let messages = trial::dry_run(fixture, &proxy, path, fixture.next()).await?;
         transcripts.insert(path, messages);
     }
     Ok(transcripts)
@@ -98,19 +98,19 @@ fn enumerate(transcripts: &Transcripts, plan: &Plan, config: Config) -> Vec<(Pat
     trials
 }
 
-async fn enumerated<D: Hand>(
-    ground: &Arc<Ground<D>>,
+async fn enumerated<D: DriverExt>(
+    fixture: &Arc<Fixture<D>>,
     trials: Vec<(Path, Trial)>,
     plan: &Plan,
     screen: &Arc<Screen>,
 ) -> Result<Vec<Trialed>> {
     let (trials, next) = (Arc::new(trials), Arc::new(AtomicUsize::new(0)));
-    crew(ground, plan, move |ground, proxy, _| {
+    run_clients(fixture, plan, move |fixture, proxy, _| {
         let (trials, next, screen) = (Arc::clone(&trials), Arc::clone(&next), Arc::clone(screen));
         async move {
             let mut done = Vec::new();
             while let Some((path, trial)) = trials.get(next.fetch_add(1, Relaxed)) {
-                done.push(trial::run(&ground, &proxy, *path, trial, ground.next()).await);
+                done.push(trial::run(&fixture, &proxy, *path, trial, fixture.next()).await);
                 screen.step();
             }
             done
@@ -119,10 +119,10 @@ async fn enumerated<D: Hand>(
     .await
 }
 
-/// Several faults in one trial, anywhere, as long as the time lasts: the later ones meet whoever
+/// Several faults in one trial, anywhere, as long as the time lasts: the later ones meet a client that
 /// comes back.
-async fn by_chance<D: Hand>(
-    ground: &Arc<Ground<D>>,
+async fn by_chance<D: DriverExt>(
+    fixture: &Arc<Fixture<D>>,
     transcripts: &Transcripts,
     plan: &Plan,
     screen: &Arc<Screen>,
@@ -133,7 +133,7 @@ async fn by_chance<D: Hand>(
     let until = Instant::now() + time;
     let transcripts = Arc::new(transcripts.clone());
     let seed = plan.seed;
-    crew(ground, plan, move |ground, proxy, worker| {
+    run_clients(fixture, plan, move |fixture, proxy, worker| {
         let (transcripts, screen) = (Arc::clone(&transcripts), Arc::clone(screen));
         async move {
             let mut chance = StdRng::seed_from_u64(seed.wrapping_mul(31).wrapping_add(worker));
@@ -143,7 +143,7 @@ async fn by_chance<D: Hand>(
                 let Some((path, trial)) = draw(&paths, &mut chance) else {
                     break;
                 };
-                done.push(trial::run(&ground, &proxy, path, &trial, ground.next()).await);
+                done.push(trial::run(&fixture, &proxy, path, &trial, fixture.next()).await);
                 screen.step();
             }
             done
@@ -179,19 +179,19 @@ fn draw(paths: &[(&Path, &Vec<Message>)], chance: &mut StdRng) -> Option<(Path, 
 }
 
 /// Several workers at once, each with a proxy of its own.
-pub(super) async fn crew<D, W, F>(
-    ground: &Arc<Ground<D>>,
+pub(super) async fn run_clients<D, W, F>(
+    fixture: &Arc<Fixture<D>>,
     plan: &Plan,
     work: W,
 ) -> Result<Vec<Trialed>>
 where
-    D: Hand,
-    W: Fn(Arc<Ground<D>>, CuttingProxy, u64) -> F,
+    D: DriverExt,
+    W: Fn(Arc<Fixture<D>>, CuttingProxy, u64) -> F,
     F: Future<Output = Vec<Trialed>> + Send + 'static,
 {
     let mut workers = tokio::task::JoinSet::new();
     for worker in 0..plan.workers {
-        workers.spawn(work(Arc::clone(ground), ground.proxy()?, worker));
+        workers.spawn(work(Arc::clone(fixture), fixture.proxy()?, worker));
     }
     let mut all = Vec::new();
     while let Some(done) = workers.join_next().await {

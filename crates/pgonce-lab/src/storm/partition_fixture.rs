@@ -17,24 +17,24 @@ use tokio_postgres::NoTls;
 
 use super::Result;
 use super::attempt::ask;
-use super::ground::connect;
-use super::hand::Hand;
+use super::driver_ext::DriverExt;
+use super::fixture::connect;
 use super::relay::{Post, as_held, go_on, holds};
 use super::trial::{STUCK, WINDOW, see_it_end};
 
-const SCHEMA: &str = "storm_yard";
-const CONSUMER: &str = "yard";
+const SCHEMA: &str = "storm_partitions";
+const CONSUMER: &str = "partitions";
 const LEASE: Duration = Duration::from_secs(2);
 
 /// Eight events to a partition, dropped as soon as everybody is past them.
 const TINY: &str = "
-drop table storm_yard.outbox_1, storm_yard.outbox_1000001;
-delete from storm_yard.outbox_partition;
-create table storm_yard.outbox_1 partition of storm_yard.outbox for values from (1) to (9);
-insert into storm_yard.outbox_partition values (1, 9);
-update storm_yard.outbox_state set partition_rows = 8, keep = '0';
-select storm_yard._create_outbox_partitions();
-select storm_yard.create_subscription('yard');
+drop table storm_partitions.outbox_1, storm_partitions.outbox_1000001;
+delete from storm_partitions.outbox_partition;
+create table storm_partitions.outbox_1 partition of storm_partitions.outbox for values from (1) to (9);
+insert into storm_partitions.outbox_partition values (1, 9);
+update storm_partitions.outbox_state set partition_rows = 8, keep = '0';
+select storm_partitions._create_outbox_partitions();
+select storm_partitions.create_subscription('partitions');
 ";
 
 /// Makes the schema, for the template.
@@ -51,12 +51,12 @@ pub(super) async fn lay_out(url: &str) -> Result<()> {
 
 /// Where partitions are dropped, one trial at a time.
 #[derive(Debug)]
-pub(super) struct Yard<D: Hand> {
+pub(super) struct PartitionFixture<D: DriverExt> {
     calm: Once<D>,
     turn: tokio::sync::Mutex<()>,
 }
 
-impl<D: Hand> Yard<D> {
+impl<D: DriverExt> PartitionFixture<D> {
     pub(super) fn of(driver: D) -> Result<Self> {
         let calm = Once::builder(driver)
             .schema(SCHEMA)
@@ -87,7 +87,7 @@ impl<D: Hand> Yard<D> {
         proxy.start_over();
         proxy.arm_trial(trial);
         let first = post
-            .ground
+            .fixture
             .through_to(proxy, Policy::default().tries(1), SCHEMA)?;
         let (over, mut first_is_over) = watch::channel(false);
         let first_client = async {
@@ -96,7 +96,7 @@ impl<D: Hand> Yard<D> {
                 see_it_end(&first).await;
             }
             proxy.disarm();
-            // Whoever listened may be through already.
+            // The receiver may have finished already.
             let _ = over.send(true);
             tended
         };
@@ -108,7 +108,7 @@ impl<D: Hand> Yard<D> {
                 _ = first_is_over.wait_for(|over| *over) => return Ok(()),
                 _ = proxy.held() => {}
             }
-            post.ground.history.saw("second relay between");
+            post.fixture.history.saw("second relay between");
             // It leaves to the next what it would have to wait for.
             let mut second = std::pin::pin!(async { self.calm.outbox().maintain().await });
             let early = timeout(WINDOW, &mut second).await;
@@ -130,12 +130,12 @@ impl<D: Hand> Yard<D> {
             }
             sleep(Duration::from_millis(5)).await;
         }
-        post.ground.history.saw("partition dropped");
+        post.fixture.history.saw("partition dropped");
         self.read_past(post, 12).await
     }
 
     async fn oldest(&self) -> Result<Option<String>> {
-        let sql = "select min(from_seq)::text from storm_yard.outbox_partition";
+        let sql = "select min(from_seq)::text from storm_partitions.outbox_partition";
         Ok(ask(&self.calm, sql, &[]).await?)
     }
 
@@ -145,12 +145,12 @@ impl<D: Hand> Yard<D> {
         let until = Instant::now() + STUCK;
         ask(
             &self.calm,
-            "select storm_yard._record_watermark(1)::text",
+            "select storm_partitions._record_watermark(1)::text",
             &[],
         )
         .await?;
-        let over = "select bool_and((c.cursor).floor >= m.seq)::text from storm_yard.outbox_cursor c, \
-             (select max(seq) as seq from storm_yard.outbox_watermark) m";
+        let over = "select bool_and((c.cursor).floor >= m.seq)::text from storm_partitions.outbox_cursor c, \
+             (select max(seq) as seq from storm_partitions.outbox_watermark) m";
         while post.mailbox.different() < expected
             || ask(&self.calm, over, &[]).await?.as_deref() != Some("true")
         {

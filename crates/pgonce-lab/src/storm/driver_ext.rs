@@ -16,7 +16,7 @@ use tokio_postgres::{GenericClient, IsolationLevel, NoTls};
 use super::Result;
 
 /// A pool that gives no connection within this time is out of order.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 const INSERT: &str =
     "insert into effect (intent, attempt, payload) values ($1, $2, $3::text::jsonb)";
@@ -32,7 +32,7 @@ pub(super) struct Mark {
 type Raw<D> = <<D as Driver>::Session as Connection>::Raw;
 
 /// A driver in the storm.
-pub(super) trait Hand: Driver<Session: Send + Connection<Raw: Send>> {
+pub(super) trait DriverExt: Driver<Session: Send + Connection<Raw: Send>> {
     /// A pool of at most so many connections; none is opened yet.
     fn connect(url: &str, size: u32, pooler: bool) -> Result<Self>;
 
@@ -49,7 +49,7 @@ pub(super) trait Hand: Driver<Session: Send + Connection<Raw: Send>> {
     ) -> impl Future<Output = pgonce::Result<Done>> + Send;
 }
 
-impl Hand for Sqlx {
+impl DriverExt for Sqlx {
     fn connect(url: &str, size: u32, pooler: bool) -> Result<Self> {
         let mut options: PgConnectOptions = url.parse()?;
         if pooler {
@@ -57,7 +57,7 @@ impl Hand for Sqlx {
         }
         let pool = PgPoolOptions::new()
             .max_connections(size)
-            .acquire_timeout(PATIENCE)
+            .acquire_timeout(CONNECT_TIMEOUT)
             .connect_lazy_with(options);
         Ok(Self::new(pool))
     }
@@ -99,13 +99,13 @@ impl Hand for Sqlx {
     }
 }
 
-impl Hand for TokioPostgres {
+impl DriverExt for TokioPostgres {
     fn connect(url: &str, size: u32, _pooler: bool) -> Result<Self> {
         let pool = Pool::builder(Manager::new(url.parse()?, NoTls))
             .max_size(usize::try_from(size)?)
             .runtime(deadpool_postgres::Runtime::Tokio1)
-            .wait_timeout(Some(PATIENCE))
-            .create_timeout(Some(PATIENCE))
+            .wait_timeout(Some(CONNECT_TIMEOUT))
+            .create_timeout(Some(CONNECT_TIMEOUT))
             .build()?;
         Ok(Self::new(pool))
     }

@@ -2,9 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::moment::{Moment, Place};
+use super::moment::{Bound, Moment};
+use crate::confirm::Confirm;
 use crate::database::Database;
-use crate::exit::{self, Result, Trouble};
+use crate::exit::{self, CliError, Result};
 use crate::output;
 
 #[derive(Debug, clap::Args)]
@@ -26,7 +27,7 @@ pub(super) struct RecoverArgs {
     /// Since when: 2h is two hours ago; or '2026-05-01 12:00+02'.
     #[arg(long, value_name = "TIME")]
     since: Moment,
-    /// Also what was skipped since then, by hand or because the dead letters were full.
+    /// Also what was skipped since then, by an operator or because the dead letters were full.
     #[arg(long)]
     skipped: bool,
 }
@@ -41,6 +42,8 @@ pub(super) struct SkipArgs {
     /// Why it is never to be delivered; kept with your name.
     #[arg(long)]
     reason: String,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 #[derive(Debug, clap::Args)]
@@ -49,10 +52,10 @@ pub(super) struct ReplayArgs {
     subscription: String,
     /// From this event or time on: a number, 2h (two hours ago), '2026-05-01 12:00+02'.
     #[arg(long, value_name = "NUMBER|TIME")]
-    from: Place,
+    from: Bound,
     /// Only up to this event, or until before this time: the rest does not come again.
     #[arg(long, value_name = "NUMBER|TIME")]
-    to: Option<Place>,
+    to: Option<Bound>,
     /// With --to: refuse a range of more events than this.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), requires = "to")]
     limit: u32,
@@ -106,23 +109,34 @@ pub(super) async fn recover(database: &Database, args: &RecoverArgs) -> Result {
 pub(super) async fn skip(database: &Database, args: &SkipArgs) -> Result {
     let seq = args.seq.to_string();
     let params = [Some(&*args.subscription), Some(&*seq), Some(&*args.reason)];
+    super::inspect::require_subscription(database, &args.subscription).await?;
+    let query = "select count(*) as n from pgonce.parked where subscription = $1 and seq = $2::text::bigint";
+    if database.count(query, &params[..2]).await? == 0 {
+        return Err(CliError::new(
+            exit::NOT_FOUND,
+            format!(
+                "event {seq} is not parked for subscription {:?}",
+                args.subscription
+            ),
+            "Only what is parked can be skipped: see `pgonce outbox list SUBSCRIPTION --state all`.",
+        ));
+    }
+    let what = format!(
+        "never deliver 1 event, number {seq}, to {}",
+        args.subscription
+    );
+    if !args.confirm.ask(database.format, &what, 1)? {
+        return Ok(());
+    }
     let query = "select pgonce.skip($1, $2::text::bigint, $3) as skipped";
     let row = database.row(query, &params).await?.unwrap_or_default();
-    if row.contains("true") {
-        let words = format!(
-            "event {seq} is never delivered to {}",
-            output::printable(&args.subscription)
-        );
-        return output::say(database.format, &words, &json!({"skipped": true}));
-    }
-    Err(Trouble::new(
-        exit::NOT_FOUND,
-        format!(
-            "event {seq} is not parked for subscription {:?}",
-            args.subscription
-        ),
-        "Only what is parked can be skipped: see `pgonce outbox list CONSUMER --state all`.",
-    ))
+    let skipped = row.contains("true");
+    let name = output::printable(&args.subscription);
+    let words = match skipped {
+        true => format!("event {seq} is never delivered to {name}"),
+        false => format!("event {seq} was delivered to {name} meanwhile"),
+    };
+    output::say(database.format, &words, &json!({ "skipped": skipped }))
 }
 
 pub(super) async fn replay(database: &Database, args: &ReplayArgs) -> Result {
@@ -155,9 +169,9 @@ pub(super) async fn replay(database: &Database, args: &ReplayArgs) -> Result {
 }
 
 /// The text of a bound, and the parameter that it is given as.
-fn bound<'a>(place: &'a Place, name: &str, number: usize) -> (&'a str, String) {
-    match place {
-        Place::Number(seq) => (seq, format!("{name}_seq => ${number}::text::bigint")),
-        Place::Time(time) => (time.text(), format!("{name}_time => {}", time.sql(number))),
+fn bound<'a>(bound: &'a Bound, name: &str, number: usize) -> (&'a str, String) {
+    match bound {
+        Bound::Number(seq) => (seq, format!("{name}_seq => ${number}::text::bigint")),
+        Bound::Time(time) => (time.text(), format!("{name}_time => {}", time.sql(number))),
     }
 }

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use crate::database::Database;
-use crate::exit::{self, Result, Trouble};
+use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
 
 #[derive(Debug, clap::Args)]
@@ -28,7 +28,7 @@ pub(super) struct ListArgs {
     /// Only of this tenant.
     #[arg(long)]
     tenant: Option<String>,
-    /// At most so many, the oldest first.
+    /// Maximum number of events, the oldest first.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
 }
@@ -41,15 +41,16 @@ pub(super) struct ShowArgs {
     event: String,
 }
 
+/// An error where there is no such subscription.
+pub(super) async fn require_subscription(database: &Database, name: &str) -> Result {
+    let query = "select (pgonce._require_subscription($1)).subscription";
+    database.rows(query, &[Some(name)]).await.map(drop)
+}
+
 pub(super) async fn status(database: &Database, args: &StatusArgs) -> Result {
     let subscription = args.subscription.as_deref();
     if let Some(name) = subscription {
-        database
-            .rows(
-                "select (pgonce._require_subscription($1)).subscription",
-                &[Some(name)],
-            )
-            .await?;
+        require_subscription(database, name).await?;
     }
     let query = if args.lanes {
         "select subscription, lane, waiting, date_trunc('milliseconds', oldest_age) as oldest_age, parked, dead, relay, \
@@ -82,6 +83,9 @@ pub(super) async fn list(database: &Database, args: &ListArgs) -> Result {
          from pgonce.parked k where ($1::text is null or subscription = $1) and ($2 = 'all' or state = $2) \
          and ($3::text is null or subject = $3) and ($4::text is null or tenant = $4) \
          order by subscription, seq limit $5::text::integer";
+    if let Some(name) = &args.subscription {
+        require_subscription(database, name).await?;
+    }
     let limit = args.limit.to_string();
     let params = [
         args.subscription.as_deref(),
@@ -115,7 +119,7 @@ pub(super) async fn show(database: &Database, args: &ShowArgs) -> Result {
     };
     match row {
         Some(row) => output::fields(database.format, &row),
-        None => Err(Trouble::new(
+        None => Err(CliError::new(
             exit::NOT_FOUND,
             format!("there is no event {:?}", args.event),
             "It may have been delivered long ago: `pgonce outbox retention` says how long events are kept.",
@@ -125,7 +129,7 @@ pub(super) async fn show(database: &Database, args: &ShowArgs) -> Result {
 
 async fn number_of(database: &Database, args: &ShowArgs) -> Result<Option<String>> {
     let Ok(id) = args.event.parse::<Uuid>() else {
-        return Err(Trouble::new(
+        return Err(CliError::new(
             exit::USAGE,
             format!(
                 "{:?} is neither the number of an event nor a message id",
