@@ -100,7 +100,10 @@ begin
             v_counted := exists (select from pgonce.parked k where k.subscription = p_subscription and k.lane = p_lane
                 and k.seq = v_parked.seq and k.state in ('dead', 'behind'));
             v_full := v_room <= 0 and not v_counted;
-            if v_full and v_subscription.when_full = 'stop' then
+            -- Nothing is discarded for being behind an event that only waits for a sink that is down.
+            if v_full and (v_subscription.when_full = 'stop' or v_outcome.what = 'hold' and exists (
+                select from pgonce.parked f where f.tenant = v_parked.tenant and f.subscription = p_subscription
+                   and f.subject = v_parked.subject and f.state = 'retry' and f.attempts = 0)) then
                 raise exception 'the dead letters of subscription "%" are full: % events', p_subscription, v_subscription.dead_limit
                     using errcode = 'P4060', detail = format('Lane %s waits at event %s.', p_lane, v_parked.seq),
                     hint = 'Look at pgonce.dead_letters, then pgonce.redrive or pgonce.skip; or raise dead_limit.';
