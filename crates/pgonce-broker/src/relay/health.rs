@@ -30,8 +30,16 @@ pub(super) struct SinkHealth(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     acknowledged: u64,
-    /// Subjects that failed last, each with the acknowledgements that there were by then.
-    failing: HashMap<Subject, u64>,
+    /// Subjects that failed last.
+    failing: HashMap<Subject, Failing>,
+}
+
+#[derive(Debug, Default)]
+struct Failing {
+    /// The acknowledgements that there were when it failed.
+    since: u64,
+    /// How often it failed again after others had passed. Once may be a sink that went down in between.
+    strikes: u32,
 }
 
 /// So many subjects that fail are remembered.
@@ -56,12 +64,19 @@ impl SinkHealth {
         if state.failing.len() >= MAX_FAILING {
             state.failing.clear();
         }
-        match state.failing.insert(subject.clone(), now) {
-            Some(before) if before < now => return Blame::Event,
-            Some(before) => state.failing.insert(subject, before),
-            None => None,
-        };
-        match state.failing.values().filter(|at| **at == now).count() {
+        let failing = state.failing.entry(subject).or_insert(Failing {
+            since: now,
+            strikes: 0,
+        });
+        if failing.since < now {
+            failing.since = now;
+            failing.strikes += 1;
+            if failing.strikes >= 2 {
+                return Blame::Event;
+            }
+        }
+        let together = state.failing.values().filter(|other| other.since == now);
+        match together.count() {
             1 => Blame::Unknown,
             _ => Blame::Sink,
         }
@@ -85,9 +100,15 @@ mod tests {
         assert_eq!(health.unavailable(subject("a")), Blame::Unknown);
         assert_eq!(health.unavailable(subject("b")), Blame::Sink);
         assert_eq!(health.unavailable(subject("a")), Blame::Sink);
+        // Once may be a sink that went down in between.
+        pass(1);
+        assert_eq!(health.unavailable(subject("a")), Blame::Unknown);
+        assert_eq!(health.unavailable(subject("a")), Blame::Unknown);
         pass(1);
         assert_eq!(health.unavailable(subject("a")), Blame::Event);
         // The next time others must have passed again.
         assert_eq!(health.unavailable(subject("a")), Blame::Unknown);
+        pass(1);
+        assert_eq!(health.unavailable(subject("a")), Blame::Event);
     }
 }
