@@ -304,6 +304,7 @@ pub(super) async fn ask<D: Hand>(
     let statement = Statement {
         sql: sql.into(),
         keep: true,
+        pooled: false,
     };
     let mut session = once.driver().acquire().await?;
     let rows = session.query(&statement, params).await?;
