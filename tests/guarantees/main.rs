@@ -37,6 +37,7 @@ mod transient;
 mod transitions;
 mod unique;
 mod waiting;
+mod words;
 mod zombies;
 
 mod inbox;
