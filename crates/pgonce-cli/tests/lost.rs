@@ -74,8 +74,9 @@ async fn run(once: &Once<TokioPostgres>, key: &str) -> String {
     format!("{line}\n")
 }
 
-fn keys(run: &Run) -> Vec<&str> {
-    run.rows
+fn keys(report: &Run) -> Vec<&str> {
+    report
+        .rows
         .iter()
         .map(|row| row["key"].as_str().unwrap())
         .collect()
@@ -114,23 +115,23 @@ async fn every_acknowledged_intent_that_a_failover_lost_is_listed_and_no_other()
     primary.crash().await.unwrap();
     standby.promote().await.unwrap();
     let url = standby.url_for("shop");
-    let run = lost(&url, &log, "json");
+    let report = lost(&url, &log, "json");
     assert_eq!(
-        (run.code, keys(&run)),
+        (report.code, keys(&report)),
         (1, expected.iter().map(String::as_str).collect())
     );
-    assert!(run.rows.iter().all(|row| row["finding"] == "missing"));
-    assert_eq!(run.rows[7]["acknowledged"], json!({"order": "lost 7"}));
-    assert!(run.err.contains("1100 of 1150"), "{}", run.err);
+    assert!(report.rows.iter().all(|row| row["finding"] == "missing"));
+    assert_eq!(report.rows[7]["acknowledged"], json!({"order": "lost 7"}));
+    assert!(report.err.contains("1100 of 1150"), "{}", report.err);
 
     // Sent again, each under its old key: then nothing is lost any more.
     let once = Once::builder(driver(&url)).build().unwrap();
     for key in &expected {
         run(&once, key).await;
     }
-    let run = lost(&url, &log, "table");
+    let report = lost(&url, &log, "table");
     assert_eq!(
-        (run.code, &*run.out),
+        (report.code, &*report.out),
         (0, "All 1150 acknowledged intents are here.\n")
     );
 }
@@ -192,8 +193,8 @@ async fn each_way_in_which_an_acknowledgement_can_be_wrong_has_its_name() {
         writeln!(lines, "{line}\n").unwrap();
         lines
     });
-    let run = lost(&url, &lines, "json");
-    let found: Vec<_> = run
+    let report = lost(&url, &lines, "json");
+    let found: Vec<_> = report
         .rows
         .iter()
         .map(|row| row["finding"].as_str().unwrap())
@@ -203,7 +204,7 @@ async fn each_way_in_which_an_acknowledgement_can_be_wrong_has_its_name() {
         .map(|(_, finding)| *finding)
         .filter(|f| !f.is_empty())
         .collect();
-    assert_eq!(found, expected, "{run:?}");
+    assert_eq!(found, expected, "{report:?}");
     let table = lost(&url, &lines, "table");
     assert!(
         table.out.contains("other answer") && !table.out.contains("refused"),
@@ -224,7 +225,10 @@ async fn each_way_in_which_an_acknowledgement_can_be_wrong_has_its_name() {
             "longer than 1 MiB",
         ),
     ] {
-        let run = lost(&url, &format!("{}\n{line}\n", cases[0].0), "table");
-        assert!(run.code == 2 && run.err.contains(why), "{why}: {run:?}");
+        let report = lost(&url, &format!("{}\n{line}\n", cases[0].0), "table");
+        assert!(
+            report.code == 2 && report.err.contains(why),
+            "{why}: {report:?}"
+        );
     }
 }
