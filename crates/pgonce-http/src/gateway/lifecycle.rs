@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::admin::Admin;
-use super::build::{RouteBuilder, proxy};
+use super::build::{RouteBuilder, proxy, trusted};
 use super::config::{Config, Contracts};
 use super::dispatch::Dispatcher;
+use super::headers::IDEMPOTENCY_KEY;
 use super::router::Router;
 use super::scopes::{self, Difference};
 use super::server::{Limits, Server};
@@ -62,6 +63,8 @@ impl<D: Driver> Gateway<D> {
             entries: Vec::new(),
             layers: Vec::new(),
         };
+        let matching = config.tables.listen.matching;
+        let trusted = trusted(&config);
         for route in &config.tables.routes {
             let build_error = |why| BuildError {
                 place: format!("route {}", route.path.get_ref()),
@@ -70,14 +73,14 @@ impl<D: Driver> Gateway<D> {
             let named = upstreams.get(route.upstream.get_ref().as_str());
             let (upstream, table) =
                 named.ok_or_else(|| build_error("the upstream is not defined".to_owned()))?;
-            let proxy = proxy(&config, route, upstream.clone(), table);
+            let proxy = proxy(&config, route, upstream.clone(), table, &trusted);
             made.add(&config, &once, route, &proxy)
                 .map_err(build_error)?;
         }
         Ok(Self {
             config,
             once,
-            router: Router::new(made.entries),
+            router: Router::new(made.entries, matching),
             layers: made.layers,
         })
     }
@@ -175,6 +178,8 @@ impl<D: Driver> Bound<D> {
         let listen = &config.tables.listen;
         let limits = Limits {
             connections: *listen.max_connections.get_ref(),
+            connections_per_peer: listen.max_connections_per_peer(),
+            write_timeout: listen.write_timeout.0,
             header_bytes: listen.max_header_bytes.get_ref().0,
             header_timeout: listen.header_timeout.0,
         };
@@ -184,9 +189,12 @@ impl<D: Driver> Bound<D> {
             stop: stopping.clone(),
             connections: connections.clone(),
         };
+        let key_headers = layers.iter().map(|layer| layer.policy().header.clone());
         let served = Arc::new(Dispatcher {
             router,
             log: config.log().requests,
+            keyed_on_pass: listen.keyed_on_pass,
+            key_headers: key_headers.chain([IDEMPOTENCY_KEY]).collect(),
         });
         let serving = tokio::spawn(server.accept(move |request| {
             let served = served.clone();
@@ -224,6 +232,7 @@ impl<D: Driver> Bound<D> {
 async fn admin_server<D: Driver>(listener: TcpListener, limits: Limits, admin: Admin<D>) {
     let limits = Limits {
         connections: ADMIN_CONNECTIONS,
+        connections_per_peer: ADMIN_CONNECTIONS,
         ..limits
     };
     let server = Server {

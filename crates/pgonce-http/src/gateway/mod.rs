@@ -30,6 +30,7 @@ mod config;
 mod dispatch;
 pub mod errors;
 mod headers;
+mod io;
 mod lifecycle;
 mod log;
 mod pattern;

@@ -48,6 +48,45 @@ pub(crate) struct Listen {
     pub(crate) drain_timeout: Length,
     #[serde(default)]
     pub(crate) trust_forwarded: bool,
+    #[serde(default)]
+    pub(crate) matching: Matching,
+    #[serde(default)]
+    pub(crate) keyed_on_pass: KeyedOnPass,
+    pub(crate) max_connections_per_peer: Option<Spanned<usize>>,
+    #[serde(default = "seconds::<30>")]
+    pub(crate) write_timeout: Length,
+}
+
+impl Listen {
+    /// Behind a proxy that is trusted all connections are of one peer.
+    pub(crate) fn max_connections_per_peer(&self) -> usize {
+        let all = *self.max_connections.get_ref();
+        match &self.max_connections_per_peer {
+            Some(given) => *given.get_ref(),
+            None if self.trust_forwarded => all,
+            None => all.div_ceil(2),
+        }
+    }
+}
+
+/// How paths are compared with those of routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Matching {
+    #[default]
+    Exact,
+    /// As services that ignore case, a trailing slash and repeated slashes.
+    Loose,
+}
+
+/// What happens to a request with a key on a route that does not protect it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum KeyedOnPass {
+    Pass,
+    #[default]
+    Warn,
+    Refuse,
 }
 
 /// Where the database is, and how it is used. The address itself is never in the file.
