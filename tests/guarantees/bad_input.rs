@@ -188,7 +188,7 @@ async fn in_strict_mode_an_undefined_scope_is_refused_before_the_work<D: TestDri
     for wish in [intent("k"), intent("k").known_first()] {
         let end = world
             .once
-            .run(&wish, async |_attempt| panic!("the work must not run"))
+            .run::<(), _, _>(&wish, async |_attempt| panic!("the work must not run"))
             .await;
         assert_eq!(end.unwrap_err().code(), "P4000");
     }
@@ -217,7 +217,7 @@ async fn in_strict_mode_an_undefined_scope_is_refused_before_the_work<D: TestDri
     world.see.run("select pgonce.set_strict(false)").await;
     assert!(
         !world
-            .run(&Intent::of("undefined", "k", "r").unwrap())
+            .run(&Intent::new("undefined", "k", "r").unwrap())
             .await
             .unwrap()
             .replayed()

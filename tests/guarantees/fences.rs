@@ -22,7 +22,7 @@ async fn fences_rise_over_every_attempt_even_for_leases_and_odd_for_transactions
             };
             let told = (attempt.fence(), attempt.kind());
             attempt
-                .fail(Failure::retryable("later", "not now"))
+                .fail(Failure::transient("later", "not now"))
                 .await
                 .unwrap();
             told
@@ -35,7 +35,7 @@ async fn fences_rise_over_every_attempt_even_for_leases_and_odd_for_transactions
                 world.see.run(LATE).await; // vanishes: the next one takes over
             } else {
                 lease
-                    .fail(Failure::retryable("later", "not now"))
+                    .fail(Failure::transient("later", "not now"))
                     .await
                     .unwrap();
             }
@@ -65,7 +65,7 @@ async fn an_atomic_attempt_over_a_failed_one_succeeds_once<D: TestDriver>(world:
         panic!("fresh")
     };
     first
-        .fail(Failure::retryable("later", "not now"))
+        .fail(Failure::transient("later", "not now"))
         .await
         .unwrap();
     let Claim::Run(mut second) = world.once.claim(&wish).await.unwrap() else {

@@ -38,7 +38,7 @@ async fn commands_inside_a_command_are_commands_of_their_own<D: TestDriver>(worl
     let (outer, inner) = (intent("outer"), intent("inner"));
     let failed = world
         .once
-        .run(&outer, async |mut attempt| {
+        .run::<(), _, _>(&outer, async |mut attempt| {
             effect(&mut attempt).await?;
             let _ = world.run(&inner).await?;
             Err(Error::work("the outer one fails"))
@@ -90,7 +90,7 @@ async fn a_transaction_ended_by_hand_is_an_error_and_never_a_success<D: TestDriv
                     let Claim::Run(first) = world.once.claim(&wish).await.unwrap() else {
                         panic!("fresh")
                     };
-                    let later = Failure::retryable("later", "not now");
+                    let later = Failure::transient("later", "not now");
                     first.fail(later).await.unwrap();
                     claimed(&world, &wish).await
                 }

@@ -72,7 +72,9 @@ async fn held_work_is_dropped_at_the_first_heartbeat_that_is_turned_away<D: Test
     assert_eq!(world.see.text(&steal).await, "takeover");
     world.see.run("commit").await;
     // Work that nobody stops complains in the end.
-    let held = lease.hold(world.see.wait_until("select false")).await;
+    let held = lease
+        .renew_while(world.see.wait_until("select false"))
+        .await;
     let Err(Error::Fenced(problem)) = held else {
         panic!("{held:?}")
     };

@@ -19,8 +19,8 @@ async fn a_purge_never_touches_what_is_unfinished_or_in_its_retention<D: TestDri
     };
     let _ = world
         .once
-        .run(&intent("failed"), async |_| {
-            Err(Failure::retryable("x", "m").into())
+        .run::<(), _, _>(&intent("failed"), async |_| {
+            Err(Failure::transient("x", "m").into())
         })
         .await
         .unwrap_err();

@@ -61,7 +61,7 @@ fn lost(url: &str, lines: &str, format: &str) -> Told {
 }
 
 async fn run(once: &Once<TokioPostgres>, key: &str) -> String {
-    let intent = Intent::of("orders.create", key, &json!({"item": "book"})).unwrap();
+    let intent = Intent::new("orders.create", key, &json!({"item": "book"})).unwrap();
     let answer = Ack::value(&json!({"order": key})).unwrap();
     let done = once
         .run(&intent, |attempt| {

@@ -160,12 +160,12 @@ impl Decision {
         let code = format!("http_{}", self.stored.status);
         let failure = match self.disposition {
             Disposition::Retry => {
-                return Ok(Failure::retryable(
+                return Ok(Failure::transient(
                     code,
                     "the handler failed; a retry may succeed",
                 ));
             }
-            _ => Failure::refused(code, "the handler refused"),
+            _ => Failure::permanent(code, "the handler refused"),
         };
         let failure = match self.keep {
             Some(time) => failure.keep_for(time),

@@ -57,7 +57,7 @@ async fn attempt_once<D: Driver, S: HttpService>(
     let call = call.answer(Some(info), policy.max_response, |_| {});
     let answered = match policy.stale {
         // The next holder calls the service too, and must not meet this call.
-        Stale::Takeover => lease.hold(call).await,
+        Stale::Takeover => lease.renew_while(call).await,
         _ => Ok(finish(&mut lease, call, policy.database_timeout).await),
     };
     // Whether or not the client still waits: what happened is recorded. From here on only the
@@ -93,7 +93,7 @@ async fn attempt_once<D: Driver, S: HttpService>(
 async fn finish<D: Driver, F: Future>(lease: &mut Lease<D>, call: F, limit: Duration) -> F::Output {
     let mut call = std::pin::pin!(call);
     loop {
-        let lost = match lease.hold(call.as_mut()).await {
+        let lost = match lease.renew_while(call.as_mut()).await {
             Ok(answered) => return answered,
             Err(error) => error,
         };
@@ -119,7 +119,7 @@ async fn finish<D: Driver, F: Future>(lease: &mut Lease<D>, call: F, limit: Dura
 
 /// The failure of work whose process ended without a result.
 fn abandoned() -> Failure {
-    Failure::refused(
+    Failure::permanent(
         "abandoned",
         "the process that did the work ended without a result; whether it happened is unknown",
     )

@@ -358,8 +358,10 @@ async fn forbidden<D: TestDriver>(
 ) -> Result<Response, HandlerError> {
     leave_effect(&mut tx, &key, &note).await?;
     match note.as_str() {
-        "forbidden" => Err(Failure::refused("item_forbidden", "this item is not for sale").into()),
-        _ => Err(Failure::retryable("till_closed", "the till is closed for now").into()),
+        "forbidden" => {
+            Err(Failure::permanent("item_forbidden", "this item is not for sale").into())
+        }
+        _ => Err(Failure::transient("till_closed", "the till is closed for now").into()),
     }
 }
 
