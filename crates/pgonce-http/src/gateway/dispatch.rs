@@ -4,15 +4,62 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderName, Method, Request, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use tower::ServiceExt as _;
 
-use super::config::KeyedOnPass;
+use super::config::{KeyedOnPass, Responses};
 use super::errors;
 use super::log::Line;
 use super::proxy::{refuse_host, refuse_protocol};
 use super::router::{Entry, Router};
 use crate::disposition::strip_headers;
+use crate::headers::REPLAYED;
+use crate::problem::OwnResponse;
+
+/// Headers of responses that are not the service's: the gateway's own errors, and replays.
+#[derive(Debug, Default)]
+pub(crate) struct OwnHeaders {
+    headers: Vec<(HeaderName, HeaderValue)>,
+    origins: Vec<HeaderValue>,
+    credentials: bool,
+}
+
+impl OwnHeaders {
+    pub(crate) fn new(responses: &Responses) -> Self {
+        let pairs = responses.headers.iter();
+        Self {
+            headers: pairs
+                .map(|(name, value)| (name.0.clone(), value.0.clone()))
+                .collect(),
+            origins: responses
+                .cors_origins
+                .iter()
+                .map(|origin| origin.0.clone())
+                .collect(),
+            credentials: responses.cors_credentials,
+        }
+    }
+
+    fn add(&self, answer: &mut Response, origin: Option<HeaderValue>) {
+        let replayed = answer.headers().contains_key(REPLAYED);
+        if !replayed && answer.extensions().get::<OwnResponse>().is_none() {
+            return;
+        }
+        let headers = answer.headers_mut();
+        for (name, value) in &self.headers {
+            headers.entry(name).or_insert_with(|| value.clone());
+        }
+        // A replay has the origin of the first request, which may be another one.
+        if let Some(origin) = origin.filter(|origin| self.origins.contains(origin)) {
+            headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+            headers.append(header::VARY, HeaderValue::from_static("origin"));
+            if self.credentials {
+                let yes = HeaderValue::from_static("true");
+                headers.insert(header::ACCESS_CONTROL_ALLOW_CREDENTIALS, yes);
+            }
+        }
+    }
+}
 
 /// The routes, and whether each request is logged.
 pub(crate) struct Dispatcher {
@@ -21,11 +68,13 @@ pub(crate) struct Dispatcher {
     pub(crate) keyed_on_pass: KeyedOnPass,
     /// The headers that carry keys on the protected routes.
     pub(crate) key_headers: Vec<HeaderName>,
+    pub(crate) own: OwnHeaders,
 }
 
 impl Dispatcher {
     pub(crate) async fn answer(&self, request: Request<Body>) -> Response {
         let start = Instant::now();
+        let origin = request.headers().get(header::ORIGIN).cloned();
         let found = match refuse_host(&request).or_else(|| refuse_protocol(&request)) {
             Some(refused) => Err(Box::new(refused)),
             None => self.router.find(request.method(), request.uri().path()),
@@ -42,6 +91,7 @@ impl Dispatcher {
             Err(refused) => *refused,
         };
         strip_headers(answer.headers_mut());
+        self.own.add(&mut answer, origin);
         if let Some(line) = line {
             line.end(&answer, start.elapsed());
         }

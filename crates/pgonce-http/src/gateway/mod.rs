@@ -45,5 +45,5 @@ mod upstream;
 pub use config::{
     Config, Contracts, Database, EXAMPLE, Fault, Faults, Log, LogFormat, Summary, UrlFrom,
 };
-pub use lifecycle::{Bound, BuildError, Drained, Gateway};
+pub use lifecycle::{Bound, BuildError, Drained, Gateway, Reload, ReloadError};
 pub use scopes::Difference;

@@ -16,7 +16,7 @@ pub(crate) use routes::{
     Upstream,
 };
 pub use tables::{Contracts, Database, Log, LogFormat, UrlFrom};
-pub(crate) use tables::{KeyedOnPass, Matching, Tables};
+pub(crate) use tables::{KeyedOnPass, Matching, Responses, Tables};
 
 /// A configuration that passes its own checks; see [`EXAMPLE`].
 #[derive(Debug)]

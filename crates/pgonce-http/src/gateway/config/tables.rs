@@ -10,7 +10,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::routes::{Route, Scope, Upstream};
-use super::values::{Length, Size};
+use super::values::{Header, Length, Size, Text};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,6 +20,8 @@ pub(crate) struct Tables {
     pub(crate) database: Database,
     #[serde(default)]
     pub(crate) log: Log,
+    #[serde(default)]
+    pub(crate) responses: Responses,
     #[serde(default)]
     pub(crate) upstreams: BTreeMap<String, Upstream>,
     #[serde(default)]
@@ -44,7 +46,7 @@ pub(crate) struct Listen {
     pub(crate) header_timeout: Length,
     #[serde(default = "seconds::<30>")]
     pub(crate) body_timeout: Length,
-    #[serde(default = "seconds::<30>")]
+    #[serde(default = "seconds::<25>")]
     pub(crate) drain_timeout: Length,
     #[serde(default)]
     pub(crate) trust_forwarded: bool,
@@ -67,6 +69,15 @@ impl Listen {
             None => all.div_ceil(2),
         }
     }
+}
+
+/// What is added to responses that are not the service's: the gateway's own errors, and replays.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Responses {
+    pub(crate) headers: BTreeMap<Header, Text>,
+    pub(crate) cors_origins: Vec<Text>,
+    pub(crate) cors_credentials: bool,
 }
 
 /// How paths are compared with those of routes.
