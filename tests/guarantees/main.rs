@@ -33,6 +33,7 @@ mod transient;
 mod transitions;
 mod unique;
 mod waiting;
+mod words;
 mod zombies;
 
 mod inbox;

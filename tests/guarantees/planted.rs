@@ -26,8 +26,8 @@ async fn a_takeover_that_waited_for_the_row_gets_its_whole_lease<D: TestDriver>(
     // The old holder is in the middle of a write, which it then gives up.
     let write = old.begin().await.unwrap();
     let taker = world.another("taker", 1, |b| b);
-    let wish = intent("slow");
-    let (taken, waited_until) = join(taker.lease(&wish, MINUTE), async {
+    let request = intent("slow");
+    let (taken, waited_until) = join(taker.lease(&request, MINUTE), async {
         wait_until_lock_waited(&world.url(), "taker").await.unwrap();
         let now = world.see.text("select pgonce.now()").await;
         write.abandon().await.unwrap();
@@ -36,23 +36,23 @@ async fn a_takeover_that_waited_for_the_row_gets_its_whole_lease<D: TestDriver>(
     .await;
     assert!(matches!(taken.unwrap(), Claim::Run(_)));
     let whole = format!("lease_until >= '{waited_until}'::timestamptz + interval '1 minute'");
-    assert_eq!(world.see.record(&wish, &whole).await, "t");
+    assert_eq!(world.see.record(&request, &whole).await, "t");
 }
 
 async fn a_failed_atomic_takeover_gives_way_to_a_holder_that_renewed_its_lease<D: TestDriver>(
     world: World<D>,
 ) {
-    let wish = intent("renewed");
+    let request = intent("renewed");
     let mut old = lease(&world, "renewed", MINUTE).await;
     world.see.run(EXPIRE).await;
-    let Claim::Run(takeover) = world.once.claim(&wish).await.unwrap() else {
+    let Claim::Run(takeover) = world.once.claim(&request).await.unwrap() else {
         panic!("takeover")
     };
     let fence = takeover.fence();
     takeover.abandon().await.unwrap();
     old.heartbeat().await.unwrap();
     let before = world.see.dump().await;
-    let print = digest_of(&wish);
+    let print = digest_of(&request);
     let late =
         format!("select pgonce.fail('{SCOPE}', 'renewed', {print}, {fence}, false, 'late', 'm')");
     assert_eq!(world.see.code(&late).await, "P4011");
@@ -97,7 +97,7 @@ async fn a_purge_passes_by_a_record_that_somebody_is_using<D: TestDriver>(world:
     assert_eq!(see.number("select pgonce.purge()").await, 1);
 }
 
-async fn a_commit_in_doubt_is_told_as_such_when_the_database_stays_away<D: TestDriver>(
+async fn a_commit_in_doubt_is_reported_as_such_when_the_database_stays_away<D: TestDriver>(
     world: World<D>,
 ) {
     // A commit that waits, so that the wire can be cut in the middle of it.
@@ -117,8 +117,8 @@ async fn a_commit_in_doubt_is_told_as_such_when_the_database_stays_away<D: TestD
         cutter.url_for(world.database())
     );
     let once = world.another_at(&url, 2, |b| b.retry(Policy::default().tries(3)));
-    let wish = intent("doubtful");
-    let (end, ()) = join(once.run(&wish, work::<D>), async {
+    let request = intent("doubtful");
+    let (end, ()) = join(once.run(&request, work::<D>), async {
         wait_until_lock_waited(&world.url(), "committer")
             .await
             .unwrap();
@@ -128,7 +128,7 @@ async fn a_commit_in_doubt_is_told_as_such_when_the_database_stays_away<D: TestD
     assert!(matches!(end, Err(Error::Uncertain(_))), "{end:?}");
     world.see.run("select pg_advisory_unlock(77)").await;
     world.see.wait_until_clean().await;
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 for_each_driver!(
@@ -136,7 +136,7 @@ for_each_driver!(
     a_failed_atomic_takeover_gives_way_to_a_holder_that_renewed_its_lease,
     held_work_is_dropped_at_the_first_heartbeat_that_is_turned_away,
     a_purge_passes_by_a_record_that_somebody_is_using,
-    a_commit_in_doubt_is_told_as_such_when_the_database_stays_away,
+    a_commit_in_doubt_is_reported_as_such_when_the_database_stays_away,
 );
 
 #[test]
@@ -147,6 +147,17 @@ fn every_planted_bug_still_finds_the_text_that_it_changes() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
         let file = text.lines().find_map(|line| line.strip_prefix("file: "));
+        let breaks = text.lines().find_map(|line| line.strip_prefix("breaks: "));
+        // In words, with the page that gives the guarantee.
+        let breaks = breaks.unwrap_or_default();
+        let page = breaks
+            .strip_suffix(')')
+            .and_then(|words| words.rsplit_once(" ("));
+        assert!(
+            page.is_some_and(|(words, page)| !words.is_empty() && root.join(page).is_file()),
+            "{}: `breaks:` must end with the page of the guarantee, such as (docs/src/how-to/keys.md)",
+            path.display()
+        );
         let find = text
             .split("--- find\n")
             .nth(1)
@@ -160,5 +171,5 @@ fn every_planted_bug_still_finds_the_text_that_it_changes() {
             stale.push(format!("{}: {found} times in {file}", path.display()));
         }
     }
-    assert!(stale.is_empty(), "mend or remove: {stale:#?}");
+    assert!(stale.is_empty(), "fix or remove: {stale:#?}");
 }

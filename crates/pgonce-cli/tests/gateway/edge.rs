@@ -234,3 +234,29 @@ async fn replays_and_the_gateways_own_errors_can_be_read_by_pages() {
     let refused = gateway.post("/orders", &stranger, "{}").await;
     assert!(!refused.headers.contains_key("access-control-allow-origin"));
 }
+
+#[tokio::test]
+async fn an_operator_finds_a_request_by_the_clients_own_key() {
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let setup = Setup {
+        once: "principal = { header = \"X-User-Id\" }",
+        ..Setup::default()
+    };
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
+    let show = async |key: &str| fixture.run(&["show", "orders.create", key]).await;
+    assert!(show("k-1").await.err.contains("it has not happened"));
+    for (user, key) in [
+        ("ada", "k-1"),
+        ("ada", "k-10"),
+        ("ada", "k-2"),
+        ("bob", "k-2"),
+    ] {
+        let headers = [("x-user-id", user), ("idempotency-key", key)];
+        assert_eq!(gateway.post("/orders", &headers, "{}").await.status, 201);
+    }
+    let found = show("k-1").await;
+    assert!(found.code == 0 && found.out.contains("k-1#"), "{found:?}");
+    let several = show("k-2").await;
+    assert!(several.err.matches("k-2#").count() == 2, "{several:?}");
+    assert!(!several.err.contains("has not happened"), "{several:?}");
+}
