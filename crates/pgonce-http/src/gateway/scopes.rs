@@ -185,6 +185,7 @@ async fn call<D: Driver>(
     let statement = Statement {
         sql: sql.into(),
         keep: false,
+        pooled: false,
     };
     let params: Vec<Param<'_>> = fields
         .iter()
