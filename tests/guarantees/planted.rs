@@ -173,3 +173,51 @@ fn every_planted_bug_still_finds_the_text_that_it_changes() {
     }
     assert!(stale.is_empty(), "fix or remove: {stale:#?}");
 }
+
+#[test]
+fn every_planted_bug_names_a_page_and_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut sources = Vec::new();
+    let mut folders = vec![root.join("tests"), root.join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                sources.push(std::fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let functions: Vec<&str> = sources
+        .iter()
+        .flat_map(|source| source.split("fn ").skip(1))
+        .map(|rest| rest.split(['(', '<']).next().unwrap())
+        .collect();
+    let mut unknown = Vec::new();
+    for entry in std::fs::read_dir(root.join("mutants")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let page = text
+            .lines()
+            .find_map(|line| line.strip_prefix("breaks: ")?.strip_suffix(')'))
+            .and_then(|breaks| breaks.rsplit_once('('));
+        if !page.is_some_and(|(_, page)| root.join(page).is_file()) {
+            unknown.push(format!("{}: {page:?} is no page", path.display()));
+        }
+        for test in text
+            .lines()
+            .filter_map(|line| line.strip_prefix("caught by: "))
+        {
+            // One body runs once for each driver.
+            let body = test
+                .rsplit("::")
+                .find(|part| !["sqlx", "tokio_postgres"].contains(part))
+                .unwrap();
+            if !functions.iter().any(|name| name.contains(body)) {
+                unknown.push(format!("{}: {test}", path.display()));
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "rename or remove: {unknown:#?}");
+}

@@ -106,13 +106,6 @@ async fn no_answer_comes_before_the_synchronous_standby_has_it_whatever_the_role
                         })
                         .await,
                     ),
-                    "lease" => drop(once.lease(&request, MINUTE).await),
-                    _ => drop(
-                        once.run::<(), _, _>(&request, async |_| {
-                            Err(Failure::permanent("no", "never").into())
-                        })
-                        .await,
-                    ),
                 }
             });
             let waits = format!(

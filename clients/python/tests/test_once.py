@@ -21,6 +21,8 @@ import pgonce
 from pgonce import aio, lease, once
 
 REQUEST = {"item": "book"}
+# A server takes a moment to notice a cut connection, and holds its locks until then.
+WAIT = "select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')"
 INSERT = "insert into effect (note) values ('x')"
 
 
@@ -101,6 +103,7 @@ def test_a_block_whose_commit_reply_was_lost_learns_that_it_happened(db: Databas
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_block_whose_commit_was_lost_is_never_called_done(db: Database, kind: str) -> None:
     async def test(api: Api) -> None:
+        db.admin.execute(WAIT)
         block = api.command("once", api.source, "s", "k", REQUEST)
         tx = await api.enter(block)
         await api.execute(tx.conn, INSERT)
@@ -296,6 +299,28 @@ def test_the_wrong_kind_of_source_is_refused_with_the_right_one(db: Database, po
 
 
 @pytest.mark.parametrize("kind", ASYNC)
+def test_a_cancelled_block_leaves_nothing(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        inside = asyncio.Event()
+
+        async def block() -> None:
+            async with aio.once(api.source, "s", "k", REQUEST) as tx:
+                await api.execute(tx.conn, INSERT)
+                tx.succeed(1)
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(block())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with_api(kind, db.dsn, test)
+    assert db.effects() == 0
+
+
+@pytest.mark.parametrize("kind", ASYNC)
 def test_a_cancelled_command_leaves_nothing_and_its_connection_is_not_used_again(db: Database, kind: str) -> None:
     async def test(api: Api) -> None:
         inside = asyncio.Event()
@@ -315,10 +340,8 @@ def test_a_cancelled_command_leaves_nothing_and_its_connection_is_not_used_again
             await api.execute(tx.conn, INSERT)
             return 1
 
-        # The server may take a moment to notice that the connection is closed: until then it is busy.
-        policy = pgonce.Policy(max_tries=100)
-        db.admin.execute("select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '30 seconds')")
-        done = await aio.once(api.source, "s", "k", REQUEST, do, retry=policy)
+        db.admin.execute(WAIT)
+        done = await aio.once(api.source, "s", "k", REQUEST, do)
         assert not done.replayed
 
     with_api(kind, db.dsn, test)
@@ -337,8 +360,7 @@ def _duplicate(dsn: str, keys: int, start: Any, results: Any) -> None:
 
 
 def test_duplicates_from_many_processes_make_one_effect_each(db: Database) -> None:
-    contract = "select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')"
-    db.admin.execute(contract)
+    db.admin.execute(WAIT)
     context = multiprocessing.get_context("spawn")
     workers, keys = 6, 10
     start, results = context.Barrier(workers), context.Queue()
@@ -355,7 +377,7 @@ def test_duplicates_from_many_processes_make_one_effect_each(db: Database) -> No
 
 
 def test_a_duplicate_waits_for_the_answer_where_the_contract_says_so(db: Database, pool: Any) -> None:
-    db.admin.execute("select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')")
+    db.admin.execute(WAIT)
     answers: list[Any] = []
     with once(pool, "s", "k", REQUEST) as tx:
         other = threading.Thread(target=lambda: answers.append(once(pool, "s", "k", REQUEST, effect)))

@@ -129,7 +129,7 @@ class TxState:
             yield from discard(session, error)
             raise error
         if error is not None or self._ack is None:
-            yield from discard(session, translate(error) if error is not None else None)
+            yield from discard(session, error and (translate(error) or error))
             return
         try:
             yield from settle(session, self.intent, self._options, self._claimed.fence, self._ack)

@@ -7,6 +7,7 @@ throws what it raised.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
@@ -36,6 +37,10 @@ T = TypeVar("T")
 Steps = Generator[Callable[[], Any], Any, T]
 
 _MAX_PAUSE = 0.5
+
+# How many callers of a process may wait on a connection each for the answer of another attempt; others
+# ask again after a pause, so that waiting never empties a pool.
+_WAITERS = threading.BoundedSemaphore(4)
 
 
 def drive(steps: Steps[T]) -> T:
@@ -407,9 +412,13 @@ class Loop:
         if left <= 0:
             raise Busy(retry_after)
         started = time.monotonic()
-        params = {**self.intent.names, "timeout": seconds(left)}
-        # Woken by the lock of the transaction that holds the intent. A lease has no such lock.
-        yield from in_own_transaction(self.driver, self.options, sql.WAIT, params)
+        if _WAITERS.acquire(blocking=False):
+            # Woken by the lock of the transaction that holds the intent. A lease has no such lock.
+            params = {**self.intent.names, "timeout": seconds(left)}
+            try:
+                yield from in_own_transaction(self.driver, self.options, sql.WAIT, params)
+            finally:
+                _WAITERS.release()
         if time.monotonic() - started < self.pause:
             pause = min(self.pause, left, max(retry_after, 0.005)) * random.uniform(0.5, 1)
             yield lambda: self.driver.sleep(pause)

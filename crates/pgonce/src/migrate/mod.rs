@@ -226,6 +226,7 @@ impl<D: Driver> Migrator<D> {
         let record = Statement {
             sql: record.into(),
             keep: false,
+            pooled: false,
         };
         match session.settle(&record, &[]).await {
             Settled::Committed(_) => Ok(step),
