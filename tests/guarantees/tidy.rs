@@ -106,11 +106,22 @@ fn no_file_has_become_two_rooms() {
     }
 }
 
+/// A test waits for a state that it observes. Pauses that are the subject have a name in
+/// tests/support/random.rs.
 #[test]
 fn no_test_sleeps() {
-    for path in files("tests/guarantees", ".rs") {
+    let mut sources = files("tests", ".rs");
+    for folder in ["crates", "examples"] {
+        let all = files(folder, ".rs");
+        let in_tests = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "tests");
+        sources.extend(all.into_iter().filter(in_tests));
+    }
+    for path in sources {
+        if path.ends_with("support/random.rs") {
+            continue;
+        }
         let text = read(&path);
-        for word in ["pg_sleep", "thread::sleep", "time::sleep"] {
+        for word in ["thread::sleep", "time::sleep", "time::{sleep", ", sleep("] {
             let code = text.lines().filter(|line| !line.contains("for word in"));
             assert!(
                 !code.clone().any(|line| line.contains(word)),
