@@ -140,7 +140,7 @@ impl Meaning {
             400 | 405 | 406 | 411 | 413..=415 | 417 | 422 | 428 | 431 => Self::Invalid,
             401 | 403 | 407 | 408 | 421 | 425 | 426 | 429 => Self::Unprocessed,
             409 | 423 | 424 => Self::Conflict,
-            ..500 => Self::Refusal,
+            code if code < 500 => Self::Refusal,
             502..=504 => Self::Between,
             _ => Self::Error,
         }
