@@ -196,7 +196,7 @@ impl Gateway {
             url: url("address"),
             admin: url("admin"),
             log,
-            folder: folder,
+            folder,
         }
     }
 
