@@ -30,7 +30,7 @@ begin
            set epoch = pgonce._next_fence(c.epoch, true), owner = p_owner, lease_until = pgonce.now() + p_lease
          where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition
            and (c.owner is null or c.owner = p_owner or c.lease_until <= pgonce.now()
-                or c.epoch < pgonce._timeline() << 41)
+                or c.epoch < pgonce._first_fence())
         returning c.epoch, c.position, c.minor;
 end
 $$;

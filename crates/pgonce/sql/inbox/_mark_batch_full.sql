@@ -7,7 +7,7 @@
 create or replace function pgonce._mark_batch_full(p_consumer text, p_source text, p_message_ids text[],
     p_hashes bytea[], p_tenant text, p_made text[])
 returns table (ordinal integer, verdict text)
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
     -- A plan from when the table was small must not read all of it later.
     set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$

@@ -5,7 +5,7 @@
 -- note     jsonb has no duplicate members: of two with one name the last was kept when it was parsed
 create or replace function pgonce._canonical_json(p_value jsonb)
 returns text
-language plpgsql immutable strict parallel safe set search_path = ''
+language plpgsql immutable strict parallel safe set search_path = pg_catalog, pg_temp
 as $$
 begin
     return case jsonb_typeof(p_value)

@@ -7,7 +7,7 @@
 --          only such a decimal can still mean the same double, so both neighbours are tried.
 create or replace function pgonce._canonical_number(p_number numeric)
 returns text
-language plpgsql immutable strict parallel safe set search_path = '' set extra_float_digits = 1
+language plpgsql immutable strict parallel safe set search_path = pg_catalog, pg_temp set extra_float_digits = 1
 as $$
 declare
     v_sign    text := case when p_number < 0 then '-' else '' end;

@@ -1,4 +1,4 @@
--- pgonce.fingerprint(p_request, p_operation, p_version): the fingerprint of a JSON request.
+-- pgonce.fingerprint(p_request, p_operation, p_version): computes the fingerprint of a JSON request.
 -- answers  SHA-256 of the request's canonical JSON (RFC 8785, integers of 64 bits exact). With an
 --          operation or a version: SHA-256 of the operation, the version and the canonical JSON, the
 --          first two each preceded by its length in bytes as eight bytes, most significant first.
@@ -7,11 +7,12 @@
 -- writes   nothing
 -- raises   22003 a number is too large for a double
 -- note     null in, null out; pgonce.claim then raises P4003
+-- example  select pgonce.fingerprint('{"item": "book"}', 'orders.create', 'v1');
 create or replace function pgonce.fingerprint(
     p_request jsonb, p_operation text default '', p_version text default ''
 )
 returns bytea
-language plpgsql immutable strict parallel safe set search_path = ''
+language plpgsql immutable strict parallel safe set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_operation bytea := convert_to(p_operation, 'UTF8');

@@ -32,13 +32,13 @@ begin
      where r.subscription = p_subscription and r.until > pgonce.now();
 
     update pgonce.outbox_cursor c set lease_until = pgonce.now() + p_lease
-     where c.subscription = p_subscription and c.owner = p_owner and c.epoch >= pgonce._timeline() << 41;
+     where c.subscription = p_subscription and c.owner = p_owner and c.epoch >= pgonce._first_fence();
     get diagnostics v_held = row_count;
     with free as (
         select f.lane from pgonce.outbox_cursor f
          where f.subscription = p_subscription
            and (f.owner is null or f.lease_until <= pgonce.now()
-                or f.owner = p_owner and f.epoch < pgonce._timeline() << 41)
+                or f.owner = p_owner and f.epoch < pgonce._first_fence())
          order by f.lane limit greatest(v_share - v_held, 0)
            for update skip locked
     )
@@ -48,7 +48,7 @@ begin
     return query
         select c.lane, c.epoch, c.cursor::text, row_number() over (order by c.lane) > v_share
           from pgonce.outbox_cursor c
-         where c.subscription = p_subscription and c.owner = p_owner and c.epoch >= pgonce._timeline() << 41
+         where c.subscription = p_subscription and c.owner = p_owner and c.epoch >= pgonce._first_fence()
          order by c.lane;
 end
 $$;

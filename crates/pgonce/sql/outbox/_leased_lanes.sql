@@ -12,7 +12,7 @@ begin atomic
                     and h.epoch >= s.oldest and s.same, false)
       from jsonb_to_recordset(p_held) as h (lane smallint, epoch bigint, cursor text)
       cross join (select l.system_identifier = pgonce._system_identifier() as same,
-                         pgonce._timeline() << 41 as oldest
+                         pgonce._first_fence() as oldest
                     from pgonce.outbox_state l offset 0) s
       left join pgonce.outbox_cursor c on c.subscription = p_subscription and c.lane = h.lane;
 end;

@@ -3,7 +3,7 @@
 -- writes   its table and its gates go
 create or replace function pgonce._drop_build(p_projection text, p_purpose text)
 returns boolean
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_fresh text;

@@ -7,7 +7,7 @@
 --          COMMITTED
 create or replace function pgonce._end_rebuild(p_projection text)
 returns table (events bigint, removed bigint, added bigint)
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_projection pgonce.projection := pgonce._require_projection(p_projection);

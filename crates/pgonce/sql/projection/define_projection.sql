@@ -8,13 +8,15 @@
 --          log (of p_topics, patterns with *), or from what p_from_consumer has stored and applied
 -- raises   22023 or 23514 a value that does not fit; 42P01, 42883 no such table or function; 42P10 the table
 --          has no primary key
+-- note     p_into and p_apply need their schemas. p_apply runs with search_path = pg_catalog, pg_temp: qualify
+--          the names in it, or give it a search_path of its own
 -- example  create table public.balance (account text primary key, cents bigint);
 --          create function public.apply_balance(p_into regclass, p_event pgonce.projected) returns void language plpgsql as 'begin end';
 --          select pgonce.define_projection('balance', 'public.balance', 'public.apply_balance', 'marker');
 create or replace function pgonce.define_projection(p_projection text, p_into text, p_apply text, p_gate text,
     p_topics text[] default null, p_from_consumer text default null, p_tenant text default '')
 returns void
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_into  oid := to_regclass(p_into);
