@@ -31,9 +31,6 @@ pub(crate) const TOO_NEW: u8 = 5;
 pub(crate) const CHANGED: u8 = 6;
 pub(crate) const NOT_FOUND: u8 = 7;
 pub(crate) const NOT_ALLOWED: u8 = 8;
-pub(crate) const BROKEN_CLAIM: u8 = 9;
-pub(crate) const INCONCLUSIVE: u8 = 10;
-pub(crate) const NOT_CONFIRMED: u8 = 11;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, Trouble>;
 

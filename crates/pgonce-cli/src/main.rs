@@ -4,10 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-mod bench;
 mod codes;
 mod database;
-mod demo;
 mod exit;
 mod faults;
 mod gateway;
@@ -17,14 +15,12 @@ mod lost;
 mod migrate;
 mod outbox;
 mod output;
-mod probe;
 mod projection;
 mod prometheus;
 mod purge;
 mod relay;
 mod scope;
 mod signals;
-mod storm;
 mod tls;
 
 /// Exactly-once effects for services on PostgreSQL.
@@ -66,26 +62,49 @@ enum Command {
     /// Say for every error code what to do about it.
     Codes(codes::Args),
     /// Measure what pgonce costs, beside the bare transaction and the usual recipe.
-    Bench(bench::Args),
+    #[cfg(feature = "lab-bench")]
+    Bench(pgonce_lab::bench::Args),
     /// See an orders service hold under a storm of duplicates, cuts and crashes.
-    Demo(demo::Args),
+    #[cfg(feature = "lab-demo")]
+    Demo(pgonce_lab::demo::Args),
     /// Cut every path of the protocol at every message, and prove that everything happened once.
-    Storm(storm::Args),
+    #[cfg(feature = "lab-storm")]
+    Storm(pgonce_lab::storm::Args),
     /// Run a reverse proxy that makes the requests of services in any language happen once.
     Gateway(gateway::Args),
     /// Test whether an HTTP API that claims idempotency keeps it. It makes real effects there.
-    Probe(Box<probe::Args>),
+    #[cfg(feature = "probe")]
+    Probe(Box<Probe>),
+}
+
+#[cfg(feature = "probe")]
+#[derive(Debug, clap::Args)]
+struct Probe {
+    #[command(flatten)]
+    probe: pgonce_probe::Args,
+    #[command(flatten)]
+    shown: output::Shown,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let (format, done) = match Cli::parse().command {
-        Command::Bench(args) => return bench::run(args).await,
-        Command::Demo(args) => return demo::run(args).await,
-        Command::Storm(args) => return storm::run(args).await,
+        #[cfg(feature = "lab-bench")]
+        Command::Bench(args) => return pgonce_lab::bench::run(args).await,
+        #[cfg(feature = "lab-demo")]
+        Command::Demo(args) => return pgonce_lab::demo::run(args).await,
+        #[cfg(feature = "lab-storm")]
+        Command::Storm(args) => return pgonce_lab::storm::run(args).await,
         Command::Gateway(args) => return gateway::run(args).await,
         Command::Relay(args) => relay::run(*args).await,
-        Command::Probe(args) => return probe::run(*args).await,
+        #[cfg(feature = "probe")]
+        Command::Probe(args) => {
+            let format = match args.shown.format {
+                output::Format::Table => pgonce_probe::Format::Table,
+                output::Format::Json => pgonce_probe::Format::Json,
+            };
+            return pgonce_probe::run(args.probe, format).await;
+        }
         Command::Migrate(args) => (args.format(), migrate::run(args).await),
         Command::Scope(args) => (args.format(), scope::run(args).await),
         Command::Strict(args) => (args.format(), scope::set_strict(args).await),

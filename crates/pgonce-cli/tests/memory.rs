@@ -5,8 +5,8 @@
 
 // A gateway in a process of its own, as its other tests have it.
 #[allow(dead_code)]
-#[path = "gateway/place.rs"]
-mod place;
+#[path = "gateway/fixture.rs"]
+mod fixture;
 // The same uploads as for the layer.
 #[path = "../../pgonce-http/tests/memory/uploads.rs"]
 mod uploads;
@@ -14,8 +14,8 @@ mod uploads;
 use axum::Router;
 use axum::body::Bytes;
 use axum::routing::post;
+use fixture::{Fixture, Setup};
 use http::StatusCode;
-use place::{Place, Setup};
 use tokio::net::TcpListener;
 use uploads::{Held, MIB, SIZE};
 
@@ -33,7 +33,7 @@ async fn a_thousand_large_uploads_at_once_stay_within_the_gateways_memory_and_al
     let router = Router::new().route("/effects", post(weigh));
     tokio::spawn(async move { axum::serve(listener, router).await });
 
-    let place = Place::new().await;
+    let fixture = Fixture::new().await;
     let setup = Setup {
         // Nobody is to be turned away for being slow on a busy machine.
         listen: "memory = \"16 MiB\"\nbody_timeout = \"10m\"",
@@ -45,10 +45,10 @@ async fn a_thousand_large_uploads_at_once_stay_within_the_gateways_memory_and_al
     let config = setup
         .in_front_of(&upstream)
         .replacen("\"/orders\"", "\"/effects\"", 1);
-    let gateway = place.gateway(&config).await;
+    let gateway = fixture.gateway(&config).await;
     let key = |key| [("idempotency-key", key)];
-    let told = gateway.post("/effects", &key("before"), "a book").await;
-    assert_eq!(told.status, 201, "{told:?}");
+    let output = gateway.post("/effects", &key("before"), "a book").await;
+    assert_eq!(output.status, 201, "{output:?}");
 
     let process = gateway.child.id().unwrap();
     let before = Held::by(process);
@@ -57,8 +57,8 @@ async fn a_thousand_large_uploads_at_once_stay_within_the_gateways_memory_and_al
     println!("{answers:?}");
     answers.check();
 
-    let told = gateway
+    let output = gateway
         .post("/effects", &key("after"), &"y".repeat(SIZE))
         .await;
-    assert_eq!(told.status, 201, "{told:?}");
+    assert_eq!(output.status, 201, "{output:?}");
 }

@@ -85,10 +85,10 @@ static LINGERING: Semaphore = Semaphore::const_new(32);
 
 /// A request's body that may be refused before its end.
 ///
-/// A server that hangs up on a client in the middle of its sending takes its own answer away: the
-/// client's system throws away what came before the reset. So what is left of a refused body is
-/// read and forgotten for a while, beside the answer. In a flood of them only some are: whoever is hung
-/// up on knows nothing, and comes again with its key.
+/// A server that hangs up on a client in the middle of its sending loses its own response: the
+/// client's kernel drops what it had received before the reset. So what is left of a refused body is
+/// read and forgotten for a while, beside the answer. In a flood of them only some are: a client whose connection is
+/// reset knows nothing, and retries with its key.
 pub(crate) struct Unread(pub(crate) Body);
 
 impl Drop for Unread {
@@ -164,7 +164,7 @@ pub(crate) async fn read_request(
             Arc::new(reserved),
         ))
     };
-    match tokio::time::timeout(policy.body_within, reading).await {
+    match tokio::time::timeout(policy.body_timeout, reading).await {
         Ok(read) => read,
         Err(_) => Err(Problem::ours(
             StatusCode::REQUEST_TIMEOUT,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many bytes of request bodies may be held at once; whoever comes on top is told 503.
+/// How many bytes of request bodies may be held at once; a request beyond that gets 503.
 /// Layers that share one budget are bounded together.
 ///
 /// ```

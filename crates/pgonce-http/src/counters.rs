@@ -1,4 +1,4 @@
-//! What the layer did, for whoever watches it.
+//! Counters of what the layer did.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -41,13 +41,13 @@ counters! {
     done;
     /// Requests that got a stored answer.
     replayed;
-    /// Requests that were told that another one is under way.
+    /// Requests that got 409 because another one with the key is in progress.
     busy;
     /// Keys that were used with another request.
     conflicts;
     /// Requests that could not be an intent: no key, a bad key, too large.
     refused;
-    /// Requests that were told 503: the database was away, or too much was under way.
+    /// Requests that got 503: the database was unavailable, or too much was in progress.
     unavailable;
     /// Requests that could not be answered for a reason on the server's side.
     errors;

@@ -1,44 +1,44 @@
 //! Every problem that this layer answers with, by its code.
 //!
 //! They are `application/problem+json` (RFC 9457): `type` leads here, `code` never changes, `title`
-//! says what it is, `detail` what to do. Branch on `code`. To gRPC callers the same is told as
+//! says what it is, `detail` what to do. Branch on `code`. gRPC callers get the same as
 //! `grpc-status` and `grpc-message`.
 //!
 //! # P4001
-//! **400, key missing.** The header with the key is missing or empty. Make a key once for each wish, keep it,
+//! **400, key missing.** The header with the key is missing or empty. Make one key per request, keep it,
 //! and send it with every try. Nothing happened.
 //!
 //! # 22023
-//! **400, key unusable.** The header came twice, is not a structured-field string or a run of visible ASCII
+//! **400, key unusable.** The header was sent twice, is not a structured-field string or a run of visible ASCII
 //! characters, or is too long. Nothing happened.
 //!
 //! # P4002
 //! **422, key reused.** The key was used before with another request. Send that request to get its answer, or take
-//! a new key for a new wish. Nothing happened now.
+//! a new key for a new request. Nothing happened now.
 //!
 //! # P4029
 //! **409 and `Retry-After`, busy.** Another request with this key is under way. Send the same again later.
 //!
 //! # P4030
-//! **Refused for good.** It failed once and stays so; `reason` says why. With the reason `abandoned` (500) whoever did
-//! the work vanished, and nobody knows whether it happened: ask before you take a new key.
+//! **422, permanent failure.** `reason` says why. With the reason `abandoned` the process that did
+//! the work ended without a result, and whether it happened is unknown: check before you take a new key.
 //!
 //! # P4031
 //! **410, gone.** It happened, and its answer is no longer kept. With the reason `answer_not_kept` it was a stream, or
 //! too large to be kept; `original_status` says how it ended.
 //!
 //! # 08006
-//! **503 and `Retry-After`, database away.** Nothing happened. Send the same again with the same key.
+//! **503 and `Retry-After`, database unavailable.** Nothing happened. Send the same again with the same key.
 //!
 //! # 08007
 //! **503 and `Retry-After`, not known.** The reply to a commit was lost. Send the same again with the same key:
-//! it tells what happened.
+//! the response says what happened.
 //!
 //! # principal_missing
-//! **401.** The request does not say who asks, and keys belong to somebody. Nothing happened.
+//! **401.** The request does not name its caller, and keys belong to a caller. Nothing happened.
 //!
 //! # tenant_missing
-//! **400.** The request does not say for which tenant it is. Nothing happened.
+//! **400.** The request does not name its tenant. Nothing happened.
 //!
 //! # body_too_large
 //! **413.** The body is larger than this route takes. Nothing happened.
@@ -53,8 +53,8 @@
 //! **503 and `Retry-After`.** Too much is under way. Nothing happened. Send the same again with the same key.
 //!
 //! # response_too_large
-//! **500.** The answer was too large to be kept, and this route does not pass such answers on. In joined mode nothing
-//! happened; in recorded mode it did.
+//! **500.** The answer was too large to be kept, and this route does not pass such answers on. In atomic mode nothing
+//! happened; in leased mode it did.
 //!
 //! # handler_failed
 //! **500.** The handler panicked or broke off.

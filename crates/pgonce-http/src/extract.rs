@@ -21,7 +21,7 @@ pub struct AttemptInfo {
     pub number: u32,
     /// The number that shuts out older attempts; send it along where others can check it.
     pub fence: i64,
-    /// How the attempt came to be this one's. After [`ClaimKind::Takeover`] the first holder may have
+    /// How the claim was obtained. After [`ClaimKind::Takeover`] the first holder may have
     /// done some of the work.
     pub kind: ClaimKind,
 }
@@ -66,7 +66,7 @@ fn no_layer(what: &'static str) -> Problem {
     )
 }
 
-/// The open transaction of a joined route: what is written on [`Tx::conn`] commits together with
+/// The open transaction of an atomic route: what is written on [`Tx::conn`] commits together with
 /// the response, or not at all.
 ///
 /// ```no_run
@@ -135,7 +135,7 @@ impl<D: Driver> Tx<D> {
         self.slot.lock().reference = Some((kind.into(), id.to_string()));
     }
 
-    /// Tells the layer what went wrong, for services whose own errors cannot carry it (tonic): it
+    /// Reports an error to the layer, for services whose own errors cannot carry it (tonic): it
     /// does the same as for a [`HandlerError`](crate::HandlerError), whatever is answered.
     pub fn failed(&mut self, error: impl Into<Error>) {
         self.slot.lock().error = Some(error.into());

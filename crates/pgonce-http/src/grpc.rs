@@ -35,7 +35,7 @@ pub(crate) fn status_of(headers: &HeaderMap, trailers: Option<&HeaderMap>) -> St
 }
 
 /// A problem as a gRPC answer without a message.
-pub(crate) fn told(problem: &Problem) -> Response {
+pub(crate) fn problem_response(problem: &Problem) -> Response {
     let status = match problem.status().as_u16() {
         400 => 3,
         401 => 16,

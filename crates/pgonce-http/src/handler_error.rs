@@ -7,7 +7,7 @@ use pgonce::Error;
 
 use crate::Problem;
 
-/// What a handler of a joined route leaves with.
+/// The error of a handler of an atomic route.
 ///
 /// `?` turns the errors of both drivers and of pgonce into it. The layer then does what is right
 /// for each: a deadlock or a lost connection is tried again, a [`pgonce::Failure`] is remembered,

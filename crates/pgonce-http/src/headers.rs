@@ -8,7 +8,7 @@ pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
 /// Until when the stored answer is kept.
 pub(crate) const EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
 
-/// Headers that describe an answer, and so are replayed unless a policy says otherwise.
+/// Headers that describe an answer, and so are replayed by default.
 const USUAL: [&str; 24] = [
     "accept-patch",
     "accept-post",

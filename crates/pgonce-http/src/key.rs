@@ -20,7 +20,7 @@ pub(crate) fn read(headers: &HeaderMap, policy: &Policy) -> Result<Option<Arc<st
     };
     if values.next().is_some() {
         return Err(unusable(format!(
-            "the header {name} came more than once; send one key"
+            "the header {name} was sent more than once; send one key"
         )));
     }
     let text = value.to_str().map_err(|_| {
@@ -86,7 +86,7 @@ pub(crate) fn missing(policy: &Policy) -> Problem {
         StatusCode::BAD_REQUEST,
         "P4001",
         format!(
-            "the header {} is missing or empty; make a key once for each wish and send it with every try",
+            "the header {} is missing or empty; make one key per request and send it with every attempt",
             policy.header
         ),
     )
@@ -121,7 +121,8 @@ mod tests {
         for value in values {
             headers.append("idempotency-key", HeaderValue::from_bytes(value).unwrap());
         }
-        read(&headers, &Policy::new("s")).map_err(|p| (p.status().as_u16(), p.code().to_owned()))
+        read(&headers, &Policy::new("s", crate::Caller::None))
+            .map_err(|p| (p.status().as_u16(), p.code().to_owned()))
     }
 
     #[test]
@@ -187,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_stored_key_never_changes_between_releases() {
-        // Keys outlive releases: a change here makes every retry in flight a new wish.
+        // Keys outlive releases: a change here makes every retry in flight a new request.
         let known = "k1#fd61ec214f6d260dade5382c10dce71d";
         assert_eq!(stored("k1", "POST /orders", Some("ada")), known);
     }

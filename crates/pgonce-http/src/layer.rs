@@ -25,7 +25,7 @@ pub(crate) enum Mode {
 }
 
 /// What all requests of a route share.
-pub(crate) struct Edge<D: Driver> {
+pub(crate) struct RouteState<D: Driver> {
     pub(crate) once: Once<D>,
     pub(crate) policy: Policy,
     pub(crate) mode: Mode,
@@ -41,25 +41,25 @@ pub(crate) struct Edge<D: Driver> {
 /// # fn example(pool: sqlx::PgPool) -> pgonce::Result<axum::Router> {
 /// use axum::routing::{Router, post};
 /// use pgonce::Once;
-/// use pgonce_http::{IdempotencyLayer, Policy};
+/// use pgonce_http::{IdempotencyLayer, Caller, Policy};
 ///
-/// let layer = IdempotencyLayer::atomic(Once::sqlx(pool), Policy::new("orders.create"))?;
+/// let layer = IdempotencyLayer::atomic(Once::sqlx(pool), Policy::new("orders.create", Caller::None))?;
 /// let app = Router::new().route("/orders", post(create).layer(layer));
 /// # Ok(app)
 /// # }
 /// ```
 pub struct IdempotencyLayer<D: Driver> {
-    pub(crate) edge: Arc<Edge<D>>,
+    pub(crate) state: Arc<RouteState<D>>,
 }
 
 impl<D: Driver> IdempotencyLayer<D> {
-    /// Joined mode: the handler works in an open transaction ([`Tx`](crate::Tx)), and its response
+    /// Atomic mode: the handler works in an open transaction ([`Tx`](crate::Tx)), and its response
     /// commits together with what it wrote. Refuses a policy that contradicts itself.
     pub fn atomic(once: Once<D>, policy: Policy) -> Result<Self> {
         Self::new(once, policy, Mode::Atomic)
     }
 
-    /// Recorded mode: any service, which may call the outside world. The claim is committed first
+    /// Leased mode: any service, which may call the outside world. The claim is committed first
     /// and renewed while the service works; its response is stored under the claim's fence. Refuses a
     /// policy that contradicts itself.
     pub fn leased(once: Once<D>, policy: Policy) -> Result<Self> {
@@ -69,7 +69,7 @@ impl<D: Driver> IdempotencyLayer<D> {
     fn new(once: Once<D>, policy: Policy, mode: Mode) -> Result<Self> {
         policy.check().map_err(bad_policy)?;
         Ok(Self {
-            edge: Arc::new(Edge {
+            state: Arc::new(RouteState {
                 once,
                 policy,
                 mode,
@@ -83,27 +83,27 @@ impl<D: Driver> IdempotencyLayer<D> {
     /// Bounds request bodies together with the other layers that have this budget.
     #[must_use]
     pub fn budget(self, budget: Budget) -> Self {
-        let edge = &*self.edge;
+        let state = &*self.state;
         Self {
-            edge: Arc::new(Edge {
-                once: edge.once.clone(),
-                policy: edge.policy.clone(),
-                mode: edge.mode,
+            state: Arc::new(RouteState {
+                once: state.once.clone(),
+                policy: state.policy.clone(),
+                mode: state.mode,
                 budget,
-                counters: edge.counters.clone(),
-                tasks: edge.tasks.clone(),
+                counters: state.counters.clone(),
+                tasks: state.tasks.clone(),
             }),
         }
     }
 
-    /// Writes the policy's contract down in the database, where it holds for every door to the
+    /// Writes the policy's contract down in the database, where it holds for every entry point to the
     /// scope. Call it when the service starts. Refuses a policy without a retention or without a
     /// named scope.
     pub async fn agree(&self) -> Result<()> {
-        let policy = &self.edge.policy;
+        let policy = &self.state.policy;
         match (&policy.scope, policy.contract()) {
             (Scope::Named(scope), Some(contract)) => {
-                self.edge.once.define_scope(scope, &contract).await
+                self.state.once.define_scope(scope, &contract).await
             }
             (Scope::Operation, _) => Err(bad_policy(
                 "scopes that are named after operations have no contract of their own here; \
@@ -118,24 +118,24 @@ impl<D: Driver> IdempotencyLayer<D> {
 
     /// The policy.
     pub fn policy(&self) -> &Policy {
-        &self.edge.policy
+        &self.state.policy
     }
 
     /// What the layer did so far.
     pub fn counters(&self) -> &Arc<Counters> {
-        &self.edge.counters
+        &self.state.counters
     }
 
-    /// How many pieces of work are under way. Work goes on when its client goes away.
+    /// Number of requests whose work is in progress. Work continues when its client disconnects.
     pub fn under_way(&self) -> usize {
-        self.edge.tasks.len()
+        self.state.tasks.len()
     }
 
     /// Waits until no work is under way: call it after the listener is closed, before the process
     /// ends.
     pub async fn drained(&self) {
-        self.edge.tasks.close();
-        self.edge.tasks.wait().await;
+        self.state.tasks.close();
+        self.state.tasks.wait().await;
     }
 }
 
@@ -152,7 +152,7 @@ fn bad_policy(why: String) -> Error {
 impl<D: Driver> Clone for IdempotencyLayer<D> {
     fn clone(&self) -> Self {
         Self {
-            edge: self.edge.clone(),
+            state: self.state.clone(),
         }
     }
 }
@@ -160,8 +160,8 @@ impl<D: Driver> Clone for IdempotencyLayer<D> {
 impl<D: Driver> fmt::Debug for IdempotencyLayer<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyLayer")
-            .field("mode", &self.edge.mode)
-            .field("policy", &self.edge.policy)
+            .field("mode", &self.state.mode)
+            .field("policy", &self.state.policy)
             .finish_non_exhaustive()
     }
 }
@@ -172,22 +172,22 @@ impl<D: Driver, S> Layer<S> for IdempotencyLayer<D> {
     fn layer(&self, inner: S) -> Self::Service {
         Idempotent {
             inner,
-            edge: self.edge.clone(),
+            state: self.state.clone(),
         }
     }
 }
 
-/// A service that answers each intent once. Made by [`IdempotencyLayer`].
+/// A service that answers each intent once. RouteBuilder by [`IdempotencyLayer`].
 pub struct Idempotent<S, D: Driver> {
     inner: S,
-    edge: Arc<Edge<D>>,
+    state: Arc<RouteState<D>>,
 }
 
 impl<S: Clone, D: Driver> Clone for Idempotent<S, D> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
-            edge: self.edge.clone(),
+            state: self.state.clone(),
         }
     }
 }
@@ -224,11 +224,11 @@ where
         // The one that was asked whether it is ready does the work; a copy stays.
         let spare = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, spare);
-        if engine::passes(&self.edge, &request) {
+        if engine::passes(&self.state, &request) {
             let passed = inner.call(request);
             return Box::pin(async move { Ok(passed.await?.map(Body::new)) });
         }
-        let edge = self.edge.clone();
-        Box::pin(async move { Ok(engine::serve(edge, inner, request).await) })
+        let state = self.state.clone();
+        Box::pin(async move { Ok(engine::serve(state, inner, request).await) })
     }
 }

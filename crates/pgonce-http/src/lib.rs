@@ -3,10 +3,10 @@
 mod body;
 mod budget;
 mod counters;
+mod disposition;
 mod engine;
 pub mod errors;
 mod extract;
-mod fate;
 #[cfg(feature = "gateway")]
 pub mod gateway;
 mod grpc;
@@ -14,17 +14,17 @@ mod handler_error;
 mod headers;
 mod key;
 mod layer;
+mod phase_timer;
 mod policy;
 mod problem;
 mod request;
 mod status;
 mod stored;
-mod turn;
 
 pub use budget::Budget;
 pub use counters::Counters;
+pub use disposition::{Disposition, KeepFor, Outcomes};
 pub use extract::{AttemptInfo, Key, Tx};
-pub use fate::{Fate, KeepFor, Outcomes};
 pub use handler_error::HandlerError;
 pub use layer::{IdempotencyLayer, Idempotent};
 pub use policy::{

@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 
 use crate::errors::ERRORS_AT;
 
-/// The longest time that a client is told to wait before it asks again: a lease that is renewed
+/// Maximum `Retry-After` of a busy response: a lease that is renewed
 /// says nothing about when the work is done.
-const ASK_AGAIN_WITHIN: Duration = Duration::from_secs(5);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Why a request was not fulfilled, answered as `application/problem+json` with a stable code.
 ///
@@ -95,12 +95,13 @@ impl Problem {
 
     /// A refusal that is stored without an answer of its own.
     pub(crate) fn refused(failure: &Failure) -> Self {
-        let status = match failure.code() {
-            // Nobody knows whether it happened: no fault of the client's.
-            "abandoned" => StatusCode::INTERNAL_SERVER_ERROR,
-            _ => StatusCode::UNPROCESSABLE_ENTITY,
-        };
-        Self::ours(status, "P4030", failure.message().to_owned()).with("reason", failure.code())
+        // Never 409 or 5xx, which clients retry: no retry changes it.
+        Self::ours(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "P4030",
+            failure.message().to_owned(),
+        )
+        .with("reason", failure.code())
     }
 
     /// The document, whose `type` leads to the page at `base`.
@@ -146,10 +147,10 @@ fn title(code: &str) -> Option<&'static str> {
         "P4001" => "Key missing",
         "P4002" => "Key reused with another request",
         "P4029" => "Under way",
-        "P4030" => "Refused for good",
+        "P4030" => "Refused",
         "P4031" => "Gone",
         "22023" => "Key unusable",
-        "08006" => "Database away",
+        "08006" => "Database unavailable",
         "08007" => "Not known",
         _ => return None,
     })
@@ -160,9 +161,9 @@ impl From<&Error> for Problem {
         const COME_BACK: &str = "send the same request with the same key again";
         match error {
             Error::Conflict(problem) => {
-                Self::ours(StatusCode::UNPROCESSABLE_ENTITY, "P4002", told(problem))
+                Self::ours(StatusCode::UNPROCESSABLE_ENTITY, "P4002", summary(problem))
             }
-            Error::Gone(problem) => Self::ours(StatusCode::GONE, "P4031", told(problem)),
+            Error::Gone(problem) => Self::ours(StatusCode::GONE, "P4031", summary(problem)),
             Error::Refused(failure) => Self::refused(failure),
             Error::Failed(failure) => Self::new(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -175,7 +176,7 @@ impl From<&Error> for Problem {
                 "P4029",
                 format!("another request with this key is under way; {COME_BACK} later"),
             )
-            .retry_after((*retry_after).min(ASK_AGAIN_WITHIN)),
+            .retry_after((*retry_after).min(MAX_RETRY_AFTER)),
             Error::Uncertain(_) => Self::ours(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "08007",
@@ -193,9 +194,7 @@ impl From<&Error> for Problem {
                     Self::ours(
                         StatusCode::SERVICE_UNAVAILABLE,
                         "08006",
-                        format!(
-                            "the database cannot be asked now and nothing happened; {COME_BACK}"
-                        ),
+                        format!("the database is unavailable and nothing happened; {COME_BACK}"),
                     )
                     .retry_after(Duration::from_secs(1))
                 }
@@ -212,7 +211,7 @@ impl From<&Error> for Problem {
 }
 
 /// What was wrong and what to do, without the particulars.
-fn told(problem: &pgonce::ErrorDetail) -> String {
+fn summary(problem: &pgonce::ErrorDetail) -> String {
     match &problem.hint {
         Some(hint) => format!("{}. {hint}", problem.message),
         None => problem.message.to_string(),

@@ -1,4 +1,4 @@
-//! The status URL: where a client asks that was told 202.
+//! The status URL: where a client that got 202 polls for the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,24 +17,24 @@ use serde_json::json;
 
 use crate::counters::Event;
 use crate::engine::{Replay, replayed};
-use crate::layer::Edge;
+use crate::layer::RouteState;
 use crate::problem::seconds;
 use crate::{IdempotencyLayer, Key, Policy, Problem, key, request};
 
 /// What a status URL stands for, apart from who asks: the client's key, the operation and the
 /// fingerprint. It travels in the request's extensions from where they are known.
 #[derive(Debug, Clone)]
-pub(crate) struct Ticket(pub(crate) String);
+pub(crate) struct StatusToken(pub(crate) String);
 
-impl Ticket {
+impl StatusToken {
     pub(crate) fn new(key: &str, operation: &str, print: &Fingerprint) -> Self {
         let print = BASE64_URL_SAFE_NO_PAD.encode(print.as_bytes());
         let text = json!([key, operation, print]).to_string();
         Self(BASE64_URL_SAFE_NO_PAD.encode(text))
     }
 
-    fn read(ticket: &str) -> Option<(String, String, Fingerprint)> {
-        let text = BASE64_URL_SAFE_NO_PAD.decode(ticket).ok()?;
+    fn read(token: &str) -> Option<(String, String, Fingerprint)> {
+        let text = BASE64_URL_SAFE_NO_PAD.decode(token).ok()?;
         let (key, operation, print): (String, String, String) =
             serde_json::from_slice(&text).ok()?;
         let print = BASE64_URL_SAFE_NO_PAD.decode(print).ok()?;
@@ -45,8 +45,8 @@ impl Ticket {
 /// Answers a client whose request is under way: 202, and where to ask for the answer.
 pub(crate) fn accepted(policy: &Policy, head: &Parts, after: Duration) -> Option<Response> {
     let base = policy.status_at.as_ref()?;
-    let Ticket(ticket) = head.extensions.get()?;
-    let url = format!("{}/{ticket}", base.trim_end_matches('/'));
+    let StatusToken(token) = head.extensions.get()?;
+    let url = format!("{}/{token}", base.trim_end_matches('/'));
     let mut response = under_way(after);
     response
         .headers_mut()
@@ -69,7 +69,7 @@ fn under_way(after: Duration) -> Response {
     response
 }
 
-/// The route behind [`Policy::status_at`], to be mounted at that path with `/{ticket}` behind it.
+/// The route behind [`Policy::status_at`], to be mounted at that path with `/{token}` behind it.
 ///
 /// It answers 202 while the work is under way, then the stored answer itself, and 404 where
 /// nothing is under way. Who asks is read from the request as on the route itself, so put the same
@@ -80,32 +80,32 @@ fn under_way(after: Duration) -> Response {
 /// use axum::Router;
 /// use pgonce_http::status_route;
 ///
-/// Router::new().route("/orders/status/{ticket}", status_route(&layer))
+/// Router::new().route("/orders/status/{token}", status_route(&layer))
 /// # }
 /// ```
 pub fn status_route<D: Driver, S: Clone + Send + Sync + 'static>(
     layer: &IdempotencyLayer<D>,
 ) -> MethodRouter<S> {
-    get(look::<D>).with_state(layer.edge.clone())
+    get(look::<D>).with_state(layer.state.clone())
 }
 
 async fn look<D: Driver>(
-    State(edge): State<Arc<Edge<D>>>,
-    Path(ticket): Path<String>,
+    State(state): State<Arc<RouteState<D>>>,
+    Path(token): Path<String>,
     request: axum::extract::Request,
 ) -> Response {
     let (head, _) = request.into_parts();
-    let looked = answer(&edge, &head, &ticket).await;
-    looked.unwrap_or_else(|problem| problem.into_response_at(&edge.policy.errors_at))
+    let looked = answer(&state, &head, &token).await;
+    looked.unwrap_or_else(|problem| problem.into_response_at(&state.policy.errors_at))
 }
 
 async fn answer<D: Driver>(
-    edge: &Edge<D>,
+    state: &RouteState<D>,
     head: &Parts,
-    ticket: &str,
+    token: &str,
 ) -> Result<Response, Problem> {
-    let policy = &edge.policy;
-    let (key, operation, print) = Ticket::read(ticket).ok_or_else(not_under_way)?;
+    let policy = &state.policy;
+    let (key, operation, print) = StatusToken::read(token).ok_or_else(not_under_way)?;
     let principal = request::principal(head, policy)?;
     let tenant = request::tenant(head, policy)?;
     let name = match policy.plain_keys {
@@ -116,7 +116,7 @@ async fn answer<D: Driver>(
     let intent = Intent::with_fingerprint(scope, name, print)
         .and_then(|intent| intent.tenant(tenant))
         .map_err(|_| not_under_way())?;
-    let claimed = tokio::time::timeout(policy.database_timeout, edge.once.claim(&intent)).await;
+    let claimed = tokio::time::timeout(policy.database_timeout, state.once.claim(&intent)).await;
     let claimed = claimed.unwrap_or_else(|_| {
         Err(pgonce::Error::Disconnected(
             "the database did not answer in time".to_owned(),
@@ -133,10 +133,10 @@ async fn answer<D: Driver>(
         }
         Err(error) => return Err(Problem::from(&error)),
     };
-    edge.counters.count(Event::replayed);
+    state.counters.count(Event::replayed);
     let mut head = head.clone();
     head.extensions.insert(Key(key.into()));
-    replayed(edge, &head, replay).await
+    replayed(state, &head, replay).await
 }
 
 fn not_under_way() -> Problem {

@@ -114,7 +114,7 @@ impl Stored {
             .filter(|stored| stored.http == FORM)
     }
 
-    /// The answer once more; `None` where the record was bent.
+    /// The answer once more; `None` where the record is malformed.
     pub(crate) fn replay(self, policy: &Policy) -> Option<Response> {
         let status = StatusCode::from_u16(self.status).ok()?;
         let expires = self.expires;
@@ -155,13 +155,13 @@ pub(crate) fn keep_of(head: &Parts) -> Option<Duration> {
     Some(keep.0.max(Duration::from_secs(1)))
 }
 
-/// It happened, but its answer is not there.
+/// It happened, but its answer was not stored.
 pub(crate) fn not_kept() -> Problem {
     Problem::ours(
         StatusCode::GONE,
         "P4031",
         "it happened once, and its answer was not kept: look for what it made. \
-         A new wish takes a new key.",
+         A new request takes a new key.",
     )
     .with("reason", "answer_not_kept")
 }

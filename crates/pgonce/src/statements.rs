@@ -176,7 +176,7 @@ impl Statements {
                 "select {EVENT}{time} from pgonce._read_lanes($1, $2, $3::text::integer, $4::text::integer)"
             )),
             due_parked: make(&format!(
-                "select {EVENT}{time} from pgonce._due_parked($1, $2, $3::text::integer)"
+                "select {EVENT}{time} from pgonce._due_parked($1, $2, $3::text::integer, $4::text::integer)"
             )),
             settle_lane: make(
                 "select pgonce._settle_lane($1, $2::text::integer, $3::text::bigint, $4, $5)",

@@ -12,7 +12,7 @@ use axum::response::Response as HttpResponse;
 use axum::routing::post;
 use pgonce::Once;
 use pgonce::driver::sqlx::Sqlx;
-use pgonce_http::{IdempotencyLayer, Policy, Tx};
+use pgonce_http::{Caller, IdempotencyLayer, Policy, Tx};
 use tonic::server::{Grpc, UnaryService};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
@@ -44,7 +44,7 @@ pub struct Order {
 
 /// The service, on any axum server that speaks HTTP/2.
 pub fn router(once: Once<Sqlx>) -> pgonce::Result<Router> {
-    let layer = IdempotencyLayer::atomic(once, Policy::new(SCOPE))?;
+    let layer = IdempotencyLayer::atomic(once, Policy::new(SCOPE, Caller::None))?;
     Ok(Router::new().route(CREATE, post(serve).layer(layer)))
 }
 

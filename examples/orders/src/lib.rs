@@ -81,7 +81,7 @@ pub async fn set_up(once: &Once<Sqlx>) -> pgonce::Result<()> {
 /// What `POST /orders` promises.
 fn layer(once: &Once<Sqlx>) -> IdempotencyLayer<Sqlx> {
     let day = Duration::from_secs(24 * 60 * 60);
-    let policy = Policy::new(SCOPE)
+    let policy = Policy::new(SCOPE, Caller::None)
         .tenant(Caller::with(|head| {
             tenant(&head.headers).ok().map(str::to_owned)
         }))

@@ -230,6 +230,63 @@ async fn a_rebuild_takes_in_what_is_applied_meanwhile_and_what_was_not_applied_y
 }
 
 #[tokio::test]
+async fn a_rebuild_of_many_rows_ends_soon_although_memory_is_short() {
+    let world = world().await;
+    let see = &world.see;
+    publish(see, 1, 10).await;
+    see.run(&project("balance", "true")).await;
+    see.run("select pgonce._begin_build('balance', 'rebuild')")
+        .await;
+    while see
+        .number("select pgonce._step_build('balance', 'rebuild')")
+        .await
+        > 0
+    {}
+    let fresh = see
+        .text("select fresh from pgonce.projection_build where projection = 'balance'")
+        .await;
+    for table in [fresh.as_str(), "balance"] {
+        see.run(&format!("insert into {table} select 'x' || i, i from generate_series(1, 50000) i; analyze {table}"))
+            .await;
+    }
+    // With each row looked for among all others this would take minutes.
+    see.run("set work_mem = '64kB'; set statement_timeout = '30 s'")
+        .await;
+    let done = see
+        .text("select events || ' ' || removed || ' ' || added from pgonce._end_rebuild('balance')")
+        .await;
+    assert_eq!(done, "10 0 0");
+}
+
+#[tokio::test]
+async fn columns_without_an_equality_are_verified_and_rebuilt() {
+    let world = World::<TokioPostgres>::new().await;
+    let (see, inbox) = (&world.see, world.once.inbox());
+    see.run(
+        "create table seen (id text primary key, doc json not null, at point);
+         create function apply_seen(p_into regclass, p_event pgonce.projected) returns void language plpgsql as $$
+         begin
+             execute format('insert into %s values ($1, $2, point(1, 2)) on conflict (id) do update set doc = excluded.doc', p_into)
+                 using p_event.entity, p_event.payload::json;
+         end $$;
+         select pgonce.define_projection('seen', 'seen', 'apply_seen', 'marker', '{money}')",
+    )
+    .await;
+    publish(see, 1, 10).await;
+    see.run(&project("balance", "true").replace("'balance'", "'seen'"))
+        .await;
+    assert!(inbox.verify("seen").await.unwrap().is_equal());
+    see.run("update seen set at = point(3, 4) where id = 'a1'")
+        .await;
+    assert!(!inbox.verify("seen").await.unwrap().is_equal());
+    let rebuilt = inbox.rebuild("seen").await.unwrap();
+    assert_eq!((rebuilt.removed, rebuilt.added), (1, 1));
+    assert!(inbox.verify("seen").await.unwrap().is_equal());
+    let left = "select count(*) from pg_class where relname like 'pgonce_rebuild%' or relname like 'pgonce_verify%'";
+    assert_eq!(see.number(left).await, 0);
+}
+
+#[tokio::test]
 async fn it_is_rebuilt_from_the_stored_inbox_too() {
     let world = world().await;
     let (see, inbox) = (&world.see, world.once.inbox());

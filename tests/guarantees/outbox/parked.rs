@@ -144,7 +144,7 @@ async fn a_failure_for_now_is_tried_again_after_a_growing_pause_and_then_given_u
             "{pause} is not in {least}..{most}"
         );
         see.run("select pgonce._move_clock('30 s')").await;
-        assert_eq!(reader.due().await, [(1, "1".to_owned())]);
+        assert_eq!(reader.due().await[0], (1, "1".to_owned()));
         reader
             .settle(lane, &json!([{"seq": 1, "what": "retry", "reason": "no"}]))
             .await;
@@ -297,4 +297,90 @@ async fn what_is_parked_for_one_subscription_is_delivered_to_the_other() {
         "t"
     );
     assert_eq!(states(&world.see).await, "");
+}
+
+/// What one statement reads of the parked events, in index entries.
+async fn entries_read(see: &Observer, sql: &str) -> i64 {
+    let read = "select coalesce(sum(idx_tup_fetch + seq_tup_read), 0) from pg_stat_xact_user_tables where relname = 'parked'";
+    see.run("begin").await;
+    see.run(sql).await;
+    let entries = see.number(read).await;
+    see.run("rollback").await;
+    entries
+}
+
+#[tokio::test]
+async fn settling_one_event_costs_the_same_however_many_are_behind_it() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    for n in 1..=2 {
+        see.run(&publish("a", n)).await;
+    }
+    deliver(&mut reader, &[("1", "dead")]).await;
+    see.run(
+        "insert into pgonce.parked select k.tenant, k.subscription, k.subject, k.seq + i, k.lane, k.state, k.attempts, k.due_at,
+             k.parked_at, k.reason, k.created_at, k.size, gen_random_uuid(), k.topic, k.type, k.headers, jsonb_build_object('n', k.seq + i)
+           from pgonce.parked k, generate_series(1, 4998) i where k.state = 'behind';
+         analyze pgonce.parked",
+    )
+    .await;
+    assert_eq!(see.number("select pgonce.redrive('c')").await, 1);
+    let due = reader.due().await;
+    let expected: Vec<i64> = (1..=100).collect();
+    assert_eq!(
+        due.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(),
+        expected,
+        "a run, in order"
+    );
+    let lane = reader.lane_of("a").await;
+    let held = reader.held.iter().find(|held| held.0 == lane).unwrap();
+    let settle = |what: &str| {
+        format!(
+            "select pgonce._settle_lane('c', {lane}, {}, null, '[{{\"seq\": 1, \"what\": \"{what}\"}}]')",
+            held.1
+        )
+    };
+    for what in ["sent", "retry"] {
+        let entries = entries_read(see, &settle(what)).await;
+        assert!((1..50).contains(&entries), "{what} reads {entries} entries");
+    }
+    // Each that is held is not counted against all the others again.
+    for n in 5001..=5100 {
+        see.run(&publish("a", n)).await;
+    }
+    let held_back: Vec<_> = reader
+        .read(1000)
+        .await
+        .iter()
+        .map(|event| json!({"seq": event.seq, "what": "hold"}))
+        .collect();
+    assert_eq!(held_back.len(), 100);
+    let held = reader.held.iter().find(|held| held.0 == lane).unwrap();
+    let settle = format!(
+        "select pgonce._settle_lane('c', {lane}, {}, null, '{}')",
+        held.1,
+        json!(held_back)
+    );
+    let entries = entries_read(see, &settle).await;
+    assert!(entries < 20_000, "100 that are held read {entries} entries");
+}
+
+#[tokio::test]
+async fn a_deferred_event_is_tried_again_and_no_attempt_is_counted() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    for n in 1..=2 {
+        see.run(&publish("a", n)).await;
+    }
+    let lane = reader.lane_of("a").await;
+    reader.read(1000).await;
+    let defer = json!([{"seq": 1, "what": "defer", "reason": "502"}, {"seq": 2, "what": "hold"}]);
+    for _ in 0..20 {
+        assert_eq!(reader.settle(lane, &defer).await, "");
+        see.run("select pgonce._move_clock('1 min')").await;
+        assert_eq!(reader.due().await.len(), 2);
+    }
+    let attempts = "select attempts from pgonce.parked where seq = 1";
+    assert_eq!(see.number(attempts).await, 0);
+    assert_eq!(deliver_due(&reader).await, ["1", "2"]);
 }

@@ -199,6 +199,58 @@ async fn a_writer_is_never_turned_away_because_nobody_made_partitions() {
     );
 }
 
+/// The housekeeper waits for a lock, for as long as it takes.
+const PATIENT: &str = "alter function pgonce._drop_outbox_partitions() set lock_timeout = '1 min'";
+
+#[tokio::test]
+async fn what_commits_while_the_lock_is_waited_for_is_never_erased() {
+    let (world, mut reader) = small().await;
+    let see = &world.see;
+    see.run(PATIENT).await;
+    // No partition is there for the last 300 of them.
+    see.run("select pgonce.publish('t', 'x', 's' || i, '{}') from generate_series(1, 500) i")
+        .await;
+    see.run("select pgonce._record_watermark(1)").await;
+    catch_up(&world, &mut reader, "c", 500).await;
+    see.run("select pgonce._move_clock('2 hours')").await;
+    reader.claim_again().await;
+    let (late, housekeeper) = (world.observer().await, world.observer().await);
+    late.run(&format!("begin; {}", publish("late", 7))).await;
+    housekeeper
+        .run("set application_name = 'housekeeper'")
+        .await;
+    let drop = housekeeper.number("select pgonce._drop_outbox_partitions()");
+    let (_, ()) = futures_util::future::join(drop, async {
+        see.wait_until_asleep("housekeeper").await;
+        late.run("commit").await;
+    })
+    .await;
+    assert_eq!(reader.numbers().await, ["7"]);
+}
+
+#[tokio::test]
+async fn what_a_subscription_goes_back_to_while_the_lock_is_waited_for_is_never_erased() {
+    let (world, mut reader) = small().await;
+    let see = &world.see;
+    see.run(PATIENT).await;
+    fill(&world, 250).await;
+    catch_up(&world, &mut reader, "c", 250).await;
+    see.run("select pgonce._move_clock('2 hours')").await;
+    let (operator, housekeeper) = (world.observer().await, world.observer().await);
+    operator.run("begin; select pgonce.replay('c', 1)").await;
+    housekeeper
+        .run("set application_name = 'housekeeper'")
+        .await;
+    let drop = housekeeper.number("select pgonce._drop_outbox_partitions()");
+    let (_, ()) = futures_util::future::join(drop, async {
+        see.wait_until_asleep("housekeeper").await;
+        operator.run("commit").await;
+    })
+    .await;
+    reader.claim_again().await;
+    assert_eq!(reader.numbers().await.len(), 250);
+}
+
 #[tokio::test]
 async fn a_subscription_replays_from_a_number_or_a_time_and_its_relay_is_fenced() {
     let (world, mut reader) = one_reader().await;

@@ -40,7 +40,7 @@ impl RelayMetrics for Metrics {
         for (_, outcome) in outcomes {
             let at = match outcome {
                 Outcome::Sent => 0,
-                Outcome::Retry { .. } => 1,
+                Outcome::Retry { .. } | Outcome::Defer { .. } => 1,
                 Outcome::Dead { .. } => 2,
                 Outcome::Hold | Outcome::Wait => 3,
             };

@@ -50,7 +50,7 @@ impl Counts {
     pub(super) fn add(&self, outcome: &Outcome) {
         let counter = match outcome {
             Outcome::Sent => &self.sent,
-            Outcome::Retry { .. } => &self.retried,
+            Outcome::Retry { .. } | Outcome::Defer { .. } => &self.retried,
             Outcome::Dead { .. } => &self.dead,
             Outcome::Hold | Outcome::Wait => &self.held,
         };

@@ -208,7 +208,12 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let due = self
             .relay
             .outbox
-            .due(&self.relay.subscription, &ready, limit)
+            .due(
+                &self.relay.subscription,
+                &ready,
+                limit,
+                self.relay.limits.lane_bytes * 4,
+            )
             .await?;
         for (lane, batch) in by_lane(due) {
             self.send(lane, batch, None);

@@ -75,9 +75,9 @@ async fn obey(args: Args) -> std::result::Result<(), Stopped> {
     }
     log::start(config.log());
     let once = database::once(&config)?;
-    let gateway = Gateway::new(config, once).map_err(|unmade| {
-        let hint = "Mend it in the file; `pgonce gateway --check` looks at the file alone.";
-        Trouble::new(exit::USAGE, unmade.to_string(), hint)
+    let gateway = Gateway::new(config, once).map_err(|build_error| {
+        let hint = "Fix it in the file; `pgonce gateway --check` looks at the file alone.";
+        Trouble::new(exit::USAGE, build_error.to_string(), hint)
     })?;
     if args.check_scopes {
         agreed(&gateway.differences().await?)?;
@@ -106,7 +106,7 @@ fn agreed(differences: &[Difference]) -> Result {
     Err(Trouble::new(
         exit::FAILED,
         format!("the file and the database disagree: {}", list.join("; ")),
-        "Mend the file, or change the contract with `pgonce scope define`; database.contracts = \"replace\" lets the \
+        "Fix the file, or change the contract with `pgonce scope define`; database.contracts = \"replace\" lets the \
          file win, \"define\" writes down what is missing.",
     ))
 }
@@ -119,7 +119,7 @@ async fn serve(gateway: Gateway<database::Driver>, format: Format) -> Result {
             "Is another program there? See `listen` in the file.",
         )
     })?;
-    // Before anybody knows that it runs, so that nobody can be too early.
+    // Before the address is printed, so that no signal can be missed.
     let mut asked = Signals::listen()?;
     let (address, admin) = (bound.address(), bound.admin_address());
     let words = format!("gateway on http://{address}, health on http://{admin}");
@@ -135,7 +135,7 @@ async fn serve(gateway: Gateway<database::Driver>, format: Format) -> Result {
             let _ = stop.send(());
             tokio::select! {
                 drained = running => drained,
-                () = asked.next() => return Err(cut_off("told to stop a second time")),
+                () = asked.next() => return Err(cut_off("stopped by a second signal")),
             }
         }
     };

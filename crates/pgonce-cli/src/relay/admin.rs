@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use http::{StatusCode, header};
 use metrics_exporter_prometheus::PrometheusHandle;
 use pgonce::Error;
 use pgonce::driver::tokio_postgres::TokioPostgres;

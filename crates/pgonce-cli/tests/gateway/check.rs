@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-use crate::place::{Place, Setup, Told, file, program};
+use crate::fixture::{Fixture, RunOutput, Setup, file, program};
 
 const NOBODY: &str = "http://127.0.0.1:9";
 
-async fn run(args: &[&str]) -> Told {
-    Told::of(program(args).output().await.unwrap())
+async fn run(args: &[&str]) -> RunOutput {
+    RunOutput::of(program(args).output().await.unwrap())
 }
 
 #[tokio::test]
@@ -15,12 +15,13 @@ async fn the_printed_example_passes_the_check_without_a_database() {
     let example = run(&["gateway", "--print-example"]).await;
     assert_eq!(example.code, 0, "{example:?}");
     let (_folder, path) = file(&example.out);
-    let told = run(&["gateway", "--check", path.to_str().unwrap()]).await;
-    assert_eq!(told.code, 0, "{told:?}");
+    let output = run(&["gateway", "--check", path.to_str().unwrap()]).await;
+    assert_eq!(output.code, 0, "{output:?}");
     assert!(
-        told.out
+        output
+            .out
             .contains("is right: 2 routes, 1 of them happen once, in 1 scopes"),
-        "{told:?}"
+        "{output:?}"
     );
 }
 
@@ -34,8 +35,8 @@ async fn the_file_in_the_book_and_the_one_of_the_python_example_pass_the_check()
         "/../../examples/gateway-python/gateway.toml"
     );
     for path in [path.to_str().unwrap(), example] {
-        let told = run(&["gateway", "--check", path]).await;
-        assert_eq!(told.code, 0, "{told:?}");
+        let output = run(&["gateway", "--check", path]).await;
+        assert_eq!(output.code, 0, "{output:?}");
     }
 }
 
@@ -47,50 +48,51 @@ async fn a_wrong_file_is_exit_2_and_every_fault_is_shown_in_its_line() {
     let (_folder, path) = file(&text);
     let path = path.to_str().unwrap();
     for args in [&["gateway", path][..], &["gateway", "--check", path]] {
-        let told = run(args).await;
-        assert_eq!(told.code, 2, "{told:?}");
+        let output = run(args).await;
+        assert_eq!(output.code, 2, "{output:?}");
         assert_eq!(
-            told.err
+            output
+                .err
                 .matches("there is no scope \"orders.crate\"")
                 .count(),
             2,
-            "{told:?}"
+            "{output:?}"
         );
-        assert_eq!(told.err.matches("error: ").count(), 2, "{told:?}");
+        assert_eq!(output.err.matches("error: ").count(), 2, "{output:?}");
         assert!(
-            told.err.starts_with(&format!("error: {path}:18:9: ")),
-            "{told:?}"
+            output.err.starts_with(&format!("error: {path}:18:9: ")),
+            "{output:?}"
         );
         assert!(
-            told.err.contains(
+            output.err.contains(
                 "\n 18 | scope = \"orders.crate\"\n    |         ^^^^^^^^^^^^^^\n   do: "
             ),
-            "{told:?}"
+            "{output:?}"
         );
     }
-    let told = run(&["gateway", "--check", "--format", "json", path]).await;
-    let error: Value = serde_json::from_str(&told.err).unwrap();
+    let output = run(&["gateway", "--check", "--format", "json", path]).await;
+    let error: Value = serde_json::from_str(&output.err).unwrap();
     assert_eq!(error["error"]["faults"][0]["line"], 18);
     assert_eq!(error["error"]["exit"], 2);
 }
 
 #[tokio::test]
 async fn what_is_missing_around_the_file_is_said_too() {
-    let told = run(&["gateway", "/no/such/file.toml"]).await;
+    let output = run(&["gateway", "/no/such/file.toml"]).await;
     assert!(
-        told.code == 2 && told.err.contains("cannot be read"),
-        "{told:?}"
+        output.code == 2 && output.err.contains("cannot be read"),
+        "{output:?}"
     );
     assert_eq!(run(&["gateway"]).await.code, 2);
 
     let (folder, path) = file(&Setup::default().in_front_of(NOBODY));
-    let told = run(&["gateway", path.to_str().unwrap()]).await;
+    let output = run(&["gateway", path.to_str().unwrap()]).await;
     assert!(
-        told.code == 2
-            && told
+        output.code == 2
+            && output
                 .err
                 .contains("the variable DATABASE_URL: it is not set"),
-        "{told:?}"
+        "{output:?}"
     );
 
     std::fs::write(
@@ -103,82 +105,90 @@ async fn what_is_missing_around_the_file_is_said_too() {
         ..Setup::default()
     };
     std::fs::write(&path, config.in_front_of(NOBODY)).unwrap();
-    let told = run(&["gateway", path.to_str().unwrap()]).await;
+    let output = run(&["gateway", path.to_str().unwrap()]).await;
     assert!(
-        told.code == 3 && told.err.contains("08006") && !told.err.contains("secret"),
-        "{told:?}"
+        output.code == 3 && output.err.contains("08006") && !output.err.contains("secret"),
+        "{output:?}"
     );
 }
 
 #[tokio::test]
 async fn a_database_without_pgonce_is_exit_4() {
-    let place = Place::new().await;
-    place.sql("drop schema pgonce cascade").await;
+    let fixture = Fixture::new().await;
+    fixture.sql("drop schema pgonce cascade").await;
     let (_folder, path) = file(&Setup::default().in_front_of(NOBODY));
-    let told = place.run(&["gateway", path.to_str().unwrap()]).await;
+    let output = fixture.run(&["gateway", path.to_str().unwrap()]).await;
     assert!(
-        told.code == 4 && told.err.contains("pgonce migrate up"),
-        "{told:?}"
+        output.code == 4 && output.err.contains("pgonce migrate up"),
+        "{output:?}"
     );
 }
 
 #[tokio::test]
 async fn scopes_are_defined_at_the_start_and_a_contradiction_is_reported() {
-    let place = Place::new().await;
+    let fixture = Fixture::new().await;
     let kept = "select (retention, stale, boundary, busy, lease)::text from pgonce.scope where scope = 'orders.create'";
     let check = async |config: &Setup<'_>| {
         let (_folder, path) = file(&config.in_front_of(NOBODY));
-        place
+        fixture
             .run(&["gateway", "--check-scopes", path.to_str().unwrap()])
             .await
     };
-    let told = check(&Setup::default()).await;
+    let output = check(&Setup::default()).await;
     assert!(
-        told.code == 1 && told.err.contains("scope \"orders.create\" is not defined"),
-        "{told:?}"
+        output.code == 1
+            && output
+                .err
+                .contains("scope \"orders.create\" is not defined"),
+        "{output:?}"
     );
-    assert!(place.sql(kept).await.is_empty(), "a check wrote something");
+    assert!(
+        fixture.sql(kept).await.is_empty(),
+        "a check wrote something"
+    );
 
-    drop(place.gateway(&Setup::default().in_front_of(NOBODY)).await);
+    drop(fixture.gateway(&Setup::default().in_front_of(NOBODY)).await);
     assert_eq!(
-        place.sql(kept).await,
+        fixture.sql(kept).await,
         ["(\"1 day\",refuse,external,reject,00:00:30)"]
     );
-    let told = check(&Setup::default()).await;
-    assert_eq!(told.code, 0, "{told:?}");
+    let output = check(&Setup::default()).await;
+    assert_eq!(output.code, 0, "{output:?}");
     // A day and 24 hours are the same promise.
-    place
+    fixture
         .sql("update pgonce.scope set retention = '24:00' where scope = 'orders.create'")
         .await;
-    drop(place.gateway(&Setup::default().in_front_of(NOBODY)).await);
+    drop(fixture.gateway(&Setup::default().in_front_of(NOBODY)).await);
 
     let other = Setup {
         scope: "stale = \"takeover\"\nlease = \"40s\"",
         ..Setup::default()
     };
-    for told in [check(&other).await, {
+    for output in [check(&other).await, {
         let (_folder, path) = file(&other.in_front_of(NOBODY));
-        place.run(&["gateway", path.to_str().unwrap()]).await
+        fixture.run(&["gateway", path.to_str().unwrap()]).await
     }] {
-        assert_eq!(told.code, 1, "{told:?}");
+        assert_eq!(output.code, 1, "{output:?}");
         assert!(
-            told.err
+            output
+                .err
                 .contains("stale is takeover in the file and refuse in the database"),
-            "{told:?}"
+            "{output:?}"
         );
         assert!(
-            told.err
+            output
+                .err
                 .contains("lease is 00:00:40 in the file and 00:00:30 in the database"),
-            "{told:?}"
+            "{output:?}"
         );
     }
     let replace = Setup {
         database: "contracts = \"replace\"",
         ..other
     };
-    drop(place.gateway(&replace.in_front_of(NOBODY)).await);
+    drop(fixture.gateway(&replace.in_front_of(NOBODY)).await);
     assert_eq!(
-        place.sql(kept).await,
+        fixture.sql(kept).await,
         ["(\"1 day\",takeover,external,reject,00:00:40)"]
     );
 }

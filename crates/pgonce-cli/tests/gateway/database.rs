@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::place::{Gateway, PATIENCE, Place, Setup};
+use crate::fixture::{Fixture, Gateway, Setup, TIMEOUT};
 use crate::upstream::Upstream;
 
 /// What a wire does with what it is given.
@@ -76,10 +76,10 @@ async fn carry(
 }
 
 /// A gateway whose database is at the end of a wire.
-async fn gateway(place: &Place, setup: &Setup<'_>, url: &str) -> (Gateway, Wire) {
+async fn gateway(fixture: &Fixture, setup: &Setup<'_>, url: &str) -> (Gateway, Wire) {
     let server = pgonce_testkit::shared(None).await.unwrap();
     let wire = Wire::to(SocketAddr::from(([127, 0, 0, 1], server.port()))).await;
-    let database = place
+    let database = fixture
         .database
         .url()
         .replace(&server.port().to_string(), &wire.address.port().to_string());
@@ -91,12 +91,12 @@ async fn gateway(place: &Place, setup: &Setup<'_>, url: &str) -> (Gateway, Wire)
 
 #[tokio::test]
 async fn without_a_database_the_answer_is_503_in_time_and_the_service_is_not_asked() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         database: "timeout = \"1s\"",
         ..Setup::default()
     };
-    let (gateway, wire) = gateway(&place, &setup, &upstream.url).await;
+    let (gateway, wire) = gateway(&fixture, &setup, &upstream.url).await;
     assert_eq!(gateway.order("before").await.status, 201);
     assert_eq!(gateway.health("/readyz").await, (200, "ready".to_owned()));
     for mood in [Mood::Swallows, Mood::Cut] {
@@ -129,7 +129,7 @@ async fn without_a_database_the_answer_is_503_in_time_and_the_service_is_not_ask
         );
     }
     wire.set(Mood::Carries);
-    wait_until("the gateway to be ready again", PATIENCE, || async {
+    wait_until("the gateway to be ready again", TIMEOUT, || async {
         gateway.health("/readyz").await.0 == 200
     })
     .await
@@ -146,16 +146,16 @@ async fn without_a_database_the_answer_is_503_in_time_and_the_service_is_not_ask
 
 #[tokio::test]
 async fn an_answer_is_stored_once_the_database_is_back() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         database: "timeout = \"1s\"",
         scope: "lease = \"20s\"",
         ..Setup::default()
     };
-    let (gateway, wire) = gateway(&place, &setup, &upstream.url).await;
+    let (gateway, wire) = gateway(&fixture, &setup, &upstream.url).await;
     upstream.hold(true);
     let away = async {
-        wait_until("the call", PATIENCE, || async {
+        wait_until("the call", TIMEOUT, || async {
             upstream.orders().len() == 1
         })
         .await
@@ -164,7 +164,7 @@ async fn an_answer_is_stored_once_the_database_is_back() {
         upstream.hold(false);
     };
     let (answer, ()) = tokio::join!(gateway.order("k"), away);
-    // It happened, but that could not be written down in time: nobody is told that it is safe.
+    // It happened, but that could not be written down in time: the client is not promised that it is safe.
     assert_eq!(
         (answer.status, answer.code().as_str()),
         (503, "08007"),
@@ -182,16 +182,16 @@ async fn an_answer_is_stored_once_the_database_is_back() {
 
 #[tokio::test]
 async fn only_a_route_that_says_so_passes_while_the_database_is_away() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         database: "timeout = \"1s\"",
         once: "fail_open = true",
         ..Setup::default()
     };
-    let (gateway, wire) = gateway(&place, &setup, &upstream.url).await;
+    let (gateway, wire) = gateway(&fixture, &setup, &upstream.url).await;
     wire.set(Mood::Cut);
     assert_eq!(gateway.order("k").await.status, 201);
-    let counters = crate::place::get(&format!("{}/counters", gateway.admin))
+    let counters = crate::fixture::get(&format!("{}/counters", gateway.admin))
         .await
         .json();
     assert_eq!(counters["POST /orders"]["unprotected"], 1, "{counters}");
@@ -208,21 +208,21 @@ async fn only_a_route_that_says_so_passes_while_the_database_is_away() {
 
 #[tokio::test]
 async fn a_schema_that_does_not_fit_is_not_ready() {
-    let place = Place::new().await;
-    let gateway = place
+    let fixture = Fixture::new().await;
+    let gateway = fixture
         .gateway(&Setup::default().in_front_of("http://127.0.0.1:9"))
         .await;
     assert_eq!(gateway.health("/readyz").await, (200, "ready".to_owned()));
-    place
+    fixture
         .sql("insert into pgonce.migration (number, name, checksum, breaking) values (9999, '9999_future', '', true)")
         .await;
-    let answer = crate::place::get(&format!("{}/readyz", gateway.admin)).await;
+    let answer = crate::fixture::get(&format!("{}/readyz", gateway.admin)).await;
     assert_eq!(
         (answer.status, answer.json()["code"].as_str()),
         (503, Some("P4102")),
         "{answer:?}"
     );
-    let answer = crate::place::get(&format!("{}/else", gateway.admin)).await;
+    let answer = crate::fixture::get(&format!("{}/else", gateway.admin)).await;
     assert_eq!(
         (answer.status, answer.code().as_str()),
         (404, "route_missing")

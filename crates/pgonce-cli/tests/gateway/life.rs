@@ -5,15 +5,15 @@ use rustix::process::Signal;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
+use crate::fixture::{Fixture, Setup, TIMEOUT};
 use crate::passing::read_head;
-use crate::place::{PATIENCE, Place, Setup};
 use crate::upstream::Upstream;
 
 #[tokio::test]
 async fn told_to_stop_it_finishes_what_is_under_way_and_takes_no_more() {
     for signal in [Signal::TERM, Signal::INT] {
-        let (upstream, place) = (Upstream::start().await, Place::new().await);
-        let mut gateway = place
+        let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+        let mut gateway = fixture
             .gateway(&Setup::default().in_front_of(&upstream.url))
             .await;
         // Connections on which nothing was ever asked, and on which nothing is under way.
@@ -27,18 +27,18 @@ async fn told_to_stop_it_finishes_what_is_under_way_and_takes_no_more() {
 
         upstream.hold(true);
         let stop = async {
-            wait_until("both calls", PATIENCE, || async {
+            wait_until("both calls", TIMEOUT, || async {
                 upstream.seen().len() == 3
             })
             .await
             .unwrap();
             gateway.signal(signal);
-            wait_until("no more readiness", PATIENCE, || async {
+            wait_until("no more readiness", TIMEOUT, || async {
                 gateway.health("/readyz").await == (503, "draining".to_owned())
             })
             .await
             .unwrap();
-            wait_until("the door to be shut", PATIENCE, || async {
+            wait_until("the door to be shut", TIMEOUT, || async {
                 TcpStream::connect(gateway.address()).await.is_err()
             })
             .await
@@ -51,7 +51,7 @@ async fn told_to_stop_it_finishes_what_is_under_way_and_takes_no_more() {
         assert_eq!(gateway.end().await, 0, "{}", gateway.log());
         drop((unused, idle));
         assert_eq!(
-            place.sql("select status::text from pgonce.intent").await,
+            fixture.sql("select status::text from pgonce.intent").await,
             ["succeeded"]
         );
     }
@@ -59,17 +59,17 @@ async fn told_to_stop_it_finishes_what_is_under_way_and_takes_no_more() {
 
 #[tokio::test]
 async fn work_whose_client_has_gone_is_finished_too() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
-    let mut gateway = place
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let mut gateway = fixture
         .gateway(&Setup::default().in_front_of(&upstream.url))
         .await;
     upstream.hold(true);
     tokio::select! {
         answer = gateway.try_order("k") => panic!("answered: {answer:?}"),
-        asked = wait_until("the call", PATIENCE, || async { upstream.orders().len() == 1 }) => asked.unwrap(),
+        asked = wait_until("the call", TIMEOUT, || async { upstream.orders().len() == 1 }) => asked.unwrap(),
     }
     gateway.signal(Signal::TERM);
-    wait_until("no more readiness", PATIENCE, || async {
+    wait_until("no more readiness", TIMEOUT, || async {
         gateway.health("/readyz").await.0 == 503
     })
     .await
@@ -77,22 +77,22 @@ async fn work_whose_client_has_gone_is_finished_too() {
     upstream.hold(false);
     assert_eq!(gateway.end().await, 0, "{}", gateway.log());
     assert_eq!(
-        place.sql("select status::text from pgonce.intent").await,
+        fixture.sql("select status::text from pgonce.intent").await,
         ["succeeded"]
     );
 }
 
 #[tokio::test]
 async fn what_does_not_finish_in_time_is_cut_off_and_the_exit_code_says_so() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         listen: "drain_timeout = \"200ms\"",
         ..Setup::default()
     };
-    let mut gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    let mut gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     upstream.hold(true);
     let stop = async {
-        wait_until("the call", PATIENCE, || async {
+        wait_until("the call", TIMEOUT, || async {
             upstream.orders().len() == 1
         })
         .await
@@ -107,19 +107,19 @@ async fn what_does_not_finish_in_time_is_cut_off_and_the_exit_code_says_so() {
 
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
-    let mut gateway = place
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let mut gateway = fixture
         .gateway(&Setup::default().in_front_of(&upstream.url))
         .await;
     upstream.hold(true);
     let stop = async {
-        wait_until("the call", PATIENCE, || async {
+        wait_until("the call", TIMEOUT, || async {
             upstream.orders().len() == 1
         })
         .await
         .unwrap();
         gateway.signal(Signal::TERM);
-        wait_until("no more readiness", PATIENCE, || async {
+        wait_until("no more readiness", TIMEOUT, || async {
             gateway.health("/readyz").await.0 == 503
         })
         .await

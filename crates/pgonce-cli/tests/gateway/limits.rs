@@ -6,18 +6,18 @@ use pgonce_testkit::wait_until;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::fixture::{Fixture, Setup, TIMEOUT};
 use crate::passing::{raw, read_head};
-use crate::place::{PATIENCE, Place, Setup};
 use crate::upstream::Upstream;
 
 #[tokio::test]
 async fn a_head_that_is_too_large_is_431() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         listen: "max_header_bytes = \"8 KiB\"",
         ..Setup::default()
     };
-    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     let request = format!(
         "GET /x HTTP/1.1\r\nhost: x\r\nx-large: {}\r\n\r\n",
         "v".repeat(9000)
@@ -29,12 +29,12 @@ async fn a_head_that_is_too_large_is_431() {
 
 #[tokio::test]
 async fn a_body_that_is_too_large_is_413_and_the_key_is_free() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         once: "max_body = \"1 KiB\"",
         ..Setup::default()
     };
-    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     let key = [("idempotency-key", "k")];
     let answer = gateway.post("/orders", &key, &"v".repeat(1025)).await;
     assert_eq!(
@@ -62,7 +62,7 @@ async fn a_body_that_is_too_large_is_413_and_the_key_is_free() {
 
 #[tokio::test]
 async fn an_answer_that_is_too_large_is_refused_or_passed_whole_as_the_route_says() {
-    let place = Place::new().await;
+    let fixture = Fixture::new().await;
     let upstream = Upstream::answering(|_, _| Response::new(Body::from("v".repeat(5000)))).await;
     for (oversize, status, code) in [
         ("refuse", 500, "response_too_large"),
@@ -73,7 +73,7 @@ async fn an_answer_that_is_too_large_is_refused_or_passed_whole_as_the_route_say
             once: &once,
             ..Setup::default()
         };
-        let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+        let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
         let before = upstream.orders().len();
         let answer = gateway.order(oversize).await;
         assert_eq!(answer.status, status, "{answer:?}");
@@ -88,12 +88,12 @@ async fn an_answer_that_is_too_large_is_refused_or_passed_whole_as_the_route_say
 
 #[tokio::test]
 async fn a_client_that_stops_sending_is_told_408() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         listen: "body_timeout = \"300ms\"",
         ..Setup::default()
     };
-    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     for path in ["/else", "/orders"] {
         let request = format!(
             "POST {path} HTTP/1.1\r\nhost: x\r\nidempotency-key: {path}\r\ncontent-length: 10\r\n\r\nhalf"
@@ -106,12 +106,12 @@ async fn a_client_that_stops_sending_is_told_408() {
 
 #[tokio::test]
 async fn a_client_may_take_longer_to_send_than_the_service_to_answer() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         upstream: "connect_timeout = \"900ms\"\nresponse_timeout = \"1s\"",
         ..Setup::default()
     };
-    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
     stream
         .write_all(b"PUT /file HTTP/1.1\r\nhost: x\r\ncontent-length: 8\r\n\r\n")
@@ -131,16 +131,16 @@ async fn a_client_may_take_longer_to_send_than_the_service_to_answer() {
 
 #[tokio::test]
 async fn a_client_that_never_finishes_its_head_is_let_go() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         listen: "header_timeout = \"300ms\"",
         ..Setup::default()
     };
-    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
     stream.write_all(b"GET /x HT").await.unwrap();
     let mut said = Vec::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut said))
+    tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut said))
         .await
         .unwrap()
         .unwrap();
@@ -148,12 +148,12 @@ async fn a_client_that_never_finishes_its_head_is_let_go() {
 
 #[tokio::test]
 async fn one_connection_too_many_waits_for_its_turn() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         listen: "max_connections = 1",
         ..Setup::default()
     };
-    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     let request = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n";
     let (head, first) = raw(&gateway, request).await;
     assert!(head.starts_with("HTTP/1.1 201"), "{head}");
@@ -162,11 +162,9 @@ async fn one_connection_too_many_waits_for_its_turn() {
     // The first is still there and served, so the second is not.
     let mut first = first.into_inner();
     first.write_all(request).await.unwrap();
-    wait_until(
-        "the first connection's second request",
-        PATIENCE,
-        || async { upstream.seen().len() == 2 },
-    )
+    wait_until("the first connection's second request", TIMEOUT, || async {
+        upstream.seen().len() == 2
+    })
     .await
     .unwrap();
     let mut piece = [0; 1];

@@ -3,12 +3,12 @@
 
 mod check;
 mod database;
-mod doubt;
+mod fixture;
 mod life;
 mod limits;
 mod once;
 mod passing;
-mod place;
 mod python;
 mod tls;
+mod unknown;
 mod upstream;

@@ -7,21 +7,21 @@ use axum::response::Response;
 use futures_util::future::join_all;
 use pgonce_testkit::wait_until;
 
-use crate::place::{PATIENCE, Place, Setup};
+use crate::fixture::{Fixture, Setup, TIMEOUT};
 use crate::upstream::Upstream;
 
 #[tokio::test]
 async fn many_duplicates_at_once_are_one_call_and_one_answer() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
-        scope: "busy = \"wait\"\nwait_at_most = \"30s\"",
+        scope: "busy = \"wait\"\nwait_timeout = \"30s\"",
         ..Setup::default()
     };
-    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     upstream.hold(true);
     let orders = async { join_all((0..20).map(|_| gateway.order("k-1"))).await };
     let release = async {
-        wait_until("the first call", PATIENCE, || async {
+        wait_until("the first call", TIMEOUT, || async {
             upstream.orders().len() == 1
         })
         .await
@@ -46,13 +46,16 @@ async fn many_duplicates_at_once_are_one_call_and_one_answer() {
 
 #[tokio::test]
 async fn a_second_gateway_knows_what_the_first_did() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         upstream: "keep_alive = \"0s\"",
         ..Setup::default()
     };
     let config = setup.in_front_of(&upstream.url);
-    let (one, other) = (place.gateway(&config).await, place.gateway(&config).await);
+    let (one, other) = (
+        fixture.gateway(&config).await,
+        fixture.gateway(&config).await,
+    );
     let (first, again) = (one.order("k").await, other.order("k").await);
     assert_eq!((first.status, again.status), (201, 201));
     assert_eq!(first.body, again.body);
@@ -61,8 +64,8 @@ async fn a_second_gateway_knows_what_the_first_did() {
 
 #[tokio::test]
 async fn the_service_learns_key_attempt_and_fence_and_nobody_can_forge_them() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
-    let gateway = place
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let gateway = fixture
         .gateway(&Setup::default().in_front_of(&upstream.url))
         .await;
     let forged = [
@@ -71,7 +74,7 @@ async fn the_service_learns_key_attempt_and_fence_and_nobody_can_forge_them() {
         ("pgonce-fence", "7"),
     ];
     assert_eq!(gateway.post("/orders", &forged, "{}").await.status, 201);
-    // With and without quotes it is the same key, and the service is told it in one way.
+    // With and without quotes it is the same key, and the service receives it in one form.
     assert!(
         gateway
             .post("/orders", &[("idempotency-key", "k-1")], "{}")
@@ -83,7 +86,7 @@ async fn the_service_learns_key_attempt_and_fence_and_nobody_can_forge_them() {
     assert_eq!(seen.header("pgonce-attempt"), Some("1"));
     let fence: i64 = seen.header("pgonce-fence").unwrap().parse().unwrap();
     assert_eq!(
-        place.sql("select fence::text from pgonce.intent").await,
+        fixture.sql("select fence::text from pgonce.intent").await,
         [fence.to_string()]
     );
 
@@ -91,7 +94,7 @@ async fn the_service_learns_key_attempt_and_fence_and_nobody_can_forge_them() {
         upstream: "key_form = \"quoted\"",
         ..Setup::default()
     };
-    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     assert_eq!(gateway.order("k-2").await.status, 201);
     assert_eq!(
         upstream.orders()[1].header("idempotency-key"),
@@ -104,8 +107,8 @@ async fn the_service_learns_key_attempt_and_fence_and_nobody_can_forge_them() {
 
 #[tokio::test]
 async fn a_key_for_another_request_or_none_never_reaches_the_service() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
-    let gateway = place
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let gateway = fixture
         .gateway(&Setup::default().in_front_of(&upstream.url))
         .await;
     assert_eq!(gateway.order("k").await.status, 201);
@@ -116,7 +119,7 @@ async fn a_key_for_another_request_or_none_never_reaches_the_service() {
     let none = gateway.post("/orders", &[], "{}").await;
     assert_eq!((none.status, none.code().as_str()), (400, "P4001"));
     assert_eq!(upstream.orders().len(), 1);
-    // A key on two routes is two wishes; on two paths of one route it is a contradiction.
+    // A key on two routes is two requests; on two paths of one route it is a contradiction.
     assert_eq!(
         gateway
             .post("/orders/1/pay", &[("idempotency-key", "k")], "{}")
@@ -139,12 +142,12 @@ async fn a_key_for_another_request_or_none_never_reaches_the_service() {
 
 #[tokio::test]
 async fn two_principals_never_share_a_key_and_nobody_is_none_of_them() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         once: "principal = { header = \"X-User-Id\" }",
         ..Setup::default()
     };
-    let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     let order = async |user, token| {
         let headers = [
             ("idempotency-key", "k"),
@@ -180,7 +183,7 @@ async fn two_principals_never_share_a_key_and_nobody_is_none_of_them() {
 
 #[tokio::test]
 async fn a_failure_of_the_service_is_frozen_or_done_again_as_the_route_says() {
-    let place = Place::new().await;
+    let fixture = Fixture::new().await;
     for (outcomes, replayed, calls) in [
         ("freeze", true, 1),
         ("final", false, 2),
@@ -199,7 +202,7 @@ async fn a_failure_of_the_service_is_frozen_or_done_again_as_the_route_says() {
             once: &once,
             ..Setup::default()
         };
-        let gateway = place.gateway(&setup.in_front_of(&upstream.url)).await;
+        let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
         assert_eq!(gateway.order(outcomes).await.status, 500);
         let again = gateway.order(outcomes).await;
         assert_eq!(
@@ -219,14 +222,14 @@ async fn a_failure_of_the_service_is_frozen_or_done_again_as_the_route_says() {
 
 #[tokio::test]
 async fn the_log_has_a_line_for_each_request_and_never_the_key() {
-    let (upstream, place) = (Upstream::start().await, Place::new().await);
-    let gateway = place
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let gateway = fixture
         .gateway(&Setup::default().in_front_of(&upstream.url))
         .await;
     gateway.order("very-secret-key").await;
     gateway.order("\"very-secret-key\"").await;
     gateway.get("/x?token=very-secret-key").await;
-    wait_until("three lines", PATIENCE, || async {
+    wait_until("three lines", TIMEOUT, || async {
         gateway.log().matches("\"message\":\"request\"").count() == 3
     })
     .await

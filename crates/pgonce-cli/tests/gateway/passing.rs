@@ -5,7 +5,7 @@ use axum::response::Response;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::place::{Answer, Gateway, PATIENCE, Place, Setup, client};
+use crate::fixture::{Answer, Fixture, Gateway, Setup, TIMEOUT, client};
 use crate::upstream::Upstream;
 
 /// Sends raw bytes and reads the answer's head.
@@ -22,7 +22,7 @@ pub(crate) async fn read_head(stream: &mut BufReader<TcpStream>) -> String {
     let reading = async {
         while !head.ends_with("\r\n\r\n") && stream.read_line(&mut head).await.unwrap() > 0 {}
     };
-    tokio::time::timeout(PATIENCE, reading).await.unwrap();
+    tokio::time::timeout(TIMEOUT, reading).await.unwrap();
     head
 }
 
@@ -34,8 +34,8 @@ async fn a_body_streams_both_ways_piece_by_piece() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let app = axum::Router::new().fallback(|body: Body| async { Response::new(body) });
     tokio::spawn(async move { axum::serve(listener, app).await });
-    let place = Place::new().await;
-    let gateway = place.gateway(&Setup::default().in_front_of(&url)).await;
+    let fixture = Fixture::new().await;
+    let gateway = fixture.gateway(&Setup::default().in_front_of(&url)).await;
 
     let request =
         b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n";
@@ -46,7 +46,7 @@ async fn a_body_streams_both_ways_piece_by_piece() {
     );
     let read = async |stream: &mut BufReader<TcpStream>, length: usize| {
         let mut piece = vec![0; length];
-        tokio::time::timeout(PATIENCE, stream.read_exact(&mut piece))
+        tokio::time::timeout(TIMEOUT, stream.read_exact(&mut piece))
             .await
             .unwrap()
             .unwrap();
@@ -63,8 +63,8 @@ async fn a_body_streams_both_ways_piece_by_piece() {
 async fn a_large_body_arrives_whole_and_comes_back_whole() {
     let upstream =
         Upstream::answering(|seen, _| Response::new(Body::from(seen.body.clone()))).await;
-    let place = Place::new().await;
-    let gateway = place
+    let fixture = Fixture::new().await;
+    let gateway = fixture
         .gateway(&Setup::default().in_front_of(&upstream.url))
         .await;
     let body: Vec<u8> = (0..20_000_000_u32).map(|n| (n % 251) as u8).collect();
@@ -110,8 +110,8 @@ async fn status_headers_and_empty_bodies_pass_as_they_are() {
             .unwrap()
     })
     .await;
-    let place = Place::new().await;
-    let gateway = place
+    let fixture = Fixture::new().await;
+    let gateway = fixture
         .gateway(&Setup::default().in_front_of(&upstream.url))
         .await;
     for (path, status) in [
@@ -141,8 +141,8 @@ async fn status_headers_and_empty_bodies_pass_as_they_are() {
 #[tokio::test]
 async fn the_service_is_told_for_whom_it_works_and_by_its_own_name() {
     let upstream = Upstream::start().await;
-    let place = Place::new().await;
-    let gateway = place
+    let fixture = Fixture::new().await;
+    let gateway = fixture
         .gateway(&Setup::default().in_front_of(&upstream.url))
         .await;
     let request = format!(
@@ -172,7 +172,7 @@ async fn the_service_is_told_for_whom_it_works_and_by_its_own_name() {
         ..Setup::default()
     };
     let base = format!("{}/base/", upstream.url);
-    let gateway = place.gateway(&setup.in_front_of(&base)).await;
+    let gateway = fixture.gateway(&setup.in_front_of(&base)).await;
     let (head, _) =
         raw(&gateway, b"GET /x HTTP/1.1\r\nhost: shop.example\r\nconnection: close\r\nx-forwarded-for: 6.6.6.6\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 201"), "{head}");
@@ -187,11 +187,11 @@ async fn the_service_is_told_for_whom_it_works_and_by_its_own_name() {
 #[tokio::test]
 async fn what_no_route_matches_and_what_is_no_http_is_answered_clearly() {
     let upstream = Upstream::start().await;
-    let place = Place::new().await;
+    let fixture = Fixture::new().await;
     let config = Setup::default()
         .in_front_of(&upstream.url)
         .replace("/{*rest}", "/files/{*rest}");
-    let gateway = place.gateway(&config).await;
+    let gateway = fixture.gateway(&config).await;
     assert_eq!(gateway.get("/nowhere").await.code(), "route_missing");
     let answer = gateway.get("/orders").await;
     assert_eq!(

@@ -8,7 +8,7 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::place::{PATIENCE, Place};
+use crate::fixture::{Fixture, TIMEOUT};
 
 fn example() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/gateway-python")
@@ -26,7 +26,7 @@ async fn orders() -> (Child, String) {
             "python3 is needed here: run `make setup`, which installs it, or install it by hand",
         );
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let line = tokio::time::timeout(PATIENCE, lines.next_line())
+    let line = tokio::time::timeout(TIMEOUT, lines.next_line())
         .await
         .unwrap()
         .unwrap();
@@ -53,8 +53,8 @@ fn config(url: &str) -> String {
 
 #[tokio::test]
 async fn a_python_service_makes_each_order_once() {
-    let ((_service, url), place) = (orders().await, Place::new().await);
-    let gateway = place.gateway(&config(&url)).await;
+    let ((_service, url), fixture) = (orders().await, Fixture::new().await);
+    let gateway = fixture.gateway(&config(&url)).await;
     let first = gateway.order("ada-1").await;
     assert_eq!(
         (first.status, first.json()),

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::place::{Gateway, Place, Setup};
+use crate::fixture::{Fixture, Gateway, Setup};
 use crate::upstream::read_request;
 
 /// A service with a certificate of a private authority; gives its port and the authority as PEM.
@@ -62,13 +62,13 @@ async fn start() -> (u16, String) {
     (port, authority.pem())
 }
 
-async fn gateway(place: &Place, url: &str, authority: Option<&str>) -> Gateway {
+async fn gateway(fixture: &Fixture, url: &str, authority: Option<&str>) -> Gateway {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), authority.unwrap_or_default()).unwrap();
     let ca_file = authority
         .map(|_| format!("ca_file = \"{}\"", file.path().display()))
         .unwrap_or_default();
-    place
+    fixture
         .gateway(
             &Setup {
                 upstream: &ca_file,
@@ -81,9 +81,9 @@ async fn gateway(place: &Place, url: &str, authority: Option<&str>) -> Gateway {
 
 #[tokio::test]
 async fn a_service_with_a_private_authority_is_reached_only_by_who_knows_it() {
-    let ((port, authority), place) = (start().await, Place::new().await);
+    let ((port, authority), fixture) = (start().await, Fixture::new().await);
     let url = format!("https://localhost:{port}");
-    let known = gateway(&place, &url, Some(&authority)).await;
+    let known = gateway(&fixture, &url, Some(&authority)).await;
     let answer = known.order("k").await;
     assert_eq!(
         (answer.status, answer.body),
@@ -91,7 +91,7 @@ async fn a_service_with_a_private_authority_is_reached_only_by_who_knows_it() {
     );
     assert_eq!(known.get("/x").await.status, 201);
 
-    let stranger = gateway(&place, &url, None).await;
+    let stranger = gateway(&fixture, &url, None).await;
     let answer = stranger.order("k-2").await;
     assert_eq!(
         (answer.status, answer.code().as_str()),
@@ -99,15 +99,15 @@ async fn a_service_with_a_private_authority_is_reached_only_by_who_knows_it() {
         "{answer:?}"
     );
     assert!(stranger.log().contains("certificate"), "{}", stranger.log());
-    // The certificate is for a name, not for whoever has it.
+    // The certificate is for a name, not for an address.
     let other = gateway(
-        &place,
+        &fixture,
         &format!("https://127.0.0.1:{port}"),
         Some(&authority),
     )
     .await;
     assert_eq!(other.order("k-3").await.code(), "upstream_not_reached");
-    // Nothing was sent, so whoever reaches it may do it.
+    // Nothing was sent, so a later attempt may do it.
     assert_eq!(known.order("k-2").await.status, 201);
 }
 
@@ -127,12 +127,12 @@ async fn a_handshake_that_never_ends_was_sent_nothing() {
             });
         }
     });
-    let place = Place::new().await;
+    let fixture = Fixture::new().await;
     let setup = Setup {
         upstream: "connect_timeout = \"300ms\"",
         ..Setup::default()
     };
-    let gateway = place.gateway(&setup.in_front_of(&url)).await;
+    let gateway = fixture.gateway(&setup.in_front_of(&url)).await;
     let answer = gateway.order("k").await;
     assert_eq!(
         (answer.status, answer.code().as_str()),

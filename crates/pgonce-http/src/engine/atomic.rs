@@ -1,54 +1,40 @@
-//! Joined mode: effect and answer commit in one transaction.
+//! Atomic mode: effect and answer commit in one transaction.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use axum::BoxError;
-use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
-use http::{Request, StatusCode};
+
+use http::StatusCode;
 use pgonce::driver::Driver;
 use pgonce::{Ack, Attempt, Done, Error, Result};
-use tower::Service;
 
-use super::verdict::Verdict;
-use super::{Ended, Job, Replay};
+use super::decision::Decision;
+use super::service::HttpService;
+use super::{Completion, Job, Replay};
 use crate::Problem;
+use crate::disposition::Disposition;
 use crate::extract::{AttemptInfo, Slot};
-use crate::fate::Fate;
 use crate::handler_error::Carried;
 
-pub(super) async fn run<D, S, R>(mut job: Job<D, S>) -> Result<Ended>
-where
-    D: Driver,
-    S: Service<Request<Body>, Response = http::Response<R>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Into<BoxError>,
-    R: http_body::Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
-{
+pub(super) async fn run<D: Driver, S: HttpService>(mut job: Job<D, S>) -> Result<Completion> {
     job.learn_retention().await;
-    let live = Live::default();
+    let live = LastResponse::default();
     let (job, kept) = (&job, &live);
     let ran = job
-        .edge
+        .state
         .once
         .run(&job.intent, |attempt| attempt_once(job, attempt, kept))
         .await;
     live.end(ran)
 }
 
-async fn attempt_once<D, S, R>(job: &Job<D, S>, attempt: Attempt<D>, live: &Live) -> Result<Done>
-where
-    D: Driver,
-    S: Service<Request<Body>, Response = http::Response<R>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Into<BoxError>,
-    R: http_body::Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
-{
-    if !job.turn.begin() {
-        return Err(Error::work(NobodyWaits));
+async fn attempt_once<D: Driver, S: HttpService>(
+    job: &Job<D, S>,
+    attempt: Attempt<D>,
+    live: &LastResponse,
+) -> Result<Done> {
+    if !job.timer.begin() {
+        return Err(Error::work(ClientGone));
     }
     let info = AttemptInfo {
         number: attempt.attempts(),
@@ -57,23 +43,23 @@ where
     };
     let slot = Slot::new(attempt);
     let for_handler = slot.clone();
-    let limit = job.edge.policy.max_response;
+    let limit = job.state.policy.max_response;
     let call = job.call.clone();
     let answered = call
         .answer(Some(info), limit, |extensions| {
             extensions.insert(for_handler);
         })
         .await;
-    let mut verdict = Verdict::of(job, answered);
+    let mut decision = Decision::of(job, answered);
     let (touched, reference, failed) = {
         let mut held = slot.lock();
         (held.touched, held.reference.take(), held.error.take())
     };
     if !touched {
-        verdict.nothing_begun(&job.edge);
+        decision.nothing_begun(&job.state);
     }
-    if !job.turn.settle() {
-        return Err(Error::work(NobodyWaits));
+    if !job.timer.settle() {
+        return Err(Error::work(ClientGone));
     }
     let Some(attempt) = slot.take() else {
         tracing::error!(
@@ -84,40 +70,40 @@ where
             "handler_failed",
             "the handler did not finish its transaction; nothing happened",
         );
-        live.put(Verdict::problem(job, &problem, Fate::Forget).response);
+        live.put(Decision::problem(job, &problem, Disposition::Forget).response);
         return Err(Error::work(Forgotten));
     };
-    let carried = verdict.response.extensions_mut().remove::<Carried>();
+    let carried = decision.response.extensions_mut().remove::<Carried>();
     let error = match carried.and_then(|carried| carried.take()).or(failed) {
-        Some(Error::Refused(failure) | Error::Failed(failure)) => verdict.named(failure)?.into(),
+        Some(Error::Refused(failure) | Error::Failed(failure)) => decision.named(failure)?.into(),
         Some(error) => {
-            // Retried where that helps; else told, and nothing is remembered.
+            // Retried if transient; else the response reports it, and nothing is recorded.
             return Err(error);
         }
-        None => match verdict.fate {
-            Fate::Keep => {
+        None => match decision.disposition {
+            Disposition::Keep => {
                 let ack = match job.keyed {
-                    true => verdict.ack(reference)?,
+                    true => decision.ack(reference)?,
                     false => Ack::status(),
                 };
-                live.put(verdict.response);
+                live.put(decision.response);
                 return attempt.succeed(ack).await;
             }
-            Fate::Refuse | Fate::Retry if job.keyed => verdict.failure()?.into(),
+            Disposition::Refuse | Disposition::Retry if job.keyed => decision.failure()?.into(),
             _ => Error::work(Forgotten),
         },
     };
-    live.put(verdict.response);
-    // Dropped first: whoever records the failure needs the connection.
+    live.put(decision.response);
+    // Dropped first: recording the failure needs the connection.
     drop(attempt);
     Err(error)
 }
 
 /// The handler's answer of the last try.
 #[derive(Default)]
-pub(super) struct Live(Arc<Mutex<Option<Response>>>);
+pub(super) struct LastResponse(Arc<Mutex<Option<Response>>>);
 
-impl Live {
+impl LastResponse {
     pub(super) fn put(&self, response: Response) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(response);
     }
@@ -127,15 +113,16 @@ impl Live {
     }
 
     /// The answer that fits the end of the run: the handler's own only where this run made it.
-    pub(super) fn end(self, ran: Result<Done>) -> Result<Ended> {
-        let own = |error: Error| self.take().map(Ended::Live).ok_or(error);
+    pub(super) fn end(self, ran: Result<Done>) -> Result<Completion> {
+        let own = |error: Error| self.take().map(Completion::Done).ok_or(error);
         match ran {
-            Ok(done) if done.replayed() => Ok(Ended::Replay(Replay::Done(done.into_ack()))),
-            Ok(done) => Ok(self
-                .take()
-                .map_or_else(|| Ended::Replay(Replay::Done(done.into_ack())), Ended::Live)),
+            Ok(done) if done.replayed() => Ok(Completion::Replay(Replay::Done(done.into_ack()))),
+            Ok(done) => Ok(self.take().map_or_else(
+                || Completion::Replay(Replay::Done(done.into_ack())),
+                Completion::Done,
+            )),
             Err(Error::Refused(failure)) if failure.replayed() => {
-                Ok(Ended::Replay(Replay::Refused(failure)))
+                Ok(Completion::Replay(Replay::Refused(failure)))
             }
             Err(error @ (Error::Refused(_) | Error::Failed(_))) => own(error),
             Err(Error::Work(error)) if error.is::<Forgotten>() => own(Error::Work(error)),
@@ -149,7 +136,7 @@ impl Live {
 #[error("nothing of this attempt is kept")]
 pub(super) struct Forgotten;
 
-/// The claim came when the client had been told to come back.
+/// The claim arrived after the client had got 503.
 #[derive(Debug, thiserror::Error)]
-#[error("the claim came too late: the client was told to come back")]
-pub(super) struct NobodyWaits;
+#[error("the claim arrived too late: the client has already got 503")]
+pub(super) struct ClientGone;

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::BoxError;
 use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::request::Parts;
 use http::{Extensions, Request, header, response};
-use tower::{Service, ServiceExt as _};
+use tower::ServiceExt as _;
 
+use super::HttpService;
 use crate::body::{self, Read, Whole};
 use crate::budget::Reserved;
 use crate::extract::AttemptInfo;
@@ -87,17 +87,14 @@ impl<S> Call<S> {
     }
 
     /// Calls the service and reads its answer, up to `limit` bytes of it.
-    pub(crate) async fn answer<R>(
+    pub(crate) async fn answer(
         self,
         info: Option<AttemptInfo>,
         limit: usize,
         extend: impl FnOnce(&mut Extensions),
     ) -> Answered
     where
-        S: Service<Request<Body>, Response = http::Response<R>> + Clone,
-        S::Error: Into<BoxError>,
-        R: http_body::Body<Data = Bytes> + Send + 'static,
-        R::Error: Into<BoxError>,
+        S: HttpService,
     {
         let (ready, spare) = {
             let mut services = self.lock();
@@ -142,7 +139,7 @@ impl<S> Call<S> {
     }
 }
 
-/// Whether an answer goes on for as long as somebody listens.
+/// Whether a response is an endless stream.
 fn is_stream(head: &response::Parts) -> bool {
     let kind = head.headers.get(header::CONTENT_TYPE);
     let kind = kind.map_or(&b""[..], |kind| kind.as_bytes());
@@ -157,7 +154,7 @@ impl Answered {
             Self::Whole(head, body) => Response::from_parts(head, body.into_body()),
             Self::Unkept(head, body) => Response::from_parts(head, body),
             Self::Crashed(crash) => {
-                axum::response::IntoResponse::into_response(super::verdict::crashed(&crash))
+                axum::response::IntoResponse::into_response(super::decision::crashed(&crash))
             }
         }
     }

@@ -1,64 +1,48 @@
-//! Recorded mode: a committed claim, renewed while any service works, and its answer stored under
+//! Leased mode: a committed claim, renewed while any service works, and its answer stored under
 //! the claim's fence.
 
 use std::time::Duration;
 
-use axum::BoxError;
-use axum::body::Body;
-use bytes::Bytes;
-use http::Request;
 use pgonce::driver::Driver;
 use pgonce::retry::{Class, Policy as Retries, Schedule};
 use pgonce::scope::Stale;
 use pgonce::{Ack, ClaimKind, Done, Error, Failure, Lease, Result};
-use tower::Service;
 
-use super::atomic::{Forgotten, Live, NobodyWaits};
-use super::verdict::Verdict;
-use super::{Ended, Job};
+use super::atomic::{ClientGone, Forgotten, LastResponse};
+use super::decision::Decision;
+use super::service::HttpService;
+use super::{Completion, Job};
+use crate::disposition::Disposition;
 use crate::extract::AttemptInfo;
-use crate::fate::Fate;
 
 /// How long it is tried to store an answer: the work is done, and the claim's fence guards it for as
-/// long as nobody takes over.
-const STORE_WITHIN: Duration = Duration::from_secs(60);
+/// long as no other process takes over.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(super) async fn run<D, S, R>(mut job: Job<D, S>) -> Result<Ended>
-where
-    D: Driver,
-    S: Service<Request<Body>, Response = http::Response<R>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Into<BoxError>,
-    R: http_body::Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
-{
+pub(super) async fn run<D: Driver, S: HttpService>(mut job: Job<D, S>) -> Result<Completion> {
     job.learn_retention().await;
-    let live = Live::default();
+    let live = LastResponse::default();
     let (job, kept) = (&job, &live);
     let ran = job
-        .edge
+        .state
         .once
         .run_leased(&job.intent, |lease| attempt_once(job, lease, kept))
         .await;
     live.end(ran)
 }
 
-async fn attempt_once<D, S, R>(job: &Job<D, S>, mut lease: Lease<D>, live: &Live) -> Result<Done>
-where
-    D: Driver,
-    S: Service<Request<Body>, Response = http::Response<R>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Into<BoxError>,
-    R: http_body::Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
-{
-    let policy = &job.edge.policy;
+async fn attempt_once<D: Driver, S: HttpService>(
+    job: &Job<D, S>,
+    mut lease: Lease<D>,
+    live: &LastResponse,
+) -> Result<Done> {
+    let policy = &job.state.policy;
     if lease.kind() == ClaimKind::Takeover && policy.stale != Stale::Takeover {
         return Err(abandoned().into());
     }
-    if !job.turn.begin() {
+    if !job.timer.begin() {
         give_back(lease).await;
-        return Err(Error::work(NobodyWaits));
+        return Err(Error::work(ClientGone));
     }
     let info = AttemptInfo {
         number: lease.attempts(),
@@ -69,39 +53,39 @@ where
     let answered = lease
         .hold(call.answer(Some(info), policy.max_response, |_| {}))
         .await?;
-    let verdict = Verdict::of(job, answered);
-    // Whether or not somebody waits: what happened is recorded.
-    let _ = job.turn.settle();
-    match verdict.fate {
-        Fate::Keep => {
-            let ack = verdict.ack(None)?;
-            live.put(verdict.response);
+    let decision = Decision::of(job, answered);
+    // Whether or not the client still waits: what happened is recorded.
+    let _ = job.timer.settle();
+    match decision.disposition {
+        Disposition::Keep => {
+            let ack = decision.ack(None)?;
+            live.put(decision.response);
             store(lease, ack).await
         }
-        Fate::Refuse | Fate::Retry => {
-            let failure = verdict.failure()?;
-            live.put(verdict.response);
+        Disposition::Refuse | Disposition::Retry => {
+            let failure = decision.failure()?;
+            live.put(decision.response);
             // It is recorded with one try: make sure that somebody is there to record it.
             reach(&mut lease).await?;
             Err(failure.into())
         }
-        Fate::Forget => {
-            live.put(verdict.response);
+        Disposition::Forget => {
+            live.put(decision.response);
             give_back(lease).await;
             Err(Error::work(Forgotten))
         }
-        Fate::Unknown => {
-            live.put(verdict.response);
+        Disposition::Unknown => {
+            live.put(decision.response);
             Err(Error::work(Forgotten))
         }
     }
 }
 
-/// What is told where whoever did the work vanished.
+/// The failure of work whose process ended without a result.
 fn abandoned() -> Failure {
     Failure::refused(
         "abandoned",
-        "whoever did the work vanished; whether it happened is not known",
+        "the process that did the work ended without a result; whether it happened is unknown",
     )
 }
 
@@ -114,34 +98,34 @@ async fn give_back<D: Driver>(lease: Lease<D>) {
 
 /// Stores the answer of work that is done, and does not let a lost connection lose it.
 async fn store<D: Driver>(lease: Lease<D>, ack: Ack) -> Result<Done> {
-    let mut patience = Patience::new();
+    let mut timeout = RecordRetry::new();
     loop {
         match lease.record(&ack).await {
             Ok(done) => return Ok(done),
-            Err(error) => patience.after(error).await?,
+            Err(error) => timeout.after(error).await?,
         }
     }
 }
 
 /// Waits until the database can be reached, and renews the lease by the way.
 async fn reach<D: Driver>(lease: &mut Lease<D>) -> Result<()> {
-    let mut patience = Patience::new();
+    let mut timeout = RecordRetry::new();
     while let Err(error) = lease.heartbeat().await {
-        patience.after(error).await?;
+        timeout.after(error).await?;
     }
     Ok(())
 }
 
 /// Tries again while the connection is what fails. After a commit whose reply was lost the fence
-/// turns the next try away, and the claim that follows finds the answer.
-struct Patience(Schedule);
+/// rejects the next attempt, and the claim that follows finds the answer.
+struct RecordRetry(Schedule);
 
-impl Patience {
+impl RecordRetry {
     fn new() -> Self {
         Self(
             Retries::default()
                 .tries(1_000)
-                .within(STORE_WITHIN)
+                .within(RECORD_TIMEOUT)
                 .schedule(),
         )
     }

@@ -1,60 +1,60 @@
 //! One request from its head to its answer.
 //!
-//! What can strike, and what holds then: the client goes away (everything after the body then goes on
-//! as a task of its own); the handler panics (caught: joined work is rolled back and its key
-//! freed, recorded work goes by its policy); the database is away or silent (a time limit for each
-//! of its turns, and for joined handlers, which wait for it too; none begins without a claim); a twin is faster, or a commit's reply
+//! What can strike, and what holds then: the client disconnects (everything after the body then goes on
+//! as a task of its own); the handler panics (caught: atomic work is rolled back and its key
+//! freed, leased work follows its policy); the database is unavailable or silent (a time limit for each
+//! phase, and for atomic handlers, which wait for it too; none begins without a claim); a duplicate is faster, or a commit's reply
 //! is lost (`Once::run` and `Once::run_leased` claim again, and the request is built anew).
 
 mod atomic;
 mod call;
+mod decision;
 mod leased;
 mod replay;
-mod verdict;
+mod service;
 mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::BoxError;
 use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
+
 use http::request::Parts;
 use http::{Request, StatusCode};
 use pgonce::driver::Driver;
 use pgonce::retry::Class;
 use pgonce::{Error, Intent};
-use tower::Service;
 
 use crate::body::{self, Unread};
 use crate::counters::Event;
 use crate::extract::Key;
-use crate::layer::{Edge, Mode};
-use crate::status::Ticket;
-use crate::turn::{Limits, Phase, Turn};
+use crate::layer::{Mode, RouteState};
+use crate::phase_timer::{Limits, Phase, PhaseTimer};
+use crate::status::StatusToken;
 use crate::{Problem, grpc, key, request};
 
 pub(crate) use call::Call;
 pub(crate) use replay::{Replay, replayed};
+use service::HttpService;
 use work::Work;
 
-/// What came of the work.
-pub(crate) enum Ended {
+/// How the work ended.
+pub(crate) enum Completion {
     /// It was done now, or failed now: the handler's own answer.
-    Live(Response),
+    Done(Response),
     /// It had ended before.
     Replay(Replay),
 }
 
 /// One request's work, ready to be claimed.
 pub(crate) struct Job<D: Driver, S> {
-    pub(crate) edge: Arc<Edge<D>>,
+    pub(crate) state: Arc<RouteState<D>>,
     pub(crate) intent: Intent,
-    /// Whether the client named the wish; else there is nothing to replay for.
+    /// Whether the client sent a key; else there is nothing to replay.
     pub(crate) keyed: bool,
     pub(crate) call: Call<S>,
-    pub(crate) turn: Arc<Turn>,
+    pub(crate) timer: Arc<PhaseTimer>,
     /// How long its answer is kept; `None` where that could not be found out.
     retention: Option<Duration>,
 }
@@ -64,7 +64,7 @@ impl<D: Driver, S> Job<D, S> {
     /// the database is left to the claim.
     async fn learn_retention(&mut self) {
         if self.keyed {
-            self.retention = self.edge.once.retention_of(&self.intent).await.ok();
+            self.retention = self.state.once.retention_of(&self.intent).await.ok();
         }
     }
 
@@ -75,66 +75,60 @@ impl<D: Driver, S> Job<D, S> {
 }
 
 /// Whether a request is none of the layer's business.
-pub(crate) fn passes<D: Driver>(edge: &Edge<D>, request: &Request<Body>) -> bool {
-    let policy = &edge.policy;
+pub(crate) fn passes<D: Driver>(state: &RouteState<D>, request: &Request<Body>) -> bool {
+    let policy = &state.policy;
     if !policy.methods.contains(request.method()) {
         return true;
     }
-    // A joined handler needs its transaction in any case.
+    // An atomic handler needs its transaction in any case.
     let unkeyed = !policy.key_required && !request.headers().contains_key(&policy.header);
-    edge.mode == Mode::Leased && (!policy.enabled || unkeyed)
+    state.mode == Mode::Leased && (!policy.enabled || unkeyed)
 }
 
-/// Answers a request. Whoever drops the future stops waiting, not the work.
-pub(crate) async fn serve<D, S, R>(
-    edge: Arc<Edge<D>>,
+/// Answers a request. Dropping the future stops the wait, not the work.
+pub(crate) async fn serve<D: Driver, S: HttpService>(
+    state: Arc<RouteState<D>>,
     service: S,
     request: Request<Body>,
-) -> Response
-where
-    D: Driver,
-    S: Service<Request<Body>, Response = http::Response<R>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Into<BoxError>,
-    R: http_body::Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
-{
+) -> Response {
     let as_grpc = grpc::is_grpc(request.headers());
-    let told = |problem: Problem| match as_grpc {
-        true => grpc::told(&problem),
-        false => problem.into_response_at(&edge.policy.errors_at),
+    let respond = |problem: Problem| match as_grpc {
+        true => grpc::problem_response(&problem),
+        false => problem.into_response_at(&state.policy.errors_at),
     };
-    let job = match prepare(edge.clone(), service, request).await {
+    let job = match prepare(state.clone(), service, request).await {
         Ok(job) => job,
         Err(problem) => {
-            edge.counters.count(match problem.status() {
+            state.counters.count(match problem.status() {
                 StatusCode::SERVICE_UNAVAILABLE => Event::unavailable,
                 _ => Event::refused,
             });
-            return told(problem);
+            return respond(problem);
         }
     };
     let head = job.call.head.clone();
     match run(job).await {
-        Ok(Ended::Live(response)) => {
-            edge.counters.count(Event::done);
+        Ok(Completion::Done(response)) => {
+            state.counters.count(Event::done);
             response
         }
-        Ok(Ended::Replay(replay)) => {
-            edge.counters.count(Event::replayed);
-            replayed(&edge, &head, replay).await.unwrap_or_else(told)
+        Ok(Completion::Replay(replay)) => {
+            state.counters.count(Event::replayed);
+            replayed(&state, &head, replay)
+                .await
+                .unwrap_or_else(respond)
         }
-        Err(error) => refuse(&edge, &head, &error).unwrap_or_else(told),
+        Err(error) => refuse(&state, &head, &error).unwrap_or_else(respond),
     }
 }
 
 /// Reads key, caller and body: all that can be refused before the database is asked.
 async fn prepare<D: Driver, S: Clone>(
-    edge: Arc<Edge<D>>,
+    state: Arc<RouteState<D>>,
     service: S,
     request: Request<Body>,
 ) -> Result<Job<D, S>, Problem> {
-    let policy = &edge.policy;
+    let policy = &state.policy;
     let (mut head, body) = request.into_parts();
     let mut body = Unread(body);
     let key = match policy.enabled {
@@ -146,14 +140,14 @@ async fn prepare<D: Driver, S: Clone>(
     }
     let principal = request::principal(&head, policy)?;
     let tenant = request::tenant(&head, policy)?;
-    let (body, reserved) = body::read_request(&head, &mut body, policy, &edge.budget).await?;
+    let (body, reserved) = body::read_request(&head, &mut body, policy, &state.budget).await?;
 
     let operation = request::operation(&head, policy);
     let scope = request::scope(policy, &operation).into_owned();
     let name = match &key {
         Some(key) if policy.plain_keys => key.to_string(),
         Some(key) => key::stored(key, &operation, principal.as_deref()),
-        // Nobody will ask for it again; a row is the price of a transaction that ends as others do.
+        // No retry can find it; the row is the price of a transaction that ends like the others.
         None => format!("unkeyed#{}", pgonce::key::fresh()),
     };
     let made = async {
@@ -178,7 +172,7 @@ async fn prepare<D: Driver, S: Clone>(
         Some(key) => {
             if policy.status_at.is_some() {
                 head.extensions
-                    .insert(Ticket::new(&key, &operation, intent.fingerprint()));
+                    .insert(StatusToken::new(&key, &operation, intent.fingerprint()));
             }
             head.extensions.insert(Key(key));
         }
@@ -188,41 +182,33 @@ async fn prepare<D: Driver, S: Clone>(
         call: Call::new(service, head, body, reserved),
         intent,
         keyed,
-        turn: Arc::new(Turn::new()),
+        timer: Arc::new(PhaseTimer::new()),
         retention: None,
-        edge,
+        state,
     })
 }
 
-/// Does the work, and waits for no turn of the database longer than the policy allows.
-async fn run<D, S, R>(job: Job<D, S>) -> pgonce::Result<Ended>
-where
-    D: Driver,
-    S: Service<Request<Body>, Response = http::Response<R>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Into<BoxError>,
-    R: http_body::Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
-{
-    let (edge, turn) = (job.edge.clone(), job.turn.clone());
-    let policy = &edge.policy;
-    let unprotected = (edge.mode == Mode::Leased && policy.fail_open).then(|| job.call.clone());
+/// Does the work, and waits for no phase longer than the policy allows.
+async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Completion> {
+    let (state, timer) = (job.state.clone(), job.timer.clone());
+    let policy = &state.policy;
+    let unprotected = (state.mode == Mode::Leased && policy.fail_open).then(|| job.call.clone());
     let limits = Limits {
         claim: policy.claim_timeout(),
-        work: (edge.mode == Mode::Atomic).then_some(policy.handler_timeout),
+        work: (state.mode == Mode::Atomic).then_some(policy.handler_timeout),
         settle: policy.database_timeout,
     };
-    let mut work = match edge.mode {
-        Mode::Atomic => Work::new(&edge.tasks, atomic::run(job)),
-        Mode::Leased => Work::new(&edge.tasks, leased::run(job)),
+    let mut work = match state.mode {
+        Mode::Atomic => Work::new(&state.tasks, atomic::run(job)),
+        Mode::Leased => Work::new(&state.tasks, leased::run(job)),
     };
     let ended = tokio::select! {
         biased;
         ended = &mut work => ended.unwrap_or_else(|_| {
             Err(Error::work("the layer itself panicked; the server's log says more"))
         }),
-        overdue = turn.overdue(limits) => {
-            if edge.mode == Mode::Atomic && overdue.phase != Phase::Settling {
+        overdue = timer.overdue(limits) => {
+            if state.mode == Mode::Atomic && overdue.phase != Phase::Settling {
                 // Rolled back.
                 work.stop();
             } else {
@@ -232,7 +218,7 @@ where
             }
             let why = "the database did not answer in time".to_owned();
             Err(match overdue.phase {
-                _ if overdue.in_doubt => Error::Uncertain(why),
+                _ if overdue.may_have_committed => Error::Uncertain(why),
                 Phase::Working => Error::work(TooSlow),
                 _ => Error::Disconnected(why),
             })
@@ -240,19 +226,19 @@ where
     };
     match (ended, unprotected) {
         (Err(error), Some(call)) if is_away(&error) && !call.was_called() => {
-            edge.counters.count(Event::unprotected);
-            tracing::warn!(%error, "done without a claim: the database is away and the policy fails open");
+            state.counters.count(Event::unprotected);
+            tracing::warn!(%error, "done without a claim: the database is unavailable and the policy fails open");
             let limit = policy.max_response;
-            let answered = Work::new(&edge.tasks, call.answer(None, limit, |_| {})).await;
+            let answered = Work::new(&state.tasks, call.answer(None, limit, |_| {})).await;
             let answered =
                 answered.map_err(|_| Error::work("the layer itself panicked; see the log"))?;
-            Ok(Ended::Live(answered.into_response()))
+            Ok(Completion::Done(answered.into_response()))
         }
         (ended, _) => ended,
     }
 }
 
-/// A joined handler that took longer than it may.
+/// An atomic handler exceeded its time limit.
 #[derive(Debug, thiserror::Error)]
 #[error("the handler took longer than handler_timeout; it was rolled back")]
 struct TooSlow;
@@ -262,10 +248,14 @@ fn is_away(error: &Error) -> bool {
     matches!(error, Error::Disconnected(_) | Error::Uncertain(_))
 }
 
-/// What a client is told about an error.
-fn refuse<D: Driver>(edge: &Edge<D>, head: &Parts, error: &Error) -> Result<Response, Problem> {
+/// The response to an error.
+fn refuse<D: Driver>(
+    state: &RouteState<D>,
+    head: &Parts,
+    error: &Error,
+) -> Result<Response, Problem> {
     if matches!(error, Error::Work(error) if error.is::<TooSlow>()) {
-        edge.counters.count(Event::unavailable);
+        state.counters.count(Event::unavailable);
         tracing::warn!(%error, "a request was given up");
         return Err(Problem::ours(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -281,16 +271,16 @@ fn refuse<D: Driver>(edge: &Edge<D>, head: &Parts, error: &Error) -> Result<Resp
         _ if error.class() == Class::Final => Event::errors,
         _ => Event::unavailable,
     };
-    edge.counters.count(event);
+    state.counters.count(event);
     match event {
         Event::errors => tracing::error!(%error, "a request could not be answered"),
-        _ => tracing::debug!(%error, "a request was turned away"),
+        _ => tracing::debug!(%error, "a request was rejected"),
     }
     if let Error::Busy {
         retry_after,
         accepted: true,
     } = error
-        && let Some(response) = crate::status::accepted(&edge.policy, head, *retry_after)
+        && let Some(response) = crate::status::accepted(&state.policy, head, *retry_after)
     {
         return Ok(response);
     }

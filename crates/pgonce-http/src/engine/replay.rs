@@ -8,7 +8,7 @@ use pgonce::driver::Driver;
 use pgonce::{Ack, Failure};
 
 use crate::headers::REPLAYED;
-use crate::layer::Edge;
+use crate::layer::RouteState;
 use crate::stored::{Stored, not_kept};
 use crate::{Policy, Problem};
 
@@ -18,18 +18,18 @@ pub(crate) enum Replay {
     Refused(Failure),
 }
 
-/// The stored answer, for whoever may still see it.
+/// The stored answer, if the caller may still see it.
 pub(crate) async fn replayed<D: Driver>(
-    edge: &Edge<D>,
+    state: &RouteState<D>,
     head: &Parts,
     replay: Replay,
 ) -> Result<Response, Problem> {
-    if let Some(hook) = &edge.policy.reauthorise
+    if let Some(hook) = &state.policy.reauthorise
         && let Err(refused) = (hook.0)(head.clone()).await
     {
         return Ok(*refused);
     }
-    render(&edge.policy, &replay)
+    render(&state.policy, &replay)
 }
 
 fn render(policy: &Policy, replay: &Replay) -> Result<Response, Problem> {
@@ -47,7 +47,7 @@ fn render(policy: &Policy, replay: &Replay) -> Result<Response, Problem> {
             )
         });
     }
-    // Another door to the scope ended it, or an operator.
+    // Another entry point to the scope finished it, or an operator.
     let mut response = match (replay, value) {
         (Replay::Refused(failure), _) => {
             Problem::refused(failure).into_response_at(&policy.errors_at)

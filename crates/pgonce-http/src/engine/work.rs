@@ -1,4 +1,4 @@
-//! Work that outlives whoever waits for it.
+//! Work that outlives the request that waits for it.
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
@@ -11,19 +11,19 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument as _;
 
-/// A piece of work, done by whoever waits for it: most clients wait, and a task for each request
+/// A unit of work, polled by the request that waits for it: most clients wait, and a task for each request
 /// would cost each of them two changes of task. Dropped before its end, it goes on as a task of its
 /// own.
 pub(super) struct Work<T: Send + 'static> {
-    rest: Option<Pin<Box<dyn Future<Output = Ended<T>> + Send>>>,
+    rest: Option<Pin<Box<dyn Future<Output = Completion<T>> + Send>>>,
     runtime: Handle,
     tasks: TaskTracker,
     /// Counts it among the work under way, wherever it is done.
     _under_way: TaskTrackerToken,
 }
 
-/// What came of it, or what it panicked with.
-type Ended<T> = Result<T, Box<dyn Any + Send>>;
+/// The result, or the payload of a panic.
+type Completion<T> = Result<T, Box<dyn Any + Send>>;
 
 impl<T: Send + 'static> Work<T> {
     pub(super) fn new(tasks: &TaskTracker, work: impl Future<Output = T> + Send + 'static) -> Self {
@@ -43,9 +43,9 @@ impl<T: Send + 'static> Work<T> {
 }
 
 impl<T: Send + 'static> Future for Work<T> {
-    type Output = Ended<T>;
+    type Output = Completion<T>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Ended<T>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Completion<T>> {
         let Some(rest) = &mut self.rest else {
             return Poll::Pending;
         };

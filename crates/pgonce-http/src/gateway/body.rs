@@ -47,20 +47,20 @@ impl Stalled {
 
 /// A body that ends with an error where it stands still for too long: a cut that both sides
 /// notice, never a body that looks whole.
-pub(crate) struct Patient {
+pub(crate) struct StallTimeout {
     inner: Body,
-    patience: Duration,
+    timeout: Duration,
     whose: Stalled,
-    /// Made only when there is something to wait for.
+    /// RouteBuilder only when there is something to wait for.
     sleep: Option<Pin<Box<Sleep>>>,
     waiting: bool,
 }
 
-impl Patient {
-    pub(crate) fn new(inner: Body, patience: Duration, whose: Stalled) -> Self {
+impl StallTimeout {
+    pub(crate) fn new(inner: Body, timeout: Duration, whose: Stalled) -> Self {
         Self {
             inner,
-            patience,
+            timeout,
             whose,
             sleep: None,
             waiting: false,
@@ -68,7 +68,7 @@ impl Patient {
     }
 }
 
-impl http_body::Body for Patient {
+impl http_body::Body for StallTimeout {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -78,7 +78,7 @@ impl http_body::Body for Patient {
             this.waiting = false;
             return Poll::Ready(piece);
         }
-        let until = Instant::now() + this.patience;
+        let until = Instant::now() + this.timeout;
         let sleep = this
             .sleep
             .get_or_insert_with(|| Box::pin(sleep_until(until)));
@@ -101,21 +101,21 @@ impl http_body::Body for Patient {
 
 /// A request's body that says when it last moved, so that a long upload is not taken for a
 /// silent upstream.
-pub(crate) struct Watched {
+pub(crate) struct ProgressBody {
     inner: Body,
-    moved: Moved,
+    moved: Progress,
 }
 
 /// When a body last moved.
 #[derive(Debug, Clone)]
-pub(crate) struct Moved {
+pub(crate) struct Progress {
     start: Instant,
     after_millis: Arc<AtomicU64>,
 }
 
-impl Watched {
-    pub(crate) fn new(inner: Body) -> (Self, Moved) {
-        let moved = Moved {
+impl ProgressBody {
+    pub(crate) fn new(inner: Body) -> (Self, Progress) {
+        let moved = Progress {
             start: Instant::now(),
             after_millis: Arc::default(),
         };
@@ -129,13 +129,13 @@ impl Watched {
     }
 }
 
-impl Moved {
+impl Progress {
     pub(crate) fn last(&self) -> Instant {
         self.start + Duration::from_millis(self.after_millis.load(Ordering::Relaxed))
     }
 }
 
-impl http_body::Body for Watched {
+impl http_body::Body for ProgressBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -176,7 +176,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_may_be_slow_but_not_silent() {
         let (feed, body) = fed();
-        let mut body = Patient::new(body, Duration::from_secs(30), Stalled::Client);
+        let mut body = StallTimeout::new(body, Duration::from_secs(30), Stalled::Client);
         for _ in 0..5 {
             let next = tokio::join!(body.frame(), async {
                 advance(Duration::from_secs(20)).await;
@@ -194,7 +194,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_body_is_no_silence() {
         let (feed, body) = fed();
-        let mut body = Patient::new(body, Duration::from_secs(30), Stalled::Upstream);
+        let mut body = StallTimeout::new(body, Duration::from_secs(30), Stalled::Upstream);
         drop(feed);
         assert!(body.frame().await.is_none());
     }
@@ -202,7 +202,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_body_says_when_it_last_moved() {
         let (feed, body) = fed();
-        let (mut body, moved) = Watched::new(body);
+        let (mut body, moved) = ProgressBody::new(body);
         let start = Instant::now();
         assert_eq!(moved.last(), start);
         advance(Duration::from_secs(7)).await;

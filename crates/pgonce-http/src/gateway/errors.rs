@@ -17,7 +17,7 @@
 //! # upstream_unknown
 //! **502, or 504 where time ran out.** The service behind the gateway was sent the request and did not
 //! answer. It may have happened. On a route that happens once: send the same again with the same key, which
-//! tells what is known; the route's `stale` policy says whether the service is ever asked again. On any
+//! returns what is known; the route's `stale` policy says whether the service is ever asked again. On any
 //! other route: ask before you repeat it.
 //!
 //! # body_too_slow

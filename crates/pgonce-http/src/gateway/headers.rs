@@ -29,7 +29,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// Headers that `Connection` may name only to make somebody believe that they were never sent.
+/// Headers that `Connection` may name only to hide them from the upstream.
 const END_TO_END: [HeaderName; 7] = [
     AUTHORIZATION,
     CONTENT_LENGTH,
@@ -61,7 +61,7 @@ fn tokens<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
 }
 
 /// The protocol that a request wants to change to. An offer of HTTP/2 without TLS may simply be
-/// ignored, and many clients make it unasked.
+/// ignored, and many clients make it by default.
 pub(crate) fn wanted_upgrade(headers: &HeaderMap) -> Option<&str> {
     tokens(headers, &CONNECTION).find(|word| word.eq_ignore_ascii_case("upgrade"))?;
     tokens(headers, &UPGRADE).find(|protocol| !protocol.eq_ignore_ascii_case("h2c"))
@@ -93,7 +93,7 @@ pub(crate) fn for_upstream(
 }
 
 /// Says for whom the gateway asks. What the client says about itself is believed only where the
-/// gateway is told to stand behind somebody who writes these headers.
+/// gateway is configured to stand behind a proxy that writes these headers.
 fn forwarded(headers: &mut HeaderMap, client: Option<IpAddr>, trust: bool) {
     if !trust {
         for name in [

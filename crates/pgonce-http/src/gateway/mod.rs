@@ -1,6 +1,6 @@
 //! A reverse proxy that makes the requests of services in any language happen once.
 //!
-//! It is the recorded layer around a service that sends requests on to an upstream: routes and
+//! It is the leased layer around a service that sends requests on to an upstream: routes and
 //! policies come from a TOML file ([`Config`]), keys, answers and leases are in PostgreSQL. Routes
 //! without a policy pass untouched, streaming in both directions. `pgonce gateway` is this module
 //! with a command line; use it from code to put the gateway into a program of your own:
@@ -25,18 +25,18 @@
 
 mod admin;
 mod body;
+mod build;
 mod config;
+mod dispatch;
 pub mod errors;
 mod headers;
+mod lifecycle;
 mod log;
-mod made;
 mod pattern;
 mod policy;
 mod proxy;
 mod router;
-mod run;
 mod scopes;
-mod served;
 mod server;
 mod tls;
 mod upstream;
@@ -44,5 +44,5 @@ mod upstream;
 pub use config::{
     Config, Contracts, Database, EXAMPLE, Fault, Faults, Log, LogFormat, Summary, UrlFrom,
 };
-pub use run::{Bound, Drained, Gateway, Unmade};
+pub use lifecycle::{Bound, BuildError, Drained, Gateway};
 pub use scopes::Difference;

@@ -6,11 +6,11 @@ use pgonce::scope;
 use super::config::values::{Principal, Print};
 use super::config::{self, AfterExpiry, Busy, Needed, Outcomes, Oversize, Scope, Stale};
 use super::pattern::Pattern;
-use super::scopes::WAIT_AT_MOST;
+use super::scopes::DEFAULT_WAIT_TIMEOUT;
 use crate::{ApiVersion, Caller, Policy, ReplayHeaders, RequestPrint};
 
 /// The policy of one method of a route: the operation is the method and the pattern, so that one
-/// key on two paths of a pattern is a conflict, and on two routes is two wishes.
+/// key on two paths of a pattern is a conflict, and on two routes is two requests.
 pub(crate) fn policy(
     config: &config::Tables,
     path: &Pattern,
@@ -18,10 +18,9 @@ pub(crate) fn policy(
     once: &config::Once,
     scope: &Scope,
 ) -> Policy {
-    let mut policy = Policy::new(once.scope.get_ref())
+    let mut policy = Policy::new(once.scope.get_ref(), caller(once.principal.get_ref()))
         .operation(format!("{method} {path}"))
         .methods([method.clone()])
-        .principal(caller(once.principal.get_ref()))
         .tenant(caller(&once.tenant))
         .key_required(once.key == Needed::Required)
         .lint_keys(once.lint_keys)
@@ -38,7 +37,7 @@ pub(crate) fn policy(
             once.replay_headers.iter().map(|name| name.0.clone()),
         ))
         .fail_open(once.fail_open)
-        .body_within(config.listen.body_timeout.0)
+        .body_timeout(config.listen.body_timeout.0)
         .database_timeout(config.database.timeout());
     if let Some(name) = &once.key_header {
         policy = policy.header(name.0.clone());
@@ -54,7 +53,7 @@ fn contract(policy: Policy, scope: &Scope) -> Policy {
     let wait_timeout = scope
         .wait_timeout
         .as_ref()
-        .map_or(WAIT_AT_MOST, |wait| wait.get_ref().0);
+        .map_or(DEFAULT_WAIT_TIMEOUT, |wait| wait.get_ref().0);
     policy
         .retention(scope.retention.get_ref().0)
         .lease(scope.lease.0)

@@ -14,24 +14,24 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Status
 use http_body::Body as _;
 use tower::Service;
 
-use super::body::{Patient, Stalled};
+use super::body::{StallTimeout, Stalled};
 use super::config::{HostSent, KeyForm};
 use super::errors;
 use super::headers::{self, ATTEMPT, FENCE, IDEMPOTENCY_KEY};
-use super::upstream::{Doubt, Unanswered, Upstream};
+use super::upstream::{Delivery, Unanswered, Upstream};
 use crate::body::{Read, read_up_to};
-use crate::{AttemptInfo, Fate, Key};
+use crate::{AttemptInfo, Disposition, Key};
 
-/// The address that a request came from; the server leaves it in the request's extensions.
+/// The address that sent a request; the server leaves it in the request's extensions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Client(pub(crate) SocketAddr);
 
 /// Sends requests on to one upstream. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Proxy(Arc<Way>);
+pub(crate) struct Proxy(Arc<ProxySettings>);
 
 /// How requests of a route travel.
-pub(crate) struct Way {
+pub(crate) struct ProxySettings {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) host: HostSent,
     pub(crate) key_form: KeyForm,
@@ -45,16 +45,16 @@ pub(crate) struct Way {
 }
 
 impl Proxy {
-    pub(crate) fn new(way: Way) -> Self {
+    pub(crate) fn new(way: ProxySettings) -> Self {
         Self(Arc::new(way))
     }
 }
 
-impl Way {
+impl ProxySettings {
     async fn pass(&self, request: Request<Body>) -> Response<Body> {
         let mut request = request.map(|body| match body.is_end_stream() {
             true => body,
-            false => Body::new(Patient::new(body, self.body_timeout, Stalled::Client)),
+            false => Body::new(StallTimeout::new(body, self.body_timeout, Stalled::Client)),
         });
         let client = request.extensions().get().map(|Client(address)| *address);
         let attempt = request.extensions().get::<AttemptInfo>().copied();
@@ -70,7 +70,7 @@ impl Way {
             headers.remove(HOST);
         }
         if let Some((attempt, key)) = attempt.zip(key) {
-            self.tell(headers, attempt, &key.0);
+            self.add_attempt(headers, attempt, &key.0);
         }
         match self.upstream.send(request).await {
             Ok(mut answer) => {
@@ -98,7 +98,7 @@ impl Way {
                 let late = Stalled::behind(&*error).is_some();
                 let why = format!("the answer broke off: {error}");
                 no_answer(&Unanswered {
-                    doubt: Doubt::Unknown,
+                    delivery: Delivery::Unknown,
                     late,
                     why,
                 })
@@ -106,24 +106,24 @@ impl Way {
         }
     }
 
-    /// Tells the upstream which wish this is, which try, and the fence that lets it turn away an
+    /// Adds the key, the attempt number and the fence, which lets the upstream refuse an
     /// older try that comes late.
-    fn tell(&self, headers: &mut HeaderMap, attempt: AttemptInfo, key: &str) {
+    fn add_attempt(&self, headers: &mut HeaderMap, attempt: AttemptInfo, key: &str) {
         headers.insert(ATTEMPT, attempt.number.into());
         headers.insert(FENCE, attempt.fence.into());
-        // A key may have come with quotes or without; it is always told in the same way, so that
+        // A key may be sent with quotes or without; it is always forwarded in one form, so that
         // the upstream sees one key and not two.
-        let told = match self.key_form {
+        let sent = match self.key_form {
             KeyForm::Bare if key.trim() == key => key.to_owned(),
             _ => format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\"")),
         };
-        if let Ok(told) = HeaderValue::try_from(told) {
-            headers.insert(IDEMPOTENCY_KEY, told);
+        if let Ok(sent) = HeaderValue::try_from(sent) {
+            headers.insert(IDEMPOTENCY_KEY, sent);
         }
     }
 }
 
-/// Whether an answer goes on for as long as somebody listens.
+/// Whether a response is an endless stream.
 fn is_stream(headers: &HeaderMap) -> bool {
     let kind = headers
         .get(CONTENT_TYPE)
@@ -146,39 +146,39 @@ pub(crate) fn refuse_protocol(request: &Request<Body>) -> Option<Response<Body>>
     ))
 }
 
-/// What the client is told, and the layer, about an upstream that gave no answer.
+/// The response, and its disposition, where the upstream sent none.
 fn no_answer(unanswered: &Unanswered) -> Response<Body> {
-    tracing::warn!(doubt = ?unanswered.doubt, error = %unanswered, "the upstream did not answer");
+    tracing::warn!(delivery = ?unanswered.delivery, error = %unanswered, "the upstream did not answer");
     let status = if unanswered.late {
         StatusCode::GATEWAY_TIMEOUT
     } else {
         StatusCode::BAD_GATEWAY
     };
-    let (mut response, fate) = match unanswered.doubt {
-        Doubt::NotSent => {
+    let (mut response, disposition) = match unanswered.delivery {
+        Delivery::NotSent => {
             let detail = "the service behind the gateway could not be reached and nothing happened; send the same again";
             (
                 errors::answer_for_now(status, "upstream_not_reached", detail),
-                Fate::Retry,
+                Disposition::Retry,
             )
         }
-        Doubt::Unknown => {
+        Delivery::Unknown => {
             let detail =
                 "the service behind the gateway was asked and did not answer; it may have happened";
             (
                 errors::answer(status, "upstream_unknown", detail),
-                Fate::Unknown,
+                Disposition::Unknown,
             )
         }
-        Doubt::ClientStalled => {
-            let detail = "no more of the body came in time";
+        Delivery::ClientStalled => {
+            let detail = "the rest of the body did not arrive in time";
             (
                 errors::answer(StatusCode::REQUEST_TIMEOUT, "body_too_slow", detail),
-                Fate::Unknown,
+                Disposition::Unknown,
             )
         }
     };
-    response.extensions_mut().insert(fate);
+    response.extensions_mut().insert(disposition);
     response
 }
 

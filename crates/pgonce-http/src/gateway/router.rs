@@ -19,12 +19,12 @@ pub(crate) struct Entry {
     /// The methods that it answers to; none of them means all.
     pub(crate) methods: Vec<Method>,
     /// How it happens once, if it does.
-    pub(crate) once: Option<Recorded>,
+    pub(crate) once: Option<ProtectedRoute>,
     pub(crate) service: RouteService,
 }
 
 /// What is said about a route that happens once.
-pub(crate) struct Recorded {
+pub(crate) struct ProtectedRoute {
     pub(crate) scope: String,
     pub(crate) key_header: HeaderName,
 }

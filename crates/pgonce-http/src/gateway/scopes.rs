@@ -7,8 +7,8 @@ use pgonce::driver::{Connection as _, Driver, Param, Session as _, Statement};
 
 use super::config::{Contracts, Scope};
 
-/// How long a duplicate waits with `busy = "wait"`, unless the file says otherwise.
-pub(crate) const WAIT_AT_MOST: Duration = Duration::from_secs(5);
+/// Default of `wait_timeout`: how long a duplicate waits with `busy = "wait"`.
+pub(crate) const DEFAULT_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A field of a scope's contract that the database knows otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(crate) async fn agree<'a, D: Driver>(
     let mut differences = Vec::new();
     for (name, scope) in scopes {
         let fields = fields(name, scope);
-        // A note is for people and binds nobody.
+        // A note is a comment and is not compared.
         let found = compare(driver, schema, name, &fields[..fields.len() - 1]).await?;
         let missing = found.iter().any(|difference| difference.field.is_none());
         let define = match contracts {
@@ -99,7 +99,7 @@ fn fields(name: &str, scope: &Scope) -> Vec<Field> {
         word("busy", scope.busy.word()),
         length(
             "wait_timeout",
-            given(&scope.wait_timeout).or(Some(WAIT_AT_MOST)),
+            given(&scope.wait_timeout).or(Some(DEFAULT_WAIT_TIMEOUT)),
         ),
         word("storage", "answer"),
         word("after_expiry", scope.after_expiry.word()),

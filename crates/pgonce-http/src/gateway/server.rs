@@ -41,7 +41,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Accepts connections until told to stop; then the listener is closed, and the connections
+    /// Accepts connections until stopped; then the listener is closed, and the connections
     /// that have work go on in [`Server::connections`].
     pub(crate) async fn accept<H, F>(self, handler: H)
     where
@@ -53,7 +53,7 @@ impl Server {
             Arc::new(Semaphore::new(self.limits.connections)),
         );
         loop {
-            // Whoever comes when all are taken waits in the system's queue, at no cost here.
+            // A client that connects when all permits are taken waits in the kernel's queue, at no cost here.
             let next = async {
                 let permit = free.clone().acquire_owned().await;
                 (permit, self.listener.accept().await)

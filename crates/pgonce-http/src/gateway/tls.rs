@@ -11,12 +11,12 @@ use rustls::{ClientConfig, RootCertStore};
 
 /// The certificates in a PEM file; none at all is an error too.
 pub(crate) fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let told = |why: String| format!("{}: {why}", file.display());
+    let fault = |why: String| format!("{}: {why}", file.display());
     let found = CertificateDer::pem_file_iter(file)
         .and_then(|found| found.collect::<Result<Vec<_>, _>>())
-        .map_err(|error| told(error.to_string()))?;
+        .map_err(|error| fault(error.to_string()))?;
     if found.is_empty() {
-        return Err(told("there is no certificate in it".to_owned()));
+        return Err(fault("there is no certificate in it".to_owned()));
     }
     Ok(found)
 }

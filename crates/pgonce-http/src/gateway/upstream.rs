@@ -18,7 +18,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::{Instant, sleep_until};
 use tower::Service;
 
-use super::body::{Patient, Stalled, Watched};
+use super::body::{ProgressBody, StallTimeout, Stalled};
 use super::config;
 use super::tls;
 
@@ -27,7 +27,7 @@ const IDLE_CONNECTIONS: usize = 512;
 
 /// A service behind the gateway.
 pub(crate) struct Upstream {
-    client: Client<Timely, Watched>,
+    client: Client<ConnectTimeout, ProgressBody>,
     scheme: Scheme,
     authority: Authority,
     /// What every path begins with; empty for most.
@@ -39,7 +39,7 @@ pub(crate) struct Upstream {
 /// Why there is no answer, and what may have happened.
 #[derive(Debug)]
 pub(crate) struct Unanswered {
-    pub(crate) doubt: Doubt,
+    pub(crate) delivery: Delivery,
     /// Whether time ran out, rather than something having broken.
     pub(crate) late: bool,
     pub(crate) why: String,
@@ -47,10 +47,10 @@ pub(crate) struct Unanswered {
 
 /// What may have happened at an upstream that gave no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Doubt {
+pub(crate) enum Delivery {
     /// Nothing: there was no connection to send anything on.
     NotSent,
-    /// Anything: something was sent, and no answer came back.
+    /// Anything: something was sent, and no response was received.
     Unknown,
     /// The client did not send the whole of its request.
     ClientStalled,
@@ -68,7 +68,7 @@ impl Upstream {
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
             return Err("the address has no scheme or no host".to_owned());
         };
-        let connector = Timely {
+        let connector = ConnectTimeout {
             inner: tls::connector(ca_file)?,
             limit: table.connect_timeout.get_ref().0,
         };
@@ -97,7 +97,7 @@ impl Upstream {
         let (mut parts, body) = request.into_parts();
         parts.uri = self.address_of(&parts.uri);
         parts.version = Version::HTTP_11;
-        let (body, moved) = Watched::new(body);
+        let (body, moved) = ProgressBody::new(body);
         let mut answer = self.client.request(Request::from_parts(parts, body));
         let sleep = sleep_until(Instant::now() + self.response_timeout);
         let mut sleep = std::pin::pin!(sleep);
@@ -106,7 +106,7 @@ impl Upstream {
                 biased;
                 answer = &mut answer => {
                     let answer = answer.map_err(|error| self.unanswered(&error))?;
-                    let patient = |body| Patient::new(Body::new(body), self.idle_timeout, Stalled::Upstream);
+                    let patient = |body| StallTimeout::new(Body::new(body), self.idle_timeout, Stalled::Upstream);
                     return Ok(answer.map(|body| Body::new(patient(body))));
                 }
                 () = &mut sleep => {
@@ -142,15 +142,15 @@ impl Upstream {
         let timed_out = find(error, |error: &io::Error| {
             error.kind() == io::ErrorKind::TimedOut
         });
-        let (doubt, late) = match Stalled::behind(error) {
-            Some(Stalled::Client) => (Doubt::ClientStalled, true),
+        let (delivery, late) = match Stalled::behind(error) {
+            Some(Stalled::Client) => (Delivery::ClientStalled, true),
             // Only a connection that was never made is sure to have carried nothing: a request
             // on a connection that broke may have been read before it did.
-            _ if error.is_connect() => (Doubt::NotSent, timed_out),
-            _ => (Doubt::Unknown, timed_out),
+            _ if error.is_connect() => (Delivery::NotSent, timed_out),
+            _ => (Delivery::Unknown, timed_out),
         };
         Unanswered {
-            doubt,
+            delivery,
             late,
             why: with_causes(error),
         }
@@ -162,7 +162,7 @@ impl Upstream {
             humantime::format_duration(self.response_timeout)
         );
         Unanswered {
-            doubt: Doubt::Unknown,
+            delivery: Delivery::Unknown,
             late: true,
             why,
         }
@@ -199,7 +199,7 @@ fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
 
 /// Opens connections, TLS and all, within a time limit.
 #[derive(Debug, Clone)]
-struct Timely {
+struct ConnectTimeout {
     inner: HttpsConnector<HttpConnector>,
     limit: Duration,
 }
@@ -207,7 +207,7 @@ struct Timely {
 type Stream = <HttpsConnector<HttpConnector> as Service<Uri>>::Response;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-impl Service<Uri> for Timely {
+impl Service<Uri> for ConnectTimeout {
     type Response = Stream;
     type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Stream, BoxError>> + Send>>;

@@ -9,7 +9,7 @@ use pgonce::scope::{AfterExpiry, Busy, Stale};
 use super::{
     ApiVersion, Caller, Oversize, Policy, Reauthorise, ReplayHeaders, RequestPrint, Scope,
 };
-use crate::fate::Outcomes;
+use crate::disposition::Outcomes;
 
 macro_rules! setters {
     ($($(#[doc = $doc:literal])+ $field:ident: $kind:ty;)+) => {
@@ -25,113 +25,111 @@ macro_rules! setters {
 }
 
 setters! {
-    /// The scope of the intents.
+    /// Sets the scope of the intents.
     scope: Scope;
     /// Switches protection off, for tests of the handler alone, or on again.
     enabled: bool;
-    /// The header that carries the key.
+    /// Sets the header that carries the key.
     header: HeaderName;
-    /// Whether a request without a key is refused.
+    /// Sets whether a request without a key is refused.
     key_required: bool;
-    /// The longest key, in bytes; at most 255.
+    /// Sets the maximum length of a key, in bytes; at most 255.
     max_key_bytes: usize;
-    /// Refuses keys that look like the name of a try: see [`pgonce::key::lint`].
+    /// Refuses keys that name an attempt: see [`pgonce::key::lint`].
     lint_keys: bool;
     /// Stores the client's key as it is.
     plain_keys: bool;
-    /// The version of the API that gives a request its meaning.
+    /// Sets where the API version is found.
     version: ApiVersion;
-    /// Whether the query string is a part of the request.
+    /// Sets whether the query string is part of the request.
     with_query: bool;
-    /// How the body is compared.
+    /// Sets how the body is compared.
     fingerprint: RequestPrint;
-    /// Who asks.
-    principal: Caller;
-    /// The tenant.
+    /// Sets the tenant.
     tenant: Caller;
-    /// The largest request body, in bytes.
+    /// Sets the maximum size of a request body, in bytes.
     max_body: usize;
-    /// The largest response body that is kept, in bytes.
+    /// Sets the maximum size of a response body that is kept, in bytes.
     max_response: usize;
-    /// What happens to a response that is larger, or a stream.
+    /// Sets what happens to a response that is larger, or a stream.
     oversize: Oversize;
-    /// The headers that are replayed.
+    /// Sets the headers that are replayed.
     replay_headers: ReplayHeaders;
-    /// How long a client may take to send its body.
-    body_within: Duration;
-    /// How long the database may take to answer.
+    /// Sets the maximum time for a client to send its body.
+    body_timeout: Duration;
+    /// Sets the maximum time for a reply of the database.
     database_timeout: Duration;
-    /// How long a joined handler may take.
+    /// Sets the maximum time of an atomic handler.
     handler_timeout: Duration;
-    /// Whether the work is done without a claim while the database is away; each such run is
+    /// Sets whether work is done without a claim while the database is unavailable; each such run is
     /// counted in [`Counters::unprotected`](crate::Counters::unprotected) and logged.
     fail_open: bool;
-    /// What a duplicate is told meanwhile.
+    /// Sets what a duplicate gets while the first request is in progress.
     busy: Busy;
-    /// How long a duplicate waits with [`Busy::Wait`].
+    /// Sets the maximum time a duplicate waits with [`Busy::Wait`].
     wait_timeout: Duration;
-    /// The length of a lease in recorded mode.
+    /// Sets the length of a lease in leased mode.
     lease: Duration;
-    /// What happens when whoever did the work vanished.
+    /// Sets what happens to work whose process ended without a result.
     stale: Stale;
-    /// How long clients may retry.
+    /// Sets how long clients may retry.
     client_retry: Duration;
-    /// What a key means after its retention.
+    /// Sets what a key means after its retention.
     after_expiry: AfterExpiry;
 }
 
 impl Policy {
-    /// The methods that are protected.
+    /// Sets the methods that are protected.
     #[must_use]
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.methods = methods.into_iter().collect();
         self
     }
 
-    /// The operation's name, such as `POST /orders/{id}`.
+    /// Sets the operation's name, such as `POST /orders/{id}`.
     #[must_use]
     pub fn operation(mut self, name: impl Into<String>) -> Self {
         self.operation = Some(name.into());
         self
     }
 
-    /// The header with an id that ties records to logs and traces.
+    /// Sets the header with an id that ties records to logs and traces.
     #[must_use]
     pub fn correlation(mut self, header: HeaderName) -> Self {
         self.correlation = Some(header);
         self
     }
 
-    /// Asked before a stored answer is given out.
+    /// Sets a hook that is called before a stored response is given out.
     #[must_use]
     pub fn reauthorise(mut self, hook: Reauthorise) -> Self {
         self.reauthorise = Some(hook);
         self
     }
 
-    /// Which answers are kept.
+    /// Sets which responses are kept.
     #[must_use]
     pub fn outcomes(mut self, outcomes: Outcomes) -> Self {
         self.outcomes = Some(outcomes);
         self
     }
 
-    /// Where [`status_route`](crate::status_route) is mounted.
+    /// Sets the path where [`status_route`](crate::status_route) is mounted.
     #[must_use]
     pub fn status_at(mut self, path: impl Into<String>) -> Self {
         self.status_at = Some(path.into());
         self
     }
 
-    /// What `type` of a problem document starts with.
+    /// Sets the prefix of `type` in problem documents.
     #[must_use]
     pub fn errors_at(mut self, base: impl Into<Cow<'static, str>>) -> Self {
         self.errors_at = base.into();
         self
     }
 
-    /// How long answers are kept, once [`IdempotencyLayer::agree`](crate::IdempotencyLayer::agree) has
-    /// written it down. What clients are told (`Idempotency-Expires`) is what the contract says.
+    /// Sets how long responses are kept, once [`IdempotencyLayer::agree`](crate::IdempotencyLayer::agree)
+    /// has written it to the database. `Idempotency-Expires` is what the contract there says.
     #[must_use]
     pub fn retention(mut self, retention: Duration) -> Self {
         self.retention = Some(retention);

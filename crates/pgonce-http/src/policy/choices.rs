@@ -1,4 +1,4 @@
-//! What a policy chooses from.
+//! The values that a policy is made of.
 
 use std::fmt;
 use std::future::Future;
@@ -14,23 +14,23 @@ use pgonce::Fingerprint;
 /// A future in a box.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Which scope a request's intent belongs to.
+/// The scope that a request's intent belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
-    /// This one.
+    /// One scope for all requests.
     Named(String),
     /// One for each operation, named after it: `POST /orders`.
     Operation,
 }
 
-/// Where the version of the API is found.
+/// Where the API version is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ApiVersion {
-    /// There is none.
+    /// No version.
     None,
-    /// It is this.
+    /// A fixed version.
     Fixed(String),
-    /// The client names it in a header.
+    /// The value of a header.
     Header(HeaderName),
 }
 
@@ -38,30 +38,32 @@ type Find = dyn Fn(&Parts) -> Option<String> + Send + Sync;
 type MakePrint = dyn Fn(&Parts, &Bytes) -> Fingerprint + Send + Sync;
 type Ask = dyn Fn(Parts) -> BoxFuture<Result<(), Box<Response>>> + Send + Sync;
 
-/// Who somebody is, read from a request's head: a principal or a tenant.
+/// The identity of a caller, read from the request's head: a principal or a tenant.
 ///
-/// Name the person or account, never the credential: a token that is renewed between two tries
-/// must not make two wishes of one. And name it from what was verified: put authentication
-/// outside of this layer and read what it found.
+/// Keys belong to a principal: the same key of two principals never meets, so that no caller is
+/// given another caller's response. Name the person or account, never the credential: a token that
+/// is renewed between two attempts must not make two requests of one. And name it from what was
+/// verified: put authentication outside of this layer and read what it found.
 #[derive(Clone)]
 #[non_exhaustive]
 pub enum Caller {
-    /// Nobody in particular.
+    /// No identity. As a principal: all callers share one set of keys, and a caller who repeats
+    /// another's key and request gets the other's response. Only for services with one caller.
     None,
-    /// What a trusted proxy wrote into a header.
+    /// The value of a header that a trusted proxy sets.
     Header(HeaderName),
-    /// What a function finds.
+    /// The result of a function.
     With(Arc<Find>),
 }
 
 impl Caller {
-    /// What a function finds in the request's head; `None` refuses the request (401
+    /// The result of a function of the request's head; `None` refuses the request (401
     /// where a principal is missing, 400 where a tenant is).
     pub fn with(find: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
         Self::With(Arc::new(find))
     }
 
-    /// What a function makes of an extension that an outer layer has put there; a request
+    /// The result of a function of an extension that an outer layer has inserted; a request
     /// without it is refused.
     pub fn from_extension<T: Send + Sync + 'static>(
         name: impl Fn(&T) -> Option<String> + Send + Sync + 'static,
@@ -99,7 +101,7 @@ pub enum RequestPrint {
     Except(Vec<String>),
     /// Part by part: names, file names, types and contents; the boundary does not count.
     Multipart,
-    /// As a function says.
+    /// A function of yours.
     Custom(Print),
 }
 
@@ -124,11 +126,11 @@ impl fmt::Debug for Print {
 /// cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Oversize {
-    /// The client is told 500. In joined mode nothing happened and the key is free; in recorded
-    /// mode it did happen, and every retry is told so.
+    /// The client gets 500. In atomic mode nothing happened and the key is free; in recorded
+    /// mode it did happen, and every retry gets the same.
     #[default]
     Refuse,
-    /// It is passed on whole, and only its status is kept: a retry is told that it happened and
+    /// It is passed on whole, and only its status is kept: a retry gets 410, which says that it happened and
     /// that the answer was not kept.
     PassUnkept,
 }

@@ -13,18 +13,18 @@ pub use choices::{
     ApiVersion, BoxFuture, Caller, Oversize, Print, Reauthorise, ReplayHeaders, RequestPrint, Scope,
 };
 
+use crate::disposition::Outcomes;
 use crate::errors::ERRORS_AT;
-use crate::fate::Outcomes;
 
-/// The policy of a route. Every field has a default that is safe; change them with the methods
-/// of the same name.
+/// The policy of a route. Every field has a safe default, except the principal, which is a decision
+/// of yours. Change fields with the methods of the same name.
 ///
 /// ```
 /// use std::time::Duration;
 /// use pgonce_http::{Caller, Outcomes, Policy};
 ///
-/// let policy = Policy::new("payments.create")
-///     .principal(Caller::from_extension(|user: &UserId| Some(user.0.clone())))
+/// let caller = Caller::from_extension(|user: &UserId| Some(user.0.clone()));
+/// let policy = Policy::new("payments.create", caller)
 ///     .outcomes(Outcomes::Freeze)
 ///     .retention(Duration::from_secs(86_400));
 /// # #[derive(Clone)]
@@ -33,99 +33,103 @@ use crate::fate::Outcomes;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Policy {
-    /// The scope of the intents. [`Policy::new`] names it.
+    /// The scope of the intents.
     pub scope: Scope,
-    /// Off, a request passes as if there were no layer (in joined mode the handler still gets a
-    /// transaction). On.
+    /// Whether the route is protected. Off, a request passes as if there were no layer (in atomic
+    /// mode the handler still gets a transaction). Default: on.
     pub enabled: bool,
-    /// The header that carries the key. `Idempotency-Key`.
+    /// The header that carries the key. Default: `Idempotency-Key`.
     pub header: HeaderName,
-    /// Whether a request without a key is refused; else it is done without protection. Refused.
+    /// Whether a request without a key is refused; else it runs unprotected. Default: refused.
     pub key_required: bool,
-    /// The longest key, in bytes. 255.
+    /// Maximum length of a key, in bytes. Default: 255.
     pub max_key_bytes: usize,
-    /// Whether keys that look like the name of a try (a time, a counter) are refused. No.
+    /// Whether keys that name an attempt (a time, a counter) are refused. Default: no.
     pub lint_keys: bool,
-    /// Whether the client's key is stored as it is, for scopes that other doors share: then the
-    /// scope must belong to one operation and there is no principal. No: the stored key is the
-    /// client's, then `#` and a digest of principal, operation and key.
+    /// Whether the client's key is stored as it is, for scopes that other entry points share: then
+    /// the scope must belong to one operation and there is no principal. Default: no; the stored key
+    /// is the client's, then `#` and a digest of principal, operation and key.
     pub plain_keys: bool,
-    /// The methods that are protected; others pass untouched. POST and PATCH.
+    /// The methods that are protected; others pass untouched. Default: POST and PATCH.
     pub methods: Vec<Method>,
-    /// The operation's name, such as `POST /orders/{id}`. Otherwise the method and axum's matched
+    /// The operation's name, such as `POST /orders/{id}`. Default: the method and axum's matched
     /// path, or the raw path where there is none.
     pub operation: Option<String>,
-    /// The version of the API that gives a request its meaning. None.
+    /// The API version, which is part of the request's fingerprint. Default: none.
     pub version: ApiVersion,
-    /// Whether the query string is a part of the request. It is.
+    /// Whether the query string is part of the request. Default: yes.
     pub with_query: bool,
-    /// How the body is compared. By its content type.
+    /// How the body is compared with an earlier one. Default: by its content type.
     pub fingerprint: RequestPrint,
-    /// Who asks, so that two callers' keys never meet. Nobody in particular.
+    /// The principal that keys belong to: the same key of two principals never meets.
     pub principal: Caller,
-    /// The tenant; an empty name stands for none. None.
+    /// The tenant. Default: none.
     pub tenant: Caller,
-    /// The header with an id that ties records to logs and traces, such as `X-Request-Id`. None.
+    /// The header with an id that ties records to logs and traces, such as `X-Request-Id`.
+    /// Default: none.
     pub correlation: Option<HeaderName>,
-    /// Asked before a stored answer is given out. Not asked.
+    /// A hook that decides whether a stored response is still given out. Default: none.
     pub reauthorise: Option<Reauthorise>,
-    /// Which answers are kept. Success and final 4xx in joined mode; all (freeze) in recorded mode,
-    /// where a failure does not say that nothing happened.
+    /// Which responses are kept. Default: [`Outcomes::Final`] in atomic mode, [`Outcomes::Freeze`] in
+    /// leased mode, where a failure does not prove that nothing happened.
     pub outcomes: Option<Outcomes>,
-    /// The largest request body, in bytes. 2 MiB.
+    /// Maximum size of a request body, in bytes. Default: 2 MiB.
     pub max_body: usize,
-    /// The largest response body that is kept, in bytes. 1 MiB.
+    /// Maximum size of a response body that is kept, in bytes. Default: 1 MiB.
     pub max_response: usize,
-    /// What happens to a response that is larger, or a stream. Refused.
+    /// What happens to a response that is larger, or a stream. Default: refused.
     pub oversize: Oversize,
-    /// The headers that are replayed. A list of those that describe the answer.
+    /// The headers that are replayed. Default: those that describe the response.
     pub replay_headers: ReplayHeaders,
-    /// How long a client may take to send its body. 30 seconds.
-    pub body_within: Duration,
-    /// How long the database may take to answer before the client is told 503; a busy wait comes
-    /// on top. 10 seconds.
+    /// Maximum time for a client to send its body. Default: 30 seconds.
+    pub body_timeout: Duration,
+    /// Maximum time for a reply of the database before the client gets 503; a busy wait comes on
+    /// top. Default: 10 seconds.
     pub database_timeout: Duration,
-    /// How long a joined handler may take before it is rolled back and the client told 503: its own
-    /// statements may be what a silent database leaves unanswered. In recorded mode the service has
-    /// its own time limits. 30 seconds.
+    /// Maximum time of an atomic handler before it is rolled back and the client gets 503: its own
+    /// statements may be what a silent database leaves unanswered. In leased mode the service has
+    /// its own time limits. Default: 30 seconds.
     pub handler_timeout: Duration,
-    /// Whether, in recorded mode, the work is done without a claim while the database is away. No.
+    /// Whether, in leased mode, the work is done without a claim while the database is unavailable.
+    /// Default: no.
     pub fail_open: bool,
-    /// Where [`status_route`](crate::status_route) is mounted, such as `/orders/status`; needed to
-    /// answer 202 where the contract says so. None.
+    /// The path where [`status_route`](crate::status_route) is mounted, such as `/orders/status`;
+    /// required for 202 responses. Default: none.
     pub status_at: Option<String>,
-    /// What `type` of a problem document starts with; the code follows in small letters.
+    /// The prefix of `type` in problem documents; the code follows in lower case.
     pub errors_at: Cow<'static, str>,
-    /// How long answers are kept, once [`Policy::contract`] is agreed on.
+    /// How long responses are kept, for [`Policy::contract`]. Default: none.
     pub retention: Option<Duration>,
-    /// What a duplicate is told meanwhile; for [`Policy::contract`]. 409.
+    /// What a duplicate gets while the first request is in progress, for [`Policy::contract`].
+    /// Default: 409.
     pub busy: Busy,
-    /// How long a duplicate waits with [`Busy::Wait`]; for [`Policy::contract`]. 5 seconds.
+    /// Maximum time a duplicate waits with [`Busy::Wait`], for [`Policy::contract`]. Default: 5 seconds.
     pub wait_timeout: Duration,
-    /// The length of a lease in recorded mode; for [`Policy::contract`]. 30 seconds.
+    /// Length of a lease in leased mode, for [`Policy::contract`]. Default: 30 seconds.
     pub lease: Duration,
-    /// What happens in recorded mode when whoever did the work vanished. Refused for good: nobody
-    /// knows whether it happened. [`Stale::Takeover`] is for services that can be asked twice. The
-    /// stricter of this and the scope's contract holds.
+    /// What happens in leased mode to work whose process ended without a result. Default: refused,
+    /// because it is unknown whether it happened. [`Stale::Takeover`] is for services that can be
+    /// called twice. The stricter of this and the scope's contract holds.
     pub stale: Stale,
-    /// How long clients may retry, which retention must cover; for [`Policy::contract`]. 0.
+    /// How long clients may retry, which retention must cover, for [`Policy::contract`]. Default: 0.
     pub client_retry: Duration,
-    /// What a key means after its retention; for [`Policy::contract`]. It is free again.
+    /// What a key means after its retention, for [`Policy::contract`]. Default: it is free again.
     pub after_expiry: AfterExpiry,
 }
 
 impl Policy {
-    /// The safe defaults, for one named scope such as `orders.create`.
-    pub fn new(scope: impl Into<String>) -> Self {
-        Self::of(Scope::Named(scope.into()))
+    /// A policy with safe defaults for one named scope such as `orders.create`, and the principal
+    /// that keys belong to: see [`Caller`].
+    pub fn new(scope: impl Into<String>, principal: Caller) -> Self {
+        Self::of(Scope::Named(scope.into()), principal)
     }
 
-    /// The safe defaults, with a scope for each operation, named after it: `POST /orders`.
-    pub fn per_operation() -> Self {
-        Self::of(Scope::Operation)
+    /// As [`Policy::new`], with a scope for each operation, named after it: `POST /orders`.
+    pub fn per_operation(principal: Caller) -> Self {
+        Self::of(Scope::Operation, principal)
     }
 
-    fn of(scope: Scope) -> Self {
+    fn of(scope: Scope, principal: Caller) -> Self {
         Self {
             scope,
             enabled: true,
@@ -139,7 +143,7 @@ impl Policy {
             version: ApiVersion::None,
             with_query: true,
             fingerprint: RequestPrint::ByContentType,
-            principal: Caller::None,
+            principal,
             tenant: Caller::None,
             correlation: None,
             reauthorise: None,
@@ -148,7 +152,7 @@ impl Policy {
             max_response: 1024 * 1024,
             oversize: Oversize::Refuse,
             replay_headers: ReplayHeaders::default(),
-            body_within: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(30),
             database_timeout: Duration::from_secs(10),
             handler_timeout: Duration::from_secs(30),
             fail_open: false,
@@ -190,7 +194,7 @@ impl Policy {
         }
         if self.plain_keys && self.scope == Scope::Operation {
             return Err(
-                "plain_keys is for a named scope that other doors share; name it".to_owned(),
+                "plain_keys is for a named scope that other entry points share; name it".to_owned(),
             );
         }
         if self.max_key_bytes == 0 || self.max_key_bytes > pgonce::MAX_NAME_BYTES {
@@ -211,7 +215,10 @@ impl Policy {
             return Err("the scope's name has 1 to 255 bytes".to_owned());
         }
         if self.methods.is_empty() {
-            return Err("no method is protected; leave the layer away, or switch it off with enabled(false)".to_owned());
+            return Err(
+                "no method is protected; remove the layer, or switch it off with enabled(false)"
+                    .to_owned(),
+            );
         }
         if self.busy == Busy::Accept && self.status_at.is_none() {
             return Err(
@@ -222,7 +229,7 @@ impl Policy {
         Ok(())
     }
 
-    /// How long the claim may take before the client is told to come back.
+    /// Maximum time of a claim before the client gets 503.
     pub(crate) fn claim_timeout(&self) -> Duration {
         match self.busy {
             Busy::Wait => self.database_timeout + self.wait_timeout,

@@ -54,11 +54,11 @@ pub(crate) fn principal(head: &Parts, policy: &Policy) -> Result<Option<String>,
         Problem::ours(
             StatusCode::UNAUTHORIZED,
             "principal_missing",
-            "the request does not say who asks; log in and send it again with the same key",
+            "the request does not name its caller; log in and send it again with the same key",
         )
     };
     match who(head, &policy.principal) {
-        Ok(Some(nobody)) if nobody.is_empty() => Err(missing()),
+        Ok(Some(name)) if name.is_empty() => Err(missing()),
         found => found.map_err(|()| missing()),
     }
 }
@@ -69,7 +69,7 @@ pub(crate) fn tenant(head: &Parts, policy: &Policy) -> Result<String, Problem> {
         Problem::ours(
             StatusCode::BAD_REQUEST,
             "tenant_missing",
-            "the request does not say for which tenant it is",
+            "the request does not name its tenant",
         )
     })?;
     Ok(found.unwrap_or_default())
@@ -142,7 +142,7 @@ pub(crate) async fn fingerprint(
 
 const JSON: &str = "json";
 
-/// What the body says, and in which form that is told.
+/// What the body means, and the member that carries it.
 async fn meaning(head: &Parts, body: &Bytes, print: &RequestPrint) -> (&'static str, Value) {
     let (as_json, as_parts) = match print {
         RequestPrint::Custom(print) => {

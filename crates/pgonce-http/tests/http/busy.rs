@@ -1,4 +1,4 @@
-//! What a duplicate is told while the first is under way: come back, wait, or ask elsewhere.
+//! What a duplicate gets while the first is in progress: 409, a wait, or a status URL.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use pgonce::scope::Busy;
 use pgonce_http::{Caller, HandlerError, Key, Policy, Scope, Tx, status_route};
 
 use crate::support::{
-    Gate, SCOPE, Site, TestDriver, Told, World, for_each_driver, leave_effect, made,
+    Gate, Reply, SCOPE, Site, TestDriver, World, for_each_driver, leave_effect, made,
 };
 
 for_each_driver!(
@@ -36,24 +36,24 @@ async fn gated<D: TestDriver>(
 /// The same behaviour in both modes; the handler waits at the gate.
 async fn site_with<D: TestDriver>(world: &World<D>, policy: Policy) -> (Site, Gate) {
     let gate = Gate::closed();
-    let joined = world.joined(policy.clone().scope(Scope::Named("joined".into())));
-    joined.agree().await.unwrap();
-    let recorded = world.recorded(policy);
-    recorded.agree().await.unwrap();
+    let atomic = world.atomic(policy.clone().scope(Scope::Named("atomic".into())));
+    atomic.agree().await.unwrap();
+    let leased = world.leased(policy);
+    leased.agree().await.unwrap();
     let outside = async |State(gate): State<Gate>| {
         gate.pass().await;
         made()
     };
     let router = Router::new()
-        .route("/joined", post(gated::<D>).layer(joined))
-        .route("/recorded", post(outside).layer(recorded.clone()))
-        .route("/status/{ticket}", status_route(&recorded));
+        .route("/atomic", post(gated::<D>).layer(atomic))
+        .route("/leased", post(outside).layer(leased.clone()))
+        .route("/status/{token}", status_route(&leased));
     (Site::open(router.with_state(gate.clone())).await, gate)
 }
 
 async fn a_duplicate_is_told_when_to_come_back<D: TestDriver>(world: World<D>) {
-    let (site, gate) = site_with(&world, Policy::new(SCOPE).retention(HOUR)).await;
-    for (number, path) in ["/joined", "/recorded"].into_iter().enumerate() {
+    let (site, gate) = site_with(&world, Policy::new(SCOPE, Caller::None).retention(HOUR)).await;
+    for (number, path) in ["/atomic", "/leased"].into_iter().enumerate() {
         let (first, ()) = tokio::join!(site.post(path, "k1", "a book"), async {
             gate.until_entered(number + 1).await;
             let busy = site.post(path, "k1", "a book").await;
@@ -72,9 +72,11 @@ async fn a_duplicate_is_told_when_to_come_back<D: TestDriver>(world: World<D>) {
 }
 
 async fn a_duplicate_that_waits_gets_the_answer<D: TestDriver>(world: World<D>) {
-    let policy = Policy::new(SCOPE).retention(HOUR).busy(Busy::Wait);
+    let policy = Policy::new(SCOPE, Caller::None)
+        .retention(HOUR)
+        .busy(Busy::Wait);
     let (site, gate) = site_with(&world, policy.wait_timeout(Duration::from_secs(60))).await;
-    for (number, path) in ["/joined", "/recorded"].into_iter().enumerate() {
+    for (number, path) in ["/atomic", "/leased"].into_iter().enumerate() {
         let (first, second, ()) = tokio::join!(
             site.post(path, "k1", "a book"),
             async {
@@ -83,7 +85,7 @@ async fn a_duplicate_that_waits_gets_the_answer<D: TestDriver>(world: World<D>) 
             },
             async {
                 gate.until_entered(number + 1).await;
-                if path == "/joined" {
+                if path == "/atomic" {
                     world.until_somebody_waits().await;
                 }
                 gate.let_pass(1);
@@ -95,9 +97,11 @@ async fn a_duplicate_that_waits_gets_the_answer<D: TestDriver>(world: World<D>) 
 }
 
 async fn a_duplicate_that_waits_too_long_is_told_so<D: TestDriver>(world: World<D>) {
-    let policy = Policy::new(SCOPE).retention(HOUR).busy(Busy::Wait);
+    let policy = Policy::new(SCOPE, Caller::None)
+        .retention(HOUR)
+        .busy(Busy::Wait);
     let (site, gate) = site_with(&world, policy.wait_timeout(Duration::from_millis(50))).await;
-    for (number, path) in ["/joined", "/recorded"].into_iter().enumerate() {
+    for (number, path) in ["/atomic", "/leased"].into_iter().enumerate() {
         let (first, ()) = tokio::join!(site.post(path, "k1", "a book"), async {
             gate.until_entered(number + 1).await;
             site.post(path, "k1", "a book").await.problem(409, "P4029");
@@ -110,25 +114,25 @@ async fn a_duplicate_that_waits_too_long_is_told_so<D: TestDriver>(world: World<
 async fn a_duplicate_is_told_where_to_ask_and_gets_the_answer_there<D: TestDriver>(
     world: World<D>,
 ) {
-    let policy = Policy::new(SCOPE)
+    let policy = Policy::new(SCOPE, Caller::Header("x-user".parse().unwrap()))
         .retention(HOUR)
         .busy(Busy::Accept)
         .status_at("/status");
-    let policy = policy.principal(Caller::Header("x-user".parse().unwrap()));
+
     let (site, gate) = site_with(&world, policy).await;
     let post = async |key: &str| {
         let request = site
-            .request("/recorded", key)
+            .request("/leased", key)
             .header("x-user", "ada")
             .body("a book");
-        Told::read(request.send().await.unwrap()).await
+        Reply::read(request.send().await.unwrap()).await
     };
     let ask = async |url: &str, who: &str| {
         let request = site
             .client
             .get(format!("http://{}{url}", site.address))
             .header("x-user", who);
-        Told::read(request.send().await.unwrap()).await
+        Reply::read(request.send().await.unwrap()).await
     };
     let (first, url) = tokio::join!(post("k1"), async {
         gate.until_entered(1).await;

@@ -1,11 +1,11 @@
-//! Limits on everything, told before the database is asked.
+//! Limits on everything, checked before the database is asked.
 
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::routing::post;
-use pgonce_http::{Budget, IdempotencyLayer, Policy};
+use pgonce_http::{Budget, Caller, IdempotencyLayer, Policy};
 use tokio::io::AsyncReadExt as _;
 
 use crate::support::{Gate, SCOPE, Site, World, chunks, effect, made};
@@ -23,7 +23,7 @@ fn alone(policy: Policy) -> IdempotencyLayer<Sqlx> {
 
 #[tokio::test]
 async fn a_body_above_the_limit_is_refused_however_it_is_sent() {
-    let layer = alone(Policy::new(SCOPE).max_body(10));
+    let layer = alone(Policy::new(SCOPE, Caller::None).max_body(10));
     let site = Site::open(Router::new().route("/effects", post(effect::<Sqlx>).layer(layer))).await;
     site.post("/effects", "k1", "12345678901")
         .await
@@ -40,7 +40,7 @@ async fn a_body_above_the_limit_is_refused_however_it_is_sent() {
 
 #[tokio::test]
 async fn a_body_that_drips_is_not_waited_for() {
-    let layer = alone(Policy::new(SCOPE).body_within(Duration::from_millis(200)));
+    let layer = alone(Policy::new(SCOPE, Caller::None).body_timeout(Duration::from_millis(200)));
     let site = Site::open(Router::new().route("/effects", post(effect::<Sqlx>).layer(layer))).await;
     let raw = site.raw("/effects", "k1", "a book");
     let mut wire = site.wire(&raw[..raw.len() - 1]).await;
@@ -62,7 +62,9 @@ async fn uploads_beyond_the_budget_are_told_to_come_back_and_the_budget_is_given
         at_gate.pass().await;
         body.len().to_string()
     });
-    let layer = world.recorded(Policy::new(SCOPE)).budget(budget.clone());
+    let layer = world
+        .leased(Policy::new(SCOPE, Caller::None))
+        .budget(budget.clone());
     let site = Site::open(Router::new().route("/effects", handler.layer(layer.clone()))).await;
     let sixty = "x".repeat(60);
     let (first, ()) = tokio::join!(site.post("/effects", "k1", sixty.clone()), async {

@@ -1,4 +1,4 @@
-//! The same key with another request is told so, on every path.
+//! The same key with another request is a conflict, on every path.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use axum::response::Response;
 use axum::routing::post;
 use pgonce::Fingerprint;
 use pgonce::scope::Busy;
-use pgonce_http::{ApiVersion, HandlerError, Key, Policy, Print, RequestPrint, Tx};
+use pgonce_http::{ApiVersion, Caller, HandlerError, Key, Policy, Print, RequestPrint, Tx};
 
 use crate::support::{
     Gate, SCOPE, Site, TestDriver, World, effect, for_each_driver, leave_effect, made,
@@ -17,11 +17,11 @@ use crate::support::{
 for_each_driver!(
     another_request_under_a_finished_key_is_refused,
     another_request_under_a_key_in_flight_is_refused,
-    another_request_under_a_recorded_key_in_flight_is_refused,
+    another_request_under_a_leased_key_in_flight_is_refused,
 );
 
 async fn another_request_under_a_finished_key_is_refused<D: TestDriver>(world: World<D>) {
-    let site = world.usual(Policy::new(SCOPE)).await;
+    let site = world.usual(Policy::new(SCOPE, Caller::None)).await;
     let first = site.post("/effects", "k1", "a book").await;
     site.post("/effects", "k1", "a pen")
         .await
@@ -45,10 +45,10 @@ async fn gated<D: TestDriver>(
 }
 
 async fn another_request_under_a_key_in_flight_is_refused<D: TestDriver>(world: World<D>) {
-    let policy = Policy::new(SCOPE)
+    let policy = Policy::new(SCOPE, Caller::None)
         .retention(Duration::from_secs(3600))
         .busy(Busy::Wait);
-    let layer = world.joined(policy.wait_timeout(Duration::from_secs(60)));
+    let layer = world.atomic(policy.wait_timeout(Duration::from_secs(60)));
     layer.agree().await.unwrap();
     let gate = Gate::closed();
     let router = Router::new().route("/effects", post(gated::<D>).layer(layer));
@@ -70,7 +70,7 @@ async fn another_request_under_a_key_in_flight_is_refused<D: TestDriver>(world: 
     assert_eq!(world.effects().await, 1);
 }
 
-async fn another_request_under_a_recorded_key_in_flight_is_refused<D: TestDriver>(world: World<D>) {
+async fn another_request_under_a_leased_key_in_flight_is_refused<D: TestDriver>(world: World<D>) {
     let gate = Gate::closed();
     let at_gate = gate.clone();
     let handler = post(async move || {
@@ -79,7 +79,7 @@ async fn another_request_under_a_recorded_key_in_flight_is_refused<D: TestDriver
     });
     let router = Router::new().route(
         "/effects",
-        handler.layer(world.recorded(Policy::new(SCOPE))),
+        handler.layer(world.leased(Policy::new(SCOPE, Caller::None))),
     );
     let site = Site::open(router).await;
     let (first, ()) = tokio::join!(site.post("/effects", "k1", "a book"), async {
@@ -102,7 +102,9 @@ async fn another_request_under_a_recorded_key_in_flight_is_refused<D: TestDriver
 async fn what_counts_as_the_same_request_is_the_routes_choice() {
     let world: World = World::new().await;
     let site_with = async |scope: &str, print: RequestPrint| {
-        world.usual(Policy::new(scope).fingerprint(print)).await
+        world
+            .usual(Policy::new(scope, Caller::None).fingerprint(print))
+            .await
     };
     let json = |site: &Site, key: &str, text: &str| {
         let request = site
@@ -177,7 +179,7 @@ async fn a_form_counts_by_its_parts_and_not_by_its_boundary() {
             effect(tx, key, body.len().to_string()).await
         },
     );
-    let layer = world.joined(Policy::new(SCOPE));
+    let layer = world.atomic(Policy::new(SCOPE, Caller::None));
     let site = Site::open(Router::new().route("/effects", handler.layer(layer))).await;
     let send = async |file: &'static [u8]| {
         let part = reqwest::multipart::Part::bytes(file).file_name("a.bin");
@@ -203,7 +205,9 @@ async fn a_form_counts_by_its_parts_and_not_by_its_boundary() {
 async fn another_version_of_the_api_is_another_request() {
     let world: World = World::new().await;
     let version = ApiVersion::Header("api-version".parse().unwrap());
-    let site = world.usual(Policy::new(SCOPE).version(version)).await;
+    let site = world
+        .usual(Policy::new(SCOPE, Caller::None).version(version))
+        .await;
     let send = async |version: &str| {
         let request = site
             .request("/effects", "k1")

@@ -8,22 +8,22 @@ use axum::response::Response;
 use axum::routing::post;
 use futures_util::StreamExt as _;
 use pgonce::Once;
-use pgonce_http::{IdempotencyLayer, Key, Policy};
+use pgonce_http::{Caller, IdempotencyLayer, Key, Policy};
 use pgonce_testkit::{Action, CuttingProxy, Direction, FaultPlan, Message, Trial};
 use sqlx::PgPool;
 
 use crate::support::{
-    SCOPE, Site, TestDriver, Told, World, effect, for_each_driver, made, outside_effect, until,
+    Reply, SCOPE, Site, TestDriver, World, effect, for_each_driver, made, outside_effect, until,
 };
 
 for_each_driver!(
-    joined_a_cut_at_any_message_leaves_one_effect_and_one_answer,
-    recorded_a_cut_at_any_message_leaves_one_effect_and_one_answer,
-    joined_a_database_that_falls_silent_at_any_message_is_told_in_time,
-    recorded_a_database_that_falls_silent_at_any_message_is_told_in_time,
+    atomic_a_cut_at_any_message_leaves_one_effect_and_one_answer,
+    leased_a_cut_at_any_message_leaves_one_effect_and_one_answer,
+    atomic_a_database_that_falls_silent_at_any_message_is_reported_in_time,
+    leased_a_database_that_falls_silent_at_any_message_is_reported_in_time,
 );
 
-const PATIENT: Duration = Duration::from_secs(20);
+const LONG_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Long enough for a database that answers, short enough to be waited for often.
 const SHORT: Duration = Duration::from_secs(1);
@@ -36,17 +36,17 @@ async fn outside(State(pool): State<PgPool>, key: Key, note: String) -> Response
 /// A service whose line to the database goes through a proxy of its own.
 async fn behind<D: TestDriver>(
     world: &World<D>,
-    joined: bool,
+    atomic: bool,
     within: Duration,
 ) -> (Site, CuttingProxy) {
     let proxy = CuttingProxy::start(("127.0.0.1", world.port)).unwrap();
     let once = Once::builder(D::connect(&proxy.url_for(&world.database), 2))
         .build()
         .unwrap();
-    let policy = Policy::new(SCOPE)
+    let policy = Policy::new(SCOPE, Caller::None)
         .database_timeout(within)
         .handler_timeout(within);
-    let router = match joined {
+    let router = match atomic {
         true => {
             let layer = IdempotencyLayer::atomic(once, policy).unwrap();
             Router::new().route("/effects", post(effect::<D>).layer(layer))
@@ -61,12 +61,12 @@ async fn behind<D: TestDriver>(
 }
 
 /// Sends until there is an answer.
-async fn insist(site: &Site, key: &str) -> Told {
+async fn insist(site: &Site, key: &str) -> Reply {
     let answer = std::cell::RefCell::new(None);
     until(&format!("an answer for {key}"), || async {
-        let told = site.post("/effects", key, "a book").await;
-        let settled = !matches!(told.status, 409 | 503);
-        answer.replace(Some(told));
+        let reply = site.post("/effects", key, "a book").await;
+        let settled = !matches!(reply.status, 409 | 503);
+        answer.replace(Some(reply));
         settled
     })
     .await;
@@ -76,13 +76,13 @@ async fn insist(site: &Site, key: &str) -> Told {
 /// The messages of a request, and a contract for what follows.
 async fn dry_run<D: TestDriver>(
     world: &World<D>,
-    joined: bool,
+    atomic: bool,
     lease: Duration,
     retry: bool,
 ) -> Vec<Message> {
-    let agreed = Policy::new(SCOPE).retention(Duration::from_secs(3600));
-    world.recorded(agreed.lease(lease)).agree().await.unwrap();
-    let (site, proxy) = behind(world, joined, PATIENT).await;
+    let agreed = Policy::new(SCOPE, Caller::None).retention(Duration::from_secs(3600));
+    world.leased(agreed.lease(lease)).agree().await.unwrap();
+    let (site, proxy) = behind(world, atomic, LONG_TIMEOUT).await;
     assert_eq!(insist(&site, "dry").await.status, 201);
     if retry {
         assert!(insist(&site, "dry").await.replayed());
@@ -90,9 +90,9 @@ async fn dry_run<D: TestDriver>(
     proxy.transcript()
 }
 
-async fn one_effect_whatever_is_cut<D: TestDriver>(world: World<D>, joined: bool) {
+async fn one_effect_whatever_is_cut<D: TestDriver>(world: World<D>, atomic: bool) {
     // A claim whose reply is lost belongs to nobody until it runs out.
-    let seen = dry_run(&world, joined, Duration::from_secs(1), true).await;
+    let seen = dry_run(&world, atomic, Duration::from_secs(1), true).await;
     let actions = [Action::CutBefore, Action::CutAfter, Action::DropReply];
     let every = FaultPlan::every(&seen, &actions);
     assert!(every.trials.len() > 20, "nothing was seen on the line");
@@ -102,18 +102,18 @@ async fn one_effect_whatever_is_cut<D: TestDriver>(world: World<D>, joined: bool
             .iter()
             .enumerate()
             .map(async |(number, trial)| {
-                let (site, proxy) = behind(&world, joined, PATIENT).await;
+                let (site, proxy) = behind(&world, atomic, LONG_TIMEOUT).await;
                 proxy.arm_trial(trial);
-                one_answer(&site, number, trial, joined).await;
+                one_answer(&site, number, trial, atomic).await;
                 proxy.fired().is_some()
             }),
     )
     .await;
-    one_effect_each(&world, joined, fired, every.trials.len()).await;
+    one_effect_each(&world, atomic, fired, every.trials.len()).await;
 }
 
-async fn told_in_time_whenever_it_falls_silent<D: TestDriver>(world: World<D>, joined: bool) {
-    let mut seen = dry_run(&world, joined, Duration::from_secs(30), false).await;
+async fn reported_in_time_whenever_it_falls_silent<D: TestDriver>(world: World<D>, atomic: bool) {
+    let mut seen = dry_run(&world, atomic, Duration::from_secs(30), false).await;
     seen.retain(|message| message.direction == Direction::ToServer);
     let every = FaultPlan::every(&seen, &[Action::Hold]);
     let fired = many_at_a_time(
@@ -122,21 +122,25 @@ async fn told_in_time_whenever_it_falls_silent<D: TestDriver>(world: World<D>, j
             .iter()
             .enumerate()
             .map(async |(number, trial)| {
-                let (site, proxy) = behind(&world, joined, SHORT).await;
+                let (site, proxy) = behind(&world, atomic, SHORT).await;
                 proxy.arm_trial(trial);
-                // Nothing goes on before the test says so: whoever waits for it waits for ever.
-                let told = site
+                // Nothing continues before the test allows it: a request that waits for it waits for ever.
+                let reply = site
                     .post("/effects", &format!("trial-{number}"), "a book")
                     .await;
-                assert!(matches!(told.status, 201 | 503), "{trial}: {}", told.status);
+                assert!(
+                    matches!(reply.status, 201 | 503),
+                    "{trial}: {}",
+                    reply.status
+                );
                 let fired = proxy.fired().is_some();
                 proxy.disarm();
-                one_answer(&site, number, trial, joined).await;
+                one_answer(&site, number, trial, atomic).await;
                 fired
             }),
     )
     .await;
-    one_effect_each(&world, joined, fired, every.trials.len()).await;
+    one_effect_each(&world, atomic, fired, every.trials.len()).await;
 }
 
 /// Runs trials, which mostly wait, beside each other. Answers in how many the fault happened.
@@ -149,18 +153,18 @@ async fn many_at_a_time(trials: impl Iterator<Item = impl Future<Output = bool>>
 }
 
 /// The same end for every try: the answer, or, where a recorded claim got lost, that nobody knows.
-async fn one_answer(site: &Site, number: usize, trial: &Trial, joined: bool) {
+async fn one_answer(site: &Site, number: usize, trial: &Trial, atomic: bool) {
     let key = format!("trial-{number}");
     let first = insist(site, &key).await;
     let again = insist(site, &key).await;
     assert_eq!(first.status, again.status, "{trial}");
     assert_eq!(first.body, again.body, "{trial}");
     assert!(again.replayed(), "{trial}");
-    if joined || first.status == 201 {
+    if atomic || first.status == 201 {
         assert_eq!(first.status, 201, "{trial}");
     } else {
         assert_eq!(
-            first.problem(500, "P4030")["reason"],
+            first.problem(422, "P4030")["reason"],
             "abandoned",
             "{trial}"
         );
@@ -169,7 +173,7 @@ async fn one_answer(site: &Site, number: usize, trial: &Trial, joined: bool) {
 
 async fn one_effect_each<D: TestDriver>(
     world: &World<D>,
-    joined: bool,
+    atomic: bool,
     fired: usize,
     trials: usize,
 ) {
@@ -183,7 +187,7 @@ async fn one_effect_each<D: TestDriver>(
                   where (i.status = 'succeeded') is distinct from (e.key is not null)";
     let done = "select count(*) from pgonce.intent where status = 'succeeded'";
     let (unlike, done) = (world.number(unlike).await, world.number(done).await);
-    if joined {
+    if atomic {
         assert_eq!((unlike, done), (0, trials as i64 + 1));
     } else {
         // Where nobody knows, there may be an effect or none; where it is said to be done, it is.
@@ -197,26 +201,26 @@ async fn one_effect_each<D: TestDriver>(
     }
 }
 
-async fn joined_a_cut_at_any_message_leaves_one_effect_and_one_answer<D: TestDriver>(
+async fn atomic_a_cut_at_any_message_leaves_one_effect_and_one_answer<D: TestDriver>(
     world: World<D>,
 ) {
     one_effect_whatever_is_cut(world, true).await;
 }
 
-async fn recorded_a_cut_at_any_message_leaves_one_effect_and_one_answer<D: TestDriver>(
+async fn leased_a_cut_at_any_message_leaves_one_effect_and_one_answer<D: TestDriver>(
     world: World<D>,
 ) {
     one_effect_whatever_is_cut(world, false).await;
 }
 
-async fn joined_a_database_that_falls_silent_at_any_message_is_told_in_time<D: TestDriver>(
+async fn atomic_a_database_that_falls_silent_at_any_message_is_reported_in_time<D: TestDriver>(
     world: World<D>,
 ) {
-    told_in_time_whenever_it_falls_silent(world, true).await;
+    reported_in_time_whenever_it_falls_silent(world, true).await;
 }
 
-async fn recorded_a_database_that_falls_silent_at_any_message_is_told_in_time<D: TestDriver>(
+async fn leased_a_database_that_falls_silent_at_any_message_is_reported_in_time<D: TestDriver>(
     world: World<D>,
 ) {
-    told_in_time_whenever_it_falls_silent(world, false).await;
+    reported_in_time_whenever_it_falls_silent(world, false).await;
 }

@@ -1,4 +1,4 @@
-//! Without its database the edge says come back, in time, and does nothing.
+//! Without its database the layer answers 503 in time, and does nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::post;
-use pgonce_http::Policy;
+use pgonce_http::{Caller, Policy};
 use pgonce_testkit::Postgres;
 
-use crate::support::{Gate, SCOPE, SOON, Site, TestDriver, Told, World, effect, made};
+use crate::support::{Gate, Reply, SCOPE, SOON, Site, TestDriver, World, effect, made};
 
 type Sqlx = pgonce::driver::sqlx::Sqlx;
 type TokioPostgres = pgonce::driver::tokio_postgres::TokioPostgres;
@@ -18,13 +18,13 @@ type TokioPostgres = pgonce::driver::tokio_postgres::TokioPostgres;
 const LIMIT: Duration = Duration::from_secs(2);
 
 fn limited(scope: &str) -> Policy {
-    Policy::new(scope).database_timeout(LIMIT)
+    Policy::new(scope, Caller::None).database_timeout(LIMIT)
 }
 
-fn assert_come_back(told: &Told) {
-    let code = told.problem(503, "08006")["code"].clone();
+fn assert_unavailable(reply: &Reply) {
+    let code = reply.problem(503, "08006")["code"].clone();
     assert_eq!(code, "08006");
-    assert_eq!(told.headers["retry-after"], "1");
+    assert_eq!(reply.headers["retry-after"], "1");
 }
 
 #[tokio::test]
@@ -42,42 +42,36 @@ async fn crashed_and_back<D: TestDriver>() {
     let world = World::<D>::on(&server).await;
     let runs = Arc::new(AtomicUsize::new(0));
     let count = runs.clone();
-    let recorded = post(async move || {
+    let leased = post(async move || {
         count.fetch_add(1, SeqCst);
         made()
     });
     let router = Router::new()
         .route(
             "/effects",
-            post(effect::<D>).layer(world.joined(limited("joined"))),
+            post(effect::<D>).layer(world.atomic(limited("atomic"))),
         )
-        .route(
-            "/recorded",
-            recorded.layer(world.recorded(limited("recorded"))),
-        );
+        .route("/leased", leased.layer(world.leased(limited("leased"))));
     let site = Site::open(router).await;
     let first = site.post("/effects", "k1", "a book").await;
-    let recorded = site.post("/recorded", "k1", "a book").await;
+    let leased = site.post("/leased", "k1", "a book").await;
     server.crash().await.unwrap();
     let started = Instant::now();
-    for path in ["/effects", "/recorded"] {
+    for path in ["/effects", "/leased"] {
         for key in ["k1", "k2"] {
-            let told = site.post(path, key, "a book").await;
-            assert_eq!(told.status, 503, "{path} {key}");
-            assert_eq!(told.headers["content-type"], "application/problem+json");
-            assert!(told.headers.contains_key("retry-after"));
+            let reply = site.post(path, key, "a book").await;
+            assert_eq!(reply.status, 503, "{path} {key}");
+            assert_eq!(reply.headers["content-type"], "application/problem+json");
+            assert!(reply.headers.contains_key("retry-after"));
         }
     }
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
     assert_eq!(runs.load(SeqCst), 1, "done without a claim");
     server.start_again().await.unwrap();
     assert_eq!(site.post("/effects", "k1", "a book").await.body, first.body);
-    assert_eq!(
-        site.post("/recorded", "k1", "a book").await.body,
-        recorded.body
-    );
+    assert_eq!(site.post("/leased", "k1", "a book").await.body, leased.body);
     assert_eq!(site.post("/effects", "k2", "a book").await.status, 201);
-    assert_eq!(site.post("/recorded", "k2", "a book").await.status, 201);
+    assert_eq!(site.post("/leased", "k2", "a book").await.status, 201);
     assert_eq!((world.effects().await, runs.load(SeqCst)), (2, 2));
 }
 
@@ -98,17 +92,17 @@ async fn a_database_that_only_keeps_silent_is_told_in_time() {
     let once = pgonce::Once::builder(<Sqlx as TestDriver>::connect(&url, 5))
         .build()
         .unwrap();
-    let joined = pgonce_http::IdempotencyLayer::atomic(once.clone(), limited("a")).unwrap();
-    let recorded = pgonce_http::IdempotencyLayer::leased(once.clone(), limited("b")).unwrap();
+    let atomic = pgonce_http::IdempotencyLayer::atomic(once.clone(), limited("a")).unwrap();
+    let leased = pgonce_http::IdempotencyLayer::leased(once.clone(), limited("b")).unwrap();
     let open = pgonce_http::IdempotencyLayer::leased(once, limited("c").fail_open(true)).unwrap();
     let router = Router::new()
-        .route("/joined", post(effect::<Sqlx>).layer(joined))
-        .route("/recorded", post(async || made()).layer(recorded))
+        .route("/atomic", post(effect::<Sqlx>).layer(atomic))
+        .route("/leased", post(async || made()).layer(leased))
         .route("/open", post(async || made()).layer(open.clone()));
     let site = Site::open(router).await;
-    for path in ["/joined", "/recorded"] {
+    for path in ["/atomic", "/leased"] {
         let started = Instant::now();
-        assert_come_back(&site.post(path, "k1", "a book").await);
+        assert_unavailable(&site.post(path, "k1", "a book").await);
         assert!(
             started.elapsed() < SOON - Duration::from_secs(5),
             "{:?}",
@@ -131,15 +125,15 @@ async fn an_answer_whose_recording_meets_a_crash_is_recorded_when_the_database_i
         at_gate.pass().await;
         made()
     });
-    let layer = world.recorded(limited(SCOPE));
+    let layer = world.leased(limited(SCOPE));
     let site = Site::open(Router::new().route("/effects", handler.layer(layer.clone()))).await;
-    let (told, ()) = tokio::join!(site.post("/effects", "k1", "a book"), async {
+    let (reply, ()) = tokio::join!(site.post("/effects", "k1", "a book"), async {
         gate.until_entered(1).await;
         server.crash().await.unwrap();
         gate.let_pass(1);
     });
-    // The work is done; whether it is recorded, nobody knows yet.
-    told.problem(503, "08007");
+    // The work is done; whether it is recorded is not known yet.
+    reply.problem(503, "08007");
     server.start_again().await.unwrap();
     layer.drained().await;
     let again = site.post("/effects", "k1", "a book").await;

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::post;
-use pgonce_http::{HandlerError, Key, Policy, Tx};
+use pgonce_http::{Caller, HandlerError, Key, Policy, Tx};
 use pgonce_testkit::DelayProxy;
 use sqlx::PgPool;
 use tokio::io::AsyncReadExt as _;
@@ -34,7 +34,7 @@ async fn a_client_that_leaves_while_the_handler_works_finds_its_answer<D: TestDr
     world: World<D>,
 ) {
     let gate = Gate::closed();
-    let layer = world.joined(Policy::new(SCOPE));
+    let layer = world.atomic(Policy::new(SCOPE, Caller::None));
     let router = Router::new().route("/effects", post(gated::<D>).layer(layer.clone()));
     let site = Site::open(router.with_state(gate.clone())).await;
     let wire = site.wire(&site.raw("/effects", "k1", "a book")).await;
@@ -61,7 +61,7 @@ async fn a_client_that_leaves_while_it_is_recorded_finds_its_answer<D: TestDrive
     world: World<D>,
 ) {
     let gate = Gate::closed();
-    let layer = world.recorded(Policy::new(SCOPE));
+    let layer = world.leased(Policy::new(SCOPE, Caller::None));
     let router = Router::new().route("/effects", post(outside).layer(layer.clone()));
     let site = Site::open(router.with_state((gate.clone(), world.pool.clone()))).await;
     let wire = site.wire(&site.raw("/effects", "k1", "a book")).await;
@@ -82,7 +82,7 @@ async fn a_request_that_breaks_off_at_any_byte_has_one_effect_or_none_and_then_o
 >(
     world: World<D>,
 ) {
-    let site = world.usual(Policy::new(SCOPE)).await;
+    let site = world.usual(Policy::new(SCOPE, Caller::None)).await;
     let whole = site.raw("/effects", "k1", "a book").len();
     for cut in (0..whole).step_by(7).chain([whole - 1]) {
         let key = format!("cut-{cut}");
@@ -91,15 +91,15 @@ async fn a_request_that_breaks_off_at_any_byte_has_one_effect_or_none_and_then_o
     }
     assert_eq!(world.effects().await, 0, "half a request did something");
     for cut in (0..whole).step_by(7).chain([whole - 1]) {
-        let told = site.post("/effects", &format!("cut-{cut}"), "a book").await;
-        assert_eq!((told.status, told.replayed()), (201, false));
+        let reply = site.post("/effects", &format!("cut-{cut}"), "a book").await;
+        assert_eq!((reply.status, reply.replayed()), (201, false));
     }
 }
 
 #[tokio::test]
 async fn a_client_whose_line_is_cut_at_any_byte_of_the_answer_gets_it_on_retry() {
     let world: World = World::new().await;
-    let site = world.usual(Policy::new(SCOPE)).await;
+    let site = world.usual(Policy::new(SCOPE, Caller::None)).await;
     let first = site
         .exchange(&site.raw("/effects", "whole", "a book"))
         .await;
@@ -121,7 +121,7 @@ async fn a_client_whose_line_is_cut_at_any_byte_of_the_answer_gets_it_on_retry()
 #[tokio::test]
 async fn clients_behind_a_cut_line_get_one_effect_each() {
     let world: World = World::new().await;
-    let site = world.usual(Policy::new(SCOPE)).await;
+    let site = world.usual(Policy::new(SCOPE, Caller::None)).await;
     let line =
         DelayProxy::start(site.address.as_str(), std::time::Duration::from_millis(1)).unwrap();
     let far = Site {
@@ -132,8 +132,8 @@ async fn clients_behind_a_cut_line_get_one_effect_each() {
         let key = format!("far-{n}");
         loop {
             match far.request("/effects", &key).body("a book").send().await {
-                Ok(told) if told.status() == 201 => return,
-                Ok(told) => assert_eq!(told.status(), 409),
+                Ok(reply) if reply.status() == 201 => return,
+                Ok(reply) => assert_eq!(reply.status(), 409),
                 Err(_) => {}
             }
         }

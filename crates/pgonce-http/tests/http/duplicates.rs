@@ -10,7 +10,7 @@ use axum::response::Response;
 use axum::routing::post;
 use futures_util::future::join_all;
 use pgonce::scope::Busy;
-use pgonce_http::{Key, Policy};
+use pgonce_http::{Caller, Key, Policy};
 use sqlx::PgPool;
 
 use crate::support::{
@@ -26,7 +26,7 @@ for_each_driver!(
 );
 
 async fn a_retry_gets_the_same_bytes_and_makes_nothing<D: TestDriver>(world: World<D>) {
-    let site = world.usual(Policy::new(SCOPE)).await;
+    let site = world.usual(Policy::new(SCOPE, Caller::None)).await;
     let first = site.post("/effects", "k1", "a book").await;
     assert_eq!(first.status, 201);
     assert!(!first.headers.contains_key("idempotent-replayed"));
@@ -43,14 +43,16 @@ async fn a_retry_gets_the_same_bytes_and_makes_nothing<D: TestDriver>(world: Wor
     assert_eq!(world.effects().await, 2);
 }
 
-/// Told to wait, all of them get the answer.
+/// With `Busy::Wait` all of them get the answer.
 fn waiting() -> Policy {
-    let policy = Policy::new(SCOPE).retention(DAY).busy(Busy::Wait);
+    let policy = Policy::new(SCOPE, Caller::None)
+        .retention(DAY)
+        .busy(Busy::Wait);
     policy.wait_timeout(Duration::from_secs(60))
 }
 
 async fn a_hundred_at_once_make_one_effect_and_get_one_answer<D: TestDriver>(world: World<D>) {
-    let layer = world.joined(waiting());
+    let layer = world.atomic(waiting());
     layer.agree().await.unwrap();
     let site =
         Site::open(Router::new().route("/effects", post(effect::<D>).layer(layer.clone()))).await;
@@ -63,7 +65,7 @@ async fn a_hundred_at_once_make_one_effect_and_get_one_answer<D: TestDriver>(wor
 }
 
 async fn a_hundred_at_once_are_recorded_once<D: TestDriver>(world: World<D>) {
-    let layer = world.recorded(waiting());
+    let layer = world.leased(waiting());
     layer.agree().await.unwrap();
     let runs = Arc::new(AtomicUsize::new(0));
     let state = (world.pool.clone(), runs.clone());
@@ -85,16 +87,16 @@ async fn outside(
 }
 
 async fn one_answer_for_a_hundred(site: &Site) {
-    let told = join_all((0..100).map(|_| site.post("/effects", "k1", "a book"))).await;
-    let originals = told.iter().filter(|told| !told.replayed()).count();
+    let replies = join_all((0..100).map(|_| site.post("/effects", "k1", "a book"))).await;
+    let originals = replies.iter().filter(|reply| !reply.replayed()).count();
     assert_eq!(
         originals,
         1,
         "{:?}",
-        told.iter().map(|t| t.status).collect::<Vec<_>>()
+        replies.iter().map(|t| t.status).collect::<Vec<_>>()
     );
-    for one in &told {
-        assert_eq!((one.status, &one.body), (201, &told[0].body));
-        assert_eq!(one.headers["location"], told[0].headers["location"]);
+    for one in &replies {
+        assert_eq!((one.status, &one.body), (201, &replies[0].body));
+        assert_eq!(one.headers["location"], replies[0].headers["location"]);
     }
 }

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
 use pgonce::ClaimKind;
-use pgonce_http::{AttemptInfo, HandlerError, Key, Outcomes, Policy, Tx};
+use pgonce_http::{AttemptInfo, Caller, HandlerError, Key, Outcomes, Policy, Tx};
 
 use crate::support::{SCOPE, Site, TestDriver, World, for_each_driver, leave_effect, made};
 
@@ -29,7 +29,7 @@ async fn the_handler_is_told_which_attempt_it_is<D: TestDriver>(world: World<D>)
             _ => http::StatusCode::BAD_GATEWAY,
         }
     };
-    let layer = world.recorded(Policy::new(SCOPE).outcomes(Outcomes::Finish));
+    let layer = world.leased(Policy::new(SCOPE, Caller::None).outcomes(Outcomes::Finish));
     let site = Site::open(
         Router::new()
             .route("/effects", post(handler).layer(layer))
@@ -64,7 +64,7 @@ async fn a_transaction_that_is_not_given_back_commits_nothing<D: TestDriver>(wor
         });
         Ok::<_, HandlerError>(made())
     };
-    let layer = world.joined(Policy::new(SCOPE));
+    let layer = world.atomic(Policy::new(SCOPE, Caller::None));
     let site = Site::open(Router::new().route("/effects", post(handler).layer(layer))).await;
     site.post("/effects", "k1", "")
         .await
@@ -74,7 +74,7 @@ async fn a_transaction_that_is_not_given_back_commits_nothing<D: TestDriver>(wor
 
 async fn two_transactions_at_once_are_not_given_out<D: TestDriver>(world: World<D>) {
     let handler = async |_one: Tx<D>, _two: Tx<D>| made();
-    let layer = world.joined(Policy::new(SCOPE));
+    let layer = world.atomic(Policy::new(SCOPE, Caller::None));
     let site = Site::open(Router::new().route("/effects", post(handler).layer(layer))).await;
     site.post("/effects", "k1", "")
         .await

@@ -6,7 +6,7 @@ use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::{HeaderName, HeaderValue, StatusCode};
-use pgonce_http::{Oversize, Policy, ReplayHeaders, Tx};
+use pgonce_http::{Caller, Oversize, Policy, ReplayHeaders, Tx};
 use reqwest::Client;
 
 use crate::support::{SCOPE, Site, TestDriver, World, chunks, for_each_driver};
@@ -112,12 +112,12 @@ async fn every_answer_is_replayed_byte_by_byte<D: TestDriver>(world: World<D>) {
     let in_tx = async |_: Tx<D>, path: Path<String>| answer(path).await;
     let router = Router::new()
         .route(
-            "/joined/{name}",
-            post(in_tx).layer(world.joined(Policy::new("joined"))),
+            "/atomic/{name}",
+            post(in_tx).layer(world.atomic(Policy::new("atomic", Caller::None))),
         )
         .route(
-            "/recorded/{name}",
-            post(answer).layer(world.recorded(Policy::new("recorded"))),
+            "/leased/{name}",
+            post(answer).layer(world.leased(Policy::new("leased", Caller::None))),
         );
     let mut site = Site::open(router).await;
     site.client = Client::builder()
@@ -125,15 +125,15 @@ async fn every_answer_is_replayed_byte_by_byte<D: TestDriver>(world: World<D>) {
         .redirect(reqwest::redirect::Policy::none())
         .build()
         .unwrap();
-    for mode in ["joined", "recorded"] {
+    for mode in ["atomic", "leased"] {
         for (name, status, headers, body) in answers() {
             let path = format!("/{mode}/{name}");
             let first = site.post(&path, name, "").await;
             let again = site.post(&path, name, "").await;
             assert!(again.replayed() && !first.replayed(), "{path}");
-            for told in [&first, &again] {
-                assert_eq!(told.status, status, "{path}");
-                assert_eq!(told.body, body, "{path}");
+            for reply in [&first, &again] {
+                assert_eq!(reply.status, status, "{path}");
+                assert_eq!(reply.body, body, "{path}");
             }
             let mut names: Vec<_> = headers.iter().map(|(name, _)| *name).collect();
             names.dedup();
@@ -194,17 +194,20 @@ async fn talkative() -> Response {
 #[tokio::test]
 async fn what_belongs_to_one_exchange_is_never_replayed_and_the_rest_by_choice() {
     let world: World = World::new().await;
-    let route = |policy| post(talkative).layer(world.recorded(policy));
+    let route = |policy| post(talkative).layer(world.leased(policy));
     let more = ReplayHeaders::usual_and([
         HeaderName::from_static("x-order"),
         HeaderName::from_static("set-cookie"),
     ]);
     let router = Router::new()
-        .route("/usual", route(Policy::new("usual")))
-        .route("/more", route(Policy::new("more").replay_headers(more)))
+        .route("/usual", route(Policy::new("usual", Caller::None)))
+        .route(
+            "/more",
+            route(Policy::new("more", Caller::None).replay_headers(more)),
+        )
         .route(
             "/all",
-            route(Policy::new("all").replay_headers(ReplayHeaders::All)),
+            route(Policy::new("all", Caller::None).replay_headers(ReplayHeaders::All)),
         );
     let site = Site::open(router).await;
     for (path, has_order) in [("/usual", false), ("/more", true), ("/all", true)] {
@@ -262,40 +265,37 @@ fn endless() -> impl futures_util::Stream<Item = Result<&'static str, std::io::E
 #[tokio::test]
 async fn an_answer_that_is_too_large_is_refused_whole_or_passed_whole() {
     let world: World = World::new().await;
-    let small = |scope: &str| Policy::new(scope).max_response(12);
+    let small = |scope: &str| Policy::new(scope, Caller::None).max_response(12);
     let pass = |scope: &str| small(scope).oversize(Oversize::PassUnkept);
     let stream = async || Body::from_stream(chunks(&["12345", "67890", "abc"]));
     let router = Router::new()
-        .route("/joined/refuse", post(big).layer(world.joined(small("a"))))
-        .route("/joined/pass", post(big).layer(world.joined(pass("b"))))
+        .route("/atomic/refuse", post(big).layer(world.atomic(small("a"))))
+        .route("/atomic/pass", post(big).layer(world.atomic(pass("b"))))
         .route(
-            "/recorded/refuse",
-            post(stream).layer(world.recorded(small("c"))),
+            "/leased/refuse",
+            post(stream).layer(world.leased(small("c"))),
         )
-        .route(
-            "/recorded/pass",
-            post(stream).layer(world.recorded(pass("d"))),
-        )
+        .route("/leased/pass", post(stream).layer(world.leased(pass("d"))))
         .route(
             "/fits",
-            post(big).layer(world.joined(Policy::new("e").max_response(13))),
+            post(big).layer(world.atomic(Policy::new("e", Caller::None).max_response(13))),
         );
     let site = Site::open(router).await;
 
-    // Joined and refused: nothing happened, and the key is free.
-    site.post("/joined/refuse", "k1", "")
+    // Atomic and refused: nothing happened, and the key is free.
+    site.post("/atomic/refuse", "k1", "")
         .await
         .problem(500, "response_too_large");
     assert_eq!(world.effects().await, 0);
-    assert!(!site.post("/joined/refuse", "k1", "").await.replayed());
+    assert!(!site.post("/atomic/refuse", "k1", "").await.replayed());
 
-    // Recorded and refused: it happened, and stays so.
-    site.post("/recorded/refuse", "k1", "")
+    // Leased and refused: it happened, and stays so.
+    site.post("/leased/refuse", "k1", "")
         .await
         .problem(500, "response_too_large");
-    assert!(site.post("/recorded/refuse", "k1", "").await.replayed());
+    assert!(site.post("/leased/refuse", "k1", "").await.replayed());
 
-    for path in ["/joined/pass", "/recorded/pass"] {
+    for path in ["/atomic/pass", "/leased/pass"] {
         let first = site.post(path, "k1", "").await;
         assert_eq!((first.status, &*first.body), (200, &b"1234567890abc"[..]));
         let again = site.post(path, "k1", "").await;
@@ -314,7 +314,7 @@ async fn an_answer_that_is_too_large_is_refused_whole_or_passed_whole() {
 #[tokio::test]
 async fn a_stream_of_events_is_passed_on_at_once_where_the_policy_says_so() {
     let world: World = World::new().await;
-    let layer = world.recorded(Policy::new(SCOPE).oversize(Oversize::PassUnkept));
+    let layer = world.leased(Policy::new(SCOPE, Caller::None).oversize(Oversize::PassUnkept));
     let site = Site::open(Router::new().route("/events", post(events).layer(layer))).await;
     let mut first = site.request("/events", "k1").send().await.unwrap();
     assert_eq!(first.chunk().await.unwrap().unwrap(), "data: 1\n\n");

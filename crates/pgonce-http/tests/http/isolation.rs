@@ -4,19 +4,19 @@ use axum::Router;
 use axum::routing::post;
 use pgonce_http::{Caller, Policy};
 
-use crate::support::{SCOPE, Site, TestDriver, Told, World, effect, for_each_driver};
+use crate::support::{Reply, SCOPE, Site, TestDriver, World, effect, for_each_driver};
 
 for_each_driver!(
     a_key_belongs_to_its_principal_and_not_to_a_credential,
     a_key_belongs_to_its_endpoint,
 );
 
-async fn send(site: &Site, path: &str, headers: &[(&str, &str)]) -> Told {
+async fn send(site: &Site, path: &str, headers: &[(&str, &str)]) -> Reply {
     let mut request = site.request(path, "k1").body("a book");
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    Told::read(request.send().await.unwrap()).await
+    Reply::read(request.send().await.unwrap()).await
 }
 
 async fn a_key_belongs_to_its_principal_and_not_to_a_credential<D: TestDriver>(world: World<D>) {
@@ -25,7 +25,7 @@ async fn a_key_belongs_to_its_principal_and_not_to_a_credential<D: TestDriver>(w
         let token = head.headers.get("authorization")?.to_str().ok()?;
         Some(token.strip_prefix("Bearer ")?.split('.').next()?.to_owned())
     });
-    let site = world.usual(Policy::new(SCOPE).principal(principal)).await;
+    let site = world.usual(Policy::new(SCOPE, principal)).await;
     let ada = send(&site, "/effects", &[("authorization", "Bearer ada.token1")]).await;
     let bob = send(&site, "/effects", &[("authorization", "Bearer bob.token1")]).await;
     assert!(!bob.replayed());
@@ -40,12 +40,15 @@ async fn a_key_belongs_to_its_principal_and_not_to_a_credential<D: TestDriver>(w
 }
 
 async fn a_key_belongs_to_its_endpoint<D: TestDriver>(world: World<D>) {
-    for policy in [Policy::new(SCOPE), Policy::per_operation()] {
+    for policy in [
+        Policy::new(SCOPE, Caller::None),
+        Policy::per_operation(Caller::None),
+    ] {
         let router = Router::new()
             .route("/orders", post(effect::<D>))
             .route("/refunds", post(effect::<D>).patch(effect::<D>))
             .route("/orders/{id}/pay", post(effect::<D>))
-            .layer(world.joined(policy));
+            .layer(world.atomic(policy));
         let site = Site::open(Router::new().nest("/v1", router)).await;
         let before = world.effects().await;
         let orders = send(&site, "/v1/orders", &[]).await;
@@ -54,7 +57,7 @@ async fn a_key_belongs_to_its_endpoint<D: TestDriver>(world: World<D>) {
             .client
             .patch(format!("http://{}/v1/refunds", site.address));
         let patched = patched.header("Idempotency-Key", "k1").body("a book");
-        let patched = Told::read(patched.send().await.unwrap()).await;
+        let patched = Reply::read(patched.send().await.unwrap()).await;
         for one in [&orders, &refunds, &patched] {
             assert_eq!(one.status, 201);
             assert!(!one.replayed());
@@ -78,7 +81,9 @@ async fn a_key_belongs_to_its_endpoint<D: TestDriver>(world: World<D>) {
 async fn a_key_belongs_to_its_tenant() {
     let world: World = World::new().await;
     let tenant = Caller::Header("x-tenant".parse().unwrap());
-    let site = world.usual(Policy::new(SCOPE).tenant(tenant)).await;
+    let site = world
+        .usual(Policy::new(SCOPE, Caller::None).tenant(tenant))
+        .await;
     let red = send(&site, "/effects", &[("x-tenant", "red")]).await;
     let blue = send(&site, "/effects", &[("x-tenant", "blue")]).await;
     assert_ne!(red.body, blue.body);
@@ -110,7 +115,9 @@ async fn a_key_belongs_to_its_tenant() {
 #[tokio::test]
 async fn plain_keys_are_stored_as_they_are_for_other_doors_to_the_scope() {
     let world: World = World::new().await;
-    let site = world.usual(Policy::new(SCOPE).plain_keys(true)).await;
+    let site = world
+        .usual(Policy::new(SCOPE, Caller::None).plain_keys(true))
+        .await;
     assert_eq!(site.post("/effects", "\"k1\"", "a book").await.status, 201);
     assert_eq!(world.text("select key from pgonce.intent").await, "k1");
 }

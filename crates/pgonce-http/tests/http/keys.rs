@@ -1,12 +1,12 @@
-//! What a key may look like, and what is told about one that may not.
+//! What a key may look like, and what is answered to one that may not.
 
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::post;
-use pgonce_http::{IdempotencyLayer, Policy};
+use pgonce_http::{Caller, IdempotencyLayer, Policy};
 
-use crate::support::{SCOPE, Site, Told, World, effect, made};
+use crate::support::{Reply, SCOPE, Site, World, effect, made};
 
 type Sqlx = pgonce::driver::sqlx::Sqlx;
 
@@ -17,7 +17,9 @@ async fn a_request_without_a_usable_key_is_refused_before_the_database_is_asked(
     let pool = pool
         .connect_lazy("postgres://postgres@127.0.0.1:1/none")
         .unwrap();
-    let layer = IdempotencyLayer::atomic(pgonce::Once::sqlx(pool), Policy::new(SCOPE)).unwrap();
+    let layer =
+        IdempotencyLayer::atomic(pgonce::Once::sqlx(pool), Policy::new(SCOPE, Caller::None))
+            .unwrap();
     let site =
         Site::open(Router::new().route("/effects", post(effect::<Sqlx>).layer(layer.clone())))
             .await;
@@ -26,7 +28,7 @@ async fn a_request_without_a_usable_key_is_refused_before_the_database_is_asked(
         .client
         .post(format!("http://{}/effects", site.address))
         .body("a book");
-    Told::read(keyless.send().await.unwrap())
+    Reply::read(keyless.send().await.unwrap())
         .await
         .problem(400, "P4001");
     for (form, code) in [
@@ -45,7 +47,7 @@ async fn a_request_without_a_usable_key_is_refused_before_the_database_is_asked(
         .request("/effects", "k1")
         .header("Idempotency-Key", "k1")
         .body("a book");
-    Told::read(twice.send().await.unwrap())
+    Reply::read(twice.send().await.unwrap())
         .await
         .problem(400, "22023");
     let latin = site.request("/effects", "k1");
@@ -55,14 +57,16 @@ async fn a_request_without_a_usable_key_is_refused_before_the_database_is_asked(
         request.headers_mut().insert("idempotency-key", value);
         request
     });
-    Told::read(latin.await.unwrap()).await.problem(400, "22023");
+    Reply::read(latin.await.unwrap())
+        .await
+        .problem(400, "22023");
     assert_eq!(layer.counters().refused(), 9);
 }
 
 #[tokio::test]
 async fn the_longest_key_works_and_operators_can_still_read_it() {
     let world: World = World::new().await;
-    let site = world.usual(Policy::new(SCOPE)).await;
+    let site = world.usual(Policy::new(SCOPE, Caller::None)).await;
     let (long, other) = ("k".repeat(255), format!("{}j", "k".repeat(254)));
     assert_eq!(site.post("/effects", &long, "a book").await.status, 201);
     assert!(site.post("/effects", &long, "a book").await.replayed());
@@ -81,7 +85,7 @@ async fn the_longest_key_works_and_operators_can_still_read_it() {
 #[tokio::test]
 async fn header_limit_and_lint_are_the_routes_choice() {
     let world: World = World::new().await;
-    let policy = Policy::new(SCOPE).header("x-request-name".parse().unwrap());
+    let policy = Policy::new(SCOPE, Caller::None).header("x-request-name".parse().unwrap());
     let site = world.usual(policy.max_key_bytes(10).lint_keys(true)).await;
     let url = format!("http://{}/effects", site.address);
     let send = async |key: &str| {
@@ -90,7 +94,7 @@ async fn header_limit_and_lint_are_the_routes_choice() {
             .post(&url)
             .header("X-Request-Name", key)
             .body("a book");
-        Told::read(request.send().await.unwrap()).await
+        Reply::read(request.send().await.unwrap()).await
     };
     site.post("/effects", "k1", "a book")
         .await
@@ -104,17 +108,17 @@ async fn header_limit_and_lint_are_the_routes_choice() {
 #[tokio::test]
 async fn without_a_key_an_optional_route_works_each_time() {
     let world: World = World::new().await;
-    let policy = Policy::new(SCOPE).key_required(false);
-    let joined = post(async |tx: pgonce_http::Tx<Sqlx>| unkeyed(tx).await)
-        .layer(world.joined(policy.clone()));
-    let recorded = post(async || made()).layer(world.recorded(policy));
+    let policy = Policy::new(SCOPE, Caller::None).key_required(false);
+    let atomic = post(async |tx: pgonce_http::Tx<Sqlx>| unkeyed(tx).await)
+        .layer(world.atomic(policy.clone()));
+    let leased = post(async || made()).layer(world.leased(policy));
     let site = Site::open(
         Router::new()
-            .route("/joined", joined)
-            .route("/recorded", recorded),
+            .route("/atomic", atomic)
+            .route("/leased", leased),
     )
     .await;
-    for path in ["/joined", "/recorded"] {
+    for path in ["/atomic", "/leased"] {
         let send = || {
             site.client
                 .post(format!("http://{}{path}", site.address))
@@ -129,8 +133,8 @@ async fn without_a_key_an_optional_route_works_each_time() {
     }
     assert_eq!(world.effects().await, 2);
     // With one it is protected all the same.
-    let first = site.post("/recorded", "k1", "").await;
-    assert_eq!(site.post("/recorded", "k1", "").await.body, first.body);
+    let first = site.post("/leased", "k1", "").await;
+    assert_eq!(site.post("/leased", "k1", "").await.body, first.body);
 }
 
 async fn unkeyed(
@@ -146,8 +150,9 @@ async fn unkeyed(
 async fn switched_off_or_for_other_methods_the_layer_is_not_there() {
     let world: World = World::new().await;
     let off = post(async |tx: pgonce_http::Tx<Sqlx>| unkeyed(tx).await)
-        .layer(world.joined(Policy::new(SCOPE).enabled(false)));
-    let put = axum::routing::put(async || made()).layer(world.recorded(Policy::new(SCOPE)));
+        .layer(world.atomic(Policy::new(SCOPE, Caller::None).enabled(false)));
+    let put =
+        axum::routing::put(async || made()).layer(world.leased(Policy::new(SCOPE, Caller::None)));
     let site = Site::open(Router::new().route("/off", off).route("/put", put)).await;
     assert_ne!(
         site.post("/off", "k1", "").await.body,
@@ -173,15 +178,21 @@ async fn a_policy_that_contradicts_itself_is_refused() {
     let world: World = World::new().await;
     let who = Caller::Header("x-user".parse().unwrap());
     for policy in [
-        Policy::new(""),
-        Policy::new(SCOPE).plain_keys(true).principal(who),
-        Policy::per_operation().plain_keys(true),
-        Policy::new(SCOPE).max_key_bytes(256),
-        Policy::new(SCOPE).methods([]),
-        Policy::new(SCOPE).busy(Busy::Accept),
+        Policy::new("", Caller::None),
+        Policy::new(SCOPE, who).plain_keys(true),
+        Policy::per_operation(Caller::None).plain_keys(true),
+        Policy::new(SCOPE, Caller::None).max_key_bytes(256),
+        Policy::new(SCOPE, Caller::None).methods([]),
+        Policy::new(SCOPE, Caller::None).busy(Busy::Accept),
     ] {
         let error = IdempotencyLayer::atomic(world.once.clone(), policy).unwrap_err();
         assert_eq!(error.code(), "22023", "{error}");
     }
-    assert!(world.joined(Policy::new(SCOPE)).agree().await.is_err());
+    assert!(
+        world
+            .atomic(Policy::new(SCOPE, Caller::None))
+            .agree()
+            .await
+            .is_err()
+    );
 }

@@ -1,4 +1,4 @@
-//! The promises of the HTTP edge, one file each, over real sockets and on a real PostgreSQL.
+//! The promises of the HTTP layer, one file each, over real sockets and on a real PostgreSQL.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 mod support;

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::StatusCode;
 use pgonce::Failure;
-use pgonce_http::{Fate, HandlerError, KeepFor, Key, Outcomes, Policy, Problem, Tx};
+use pgonce_http::{Caller, Disposition, HandlerError, KeepFor, Key, Outcomes, Policy, Problem, Tx};
 
 use crate::support::{SCOPE, Site, TestDriver, World, for_each_driver, leave_effect, made};
 
@@ -23,7 +23,7 @@ for_each_driver!(
     a_transient_error_of_the_database_is_tried_again_unseen,
     a_failure_that_the_handler_names_is_remembered,
     an_answer_may_have_a_time_of_its_own,
-    recorded_work_whose_answer_broke_off_is_never_run_again_unasked,
+    leased_work_whose_answer_broke_off_is_never_run_again_by_default,
 );
 
 type Runs = Arc<AtomicUsize>;
@@ -46,23 +46,27 @@ async fn first_fails<D: TestDriver>(
 async fn site_with<D: TestDriver>(world: &World<D>, policy: Policy) -> (Site, Runs) {
     let runs = Runs::default();
     let router = Router::new().route(
-        "/joined",
-        post(first_fails::<D>).layer(world.joined(policy.clone())),
+        "/atomic",
+        post(first_fails::<D>).layer(world.atomic(policy.clone())),
     );
-    let recorded = async |State(runs): State<Runs>, status: String| {
+    let leased = async |State(runs): State<Runs>, status: String| {
         if runs.fetch_add(1, SeqCst) > 0 {
             return made();
         }
         let status = StatusCode::from_bytes(status.as_bytes()).unwrap();
         (status, uuid::Uuid::new_v4().to_string()).into_response()
     };
-    let router = router.route("/recorded", post(recorded).layer(world.recorded(policy)));
+    let router = router.route("/leased", post(leased).layer(world.leased(policy)));
     (Site::open(router.with_state(runs.clone())).await, runs)
 }
 
 async fn frozen_the_first_result_stays_whatever_it_is<D: TestDriver>(world: World<D>) {
-    let (site, runs) = site_with(&world, Policy::new(SCOPE).outcomes(Outcomes::Freeze)).await;
-    for path in ["/joined", "/recorded"] {
+    let (site, runs) = site_with(
+        &world,
+        Policy::new(SCOPE, Caller::None).outcomes(Outcomes::Freeze),
+    )
+    .await;
+    for path in ["/atomic", "/leased"] {
         for status in ["500", "503", "429", "404", "200"] {
             runs.store(0, SeqCst);
             let key = format!("{path}-{status}");
@@ -81,8 +85,12 @@ async fn frozen_the_first_result_stays_whatever_it_is<D: TestDriver>(world: Worl
 }
 
 async fn finished_failed_work_is_done_on_retry<D: TestDriver>(world: World<D>) {
-    let (site, runs) = site_with(&world, Policy::new(SCOPE).outcomes(Outcomes::Finish)).await;
-    for path in ["/joined", "/recorded"] {
+    let (site, runs) = site_with(
+        &world,
+        Policy::new(SCOPE, Caller::None).outcomes(Outcomes::Finish),
+    )
+    .await;
+    for path in ["/atomic", "/leased"] {
         for status in ["500", "422"] {
             runs.store(0, SeqCst);
             let key = format!("{path}-{status}");
@@ -103,16 +111,16 @@ async fn finished_failed_work_is_done_on_retry<D: TestDriver>(world: World<D>) {
 }
 
 async fn by_default_final_refusals_stay_and_passing_ones_do_not<D: TestDriver>(world: World<D>) {
-    let (site, runs) = site_with(&world, Policy::new(SCOPE)).await;
+    let (site, runs) = site_with(&world, Policy::new(SCOPE, Caller::None)).await;
     for (path, status, stays) in [
-        ("/joined", "404", true),
-        ("/joined", "422", true),
-        ("/joined", "500", false),
-        ("/joined", "409", false),
-        ("/joined", "429", false),
-        ("/recorded", "404", true),
+        ("/atomic", "404", true),
+        ("/atomic", "422", true),
+        ("/atomic", "500", false),
+        ("/atomic", "409", false),
+        ("/atomic", "429", false),
+        ("/leased", "404", true),
         // Nobody knows what a service had done before it failed.
-        ("/recorded", "500", true),
+        ("/leased", "500", true),
     ] {
         runs.store(0, SeqCst);
         let key = format!("{path}-{status}");
@@ -136,15 +144,15 @@ async fn by_mark<D: TestDriver>(
 ) -> Result<Response, HandlerError> {
     runs.fetch_add(1, SeqCst);
     leave_effect(&mut tx, &key, &mark).await?;
-    let (status, fate) = match mark.as_str() {
-        "keep" => (StatusCode::PAYMENT_REQUIRED, Fate::Keep),
-        "refuse" => (StatusCode::OK, Fate::Refuse),
-        "retry" => (StatusCode::OK, Fate::Retry),
-        "unknown" => (StatusCode::OK, Fate::Unknown),
-        _ => (StatusCode::OK, Fate::Forget),
+    let (status, disposition) = match mark.as_str() {
+        "keep" => (StatusCode::PAYMENT_REQUIRED, Disposition::Keep),
+        "refuse" => (StatusCode::OK, Disposition::Refuse),
+        "retry" => (StatusCode::OK, Disposition::Retry),
+        "unknown" => (StatusCode::OK, Disposition::Unknown),
+        _ => (StatusCode::OK, Disposition::Forget),
     };
     let mut response = (status, mark).into_response();
-    response.extensions_mut().insert(fate);
+    response.extensions_mut().insert(disposition);
     Ok(response)
 }
 
@@ -152,7 +160,7 @@ async fn the_handler_may_say_what_becomes_of_its_answer<D: TestDriver>(world: Wo
     let runs = Runs::default();
     let router = Router::new().route(
         "/effects",
-        post(by_mark::<D>).layer(world.joined(Policy::new(SCOPE))),
+        post(by_mark::<D>).layer(world.atomic(Policy::new(SCOPE, Caller::None))),
     );
     let site = Site::open(router.with_state(runs.clone())).await;
     for (mark, replays, effects, rows) in [
@@ -182,11 +190,11 @@ async fn what_is_refused_before_any_effect_does_not_burn_the_key() {
     let world: World = World::new().await;
     let handler = async |mut tx: Tx<Sqlx>, key: Key, axum::Json(amount): axum::Json<i64>| {
         if amount <= 0 {
-            let told = "the amount is not positive; send it in cents, 1 or more";
+            let reply = "the amount is not positive; send it in cents, 1 or more";
             return Err(Problem::new(
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "amount_not_positive",
-                told,
+                reply,
             )
             .into());
         }
@@ -195,7 +203,7 @@ async fn what_is_refused_before_any_effect_does_not_burn_the_key() {
     };
     for outcomes in [Outcomes::Final, Outcomes::Freeze, Outcomes::Finish] {
         world.run_sql("truncate effects, pgonce.intent").await;
-        let layer = world.joined(Policy::new(SCOPE).outcomes(outcomes));
+        let layer = world.atomic(Policy::new(SCOPE, Caller::None).outcomes(outcomes));
         let site = Site::open(Router::new().route("/effects", post(handler).layer(layer))).await;
         let send = async |body: &'static str| {
             let request = site
@@ -230,11 +238,11 @@ async fn a_transient_error_of_the_database_is_tried_again_unseen<D: TestDriver>(
     let runs = Runs::default();
     let router = Router::new().route(
         "/effects",
-        post(unlucky::<D>).layer(world.joined(Policy::new(SCOPE))),
+        post(unlucky::<D>).layer(world.atomic(Policy::new(SCOPE, Caller::None))),
     );
     let site = Site::open(router.with_state(runs.clone())).await;
-    let told = site.post("/effects", "k1", "a book").await;
-    assert_eq!((told.status, told.replayed()), (201, false));
+    let reply = site.post("/effects", "k1", "a book").await;
+    assert_eq!((reply.status, reply.replayed()), (201, false));
     assert_eq!((runs.load(SeqCst), world.effects().await), (3, 1));
 }
 
@@ -251,7 +259,7 @@ async fn forbidden<D: TestDriver>(
 }
 
 async fn a_failure_that_the_handler_names_is_remembered<D: TestDriver>(world: World<D>) {
-    let layer = world.joined(Policy::new(SCOPE));
+    let layer = world.atomic(Policy::new(SCOPE, Caller::None));
     let site = Site::open(Router::new().route("/effects", post(forbidden::<D>).layer(layer))).await;
     let first = site.post("/effects", "k1", "forbidden").await;
     assert_eq!(first.problem(422, "P4030")["reason"], "item_forbidden");
@@ -260,9 +268,9 @@ async fn a_failure_that_the_handler_names_is_remembered<D: TestDriver>(world: Wo
         (&again.body, again.replayed(), first.replayed()),
         (&first.body, true, false)
     );
-    let told = site.post("/effects", "k2", "later").await;
+    let reply = site.post("/effects", "k2", "later").await;
     assert_eq!(
-        (told.status, told.headers.contains_key("retry-after")),
+        (reply.status, reply.headers.contains_key("retry-after")),
         (503, true)
     );
     let codes = world
@@ -284,12 +292,12 @@ async fn an_error_of_the_database_that_stays_is_told_without_its_secrets() {
             .await?;
         Ok::<_, HandlerError>(made())
     };
-    let layer = world.joined(Policy::new(SCOPE));
+    let layer = world.atomic(Policy::new(SCOPE, Caller::None));
     let site =
         Site::open(Router::new().route("/effects", post(handler).layer(layer.clone()))).await;
-    let told = site.post("/effects", "k1", "").await;
-    told.problem(500, "internal");
-    assert!(!String::from_utf8_lossy(&told.body).contains("secret"));
+    let reply = site.post("/effects", "k1", "").await;
+    reply.problem(500, "internal");
+    assert!(!String::from_utf8_lossy(&reply.body).contains("secret"));
     assert_eq!(layer.counters().errors(), 1);
     assert_eq!(world.number("select count(*) from pgonce.intent").await, 0);
 }
@@ -303,16 +311,16 @@ async fn an_answer_may_have_a_time_of_its_own<D: TestDriver>(world: World<D>) {
             .insert(KeepFor(Duration::from_secs(3 * 3600)));
         response
     };
-    let policy = || Policy::new(SCOPE).outcomes(Outcomes::Freeze);
-    let joined = async move |mut tx: Tx<D>, key: Key, status: String| {
+    let policy = || Policy::new(SCOPE, Caller::None).outcomes(Outcomes::Freeze);
+    let atomic = async move |mut tx: Tx<D>, key: Key, status: String| {
         leave_effect(&mut tx, &key, &status).await?;
         Ok::<_, HandlerError>(answer(status).await)
     };
     let router = Router::new()
-        .route("/joined", post(joined).layer(world.joined(policy())))
-        .route("/recorded", post(answer).layer(world.recorded(policy())));
+        .route("/atomic", post(atomic).layer(world.atomic(policy())))
+        .route("/leased", post(answer).layer(world.leased(policy())));
     let site = Site::open(router).await;
-    for path in ["/joined", "/recorded"] {
+    for path in ["/atomic", "/leased"] {
         for status in ["201", "403"] {
             let key = format!("{path}{status}");
             let first = site.post(path, &key, status).await;
@@ -330,7 +338,7 @@ async fn an_answer_may_have_a_time_of_its_own<D: TestDriver>(world: World<D>) {
     assert_eq!(world.number(lasts).await, 4);
 }
 
-async fn recorded_work_whose_answer_broke_off_is_never_run_again_unasked<D: TestDriver>(
+async fn leased_work_whose_answer_broke_off_is_never_run_again_by_default<D: TestDriver>(
     world: World<D>,
 ) {
     for outcomes in [Outcomes::Final, Outcomes::Finish] {
@@ -342,13 +350,13 @@ async fn recorded_work_whose_answer_broke_off_is_never_run_again_unasked<D: Test
             Response::new(Body::from_stream(futures_util::stream::iter(parts)))
         };
         let key = format!("{outcomes:?}");
-        let layer = world.recorded(Policy::new(SCOPE).outcomes(outcomes));
-        let router = Router::new().route("/recorded", post(breaks).layer(layer));
+        let layer = world.leased(Policy::new(SCOPE, Caller::None).outcomes(outcomes));
+        let router = Router::new().route("/leased", post(breaks).layer(layer));
         let site = Site::open(router.with_state(runs.clone())).await;
-        let first = site.post("/recorded", &key, "a book").await;
+        let first = site.post("/leased", &key, "a book").await;
         first.problem(500, "handler_failed");
         // Nobody knows whether it happened: the claim stays, and the contract decides later.
-        let again = site.post("/recorded", &key, "a book").await;
+        let again = site.post("/leased", &key, "a book").await;
         again.problem(409, "P4029");
         assert_eq!(runs.load(SeqCst), 1);
     }

@@ -1,4 +1,4 @@
-//! Who may see a stored answer, until when, and what is told after that.
+//! Who may see a stored answer, until when, and what follows after that.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,14 +8,14 @@ use axum::routing::post;
 use http::StatusCode;
 use pgonce::scope::AfterExpiry;
 use pgonce::{Ack, Failure, Fingerprint, Intent};
-use pgonce_http::{Policy, Reauthorise};
+use pgonce_http::{Caller, Policy, Reauthorise};
 
-use crate::support::{SCOPE, Site, TestDriver, Told, World, effect, for_each_driver};
+use crate::support::{Reply, SCOPE, Site, TestDriver, World, effect, for_each_driver};
 
 for_each_driver!(
     an_answer_says_until_when_it_is_kept_and_is_gone_after_that,
-    an_answer_promises_what_the_contract_keeps_whatever_the_policy_wishes,
-    a_replay_is_given_only_to_whoever_may_still_see_it,
+    an_answer_promises_what_the_contract_keeps_whatever_the_policy_says,
+    a_replay_is_given_only_to_those_who_may_still_see_it,
 );
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -23,10 +23,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 async fn an_answer_says_until_when_it_is_kept_and_is_gone_after_that<D: TestDriver>(
     world: World<D>,
 ) {
-    let policy = Policy::new(SCOPE)
+    let policy = Policy::new(SCOPE, Caller::None)
         .retention(HOUR)
         .after_expiry(AfterExpiry::Gone(None));
-    let layer = world.joined(policy);
+    let layer = world.atomic(policy);
     layer.agree().await.unwrap();
     let site = Site::open(Router::new().route("/effects", post(effect::<D>).layer(layer))).await;
     let before = SystemTime::now();
@@ -53,38 +53,43 @@ async fn an_answer_says_until_when_it_is_kept_and_is_gone_after_that<D: TestDriv
 }
 
 /// A client that trusts a time beyond the contract's would come back for a second effect.
-async fn an_answer_promises_what_the_contract_keeps_whatever_the_policy_wishes<D: TestDriver>(
+async fn an_answer_promises_what_the_contract_keeps_whatever_the_policy_says<D: TestDriver>(
     world: World<D>,
 ) {
-    let agreed = world.joined(Policy::new(SCOPE).retention(HOUR));
+    let agreed = world.atomic(Policy::new(SCOPE, Caller::None).retention(HOUR));
     agreed.agree().await.unwrap();
     for (key, policy) in [
-        ("wishes", Policy::new(SCOPE).retention(HOUR * 1000)),
-        ("silent", Policy::new(SCOPE)),
+        (
+            "requests",
+            Policy::new(SCOPE, Caller::None).retention(HOUR * 1000),
+        ),
+        ("silent", Policy::new(SCOPE, Caller::None)),
     ] {
         let site = world.usual(policy).await;
-        let told = site.post("/effects", key, "a book").await;
-        let until = told.headers["idempotency-expires"].to_str().unwrap();
+        let reply = site.post("/effects", key, "a book").await;
+        let until = reply.headers["idempotency-expires"].to_str().unwrap();
         let until = httpdate::parse_http_date(until).unwrap();
         let left = until.duration_since(SystemTime::now()).unwrap();
         assert!(left <= HOUR && left > HOUR / 2, "{key}: {left:?}");
     }
 }
 
-async fn a_replay_is_given_only_to_whoever_may_still_see_it<D: TestDriver>(world: World<D>) {
+async fn a_replay_is_given_only_to_those_who_may_still_see_it<D: TestDriver>(world: World<D>) {
     let hook = Reauthorise::new(async |head: http::request::Parts| {
         match head.headers.contains_key("x-dismissed") {
             true => Err(StatusCode::FORBIDDEN.into_response()),
             false => Ok(()),
         }
     });
-    let site = world.usual(Policy::new(SCOPE).reauthorise(hook)).await;
+    let site = world
+        .usual(Policy::new(SCOPE, Caller::None).reauthorise(hook))
+        .await;
     let send = async |dismissed: bool| {
         let mut request = site.request("/effects", "k1").body("a book");
         if dismissed {
             request = request.header("x-dismissed", "1");
         }
-        Told::read(request.send().await.unwrap()).await
+        Reply::read(request.send().await.unwrap()).await
     };
     let first = send(false).await;
     assert_eq!(first.status, 201);
@@ -100,7 +105,11 @@ async fn what_another_door_has_ended_is_told_in_http_words() {
         Fingerprint::of_bytes(b"x")
     }));
     let site = world
-        .usual(Policy::new(SCOPE).plain_keys(true).fingerprint(print))
+        .usual(
+            Policy::new(SCOPE, Caller::None)
+                .plain_keys(true)
+                .fingerprint(print),
+        )
         .await;
     // Learns the fingerprint of any request to this route.
     let _ = site.post("/effects", "k0", "").await;
@@ -132,18 +141,18 @@ async fn what_another_door_has_ended_is_told_in_http_words() {
         .await
         .unwrap_err();
 
-    let told = site.post("/effects", "value", "").await;
+    let reply = site.post("/effects", "value", "").await;
     assert_eq!(
-        (told.status, &*told.body, told.replayed()),
+        (reply.status, &*reply.body, reply.replayed()),
         (200, &br#"{"order":7}"#[..], true)
     );
-    let told = site.post("/effects", "reference", "").await;
+    let reply = site.post("/effects", "reference", "").await;
     assert_eq!(
-        told.problem(410, "P4031")["made"],
+        reply.problem(410, "P4031")["made"],
         serde_json::json!({"type": "order", "id": "7"})
     );
-    let told = site.post("/effects", "refused", "").await;
-    assert_eq!(told.problem(422, "P4030")["reason"], "card_declined");
-    assert!(told.replayed());
+    let reply = site.post("/effects", "refused", "").await;
+    assert_eq!(reply.problem(422, "P4030")["reason"], "card_declined");
+    assert!(reply.replayed());
     assert_eq!(world.effects().await, 1);
 }

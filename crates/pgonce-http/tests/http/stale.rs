@@ -1,4 +1,4 @@
-//! Whoever did the work vanished: no silent second run.
+//! The process that did the work is gone: no silent second run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::post;
 use pgonce::scope::Stale;
-use pgonce_http::{AttemptInfo, Fate, Policy};
+use pgonce_http::{AttemptInfo, Caller, Disposition, Policy};
 
 use crate::support::{SCOPE, Site, TestDriver, World, for_each_driver, made};
 
@@ -27,11 +27,11 @@ async fn abandoned<D: TestDriver>(world: &World<D>, policy: Policy) -> (Site, Ru
         let mut response = made();
         if count.fetch_add(1, SeqCst) == 0 {
             assert_eq!(info.number, 1);
-            response.extensions_mut().insert(Fate::Unknown);
+            response.extensions_mut().insert(Disposition::Unknown);
         }
         response
     });
-    let layer = world.recorded(policy);
+    let layer = world.leased(policy);
     let site = Site::open(Router::new().route("/effects", handler.layer(layer))).await;
     assert_eq!(site.post("/effects", "k1", "").await.status, 201);
     site.post("/effects", "k1", "").await.problem(409, "P4029");
@@ -43,19 +43,23 @@ async fn abandoned<D: TestDriver>(world: &World<D>, policy: Policy) -> (Site, Ru
 
 async fn abandoned_work_is_not_done_again<D: TestDriver>(world: World<D>) {
     // Nobody has defined the scope: its contract would hand the work to the next one.
-    let (site, runs) = abandoned(&world, Policy::new(SCOPE)).await;
+    let (site, runs) = abandoned(&world, Policy::new(SCOPE, Caller::None)).await;
     for _ in 0..2 {
-        let told = site.post("/effects", "k1", "").await;
-        assert_eq!(told.problem(500, "P4030")["reason"], "abandoned");
+        let reply = site.post("/effects", "k1", "").await;
+        assert_eq!(reply.problem(422, "P4030")["reason"], "abandoned");
     }
     assert_eq!(runs.load(SeqCst), 1);
 }
 
 async fn abandoned_work_is_taken_over_where_the_policy_says_so<D: TestDriver>(world: World<D>) {
-    let (site, runs) = abandoned(&world, Policy::new(SCOPE).stale(Stale::Takeover)).await;
-    let told = site.post("/effects", "k1", "").await;
+    let (site, runs) = abandoned(
+        &world,
+        Policy::new(SCOPE, Caller::None).stale(Stale::Takeover),
+    )
+    .await;
+    let reply = site.post("/effects", "k1", "").await;
     assert_eq!(
-        (told.status, told.replayed(), runs.load(SeqCst)),
+        (reply.status, reply.replayed(), runs.load(SeqCst)),
         (201, false, 2)
     );
     assert!(site.post("/effects", "k1", "").await.replayed());
@@ -64,10 +68,10 @@ async fn abandoned_work_is_taken_over_where_the_policy_says_so<D: TestDriver>(wo
 async fn abandoned_work_waits_for_a_person_where_the_contract_says_so<D: TestDriver>(
     world: World<D>,
 ) {
-    let policy = Policy::new(SCOPE)
+    let policy = Policy::new(SCOPE, Caller::None)
         .retention(Duration::from_secs(86_400))
         .stale(Stale::Hold);
-    world.recorded(policy.clone()).agree().await.unwrap();
+    world.leased(policy.clone()).agree().await.unwrap();
     let (site, runs) = abandoned(&world, policy).await;
     site.post("/effects", "k1", "").await.problem(409, "P4029");
     assert_eq!(runs.load(SeqCst), 1);

@@ -124,17 +124,17 @@ impl<D: TestDriver> World<D> {
         }
     }
 
-    pub(crate) fn joined(&self, policy: Policy) -> IdempotencyLayer<D> {
+    pub(crate) fn atomic(&self, policy: Policy) -> IdempotencyLayer<D> {
         IdempotencyLayer::atomic(self.once.clone(), policy).unwrap()
     }
 
-    pub(crate) fn recorded(&self, policy: Policy) -> IdempotencyLayer<D> {
+    pub(crate) fn leased(&self, policy: Policy) -> IdempotencyLayer<D> {
         IdempotencyLayer::leased(self.once.clone(), policy).unwrap()
     }
 
-    /// `POST /effects` with the usual handler in joined mode.
+    /// `POST /effects` with the usual handler in atomic mode.
     pub(crate) async fn usual(&self, policy: Policy) -> Site {
-        Site::open(Router::new().route("/effects", post(effect::<D>).layer(self.joined(policy))))
+        Site::open(Router::new().route("/effects", post(effect::<D>).layer(self.atomic(policy))))
             .await
     }
 
@@ -279,8 +279,13 @@ impl Site {
         request.header("Idempotency-Key", key)
     }
 
-    pub(crate) async fn post(&self, path: &str, key: &str, body: impl Into<reqwest::Body>) -> Told {
-        Told::read(self.request(path, key).body(body).send().await.unwrap()).await
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        key: &str,
+        body: impl Into<reqwest::Body>,
+    ) -> Reply {
+        Reply::read(self.request(path, key).body(body).send().await.unwrap()).await
     }
 
     /// Sends bytes as they are; the wire is the test's.
@@ -317,13 +322,13 @@ impl Site {
 
 /// An answer, read whole.
 #[derive(Debug, Clone)]
-pub(crate) struct Told {
+pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: http::HeaderMap,
     pub(crate) body: Vec<u8>,
 }
 
-impl Told {
+impl Reply {
     pub(crate) async fn read(response: reqwest::Response) -> Self {
         Self {
             status: response.status().as_u16(),
@@ -338,7 +343,7 @@ impl Told {
             .is_some_and(|value| value == "true")
     }
 
-    /// Asserts the document that every error is told in, and gives it.
+    /// Asserts the problem document of an error, and returns it.
     pub(crate) fn problem(&self, status: u16, code: &str) -> Value {
         let text = String::from_utf8_lossy(&self.body);
         assert_eq!(self.status, status, "{text}");

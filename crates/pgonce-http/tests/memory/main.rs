@@ -19,7 +19,7 @@ use axum::body::Bytes;
 use axum::routing::post;
 use http::StatusCode;
 use pgonce::driver::sqlx::Sqlx;
-use pgonce_http::{Budget, HandlerError, Key, Policy, Tx};
+use pgonce_http::{Budget, Caller, HandlerError, Key, Policy, Tx};
 use support::{SCOPE, Site, World, leave_effect, until};
 use uploads::{Held, MAX_BODY, MIB, SIZE};
 
@@ -41,11 +41,11 @@ async fn a_thousand_large_uploads_at_once_stay_within_the_budget_and_nobody_is_s
     let world = World::<Sqlx>::new().await;
     let budget = Budget::bytes(BUDGET);
     // Nobody is to be turned away for being slow on a busy machine.
-    let policy = Policy::new(SCOPE)
+    let policy = Policy::new(SCOPE, Caller::None)
         .max_body(MAX_BODY)
-        .body_within(Duration::from_secs(600))
+        .body_timeout(Duration::from_secs(600))
         .database_timeout(Duration::from_secs(60));
-    let layer = world.joined(policy).budget(budget.clone());
+    let layer = world.atomic(policy).budget(budget.clone());
     let router = Router::new().route("/effects", post(weigh).layer(layer));
     let site = Site::open(router).await;
     assert_eq!(site.post("/effects", "before", "a book").await.status, 201);
@@ -67,8 +67,8 @@ async fn a_thousand_large_uploads_at_once_stay_within_the_budget_and_nobody_is_s
     })
     .await;
     // Without a flood, everybody who is refused in the middle of sending hears why.
-    let told = uploads::too_large_alone(&site.address, 20).await;
-    assert_eq!(told, [413; 20]);
+    let reply = uploads::too_large_alone(&site.address, 20).await;
+    assert_eq!(reply, [413; 20]);
     let large = "y".repeat(SIZE);
     assert_eq!(site.post("/effects", "after", large).await.status, 201);
     assert_eq!(world.effects().await, 2 + i64::try_from(done).unwrap());

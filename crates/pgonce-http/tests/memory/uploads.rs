@@ -1,4 +1,4 @@
-//! A thousand uploads at once, what each was told, and what a process held at most meanwhile.
+//! A thousand uploads at once, the reply to each, and the peak memory of the process.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -56,17 +56,17 @@ pub(crate) fn prepare() {
     assert!(BLOCK.len() > MAX_BODY);
 }
 
-/// How many were told what.
+/// Replies by status.
 #[derive(Debug, Default)]
 pub(crate) struct Answers(BTreeMap<(Manner, u16), usize>);
 
 impl Answers {
     pub(crate) fn count(&self, status: u16) -> usize {
-        let with = self.0.iter().filter(|((_, told), _)| *told == status);
+        let with = self.0.iter().filter(|((_, reply), _)| *reply == status);
         with.map(|(_, times)| times).sum()
     }
 
-    /// Everybody was told something that is written about it, or was hung up on. Gives how many were taken.
+    /// Every upload got a documented reply or a reset. Returns how many were accepted.
     pub(crate) fn check(&self) -> usize {
         let (done, turned_away) = (self.count(201), self.count(503));
         let too_large = self.0.get(&(Manner::TooLarge, 413)).copied().unwrap_or(0);
@@ -111,18 +111,18 @@ pub(crate) async fn at_once(address: &str, all_but_slow: impl AsyncFnOnce()) -> 
     answers
 }
 
-/// Uploads more than the route takes, again and again, with nobody else there. Gives what each was told.
+/// Uploads more than the route takes, again and again, alone. Returns the replies.
 #[allow(dead_code, reason = "the gateway's test has no use for it")]
 pub(crate) async fn too_large_alone(address: &str, times: usize) -> Vec<u16> {
     let (_go_on, hold) = watch::channel(true);
-    let mut told = Vec::new();
+    let mut reply = Vec::new();
     for number in 0..times {
-        told.push(upload(address, number, Manner::TooLarge, hold.clone()).await);
+        reply.push(upload(address, number, Manner::TooLarge, hold.clone()).await);
     }
-    told
+    reply
 }
 
-/// Sends a body and answers what it was told, which may come before everything is sent.
+/// Sends a body and returns the reply, which may arrive before everything is sent.
 async fn upload(
     address: &str,
     number: usize,
@@ -162,7 +162,7 @@ async fn upload(
     };
     let listening = async {
         let mut answer = Vec::new();
-        // Whoever is refused may be hung up on while it still sends: what came until then counts.
+        // A refused client may get a reset while it still sends: what it received until then counts.
         while let Ok(1..) = listen.read_buf(&mut answer).await {}
         answer
     };
@@ -175,7 +175,10 @@ async fn upload(
     if answer.is_empty() {
         return HUNG_UP;
     }
-    let status = answer.split(' ').nth(1).and_then(|told| told.parse().ok());
+    let status = answer
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
     let documented = match status {
         Some(201) => answer.ends_with(&format!("\r\n\r\n{SIZE}")),
         Some(413) => answer.contains("\"code\":\"body_too_large\""),
@@ -184,7 +187,7 @@ async fn upload(
         }
         _ => false,
     };
-    assert!(documented, "{manner:?} was told {answer:?}");
+    assert!(documented, "{manner:?} was reply {answer:?}");
     status.unwrap()
 }
 

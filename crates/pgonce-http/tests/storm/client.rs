@@ -140,7 +140,7 @@ pub(crate) async fn send(service: SocketAddr, one: &Try, seed: u64) -> Heard {
     }
 }
 
-/// What is told where whoever did the work vanished.
+/// The failure of work whose process ended without a result.
 pub(crate) const ABANDONED: &str = "500 P4030";
 
 /// What a whole answer means, strictly by what is written about it in `pgonce_http::errors`.

@@ -1,6 +1,6 @@
-//! A storm over the whole HTTP edge: clients are cut off at every point of a request, connections to
+//! A storm over the whole HTTP layer: clients are cut off at every point of a request, connections to
 //! PostgreSQL at random messages, sessions are killed, twins come in between. Then what every client was
-//! told is held against what is in a table in which nothing is unique.
+//! what they got is compared with a table in which nothing is unique.
 //!
 //! Each storm tells its seed when it fails. `PGONCE_STORM_SEED=… cargo test -p pgonce-http --test storm`
 //! draws the same cuts again (clients run at the same time, so they may meet other moments);
@@ -12,8 +12,8 @@
 )]
 
 mod client;
-mod doubt;
 mod service;
+mod unknown;
 // The storm needs a part of what the other tests do.
 #[allow(dead_code, unused_imports, unused_macros)]
 #[path = "../http/support.rs"]
@@ -31,22 +31,22 @@ use service::{Mode, Shore};
 use support::{TestDriver, World};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn joined_work_happens_once_in_a_storm_with_sqlx() {
+async fn atomic_work_happens_once_in_a_storm_with_sqlx() {
     weather::<Sqlx>(Mode::Atomic).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn joined_work_happens_once_in_a_storm_with_tokio_postgres() {
+async fn atomic_work_happens_once_in_a_storm_with_tokio_postgres() {
     weather::<TokioPostgres>(Mode::Atomic).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn recorded_work_happens_once_in_a_storm_with_sqlx() {
+async fn leased_work_happens_once_in_a_storm_with_sqlx() {
     weather::<Sqlx>(Mode::Leased).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn recorded_work_happens_once_in_a_storm_with_tokio_postgres() {
+async fn leased_work_happens_once_in_a_storm_with_tokio_postgres() {
     weather::<TokioPostgres>(Mode::Leased).await;
 }
 
@@ -84,7 +84,7 @@ async fn weather<D: TestDriver>(mode: Mode) {
     let intents = chosen("PGONCE_STORM_INTENTS").unwrap_or(24);
     let world = World::<Sqlx>::new().await;
     world.run_sql(service::TABLE).await;
-    world.recorded(service::policy()).agree().await.unwrap();
+    world.leased(service::policy()).agree().await.unwrap();
     let shore = Arc::new(Shore::<D>::new(&world, mode));
     let url = url(&world);
     let stormed = shore.clone();
@@ -107,7 +107,7 @@ async fn weather<D: TestDriver>(mode: Mode) {
         .iter()
         .fold(report, |storm, cut| storm.require(cut.name(), intents / 12))
         .require("replay", intents / 2)
-        .require("success after unknown", intents / 4)
+        .require("success after doubt", intents / 4)
         .require("overlap", intents / 2)
         .require("failed:P4002", intents / 6)
         .run(&url)
@@ -117,12 +117,12 @@ async fn weather<D: TestDriver>(mode: Mode) {
     assert!(report.passed(), "PGONCE_STORM_SEED={seed}\n{report}");
     // Work whose client is gone may have gone on after the storm was judged.
     shore.drained().await;
-    let verdict = checker::check(&report.history, &Effect::read(&url, EFFECTS).await.unwrap());
-    assert!(verdict.passed(), "PGONCE_STORM_SEED={seed}\n{verdict}");
+    let decision = checker::check(&report.history, &Effect::read(&url, EFFECTS).await.unwrap());
+    assert!(decision.passed(), "PGONCE_STORM_SEED={seed}\n{decision}");
     failures_are_true(&world, &report.history, seed).await;
 }
 
-/// Whoever was told that nothing happened was told the truth. The checker takes a failure for true where another
+/// "Nothing happened" was true wherever it was said. The checker takes a failure for true where another
 /// attempt has succeeded; here every effect says whose it is.
 async fn failures_are_true(world: &World, history: &History, seed: u64) {
     let done: Vec<i64> = sqlx::query_scalar("select attempt from storm_effects")
@@ -144,7 +144,7 @@ async fn failures_are_true(world: &World, history: &History, seed: u64) {
         assert_eq!(
             failed.get(&attempt),
             None,
-            "attempt {attempt} was told that nothing happened, and it did: PGONCE_STORM_SEED={seed}"
+            "attempt {attempt} was answered that nothing happened, and it did: PGONCE_STORM_SEED={seed}"
         );
     }
 }

@@ -12,7 +12,9 @@ use pgonce::driver::sqlx::Sqlx;
 use pgonce::retry::Policy as Retries;
 use pgonce::scope::Stale;
 use pgonce::{ClaimKind, Once};
-use pgonce_http::{AttemptInfo, Fate, HandlerError, IdempotencyLayer, Key, Policy, Tx};
+use pgonce_http::{
+    AttemptInfo, Caller, Disposition, HandlerError, IdempotencyLayer, Key, Policy, Tx,
+};
 use sqlx::PgPool;
 use tokio::sync::OnceCell;
 
@@ -35,9 +37,9 @@ pub(crate) enum Mode {
     Off,
 }
 
-/// A claim whose reply is lost belongs to nobody: it is over soon, and others may have it.
+/// A claim whose told is lost belongs to nobody: it is over soon, and others may have it.
 pub(crate) fn policy() -> Policy {
-    Policy::new(SCOPE)
+    Policy::new(SCOPE, Caller::None)
         .retention(Duration::from_secs(3600))
         .database_timeout(Duration::from_secs(4))
         .lease(Duration::from_secs(2))
@@ -47,7 +49,7 @@ pub(crate) fn policy() -> Policy {
 /// A service that comes up when it is first asked for.
 pub(crate) struct Shore<D: TestDriver> {
     mode: Mode,
-    /// Past all that cuts: the outside world of recorded work.
+    /// Past all that cuts: the outside world of leased work.
     outside: PgPool,
     site: OnceCell<(Site, IdempotencyLayer<D>)>,
 }
@@ -68,9 +70,9 @@ impl<D: TestDriver> Shore<D> {
             let once = Once::builder(D::connect(url, 8)).retry(retries).build();
             let layer = self.layer(once.unwrap());
             let router = match self.mode {
-                Mode::Atomic => Router::new().route("/effects", post(joined::<D>)),
+                Mode::Atomic => Router::new().route("/effects", post(atomic::<D>)),
                 Mode::Leased | Mode::Off => {
-                    let router = Router::new().route("/effects", post(recorded));
+                    let router = Router::new().route("/effects", post(leased));
                     router.with_state(self.outside.clone())
                 }
                 Mode::Refusing => {
@@ -111,7 +113,7 @@ fn insert(key: &str, headers: &HeaderMap, payload: &str) -> String {
     )
 }
 
-async fn joined<D: TestDriver>(
+async fn atomic<D: TestDriver>(
     mut tx: Tx<D>,
     key: Key,
     headers: HeaderMap,
@@ -123,7 +125,7 @@ async fn joined<D: TestDriver>(
 
 /// After a takeover it looks whether the first holder had done it already, as a service that may be asked
 /// twice must.
-async fn recorded(
+async fn leased(
     State(outside): State<PgPool>,
     info: Option<AttemptInfo>,
     headers: HeaderMap,
@@ -141,22 +143,22 @@ async fn recorded(
     made()
 }
 
-/// Whether whoever does this work vanishes before he can say so.
+/// Whether the process that does this work is gone before it can report it.
 pub(crate) fn vanishes(amount: u64) -> bool {
     amount.is_multiple_of(3)
 }
 
-/// Of some work nobody is told whether it was done: half of it was.
+/// Some work is done and not reported: half of it was.
 async fn vanishing(State(outside): State<PgPool>, headers: HeaderMap, payload: String) -> Response {
     let value: serde_json::Value = serde_json::from_str(&payload).unwrap();
     let amount = value["amount"].as_u64().unwrap();
     if !vanishes(amount) {
-        return recorded(State(outside), None, headers, payload).await;
+        return leased(State(outside), None, headers, payload).await;
     }
     if amount.is_multiple_of(2) {
-        drop(recorded(State(outside), None, headers, payload).await);
+        drop(leased(State(outside), None, headers, payload).await);
     }
     let mut answer = StatusCode::GATEWAY_TIMEOUT.into_response();
-    answer.extensions_mut().insert(Fate::Unknown);
+    answer.extensions_mut().insert(Disposition::Unknown);
     answer
 }

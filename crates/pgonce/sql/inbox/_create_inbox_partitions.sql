@@ -6,7 +6,7 @@
 --          already stays there: PostgreSQL itself refuses the partition
 create or replace function pgonce._create_inbox_partitions()
 returns integer
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '15ms'
 as $$
 declare
     v_today date := (pgonce.now() at time zone 'UTC')::date;

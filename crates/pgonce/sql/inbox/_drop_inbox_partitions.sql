@@ -7,7 +7,7 @@
 --          Later ids of such a day go to inbox_marker_default
 create or replace function pgonce._drop_inbox_partitions()
 returns integer
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '15ms'
 as $$
 declare
     v_part  record;
@@ -21,15 +21,21 @@ begin
            and right(c.relname, 8)::date < (pgonce.now() at time zone 'UTC')::date
          order by c.relname
     loop
-        execute format('lock table %s in access exclusive mode', v_part.name);
+        begin
+            execute format('lock table %s in access exclusive mode', v_part.name);
+        exception when lock_not_available then
+            exit;
+        end;
         execute format('select exists (select from %s m join lateral (select pgonce._kept_since(k.consumer, k.tenant) as since
             from (select m.consumer, m.tenant) k) s on true where m.accepted_at >= s.since)', v_part.name) into v_kept;
         exit when v_kept;
-        execute format('drop table %s', v_part.name);
-        v_count := v_count + 1;
+        begin
+            execute format('drop table %s', v_part.name);
+            v_count := v_count + 1;
+        exception when lock_not_available then
+            exit;
+        end;
     end loop;
-    return v_count;
-exception when lock_not_available then
     return v_count;
 end
 $$;

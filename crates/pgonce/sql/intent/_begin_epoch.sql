@@ -13,7 +13,7 @@ declare
     v_epoch bigint;
 begin
     insert into pgonce.installation as i (life, timeline, epoch, since)
-    values (pgonce._installation_life(), pgonce._timeline(),
+    values (pgonce._database_life(), pgonce._timeline(),
         greatest(extract(epoch from clock_timestamp() - timestamptz '2026-01-01 00:00:00+00')::bigint / 86400, p_above + 1, 1),
         clock_timestamp())
     on conflict on constraint one_installation do update

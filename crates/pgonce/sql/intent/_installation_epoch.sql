@@ -9,7 +9,7 @@ declare
     v_epoch bigint;
 begin
     select i.epoch into v_epoch from pgonce.installation i
-     where i.life operator(pg_catalog.=) pgonce._installation_life() and i.timeline operator(pg_catalog.=) pgonce._timeline();
+     where i.life operator(pg_catalog.=) pgonce._database_life() and i.timeline operator(pg_catalog.=) pgonce._timeline();
     if not found then
         v_epoch := pgonce._begin_epoch(0);
     end if;

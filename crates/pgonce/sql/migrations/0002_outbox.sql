@@ -49,12 +49,12 @@ create table pgonce.outbox_watermark (
     constraint one_mark_per_transaction primary key (xid)
 );
 
--- Which server wrote the log, and how long it is kept. Transaction ids mean something only on the
--- server that gave them: events up to base_seq were here before that server was known, and
+-- Which life of the database wrote the log, and how long it is kept. Transaction ids mean something only
+-- in the life that gave them: events up to base_seq were here before that life was known, and
 -- base_waits are the transactions that may yet write such events.
 create table pgonce.outbox_state (
     one               boolean not null default true,
-    system_identifier bigint,
+    database_life     bigint,
     base_seq          bigint not null default 0,
     base_waits        text[] not null default '{}',
     partition_rows    bigint not null default 1000000,

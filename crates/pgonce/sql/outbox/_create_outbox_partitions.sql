@@ -5,7 +5,7 @@
 -- note     with the owner's rights: relays call it
 create or replace function pgonce._create_outbox_partitions()
 returns integer
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '15ms'
 as $$
 declare
     v_rows  bigint;

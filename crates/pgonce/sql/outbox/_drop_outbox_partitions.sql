@@ -7,7 +7,7 @@
 -- note     with the owner's rights: relays call it
 create or replace function pgonce._drop_outbox_partitions()
 returns integer
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '15ms'
 as $$
 declare
     v_life  pgonce.outbox_state;
@@ -28,6 +28,12 @@ begin
               where c.evicted_at is null and exists (select from pgonce.outbox_cursor x
                     where x.subscription = c.subscription and (x.cursor).floor < v_part.to_seq - 1);
         end if;
+        -- Locked first, then checked: a commit, or a subscription that goes back, while this waits for the lock counts.
+        begin
+            execute format('lock table pgonce.outbox_%s in access exclusive mode', v_part.from_seq);
+        exception when lock_not_available then
+            exit;
+        end;
         exit when exists (select from pgonce.outbox_cursor x join pgonce.outbox_subscription c using (subscription)
                            where c.evicted_at is null and (x.cursor).floor < v_part.to_seq - 1);
         -- Its room is given back under its own lock, whatever writers of the log hold.
@@ -40,12 +46,21 @@ begin
             exit;
         end;
     end loop;
-    -- What came while no partition was there for it.
-    if exists (select from pgonce.outbox_default r having max(r.created_at) < pgonce.now() - v_life.keep
-               and max(r.seq) <= (select coalesce(min((x.cursor).floor), max(r.seq)) from pgonce.outbox_cursor x
-                                    join pgonce.outbox_subscription c using (subscription) where c.evicted_at is null)) then
-        truncate pgonce.outbox_default;
-    end if;
+    -- What came while no partition was there for it: looked at, locked, and looked at once more.
+    for v_look in 1..2 loop
+        exit when not exists (select from pgonce.outbox_default r having max(r.created_at) < pgonce.now() - v_life.keep
+            and max(r.seq) <= (select coalesce(min((x.cursor).floor), max(r.seq)) from pgonce.outbox_cursor x
+                                 join pgonce.outbox_subscription c using (subscription) where c.evicted_at is null));
+        if v_look = 2 then
+            truncate pgonce.outbox_default;
+        else
+            begin
+                lock table pgonce.outbox_default in access exclusive mode;
+            exception when lock_not_available then
+                exit;
+            end;
+        end if;
+    end loop;
     delete from pgonce.outbox_watermark m
      where m.seq < (select min(p.from_seq) from pgonce.outbox_partition p)
        and exists (select from pgonce.outbox_watermark k
@@ -53,8 +68,6 @@ begin
     delete from pgonce.outbox_skipped s
      where s.skipped_at < pgonce.now() - greatest(v_life.keep, v_life.max_keep, interval '30 days');
     return v_count;
-exception when lock_not_available then
-    return 0;
 end
 $$;
 revoke execute on function pgonce._drop_outbox_partitions() from public;

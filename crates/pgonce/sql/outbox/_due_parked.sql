@@ -1,8 +1,10 @@
--- pgonce._due_parked(p_subscription, p_held, p_limit): parked events whose time has come, the first of
---          each subject only: those behind it come due when it is settled.
--- answers  events as pgonce._read_lanes, with the attempts made; settle each with pgonce._settle_lane
+-- pgonce._due_parked(p_subscription, p_held, p_limit, p_bytes): parked events whose time has come, of each subject
+--          the first and a run of those that wait behind it, in order.
+-- answers  events as pgonce._read_lanes; settle each with pgonce._settle_lane. At most p_limit events, of one subject
+--          at most 256, and about p_bytes bytes; always at least one where one is due
 -- raises   P4012 a lane is not held
-create or replace function pgonce._due_parked(p_subscription text, p_held jsonb, p_limit integer default 100)
+create or replace function pgonce._due_parked(p_subscription text, p_held jsonb, p_limit integer default 100,
+    p_bytes integer default 4194304)
 returns table (lane smallint, cursor text, seq bigint, act text, message_id uuid, tenant text, topic text,
     type text, subject text, headers jsonb, payload jsonb, created_at timestamptz, deliver_at timestamptz)
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -14,20 +16,37 @@ begin
         perform pgonce._raise_lane_fenced(p_subscription, v_zombie.lane, v_zombie.epoch);
     end loop;
     return query
-        select k.lane, null::text, k.seq, 'send', k.message_id, k.tenant::text, k.topic::text, k.type::text,
-               k.subject::text, k.headers, k.payload, k.created_at, null::timestamptz
-          from pgonce.parked k
-         where k.subscription = p_subscription and k.due_at <= pgonce.now()
-           and k.lane in (select h.lane from jsonb_to_recordset(p_held) as h (lane smallint))
-           and not exists (select from pgonce.parked f
-                            where f.tenant = k.tenant and f.subscription = k.subscription and f.subject = k.subject
-                              and f.state <> 'delayed' and f.seq <> k.seq
-                              and (f.seq < k.seq or k.state = 'delayed'))
-           -- Two that were delayed may come due together: one after the other.
-           and not exists (select from pgonce.parked f
-                            where k.state = 'delayed' and f.tenant = k.tenant and f.subscription = k.subscription
-                              and f.subject = k.subject and f.state = 'delayed'
-                              and (f.due_at, f.seq) < (k.due_at, k.seq))
-         order by k.due_at limit p_limit;
+        with first as materialized (
+            select k.tenant, k.subject, k.seq, k.state, k.due_at
+              from pgonce.parked k
+             where k.subscription = p_subscription and k.due_at <= pgonce.now()
+               and k.lane in (select h.lane from jsonb_to_recordset(p_held) as h (lane smallint))
+               and not exists (select from pgonce.parked f
+                                where f.tenant = k.tenant and f.subscription = k.subscription and f.subject = k.subject
+                                  and f.state <> 'delayed' and f.seq <> k.seq
+                                  and (f.seq < k.seq or k.state = 'delayed'))
+               -- Two that were delayed may come due together: one after the other.
+               and not exists (select from pgonce.parked f
+                                where k.state = 'delayed' and f.tenant = k.tenant and f.subscription = k.subscription
+                                  and f.subject = k.subject and f.state = 'delayed'
+                                  and (f.due_at, f.seq) < (k.due_at, k.seq))
+             order by k.due_at limit p_limit
+        ), due as materialized (
+            select n.*, row_number() over all_due as place, sum(n.size) over all_due - n.size as before
+              from (select k.due_at as first_due_at, r.* from first k
+                     cross join lateral (
+                           select p.*, bool_and(p.seq = k.seq or p.state = 'behind') over (order by p.seq) as in_run
+                             from (select f.* from pgonce.parked f
+                                    where f.tenant = k.tenant and f.subscription = p_subscription
+                                      and f.subject = k.subject and f.seq >= k.seq
+                                      and (f.seq = k.seq or k.state <> 'delayed' and f.state <> 'delayed')
+                                    order by f.seq limit 256) p) r
+                     where r.in_run) n
+            window all_due as (order by n.first_due_at, n.tenant, n.subject, n.seq)
+        )
+        select d.lane, null::text, d.seq, 'send', d.message_id, d.tenant::text, d.topic::text, d.type::text,
+               d.subject::text, d.headers, d.payload, d.created_at, null::timestamptz
+          from due d where d.place <= p_limit and d.before < p_bytes
+         order by d.place;
 end
 $$;

@@ -1,5 +1,5 @@
--- pgonce._rebase_outbox(): where the log came here by dump and restore, makes its cursors fit this
---          server. To be called first in a transaction.
+-- pgonce._rebase_outbox(): where the log came here by dump and restore, or a cursor is beyond everything that was
+--          published, makes the cursors fit this life of the database. To be called first in a transaction.
 -- answers  true where it did
 -- locks    the row of pgonce.outbox_state
 -- writes   every cursor begins anew above what was surely over: nothing is skipped, some events
@@ -12,30 +12,45 @@ returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_here bigint := pgonce._system_identifier();
-    v_last bigint;
+    v_here   bigint := pgonce._database_life();
+    v_last   bigint := coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0);
+    v_before bigint;
+    v_base   bigint;
+    v_beyond boolean;
+    v_marked bigint;
 begin
-    if exists (select from pgonce.outbox_state l where l.system_identifier = v_here) then
+    select l.database_life, l.base_seq into v_before, v_base from pgonce.outbox_state l;
+    v_beyond := exists (select from pgonce.outbox_cursor c where (c.cursor).floor > v_last);
+    if v_before = v_here and not v_beyond then
         return false;
     elsif pg_current_xact_id_if_assigned() is not null then
-        raise exception 'the log came from another server: its cursors must be re-based first'
+        raise exception 'the log came from another database: its cursors must be re-based first'
             using errcode = '25001', hint = 'Call pgonce._rebase_outbox() at the start of a transaction.';
     end if;
-    v_last := coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0);
     update pgonce.outbox_state l
-       set system_identifier = v_here, base_seq = v_last,
-           -- A transaction that has drawn a number up to here and has not ended holds this lock.
+       set database_life = v_here, base_seq = v_last,
+           -- Writers who have drawn a number up to here and have not ended hold this lock.
            base_waits = array(select k.virtualtransaction from pg_locks k
                                where k.relation = 'pgonce.outbox'::regclass and k.mode = 'RowExclusiveLock'
                                  and k.database = (select d.oid from pg_database d where d.datname = current_database()))
-     where l.system_identifier is distinct from v_here;
+     where l.database_life is not distinct from v_before;
     if not found then
         return false;  -- somebody was faster
     end if;
+    if v_before is not null then
+        raise warning 'the outbox came here by dump and restore: its subscriptions begin anew above what is surely delivered'
+            using detail = format('Events up to number %s are from before. Some are delivered again, with the same ids.', v_last);
+    end if;
+    -- Up to this number everything is from before, so that the old snapshots still tell what is read.
+    select max(m.seq) into v_marked from pgonce.outbox_watermark m;
+    update pgonce.outbox_cursor c
+       set cursor = row(case when (c.cursor).floor > v_last then 0
+               else greatest((c.cursor).floor, least(v_marked, (select min(o.seq) - 1 from pgonce.outbox o
+                    where o.lane = c.lane and o.seq <= v_marked and pgonce._is_unread(o.seq, o.xid, c.cursor, v_base)))) end,
+               '1:1:', null, null)::pgonce.outbox_position,
+           owner = null, lease_until = null;
     delete from pgonce.outbox_watermark m;
     insert into pgonce.outbox_watermark (xid, seq, at) values (pg_current_xact_id(), v_last, pgonce.now());
-    update pgonce.outbox_cursor c
-       set cursor = row((c.cursor).floor, '1:1:', null, null)::pgonce.outbox_position, owner = null, lease_until = null;
     delete from pgonce.outbox_relay r;
     return true;
 end

@@ -4,9 +4,10 @@
 -- locks    the row of the lane
 -- writes   each element {"seq", "what", "reason", "after_ms"} of p_outcomes:
 --            sent   delivered: a parked event goes, the one behind it comes due
---            retry  transient failure: parked, due again after a growing pause with jitter, at least
+--            defer  nobody knows yet whose fault it is: parked as by retry, but no attempt is counted
+--            retry  failed with a transient error: parked, due again after a growing pause with jitter, at least
 --                   after_ms; given up after the subscription's max_attempts
---            dead   permanent failure: parked until pgonce.redrive or pgonce.skip
+--            dead   failed permanently: parked until pgonce.redrive or pgonce.skip
 --            hold   behind one of its subject; wait: not due yet. Both parked.
 --          and the cursor, unless p_cursor is null
 -- raises   P4012 the epoch does not hold the lane; P4060 the subscription's dead letters are full
@@ -21,30 +22,38 @@ declare
     v_parked   pgonce.parked;
     v_now      timestamptz;
     v_full     boolean;
+    v_counted  boolean;
+    v_room     bigint;
+    v_tenants  text[];
+    v_subjects text[];
     v_count    bigint := 0;
 begin
     perform pgonce._record_watermark();
     perform pgonce._force_durable_commit();
     perform from pgonce.outbox_cursor c where c.subscription = p_subscription and c.lane = p_lane for update;
     if not exists (select from pgonce._leased_lanes(p_subscription,
-            jsonb_build_array(jsonb_build_object('lane', p_lane, 'epoch', p_epoch))) h where h.held) then
+            jsonb_build_array(jsonb_build_object('lane', p_lane, 'epoch', p_epoch, 'cursor', p_cursor))) h where h.held) then
         perform pgonce._raise_lane_fenced(p_subscription, p_lane, p_epoch);
     end if;
     v_now := pgonce.now();
+    -- What was parked and is delivered goes in one step; what was behind it comes due in the end.
+    with gone as (
+        delete from pgonce.parked k using jsonb_to_recordset(p_outcomes) as o (seq bigint, what text)
+         -- Every state there is, so that an index leads there.
+         where o.what = 'sent' and k.subscription = p_subscription and k.state in ('delayed', 'retry', 'dead', 'behind')
+           and k.seq = o.seq and k.lane = p_lane
+        returning k.tenant, k.subject
+    )
+    select array_agg(g.tenant), array_agg(g.subject) into v_tenants, v_subjects
+      from (select distinct d.tenant, d.subject from gone d) g;
     for v_outcome in
         select o.* from jsonb_to_recordset(p_outcomes) as o (seq bigint, what text, reason text, after_ms bigint)
-         order by o.seq
+         where o.what is distinct from 'sent' order by o.seq
     loop
         select k.* into v_parked from pgonce.parked k
-         -- Every state there is, so that an index leads there.
          where k.subscription = p_subscription and k.state in ('delayed', 'retry', 'dead', 'behind')
            and k.seq = v_outcome.seq and k.lane = p_lane;
-        if v_outcome.what = 'sent' then
-            if v_parked.seq is not null then
-                perform pgonce._unpark(v_parked);
-            end if;
-            continue;
-        elsif v_parked.seq is null then
+        if v_parked.seq is null then
             -- From the log: it becomes a copy here.
             select o.tenant, p_subscription, o.subject, o.seq, o.lane, null, 0, null, v_now, null, o.created_at,
                    o.size, o.message_id, o.topic, o.type, o.headers, o.payload
@@ -59,10 +68,10 @@ begin
         v_count := v_count + 1;
         v_parked.attempts := v_parked.attempts + (v_outcome.what in ('retry', 'dead'))::integer;
         v_parked.reason := left(v_outcome.reason, 4000);
-        if v_outcome.what = 'retry' and v_parked.attempts < v_subscription.max_attempts then
+        if v_outcome.what = 'defer' or v_outcome.what = 'retry' and v_parked.attempts < v_subscription.max_attempts then
             v_parked.state := 'retry';
             v_parked.due_at := v_now + greatest(
-                least(v_subscription.backoff * power(2, least(v_parked.attempts - 1, 40)), v_subscription.max_backoff)
+                least(v_subscription.backoff * power(2, least(greatest(v_parked.attempts, 1) - 1, 40)), v_subscription.max_backoff)
                     * (0.5 + random() / 2),
                 coalesce(v_outcome.after_ms, 0) * interval '1 millisecond');
         elsif v_outcome.what in ('retry', 'dead') then
@@ -80,16 +89,17 @@ begin
                  where f.tenant = v_parked.tenant and f.subscription = p_subscription and f.subject = v_parked.subject
                    and f.seq < v_parked.seq and f.state <> 'delayed') then v_now end;
         else
-            raise exception 'an outcome is sent, retry, dead, hold or wait, not %', coalesce(quote_literal(v_outcome.what), 'null')
+            raise exception 'an outcome is sent, defer, retry, dead, hold or wait, not %', coalesce(quote_literal(v_outcome.what), 'null')
                 using errcode = '22023', hint = 'See the header of pgonce._settle_lane.';
         end if;
 
         if v_parked.state in ('dead', 'behind') then
-            v_full := (select count(*) from (select from pgonce.parked k
-                where k.subscription = p_subscription and k.state in ('dead', 'behind') limit v_subscription.dead_limit) f)
-                >= v_subscription.dead_limit
-                and not exists (select from pgonce.parked k where k.subscription = p_subscription and k.lane = p_lane
-                    and k.seq = v_parked.seq and k.state in ('dead', 'behind'));
+            -- Counted once for all of them: counting for each would make a long queue slow.
+            v_room := coalesce(v_room, v_subscription.dead_limit - (select count(*) from (select from pgonce.parked k
+                where k.subscription = p_subscription and k.state in ('dead', 'behind') limit v_subscription.dead_limit) f));
+            v_counted := exists (select from pgonce.parked k where k.subscription = p_subscription and k.lane = p_lane
+                and k.seq = v_parked.seq and k.state in ('dead', 'behind'));
+            v_full := v_room <= 0 and not v_counted;
             if v_full and v_subscription.when_full = 'stop' then
                 raise exception 'the dead letters of subscription "%" are full: % events', p_subscription, v_subscription.dead_limit
                     using errcode = 'P4060', detail = format('Lane %s waits at event %s.', p_lane, v_parked.seq),
@@ -98,6 +108,8 @@ begin
                 perform pgonce._record_skip(v_parked, 'the dead letters were full: ' || coalesce(v_parked.reason, v_parked.state));
                 perform pgonce._unpark(v_parked);
                 continue;
+            elsif not v_counted then
+                v_room := v_room - 1;
             end if;
         end if;
         insert into pgonce.parked select (v_parked).*
@@ -105,6 +117,7 @@ begin
         do update set state = excluded.state, attempts = excluded.attempts, due_at = excluded.due_at,
             reason = excluded.reason;
     end loop;
+    perform pgonce._wake_subject(p_subscription, g.tenant, g.subject) from unnest(v_tenants, v_subjects) g (tenant, subject);
     if p_cursor is not null then
         update pgonce.outbox_cursor c set cursor = p_cursor::pgonce.outbox_position, advanced_at = v_now
          where c.subscription = p_subscription and c.lane = p_lane;

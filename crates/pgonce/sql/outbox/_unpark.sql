@@ -8,11 +8,6 @@ begin
     delete from pgonce.parked k
      where k.tenant = p_parked.tenant and k.subscription = p_parked.subscription and k.subject = p_parked.subject
        and k.seq = p_parked.seq;
-    update pgonce.parked k set due_at = pgonce.now()
-     where k.tenant = p_parked.tenant and k.subscription = p_parked.subscription and k.subject = p_parked.subject
-       and k.state = 'behind'
-       and k.seq = (select min(f.seq) from pgonce.parked f
-                     where f.tenant = k.tenant and f.subscription = k.subscription and f.subject = k.subject
-                       and f.state <> 'delayed');
+    perform pgonce._wake_subject(p_parked.subscription, p_parked.tenant, p_parked.subject);
 end
 $$;

@@ -70,7 +70,13 @@ pub enum Outcome {
         /// At least this long from now.
         after: Duration,
     },
-    /// It failed for good: its subject is parked until a person decides.
+    /// The sink was unavailable for it and for no other event: its subject is parked and tried again later. Not
+    /// counted as an attempt.
+    Defer {
+        /// Why, for people.
+        reason: String,
+    },
+    /// It failed permanently: a dead letter, its subject is parked until manual action.
     Dead {
         /// Why, for people.
         reason: String,
@@ -96,6 +102,7 @@ impl Outcome {
             Self::Sent => json!({"seq": seq, "what": "sent"}),
             Self::Hold => json!({"seq": seq, "what": "hold"}),
             Self::Wait => json!({"seq": seq, "what": "wait"}),
+            Self::Defer { reason } => json!({"seq": seq, "what": "defer", "reason": plain(reason)}),
             Self::Dead { reason } => json!({"seq": seq, "what": "dead", "reason": plain(reason)}),
             Self::Retry { reason, after } => {
                 let after = u64::try_from(after.as_millis()).unwrap_or(u64::MAX / 2);
@@ -187,18 +194,21 @@ impl<D: Driver> Outbox<D> {
         page(self.call(&self.statements.read_lanes, &params).await?)
     }
 
-    /// Parked events of these lanes whose time has come, the first of each subject.
+    /// Parked events of these lanes whose time has come, of each subject the first and a run of those behind it.
     pub async fn due(
         &self,
         subscription: &str,
         held: &[LaneLease],
         limit: usize,
+        bytes: usize,
     ) -> Result<Vec<Message>> {
-        let (held, limit) = (serde_json::to_string(held)?, limit.to_string());
+        let (limit, bytes) = (limit.to_string(), bytes.to_string());
+        let held = serde_json::to_string(held)?;
         let params = [
             Param::Text(Some(subscription)),
             Param::Json(Some(&held)),
             Param::Text(Some(&limit)),
+            Param::Text(Some(&bytes)),
         ];
         Ok(page(self.call(&self.statements.due_parked, &params).await?)?.messages)
     }

@@ -54,7 +54,7 @@ impl Checked<'_> {
         if *listen.max_connections.get_ref() == 0 {
             self.refuse(
                 listen.max_connections.span(),
-                "with no connections nobody could be served",
+                "with no connections no request could be served",
                 "Give 1 or more, such as 1024.",
             );
         }
@@ -79,7 +79,7 @@ impl Checked<'_> {
         if *database.connections.get_ref() == 0 {
             self.refuse(
                 database.connections.span(),
-                "without connections nothing could be recorded",
+                "without connections no claim could be made",
                 "Give 1 or more, such as 16.",
             );
         }
@@ -158,7 +158,7 @@ impl Checked<'_> {
         {
             self.refuse(
                 wait.span(),
-                "nobody waits unless `busy` is \"wait\"",
+                "duplicates wait only if `busy` is \"wait\"",
                 "Add busy = \"wait\", or leave `wait_timeout` out.",
             );
         }
@@ -258,13 +258,13 @@ impl Checked<'_> {
         {
             self.refuse(
                 once.principal.span(),
-                format!("`{name}` carries a credential, not a principal: a new token between two tries would split one wish in two"),
+                format!("`{name}` carries a credential, not a principal: a new token between two tries would make two requests of one"),
                 "Name the header in which your authentication puts the user or account, such as \"X-User-Id\".",
             );
         }
     }
 
-    /// Of two routes that match the same request one must be the narrower, or nobody could tell
+    /// Of two routes that match the same request one must be the narrower, or it would be unclear
     /// from the file which holds.
     fn overlaps(&mut self) {
         let routes = &self.config.tables.routes;

@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Address {
     }
 }
 
-/// Which `Host` the upstream is told.
+/// The `Host` header that the upstream receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum HostSent {
@@ -70,7 +70,7 @@ pub(crate) enum HostSent {
     Client,
 }
 
-/// How the upstream is told the key.
+/// The form of the key that the upstream receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum KeyForm {
@@ -121,7 +121,7 @@ macro_rules! words {
 
 words!(Busy { Reject "reject", Wait "wait" });
 words!(AfterExpiry { Rerun "rerun", Gone "gone" });
-// Not the database's default: an upstream that knows nothing of keys must not be called twice unasked.
+// Not the database's default: an upstream that knows nothing of keys must not be called twice by default.
 words!(Stale { Refuse "refuse", Hold "hold", Takeover "takeover" });
 
 #[derive(Debug, Deserialize)]
@@ -134,7 +134,7 @@ pub(crate) struct Route {
     pub(crate) once: Option<Once>,
 }
 
-/// How a route that happens once is recorded; the fields of [`crate::Policy`] for people.
+/// The protection of a route: the fields of [`crate::Policy`] as the file writes them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Once {

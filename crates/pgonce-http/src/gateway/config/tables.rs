@@ -102,7 +102,7 @@ impl Default for Database {
 }
 
 impl Database {
-    /// Where its address is to be found; the variable `DATABASE_URL` unless the file says otherwise.
+    /// Where the database address is read from. Default: the variable `DATABASE_URL`.
     pub fn url_from(&self) -> UrlFrom {
         match (&self.url_file, &self.url_env) {
             (Some(file), _) => UrlFrom::File(file.get_ref().clone()),

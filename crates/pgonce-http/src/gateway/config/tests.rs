@@ -159,9 +159,9 @@ fn every_fault_is_shown_where_it_is_with_what_to_do() {
             "retention",
         ),
         (
-            minimal("[scopes.t]\nretention = \"1d\"\nwait_at_most = \"2s\""),
+            minimal("[scopes.t]\nretention = \"1d\"\nwait_timeout = \"2s\""),
             "9:16",
-            "nobody waits",
+            "duplicates wait only",
             "busy = \"wait\"",
         ),
         (
@@ -233,7 +233,7 @@ fn every_fault_is_shown_where_it_is_with_what_to_do() {
         (
             minimal("[database]\nconnections = 0"),
             "8:15",
-            "nothing could be recorded",
+            "no claim could be made",
             "1 or more",
         ),
         (
@@ -254,7 +254,7 @@ fn every_fault_is_shown_where_it_is_with_what_to_do() {
         (
             minimal("").replace("\nupstreams", "\nlisten.max_connections = 0\nupstreams"),
             "2:26",
-            "nobody could be served",
+            "no request could be served",
             "1 or more",
         ),
         (

@@ -23,7 +23,7 @@ pub(crate) struct Header(pub(crate) HeaderName);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verb(pub(crate) Method);
 
-/// Who asks: nobody in particular, or whom a header names.
+/// The caller: none, or the one that a header names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Principal {
     #[default]
@@ -110,7 +110,7 @@ impl<'de> Deserialize<'de> for Verb {
         deserializer.deserialize_str(Text {
             expected: "a method in capitals such as \"POST\"",
             read: |text: &str| {
-                // Methods differ by case: "post" would be a method that nobody sends.
+                // Methods differ by case: "post" would be a method that no client sends.
                 let read = Method::from_bytes(text.as_bytes()).ok();
                 let read = read.filter(|_| !text.bytes().any(|b| b.is_ascii_lowercase()));
                 read.map(Self).ok_or_else(|| "is no method".to_owned())

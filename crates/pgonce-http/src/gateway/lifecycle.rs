@@ -1,0 +1,242 @@
+//! The gateway from its configuration to its end.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use pgonce::Once;
+use pgonce::driver::Driver;
+use pgonce::migrate::Migrator;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::admin::Admin;
+use super::build::{RouteBuilder, proxy};
+use super::config::{Config, Contracts};
+use super::dispatch::Dispatcher;
+use super::router::Router;
+use super::scopes::{self, Difference};
+use super::server::{Limits, Server};
+use super::upstream::Upstream;
+use crate::{Budget, IdempotencyLayer};
+
+/// How many connections the listener for health checks has at most.
+const ADMIN_CONNECTIONS: usize = 64;
+
+/// A gateway that is ready to listen. RouteBuilder from a [`Config`].
+pub struct Gateway<D: Driver> {
+    config: Config,
+    once: Once<D>,
+    router: Router,
+    layers: Vec<IdempotencyLayer<D>>,
+}
+
+/// What is wrong with a gateway that could not be made: the particulars of one upstream or route.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: {why}")]
+pub struct BuildError {
+    place: String,
+    why: String,
+}
+
+impl<D: Driver> Gateway<D> {
+    /// Makes it. Nothing is connected yet.
+    pub fn new(config: Config, once: Once<D>) -> Result<Self, BuildError> {
+        let mut upstreams = BTreeMap::new();
+        for (name, table) in &config.tables.upstreams {
+            let ca_file = table
+                .ca_file
+                .as_ref()
+                .map(|file| config.place_of(file.get_ref()));
+            let upstream = Upstream::new(table, ca_file.as_deref()).map_err(|why| BuildError {
+                place: format!("upstream {name:?}"),
+                why,
+            })?;
+            upstreams.insert(name.as_str(), (Arc::new(upstream), table));
+        }
+        let mut made = RouteBuilder {
+            budget: Budget::bytes(config.tables.listen.memory.0),
+            entries: Vec::new(),
+            layers: Vec::new(),
+        };
+        for route in &config.tables.routes {
+            let build_error = |why| BuildError {
+                place: format!("route {}", route.path.get_ref()),
+                why,
+            };
+            let named = upstreams.get(route.upstream.get_ref().as_str());
+            let (upstream, table) =
+                named.ok_or_else(|| build_error("the upstream is not defined".to_owned()))?;
+            let proxy = proxy(&config, route, upstream.clone(), table);
+            made.add(&config, &once, route, &proxy)
+                .map_err(build_error)?;
+        }
+        Ok(Self {
+            config,
+            once,
+            router: Router::new(made.entries),
+            layers: made.layers,
+        })
+    }
+
+    /// Brings the file's contracts and the database's together, as the file says; answers what
+    /// still differs. Nothing should be served while something does.
+    pub async fn agree(&self) -> pgonce::Result<Vec<Difference>> {
+        self.agree_as(self.config.database().contracts()).await
+    }
+
+    /// As [`Gateway::agree`], but only looks.
+    pub async fn differences(&self) -> pgonce::Result<Vec<Difference>> {
+        self.agree_as(Contracts::Check).await
+    }
+
+    async fn agree_as(&self, contracts: Contracts) -> pgonce::Result<Vec<Difference>> {
+        self.migrator().check().await?;
+        let named = self
+            .config
+            .tables
+            .scopes
+            .iter()
+            .map(|(name, scope)| (name.get_ref().as_str(), scope));
+        scopes::agree(
+            self.once.driver(),
+            self.config.database().schema(),
+            named,
+            contracts,
+        )
+        .await
+    }
+
+    /// Opens the listeners.
+    pub async fn bind(self) -> io::Result<Bound<D>> {
+        let listen = &self.config.tables.listen;
+        let open = async |address: SocketAddr| {
+            TcpListener::bind(address).await.map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
+            })
+        };
+        let clients = open(*listen.address.get_ref()).await?;
+        let admin = open(*listen.admin.get_ref()).await?;
+        let (address, admin_address) = (clients.local_addr()?, admin.local_addr()?);
+        Ok(Bound {
+            gateway: self,
+            clients,
+            admin,
+            address,
+            admin_address,
+        })
+    }
+
+    fn migrator(&self) -> Migrator<D> {
+        Migrator::new(self.once.driver().clone()).schema(self.config.database().schema())
+    }
+}
+
+/// A gateway that listens; [`Bound::run`] serves.
+pub struct Bound<D: Driver> {
+    gateway: Gateway<D>,
+    clients: TcpListener,
+    admin: TcpListener,
+    address: SocketAddr,
+    admin_address: SocketAddr,
+}
+
+/// How a gateway ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Drained {
+    /// How much was still under way when the time to drain was over.
+    pub unfinished: usize,
+}
+
+impl<D: Driver> Bound<D> {
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where `/healthz` and `/readyz` are.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin_address
+    }
+
+    /// Serves until `stop` is done, then drains: nothing is accepted any more, `/readyz` answers
+    /// 503, and what is under way may finish within the file's `drain_timeout`.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Drained {
+        let Gateway {
+            config,
+            once,
+            router,
+            layers,
+        } = self.gateway;
+        let (stopping, connections) = (CancellationToken::new(), TaskTracker::new());
+        let listen = &config.tables.listen;
+        let limits = Limits {
+            connections: *listen.max_connections.get_ref(),
+            header_bytes: listen.max_header_bytes.get_ref().0,
+            header_timeout: listen.header_timeout.0,
+        };
+        let server = Server {
+            listener: self.clients,
+            limits,
+            stop: stopping.clone(),
+            connections: connections.clone(),
+        };
+        let served = Arc::new(Dispatcher {
+            router,
+            log: config.log().requests,
+        });
+        let serving = tokio::spawn(server.accept(move |request| {
+            let served = served.clone();
+            async move { served.answer(request).await }
+        }));
+        let admin = Admin {
+            migrator: Migrator::new(once.driver().clone()).schema(config.database().schema()),
+            database_timeout: config.database().timeout(),
+            layers: layers.clone(),
+            stop: stopping.clone(),
+        };
+        let admin = tokio::spawn(admin_server(self.admin, limits, admin));
+        stop.await;
+        tracing::info!(connections = connections.len(), "draining");
+        stopping.cancel();
+        let _ = serving.await;
+        connections.close();
+        let drained = async {
+            connections.wait().await;
+            // Work goes on when its client has gone.
+            for layer in &layers {
+                layer.drained().await;
+            }
+        };
+        let _ = tokio::time::timeout(listen.drain_timeout.0, drained).await;
+        admin.abort();
+        let work: usize = layers.iter().map(IdempotencyLayer::under_way).sum();
+        Drained {
+            unfinished: connections.len().max(work),
+        }
+    }
+}
+
+/// Health checks are answered until the process ends, so this server's stop token is never cancelled.
+async fn admin_server<D: Driver>(listener: TcpListener, limits: Limits, admin: Admin<D>) {
+    let limits = Limits {
+        connections: ADMIN_CONNECTIONS,
+        ..limits
+    };
+    let server = Server {
+        listener,
+        limits,
+        stop: CancellationToken::new(),
+        connections: TaskTracker::new(),
+    };
+    let admin = Arc::new(admin);
+    server
+        .accept(move |request| {
+            let admin = admin.clone();
+            async move { admin.answer(request).await }
+        })
+        .await;
+}

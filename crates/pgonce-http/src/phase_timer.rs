@@ -1,0 +1,117 @@
+//! The phase of a request (claiming, working, settling) and the time limit of each.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Claiming,
+    Working,
+    Settling,
+    GivenUp,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    phase: Phase,
+    since: Instant,
+    /// Whether an earlier attempt reached its commit.
+    settled: bool,
+}
+
+/// The phase of one request. The engine advances it; the task that waits for the response reads it.
+#[derive(Debug)]
+pub(crate) struct PhaseTimer(Mutex<State>);
+
+/// The time limit of each phase.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) claim: Duration,
+    /// `None`: no limit.
+    pub(crate) work: Option<Duration>,
+    pub(crate) settle: Duration,
+}
+
+/// A phase that exceeded its limit.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Overdue {
+    pub(crate) phase: Phase,
+    /// Whether something may have been committed.
+    pub(crate) may_have_committed: bool,
+}
+
+impl Limits {
+    fn of(self, phase: Phase) -> Option<Duration> {
+        match phase {
+            Phase::Claiming => Some(self.claim),
+            Phase::Working => self.work,
+            Phase::Settling => Some(self.settle),
+            Phase::GivenUp => None,
+        }
+    }
+}
+
+impl PhaseTimer {
+    pub(crate) fn new() -> Self {
+        Self(Mutex::new(State {
+            phase: Phase::Claiming,
+            since: Instant::now(),
+            settled: false,
+        }))
+    }
+
+    /// Claimed: the handler may begin, unless the wait was given up.
+    #[must_use]
+    pub(crate) fn begin(&self) -> bool {
+        self.move_on(Phase::Working)
+    }
+
+    /// The handler is done: the database records it, unless the wait was given up.
+    #[must_use]
+    pub(crate) fn settle(&self) -> bool {
+        self.move_on(Phase::Settling)
+    }
+
+    fn move_on(&self, phase: Phase) -> bool {
+        let mut state = self.lock();
+        let goes_on = state.phase != Phase::GivenUp;
+        if goes_on {
+            state.settled |= phase == Phase::Settling;
+            (state.phase, state.since) = (phase, Instant::now());
+        }
+        goes_on
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until a phase exceeds its limit, and gives up: from then on nothing begins.
+    ///
+    /// It is not woken when the phase changes, which would cost every request: it polls often enough
+    /// to be in time for any phase that may have begun meanwhile.
+    pub(crate) async fn overdue(&self, limits: Limits) -> Overdue {
+        let shortest = limits.claim.min(limits.settle);
+        let shortest = limits.work.map_or(shortest, |work| work.min(shortest));
+        loop {
+            let next_look = {
+                let mut state = self.lock();
+                let now = Instant::now();
+                let due = limits.of(state.phase).map(|limit| state.since + limit);
+                if let Some(due) = due
+                    && due <= now
+                {
+                    let phase = std::mem::replace(&mut state.phase, Phase::GivenUp);
+                    return Overdue {
+                        phase,
+                        may_have_committed: state.settled,
+                    };
+                }
+                due.map_or(now + shortest, |due| due.min(now + shortest))
+            };
+            sleep_until(next_look).await;
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! `pgonce bench`: what exactly-once costs, beside the bare transaction and the usual recipe, all
+//! measured in the same run on the same machine.
+
+mod business;
+mod command;
+mod growth;
+mod http;
+mod inbox;
+mod network;
+mod outbox;
+mod replay;
+mod report;
+mod rounds;
+mod server;
+mod wal;
+mod with_sqlx;
+mod with_tokio_postgres;
+
+use std::error::Error;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+
+use self::report::Report;
+use self::rounds::Plan;
+use self::server::Server;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// Settings of the bench.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Measure for about two minutes: fewer rounds, growth up to a million.
+    #[arg(long)]
+    quick: bool,
+    /// Measure only these; all where none is named.
+    #[arg(value_name = "NAME")]
+    groups: Vec<Group>,
+    /// The same as an option; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<Group>,
+    /// Write the result to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// End with code 1 when a budget is missed.
+    #[arg(long)]
+    check: bool,
+    /// Connections that work at the same time.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=150))]
+    connections: u32,
+    /// How often each side has its turn.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+    /// How long a turn is, in milliseconds.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    turn: Option<u64>,
+    /// Table sizes at which a claim is timed, such as `10k,1m,10m`; a consumer at the largest.
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = growth::size)]
+    growth: Option<Vec<u64>>,
+    /// How many events are drained, such as `100k`.
+    #[arg(long, value_name = "EVENTS", value_parser = growth::size)]
+    events: Option<u64>,
+    /// Let the private server flush every commit to the disk.
+    #[arg(long)]
+    fsync: bool,
+    /// Use this server instead of a private one; a scratch database is made there and dropped.
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+    /// Seed of every random choice.
+    #[arg(long, default_value_t = 42)]
+    seed: u64,
+    /// Do nothing but one side of the commands or of http, for a profiler to watch, such as
+    /// `sqlx: atomic`.
+    #[arg(long, value_name = "SIDE")]
+    profile: Option<String>,
+    /// The commit that is measured, for the record.
+    #[arg(long, env = "PGONCE_COMMIT", hide = true)]
+    commit: Option<String>,
+}
+
+/// What can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Group {
+    /// Commands per second, each way of doing them.
+    Command,
+    /// Answers per second to duplicates.
+    Replay,
+    /// Time of a claim while the table grows.
+    Growth,
+    /// Time of a command over a network.
+    Network,
+    /// Bytes of WAL of a command.
+    Wal,
+    /// Requests over sockets: the layer and the gateway.
+    Http,
+    /// Events: publishing, the relay, and what they leave behind.
+    Outbox,
+    /// Messages: applied once, with markers and with cursors.
+    Inbox,
+}
+
+impl Args {
+    fn wants(&self, group: Group) -> bool {
+        let mut named = self.groups.iter().chain(&self.only).peekable();
+        named.peek().is_none() || named.any(|name| *name == group)
+    }
+
+    fn plan(&self) -> Plan {
+        // Many short turns: what disturbs the machine then disturbs all sides alike.
+        let (rounds, turn) = if self.quick { (6, 100) } else { (41, 150) };
+        Plan {
+            connections: self.connections as usize,
+            rounds: self.rounds.unwrap_or(rounds) as usize,
+            turn: Duration::from_millis(self.turn.unwrap_or(turn)),
+            random: StdRng::seed_from_u64(self.seed),
+        }
+    }
+
+    fn sizes(&self) -> Vec<u64> {
+        match &self.growth {
+            Some(sizes) => sizes.clone(),
+            None if self.quick => vec![10_000, 1_000_000],
+            None => vec![10_000, 1_000_000, 10_000_000],
+        }
+    }
+}
+
+/// Measures, prints the report, and says in the exit code whether it could and, with `--check`, whether every budget was met.
+pub async fn run(args: Args) -> ExitCode {
+    let shown = measure(&args).await.and_then(|report| {
+        writeln!(std::io::stdout(), "{report}")?;
+        if let Some(file) = &args.json {
+            std::fs::write(file, report.to_json()?)
+                .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        }
+        Ok(report)
+    });
+    match shown {
+        Ok(report) if args.check && report.missed() > 0 => ExitCode::FAILURE,
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Standard error may be closed; the exit code still tells.
+            let _ = writeln!(std::io::stderr(), "pgonce bench: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn measure(args: &Args) -> Result<Report> {
+    let server = Server::start(args).await?;
+    let measured = tokio::select! {
+        measured = measure_on(&server, args) => measured,
+        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+    };
+    // Scratch databases go, whatever came of the measurement.
+    let removed = server.end().await;
+    let report = measured?;
+    removed.map(|()| report)
+}
+
+async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
+    let mut plan = args.plan();
+    let mut report = Report::new(server.facts(args, &plan).await?);
+    if let Some(side) = &args.profile {
+        report.add(match http::profile(server, &mut plan, side).await? {
+            Some(lines) => lines,
+            None => command::profile(server, &mut plan, side).await?,
+        });
+        return Ok(report);
+    }
+    if args.wants(Group::Command) {
+        say("commands per second");
+        report.add(command::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Wal) {
+        say("WAL per command");
+        report.add(wal::measure(server, &plan).await?);
+    }
+    if args.wants(Group::Network) {
+        say("commands over a network");
+        report.add(network::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Replay) {
+        say("answers to duplicates");
+        report.add(replay::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Http) {
+        say("requests over HTTP");
+        report.add(http::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Outbox) {
+        let size = outbox::Size::of(args.quick, args.events);
+        report.add(outbox::measure(server, &mut plan, &size).await?);
+    }
+    if args.wants(Group::Inbox) {
+        let size = inbox::Size::of(&args.sizes());
+        report.add(inbox::measure(server, &mut plan, &size).await?);
+    }
+    if args.wants(Group::Growth) {
+        report.add(growth::measure(server, &mut plan, &args.sizes()).await?);
+    }
+    Ok(report)
+}
+
+/// Tells a person who waits what is going on.
+fn say(what: &str) {
+    // Nobody listening is no reason to stop.
+    let _ = writeln!(std::io::stderr(), "measuring {what} …");
+}

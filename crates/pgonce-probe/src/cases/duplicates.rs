@@ -1,0 +1,181 @@
+//! The same request again, one after the other and all at once.
+
+use super::{ROUNDS, answered};
+use crate::answer::Answer;
+use crate::case::Case;
+use crate::finding::{Finding, Found};
+use crate::prober::{Prober, Wish};
+
+pub(super) async fn different_keys(p: &Prober) -> Found {
+    let before = p.count().await?;
+    let one = p.accepted(&p.ask(&p.wish())).await?;
+    let two = p.accepted(&p.ask(&p.wish())).await?;
+    if let Some(mark) = one.replay_mark().or_else(|| two.replay_mark()) {
+        return Err(Finding::fail(format!(
+            "a fresh key was answered with a replay ({mark})"
+        )));
+    }
+    let same = if p.varies() {
+        "two keys with two payloads"
+    } else {
+        "two keys"
+    };
+    match p.made_since(before).await? {
+        Some(2) => Ok(Finding::pass("two wishes, two effects")),
+        Some(0) => Err(Finding::fail(
+            "two wishes were accepted, and no effect was counted; does --count-url count these effects?",
+        )),
+        Some(1) if p.varies() => Err(Finding::fail(format!("{same} made one effect"))),
+        Some(1) => Err(Finding::inconclusive(
+            "two keys with one payload made one effect: put {{n}} or {{uuid}} into --body",
+        )),
+        Some(n) => Err(Finding::fail(format!(
+            "two wishes made {n} effects; or does somebody else use the API now?"
+        ))),
+        None if !one.is_of_the_effect_of(&two) => {
+            Ok(Finding::pass("two wishes, two answers").weak())
+        }
+        None if one.names_its_effect() && p.varies() => Err(Finding::fail(format!(
+            "{same} were given one answer: {two}"
+        ))),
+        None => Err(Finding::inconclusive(format!(
+            "{same} were answered alike ({two}): give --count-url, or --id-pointer"
+        ))),
+    }
+}
+
+pub(super) async fn sequential(p: &Prober) -> Found {
+    let sample = p.sample().await?;
+    let case = Case::SequentialDuplicate;
+    let again = answered(p, case, "the duplicate", sample.again.clone())?;
+    let made = match sample.made {
+        Some((0, _)) => {
+            return Err(Finding::fail(format!(
+                "accepted ({}), and no effect was counted",
+                sample.first
+            )));
+        }
+        Some((_, more @ 1..)) => {
+            return Err(Finding::fail(format!(
+                "the duplicate made {more} more effects ({again})"
+            )));
+        }
+        Some((first, more)) => Some(first + more),
+        None => None,
+    };
+    if !p.accepts(&again) {
+        if p.is_right(case, &again) {
+            return Ok(Finding::pass(format!(
+                "the duplicate was answered {}, which is allowed",
+                again.status
+            )));
+        }
+        return Err(Finding::fail(format!(
+            "the duplicate was not given the first answer, but {again}"
+        )));
+    }
+    p.one_effect(&[sample.first.clone(), again], made).await
+}
+
+/// What came of a race of one wish with itself.
+struct Raced {
+    wish: Wish,
+    accepted: Vec<Answer>,
+    /// How many were told to come back.
+    busy: usize,
+    before: Option<i64>,
+}
+
+/// What the losers are told is judged where that is the question.
+async fn race(p: &Prober, case: Case) -> Found<Raced> {
+    let before = p.count().await?;
+    let wish = p.wish();
+    let asks = vec![p.ask(&wish); p.concurrency];
+    let mut accepted = Vec::new();
+    let mut busy = Vec::new();
+    for heard in p.race(&asks).await {
+        if case != Case::ConcurrentDuplicates {
+            accepted.extend(heard.ok().filter(|answer| p.accepts(answer)));
+            continue;
+        }
+        let answer = answered(p, case, "one of the duplicates", heard)?;
+        if p.accepts(&answer) && answer.status != 202 {
+            accepted.push(answer);
+        } else if p.is_right(case, &answer) || p.accepts(&answer) {
+            busy.push(answer);
+        } else {
+            return Err(Finding::fail(format!(
+                "one of the duplicates was answered {answer}"
+            )));
+        }
+    }
+    // Where nothing else is ever answered, 202 is the answer.
+    let is_answer = |answer: &Answer| answer.status == 202 && p.accepts(answer);
+    if accepted.is_empty() && busy.iter().all(is_answer) {
+        accepted.append(&mut busy);
+    }
+    Ok(Raced {
+        wish,
+        accepted,
+        busy: busy.len(),
+        before,
+    })
+}
+
+pub(super) async fn concurrent(p: &Prober) -> Found {
+    let (mut accepted, mut busy) = (0, 0);
+    let mut last = None;
+    for _ in 0..ROUNDS {
+        let mut raced = race(p, Case::ConcurrentDuplicates).await?;
+        if raced.accepted.is_empty() {
+            let heard = p.send_until_settled(&p.ask(&raced.wish)).await;
+            let answer = answered(
+                p,
+                Case::ConcurrentDuplicates,
+                "the duplicate after the race",
+                heard,
+            )?;
+            if !p.accepts(&answer) {
+                return Err(Finding::fail(format!(
+                    "nobody won the race, and afterwards the answer is {answer}"
+                )));
+            }
+            raced.accepted.push(answer);
+        }
+        accepted += raced.accepted.len();
+        busy += raced.busy;
+        let made = p.made_since(raced.before).await?;
+        last = Some(p.one_effect(&raced.accepted, made).await?);
+    }
+    let Some(last) = last else {
+        return Err(Finding::inconclusive("no round was run"));
+    };
+    Ok(Finding {
+        told: format!(
+            "{ROUNDS} rounds of {}: {accepted} were given the answer, {busy} told to come back; {} in each",
+            p.concurrency, last.told
+        ),
+        ..last
+    })
+}
+
+pub(super) async fn after_race(p: &Prober) -> Found {
+    let mut raced = race(p, Case::DuplicateAfterRace).await?;
+    let heard = p.send_until_settled(&p.ask(&raced.wish)).await;
+    let late = answered(p, Case::DuplicateAfterRace, "the late duplicate", heard)?;
+    if !p.accepts(&late) {
+        return Err(Finding::fail(format!(
+            "the late duplicate was answered {late}"
+        )));
+    }
+    if let Some(winner) = raced.accepted.first()
+        && p.contradict(winner, &late)
+    {
+        return Err(Finding::fail(format!(
+            "the race was answered {winner}, the late duplicate {late}"
+        )));
+    }
+    raced.accepted.push(late);
+    let made = p.made_since(raced.before).await?;
+    p.one_effect(&raced.accepted, made).await
+}

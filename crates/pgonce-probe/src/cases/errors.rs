@@ -1,0 +1,124 @@
+//! How errors are told.
+
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+
+use super::answered;
+use crate::case::Case;
+use crate::finding::{Finding, Found};
+use crate::prober::{Prober, Wish};
+
+pub(super) async fn failed_validation(p: &Prober) -> Found {
+    let case = Case::FailedValidation;
+    let wish = p.wish();
+    let invalid = match &p.invalid_body {
+        Some(body) => body.fill(0, &wish.key),
+        // Half a document is none.
+        None if serde_json::from_slice::<serde_json::Value>(&wish.body)
+            .is_ok_and(|d| d.is_object()) =>
+        {
+            wish.body.slice(..wish.body.len() / 2)
+        }
+        None => {
+            return Err(Finding::skipped(
+                "the body is no JSON object, and --invalid-body was not given",
+            ));
+        }
+    };
+    let broken = Wish {
+        key: wish.key.clone(),
+        body: invalid,
+    };
+    let first = match p.send(&p.ask(&broken)).await {
+        Ok(answer) if answer.is_refusal() => answer,
+        Ok(answer) => {
+            return Err(Finding::inconclusive(format!(
+                "the invalid body was not refused but answered {answer}: give --invalid-body"
+            )));
+        }
+        Err(why) => {
+            return Err(Finding::inconclusive(format!(
+                "the invalid body got no answer: {why}"
+            )));
+        }
+    };
+    let heard = p.send_until_settled(&p.ask(&wish)).await;
+    let second = answered(p, case, "the mended request", heard)?;
+    if p.accepts(&second) {
+        return Ok(Finding::pass(format!(
+            "{}, then {}",
+            first.status, second.status
+        )));
+    }
+    Err(Finding::advice(format!(
+        "an invalid request used the key up: the mended one was answered {second}"
+    )))
+}
+
+pub(super) async fn problem_documents(p: &Prober) -> Found {
+    let mut errors = Vec::new();
+    let keyless = p.send(&p.ask_with(&[], p.wish().body)).await;
+    errors.extend(keyless.ok().map(|answer| ("a missing key", answer)));
+    if let Ok(changed) = p.changed() {
+        let sample = p.sample().await?;
+        let other = Wish {
+            key: sample.wish.key.clone(),
+            body: changed,
+        };
+        let reused = p.send(&p.ask(&other)).await;
+        errors.extend(reused.ok().map(|answer| ("a changed payload", answer)));
+    }
+    errors.retain(|(_, answer)| answer.is_refusal());
+    if errors.is_empty() {
+        return Err(Finding::skipped(
+            "neither a missing key nor a changed payload was refused",
+        ));
+    }
+    for (what, answer) in &errors {
+        let kind = answer.header(CONTENT_TYPE).unwrap_or("nothing");
+        if !kind
+            .to_ascii_lowercase()
+            .starts_with("application/problem+json")
+        {
+            return Err(Finding::advice(format!(
+                "{what} is answered with {} as {kind}",
+                answer.status
+            )));
+        }
+    }
+    let told: Vec<_> = errors
+        .iter()
+        .map(|(what, answer)| format!("{} for {what}", answer.status))
+        .collect();
+    Ok(Finding::pass(format!(
+        "problem documents: {}",
+        told.join(", ")
+    )))
+}
+
+pub(super) async fn retry_after(p: &Prober) -> Found {
+    let wish = p.wish();
+    let asks = vec![p.ask(&wish); p.concurrency];
+    let heard = p.race(&asks).await;
+    let busy: Vec<_> = heard
+        .into_iter()
+        .flatten()
+        .filter(|answer| answer.status == 409)
+        .collect();
+    if busy.is_empty() {
+        return Err(Finding::skipped("no duplicate was told 409"));
+    }
+    let silent = busy
+        .iter()
+        .filter(|answer| !answer.headers.contains_key(RETRY_AFTER))
+        .count();
+    match silent {
+        0 => Ok(Finding::pass(format!(
+            "all {} answers with 409 say when",
+            busy.len()
+        ))),
+        n => Err(Finding::advice(format!(
+            "{n} of {} answers with 409 do not say when to come back",
+            busy.len()
+        ))),
+    }
+}

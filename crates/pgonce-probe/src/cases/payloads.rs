@@ -1,0 +1,117 @@
+//! One key with two meanings.
+
+use super::{ROUNDS, answered};
+use crate::answer::Answer;
+use crate::case::Case;
+use crate::finding::{Finding, Found};
+use crate::prober::{Prober, Wish};
+
+pub(super) async fn changed(p: &Prober) -> Found {
+    let case = Case::ChangedPayload;
+    let (wish, other) = two_meanings(p)?;
+    let before = p.count().await?;
+    let first = p.accepted(&p.ask(&wish)).await?;
+    let heard = p.send(&p.ask(&other)).await;
+    let second = answered(p, case, "the changed payload", heard)?;
+    if p.accepts(&second) && !p.is_allowed(case, &second) {
+        return Err(Finding::fail(if second.is_of_the_effect_of(&first) {
+            format!("the changed payload was given the first one's answer: {second}")
+        } else {
+            format!("the changed payload was accepted too: {second}")
+        }));
+    }
+    let heard = p.send_until_settled(&p.ask(&wish)).await;
+    let again = answered(p, case, "the original, sent once more,", heard)?;
+    if !p.accepts(&again) || p.contradict(&first, &again) {
+        return Err(Finding::fail(format!(
+            "the original is no longer answered {first}, but {again}"
+        )));
+    }
+    one_of_two(p.made_since(before).await?)?;
+    refused(p, case, &second)
+}
+
+pub(super) async fn changed_in_flight(p: &Prober) -> Found {
+    let case = Case::ChangedPayloadInFlight;
+    let mut told = None;
+    for _ in 0..ROUNDS {
+        let (wish, other) = two_meanings(p)?;
+        let asks = [p.ask(&wish), p.ask(&other)];
+        let before = p.count().await?;
+        let mut answers = Vec::new();
+        for heard in p.race(&asks).await {
+            answers.push(answered(p, case, "one of the two payloads", heard)?);
+        }
+        // Whoever was accepted; if nobody was, the first that is when asked again.
+        let winner = match [p.accepts(&answers[0]), p.accepts(&answers[1])] {
+            [true, true] => {
+                return Err(Finding::fail(format!(
+                    "both payloads were accepted: {} and {}",
+                    answers[0], answers[1]
+                )));
+            }
+            [false, true] => 1,
+            [true, false] => 0,
+            [false, false] => {
+                let heard = p.send_until_settled(&asks[0]).await;
+                let late = answered(p, case, "the first payload, sent again,", heard)?;
+                usize::from(!p.accepts(&late))
+            }
+        };
+        let heard = p.send_until_settled(&asks[winner]).await;
+        let again = answered(p, case, "the payload that won", heard)?;
+        if !p.accepts(&again) {
+            return Err(Finding::fail(format!(
+                "neither payload is accepted: {again}"
+            )));
+        }
+        let heard = p.send(&asks[1 - winner]).await;
+        let loser = answered(p, case, "the payload that lost", heard)?;
+        if p.accepts(&loser) && !p.is_allowed(case, &loser) {
+            return Err(Finding::fail(format!(
+                "the payload that lost was accepted later: {loser}"
+            )));
+        }
+        one_of_two(p.made_since(before).await?)?;
+        told = Some(refused(p, case, &loser)?);
+    }
+    told.ok_or_else(|| Finding::inconclusive("no round was run"))
+}
+
+/// Two wishes that share a key, with different payloads.
+fn two_meanings(p: &Prober) -> Found<(Wish, Wish)> {
+    let wish = p.wish();
+    let other = Wish {
+        key: wish.key.clone(),
+        body: p.changed()?,
+    };
+    if wish.body == other.body {
+        return Err(Finding::skipped("--other-body is the same as --body"));
+    }
+    Ok((wish, other))
+}
+
+fn one_of_two(made: Option<i64>) -> Found<()> {
+    match made {
+        None | Some(1) => Ok(()),
+        Some(n) => Err(Finding::fail(format!(
+            "{n} effects were counted for one key with two payloads"
+        ))),
+    }
+}
+
+/// How the wrong payload was told. An answer that names no effect needs no count to be believed.
+fn refused(p: &Prober, case: Case, answer: &Answer) -> Found {
+    let status = answer.status;
+    if !p.is_right(case, answer) {
+        return Err(Finding::advice(format!(
+            "refused, but with {answer}; the draft says 422"
+        )));
+    }
+    let told = match status {
+        422 => "refused with 422".to_owned(),
+        _ => format!("refused with {status}; the draft says 422"),
+    };
+    let finding = Finding::pass(told);
+    Ok(if p.counts() { finding } else { finding.weak() })
+}

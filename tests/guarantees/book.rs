@@ -1,0 +1,218 @@
+//! The book is whole: every page is listed, every link and anchor leads somewhere, every included
+//! file is there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+use crate::tidy::{files, read, root};
+
+/// What a Markdown file links to, and what can be linked to in it.
+#[derive(Default)]
+struct Page {
+    links: Vec<String>,
+    anchors: BTreeSet<String>,
+}
+
+fn parse(text: &str) -> Page {
+    let mut page = Page::default();
+    let mut heading: Option<String> = None;
+    for event in Parser::new_ext(text, Options::all()) {
+        match event {
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                page.links.push(dest_url.to_string());
+            }
+            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+            Event::Text(text) | Event::Code(text) => {
+                if let Some(heading) = &mut heading {
+                    heading.push_str(&text);
+                }
+            }
+            Event::End(TagEnd::Heading(_)) => {
+                let plain = anchor(&heading.take().unwrap());
+                let mut unique = plain.clone();
+                for n in 1.. {
+                    if page.anchors.insert(unique) {
+                        break;
+                    }
+                    unique = format!("{plain}-{n}");
+                }
+            }
+            _ => {}
+        }
+    }
+    page
+}
+
+/// The id that mdBook and GitHub give a heading.
+fn anchor(heading: &str) -> String {
+    heading
+        .trim()
+        .chars()
+        .filter_map(|c| match c {
+            c if c.is_alphanumeric() || c == '_' || c == '-' => Some(c.to_ascii_lowercase()),
+            c if c.is_whitespace() => Some('-'),
+            _ => None,
+        })
+        .collect()
+}
+
+/// `../a/./b` without detours.
+fn tidied(path: &Path) -> PathBuf {
+    let mut tidied = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => {
+                tidied.pop();
+            }
+            std::path::Component::CurDir => {}
+            part => tidied.push(part),
+        }
+    }
+    tidied
+}
+
+/// The text of a page with what mdBook includes into it.
+fn with_includes(path: &Path) -> String {
+    let text = read(path);
+    let mut whole = String::new();
+    for line in text.lines() {
+        let Some(what) = line.trim().strip_prefix("{{#include ") else {
+            whole.push_str(line);
+            whole.push('\n');
+            continue;
+        };
+        let what = what.strip_suffix("}}").expect("{{#include PATH:ANCHOR}}");
+        let (file, mark) = what.split_once(':').unwrap_or((what, ""));
+        let included = read(&path.parent().unwrap().join(file));
+        if mark.is_empty() {
+            whole.push_str(&included);
+            continue;
+        }
+        let start = format!("ANCHOR: {mark}\n");
+        let end = format!("ANCHOR_END: {mark}\n");
+        let (_, rest) = included
+            .split_once(&start)
+            .unwrap_or_else(|| panic!("{}: {file} has no {start}", path.display()));
+        let (part, _) = rest
+            .split_once(&end)
+            .unwrap_or_else(|| panic!("{}: {file} has no {end}", path.display()));
+        assert!(
+            part.lines().count() > 1,
+            "{}: {what} is empty",
+            path.display()
+        );
+        whole.push_str(part);
+    }
+    whole
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_an_anchor_that_exist() {
+    let mut pages = BTreeMap::new();
+    for folder in ["docs", "crates", "examples", "tests", "mutants"] {
+        for path in files(folder, "")
+            .into_iter()
+            .filter(|path| path.extension().is_some_and(|e| e == "md"))
+        {
+            pages.insert(tidied(&path), parse(&with_includes(&path)));
+        }
+    }
+    for name in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
+        let path = root().join(name);
+        pages.insert(tidied(&path), parse(&read(&path)));
+    }
+    let mut broken = Vec::new();
+    let mut checked = 0;
+    for (path, page) in &pages {
+        for link in page
+            .links
+            .iter()
+            .filter(|link| !link.is_empty() && !link.contains("://"))
+        {
+            checked += 1;
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = match file {
+                "" => path.clone(),
+                file => tidied(&path.parent().unwrap().join(file)),
+            };
+            let found = match pages.get(&target) {
+                Some(page) => anchor.is_empty() || page.anchors.contains(anchor),
+                None => anchor.is_empty() && target.exists(),
+            };
+            if !found {
+                broken.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(
+        broken.is_empty(),
+        "these links lead nowhere:\n{}",
+        broken.join("\n")
+    );
+    assert!(
+        checked > 100,
+        "only {checked} links: is this test looking in the right place?"
+    );
+}
+
+#[test]
+fn the_summary_lists_every_page_of_the_book_once() {
+    let book = root().join("docs/src");
+    let mut listed = Vec::new();
+    for link in parse(&read(&book.join("SUMMARY.md"))).links {
+        if !link.is_empty() {
+            listed.push(tidied(&book.join(link)));
+        }
+    }
+    let unique: BTreeSet<_> = listed.iter().cloned().collect();
+    assert_eq!(listed.len(), unique.len(), "SUMMARY.md lists a page twice");
+    let pages: BTreeSet<_> = files("docs/src", ".md")
+        .into_iter()
+        .filter(|path| !path.ends_with("SUMMARY.md"))
+        .map(|path| tidied(&path))
+        .collect();
+    assert_eq!(
+        unique, pages,
+        "SUMMARY.md (left) and the pages of docs/src (right) differ"
+    );
+}
+
+#[test]
+fn every_page_of_the_book_is_on_a_shelf_and_has_one_title() {
+    let book = root().join("docs/src");
+    for path in files("docs/src", ".md") {
+        let inside = path.strip_prefix(&book).unwrap();
+        if inside.components().count() == 1 {
+            assert!(
+                ["SUMMARY.md", "README.md"]
+                    .iter()
+                    .any(|name| inside == Path::new(name)),
+                "{} is on none of the shelves tutorial, how-to, reference, explanation",
+                inside.display()
+            );
+        }
+        let titles = Parser::new_ext(&read(&path), Options::all())
+            .filter(|event| {
+                matches!(
+                    event,
+                    Event::Start(Tag::Heading {
+                        level: pulldown_cmark::HeadingLevel::H1,
+                        ..
+                    })
+                )
+            })
+            .count();
+        if inside != Path::new("SUMMARY.md") {
+            assert_eq!(titles, 1, "{}", inside.display());
+        }
+    }
+    for shelf in ["tutorial", "how-to", "reference", "explanation"] {
+        assert!(
+            fs::read_dir(book.join(shelf)).unwrap().count() > 0,
+            "{shelf}"
+        );
+    }
+}
