@@ -119,7 +119,7 @@ async fn a_scope_keeps_of_an_answer_what_its_contract_says_and_no_more<D: TestDr
             .await
             .unwrap();
         for leased in [false, true] {
-            let wish = Intent::of(scope.clone(), format!("{leased}"), "request").unwrap();
+            let wish = Intent::new(scope.clone(), format!("{leased}"), "request").unwrap();
             if leased {
                 let Claim::Run(lease) = world.once.lease(&wish, HOUR).await.unwrap() else {
                     panic!("fresh")
@@ -141,15 +141,15 @@ async fn a_scope_keeps_of_an_answer_what_its_contract_says_and_no_more<D: TestDr
                 "{storage:?} leased {leased}"
             );
         }
-        let wish = Intent::of(scope.clone(), "fails", "request").unwrap();
-        let failure = Failure::refused("no", "never")
+        let wish = Intent::new(scope.clone(), "fails", "request").unwrap();
+        let failure = Failure::permanent("no", "never")
             .with_answer(&json!({"why": 1}))
             .unwrap();
         let mut told = Vec::new();
         for _ in 0..3 {
             let failed = world
                 .once
-                .run(&wish, async |_attempt| Err(failure.clone().into()))
+                .run::<(), _, _>(&wish, async |_attempt| Err(failure.clone().into()))
                 .await;
             let Err(Error::Refused(failure)) = failed else {
                 panic!("{failed:?}")

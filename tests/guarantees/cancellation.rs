@@ -58,9 +58,9 @@ async fn a_failing_command_cancelled_at_any_point_fails_the_same_afterwards<D: T
     let key = |polls| format!("fail {polls}");
     let fail = async |polls: usize| {
         let wish = intent(&key(polls));
-        let failed = world.once.run(&wish, |mut attempt| async move {
+        let failed = world.once.run::<(), _, _>(&wish, |mut attempt| async move {
             effect(&mut attempt).await?;
-            Err(Failure::refused("declined", "the bank said no").into())
+            Err(Failure::permanent("declined", "the bank said no").into())
         });
         assert_eq!(failed.await.unwrap_err().code(), "P4030");
     };
@@ -116,7 +116,7 @@ async fn an_attempt_that_is_dropped_or_abandoned_leaves_nothing<D: TestDriver>(w
     for act in ["drop", "abandon", "error", "panic"] {
         let wish = intent(act);
         if act == "error" {
-            let failed = world.once.run(&wish, |mut attempt| async move {
+            let failed = world.once.run::<(), _, _>(&wish, |mut attempt| async move {
                 effect(&mut attempt).await?;
                 Err(Error::work("no such item"))
             });

@@ -18,7 +18,7 @@ async fn a_sequential_duplicate_replays<D: TestDriver>(world: World<D>) {
         );
     }
     assert_eq!(world.see.effects(&wish).await, 1, "{:?}", world.setting);
-    let payload = Intent::of("orders.create", "sequential", &json!({"item": "bicycle"})).unwrap();
+    let payload = Intent::new("orders.create", "sequential", &json!({"item": "bicycle"})).unwrap();
     assert!(
         matches!(world.run(&payload).await, Err(Error::Conflict(_))),
         "{:?}",

@@ -12,7 +12,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// The same key, another request.
 fn other(key: &str) -> Intent {
-    Intent::of(SCOPE, key, &json!({"item": "bicycle"})).unwrap()
+    Intent::new(SCOPE, key, &json!({"item": "bicycle"})).unwrap()
 }
 
 /// Every way to ask ends in a conflict and changes nothing.
@@ -83,12 +83,12 @@ async fn another_request_under_a_used_key_is_a_conflict_on_every_path<D: TestDri
     conflicts(&world, "in flight").await;
 
     for (key, failure) in [
-        ("later", Failure::retryable("down", "later")),
-        ("never", Failure::refused("no", "never")),
+        ("later", Failure::transient("down", "later")),
+        ("never", Failure::permanent("no", "never")),
     ] {
         let failed = world
             .once
-            .run(&intent(key), async |_attempt| Err(failure.clone().into()))
+            .run::<(), _, _>(&intent(key), async |_attempt| Err(failure.clone().into()))
             .await;
         assert!(failed.is_err());
         conflicts(&world, key).await;
@@ -119,7 +119,7 @@ async fn the_same_key_of_two_tenants_or_scopes_never_meets<D: TestDriver>(world:
         for scope in ["a", "b", "ba", "\u{1f}", "*"] {
             for key in ["a", "ba", "b\u{1f}a"] {
                 wishes.push(
-                    Intent::of(scope, key, &request)
+                    Intent::new(scope, key, &request)
                         .unwrap()
                         .tenant(tenant)
                         .unwrap(),
@@ -135,7 +135,7 @@ async fn the_same_key_of_two_tenants_or_scopes_never_meets<D: TestDriver>(world:
         assert_eq!(world.see.effects(wish).await, 1);
     }
     // Another tenant's use of the key is not a conflict, and tells nothing.
-    let elsewhere = Intent::of("a", "a", &json!("other"))
+    let elsewhere = Intent::new("a", "a", &json!("other"))
         .unwrap()
         .tenant("unheard of")
         .unwrap();

@@ -11,7 +11,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 async fn fails<D: TestDriver>(world: &World<D>, key: &str, failure: &Failure) -> Error {
     let wish = intent(key);
-    let run = world.once.run(&wish, |mut attempt| {
+    let run = world.once.run::<(), _, _>(&wish, |mut attempt| {
         let failure = failure.clone();
         async move {
             effect(&mut attempt).await?;
@@ -24,11 +24,11 @@ async fn fails<D: TestDriver>(world: &World<D>, key: &str, failure: &Failure) ->
 async fn a_final_failure_is_told_the_same_every_time_and_its_work_leaves_nothing<D: TestDriver>(
     world: World<D>,
 ) {
-    let declined = Failure::refused("card_declined", "the bank said no")
+    let declined = Failure::permanent("card_declined", "the bank said no")
         .with_answer(&serde_json::json!({"n": 0}))
         .unwrap();
     for round in 0..4 {
-        let other = Failure::refused("another", "is never asked");
+        let other = Failure::permanent("another", "is never asked");
         let Error::Refused(told) =
             fails(&world, "card", if round == 0 { &declined } else { &other }).await
         else {
@@ -50,7 +50,7 @@ async fn a_final_failure_is_told_the_same_every_time_and_its_work_leaves_nothing
 
 async fn a_retryable_failure_is_retried_and_then_succeeds_once<D: TestDriver>(world: World<D>) {
     let wish = intent("provider");
-    let down = Failure::retryable("provider_down", "try later");
+    let down = Failure::transient("provider_down", "try later");
     for attempts in 1..=3 {
         let Error::Failed(told) = fails(&world, "provider", &down).await else {
             panic!("failed")
@@ -85,11 +85,11 @@ async fn a_retryable_failure_is_retried_and_then_succeeds_once<D: TestDriver>(wo
 async fn a_failure_outlives_the_transaction_that_failed<D: TestDriver>(world: World<D>) {
     // The statement error has already doomed the transaction when the failure is reported.
     let wish = intent("doomed");
-    let run = world.once.run(&wish, async |mut attempt| {
+    let run = world.once.run::<(), _, _>(&wish, async |mut attempt| {
         effect(&mut attempt).await?;
         let failed = D::exec(attempt.conn(), "select 1/0").await;
         assert_eq!(failed.unwrap_err().code(), "22012");
-        Err(Failure::refused("bad_number", "divided by zero").into())
+        Err(Failure::permanent("bad_number", "divided by zero").into())
     });
     assert!(matches!(run.await, Err(Error::Refused(_))));
     assert_eq!(
@@ -106,7 +106,7 @@ async fn a_failure_outlives_the_transaction_that_failed<D: TestDriver>(world: Wo
     };
     effect(&mut attempt).await.unwrap();
     attempt
-        .fail(Failure::retryable("later", "not now"))
+        .fail(Failure::transient("later", "not now"))
         .await
         .unwrap();
     assert_eq!(
@@ -119,8 +119,8 @@ async fn a_failure_outlives_the_transaction_that_failed<D: TestDriver>(world: Wo
 
 async fn a_leased_failure_of_either_kind_is_recorded<D: TestDriver>(world: World<D>) {
     for (key, failure) in [
-        ("later", Failure::retryable("down", "m")),
-        ("never", Failure::refused("no", "m")),
+        ("later", Failure::transient("down", "m")),
+        ("never", Failure::permanent("no", "m")),
     ] {
         let Claim::Run(lease) = world.once.lease(&intent(key), MINUTE).await.unwrap() else {
             panic!("fresh")
@@ -177,7 +177,7 @@ async fn every_record_says_who_when_how_often_and_for_what_request<D: TestDriver
                 let _ = lease.succeed(Ack::status()).await.unwrap();
             }
             _ => drop(
-                once.run(&wish, async |_| Err(Failure::refused("no", "m").into()))
+                once.run::<(), _, _>(&wish, async |_| Err(Failure::permanent("no", "m").into()))
                     .await
                     .unwrap_err(),
             ),
@@ -208,12 +208,12 @@ async fn every_record_says_who_when_how_often_and_for_what_request<D: TestDriver
 }
 
 async fn failures_retries_and_leases_work_in_every_setting<D: TestDriver>(world: World<D>) {
-    let later = Failure::retryable("later", "not now");
+    let later = Failure::transient("later", "not now");
     assert!(matches!(fails(&world, "a", &later).await, Error::Failed(_)));
     assert!(!world.run(&intent("a")).await.unwrap().replayed());
     assert!(world.run(&intent("a")).await.unwrap().replayed());
     assert!(matches!(
-        fails(&world, "b", &Failure::refused("no", "m")).await,
+        fails(&world, "b", &Failure::permanent("no", "m")).await,
         Error::Refused(_)
     ));
     assert!(matches!(

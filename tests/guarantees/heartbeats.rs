@@ -27,7 +27,7 @@ async fn held_work_keeps_a_short_lease_alive_far_beyond_its_length<D: TestDriver
         ));
         "done"
     };
-    assert_eq!(lease.hold(watch).await.unwrap(), "done");
+    assert_eq!(lease.renew_while(watch).await.unwrap(), "done");
     let done = lease.succeed(Ack::status()).await.unwrap();
     assert_eq!(done.attempts(), 1);
 }
@@ -40,7 +40,7 @@ async fn work_that_was_taken_over_is_stopped<D: TestDriver>(world: World<D>) {
     let stopped = DropFlag::default();
     let guard = stopped.guard();
     let (held, ()) = join(
-        lease.hold(async move {
+        lease.renew_while(async move {
             let _guard = guard;
             pending::<()>().await;
         }),
@@ -80,7 +80,7 @@ async fn work_is_stopped_before_its_lease_ends_when_the_database_is_out_of_reach
     let stopped = DropFlag::default();
     let guard = stopped.guard();
     let held = lease
-        .hold(async move {
+        .renew_while(async move {
             let _guard = guard;
             pending::<()>().await;
         })
@@ -202,7 +202,7 @@ async fn leased_work_runs_once_and_replays<D: TestDriver>(world: World<D>) {
     let mut answers = Vec::new();
     for _ in 0..3 {
         let run = world.once.run_leased(&wish, async |mut lease| {
-            let receipt = lease.hold(async { "receipt" }).await?;
+            let receipt = lease.renew_while(async { "receipt" }).await?;
             let mut attempt = lease.begin().await?;
             pgonce_tests::effect(&mut attempt).await?;
             attempt.succeed(Ack::value(receipt)?).await

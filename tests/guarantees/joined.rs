@@ -17,7 +17,7 @@ async fn with_sqlx_it_commits_and_rolls_back_with_the_users_transaction() {
     let pool = once.driver().pool().clone();
     for commit in [false, true] {
         let mut tx = pool.begin().await.unwrap();
-        let Claim::Run(mut joined) = once.join(&mut *tx, &wish).await.unwrap() else {
+        let Claim::Run(mut joined) = once.join(&mut tx, &wish).await.unwrap() else {
             panic!("fresh")
         };
         assert_eq!((joined.kind(), joined.fence()), (ClaimKind::Fresh, 1));
@@ -26,7 +26,7 @@ async fn with_sqlx_it_commits_and_rolls_back_with_the_users_transaction() {
             Claim::Busy { .. }
         ));
         sqlx::query(EFFECT).execute(joined.conn()).await.unwrap();
-        let _ = joined.succeed(&Ack::value("mine").unwrap()).await.unwrap();
+        let _ = joined.succeed("mine").await.unwrap();
         assert_eq!(world.see.records(&wish).await, 0);
         if commit {
             tx.commit().await.unwrap()
@@ -47,7 +47,7 @@ async fn with_sqlx_it_commits_and_rolls_back_with_the_users_transaction() {
         "pod-7request-7"
     );
     let mut tx = pool.begin().await.unwrap();
-    let Claim::Replay(done) = once.join(&mut *tx, &wish).await.unwrap() else {
+    let Claim::Replay(done) = once.join(&mut tx, &wish).await.unwrap() else {
         panic!("replay")
     };
     assert_eq!(done.read::<String>().unwrap(), "mine");
@@ -66,7 +66,7 @@ async fn with_tokio_postgres_it_commits_and_rolls_back_with_the_users_transactio
         };
         let mut joined = joined;
         joined.conn().batch_execute(EFFECT).await.unwrap();
-        let _ = joined.succeed(&Ack::value("mine").unwrap()).await.unwrap();
+        let _ = joined.succeed("mine").await.unwrap();
         if commit {
             tx.commit().await.unwrap()
         } else {
@@ -95,12 +95,12 @@ async fn it_joins_a_retry_a_takeover_a_refusal_and_a_conflict() {
     let failing = async |key: &str, failure: Failure| {
         let _ = world
             .once
-            .run(&intent(key), async |_| Err(failure.clone().into()))
+            .run::<(), _, _>(&intent(key), async |_| Err(failure.clone().into()))
             .await
             .unwrap_err();
     };
-    failing("retry", Failure::retryable("later", "m")).await;
-    failing("refused", Failure::refused("no", "m")).await;
+    failing("retry", Failure::transient("later", "m")).await;
+    failing("refused", Failure::permanent("no", "m")).await;
     let _lease = world
         .once
         .lease(&intent("takeover"), Duration::from_secs(60))
@@ -115,23 +115,23 @@ async fn it_joins_a_retry_a_takeover_a_refusal_and_a_conflict() {
         ("takeover", ClaimKind::Takeover),
     ] {
         let mut tx = pool.begin().await.unwrap();
-        let Claim::Run(joined) = world.once.join(&mut *tx, &intent(key)).await.unwrap() else {
+        let Claim::Run(joined) = world.once.join(&mut tx, &intent(key)).await.unwrap() else {
             panic!("{key}")
         };
         assert_eq!(joined.kind(), kind);
-        let done = joined.succeed(&Ack::status()).await.unwrap();
+        let (done, _) = joined.succeed(Ack::status()).await.unwrap();
         assert_eq!(done.attempts(), 2);
         tx.commit().await.unwrap();
         assert!(world.run(&intent(key)).await.unwrap().replayed());
     }
     let mut tx = pool.begin().await.unwrap();
     assert!(matches!(
-        world.once.join(&mut *tx, &intent("refused")).await.unwrap(),
+        world.once.join(&mut tx, &intent("refused")).await.unwrap(),
         Claim::Refused(_)
     ));
-    let other = pgonce::Intent::of("orders.create", "refused", "another request").unwrap();
+    let other = pgonce::Intent::new("orders.create", "refused", "another request").unwrap();
     assert!(matches!(
-        world.once.join(&mut *tx, &other).await,
+        world.once.join(&mut tx, &other).await,
         Err(Error::Conflict(_))
     ));
 }

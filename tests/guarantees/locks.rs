@@ -38,7 +38,7 @@ async fn a_lock_is_held_by_one_until_its_transaction_ends_in_any_way<D: TestDriv
             "succeed" => drop(first.succeed(Ack::status()).await.unwrap()),
             "abandon" => first.abandon().await.unwrap(),
             "fail" => first
-                .fail(pgonce::Failure::retryable("later", "m"))
+                .fail(pgonce::Failure::transient("later", "m"))
                 .await
                 .unwrap(),
             _ => drop(first),

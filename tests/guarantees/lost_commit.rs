@@ -51,8 +51,8 @@ async fn a_lost_reply_to_a_recorded_failure_ends_in_that_failure<D: TestDriver>(
         let wish = intent(&format!("{cut:?}"));
         cutter.arm("card_declined", cut);
         let end = once
-            .run(&wish, async |_attempt| {
-                Err(Failure::refused("card_declined", "no").into())
+            .run::<(), _, _>(&wish, async |_attempt| {
+                Err(Failure::permanent("card_declined", "no").into())
             })
             .await;
         assert!(!cutter.is_armed());
@@ -88,7 +88,7 @@ async fn a_lost_reply_to_a_lease_or_its_end_is_uncertain<D: TestDriver>(world: W
             panic!("fresh")
         };
         cutter.arm("card_declined", cut);
-        let end = lease.fail(Failure::refused("card_declined", "no")).await;
+        let end = lease.fail(Failure::permanent("card_declined", "no")).await;
         assert!(matches!(end, Err(Error::Uncertain(_))), "{cut:?}: {end:?}");
     }
 }

@@ -26,6 +26,7 @@ mod recovery;
 mod retention;
 mod savepoints;
 mod silence;
+mod sql_edges;
 mod sql_surface;
 mod storm_finds;
 mod tidy;

@@ -50,7 +50,7 @@ const HOSTILE: &[&str] = &[
 ];
 
 async fn round_trip<D: TestDriver>(world: &World<D>, once: &Once<D>, key: &str, tenant: &str) {
-    let wish = Intent::of(key, key, key)
+    let wish = Intent::new(key, key, key)
         .unwrap()
         .tenant(tenant)
         .unwrap()
@@ -129,7 +129,7 @@ async fn keys_that_only_look_alike_are_different<D: TestDriver>(world: World<D>)
         "key\u{200b}",
     ];
     for key in alike {
-        let wish = Intent::of("s", key, "r").unwrap();
+        let wish = Intent::new("s", key, "r").unwrap();
         let replayed = world.run(&wish).await.unwrap().replayed();
         assert!(!replayed, "{key:?}");
     }

@@ -40,12 +40,12 @@ async fn wrong_knowledge_ends_as_the_truth_whatever_that_is<D: TestDriver>(world
     let failing = async |key: &str, failure: Failure| {
         let _ = world
             .once
-            .run(&intent(key), async |_| Err(failure.clone().into()))
+            .run::<(), _, _>(&intent(key), async |_| Err(failure.clone().into()))
             .await
             .unwrap_err();
     };
-    failing("refused", Failure::refused("no", "m")).await;
-    failing("retry", Failure::retryable("later", "m")).await;
+    failing("refused", Failure::permanent("no", "m")).await;
+    failing("retry", Failure::transient("later", "m")).await;
     let Claim::Run(_lease) = world
         .once
         .lease(&intent("leased"), Duration::from_secs(60))

@@ -72,7 +72,9 @@ async fn held_work_is_dropped_at_the_first_heartbeat_that_is_turned_away<D: Test
     assert_eq!(world.see.text(&steal).await, "takeover");
     world.see.run("commit").await;
     // Work that nobody stops complains in the end.
-    let held = lease.hold(world.see.wait_until("select false")).await;
+    let held = lease
+        .renew_while(world.see.wait_until("select false"))
+        .await;
     let Err(Error::Fenced(problem)) = held else {
         panic!("{held:?}")
     };
@@ -82,7 +84,7 @@ async fn held_work_is_dropped_at_the_first_heartbeat_that_is_turned_away<D: Test
 
 async fn a_purge_passes_by_a_record_that_somebody_is_using<D: TestDriver>(world: World<D>) {
     let see = &world.see;
-    see.run("select pgonce.succeed('s', key, '\\x01', 1) from unnest(array['used', 'unused']) key")
+    see.run("select finish('s', key, '\\x01') from unnest(array['used', 'unused']) key")
         .await;
     see.run("select pgonce._move_clock(interval '30 days')")
         .await;

@@ -25,7 +25,7 @@ async fn stuck_work_is_found_oldest_first_and_classified_by_its_contract<D: Test
     }
     let named = world.another("named", 1, |b| b.owner("pod-7"));
     for scope in ["takeover", "hold", "refuse"] {
-        let wish = Intent::of(scope, "vanished", "r")
+        let wish = Intent::new(scope, "vanished", "r")
             .unwrap()
             .tenant("acme")
             .unwrap();
@@ -38,7 +38,7 @@ async fn stuck_work_is_found_oldest_first_and_classified_by_its_contract<D: Test
             .run("select pgonce._move_clock(interval '1 minute')")
             .await;
     }
-    let alive = Intent::of("takeover", "alive", "r").unwrap();
+    let alive = Intent::new("takeover", "alive", "r").unwrap();
     assert!(world.once.stuck(10).await.unwrap().is_empty());
     world
         .see
@@ -46,15 +46,15 @@ async fn stuck_work_is_found_oldest_first_and_classified_by_its_contract<D: Test
         .await;
     let _ = world
         .once
-        .run(&intent("failed"), async |_| {
-            Err(Failure::retryable("down", "m").into())
+        .run::<(), _, _>(&intent("failed"), async |_| {
+            Err(Failure::transient("down", "m").into())
         })
         .await
         .unwrap_err();
     let _ = world
         .once
-        .run(&intent("final"), async |_| {
-            Err(Failure::refused("no", "m").into())
+        .run::<(), _, _>(&intent("final"), async |_| {
+            Err(Failure::permanent("no", "m").into())
         })
         .await
         .unwrap_err();
@@ -73,7 +73,7 @@ async fn stuck_work_is_found_oldest_first_and_classified_by_its_contract<D: Test
         found,
         [
             ("takeover", "vanished", Classification::SafeToRetry),
-            ("hold", "vanished", Classification::NeedsAPerson),
+            ("hold", "vanished", Classification::NeedsManualAction),
             ("refuse", "vanished", Classification::Abandoned),
             ("orders.create", "failed", Classification::SafeToRetry),
         ]
@@ -103,7 +103,7 @@ async fn nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone<D: Te
         .define_scope("orphan", &Contract::keep(HOUR))
         .await
         .unwrap();
-    let wish = Intent::of("orphan", "k", "r").unwrap();
+    let wish = Intent::new("orphan", "k", "r").unwrap();
     assert!(matches!(
         world.once.lease(&wish, HOUR).await.unwrap(),
         Claim::Run(_)
@@ -119,7 +119,7 @@ async fn nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone<D: Te
     assert_eq!(world.once.purge(10).await.unwrap(), 0);
     let stuck = world.once.stuck(10).await.unwrap();
     assert_eq!(stuck.len(), 1);
-    assert_eq!(stuck[0].classification, Classification::NeedsAPerson);
+    assert_eq!(stuck[0].classification, Classification::NeedsManualAction);
 }
 
 async fn suppressed_duplicates_are_counted_by_tenant_and_scope<D: TestDriver>(world: World<D>) {
@@ -133,11 +133,14 @@ async fn suppressed_duplicates_are_counted_by_tenant_and_scope<D: TestDriver>(wo
     for _ in 0..3 {
         let _ = world
             .once
-            .run(&refused, async |_| Err(Failure::refused("no", "m").into()))
+            .run::<(), _, _>(
+                &refused,
+                async |_| Err(Failure::permanent("no", "m").into()),
+            )
             .await
             .unwrap_err();
     }
-    let other = Intent::of("orders.create", "counted", "other")
+    let other = Intent::new("orders.create", "counted", "other")
         .unwrap()
         .tenant("acme")
         .unwrap();
@@ -196,8 +199,8 @@ async fn the_most_retried_intents_come_first<D: TestDriver>(world: World<D>) {
         for _ in 0..failures {
             let _ = world
                 .once
-                .run(&intent(key), async |_| {
-                    Err(Failure::retryable("down", "m").into())
+                .run::<(), _, _>(&intent(key), async |_| {
+                    Err(Failure::transient("down", "m").into())
                 })
                 .await
                 .unwrap_err();

@@ -84,8 +84,8 @@ async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestD
     let _ = world.run(&wish).await.unwrap();
     let _ = world
         .once
-        .run(&failed, async |_| {
-            Err(Failure::refused("no", "never").into())
+        .run::<(), _, _>(&failed, async |_| {
+            Err(Failure::permanent("no", "never").into())
         })
         .await
         .unwrap_err();
@@ -139,8 +139,8 @@ async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestD
 
 async fn a_failure_of_a_rerun_is_recorded_over_what_has_expired<D: TestDriver>(world: World<D>) {
     for (key, failure, status) in [
-        ("later", Failure::retryable("down", "m"), "failed_retryable"),
-        ("never", Failure::refused("no", "m"), "failed_final"),
+        ("later", Failure::transient("down", "m"), "failed_retryable"),
+        ("never", Failure::permanent("no", "m"), "failed_final"),
     ] {
         let wish = intent(key);
         let _ = world.run(&wish).await.unwrap();
@@ -151,7 +151,7 @@ async fn a_failure_of_a_rerun_is_recorded_over_what_has_expired<D: TestDriver>(w
         let runs = std::cell::Cell::new(0);
         let end = world
             .once
-            .run(&wish, async |_attempt| {
+            .run::<(), _, _>(&wish, async |_attempt| {
                 runs.set(runs.get() + 1);
                 Err(failure.clone().into())
             })
@@ -370,7 +370,7 @@ async fn one_answer_can_be_kept_longer_or_shorter_but_never_below_the_horizons<D
             "retry" => {
                 claimed()
                     .await
-                    .fail(Failure::retryable("later", "m"))
+                    .fail(Failure::transient("later", "m"))
                     .await
                     .unwrap();
                 claimed().await.succeed(kept(keep)).await
@@ -385,10 +385,10 @@ async fn one_answer_can_be_kept_longer_or_shorter_but_never_below_the_horizons<D
         assert_eq!(world.see.record(&wish, &lasts).await, "t", "{kind}");
     }
     let refused = intent("refused");
-    let no = Failure::refused("no", "m").keep_for(3 * HOUR);
+    let no = Failure::permanent("no", "m").keep_for(3 * HOUR);
     let _ = world
         .once
-        .run(&refused, async |_| Err(no.clone().into()))
+        .run::<(), _, _>(&refused, async |_| Err(no.clone().into()))
         .await
         .unwrap_err();
     let lasts = "expires_at - last_at = interval '3 hours'";

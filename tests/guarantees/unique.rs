@@ -3,7 +3,7 @@
 use futures_util::future::join;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::unique::{Made, Violation, classify_violation, insert_or_fetch};
+use pgonce::unique::{Inserted, Violation, classify_violation, insert_or_fetch};
 use pgonce::{Ack, Claim, Error};
 use pgonce_tests::{
     TestDriver, World, digest_of, for_each_driver, for_each_driver_and_setting, intent,
@@ -20,7 +20,7 @@ async fn two_keys_for_one_fact_make_one_row_and_say_which_made_it<D: TestDriver>
         let run = world.once.run(&wish, async |mut attempt| {
             let row = json!({"customer": "acme", "reference": "r-1", "item": item});
             let made = attempt.insert_or_fetch::<Value>(FACT, &row).await?;
-            assert_eq!(made.is_now(), key == "first key");
+            assert_eq!(made.is_new(), key == "first key");
             let order = made.into_inner();
             assert_eq!(order["item"], "book", "the first one's");
             attempt.succeed(Ack::value(&order["id"])?).await
@@ -53,10 +53,11 @@ async fn the_written_statement_says_the_same() {
             .bind("r")
             .bind(item);
         made.push(
-            Made::from_rows(query.fetch_all(world.once.driver().pool()).await.unwrap()).unwrap(),
+            Inserted::from_rows(query.fetch_all(world.once.driver().pool()).await.unwrap())
+                .unwrap(),
         );
     }
-    assert!(made[0].is_now() && !made[1].is_now());
+    assert!(made[0].is_new() && !made[1].is_new());
     assert_eq!(made[0].into_inner(), made[1].into_inner());
 }
 
@@ -112,7 +113,7 @@ async fn a_row_that_is_in_the_way_but_not_yet_visible_is_looked_for_again<D: Tes
     })
     .await;
     let made = made.unwrap();
-    assert!(!made.is_now());
+    assert!(!made.is_new());
     assert_eq!(made.into_inner()["item"], "theirs");
 }
 
@@ -166,9 +167,7 @@ async fn a_unique_violation_is_classified_and_burns_no_key() {
     let print = digest_of(&intent("raced"));
     world
         .see
-        .run(&format!(
-            "select pgonce.succeed('orders.create', 'raced', {print}, 1)"
-        ))
+        .run(&format!("select finish('orders.create', 'raced', {print})"))
         .await;
     let Err(Error::LostRace(problem)) = blind.succeed(Ack::status()).await else {
         panic!("lost")

@@ -38,8 +38,8 @@ async fn zombie<D: TestDriver>(world: &World<D>, key: &str, since: Since) -> Lea
     match since {
         Since::TakenOver => {}
         Since::Succeeded => drop(new.succeed(Ack::value("new").unwrap()).await.unwrap()),
-        Since::FailedForNow => new.fail(Failure::retryable("down", "later")).await.unwrap(),
-        Since::FailedForGood => new.fail(Failure::refused("no", "never")).await.unwrap(),
+        Since::FailedForNow => new.fail(Failure::transient("down", "later")).await.unwrap(),
+        Since::FailedForGood => new.fail(Failure::permanent("no", "never")).await.unwrap(),
     }
     old
 }
@@ -63,8 +63,8 @@ async fn a_zombies_every_act_is_turned_away_and_changes_nothing<D: TestDriver>(w
             heart.heartbeat().await,
             writer.begin().await.map(drop),
             success.succeed(Ack::status()).await.map(drop),
-            failure.fail(Failure::refused("late", "too late")).await,
-            retry.fail(Failure::retryable("late", "too late")).await,
+            failure.fail(Failure::permanent("late", "too late")).await,
+            retry.fail(Failure::transient("late", "too late")).await,
             release.release().await,
         ];
         for (act, end) in ends.into_iter().enumerate() {
@@ -106,7 +106,7 @@ async fn an_expired_lease_that_nobody_took_over_may_still_be_used<D: TestDriver>
         expire(&world, act).await;
         match act {
             "success" => drop(late.succeed(Ack::status()).await.unwrap()),
-            "failure" => late.fail(Failure::refused("no", "never")).await.unwrap(),
+            "failure" => late.fail(Failure::permanent("no", "never")).await.unwrap(),
             "heartbeat" => late.heartbeat().await.unwrap(),
             "write" => late.begin().await.unwrap().abandon().await.unwrap(),
             _ => late.release().await.unwrap(),

@@ -100,8 +100,10 @@ async fn no_answer_comes_before_the_synchronous_standby_has_it_whatever_the_role
                     }
                     "lease" => drop(once.lease(&wish, MINUTE).await),
                     _ => drop(
-                        once.run(&wish, async |_| Err(Failure::refused("no", "never").into()))
-                            .await,
+                        once.run::<(), _, _>(&wish, async |_| {
+                            Err(Failure::permanent("no", "never").into())
+                        })
+                        .await,
                     ),
                 }
             });
@@ -217,7 +219,7 @@ async fn act_as<D: TestDriver>(act: &str, mut lease: Lease<D>) -> Result<(), Err
     match act {
         "heartbeat" => lease.heartbeat().await,
         "succeed" => lease.succeed(Ack::status()).await.map(drop),
-        "fail" => lease.fail(Failure::retryable("late", "too late")).await,
+        "fail" => lease.fail(Failure::transient("late", "too late")).await,
         "release" => lease.release().await,
         _ => {
             let mut attempt = lease.begin().await?;

@@ -161,7 +161,7 @@ impl<D: TestDriver> At<D> {
 
     /// Asks once; whether there was an answer.
     async fn attempt(&self, key: &str, payload: &Value) -> bool {
-        let intent = Intent::of(self.mode.scope(), key, payload).unwrap();
+        let intent = Intent::new(self.mode.scope(), key, payload).unwrap();
         let attempt = self.history.invoke(key, payload.clone());
         let answer = json!({"attempt": attempt});
         let end = match self.mode {

@@ -254,7 +254,7 @@ impl<D: TestDriver> Scene<D> {
 
 fn intent(path: &str, key: &str) -> Intent {
     let scope = if path == "patient" { PATIENT } else { SCOPE };
-    Intent::of(scope, key, &json!({"item": "book"})).unwrap()
+    Intent::new(scope, key, &json!({"item": "book"})).unwrap()
 }
 
 #[tokio::test]

@@ -72,9 +72,9 @@ async fn a_refusal_that_could_not_be_recorded_is_not_told<D: TestDriver>(world: 
                     if first {
                         cut_off(world, &mut attempt).await;
                         let failure = if retryable {
-                            Failure::retryable
+                            Failure::transient
                         } else {
-                            Failure::refused
+                            Failure::permanent
                         };
                         return Err(failure("no", "not recorded anywhere").into());
                     }

@@ -74,7 +74,7 @@ async fn walk<D: TestDriver>(once: Once<D>, url: String, path: String, key: Stri
     } else {
         SCOPE
     };
-    let intent = Intent::of(scope, &key, &json!({"item": "book"}))?;
+    let intent = Intent::new(scope, &key, &json!({"item": "book"}))?;
     match path.as_str() {
         "atomic" | "patient" => say(once.run(&intent, succeed::<D>).await?),
         "failing" => say(once.run(&intent, fail::<D>).await?),
@@ -112,7 +112,7 @@ async fn succeed<D: TestDriver>(attempt: Attempt<D>) -> Result<Done> {
 
 async fn fail<D: TestDriver>(mut attempt: Attempt<D>) -> Result<Done> {
     effect(&mut attempt).await?;
-    Err(Failure::retryable("later", "not now").into())
+    Err(Failure::transient("later", "not now").into())
 }
 
 async fn finish<D: TestDriver>(mut attempt: Attempt<D>) -> Result<Done> {
@@ -145,7 +145,7 @@ async fn take<D: TestDriver>(
 async fn zombie<D: TestDriver>(once: &Once<D>, key: &str) -> Result<()> {
     let mut leases = Vec::new();
     for act in pgonce_tests::ZOMBIE_ACTS {
-        let intent = Intent::of(SCOPE, format!("{key} {act}"), &json!({"item": "book"}))?;
+        let intent = Intent::new(SCOPE, format!("{key} {act}"), &json!({"item": "book"}))?;
         leases.push((act, take(once, &intent, SHORT).await?));
     }
     println!("held");
@@ -153,9 +153,9 @@ async fn zombie<D: TestDriver>(once: &Once<D>, key: &str) -> Result<()> {
     for (act, mut lease) in leases {
         let end = match *act {
             "heartbeat" => lease.heartbeat().await,
-            "hold" => lease.hold(pending::<()>()).await,
+            "hold" => lease.renew_while(pending::<()>()).await,
             "succeed" => lease.succeed(Ack::value("zombie")?).await.map(drop),
-            "fail" => lease.fail(Failure::refused("zombie", "too late")).await,
+            "fail" => lease.fail(Failure::permanent("zombie", "too late")).await,
             "release" => lease.release().await,
             _ => match lease.begin().await {
                 Ok(attempt) => finish(attempt).await.map(drop),
@@ -200,7 +200,7 @@ async fn consume<D: TestDriver>(once: &Once<D>, url: &str, by: &str) -> Result<(
         let sql = format!("insert into heard (n) values ({n})");
         D::exec(tx.conn(), &sql).await?;
         match n % 31 == 7 && !message.redelivered {
-            true => Err(Failure::retryable("later", "not the first time").into()),
+            true => Err(Failure::transient("later", "not the first time").into()),
             false => Ok(()),
         }
     };

@@ -6,12 +6,12 @@ use std::time::Duration;
 use pgonce::Result;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::driver::{Driver, Session};
+use pgonce::driver::{Connection, Driver};
 use sqlx::{AssertSqlSafe, Row as _};
 use tokio_postgres::SimpleQueryMessage;
 
 /// What the work's statements run on.
-pub type Raw<D> = <<D as Driver>::Session as Session>::Raw;
+pub type Raw<D> = <<D as Driver>::Session as Connection>::Raw;
 
 /// A driver, and how a test uses it.
 pub trait TestDriver: Driver {

@@ -166,7 +166,7 @@ fn build<D: TestDriver>(
 
 /// An intent to order a book.
 pub fn intent(key: &str) -> Intent {
-    Intent::of(SCOPE, key, &json!({"item": "book"})).unwrap()
+    Intent::new(SCOPE, key, &json!({"item": "book"})).unwrap()
 }
 
 /// Leaves a trace that nothing but pgonce keeps from being left twice.

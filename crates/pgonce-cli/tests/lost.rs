@@ -61,7 +61,7 @@ fn lost(url: &str, lines: &str, format: &str) -> Told {
 }
 
 async fn run(once: &Once<TokioPostgres>, key: &str) -> String {
-    let intent = Intent::of("orders.create", key, &json!({"item": "book"})).unwrap();
+    let intent = Intent::new("orders.create", key, &json!({"item": "book"})).unwrap();
     let answer = Ack::value(&json!({"order": key})).unwrap();
     let done = once
         .run(&intent, |attempt| {
@@ -145,7 +145,8 @@ async fn each_way_in_which_an_acknowledgement_can_be_wrong_has_its_name() {
     tokio::spawn(connection);
     client
         .batch_execute(
-            "select pgonce.succeed('s', 'done', '\\x01', 1, '{\"id\": 7}');
+            "select pgonce.claim('s', k, '\\x01', p_tenant => t) from (values ('done', ''), ('null', ''), ('bare', ''), ('ours', 'acme')) v (k, t);
+             select pgonce.succeed('s', 'done', '\\x01', 1, '{\"id\": 7}');
              select pgonce.succeed('s', 'null', '\\x01', 1, 'null');
              select pgonce.succeed('s', 'bare', '\\x01', 1);
              select pgonce.succeed('s', 'ours', '\\x01', 1, p_tenant => 'acme');

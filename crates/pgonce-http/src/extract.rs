@@ -2,14 +2,14 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use http::request::Parts;
 use http::{Extensions, StatusCode};
-use pgonce::driver::{Driver, Session};
-use pgonce::{Attempt, ClaimKind, Error, Intent, Result};
+use pgonce::driver::Driver;
+use pgonce::{Attempt, ClaimKind, Error, Intent, Lender, Loan, Result};
 
 use crate::Problem;
 
@@ -66,8 +66,8 @@ fn no_layer(what: &'static str) -> Problem {
     )
 }
 
-/// The open transaction of an atomic route: what is written on [`Tx::conn`] commits together with
-/// the response, or not at all.
+/// The open transaction of an atomic route: what is done with it commits together with the
+/// response, or not at all. It derefs to [`pgonce::Tx`], and works for the tenant of the request.
 ///
 /// ```no_run
 /// use axum::Json;
@@ -87,80 +87,63 @@ fn no_layer(what: &'static str) -> Problem {
 /// It goes back to the layer when it is dropped, at the end of the handler at the latest. A
 /// handler that passes it on to a task of its own gets its client a 500 and commits nothing.
 pub struct Tx<D: Driver> {
-    attempt: Option<Attempt<D>>,
-    slot: Slot<D>,
+    attempt: Loan<Attempt<D>>,
+    notes: Arc<Mutex<Notes>>,
 }
 
 impl<D: Driver> Tx<D> {
     /// The transaction from a request's extensions, for services that are not axum handlers (tonic).
     pub fn from_extensions(extensions: &Extensions) -> Result<Self, Problem> {
-        let slot = extensions.get::<Slot<D>>().cloned();
+        let slot = extensions.get::<Slot<D>>();
         let slot = slot
             .ok_or_else(|| no_layer("a transaction (IdempotencyLayer::atomic, of this driver)"))?;
-        let attempt = slot.lock().attempt.take();
-        match attempt {
-            Some(attempt) => Ok(Self {
-                attempt: Some(attempt),
-                slot,
-            }),
-            None => Err(no_layer("a second transaction while it holds the first")),
-        }
-    }
-
-    /// The driver's connection, inside the transaction.
-    ///
-    /// Do not send COMMIT or ROLLBACK by hand: it would part the effect from its answer.
-    pub fn conn(&mut self) -> &mut <D::Session as Session>::Raw {
-        self.touch().conn()
-    }
-
-    /// Takes a named lock until the end of the transaction. Answers whether it was free.
-    pub async fn try_lock(&mut self, name: &str) -> Result<bool> {
-        self.touch().try_lock(name).await
-    }
-
-    /// Waits for a named lock, at most so long. Answers whether it was got.
-    pub async fn lock(&mut self, name: &str, at_most: Duration) -> Result<bool> {
-        self.touch().lock(name, at_most).await
+        let attempt = slot
+            .attempt
+            .lend()
+            .ok_or_else(|| no_layer("a second transaction while it holds the first"))?;
+        Ok(Self {
+            attempt,
+            notes: slot.notes.clone(),
+        })
     }
 
     /// The intent that is attempted.
     pub fn intent(&self) -> &Intent {
-        self.attempt.as_ref().expect("only drop takes it").intent()
+        self.attempt.intent()
     }
 
     /// Keeps a reference to what was made beside the answer, for operators and for scopes that
     /// keep only references.
     pub fn refer_to(&mut self, kind: impl Into<String>, id: impl ToString) {
-        self.slot.lock().reference = Some((kind.into(), id.to_string()));
+        lock(&self.notes).reference = Some((kind.into(), id.to_string()));
     }
 
     /// Reports an error to the layer, for services whose own errors cannot carry it (tonic): it
     /// does the same as for a [`HandlerError`](crate::HandlerError), whatever is answered.
     pub fn failed(&mut self, error: impl Into<Error>) {
-        self.slot.lock().error = Some(error.into());
-    }
-
-    /// From here on something may be written.
-    fn touch(&mut self) -> &mut Attempt<D> {
-        self.slot.lock().touched = true;
-        self.attempt()
-    }
-
-    fn attempt(&mut self) -> &mut Attempt<D> {
-        self.attempt.as_mut().expect("only drop takes it")
+        lock(&self.notes).error = Some(error.into());
     }
 }
 
-impl<D: Driver> Drop for Tx<D> {
-    fn drop(&mut self) {
-        self.slot.lock().attempt = self.attempt.take();
+impl<D: Driver> Deref for Tx<D> {
+    type Target = pgonce::Tx<D::Session>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.attempt
+    }
+}
+
+/// Whatever is done in the transaction comes through here: from then on something may be written.
+impl<D: Driver> DerefMut for Tx<D> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        lock(&self.notes).touched = true;
+        &mut self.attempt
     }
 }
 
 impl<D: Driver> fmt::Debug for Tx<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Tx").field(&self.attempt).finish()
+        f.debug_tuple("Tx").field(&*self.attempt).finish()
     }
 }
 
@@ -172,13 +155,16 @@ impl<D: Driver, S: Sync> FromRequestParts<S> for Tx<D> {
     }
 }
 
-/// Where the layer and the handler hand the attempt to each other.
-pub(crate) struct Slot<D: Driver>(Arc<Mutex<Held<D>>>);
+/// The attempt, lent to the handler, and what the handler says about it.
+pub(crate) struct Slot<D: Driver> {
+    attempt: Lender<Attempt<D>>,
+    notes: Arc<Mutex<Notes>>,
+}
 
-pub(crate) struct Held<D: Driver> {
-    attempt: Option<Attempt<D>>,
+#[derive(Default)]
+pub(crate) struct Notes {
     pub(crate) reference: Option<(String, String)>,
-    /// Whether the handler ever asked for the connection: before that it has done nothing.
+    /// Whether the handler ever asked for the transaction: before that it has done nothing.
     pub(crate) touched: bool,
     /// What went wrong, where the handler said so.
     pub(crate) error: Option<Error>,
@@ -186,26 +172,31 @@ pub(crate) struct Held<D: Driver> {
 
 impl<D: Driver> Slot<D> {
     pub(crate) fn new(attempt: Attempt<D>) -> Self {
-        Self(Arc::new(Mutex::new(Held {
-            attempt: Some(attempt),
-            reference: None,
-            touched: false,
-            error: None,
-        })))
+        Self {
+            attempt: Lender::new(attempt),
+            notes: Arc::default(),
+        }
     }
 
     /// The attempt, unless the handler still has it.
     pub(crate) fn take(&self) -> Option<Attempt<D>> {
-        self.lock().attempt.take()
+        self.attempt.take()
     }
 
-    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, Held<D>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Notes> {
+        lock(&self.notes)
     }
+}
+
+fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
+    notes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<D: Driver> Clone for Slot<D> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self {
+            attempt: self.attempt.clone(),
+            notes: self.notes.clone(),
+        }
     }
 }

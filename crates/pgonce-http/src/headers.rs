@@ -8,11 +8,20 @@ pub(crate) const REPLAYED: HeaderName = HeaderName::from_static("idempotent-repl
 /// Until when the stored answer is kept.
 pub(crate) const EXPIRES: HeaderName = HeaderName::from_static("idempotency-expires");
 
+/// The disposition of a response, from the service.
+pub(crate) const DISPOSITION: HeaderName = HeaderName::from_static("pgonce-disposition");
+
+/// Seconds to keep a response, from the service.
+pub(crate) const KEEP_FOR: HeaderName = HeaderName::from_static("pgonce-keep-for");
+
 /// Headers that describe an answer, and so are replayed by default.
-const USUAL: [&str; 24] = [
+const USUAL: [&str; 38] = [
     "accept-patch",
     "accept-post",
     "accept-ranges",
+    "access-control-allow-credentials",
+    "access-control-allow-origin",
+    "access-control-expose-headers",
     "allow",
     "cache-control",
     "content-disposition",
@@ -20,7 +29,12 @@ const USUAL: [&str; 24] = [
     "content-language",
     "content-location",
     "content-range",
+    "content-security-policy",
+    "content-security-policy-report-only",
     "content-type",
+    "cross-origin-embedder-policy",
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
     "deprecation",
     "etag",
     "expires",
@@ -31,9 +45,15 @@ const USUAL: [&str; 24] = [
     "last-modified",
     "link",
     "location",
+    "permissions-policy",
     "preference-applied",
+    "referrer-policy",
+    "strict-transport-security",
     "sunset",
     "vary",
+    "x-content-type-options",
+    "x-frame-options",
+    "x-xss-protection",
 ];
 
 /// Headers that are about one connection, one moment or one browser, and so are never replayed.

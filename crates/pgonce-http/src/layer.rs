@@ -226,7 +226,11 @@ where
         let mut inner = std::mem::replace(&mut self.inner, spare);
         if engine::passes(&self.state, &request) {
             let passed = inner.call(request);
-            return Box::pin(async move { Ok(passed.await?.map(Body::new)) });
+            return Box::pin(async move {
+                let mut response = passed.await?.map(Body::new);
+                crate::disposition::strip_headers(response.headers_mut());
+                Ok(response)
+            });
         }
         let state = self.state.clone();
         Box::pin(async move { Ok(engine::serve(state, inner, request).await) })

@@ -17,6 +17,8 @@ pub(crate) enum Phase {
 struct State {
     phase: Phase,
     since: Instant,
+    /// Whether the handler was ever called.
+    began: bool,
     /// Whether an earlier attempt reached its commit.
     settled: bool,
 }
@@ -58,6 +60,7 @@ impl PhaseTimer {
         Self(Mutex::new(State {
             phase: Phase::Claiming,
             since: Instant::now(),
+            began: false,
             settled: false,
         }))
     }
@@ -78,10 +81,16 @@ impl PhaseTimer {
         let mut state = self.lock();
         let goes_on = state.phase != Phase::GivenUp;
         if goes_on {
+            state.began |= phase == Phase::Working;
             state.settled |= phase == Phase::Settling;
             (state.phase, state.since) = (phase, Instant::now());
         }
         goes_on
+    }
+
+    /// Whether the handler was ever called.
+    pub(crate) fn began(&self) -> bool {
+        self.lock().began
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -1,14 +1,15 @@
-//! What an intent ends with: an acknowledgement, or a failure.
+//! What an intent ends with.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::ErrorDetail;
-use crate::{Error, Result};
+use crate::error::{Error, ErrorDetail, Result};
+use crate::failure::Failure;
 
 /// The stored answer, the same for every later attempt: a value, a reference to a row of yours,
 /// or just the fact that it is done.
@@ -20,7 +21,7 @@ use crate::{Error, Result};
 /// assert_eq!(ack.reference(), Some(("order", "7")));
 /// # Ok::<(), pgonce::Error>(())
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Ack {
     pub(crate) value: Option<Value>,
     pub(crate) reference: Option<(String, String)>,
@@ -37,18 +38,11 @@ impl PartialEq for Ack {
 impl Ack {
     /// An answer that is replayed whole. `null`, `0`, `false`, `""`, `[]` and `{}` are answers too.
     ///
-    /// Refused with [`Error::Invalid`] where a text of it holds U+0000, which jsonb cannot.
+    /// [`Error::Invalid`] where PostgreSQL could not give it back: a text with U+0000, or more than
+    /// 127 levels of nesting.
     pub fn value<T: Serialize + ?Sized>(value: &T) -> Result<Self> {
-        let value = serde_json::to_value(value)?;
-        if holds_nul(&value) {
-            return Err(Error::Invalid(ErrorDetail::new(
-                "22023",
-                "the answer holds the character U+0000, which PostgreSQL cannot store",
-                "Leave it out, or answer such bytes in base64.",
-            )));
-        }
         Ok(Self {
-            value: Some(value),
+            value: Some(storable(value)?),
             ..Self::default()
         })
     }
@@ -94,30 +88,146 @@ impl Ack {
     }
 }
 
-fn holds_nul(value: &Value) -> bool {
-    match value {
-        Value::String(text) => text.contains('\0'),
-        Value::Array(values) => values.iter().any(holds_nul),
-        Value::Object(fields) => fields
-            .iter()
-            .any(|(name, value)| name.contains('\0') || holds_nul(value)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+/// The answer stays out of logs.
+impl fmt::Debug for Ack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ack")
+            .field("value", &self.value.as_ref().map(|_| ".."))
+            .field("reference", &self.reference)
+            .field("keep", &self.keep)
+            .finish()
     }
 }
 
-/// The end of an intent that worked out: its acknowledgement, and whether it was made now or
-/// before. Only [`crate::Attempt::succeed`], [`crate::Lease::succeed`] and a replay make one.
-#[derive(Debug, Clone, PartialEq)]
+impl Failure {
+    /// Adds the answer for the caller. Refused as [`Ack::value`] refuses.
+    pub fn with_answer<T: Serialize + ?Sized>(mut self, answer: &T) -> Result<Self> {
+        self.answer = Some(storable(answer)?);
+        Ok(self)
+    }
+}
+
+/// Maximum nesting of an answer: deeper JSON can be written, but not read again.
+const MAX_DEPTH: usize = 127;
+
+/// A value as jsonb will give it back, so that a replay says what the first answer said.
+fn storable<T: Serialize + ?Sized>(value: &T) -> Result<Value> {
+    let mut value = serde_json::to_value(value)?;
+    as_stored(&mut value, 0)?;
+    Ok(value)
+}
+
+fn as_stored(value: &mut Value, depth: usize) -> Result<()> {
+    let refused =
+        |message: &str, hint: &str| Err(Error::Invalid(ErrorDetail::new("22023", message, hint)));
+    if depth > MAX_DEPTH {
+        return refused(
+            "the answer is nested more than 127 levels deep",
+            "Answer a flatter document.",
+        );
+    }
+    match value {
+        Value::String(text) if text.contains('\0') => refused(NUL, NUL_HINT),
+        Value::Array(values) => values.iter_mut().try_for_each(|v| as_stored(v, depth + 1)),
+        Value::Object(fields) => {
+            if fields.keys().any(|name| name.contains('\0')) {
+                return refused(NUL, NUL_HINT);
+            }
+            fields
+                .values_mut()
+                .try_for_each(|v| as_stored(v, depth + 1))
+        }
+        Value::Number(number) if number.is_f64() => {
+            // jsonb has no -0.0, and writes whole numbers without an exponent.
+            let float = number.as_f64().unwrap_or_default();
+            if float == 0.0 {
+                *value = 0.0.into();
+            } else if float.abs() >= 1e16
+                && let Ok(whole) = format!("{float:.0}").parse::<Value>()
+                && (whole.is_i64() || whole.is_u64())
+            {
+                *value = whole;
+            }
+            Ok(())
+        }
+        Value::String(_) | Value::Number(_) | Value::Null | Value::Bool(_) => Ok(()),
+    }
+}
+
+const NUL: &str = "the answer holds the character U+0000, which PostgreSQL cannot store";
+const NUL_HINT: &str = "Leave it out, or answer such bytes in base64.";
+
+/// What an attempt succeeds with: an [`Ack`], or a reference to any value that serde can write, which
+/// is then the answer.
+pub trait IntoAck: sealed::Sealed {
+    /// The type that [`Done::into_answer`] reads.
+    type Answer: ?Sized;
+
+    #[doc(hidden)]
+    fn into_ack(self) -> Result<Ack>;
+}
+
+impl IntoAck for Ack {
+    type Answer = Value;
+
+    fn into_ack(self) -> Result<Ack> {
+        Ok(self)
+    }
+}
+
+impl<T: Serialize + ?Sized> IntoAck for &T {
+    type Answer = T;
+
+    fn into_ack(self) -> Result<Ack> {
+        Ack::value(self)
+    }
+}
+
+mod sealed {
+    /// Only this crate says what an acknowledgement is made of.
+    pub trait Sealed {}
+    impl Sealed for super::Ack {}
+    impl<T: serde::Serialize + ?Sized> Sealed for &T {}
+}
+
+/// The end of an intent that succeeded, now or before. Only [`crate::Attempt::succeed`],
+/// [`crate::Lease::succeed`] and a replay make one.
+///
+/// `T` is the type of the answer, which [`Done::into_answer`] reads.
 #[must_use = "this is the answer to the caller"]
-pub struct Done {
+pub struct Done<T: ?Sized = Value> {
     pub(crate) ack: Ack,
     pub(crate) replayed: bool,
     pub(crate) attempts: u32,
     /// Which attempt made it. No two leases share a number.
     pub(crate) fence: i64,
+    pub(crate) answer: PhantomData<fn() -> Box<T>>,
 }
 
-impl Done {
+impl<T: ?Sized> Done<T> {
+    pub(crate) fn new(ack: Ack, replayed: bool, attempts: u32, fence: i64) -> Self {
+        Self {
+            ack,
+            replayed,
+            attempts,
+            fence,
+            answer: PhantomData,
+        }
+    }
+
+    /// The same end, for a caller who expects an answer of another type.
+    pub(crate) fn typed<U: ?Sized>(self) -> Done<U> {
+        Done::new(self.ack, self.replayed, self.attempts, self.fence)
+    }
+
+    /// The answer.
+    pub fn into_answer(self) -> Result<T>
+    where
+        T: DeserializeOwned,
+    {
+        Ok(T::deserialize(self.ack.value.unwrap_or(Value::Null))?)
+    }
+
     /// The acknowledgement, the same for everyone who asks.
     pub fn ack(&self) -> &Ack {
         &self.ack
@@ -138,113 +248,68 @@ impl Done {
         self.attempts
     }
 
-    /// The answer as `T`.
-    pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
+    /// The answer as a type of your choice.
+    pub fn read<U: DeserializeOwned>(&self) -> Result<U> {
         self.ack.read()
     }
 }
 
-/// A failure that is worth remembering: refused for good, or not possible now.
-///
-/// ```
-/// use pgonce::Failure;
-///
-/// let declined = Failure::refused("card_declined", "the bank said no");
-/// assert!(!declined.is_retryable());
-/// ```
-#[derive(Debug, Clone)]
-pub struct Failure {
-    retryable: bool,
-    code: String,
-    message: String,
-    answer: Option<Value>,
-    replayed: bool,
-    pub(crate) keep: Option<Duration>,
+impl<T: ?Sized> Clone for Done<T> {
+    fn clone(&self) -> Self {
+        Self::new(self.ack.clone(), self.replayed, self.attempts, self.fence)
+    }
 }
 
-/// The same failure is the same, told now or again.
-impl PartialEq for Failure {
+impl<T: ?Sized> PartialEq for Done<T> {
     fn eq(&self, other: &Self) -> bool {
-        (self.retryable, &self.code, &self.message, &self.answer)
-            == (other.retryable, &other.code, &other.message, &other.answer)
+        (&self.ack, self.replayed, self.attempts, self.fence)
+            == (&other.ack, other.replayed, other.attempts, other.fence)
     }
 }
 
-impl Failure {
-    /// Final: every later attempt gets this same failure (a validation, a refusal).
-    pub fn refused(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::new(false, code.into(), message.into(), None)
-    }
-
-    /// For now: the next attempt may try again (a provider is down).
-    pub fn retryable(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::new(true, code.into(), message.into(), None)
-    }
-
-    pub(crate) fn new(
-        retryable: bool,
-        code: String,
-        message: String,
-        answer: Option<Value>,
-    ) -> Self {
-        Self {
-            retryable,
-            code,
-            message,
-            answer,
-            replayed: false,
-            keep: None,
-        }
-    }
-
-    /// Adds what the caller is to be answered.
-    pub fn with_answer<T: Serialize + ?Sized>(mut self, answer: &T) -> Result<Self> {
-        self.answer = Some(serde_json::to_value(answer)?);
-        Ok(self)
-    }
-
-    /// Keeps this one failure for so long where it is final, instead of the retention of its scope;
-    /// as [`Ack::keep_for`].
-    #[must_use]
-    pub fn keep_for(mut self, time: Duration) -> Self {
-        self.keep = Some(time);
-        self
-    }
-
-    /// It was stored by an earlier attempt.
-    pub(crate) fn told_again(mut self) -> Self {
-        self.replayed = true;
-        self
-    }
-
-    /// Whether it had been stored before this call.
-    pub fn replayed(&self) -> bool {
-        self.replayed
-    }
-
-    /// Whether a later attempt may try again.
-    pub fn is_retryable(&self) -> bool {
-        self.retryable
-    }
-
-    /// Your code for it.
-    pub fn code(&self) -> &str {
-        &self.code
-    }
-
-    /// The words for it.
-    pub fn message(&self) -> &str {
-        &self.message
-    }
-
-    /// What the caller is answered, where something was stored.
-    pub fn answer(&self) -> Option<&Value> {
-        self.answer.as_ref()
-    }
-}
-
-impl fmt::Display for Failure {
+impl<T: ?Sized> fmt::Debug for Done<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ({})", self.message, self.code)
+        f.debug_struct("Done")
+            .field("ack", &self.ack)
+            .field("replayed", &self.replayed)
+            .field("attempts", &self.attempts)
+            .field("fence", &self.fence)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_answer_is_what_jsonb_gives_back() {
+        let ack = Ack::value(&json!([1e16, -0.0, 1.5, 1e300, 1.0])).unwrap();
+        assert_eq!(
+            ack.json().unwrap().to_string(),
+            "[10000000000000000,0.0,1.5,1e+300,1.0]"
+        );
+    }
+
+    #[test]
+    fn what_could_not_be_replayed_is_refused() {
+        let nested = |levels: usize| {
+            let mut value = json!(1);
+            for _ in 0..levels {
+                value = json!([value]);
+            }
+            value
+        };
+        assert!(Ack::value(&nested(127)).is_ok());
+        for bad in [nested(128), json!({"a\u{0}": 1}), json!(["\u{0}"])] {
+            assert_eq!(Ack::value(&bad).unwrap_err().code(), "22023");
+            let failure = Failure::permanent("a\u{0}", "b\u{0}");
+            assert_eq!(
+                (failure.code(), failure.message()),
+                ("a\u{fffd}", "b\u{fffd}")
+            );
+            assert_eq!(failure.with_answer(&bad).unwrap_err().code(), "22023");
+        }
     }
 }

@@ -1,32 +1,30 @@
 //! An attempt that lives in one transaction: claim, effect and acknowledgement commit together.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
-use crate::ack::{Ack, Done, Failure};
+use crate::ack::{Done, IntoAck};
+use crate::call::{
+    Schema, call_on, commit_with, release_unless_lost, roll_back, uncertain_if_lost,
+};
 use crate::claim::ClaimKind;
-use crate::driver::{Driver, Param, Session, Settled};
-use crate::lately::Lately;
-use crate::lease::interval;
-use crate::statements::Statements;
-use crate::success::Success;
-use crate::{Error, Intent, Result};
+use crate::driver::{Driver, Session};
+use crate::error::{Error, ErrorDetail, Result};
+use crate::failure::Failure;
+use crate::intent::Intent;
+use crate::record::{FAIL, INSERT_KEPT, INSERT_SUCCESS, SUCCEED, Success, failure_args};
+use crate::ttl_cache::TtlCache;
+use crate::tx::Tx;
 
-/// Where an attempt that is dropped leaves its connection, so that [`crate::Once::run`] can roll
-/// it back and keep it.
-pub(crate) type Home<S> = Arc<Mutex<Option<S>>>;
-
-/// The right to do the work, in an open transaction.
+/// The right to do the work, in an open transaction, which it derefs to.
 ///
-/// Do your writes on [`Attempt::conn`], then [`Attempt::succeed`]: the acknowledgement and your
+/// Do your writes on [`Tx::conn`], then call [`Attempt::succeed`]: the acknowledgement and your
 /// writes commit together. Dropped, or cancelled at any point, it leaves nothing.
 #[must_use = "an attempt that is dropped is rolled back; end it with succeed or fail"]
 pub struct Attempt<D: Driver> {
-    pub(crate) session: Option<D::Session>,
-    pub(crate) home: Option<Home<D::Session>>,
-    pub(crate) statements: Arc<Statements>,
-    pub(crate) retentions: Arc<Lately<Arc<str>>>,
+    pub(crate) tx: Tx<D::Session>,
+    pub(crate) retentions: Arc<TtlCache<Arc<str>>>,
     pub(crate) intent: Intent,
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) kind: ClaimKind,
@@ -35,120 +33,63 @@ pub struct Attempt<D: Driver> {
 }
 
 impl<D: Driver> Attempt<D> {
-    /// The driver's connection, inside the transaction: `&mut PgConnection` of sqlx, where a nested
-    /// `begin` becomes a savepoint, or the client of tokio-postgres.
+    /// Records the acknowledgement and commits it with everything done in the transaction. `ack` is
+    /// an [`Ack`](crate::Ack), or a reference to the answer.
     ///
-    /// Do not send COMMIT or ROLLBACK by hand: it would part the effect from its acknowledgement.
-    pub fn conn(&mut self) -> &mut <D::Session as Session>::Raw {
-        self.session().raw()
-    }
-
-    /// Takes a named lock until the end of the transaction, for what no row stands for.
-    /// Answers whether it was free.
-    pub async fn try_lock(&mut self, name: &str) -> Result<bool> {
-        let (statements, tenant) = (
-            self.statements.clone(),
-            self.intent.tenant_name().to_owned(),
-        );
-        crate::lock::try_lock(self.session(), &statements, name, &tenant).await
-    }
-
-    /// Waits for a named lock, at most so long. Answers whether it was got.
-    pub async fn lock(&mut self, name: &str, at_most: Duration) -> Result<bool> {
-        let (statements, tenant) = (
-            self.statements.clone(),
-            self.intent.tenant_name().to_owned(),
-        );
-        crate::lock::lock(self.session(), &statements, name, at_most, &tenant).await
-    }
-
-    /// Records the acknowledgement and commits it with everything done on [`Attempt::conn`].
-    ///
-    /// [`Error::LostRace`] and [`Error::Fenced`] mean that another attempt was faster and nothing
-    /// of this one is left. [`Error::Uncertain`] means that the reply was lost: claim again.
-    /// [`crate::Once::run`] does both for you.
-    pub async fn succeed(mut self, ack: Ack) -> Result<Done> {
-        let statements = self.statements.clone();
-        let intent = self.intent.clone();
-        let owner = self.owner.clone();
-        let success = Success::new(&intent, &ack, self.fence, owner.as_deref());
+    /// [`Error::LostRace`](crate::Error::LostRace) and [`Error::Fenced`](crate::Error::Fenced) mean
+    /// that another attempt was faster and nothing of this one is left.
+    /// [`Error::Uncertain`](crate::Error::Uncertain) means that the reply was lost: claim again.
+    /// [`Once::run`](crate::Once::run) does both for you.
+    pub async fn succeed<A: IntoAck>(self, ack: A) -> Result<Done<A::Answer>> {
+        let ack = ack.into_ack()?;
+        let Self {
+            tx,
+            retentions,
+            intent,
+            owner,
+            fence,
+            attempts,
+            ..
+        } = self;
+        let success = Success::new(&intent, &ack, owner.as_deref());
         fault_point!("succeed.before_settle");
-        // From here the session leaves its home: a cancelled commit must not be rolled back into
-        // a pool, it is closed.
-        let mut session = self
-            .session
-            .take()
-            .expect("only succeed, fail and drop take it");
-        self.home = None;
-        let fresh = self.fence == 1 && ack.keep.is_none();
+        // From here the session does not go back to its lender: one whose commit was cancelled must
+        // not be rolled back into a pool, it is closed.
+        let (session, schema) = tx.into_parts();
+        let fresh = fence == 1 && ack.keep.is_none();
         let (tenant, scope) = (intent.tenant_name(), intent.scope());
-        let settled = if !fresh {
-            let succeed = &statements.succeed;
-            session.settle(succeed, &success.params()).await
-        } else if let Some(retention) = self.retentions.get(tenant, scope) {
-            let insert = &statements.insert_kept;
-            session.settle(insert, &success.kept_row(&retention)).await
-        } else {
-            let insert = &statements.insert_success;
-            session.settle(insert, &success.row()).await
+        let known = match fresh {
+            true => retentions.get(tenant, scope),
+            false => None,
         };
-        match settled {
-            Settled::Committed(told) => {
-                fault_point!("succeed.settled");
-                if fresh && let Some([Some(retention)]) = told.as_deref() {
-                    self.retentions
-                        .put(tenant, scope, retention.as_str().into());
-                }
-                session.keep();
-                Ok(Done {
-                    ack,
-                    replayed: false,
-                    attempts: self.attempts,
-                    fence: self.fence,
-                })
-            }
-            Settled::Refused(error) => {
-                if !matches!(error, Error::Disconnected(_)) {
-                    session.keep();
-                }
-                Err(error)
-            }
-            Settled::Unknown(why) => Err(Error::Uncertain(why)),
+        let (sql, args) = match (fresh, known.as_deref()) {
+            (false, _) => (&SUCCEED, success.args(fence)),
+            (true, known @ Some(_)) => (&INSERT_KEPT, success.row(known)),
+            (true, None) => (&INSERT_SUCCESS, success.row(None)),
+        };
+        let row = commit_with(session, &schema, sql, args).await?;
+        fault_point!("succeed.settled");
+        if fresh
+            && known.is_none()
+            && let Some(retention) = row.and_then(|mut row| row.opt_text())
+        {
+            retentions.put(tenant, scope, retention.into());
         }
+        Ok(Done::new(ack, false, attempts, fence))
     }
 
     /// Rolls the work back and records the failure, under the same fence, in a short transaction
     /// of its own: the one that failed would take the record with it.
-    pub async fn fail(mut self, failure: Failure) -> Result<()> {
-        let mut session = self
-            .session
-            .take()
-            .expect("only succeed, fail and drop take it");
-        self.home = None;
+    pub async fn fail(self, failure: Failure) -> Result<()> {
+        let (mut session, schema) = self.tx.into_parts();
         session.rollback().await?;
-        let recorded = record_failure(
-            &mut session,
-            &self.statements,
-            &self.intent,
-            self.fence,
-            self.owner.as_deref(),
-            &failure,
-        )
-        .await;
-        crate::lease::keep_unless_lost(session, &recorded);
-        recorded
+        let owner = self.owner.as_deref();
+        record_failure(session, &schema, &self.intent, self.fence, owner, &failure).await
     }
 
     /// Rolls back; nothing is left and nothing is recorded.
-    pub async fn abandon(mut self) -> Result<()> {
-        let mut session = self
-            .session
-            .take()
-            .expect("only succeed, fail and drop take it");
-        self.home = None;
-        session.rollback().await?;
-        session.keep();
-        Ok(())
+    pub async fn abandon(self) -> Result<()> {
+        roll_back(self.tx.into_parts().0).await
     }
 
     /// The intent that is attempted.
@@ -170,70 +111,49 @@ impl<D: Driver> Attempt<D> {
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
+}
 
-    pub(crate) fn session(&mut self) -> &mut D::Session {
-        self.session
-            .as_mut()
-            .expect("only succeed, fail and drop take it")
+impl<D: Driver> Deref for Attempt<D> {
+    type Target = Tx<D::Session>;
+
+    fn deref(&self) -> &Tx<D::Session> {
+        &self.tx
     }
 }
 
-/// Outside a transaction a statement commits itself: when its reply is lost, nobody knows.
-pub(crate) fn uncertain_if_lost(error: Error) -> Error {
-    match error {
-        Error::Disconnected(why) => Error::Uncertain(why),
-        other => other,
+impl<D: Driver> DerefMut for Attempt<D> {
+    fn deref_mut(&mut self) -> &mut Tx<D::Session> {
+        &mut self.tx
     }
 }
 
-/// Records a failure under its fence.
+/// The error of work that answered without having ended its attempt.
+pub(crate) fn not_ended() -> Error {
+    Error::Invalid(ErrorDetail::new(
+        "22023",
+        "the work answered, but its attempt was never ended",
+        "End the attempt with succeed and answer what that returns, not another intent's.",
+    ))
+}
+
+/// Records a failure under its fence, on a session outside any transaction.
 pub(crate) async fn record_failure<S: Session>(
-    session: &mut S,
-    statements: &Statements,
+    mut session: S,
+    schema: &Schema,
     intent: &Intent,
     fence: i64,
     owner: Option<&str>,
     failure: &Failure,
 ) -> Result<()> {
     let answer = failure.answer().map(ToString::to_string);
-    let keep = failure.keep.map(interval);
+    let args = failure_args(intent, fence, owner, failure, answer.as_deref());
     fault_point!("fail.before_record");
-    session
-        .query(
-            &statements.fail,
-            &[
-                Param::Text(Some(intent.scope())),
-                Param::Text(Some(intent.key())),
-                Param::Bytes(intent.fingerprint().as_bytes()),
-                Param::Text(Some(&fence.to_string())),
-                Param::Text(Some(if failure.is_retryable() {
-                    "true"
-                } else {
-                    "false"
-                })),
-                Param::Text(Some(failure.code())),
-                Param::Text(Some(failure.message())),
-                Param::Json(answer.as_deref()),
-                Param::Text(Some(intent.tenant_name())),
-                Param::Text(intent.correlation_id()),
-                Param::Text(owner),
-                Param::Text(keep.as_deref()),
-            ],
-        )
-        .await
-        .map_err(uncertain_if_lost)?;
+    let recorded = call_on(&mut session, schema, &FAIL, &args).await;
+    let recorded = recorded.map(drop).map_err(uncertain_if_lost);
+    release_unless_lost(session, &recorded);
+    recorded?;
     fault_point!("fail.recorded");
     Ok(())
-}
-
-impl<D: Driver> Drop for Attempt<D> {
-    fn drop(&mut self) {
-        if let (Some(session), Some(home)) = (self.session.take(), &self.home)
-            && let Ok(mut slot) = home.lock()
-        {
-            *slot = Some(session);
-        }
-    }
 }
 
 impl<D: Driver> fmt::Debug for Attempt<D> {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::ack::{Ack, Done, Failure};
-use crate::driver::Row;
-use crate::error::ErrorDetail;
-use crate::{Error, Result};
+use crate::ack::{Ack, Done};
+use crate::call::{Row, unreadable};
+use crate::error::Result;
+use crate::failure::Failure;
 
 /// The answer to a claim: exactly one of these.
 ///
@@ -19,7 +19,7 @@ pub enum Claim<R> {
     Run(R),
     /// It happened before; here is the answer.
     Replay(Done),
-    /// It failed for good; here is the failure, the same every time.
+    /// It failed permanently; here is the failure, the same every time.
     Refused(Failure),
     /// Somebody else holds it.
     Busy {
@@ -35,7 +35,7 @@ pub enum ClaimKind {
     Fresh,
     /// Somebody held it, and the lease ran out.
     Takeover,
-    /// It was tried before and failed for now.
+    /// An earlier attempt ended with a transient failure.
     Retry,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Outcome {
     Replay(Done),
     Refused(Failure),
     Busy(Duration),
-    /// The glance could not tell.
+    /// The fast claim could not decide: make the full one.
     Ask,
 }
 
@@ -63,7 +63,7 @@ impl Outcome {
         }
     }
 
-    /// What is told of an intent that is not the caller's to do.
+    /// The answer about an intent that is not the caller's to do.
     pub(crate) fn finished<R>(self) -> Claim<R> {
         match self {
             Self::Replay(done) => Claim::Replay(done),
@@ -77,17 +77,18 @@ impl Outcome {
 
     /// Reads outcome, fence, answer, ref_type, ref_id, attempts, and for a full claim also
     /// failure_code, failure_message, retry_after in milliseconds.
-    pub(crate) fn read(row: Row) -> Result<Self> {
-        let mut columns = row.into_iter();
-        let mut next = || columns.next().flatten();
-        let Some(outcome) = next() else {
+    pub(crate) fn read(mut row: Row) -> Result<Self> {
+        let Some(outcome) = row.opt_text() else {
             return Ok(Self::Ask);
         };
         // A fresh attempt that lives in one transaction has no row to take these from.
-        let fence = next().and_then(|f| f.parse().ok()).unwrap_or(1);
-        let value: Option<Value> = next().map(|text| serde_json::from_str(&text)).transpose()?;
-        let reference = next().zip(next());
-        let attempts = next().and_then(|a| a.parse().ok()).unwrap_or(1);
+        let fence = row.opt()?.unwrap_or(1);
+        let value: Option<Value> = row
+            .opt_text()
+            .map(|text| serde_json::from_str(&text))
+            .transpose()?;
+        let reference = row.opt_text().zip(row.opt_text());
+        let attempts = row.opt()?.unwrap_or(1);
         let run = |kind| Self::Run {
             kind,
             fence,
@@ -97,40 +98,29 @@ impl Outcome {
             "fresh" => run(ClaimKind::Fresh),
             "takeover" => run(ClaimKind::Takeover),
             "retry" => run(ClaimKind::Retry),
-            "replay" => Self::Replay(Done {
-                ack: Ack {
+            "replay" => {
+                let ack = Ack {
                     value,
                     reference,
                     keep: None,
-                },
-                replayed: true,
-                attempts,
-                fence,
-            }),
-            "refused" => Self::Refused(
-                Failure::new(
-                    false,
-                    next().unwrap_or_default(),
-                    next().unwrap_or_default(),
-                    value,
-                )
-                .told_again(),
-            ),
+                };
+                Self::Replay(Done::new(ack, true, attempts, fence))
+            }
+            "refused" => {
+                let (code, message) = (row.opt_text(), row.opt_text());
+                let (code, message) = (code.unwrap_or_default(), message.unwrap_or_default());
+                Self::Refused(Failure::new(false, code, message, value).as_replayed())
+            }
             "busy" => {
-                let (_, _, after) = (next(), next(), next());
-                Self::Busy(Duration::from_millis(
-                    after.and_then(|ms| ms.parse().ok()).unwrap_or(100),
-                ))
+                let (_, _) = (row.opt_text(), row.opt_text());
+                Self::Busy(row.opt_millis()?.unwrap_or(Duration::from_millis(100)))
             }
-            other => {
-                return Err(Error::Schema(ErrorDetail::new(
-                    "P4099",
-                    format!(
-                        "the database answered a claim with {other:?}, which this build does not know"
-                    ),
-                    "Update this program, or run `pgonce migrate status`.",
-                )));
-            }
+            _ => return Err(unreadable()),
         })
+    }
+
+    /// Reads the answer of a full claim.
+    pub(crate) fn read_full(row: Option<Row>) -> Result<Self> {
+        row.map_or(Ok(Self::Ask), Self::read)
     }
 }

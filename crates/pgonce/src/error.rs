@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::ack::Failure;
-use crate::retry::Class;
+use crate::failure::Failure;
+use crate::sqlstate::{self, Class};
 
 /// Result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -56,7 +56,7 @@ impl fmt::Display for ErrorDetail {
 /// ```
 /// use pgonce::{Error, Intent};
 ///
-/// let error = Intent::of("orders.create", "", &"a book").unwrap_err();
+/// let error = Intent::new("orders.create", "", &"a book").unwrap_err();
 /// assert!(matches!(error, Error::Invalid(_)));
 /// assert_eq!(error.code(), "P4001");
 /// ```
@@ -77,11 +77,11 @@ pub enum Error {
         /// The scope's contract says: tell the caller that it is accepted, and where to poll.
         accepted: bool,
     },
-    /// It failed for good; every attempt is told the same (`P4030`).
-    #[error("refused for good: {0} [P4030]")]
+    /// A permanent failure, the same for every attempt (`P4030`).
+    #[error("failed permanently: {0} [P4030]")]
     Refused(Failure),
-    /// It failed for now and may be tried again.
-    #[error("failed for now: {0}")]
+    /// A transient failure: it may be tried again.
+    #[error("failed, and may be tried again: {0}")]
     Failed(Failure),
     /// The answer's retention is over and the contract keeps a tombstone (`P4031`).
     #[error("{0}")]
@@ -148,7 +148,7 @@ impl Error {
         match self {
             Self::Failed(_) => Class::Retry,
             Self::Work(_) => Class::Final,
-            _ => crate::retry::classify(self.code()),
+            _ => sqlstate::classify(self.code()),
         }
     }
 
@@ -166,7 +166,8 @@ impl Error {
                 Self::LostRace(ErrorDetail {
                     code: "P4010".into(),
                     message: "the success was not recorded: another attempt finished first".into(),
-                    detail: problem.detail,
+                    // PostgreSQL's own detail holds the key.
+                    detail: None,
                     hint: Some("Claim again: it answers what the other attempt did.".into()),
                     constraint: problem.constraint,
                 })

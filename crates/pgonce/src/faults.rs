@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Every place there is, in the order of the protocol.
 pub const POINTS: &[&str] = &[

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::Result;
+use crate::error::Result;
 
 /// Digest of a request: a key that comes back with another digest is a conflict.
 ///

@@ -1,27 +1,31 @@
 //! What somebody wants to happen once, named by (tenant, scope, key).
 
+use std::fmt;
+use std::sync::Arc;
+
 use serde::Serialize;
 
-use crate::error::ErrorDetail;
-use crate::{Error, Fingerprint, Result};
+use crate::error::{Error, ErrorDetail, Result};
+use crate::fingerprint::Fingerprint;
 
-/// The longest tenant, scope or key, in bytes.
+/// Maximum length of a tenant, scope or key, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// A wish, and the request that gives it its meaning.
+/// What somebody wants to happen once: its name, and the fingerprint of the request behind it.
 ///
 /// ```
 /// use pgonce::Intent;
 ///
-/// let intent = Intent::of("orders.create", "0190f5a2-7c3e", &serde_json::json!({"item": "book"}))?
+/// let intent = Intent::new("orders.create", "0190f5a2-7c3e", &serde_json::json!({"item": "book"}))?
 ///     .tenant("acme")?
 ///     .correlation("request-77");
 /// assert_eq!(intent.scope(), "orders.create");
 /// # Ok::<(), pgonce::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Intent {
-    tenant: String,
+    /// `None` where there are no tenants.
+    tenant: Option<Arc<str>>,
     scope: String,
     key: String,
     fingerprint: Fingerprint,
@@ -31,7 +35,7 @@ pub struct Intent {
 
 impl Intent {
     /// An intent whose fingerprint is that of `request`.
-    pub fn of<T: Serialize + ?Sized>(
+    pub fn new<T: Serialize + ?Sized>(
         scope: impl Into<String>,
         key: impl Into<String>,
         request: &T,
@@ -62,7 +66,7 @@ impl Intent {
             )),
         }?;
         Ok(Self {
-            tenant: String::new(),
+            tenant: None,
             scope,
             key,
             fingerprint,
@@ -88,7 +92,7 @@ impl Intent {
         if !tenant.is_empty() {
             name_fits(&tenant, "22023", "tenant")?;
         }
-        self.tenant = tenant;
+        self.tenant = (!tenant.is_empty()).then(|| tenant.into());
         Ok(self)
     }
 
@@ -110,7 +114,11 @@ impl Intent {
 
     /// The tenant; empty where there are none.
     pub fn tenant_name(&self) -> &str {
-        &self.tenant
+        self.tenant.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn shared_tenant(&self) -> Option<Arc<str>> {
+        self.tenant.clone()
     }
 
     /// The scope.
@@ -143,6 +151,17 @@ impl Intent {
     }
 }
 
+/// The key stays out of logs: to some it is a secret.
+impl fmt::Debug for Intent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Intent")
+            .field("tenant", &self.tenant_name())
+            .field("scope", &self.scope)
+            .field("fingerprint", &self.fingerprint)
+            .finish_non_exhaustive()
+    }
+}
+
 fn name_fits(name: &str, missing: &str, what: &str) -> Result<()> {
     if name.is_empty() {
         return Err(invalid(
@@ -150,7 +169,7 @@ fn name_fits(name: &str, missing: &str, what: &str) -> Result<()> {
             format!("the {what} is missing"),
             match what {
                 "scope" => "Name a bounded kind of command, such as 'orders.create'.",
-                _ => "Send the caller's name for this one wish; the same on every retry.",
+                _ => "Send the caller's name for this one request; the same on every retry.",
             },
         ));
     }

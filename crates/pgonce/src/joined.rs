@@ -1,24 +1,26 @@
 //! A claim inside a transaction that you already hold.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::ack::{Ack, Done};
+use crate::ack::{Done, IntoAck};
 use crate::claim::{Claim, ClaimKind, Outcome};
-use crate::driver::{Connection, Driver, Param};
-use crate::once::Once;
-use crate::statements::Statements;
-use crate::success::Success;
-use crate::{Intent, Result};
+use crate::driver::{Driver, InTransaction};
+use crate::error::Result;
+use crate::intent::Intent;
+use crate::loan::Loan;
+use crate::once::{CLAIM, CLAIM_FAST, Once, claim_args, fast_args};
+use crate::record::{SUCCEED, Success};
+use crate::tx::Tx;
 
-/// The right to do the work, in your own transaction.
+/// The right to do the work, in your own transaction, which it derefs to as a [`Tx`].
 ///
 /// [`Joined::succeed`] records the acknowledgement; it becomes true when you commit. Commit right
 /// after it, and check your driver's error: if the reply is lost, claim again.
 #[must_use = "nothing is recorded until succeed is called and the transaction committed"]
-pub struct Joined<'c, C: Connection> {
-    conn: &'c mut C,
-    statements: Arc<Statements>,
+pub struct Joined<T: InTransaction> {
+    tx: Tx<T>,
     owner: Option<Arc<str>>,
     intent: Intent,
     kind: ClaimKind,
@@ -27,57 +29,39 @@ pub struct Joined<'c, C: Connection> {
 }
 
 impl<D: Driver> Once<D> {
-    /// Claims inside a transaction that you opened, on sqlx's `PgConnection` (`&mut *tx`) or
-    /// tokio-postgres' `Transaction`.
+    /// Claims inside a transaction that you opened: sqlx's, tokio-postgres' or deadpool's
+    /// `Transaction`, given by value or as `&mut`.
+    ///
+    /// By value, the transaction comes back from [`Joined::succeed`] only, so that work whose success
+    /// was forgotten cannot be committed; where the work is not yours it is dropped, which rolls it
+    /// back. By `&mut` it stays yours in any case, with what else you did in it.
     ///
     /// As with every error in a transaction, after an `Err` yours must be rolled back.
     ///
     /// ```no_run
     /// # #[cfg(feature = "sqlx")]
-    /// # async fn example(pool: sqlx::PgPool, once: pgonce::Once<pgonce::driver::sqlx::Sqlx>, intent: pgonce::Intent)
+    /// # async fn example(pool: sqlx::PgPool, once: pgonce::sqlx::Once, intent: pgonce::Intent)
     /// # -> Result<(), pgonce::Error> {
-    /// use pgonce::{Ack, Claim};
+    /// use pgonce::Claim;
     ///
-    /// let mut tx = pool.begin().await?;
-    /// if let Claim::Run(mut joined) = once.join(&mut *tx, &intent).await? {
+    /// let tx = pool.begin().await?;
+    /// if let Claim::Run(mut joined) = once.join(tx, &intent).await? {
     ///     sqlx::query("insert into orders (item) values ('book')").execute(joined.conn()).await?;
-    ///     let _done = joined.succeed(&Ack::status()).await?;
+    ///     let (_done, tx) = joined.succeed(&"ordered").await?;
+    ///     tx.commit().await?;
     /// }
-    /// tx.commit().await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn join<'c, C: Connection>(
-        &self,
-        conn: &'c mut C,
-        intent: &Intent,
-    ) -> Result<Claim<Joined<'c, C>>> {
-        let names = [
-            Param::Text(Some(intent.scope())),
-            Param::Text(Some(intent.key())),
-            Param::Bytes(intent.fingerprint().as_bytes()),
-        ];
-        let tenant = Param::Text(Some(intent.tenant_name()));
-        let glance = [&names[..], &[tenant]].concat();
-        let rows = conn.query(&self.statements().glance, &glance).await?;
-        let mut outcome = rows
-            .into_iter()
-            .next()
-            .map_or(Ok(Outcome::Ask), Outcome::read)?;
+    pub async fn join<T: InTransaction>(&self, tx: T, intent: &Intent) -> Result<Claim<Joined<T>>> {
+        let mut tx = self.tx_on(tx, intent.shared_tenant());
+        let fast = tx.call(&CLAIM_FAST, fast_args(intent)).await?;
+        let mut outcome = Outcome::read_full(fast.first())?;
         if matches!(outcome, Outcome::Ask) {
-            let rest = [
-                Param::Text(None),
-                Param::Text(self.owner()),
-                tenant,
-                Param::Text(intent.correlation_id()),
-            ];
-            let rows = conn
-                .query(&self.statements().claim, &[&names[..], &rest[..]].concat())
+            let full = tx
+                .call(&CLAIM, claim_args(intent, None, self.owner()))
                 .await?;
-            outcome = rows
-                .into_iter()
-                .next()
-                .map_or(Ok(Outcome::Ask), Outcome::read)?;
+            outcome = Outcome::read_full(full.first())?;
         }
         let claimed = Ok(match outcome {
             Outcome::Run {
@@ -85,9 +69,8 @@ impl<D: Driver> Once<D> {
                 fence,
                 attempts,
             } => Claim::Run(Joined {
-                conn,
-                statements: self.shared_statements(),
-                owner: self.owner().map(Into::into),
+                tx,
+                owner: self.shared.owner.clone(),
                 intent: intent.clone(),
                 kind,
                 fence,
@@ -95,34 +78,25 @@ impl<D: Driver> Once<D> {
             }),
             other => other.finished(),
         });
-        self.count_told(intent, &claimed);
+        self.count_suppressed(intent, &claimed);
         claimed
+    }
+
+    /// A transaction of the user's, with what pgonce does in it.
+    pub(crate) fn tx_on<T: InTransaction>(&self, tx: T, tenant: Option<Arc<str>>) -> Tx<T> {
+        Tx::new(Loan::owned(tx), self.caller().schema.clone(), tenant)
     }
 }
 
-impl<C: Connection> Joined<'_, C> {
-    /// Your connection, for the writes of the work.
-    pub fn conn(&mut self) -> &mut C {
-        self.conn
-    }
-
-    /// Records the acknowledgement in your transaction. Nothing is true before you commit.
-    pub async fn succeed(self, ack: &Ack) -> Result<Done> {
-        let success = Success::new(&self.intent, ack, self.fence, self.owner.as_deref());
-        let succeed = &self.statements.succeed;
-        self.conn.query(succeed, &success.params()).await?;
-        Ok(Done {
-            ack: ack.clone(),
-            replayed: false,
-            attempts: self.attempts,
-            fence: self.fence,
-        })
-    }
-
-    /// What the other rooms need of it.
-    pub(crate) fn parts(&mut self) -> (&mut C, Arc<Statements>, String) {
-        let tenant = self.intent.tenant_name().to_owned();
-        (self.conn, self.statements.clone(), tenant)
+impl<T: InTransaction> Joined<T> {
+    /// Records the acknowledgement in your transaction, and gives that back: nothing is true before
+    /// you commit. `ack` is an [`Ack`](crate::Ack), or a reference to the answer.
+    pub async fn succeed<A: IntoAck>(mut self, ack: A) -> Result<(Done<A::Answer>, T)> {
+        let ack = ack.into_ack()?;
+        let success = Success::new(&self.intent, &ack, self.owner.as_deref());
+        self.tx.call(&SUCCEED, success.args(self.fence)).await?;
+        let done = Done::new(ack, false, self.attempts, self.fence);
+        Ok((done, self.tx.into_parts().0))
     }
 
     /// How the claim came to be yours.
@@ -136,7 +110,21 @@ impl<C: Connection> Joined<'_, C> {
     }
 }
 
-impl<C: Connection> fmt::Debug for Joined<'_, C> {
+impl<T: InTransaction> Deref for Joined<T> {
+    type Target = Tx<T>;
+
+    fn deref(&self) -> &Tx<T> {
+        &self.tx
+    }
+}
+
+impl<T: InTransaction> DerefMut for Joined<T> {
+    fn deref_mut(&mut self) -> &mut Tx<T> {
+        &mut self.tx
+    }
+}
+
+impl<T: InTransaction> fmt::Debug for Joined<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Joined")
             .field("scope", &self.intent.scope())

@@ -2,48 +2,147 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::ack::{Ack, Done, Failure};
-use crate::attempt::{Attempt, record_failure, uncertain_if_lost};
+use crate::ack::{Ack, Done, IntoAck};
+use crate::attempt::{Attempt, not_ended};
+use crate::call::{Args, Sql, call_on, roll_back};
 use crate::claim::ClaimKind;
-use crate::driver::{Connection, Driver, Param, Session};
-use crate::error::ErrorDetail;
+use crate::driver::{Driver, Session};
+use crate::error::{Error, ErrorDetail, Result};
+use crate::failure::Failure;
+use crate::intent::Intent;
 use crate::once::Once;
-use crate::success::Success;
-use crate::{Error, Intent, Result};
+use crate::record::{FAIL, SUCCEED_LEASE, Success, failure_args};
+use crate::sqlstate::Class;
+
+static HEARTBEAT: Sql = Sql::kept(
+    "select 'done' from pgonce.heartbeat($1, $2, $3::text::bigint, $4::text::interval, $5)",
+);
+static GUARD: Sql = Sql::kept("select 'done' from pgonce.guard($1, $2, $3::text::bigint, $4)");
+static RELEASE: Sql = Sql::kept("select 'done' from pgonce.release($1, $2, $3::text::bigint, $4)");
 
 /// The right to do the work for a while, holding no transaction and no connection.
 ///
-/// Renew it by [`Lease::hold`] while you call out, then end it with [`Lease::succeed`],
-/// [`Lease::fail`] or [`Lease::release`], or with writes of your own by [`Lease::begin`]. After a
+/// Renew it by [`Lease::renew_while`] while you call out, then end it with [`Lease::succeed`],
+/// [`Lease::fail`] or [`Lease::release`], or with writes of your own by [`Lease::transact`]. After a
 /// takeover each of these is turned away with [`Error::Fenced`].
 #[must_use = "a lease that is dropped stays taken until it runs out; end it with succeed, fail or release"]
 pub struct Lease<D: Driver> {
-    pub(crate) once: Once<D>,
-    pub(crate) intent: Intent,
-    pub(crate) kind: ClaimKind,
-    pub(crate) fence: i64,
-    pub(crate) attempts: u32,
-    pub(crate) length: Duration,
-    /// Measured before the claim was sent, so that it never ends later than the database thinks.
-    pub(crate) renewed: Instant,
+    once: Once<D>,
+    intent: Intent,
+    kind: ClaimKind,
+    fence: i64,
+    attempts: u32,
+    term: Term,
+}
+
+/// How long a lease holds; shared with the loop that runs the work.
+#[derive(Debug, Clone)]
+pub(crate) struct Term {
+    length: Duration,
+    renewed: Arc<Mutex<Instant>>,
+}
+
+impl Term {
+    /// A lease of this length. `renewed` is measured before the claim is sent, so that the lease never
+    /// ends later here than in the database.
+    pub(crate) fn new(length: Duration, renewed: Instant) -> Self {
+        Self {
+            length,
+            renewed: Arc::new(Mutex::new(renewed)),
+        }
+    }
+
+    fn renewed(&self) -> Instant {
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn renew(&self, at: Instant) {
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+
+    fn expiry(&self) -> Instant {
+        self.renewed() + self.length
+    }
+}
+
+/// The tries of one last step, while its lease holds.
+struct Tries<'a> {
+    term: &'a Term,
+    /// Why it is not known whether an earlier try was committed, where that is so.
+    lost: Option<String>,
+}
+
+impl<'a> Tries<'a> {
+    fn new(term: &'a Term) -> Self {
+        Self { term, lost: None }
+    }
+
+    /// Pauses after an error that may pass, while the lease holds; else says how it ended.
+    async fn after(&mut self, error: Error) -> Result<()> {
+        let error = match (error, &self.lost) {
+            // The try before, whose reply was lost, may be what turned this one away.
+            (Error::Fenced(_) | Error::LostRace(_), Some(why)) => {
+                return Err(Error::Uncertain(why.clone()));
+            }
+            (error, _) => error,
+        };
+        let passes = match (&error, error.class()) {
+            (Error::Failed(_) | Error::Cancelled, _) => false,
+            (_, Class::Retry | Class::RetryAfterDelay | Class::Ambiguous) => true,
+            // A timeout of the session: the next try may be faster.
+            _ => error.code() == "57014",
+        };
+        let (now, expiry) = (Instant::now(), self.term.expiry());
+        if !passes || now >= expiry {
+            return Err(error);
+        }
+        tracing::warn!(%error, "not recorded yet, trying again while the lease holds");
+        let pause = (self.term.length / 20).min(Duration::from_secs(1));
+        sleep_until((now + pause).min(expiry)).await;
+        if let Error::Uncertain(why) = error {
+            self.lost = Some(why);
+        }
+        Ok(())
+    }
 }
 
 impl<D: Driver> Lease<D> {
+    pub(crate) fn new(
+        once: Once<D>,
+        intent: Intent,
+        (kind, fence, attempts): (ClaimKind, i64, u32),
+        term: Term,
+    ) -> Self {
+        Self {
+            once,
+            intent,
+            kind,
+            fence,
+            attempts,
+            term,
+        }
+    }
+
+    pub(crate) fn term(&self) -> Term {
+        self.term.clone()
+    }
+
     /// Runs `work` and renews the lease meanwhile, every third of its length.
     ///
     /// When the lease is lost, or cannot be renewed before it runs out, `work` is dropped and the
-    /// answer is [`Error::Fenced`]: whoever took over must not meet a twin.
-    pub async fn hold<F: Future>(&mut self, work: F) -> Result<F::Output> {
+    /// result is [`Error::Fenced`]: the next holder must not meet a twin.
+    pub async fn renew_while<F: Future>(&mut self, work: F) -> Result<F::Output> {
         let mut work = std::pin::pin!(work);
         loop {
-            let expiry = self.renewed + self.length;
+            let expiry = self.term.expiry();
             tokio::select! {
                 output = &mut work => return Ok(output),
-                () = sleep_until(self.renewed + self.length / 3) => {}
+                () = sleep_until(self.term.renewed() + self.term.length / 3) => {}
             }
             // The work goes on while the heartbeat is under way.
             tokio::select! {
@@ -61,7 +160,7 @@ impl<D: Driver> Lease<D> {
                 Ok(Err(error @ Error::Fenced(_))) => return Err(error),
                 Ok(Err(error)) if Instant::now() < expiry => {
                     tracing::warn!(%error, scope = self.intent.scope(), "heartbeat failed, trying again");
-                    sleep_until((Instant::now() + self.length / 20).min(expiry)).await;
+                    sleep_until((Instant::now() + self.term.length / 20).min(expiry)).await;
                 }
                 Ok(Err(_)) | Err(_) => {
                     return Err(Error::Fenced(ErrorDetail::new(
@@ -78,128 +177,138 @@ impl<D: Driver> Lease<D> {
     pub async fn heartbeat(&mut self) -> Result<()> {
         fault_point!("lease.before_heartbeat");
         let sent = Instant::now();
-        let length = interval(self.length);
-        let fence = self.fence.to_string();
-        self.call(
-            &self.once.statements().heartbeat.clone(),
-            &[
-                Param::Text(Some(self.intent.scope())),
-                Param::Text(Some(self.intent.key())),
-                Param::Text(Some(&fence)),
-                Param::Text(Some(&length)),
-                Param::Text(Some(self.intent.tenant_name())),
-            ],
-        )
-        .await?;
+        let args = Args::texts([self.intent.scope(), self.intent.key()])
+            .int(self.fence)
+            .interval(self.term.length)
+            .text(self.intent.tenant_name());
+        self.call(&HEARTBEAT, args).await?;
         fault_point!("lease.renewed");
-        self.renewed = sent;
+        self.term.renew(sent);
         Ok(())
     }
 
     /// Opens a transaction for writes of your own under the fence. [`Attempt::succeed`] commits
-    /// them with the acknowledgement; a zombie is turned away here already.
+    /// them with the acknowledgement; a holder that was replaced is turned away here already.
+    ///
+    /// [`Lease::transact`] is this, with the loop around it.
     pub async fn begin(&self) -> Result<Attempt<D>> {
         fault_point!("lease.before_begin");
-        let mut session = self.once.driver().acquire().await?;
-        let fence = self.fence.to_string();
-        let begun = async {
-            session.open(self.once.begin()).await?;
-            let params = [
-                Param::Text(Some(self.intent.scope())),
-                Param::Text(Some(self.intent.key())),
-                Param::Text(Some(&fence)),
-                Param::Text(Some(self.intent.tenant_name())),
-            ];
-            session.query(&self.once.statements().guard, &params).await
-        }
-        .await;
+        let caller = self.once.caller();
+        let mut session = caller.driver.acquire().await?;
+        let begun = match session.open(self.once.begin()).await {
+            Ok(()) => {
+                let args = self.names();
+                call_on(&mut session, &caller.schema, &GUARD, &args).await
+            }
+            Err(error) => Err(error),
+        };
         if let Err(error) = begun {
-            if !matches!(error, Error::Disconnected(_)) && session.rollback().await.is_ok() {
-                session.keep();
+            if !matches!(error, Error::Disconnected(_)) {
+                // The error is what counts; a session that cannot roll back is closed.
+                let _ = roll_back(session).await;
             }
             return Err(error);
         }
         fault_point!("lease.began");
-        Ok(self.once.attempt(
-            session,
-            self.intent.clone(),
-            self.kind,
-            self.fence,
-            self.attempts,
-        ))
+        let claimed = (self.kind, self.fence, self.attempts);
+        Ok(self.once.attempt(session, self.intent.clone(), claimed))
     }
 
-    /// Records the acknowledgement. Safe to repeat after [`Error::Uncertain`]: claim again and
-    /// the stored answer comes back.
+    /// Does writes of your own under the fence, and commits them with the acknowledgement. What is
+    /// done outside must be recorded: `work` is called again, each time in a new transaction, after
+    /// every error that may pass, for as long as the lease holds.
     ///
-    /// A connection that breaks before anything was sent is no reason to give up work that is done:
-    /// it is tried again for as long as the lease holds.
-    pub async fn succeed(self, ack: Ack) -> Result<Done> {
-        let expiry = self.renewed + self.length;
+    /// ```no_run
+    /// # async fn charge(key: &str) -> Result<String, pgonce::Failure> { Ok(key.to_owned()) }
+    /// # #[cfg(feature = "sqlx")]
+    /// # async fn example(once: pgonce::sqlx::Once, intent: pgonce::Intent) -> Result<(), pgonce::Error> {
+    /// let done = once
+    ///     .run_leased(&intent, |mut lease| async move {
+    ///         let key = lease.intent().key().to_owned();
+    ///         let receipt = lease.renew_while(charge(&key)).await??;
+    ///         let receipt = &receipt;
+    ///         lease
+    ///             .transact(|mut tx| async move {
+    ///                 sqlx::query("insert into charge (receipt) values ($1)")
+    ///                     .bind(receipt)
+    ///                     .execute(tx.conn())
+    ///                     .await?;
+    ///                 tx.succeed(receipt).await
+    ///             })
+    ///             .await
+    ///     })
+    ///     .await?;
+    /// # let _ = done;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn transact<T, F, W>(self, mut work: F) -> Result<Done<T>>
+    where
+        T: ?Sized,
+        F: FnMut(Attempt<D>) -> W,
+        W: Future<Output = Result<Done<T>>>,
+    {
+        let mut tries = Tries::new(&self.term);
         loop {
-            match self.record(&ack).await {
-                Err(Error::Disconnected(why)) if Instant::now() < expiry => {
-                    tracing::warn!(
-                        why,
-                        scope = self.intent.scope(),
-                        "not recorded yet, trying again"
-                    );
-                    let pause = (self.length / 20).min(Duration::from_secs(1));
-                    sleep_until((Instant::now() + pause).min(expiry)).await;
+            let tried = match self.begin().await {
+                Ok(mut attempt) => {
+                    let lender = attempt.tx.loan().lend_out();
+                    let ended = work(attempt).await;
+                    match lender.take() {
+                        Some(session) => {
+                            // The error is what counts; a session that cannot roll back is closed.
+                            let _ = roll_back(session).await;
+                            Err(ended.err().unwrap_or_else(not_ended))
+                        }
+                        None => ended,
+                    }
                 }
-                ended => return ended,
+                Err(error) => Err(error),
+            };
+            match tried {
+                Ok(done) => return Ok(done),
+                Err(error) => tries.after(error).await?,
             }
         }
     }
 
-    /// As [`Lease::succeed`], and keeps the lease in hand: for another try after a connection was
-    /// lost. One that had worked after all turns the next away with [`Error::Fenced`] or
-    /// [`Error::LostRace`]; then claim again, and the stored answer comes back.
-    pub async fn record(&self, ack: &Ack) -> Result<Done> {
-        let success = Success::new(&self.intent, ack, self.fence, self.once.owner());
-        fault_point!("succeed.before_settle");
-        // One statement, which is its own transaction: it checks the fence under the row's lock.
-        let statement = &self.once.statements().succeed_lease;
-        self.call(statement, &success.params()).await?;
-        fault_point!("succeed.settled");
-        Ok(Done {
-            ack: ack.clone(),
-            replayed: false,
-            attempts: self.attempts,
-            fence: self.fence,
-        })
+    /// Records the acknowledgement. `ack` is an [`Ack`], or a reference to the answer.
+    ///
+    /// What is done must be recorded: it is tried again after every error that may pass, for as long
+    /// as the lease holds. After [`Error::Uncertain`] claim again, and the stored answer comes back.
+    pub async fn succeed<A: IntoAck>(self, ack: A) -> Result<Done<A::Answer>> {
+        let ack = ack.into_ack()?;
+        let mut tries = Tries::new(&self.term);
+        loop {
+            match self.record(&ack).await {
+                Ok(done) => return Ok(done.typed()),
+                Err(error) => tries.after(error).await?,
+            }
+        }
     }
 
-    /// Records the failure under the fence.
+    /// As [`Lease::succeed`] with one try, and keeps the lease in hand. A try that had worked after
+    /// all turns the next away with [`Error::Fenced`] or [`Error::LostRace`]; then claim again, and
+    /// the stored answer comes back.
+    pub async fn record(&self, ack: &Ack) -> Result<Done> {
+        let success = Success::new(&self.intent, ack, self.once.owner());
+        fault_point!("succeed.before_settle");
+        // One statement, which is its own transaction: it checks the fence under the row's lock.
+        self.call(&SUCCEED_LEASE, success.args(self.fence)).await?;
+        fault_point!("succeed.settled");
+        Ok(Done::new(ack.clone(), false, self.attempts, self.fence))
+    }
+
+    /// Records the failure under the fence. Tried again as [`Lease::succeed`] is.
     pub async fn fail(self, failure: Failure) -> Result<()> {
-        let mut session = self.once.driver().acquire().await?;
-        let recorded = record_failure(
-            &mut session,
-            self.once.statements(),
-            &self.intent,
-            self.fence,
-            self.once.owner(),
-            &failure,
-        )
-        .await;
-        keep_unless_lost(session, &recorded);
-        recorded
+        let (intent, fence) = (&self.intent, self.fence);
+        record_failure(&self.once, intent, fence, &failure, &self.term).await
     }
 
     /// Gives the lease back, the work not done: the next claim gets it at once.
     pub async fn release(self) -> Result<()> {
         fault_point!("lease.before_release");
-        let fence = self.fence.to_string();
-        self.call(
-            &self.once.statements().release.clone(),
-            &[
-                Param::Text(Some(self.intent.scope())),
-                Param::Text(Some(self.intent.key())),
-                Param::Text(Some(&fence)),
-                Param::Text(Some(self.intent.tenant_name())),
-            ],
-        )
-        .await?;
+        self.call(&RELEASE, self.names()).await?;
         fault_point!("lease.released");
         Ok(())
     }
@@ -225,31 +334,38 @@ impl<D: Driver> Lease<D> {
         self.attempts
     }
 
-    async fn call(&self, statement: &crate::driver::Statement, params: &[Param<'_>]) -> Result<()> {
-        let mut session = self.once.driver().acquire().await?;
-        let called = session
-            .query(statement, params)
-            .await
-            .map(drop)
-            .map_err(uncertain_if_lost);
-        keep_unless_lost(session, &called);
-        called
+    /// Scope, key, fence and tenant.
+    fn names(&self) -> Args<'_> {
+        Args::texts([self.intent.scope(), self.intent.key()])
+            .int(self.fence)
+            .text(self.intent.tenant_name())
+    }
+
+    async fn call(&self, sql: &Sql, args: Args<'_>) -> Result<()> {
+        self.once.caller().write(sql, args).await.map(drop)
     }
 }
 
-/// Outside a transaction an error of the database leaves the connection clean.
-pub(crate) fn keep_unless_lost<S: Session, T>(session: S, result: &Result<T>) {
-    if !matches!(
-        result,
-        Err(Error::Disconnected(_) | Error::Uncertain(_) | Error::Work(_))
-    ) {
-        session.keep();
+/// Records a failure of leased work, for as long as the lease holds.
+pub(crate) async fn record_failure<D: Driver>(
+    once: &Once<D>,
+    intent: &Intent,
+    fence: i64,
+    failure: &Failure,
+    term: &Term,
+) -> Result<()> {
+    let answer = failure.answer().map(ToString::to_string);
+    let mut tries = Tries::new(term);
+    loop {
+        fault_point!("fail.before_record");
+        let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());
+        match once.caller().write(&FAIL, args).await {
+            Ok(_) => break,
+            Err(error) => tries.after(error).await?,
+        }
     }
-}
-
-/// A duration as PostgreSQL's interval.
-pub(crate) fn interval(duration: Duration) -> String {
-    format!("{} microseconds", duration.as_micros())
+    fault_point!("fail.recorded");
+    Ok(())
 }
 
 impl<D: Driver> fmt::Debug for Lease<D> {
@@ -259,7 +375,7 @@ impl<D: Driver> fmt::Debug for Lease<D> {
             .field("kind", &self.kind)
             .field("fence", &self.fence)
             .field("attempts", &self.attempts)
-            .field("length", &self.length)
+            .field("length", &self.term.length)
             .finish_non_exhaustive()
     }
 }

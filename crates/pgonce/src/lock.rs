@@ -3,42 +3,27 @@
 
 use std::time::Duration;
 
-use crate::Result;
-use crate::driver::{Connection, Param};
-use crate::lease::interval;
-use crate::statements::Statements;
+use crate::call::{Args, Sql};
+use crate::driver::Connection;
+use crate::error::Result;
+use crate::tx::Tx;
 
-/// Takes the lock if it is free.
-pub(crate) async fn try_lock<C: Connection>(
-    conn: &mut C,
-    statements: &Statements,
-    name: &str,
-    tenant: &str,
-) -> Result<bool> {
-    let params = [Param::Text(Some(name)), Param::Text(Some(tenant))];
-    held(conn.query(&statements.try_lock, &params).await?)
-}
+static TRY_LOCK: Sql = Sql::kept("select held::text from pgonce.try_lock($1, $2) held");
+static LOCK: Sql = Sql::kept("select held::text from pgonce.lock($1, $2::text::interval, $3) held");
 
-/// Waits for the lock, at most so long.
-pub(crate) async fn lock<C: Connection>(
-    conn: &mut C,
-    statements: &Statements,
-    name: &str,
-    at_most: Duration,
-    tenant: &str,
-) -> Result<bool> {
-    let wait = interval(at_most);
-    let params = [
-        Param::Text(Some(name)),
-        Param::Text(Some(&wait)),
-        Param::Text(Some(tenant)),
-    ];
-    held(conn.query(&statements.lock, &params).await?)
-}
+impl<C: Connection> Tx<C> {
+    /// Takes a named lock of this tenant until the end of the transaction. Returns whether it was
+    /// free.
+    pub async fn try_lock(&mut self, name: &str) -> Result<bool> {
+        let tenant = self.shared_tenant().unwrap_or_default();
+        let args = Args::texts([name, &tenant]);
+        self.call(&TRY_LOCK, args).await?.one()?.bool()
+    }
 
-fn held(rows: Vec<crate::driver::Row>) -> Result<bool> {
-    Ok(rows
-        .first()
-        .and_then(|row| row.first())
-        .is_some_and(|cell| cell.as_deref() == Some("true")))
+    /// Waits at most `timeout` for a named lock of this tenant. Returns whether it was taken.
+    pub async fn lock(&mut self, name: &str, timeout: Duration) -> Result<bool> {
+        let tenant = self.shared_tenant().unwrap_or_default();
+        let args = Args::new().text(name).interval(timeout).text(&*tenant);
+        self.call(&LOCK, args).await?.one()?.bool()
+    }
 }

@@ -8,18 +8,39 @@ use tokio::time::Instant;
 
 use crate::ack::Done;
 use crate::attempt::Attempt;
+use crate::call::{
+    Args, COMMIT, Caller, DEFAULT_SCHEMA, Row, Schema, Sql, call_on, commit_with, roll_back,
+};
 use crate::claim::{Claim, ClaimKind, Outcome};
-use crate::driver::{Connection as _, Driver, Opening, OrRaise, Param, Session as _, Settled};
-use crate::lately::Lately;
-use crate::lease::{Lease, interval, keep_unless_lost};
+use crate::contract::InForce;
+use crate::counts::{Suppressed, Suppression};
+use crate::driver::{Driver, Opening, OrRaise, Session};
+use crate::error::{Error, Result};
+use crate::intent::Intent;
+use crate::lease::{Lease, Term};
+use crate::loan::Loan;
+use crate::record::named;
 use crate::retry::Policy;
-use crate::scope::InForce;
-use crate::statements::{DEFAULT_SCHEMA, Statements};
-use crate::suppressed::{Suppressed, Told};
-use crate::{Error, Intent, Result};
+use crate::ttl_cache::TtlCache;
+use crate::tx::Tx;
 
-/// How many callers may wait on a connection each for the answer of another attempt; more than
-/// these ask again now and then instead, so that waiting never empties the pool.
+/// The claim that finds fresh intents and answers without locking more than a name.
+pub(crate) static CLAIM_FAST: Sql = Sql::kept("select * from pgonce._claim_fast($1, $2, $3, $4)");
+/// The claim of an intent that is known to be new.
+static CLAIM_OPTIMISTIC: Sql = Sql::kept(
+    "select case when holds then 'fresh' end from pgonce._claim_optimistic($1, $2, $3, $4)",
+);
+/// The full claim.
+pub(crate) static CLAIM: Sql = Sql::kept(
+    "select outcome, fence, answer, ref_type, ref_id, attempts, failure_code, failure_message, \
+     pg_catalog.ceil(extract(epoch from retry_after) operator(pg_catalog.*) 1000)::bigint \
+     from pgonce.claim($1, $2, $3, $4::text::interval, $5, $6, $7)",
+);
+static ANSWER_OF: Sql =
+    Sql::kept("select 'replay', null, a.* from pgonce.answer_of($1, $2, $3, $4) a");
+
+/// Maximum number of callers that wait on a connection each for the answer of another attempt. More
+/// poll instead, so that waiting never empties the pool.
 const WAITERS: usize = 4;
 
 /// The failure code of work whose holder vanished, where the contract refuses to take over.
@@ -30,39 +51,41 @@ const ABANDONED: &str = "abandoned";
 /// ```no_run
 /// # #[cfg(feature = "sqlx")]
 /// # async fn example(pool: sqlx::PgPool) -> Result<(), pgonce::Error> {
-/// use pgonce::{Ack, Intent, Once};
+/// use pgonce::Intent;
+/// use pgonce::sqlx::Once;
 ///
-/// let once = Once::sqlx(pool);
-/// let intent = Intent::of("orders.create", "0190f5a2-7c3e", &serde_json::json!({"item": "book"}))?;
+/// let once = Once::new(pool);
+/// let intent = Intent::new("orders.create", "0190f5a2-7c3e", &serde_json::json!({"item": "book"}))?;
 /// let done = once
-///     .run(&intent, |mut attempt| async move {
+///     .run(&intent, |mut tx| async move {
 ///         let id: i64 = sqlx::query_scalar("insert into orders (item) values ('book') returning id")
-///             .fetch_one(attempt.conn())
+///             .fetch_one(tx.conn())
 ///             .await?;
-///         attempt.succeed(Ack::value(&id)?).await
+///         tx.succeed(&id).await
 ///     })
 ///     .await?;
-/// println!("order {}, {}", done.read::<i64>()?, if done.replayed() { "again" } else { "new" });
+/// println!("{} order", if done.replayed() { "existing" } else { "new" });
+/// let id: i64 = done.into_answer()?;
+/// # let _ = id;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Debug, Clone)]
 pub struct Once<D: Driver> {
-    driver: D,
+    caller: Caller<D>,
     pub(crate) shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    statements: Arc<Statements>,
-    begin: String,
+    begin: &'static str,
     pub(crate) policy: Policy,
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) suppressed: Suppressed,
     pub(crate) waiters: Semaphore,
-    pub(crate) contracts: Lately<InForce>,
+    pub(crate) contracts: TtlCache<InForce>,
     /// How long successes are kept, of scopes that keep all of them.
-    pub(crate) retentions: Arc<Lately<Arc<str>>>,
+    pub(crate) retentions: Arc<TtlCache<Arc<str>>>,
 }
 
 /// How strictly a transaction is kept apart from others. pgonce is right at every level: it
@@ -90,14 +113,14 @@ pub struct OnceBuilder<D> {
 }
 
 impl<D: Driver> OnceBuilder<D> {
-    /// The schema that pgonce is installed in; `pgonce` unless said otherwise.
+    /// The schema that pgonce is installed in. Default: `pgonce`.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
     }
 
-    /// The isolation level of attempts.
+    /// The isolation level of attempts. Default: [`Isolation::ReadCommitted`].
     #[must_use]
     pub fn isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
@@ -111,22 +134,22 @@ impl<D: Driver> OnceBuilder<D> {
         self
     }
 
-    /// Who makes the attempts, for the eyes of an operator: a host, a pod, a process.
+    /// Who makes the attempts, for operators: a host, a pod, a process. Default: none.
     #[must_use]
     pub fn owner(mut self, owner: impl Into<String>) -> Self {
         self.owner = Some(owner.into());
         self
     }
 
-    /// Says that the connections go through a transaction pooler (PgBouncer), which cannot keep
-    /// named prepared statements.
+    /// For connections through a transaction pooler (PgBouncer), which cannot keep named prepared
+    /// statements. Default: off.
     #[must_use]
     pub fn behind_pooler(mut self) -> Self {
         self.pooler = true;
         self
     }
 
-    /// Makes it. Refuses a schema name that would need quotes.
+    /// Builds the [`Once`]. A schema name that would need quotes is [`Error::Invalid`].
     pub fn build(self) -> Result<Once<D>> {
         let begin = match self.isolation {
             Isolation::ReadCommitted => "begin",
@@ -134,43 +157,25 @@ impl<D: Driver> OnceBuilder<D> {
             Isolation::Serializable => "begin isolation level serializable",
         };
         Ok(Once {
-            driver: self.driver,
+            caller: Caller {
+                driver: self.driver,
+                schema: Schema::new(&self.schema, !self.pooler)?,
+            },
             shared: Arc::new(Shared {
-                statements: Statements::new(&self.schema, !self.pooler)?,
-                begin: begin.to_owned(),
+                begin,
                 policy: self.policy,
                 owner: self.owner.map(Into::into),
                 suppressed: Suppressed::new(),
                 waiters: Semaphore::new(WAITERS),
-                contracts: Lately::default(),
+                contracts: TtlCache::default(),
                 retentions: Arc::default(),
             }),
         })
     }
 }
 
-#[cfg(feature = "sqlx")]
-impl Once<crate::driver::sqlx::Sqlx> {
-    /// With the usual settings, over a pool of sqlx.
-    pub fn sqlx(pool: sqlx::PgPool) -> Self {
-        Self::builder(crate::driver::sqlx::Sqlx::new(pool))
-            .build()
-            .expect("the default schema name is valid")
-    }
-}
-
-#[cfg(feature = "tokio-postgres")]
-impl Once<crate::driver::tokio_postgres::TokioPostgres> {
-    /// With the usual settings, over a deadpool pool of tokio-postgres.
-    pub fn tokio_postgres(pool: deadpool_postgres::Pool) -> Self {
-        Self::builder(crate::driver::tokio_postgres::TokioPostgres::new(pool))
-            .build()
-            .expect("the default schema name is valid")
-    }
-}
-
 impl<D: Driver> Once<D> {
-    /// Settings to choose.
+    /// Over this driver, with settings to choose.
     pub fn builder(driver: D) -> OnceBuilder<D> {
         OnceBuilder {
             driver,
@@ -187,81 +192,65 @@ impl<D: Driver> Once<D> {
     /// [`Once::run`] is this, with the loop around it.
     pub async fn claim(&self, intent: &Intent) -> Result<Claim<Attempt<D>>> {
         let claimed = self.claim_uncounted(intent).await;
-        self.count_told(intent, &claimed);
+        self.count_suppressed(intent, &claimed);
         claimed
     }
 
     pub(crate) async fn claim_uncounted(&self, intent: &Intent) -> Result<Claim<Attempt<D>>> {
         fault_point!("claim.before_open");
-        let mut session = self.driver.acquire().await?;
+        let mut session = self.caller.driver.acquire().await?;
         let opened = self.open(&mut session, intent).await;
         fault_point!("claim.opened");
         let outcome = match opened {
             Ok(outcome) => outcome,
             Err(error) => {
-                if !matches!(error, Error::Disconnected(_)) && session.rollback().await.is_ok() {
-                    session.keep();
+                if !matches!(error, Error::Disconnected(_)) {
+                    // The error is what counts; a session that cannot roll back is closed.
+                    let _ = roll_back(session).await;
                 }
                 return Err(error);
             }
         };
-        if let Outcome::Run {
-            kind,
-            fence,
-            attempts,
-        } = outcome
-        {
-            return Ok(Claim::Run(self.attempt(
-                session,
-                intent.clone(),
+        match outcome {
+            Outcome::Run {
                 kind,
                 fence,
                 attempts,
-            )));
-        }
-        if matches!(&outcome, Outcome::Refused(failure) if failure.code() == ABANDONED) {
-            // The claim itself may have decided so just now: it must last before anybody is told.
-            match session.settle(&self.statements().nothing, &[]).await {
-                Settled::Committed(_) => session.keep(),
-                Settled::Refused(error) => return Err(error),
-                Settled::Unknown(why) => return Err(Error::Uncertain(why)),
+            } => {
+                let claimed = (kind, fence, attempts);
+                Ok(Claim::Run(self.attempt(session, intent.clone(), claimed)))
             }
-            return Ok(outcome.finished());
-        }
-        // The answer is there: nobody needs to wait for the end of the transaction.
-        tokio::spawn(async move {
-            if session.rollback().await.is_ok() {
-                session.keep();
+            Outcome::Refused(failure) if failure.code() == ABANDONED => {
+                // The claim itself may have decided so just now: it must last before it is reported.
+                commit_with(session, &self.caller.schema, &COMMIT, Args::default()).await?;
+                Ok(Claim::Refused(failure))
             }
-        });
-        Ok(outcome.finished())
+            outcome => {
+                // The answer is known: nobody needs to wait for the end of the transaction.
+                tokio::spawn(roll_back(session));
+                Ok(outcome.finished())
+            }
+        }
     }
 
     async fn open(&self, session: &mut D::Session, intent: &Intent) -> Result<Outcome> {
-        let statements = self.statements();
-        let params = [
-            Param::Text(Some(intent.scope())),
-            Param::Text(Some(intent.key())),
-            Param::Bytes(intent.fingerprint().as_bytes()),
-            Param::Text(Some(intent.tenant_name())),
-        ];
-        let first = intent.is_known_first();
+        let schema = &self.caller.schema;
+        let claim = match intent.is_known_first() {
+            true => &CLAIM_OPTIMISTIC,
+            false => &CLAIM_FAST,
+        };
         let row = session
             .begin(&Opening {
-                begin: &self.shared.begin,
-                claim: if first {
-                    &statements.hold
-                } else {
-                    &statements.glance
-                },
-                params: &params,
+                begin: self.shared.begin,
+                claim: &schema.statement(claim),
+                params: fast_args(intent).as_slice(),
                 or_raise: OrRaise {
-                    schema: &statements.schema,
+                    schema: schema.name(),
                     intent,
                 },
             })
             .await?;
-        match row.map_or(Ok(Outcome::fresh()), Outcome::read)? {
+        match row.map_or(Ok(Outcome::fresh()), |row| Outcome::read(Row::from(row)))? {
             Outcome::Ask => self.ask(session, intent, None).await,
             outcome => Ok(outcome),
         }
@@ -274,36 +263,9 @@ impl<D: Driver> Once<D> {
         intent: &Intent,
         lease: Option<Duration>,
     ) -> Result<Outcome> {
-        let lease = lease.map(interval);
-        let rows = session
-            .query(
-                &self.statements().claim,
-                &[
-                    Param::Text(Some(intent.scope())),
-                    Param::Text(Some(intent.key())),
-                    Param::Bytes(intent.fingerprint().as_bytes()),
-                    Param::Text(lease.as_deref()),
-                    Param::Text(self.owner()),
-                    Param::Text(Some(intent.tenant_name())),
-                    Param::Text(intent.correlation_id()),
-                ],
-            )
-            .await?;
-        rows.into_iter()
-            .next()
-            .map_or(Ok(Outcome::Ask), Outcome::read)
-    }
-
-    /// Counts a duplicate that was turned away.
-    pub(crate) fn count_told<R>(&self, intent: &Intent, claimed: &Result<Claim<R>>) {
-        let told = match claimed {
-            Ok(Claim::Replay(_)) => Told::Replay,
-            Ok(Claim::Refused(_)) => Told::Refused,
-            Ok(Claim::Busy { .. }) => Told::Busy,
-            Err(Error::Conflict(_)) => Told::Conflict,
-            Ok(Claim::Run(_)) | Err(_) => return,
-        };
-        self.count(intent, told);
+        let args = claim_args(intent, lease, self.owner());
+        let rows = call_on(session, &self.caller.schema, &CLAIM, &args).await?;
+        Outcome::read_full(rows.first())
     }
 
     /// Asks for the right to do the work for a while (leased mode): for work that must call the
@@ -312,7 +274,7 @@ impl<D: Driver> Once<D> {
     /// After [`Error::Uncertain`] the claim may stand; it runs out with its lease.
     pub async fn lease(&self, intent: &Intent, length: Duration) -> Result<Claim<Lease<D>>> {
         let claimed = self.lease_uncounted(intent, length).await;
-        self.count_told(intent, &claimed);
+        self.count_suppressed(intent, &claimed);
         claimed
     }
 
@@ -322,76 +284,52 @@ impl<D: Driver> Once<D> {
         length: Duration,
     ) -> Result<Claim<Lease<D>>> {
         fault_point!("lease.before_claim");
-        let renewed = Instant::now();
-        let mut session = self.driver.acquire().await?;
-        let asked = self.ask(&mut session, intent, Some(length)).await;
+        let sent = Instant::now();
+        let args = claim_args(intent, Some(length), self.owner());
+        let claimed = self.caller.write(&CLAIM, args).await;
         fault_point!("lease.claimed");
-        keep_unless_lost(session, &asked);
-        match asked {
-            Ok(Outcome::Run {
+        match Outcome::read_full(claimed?.first())? {
+            Outcome::Run {
                 kind,
                 fence,
                 attempts,
-            }) => Ok(Claim::Run(Lease {
-                once: self.clone(),
-                intent: intent.clone(),
-                kind,
-                fence,
-                attempts,
-                length,
-                renewed,
-            })),
-            Ok(outcome) => Ok(outcome.finished()),
-            // The statement was its own transaction: it may have been committed.
-            Err(Error::Disconnected(why)) => Err(Error::Uncertain(why)),
-            Err(error) => Err(error),
+            } => Ok(Claim::Run(Lease::new(
+                self.clone(),
+                intent.clone(),
+                (kind, fence, attempts),
+                Term::new(length, sent),
+            ))),
+            outcome => Ok(outcome.finished()),
         }
     }
 
     /// The stored answer, for a caller who knows that this is a retry: one plain look, no lock
     /// and no transaction. `None` says nothing: claim.
     pub async fn answer(&self, intent: &Intent) -> Result<Option<Done>> {
-        let mut session = self.driver.acquire().await?;
-        let rows = session
-            .query(
-                &self.statements().answer_of,
-                &[
-                    Param::Text(Some(intent.scope())),
-                    Param::Text(Some(intent.key())),
-                    Param::Bytes(intent.fingerprint().as_bytes()),
-                    Param::Text(Some(intent.tenant_name())),
-                ],
-            )
-            .await;
-        keep_unless_lost(session, &rows);
-        let Some(row) = rows?.into_iter().next() else {
-            return Ok(None);
-        };
-        let columns = [Some("replay".to_owned()), None]
-            .into_iter()
-            .chain(row)
-            .collect();
-        match Outcome::read(columns)? {
-            Outcome::Replay(done) => {
-                self.count(intent, Told::Replay);
-                Ok(Some(done))
-            }
-            _ => Ok(None),
+        let done = self.stored_answer(intent).await?;
+        if done.is_some() {
+            self.count(intent, Suppression::Replay);
         }
+        Ok(done)
+    }
+
+    pub(crate) async fn stored_answer(&self, intent: &Intent) -> Result<Option<Done>> {
+        let rows = self.caller.call(&ANSWER_OF, fast_args(intent)).await?;
+        Ok(match Outcome::read_full(rows.first())? {
+            Outcome::Replay(done) => Some(done),
+            _ => None,
+        })
     }
 
     pub(crate) fn attempt(
         &self,
         session: D::Session,
         intent: Intent,
-        kind: ClaimKind,
-        fence: i64,
-        attempts: u32,
+        (kind, fence, attempts): (ClaimKind, i64, u32),
     ) -> Attempt<D> {
+        let schema = self.caller.schema.clone();
         Attempt {
-            session: Some(session),
-            home: None,
-            statements: self.shared.statements.clone(),
+            tx: Tx::new(Loan::owned(session), schema, intent.shared_tenant()),
             retentions: self.shared.retentions.clone(),
             intent,
             owner: self.shared.owner.clone(),
@@ -403,23 +341,37 @@ impl<D: Driver> Once<D> {
 
     /// The driver underneath.
     pub fn driver(&self) -> &D {
-        &self.driver
+        &self.caller.driver
     }
 
-    pub(crate) fn statements(&self) -> &Statements {
-        &self.shared.statements
-    }
-
-    pub(crate) fn shared_statements(&self) -> Arc<Statements> {
-        self.shared.statements.clone()
+    pub(crate) fn caller(&self) -> &Caller<D> {
+        &self.caller
     }
 
     /// How attempts begin.
-    pub(crate) fn begin(&self) -> &str {
-        &self.shared.begin
+    pub(crate) fn begin(&self) -> &'static str {
+        self.shared.begin
     }
 
     pub(crate) fn owner(&self) -> Option<&str> {
         self.shared.owner.as_deref()
     }
+}
+
+/// The arguments of [`CLAIM_FAST`].
+pub(crate) fn fast_args(intent: &Intent) -> Args<'_> {
+    named(intent).text(intent.tenant_name())
+}
+
+/// The arguments of [`CLAIM`].
+pub(crate) fn claim_args<'a>(
+    intent: &'a Intent,
+    lease: Option<Duration>,
+    owner: Option<&'a str>,
+) -> Args<'a> {
+    named(intent)
+        .interval(lease)
+        .text(owner)
+        .text(intent.tenant_name())
+        .text(intent.correlation_id())
 }

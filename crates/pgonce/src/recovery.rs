@@ -2,18 +2,24 @@
 
 use std::time::Duration;
 
-use crate::Result;
-use crate::driver::{Connection as _, Driver, Param, Statement};
-use crate::lease::keep_unless_lost;
+use crate::call::{Args, Sql};
+use crate::driver::Driver;
+use crate::error::Result;
 use crate::once::Once;
+
+static STUCK: Sql = Sql::seldom(
+    "select tenant, scope, key, attempts::text, owner, \
+     pg_catalog.floor(extract(epoch from stuck_for) operator(pg_catalog.*) 1000)::bigint::text, failure_code, classification \
+     from pgonce.stuck limit $1::text::integer",
+);
 
 /// What may be done about stuck work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Classification {
     /// The next attempt may simply take it.
     SafeToRetry,
-    /// The contract wants a person to decide.
-    NeedsAPerson,
+    /// The contract wants an operator to decide.
+    NeedsManualAction,
     /// The contract gives it up; the next claim is refused.
     Abandoned,
 }
@@ -43,44 +49,22 @@ impl<D: Driver> Once<D> {
     /// Work that stopped on the way, the oldest first, at most `limit`: leases that ran out and
     /// failures that may be retried. Nothing of it is ever deleted for being old.
     pub async fn stuck(&self, limit: u32) -> Result<Vec<StuckIntent>> {
-        let statement = Statement {
-            sql: format!(
-                "select tenant, scope, key, attempts::text, owner, \
-                 floor(extract(epoch from stuck_for) * 1000)::bigint::text, failure_code, classification \
-                 from {}.stuck limit $1::text::integer",
-                self.statements().schema
-            )
-            .into(),
-            keep: false,
-        };
-        let limit = limit.to_string();
-        let mut session = self.driver().acquire().await?;
-        let rows = session
-            .query(&statement, &[Param::Text(Some(&limit))])
-            .await;
-        keep_unless_lost(session, &rows);
-        Ok(rows?
-            .into_iter()
-            .map(|row| {
-                let mut cells = row.into_iter();
-                let mut next = || cells.next().flatten();
-                StuckIntent {
-                    tenant: next().unwrap_or_default(),
-                    scope: next().unwrap_or_default(),
-                    key: next().unwrap_or_default(),
-                    attempts: next().and_then(|n| n.parse().ok()).unwrap_or_default(),
-                    owner: next(),
-                    stuck_for: Duration::from_millis(
-                        next().and_then(|n| n.parse().ok()).unwrap_or_default(),
-                    ),
-                    failure_code: next(),
-                    classification: match next().as_deref() {
-                        Some("safe_to_retry") => Classification::SafeToRetry,
-                        Some("abandoned") => Classification::Abandoned,
-                        _ => Classification::NeedsAPerson,
-                    },
-                }
+        let args = Args::new().int(i64::from(limit));
+        self.caller().call(&STUCK, args).await?.read(|mut row| {
+            Ok(StuckIntent {
+                tenant: row.text()?,
+                scope: row.text()?,
+                key: row.text()?,
+                attempts: row.get()?,
+                owner: row.opt_text(),
+                stuck_for: row.opt_millis()?.unwrap_or_default(),
+                failure_code: row.opt_text(),
+                classification: match row.opt_text().as_deref() {
+                    Some("safe_to_retry") => Classification::SafeToRetry,
+                    Some("abandoned") => Classification::Abandoned,
+                    _ => Classification::NeedsManualAction,
+                },
             })
-            .collect())
+        })
     }
 }

@@ -1,125 +1,50 @@
-//! Counts duplicates that were turned away. A replay writes nothing, so they are counted here and
-//! written down in batches, off the path of any command.
+//! Writing the counts of duplicates down.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-use crate::driver::{Connection as _, Driver, Param};
-use crate::lease::keep_unless_lost;
+use crate::call::{Args, Sql};
+use crate::claim::Claim;
+use crate::counts::Suppression;
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::intent::Intent;
 use crate::once::Once;
-use crate::{Intent, Result};
 
-/// How long counts may wait before they are written down.
-const EVERY: Duration = Duration::from_secs(2);
-
-/// What a duplicate was told.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Told {
-    Replay,
-    Refused,
-    Busy,
-    Conflict,
-}
-
-/// Replays, refusals, busy answers and conflicts.
-pub(crate) type Counts = [u64; 4];
-
-#[derive(Debug, Clone)]
-pub(crate) struct Suppressed {
-    inner: Arc<Mutex<Inner>>,
-}
-
-#[derive(Debug)]
-struct Inner {
-    counts: HashMap<(String, String), Counts>,
-    written: Instant,
-}
-
-impl Suppressed {
-    pub(crate) fn new() -> Self {
-        Self {
-            inner: Arc::new(Mutex::new(Inner {
-                counts: HashMap::new(),
-                written: Instant::now(),
-            })),
-        }
-    }
-
-    /// Counts one. Answers whether it is time to write down.
-    pub(crate) fn count(&self, tenant: &str, scope: &str, told: Told) -> bool {
-        let Ok(mut inner) = self.inner.lock() else {
-            return false;
-        };
-        let counts = inner
-            .counts
-            .entry((tenant.to_owned(), scope.to_owned()))
-            .or_default();
-        counts[told as usize] += 1;
-        if inner.written.elapsed() < EVERY {
-            return false;
-        }
-        inner.written = Instant::now();
-        true
-    }
-
-    /// Takes what was counted.
-    pub(crate) fn take(&self) -> Vec<((String, String), Counts)> {
-        self.inner
-            .lock()
-            .map(|mut inner| inner.counts.drain().collect())
-            .unwrap_or_default()
-    }
-
-    /// Puts back what could not be written down.
-    pub(crate) fn put_back(&self, names: (String, String), counts: Counts) {
-        if let Ok(mut inner) = self.inner.lock() {
-            let kept = inner.counts.entry(names).or_default();
-            for (kept, count) in kept.iter_mut().zip(counts) {
-                *kept += count;
-            }
-        }
-    }
-}
+static COUNT: Sql = Sql::kept(
+    "select 'done' from pgonce._count_suppressed($1, $2::text::bigint, $3::text::bigint, \
+     $4::text::bigint, $5::text::bigint, $6)",
+);
 
 impl<D: Driver> Once<D> {
-    /// Writes down what was counted of suppressed duplicates; otherwise it happens every few
-    /// seconds by itself.
+    /// Writes the counts of suppressed duplicates down; otherwise it happens every few seconds by
+    /// itself. One scope that fails does not keep the others from being written.
     pub async fn flush(&self) -> Result<()> {
+        let mut flushed = Ok(());
         for (names, counts) in self.shared.suppressed.take() {
-            let written = async {
-                let mut session = self.driver().acquire().await?;
-                let [replays, refusals, busy, conflicts] = counts.map(|n| n.to_string());
-                let params = [
-                    Param::Text(Some(&names.1)),
-                    Param::Text(Some(&replays)),
-                    Param::Text(Some(&refusals)),
-                    Param::Text(Some(&busy)),
-                    Param::Text(Some(&conflicts)),
-                    Param::Text(Some(&names.0)),
-                ];
-                let written = session
-                    .query(&self.statements()._count_suppressed, &params)
-                    .await
-                    .map(drop);
-                keep_unless_lost(session, &written);
-                written
-            }
-            .await;
+            let args = Args::new().text(&*names.1);
+            let args = counts.iter().fold(args, |args, count| args.count(*count));
+            let written = self.caller().call(&COUNT, args.text(&*names.0)).await;
             if let Err(error) = written {
                 self.shared.suppressed.put_back(names, counts);
-                return Err(error);
+                flushed = Err(error);
             }
         }
-        Ok(())
+        flushed
     }
 
-    pub(crate) fn count(&self, intent: &Intent, told: Told) {
-        if self
-            .shared
-            .suppressed
-            .count(intent.tenant_name(), intent.scope(), told)
-        {
+    /// Counts a duplicate that was turned away.
+    pub(crate) fn count_suppressed<R>(&self, intent: &Intent, claimed: &Result<Claim<R>>) {
+        let suppression = match claimed {
+            Ok(Claim::Replay(_)) => Suppression::Replay,
+            Ok(Claim::Refused(_)) => Suppression::Refused,
+            Ok(Claim::Busy { .. }) => Suppression::Busy,
+            Err(Error::Conflict(_)) => Suppression::Conflict,
+            Ok(Claim::Run(_)) | Err(_) => return,
+        };
+        self.count(intent, suppression);
+    }
+
+    pub(crate) fn count(&self, intent: &Intent, suppression: Suppression) {
+        let (tenant, scope) = (intent.tenant_name(), intent.scope());
+        if self.shared.suppressed.count(tenant, scope, suppression) {
             let once = self.clone();
             tokio::spawn(async move {
                 if let Err(error) = once.flush().await {

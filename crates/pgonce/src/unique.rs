@@ -1,61 +1,66 @@
 //! Business uniqueness beside the key: a second key for the same fact still makes one row.
 //!
 //! The natural unique constraint decides. [`insert_or_fetch`] writes the statement that asks it
-//! without a no-op update, [`Made`] is its answer, and [`classify_violation`] says what a unique
+//! without a no-op update, [`Inserted`] is its answer, and [`classify_violation`] says what a unique
 //! violation means. In SQL, and for partial or expression indexes, call
 //! `pgonce.insert_or_fetch(index, row)`.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::attempt::Attempt;
-use crate::driver::{Connection as _, Driver, Param};
+use crate::call::{Args, Sql};
+use crate::driver::Connection;
 use crate::error::{Error, ErrorDetail, Result};
+use crate::tx::Tx;
 
-/// A row, and whether it was made now or had been there before.
+static INSERT_OR_FETCH: Sql = Sql::kept(
+    "select made_now::text, stored::text from pgonce.insert_or_fetch($1::text::regclass, $2::text::jsonb)",
+);
+
+/// A row, and whether it is new or existed before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "it says whether the row is new"]
-pub enum Made<T> {
-    /// This call made it.
-    Now(T),
-    /// It was there before; nothing was written.
-    Before(T),
+pub enum Inserted<T> {
+    /// This call inserted the row.
+    New(T),
+    /// The row existed; nothing was written.
+    Existing(T),
 }
 
-impl<T> Made<T> {
+impl<T> Inserted<T> {
     /// The answer of the statement that [`insert_or_fetch`] writes: its `made_now` column and the
     /// rest of the row. `None` when there is no row: run the statement again.
     pub fn from_rows(rows: impl IntoIterator<Item = (bool, T)>) -> Option<Self> {
         let (made_now, row) = rows.into_iter().next()?;
         Some(if made_now {
-            Self::Now(row)
+            Self::New(row)
         } else {
-            Self::Before(row)
+            Self::Existing(row)
         })
     }
 
-    /// Whether this call made it.
-    pub fn is_now(&self) -> bool {
-        matches!(self, Self::Now(_))
+    /// Whether this call inserted the row.
+    pub fn is_new(&self) -> bool {
+        matches!(self, Self::New(_))
     }
 
-    /// The row, made now or before.
+    /// The row, new or existing.
     pub fn into_inner(self) -> T {
         match self {
-            Self::Now(row) | Self::Before(row) => row,
+            Self::New(row) | Self::Existing(row) => row,
         }
     }
 
     /// The same answer about another form of the row.
-    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Made<U> {
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Inserted<U> {
         match self {
-            Self::Now(row) => Made::Now(change(row)),
-            Self::Before(row) => Made::Before(change(row)),
+            Self::New(row) => Inserted::New(change(row)),
+            Self::Existing(row) => Inserted::Existing(change(row)),
         }
     }
 }
 
-impl<D: Driver> Attempt<D> {
+impl<C: Connection> Tx<C> {
     /// Inserts a row, or fetches the one that has the same business identity already: whoever asks
     /// first makes it, under whatever key. Nothing is updated.
     ///
@@ -64,15 +69,17 @@ impl<D: Driver> Attempt<D> {
     /// For a hot path write the statement once with [`insert_or_fetch`].
     ///
     /// ```no_run
-    /// # use pgonce::{Attempt, driver::Driver, unique::Made};
-    /// # async fn example<D: Driver>(mut attempt: Attempt<D>) -> Result<(), pgonce::Error> {
+    /// # #[cfg(feature = "sqlx")]
+    /// # async fn example(tx: &mut pgonce::sqlx::Tx) -> Result<(), pgonce::Error> {
+    /// use pgonce::Inserted;
+    ///
     /// #[derive(serde::Deserialize)]
     /// struct Order { id: i64 }
     ///
     /// let row = serde_json::json!({"customer": 7, "reference": "A-1", "item": "book"});
-    /// match attempt.insert_or_fetch::<Order>("one_order_per_reference", &row).await? {
-    ///     Made::Now(order) => println!("made order {}", order.id),
-    ///     Made::Before(order) => println!("order {} was there", order.id),
+    /// match tx.insert_or_fetch::<Order>("one_order_per_reference", &row).await? {
+    ///     Inserted::New(order) => println!("new order {}", order.id),
+    ///     Inserted::Existing(order) => println!("order {} existed", order.id),
     /// }
     /// # Ok(())
     /// # }
@@ -81,18 +88,16 @@ impl<D: Driver> Attempt<D> {
         &mut self,
         index: &str,
         row: &(impl Serialize + ?Sized),
-    ) -> Result<Made<T>> {
+    ) -> Result<Inserted<T>> {
         let row = serde_json::to_string(row)?;
-        let statement = self.statements.insert_or_fetch.clone();
-        let params = [Param::Text(Some(index)), Param::Text(Some(&row))];
-        let rows = self.session().query(&statement, &params).await?;
-        let mut cells = rows.into_iter().next().unwrap_or_default().into_iter();
-        let (now, stored) = (cells.next().flatten(), cells.next().flatten());
-        let stored = serde_json::from_str(&stored.unwrap_or_default())?;
-        Ok(if now.as_deref() == Some("true") {
-            Made::Now(stored)
+        let args = Args::texts([index, &row]);
+        let mut stored = self.call(&INSERT_OR_FETCH, args).await?.one()?;
+        let new = stored.bool()?;
+        let row = serde_json::from_str(&stored.text()?)?;
+        Ok(if new {
+            Inserted::New(row)
         } else {
-            Made::Before(stored)
+            Inserted::Existing(row)
         })
     }
 }
@@ -105,7 +110,7 @@ impl<D: Driver> Attempt<D> {
 ///
 /// Under READ COMMITTED the answer can be **no row at all**: another transaction committed the row
 /// after this statement's snapshot was taken, so it is in the way and not visible. Run it again;
-/// [`crate::Attempt::insert_or_fetch`] does so by itself. Under REPEATABLE READ that case is error 40001: run the transaction again.
+/// [`Tx::insert_or_fetch`] does so by itself. Under REPEATABLE READ that case is error 40001: run the transaction again.
 ///
 /// ```
 /// use pgonce::unique::insert_or_fetch;
@@ -292,9 +297,12 @@ mod tests {
 
     #[test]
     fn no_rows_means_look_again() {
-        assert_eq!(Made::<i32>::from_rows([]), None);
-        assert_eq!(Made::from_rows([(true, 7)]), Some(Made::Now(7)));
-        assert_eq!(Made::from_rows([(false, 7)]), Some(Made::Before(7)));
+        assert_eq!(Inserted::<i32>::from_rows([]), None);
+        assert_eq!(Inserted::from_rows([(true, 7)]), Some(Inserted::New(7)));
+        assert_eq!(
+            Inserted::from_rows([(false, 7)]),
+            Some(Inserted::Existing(7))
+        );
     }
 
     #[test]

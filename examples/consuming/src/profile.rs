@@ -24,7 +24,7 @@ async fn apply(mut tx: Tx<Db>, message: Arc<Message>) -> Result<()> {
         said["name"].as_str(),
     ) else {
         // No attempt will mend it: to a person, at once.
-        return Err(Failure::refused("incomplete", "user, version or name is missing").into());
+        return Err(Failure::permanent("incomplete", "user, version or name is missing").into());
     };
     if tx
         .advance("profile", user, version, &message.tenant)

@@ -39,7 +39,7 @@ async fn apply(mut tx: Tx<Db>, message: Arc<Message>) -> Result<()> {
         Some("payment.refunded") => "refunded",
         other => {
             let why = format!("nobody knows the type {other:?}");
-            return Err(Failure::refused("unknown_type", why).into());
+            return Err(Failure::permanent("unknown_type", why).into());
         }
     };
     let payment = message.key.as_deref().unwrap_or_default();

@@ -57,7 +57,7 @@ pub async fn set_up(pool: &PgPool, nats: &str) -> Result<Once<Sqlx>, Box<dyn Err
 /// Takes an order, and tells it. Tried again with the same key, it does neither.
 pub async fn order(once: &Once<Sqlx>, key: &str, account: &str, amount: i64) -> Result<Done> {
     let body = json!({ "account": account, "amount": amount });
-    let intent = Intent::of("orders.create", key, &body)?;
+    let intent = Intent::new("orders.create", key, &body)?;
     let (body, insert) = (
         &body,
         "insert into orders (account, amount) values ($1, $2) returning id",
@@ -108,7 +108,9 @@ async fn add(mut tx: Tx<Sqlx>, message: Arc<Message>) -> Result<()> {
     let event = message.json()?;
     let (Some(account), Some(amount)) = (event["account"].as_str(), event["amount"].as_i64())
     else {
-        return Err(Failure::refused("bad_order", "an account and an amount are expected").into());
+        return Err(
+            Failure::permanent("bad_order", "an account and an amount are expected").into(),
+        );
     };
     sqlx::query(
         "insert into balance as b values ($1, 1, $2) on conflict (account) \

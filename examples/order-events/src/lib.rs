@@ -32,7 +32,7 @@ pub async fn set_up(pool: &PgPool) -> Result<Once<Sqlx>> {
 
 /// Places an order, and tells it. Tried again with the same key, it does neither.
 pub async fn place(once: &Once<Sqlx>, key: &str, item: &str) -> Result<Done> {
-    let intent = Intent::of("orders.place", key, &json!({ "item": item }))?;
+    let intent = Intent::new("orders.place", key, &json!({ "item": item }))?;
     once.run(&intent, |mut attempt| async move {
         let id: i64 = sqlx::query_scalar("insert into orders (item) values ($1) returning id")
             .bind(item)
@@ -47,7 +47,7 @@ pub async fn place(once: &Once<Sqlx>, key: &str, item: &str) -> Result<Done> {
 /// Ships an order, and tells it.
 pub async fn ship(once: &Once<Sqlx>, id: i64) -> Result<Done> {
     let key = format!("order-{id}");
-    let intent = Intent::of("orders.ship", &*key, &json!({ "id": id }))?;
+    let intent = Intent::new("orders.ship", &*key, &json!({ "id": id }))?;
     once.run(&intent, |mut attempt| async move {
         // The row is locked: the events of one order are in the order of what happened to it.
         let item: String =

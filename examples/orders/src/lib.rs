@@ -123,10 +123,10 @@ async fn create(
         return Err(Problem::new(StatusCode::BAD_REQUEST, "amount_not_positive", told).into());
     }
     if order.item == "forbidden" {
-        return Err(Failure::refused("item_forbidden", "this item is not for sale").into());
+        return Err(Failure::permanent("item_forbidden", "this item is not for sale").into());
     }
     let made = store::insert_or_fetch(tx.conn(), tenant(&headers)?, &order).await?;
-    let (status, made_word) = match made.is_now() {
+    let (status, made_word) = match made.is_new() {
         true => (StatusCode::CREATED, "now"),
         false => (StatusCode::OK, "before"),
     };

@@ -1,7 +1,7 @@
 //! The shop's rows.
 
 use pgonce::Result;
-use pgonce::unique::Made;
+use pgonce::unique::Inserted;
 use sqlx::{PgConnection, PgPool};
 
 use crate::NewOrder;
@@ -11,7 +11,7 @@ pub(crate) async fn insert_or_fetch(
     conn: &mut PgConnection,
     tenant: &str,
     order: &NewOrder,
-) -> Result<Made<(i64, NewOrder)>> {
+) -> Result<Inserted<(i64, NewOrder)>> {
     let made: Option<i64> = sqlx::query_scalar(
         "insert into orders (tenant, customer, reference, item, amount) values ($1, $2, $3, $4, $5)
          on conflict on constraint one_order_per_reference do nothing returning id",
@@ -24,7 +24,7 @@ pub(crate) async fn insert_or_fetch(
     .fetch_optional(&mut *conn)
     .await?;
     if let Some(id) = made {
-        return Ok(Made::Now((id, order.clone())));
+        return Ok(Inserted::New((id, order.clone())));
     }
     let (id, item, amount) = sqlx::query_as(
         "select id, item, amount from orders where tenant = $1 and customer = $2 and reference = $3",
@@ -34,7 +34,7 @@ pub(crate) async fn insert_or_fetch(
     .bind(&order.reference)
     .fetch_one(conn)
     .await?;
-    Ok(Made::Before((
+    Ok(Inserted::Existing((
         id,
         NewOrder {
             item,

@@ -237,7 +237,7 @@ async fn a_refusal_is_remembered_for_good() {
 #[tokio::test]
 async fn a_busy_key_is_told_when_to_come_back() {
     let shop = Shop::open().await;
-    let intent = Intent::of(orders::SCOPE, "k1", &book()).unwrap();
+    let intent = Intent::new(orders::SCOPE, "k1", &book()).unwrap();
     let month = Duration::from_secs(30 * 86_400);
     shop.once
         .define_scope(orders::SCOPE, &Contract::keep(month).busy(Busy::Reject))

@@ -45,7 +45,7 @@ pub async fn pay_wrongly(pool: &PgPool, key: &str, amount: i64) -> Result<i64, s
 
 /// Claim, payment and answer are one transaction. Says whether the answer is from before.
 pub async fn pay(once: &Once<Sqlx>, key: &str, amount: i64) -> pgonce::Result<(i64, bool)> {
-    let intent = Intent::of("payments.pay", key, &json!({ "amount": amount }))?;
+    let intent = Intent::new("payments.pay", key, &json!({ "amount": amount }))?;
     let done = once
         .run(&intent, |mut attempt| async move {
             let payment: i64 = sqlx::query_scalar(

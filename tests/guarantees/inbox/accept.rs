@@ -27,9 +27,9 @@ async fn deliver<D: TestDriver>(
     message: &Message,
 ) -> Result<Verdict> {
     let mut batch = world.once.inbox().begin().await?;
-    let verdict = batch.mark(consumer, "shop", &[message]).await?[0];
+    let verdict = batch.dedupe(consumer, "shop", &[message]).await?[0];
     if verdict == Verdict::New {
-        effect(&mut batch.lend()?, &message.id).await?;
+        effect::<D>(&mut batch.lend("")?, &message.id).await?;
     }
     batch.commit().await?;
     Ok(verdict)
@@ -60,11 +60,11 @@ async fn a_forced_error_leaves_neither_mark_nor_effect<D: TestDriver>(world: Wor
     let paid = message("evt-1", "paid");
     let mut batch = world.once.inbox().begin().await.unwrap();
     assert_eq!(
-        batch.mark("billing", "shop", &[&paid]).await.unwrap(),
+        batch.dedupe("billing", "shop", &[&paid]).await.unwrap(),
         [Verdict::New]
     );
-    let mut tx = batch.lend().unwrap();
-    effect(&mut tx, "evt-1").await.unwrap();
+    let mut tx = batch.lend("").unwrap();
+    effect::<D>(&mut tx, "evt-1").await.unwrap();
     assert_eq!(
         D::exec(tx.conn(), "select 1/0").await.unwrap_err().code(),
         "22012"
@@ -74,7 +74,7 @@ async fn a_forced_error_leaves_neither_mark_nor_effect<D: TestDriver>(world: Wor
     assert_eq!(batch.commit().await.unwrap_err().code(), "25P02");
     // Dropped half-way, too.
     let mut batch = world.once.inbox().begin().await.unwrap();
-    batch.mark("billing", "shop", &[&paid]).await.unwrap();
+    batch.dedupe("billing", "shop", &[&paid]).await.unwrap();
     drop(batch);
     world.see.wait_until_clean().await;
     assert_eq!(
@@ -111,7 +111,7 @@ async fn a_batch_is_decided_by_one_statement<D: TestDriver>(world: World<D>) {
     let all: Vec<_> = messages.iter().collect();
     use Verdict::{Conflict, Duplicate, New};
     assert_eq!(
-        batch.mark("billing", "shop", &all).await.unwrap(),
+        batch.dedupe("billing", "shop", &all).await.unwrap(),
         [New, Duplicate, New, Duplicate, Conflict, New, Conflict]
     );
     batch.commit().await.unwrap();
@@ -123,19 +123,21 @@ async fn two_workers_on_one_message_apply_it_once<D: TestDriver>(world: World<D>
     for first_commits in [true, false] {
         let mut first = world.once.inbox().begin().await.unwrap();
         assert_eq!(
-            first.mark("billing", "shop", &[&paid]).await.unwrap(),
+            first.dedupe("billing", "shop", &[&paid]).await.unwrap(),
             [Verdict::New]
         );
         let other = world.another("second", 1, |b| b);
         let second = async {
             let mut batch = other.inbox().begin().await.unwrap();
-            let verdict = batch.mark("billing", "shop", &[&paid]).await.unwrap()[0];
+            let verdict = batch.dedupe("billing", "shop", &[&paid]).await.unwrap()[0];
             batch.commit().await.unwrap();
             verdict
         };
         let (verdict, ()) = join(second, async {
             world.see.wait_until_asleep("second").await;
-            effect(&mut first.lend().unwrap(), "evt-1").await.unwrap();
+            effect::<D>(&mut first.lend("").unwrap(), "evt-1")
+                .await
+                .unwrap();
             match first_commits {
                 true => first.commit().await.unwrap(),
                 false => first.roll_back().await.unwrap(),
@@ -162,8 +164,10 @@ async fn a_lost_commit_is_found_by_marking_again<D: TestDriver>(world: World<D>)
     ] {
         let paid = message(&format!("{cut:?}"), "paid");
         let mut batch = once.inbox().begin().await.unwrap();
-        batch.mark("billing", "shop", &[&paid]).await.unwrap();
-        effect(&mut batch.lend().unwrap(), &paid.id).await.unwrap();
+        batch.dedupe("billing", "shop", &[&paid]).await.unwrap();
+        effect::<D>(&mut batch.lend("").unwrap(), &paid.id)
+            .await
+            .unwrap();
         cutter.arm("commit\0", cut);
         assert!(
             matches!(batch.commit().await, Err(Error::Uncertain(_))),
@@ -179,10 +183,10 @@ async fn a_lost_commit_is_found_by_marking_again<D: TestDriver>(world: World<D>)
 async fn a_commit_by_hand_is_an_error<D: TestDriver>(world: World<D>) {
     let mut batch = world.once.inbox().begin().await.unwrap();
     batch
-        .mark("billing", "shop", &[&message("a", "1")])
+        .dedupe("billing", "shop", &[&message("a", "1")])
         .await
         .unwrap();
-    D::exec(batch.lend().unwrap().conn(), "commit; begin")
+    D::exec(batch.lend("").unwrap().conn(), "commit; begin")
         .await
         .unwrap();
     assert_eq!(batch.commit().await.unwrap_err().code(), "2D000");
@@ -293,7 +297,7 @@ async fn batches_that_share_messages_in_opposite_orders_do_not_deadlock() {
             async move {
                 let mut batch = inbox.begin().await?;
                 let all: Vec<_> = messages.iter().collect();
-                let verdicts = batch.mark(&consumer, "shop", &all).await?;
+                let verdicts = batch.dedupe(&consumer, "shop", &all).await?;
                 batch.commit().await?;
                 Ok::<_, Error>(verdicts.iter().filter(|v| **v == Verdict::New).count())
             }

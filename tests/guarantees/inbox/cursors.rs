@@ -22,7 +22,7 @@ async fn apply<D: TestDriver>(
 ) -> Result<()> {
     let mut batch = inbox.begin().await?;
     let sql = "insert into effects values ('', 'cursor', 'x')";
-    D::exec(batch.lend()?.conn(), sql).await?;
+    D::exec(batch.lend("")?.conn(), sql).await?;
     batch.commit_moved(held, to.into()).await
 }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::inbox::{As, Claimed, Contract, Inbox, Message, Status, Stored};
+use pgonce::inbox::{
+    ClaimedMessage, Contract, FailureStatus, Inbox, Message, StoreAs, StoreResult,
+};
 use pgonce::{Error, Result};
 use pgonce_tests::{Observer, TestDriver, World, for_each_driver};
 
@@ -13,24 +15,24 @@ fn message(n: u64, key: &str) -> Message {
     Message::new(format!("m{n}"), format!("payload {n}")).key(key)
 }
 
-async fn store<D: TestDriver>(inbox: &Inbox<D>, message: &Message) -> Stored {
+async fn store<D: TestDriver>(inbox: &Inbox<D>, message: &Message) -> StoreResult {
     inbox
-        .store("c", "hook", message, &As::Received)
+        .store("c", "hook", message, &StoreAs::Received)
         .await
         .unwrap()
 }
 
-async fn claim<D: TestDriver>(inbox: &Inbox<D>, owner: &str) -> Vec<Claimed> {
+async fn claim<D: TestDriver>(inbox: &Inbox<D>, owner: &str) -> Vec<ClaimedMessage> {
     inbox.claim("c", owner, LEASE, 10).await.unwrap()
 }
 
-async fn finish<D: TestDriver>(inbox: &Inbox<D>, claimed: &Claimed) -> Result<()> {
+async fn finish<D: TestDriver>(inbox: &Inbox<D>, claimed: &ClaimedMessage) -> Result<()> {
     let mut batch = inbox.begin().await?;
     let sql = format!(
         "insert into effects values ('', 'stored', '{}')",
         claimed.message.id
     );
-    D::exec(batch.lend()?.conn(), &sql).await?;
+    D::exec(batch.lend("")?.conn(), &sql).await?;
     batch.commit_finished("c", &[claimed]).await
 }
 
@@ -42,8 +44,8 @@ async fn statuses(see: &Observer) -> String {
 async fn what_is_stored_is_applied_once<D: TestDriver>(world: World<D>) {
     let inbox = world.once.inbox();
     let sent = message(1, "k").kind("paid").header("h", "v");
-    assert_eq!(store(&inbox, &sent).await, Stored::New);
-    assert_eq!(store(&inbox, &sent).await, Stored::Duplicate);
+    assert_eq!(store(&inbox, &sent).await, StoreResult::New);
+    assert_eq!(store(&inbox, &sent).await, StoreResult::Duplicate);
     let claimed = claim(&inbox, "me").await;
     assert_eq!(claimed.len(), 1);
     assert_eq!(claimed[0].message, sent);
@@ -56,7 +58,7 @@ async fn what_is_stored_is_applied_once<D: TestDriver>(world: World<D>) {
         Err(Error::Fenced(_))
     ));
     assert!(claim(&inbox, "you").await.is_empty());
-    assert_eq!(store(&inbox, &sent).await, Stored::Duplicate);
+    assert_eq!(store(&inbox, &sent).await, StoreResult::Duplicate);
     assert_eq!(statuses(&world.see).await, "m1 processed");
     assert_eq!(world.see.number("select count(*) from effects").await, 1);
 }
@@ -87,7 +89,7 @@ async fn of_each_key_only_the_first_is_given_and_others_flow<D: TestDriver>(worl
     }
     store(&inbox, &Message::new("m5", "")).await;
     store(&inbox, &Message::new("m6", "")).await;
-    let ids = |claimed: &[Claimed]| {
+    let ids = |claimed: &[ClaimedMessage]| {
         let ids: Vec<_> = claimed.iter().map(|c| c.message.id.clone()).collect();
         ids.join(" ")
     };
@@ -97,7 +99,7 @@ async fn of_each_key_only_the_first_is_given_and_others_flow<D: TestDriver>(worl
         .fail("c", &first[0], false, "no", "never")
         .await
         .unwrap();
-    assert_eq!(failed, Status::FailedFinal);
+    assert_eq!(failed, FailureStatus::FailedFinal);
     assert!(claim(&inbox, "me").await.is_empty(), "key a waits");
     // A key of another tenant is another key.
     store(&inbox, &message(7, "a").tenant("acme")).await;
@@ -132,7 +134,7 @@ async fn a_failure_for_now_waits_longer_each_time_and_ends_with_a_person() {
             .fail("c", &claimed, true, "later", "not now")
             .await
             .unwrap();
-        assert_eq!(failed, Status::FailedRetryable);
+        assert_eq!(failed, FailureStatus::FailedRetryable);
         let pause = format!(
             "select due_at - pgonce.now() between interval '{} s' / 2 and interval '{longest} s' from pgonce.inbox_message",
             longest
@@ -146,7 +148,7 @@ async fn a_failure_for_now_waits_longer_each_time_and_ends_with_a_person() {
         .fail("c", &last, true, "later", "not now")
         .await
         .unwrap();
-    assert_eq!(failed, Status::FailedFinal);
+    assert_eq!(failed, FailureStatus::FailedFinal);
     let poison = inbox.poison("c", 10).await.unwrap();
     assert_eq!(
         (poison[0].attempts, poison[0].reason.as_deref()),
@@ -177,13 +179,16 @@ async fn what_is_stored_and_what_is_applied_directly_share_one_memory() {
     let direct = async |sent: &Message| {
         let mut batch = inbox.begin().await.unwrap();
         let held = batch.held("c", &[sent]).await.unwrap()[0];
-        let verdict = batch.mark("c", "hook", &[sent]).await.unwrap()[0];
+        let verdict = batch.dedupe("c", "hook", &[sent]).await.unwrap()[0];
         batch.commit().await.unwrap();
         (held, verdict)
     };
     use pgonce::inbox::Verdict::{Duplicate, New};
     assert_eq!(direct(&message(1, "a")).await, (false, New));
-    assert_eq!(store(&inbox, &message(1, "a")).await, Stored::Duplicate);
+    assert_eq!(
+        store(&inbox, &message(1, "a")).await,
+        StoreResult::Duplicate
+    );
     store(&inbox, &message(2, "b")).await;
     // A copy is known, and what comes for its key has to wait behind it.
     assert_eq!(direct(&message(2, "b")).await, (true, Duplicate));
@@ -204,12 +209,12 @@ async fn another_payload_under_the_same_id_is_stored_once_for_a_person() {
     for _ in 0..3 {
         assert_eq!(
             store(&inbox, &Message::new("m1", "two")).await,
-            Stored::Conflict
+            StoreResult::Conflict
         );
     }
     assert_eq!(
         store(&inbox, &Message::new("m1", "three")).await,
-        Stored::Conflict
+        StoreResult::Conflict
     );
     assert_eq!(
         statuses(&world.see).await,

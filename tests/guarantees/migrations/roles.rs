@@ -66,7 +66,7 @@ async fn an_admitted_role_can_do_all_that_an_application_does() {
         .await
         .unwrap();
 
-    let intent = |key: &str| Intent::of("orders.create", key, &"a book").unwrap();
+    let intent = |key: &str| Intent::new("orders.create", key, &"a book").unwrap();
     for replayed in [false, true] {
         let done = once
             .run(&intent("atomic"), |attempt| async move {
@@ -83,7 +83,7 @@ async fn an_admitted_role_can_do_all_that_an_application_does() {
         panic!("not fresh");
     };
     attempt
-        .fail(Failure::retryable("later", "not now"))
+        .fail(Failure::transient("later", "not now"))
         .await
         .unwrap();
 

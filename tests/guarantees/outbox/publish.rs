@@ -117,7 +117,7 @@ async fn a_takeover_says_the_same_with_the_same_id() {
         };
         ids.push(attempt.publish(&event).await.unwrap());
         attempt
-            .fail(Failure::retryable("later", "m"))
+            .fail(Failure::transient("later", "m"))
             .await
             .unwrap();
     }
@@ -173,13 +173,13 @@ async fn it_is_published_on_any_connection_and_in_a_joined_transaction() {
     for commit in [false, true] {
         let mut tx = pool.begin().await.unwrap();
         let event = Event::new("t", "x").message_id(mine).tenant("acme");
-        assert_eq!(world.once.publish(&mut *tx, &event).await.unwrap(), mine);
-        let Claim::Run(mut joined) = world.once.join(&mut *tx, &intent("j")).await.unwrap() else {
+        assert_eq!(world.once.publish(&mut tx, &event).await.unwrap(), mine);
+        let Claim::Run(mut joined) = world.once.join(&mut tx, &intent("j")).await.unwrap() else {
             panic!("fresh")
         };
         let id = joined.publish(&Event::new("t", "y")).await.unwrap();
         assert_eq!(id.get_version_num(), 8);
-        let _ = joined.succeed(&Ack::status()).await.unwrap();
+        let _ = joined.succeed(Ack::status()).await.unwrap();
         match commit {
             true => tx.commit().await.unwrap(),
             false => tx.rollback().await.unwrap(),

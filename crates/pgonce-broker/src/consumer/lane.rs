@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use pgonce::driver::Driver;
-use pgonce::inbox::{As, Batch, Claimed, Message, PartitionLease, Status, Stored, Verdict};
+use pgonce::inbox::{
+    Batch, ClaimedMessage, FailureStatus, Message, PartitionLease, StoreAs, StoreResult, Verdict,
+};
 use pgonce::{Error, Failure, Result};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -33,7 +35,7 @@ pub(super) struct Item {
     /// Why it can never be applied.
     pub(super) flaw: Option<Flaw>,
     /// Where it is stored.
-    pub(super) claimed: Option<Claimed>,
+    pub(super) claimed: Option<ClaimedMessage>,
 }
 
 /// What a transaction did, to be counted once it has committed.
@@ -212,19 +214,19 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         if let Some((_, (code, why))) = flawed.first()
             && self.stored
         {
-            let refused = Failure::refused(*code, why.clone());
+            let refused = Failure::permanent(*code, why.clone());
             return Err(BatchError::Message(refused.into()));
         }
         for (item, (code, why)) in flawed {
-            let what = As::Poison {
+            let what = StoreAs::Poison {
                 code: (*code).to_owned(),
                 reason: why.clone(),
                 keep_bytes: self.shared.checks.max_bytes,
             };
             match self.store(batch, item, &what).await? {
-                Stored::New => tally.poisoned += 1,
-                Stored::Duplicate => tally.duplicates += 1,
-                Stored::Conflict => tally.conflicts += 1,
+                StoreResult::New => tally.poisoned += 1,
+                StoreResult::Duplicate => tally.duplicates += 1,
+                StoreResult::Conflict => tally.conflicts += 1,
             }
         }
         let fresh = self.sift(batch, sound, &mut tally).await?;
@@ -265,10 +267,10 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             if waits { &mut aside } else { &mut fresh }.push(item);
         }
         if self.shared.dedup != Dedup::Positions && !fresh.is_empty() {
-            let marked = batch
-                .mark(name, &self.shared.source, &messages(&fresh))
+            let deduped = batch
+                .dedupe(name, &self.shared.source, &messages(&fresh))
                 .await;
-            let mut verdicts = marked.map_err(of_database)?.into_iter();
+            let mut verdicts = deduped.map_err(of_database)?.into_iter();
             fresh.retain(|item| match verdicts.next() {
                 Some(Verdict::New) => true,
                 Some(Verdict::Conflict) => {
@@ -282,10 +284,10 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             });
         }
         for item in aside {
-            match self.store(batch, item, &As::Received).await? {
-                Stored::New => tally.stored += 1,
-                Stored::Duplicate => tally.duplicates += 1,
-                Stored::Conflict => tally.conflicts += 1,
+            match self.store(batch, item, &StoreAs::Received).await? {
+                StoreResult::New => tally.stored += 1,
+                StoreResult::Duplicate => tally.duplicates += 1,
+                StoreResult::Conflict => tally.conflicts += 1,
             }
         }
         Ok(fresh)
@@ -295,8 +297,8 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         &self,
         batch: &mut Batch<D>,
         item: &Item,
-        what: &As,
-    ) -> Result<Stored, BatchError> {
+        what: &StoreAs,
+    ) -> Result<StoreResult, BatchError> {
         let (name, source) = (&self.shared.name, &self.shared.source);
         let stored = batch.store(name, source, &item.message, what).await;
         stored.map_err(of_database)
@@ -304,15 +306,21 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
 
     async fn hand_over(&self, batch: &mut Batch<D>, fresh: &[&Item]) -> Result<()> {
         let handler = &self.shared.handler;
-        if fresh.len() > 1 {
-            let all = fresh.iter().map(|item| item.message.clone()).collect();
-            if let Some(done) = self.call(handler.apply_all(batch.lend()?, all)).await? {
-                return done;
+        // A transaction works for one tenant.
+        for same in fresh.chunk_by(|a, b| a.message.tenant == b.message.tenant) {
+            let tenant = &same[0].message.tenant;
+            if same.len() > 1 {
+                let all = same.iter().map(|item| item.message.clone()).collect();
+                let applied = handler.apply_all(batch.lend(tenant)?, all);
+                if let Some(done) = self.call(applied).await? {
+                    done?;
+                    continue;
+                }
             }
-        }
-        for item in fresh {
-            self.call(handler.apply(batch.lend()?, item.message.clone()))
-                .await??;
+            for item in same {
+                let applied = handler.apply(batch.lend(tenant)?, item.message.clone());
+                self.call(applied).await??;
+            }
         }
         Ok(())
     }
@@ -324,7 +332,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             Ok(done) => done.map_err(|panic| panicked(&*panic)),
             Err(_) => {
                 let why = format!("the handler took longer than {max:?}");
-                Err(Error::Failed(Failure::retryable("handler_timeout", why)))
+                Err(Error::Failed(Failure::transient("handler_timeout", why)))
             }
         }
     }
@@ -373,7 +381,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 Some(claimed) => {
                     let (inbox, name) = (&self.shared.inbox, &self.shared.name);
                     let failed = inbox.fail(name, claimed, !refused, code, &reason);
-                    let is_final = |status| status == Status::FailedFinal;
+                    let is_final = |status| status == FailureStatus::FailedFinal;
                     failed.await.map(is_final).map_err(of_database)
                 }
                 None => {
@@ -420,12 +428,12 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     ) -> Result<(), BatchError> {
         let (code, reason) = (code.to_owned(), reason.to_owned());
         let what = match refused {
-            true => As::Poison {
+            true => StoreAs::Poison {
                 code,
                 reason,
                 keep_bytes: usize::MAX,
             },
-            false => As::Retry { code, reason },
+            false => StoreAs::Retry { code, reason },
         };
         let todo = self.not_yet_applied(std::slice::from_ref(item)).await?;
         if todo.is_empty() {

@@ -8,7 +8,7 @@ use pgonce::inbox::{Message, Position};
 /// What is known about the order of a source's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Every message has a [`Place`](pgonce::inbox::Place), a partition's messages come in its order, and
+    /// Every message has a [`PartitionPosition`](pgonce::inbox::PartitionPosition), a partition's messages come in its order, and
     /// the source can be asked to go on from a position. A consumer then keeps one fenced cursor for each partition
     /// instead of a row for each message.
     Ordered,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
 use pgonce::driver::Driver;
-use pgonce::inbox::Claimed;
+use pgonce::inbox::ClaimedMessage;
 use pgonce::retry::Class;
 use pgonce::{Error, Result};
 use tokio::time::{Instant, sleep, timeout};
@@ -83,7 +83,7 @@ async fn turn<D: Driver, H: Handler<D>>(
         return Ok(0);
     }
     let count = claimed.len();
-    let kept: Vec<Claimed> = claimed.clone();
+    let kept: Vec<ClaimedMessage> = claimed.clone();
     let items: Vec<Item> = claimed
         .into_iter()
         .enumerate()
@@ -122,7 +122,7 @@ async fn turn<D: Driver, H: Handler<D>>(
         () = drained => Ok(()),
     };
     let done = settled.into_inner().unwrap_or_default();
-    let left: Vec<&Claimed> = (0..count)
+    let left: Vec<&ClaimedMessage> = (0..count)
         .filter(|index| !done.contains(index))
         .filter_map(|index| kept.get(index))
         .collect();

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use axum::{Json, Router};
 use pgonce::driver::Driver;
-use pgonce::inbox::{As, Inbox, Message, Stored};
+use pgonce::inbox::{Inbox, Message, StoreAs, StoreResult};
 use pgonce::{Error, Once};
 use serde_json::json;
 
@@ -122,19 +122,19 @@ impl<D: Driver> Webhooks<D> {
         };
         let what = match flaw {
             // Signed, so the sender's: kept for a person, and no use in sending it again.
-            Some((code, reason)) => As::Poison {
+            Some((code, reason)) => StoreAs::Poison {
                 code: code.to_owned(),
                 reason,
                 keep_bytes: usize::MAX,
             },
-            None => As::Received,
+            None => StoreAs::Received,
         };
         let stored = self
             .inbox
             .store(&self.consumer, &self.source, &message, &what);
         match stored.await {
-            Ok(Stored::New | Stored::Duplicate) => StatusCode::OK.into_response(),
-            Ok(Stored::Conflict) => {
+            Ok(StoreResult::New | StoreResult::Duplicate) => StatusCode::OK.into_response(),
+            Ok(StoreResult::Conflict) => {
                 let why = "this id came before with another payload";
                 refuse(StatusCode::UNPROCESSABLE_ENTITY, "P4050", why)
             }

@@ -108,7 +108,7 @@ async fn an_envelope_is_read_and_what_came_is_what_is_compared_and_stored() {
         Message::new("", text)
     };
     fixture.witness.script(|id| match id {
-        "m2" => Err(pgonce::Failure::refused("no", "never").into()),
+        "m2" => Err(pgonce::Failure::permanent("no", "never").into()),
         _ => Ok(()),
     });
     fixture.shop.send(event("m1", 1, ""));

@@ -70,7 +70,7 @@ async fn two_consumers_do_not_disturb_each_other() {
     }
     let second = Witness::of("d");
     second.script(|id| match id {
-        "m7" => Err(pgonce::Failure::refused("no", "never").into()),
+        "m7" => Err(pgonce::Failure::permanent("no", "never").into()),
         _ => Ok(()),
     });
     let once = fixture.once();
@@ -97,7 +97,7 @@ async fn many_at_once_in_one_statement() {
         let sql = "insert into seen (consumer, id, key) select 'c', * from unnest($1::text[], $2::text[])";
         tx.conn().execute(sql, &[&ids, &keys]).await?;
         if ids.iter().any(|id| id == "m77") {
-            return Err(pgonce::Failure::refused("no", "never").into());
+            return Err(pgonce::Failure::permanent("no", "never").into());
         }
         Ok(())
     });

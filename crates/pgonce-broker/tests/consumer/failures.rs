@@ -59,7 +59,7 @@ async fn what_fails_for_now_is_tried_again_its_key_waits_and_the_others_flow() {
 async fn a_failing_batch_loses_none_of_the_others() {
     let fixture = Fixture::new().await;
     fixture.witness.script(|id| match id {
-        "m17" | "m60" => Err(Failure::refused("no", "never").into()),
+        "m17" | "m60" => Err(Failure::permanent("no", "never").into()),
         "m40" => panic!("the test's handler panics"),
         _ => Ok(()),
     });
@@ -83,7 +83,7 @@ async fn a_failing_batch_loses_none_of_the_others() {
 async fn a_retry_or_a_skip_lets_the_key_move_again_in_order() {
     let fixture = Fixture::new().await;
     fixture.witness.script(|id| match id {
-        "m2" | "m4" => Err(Failure::refused("no", "never").into()),
+        "m2" | "m4" => Err(Failure::permanent("no", "never").into()),
         _ => Ok(()),
     });
     fixture.send(1, 10, 1);

@@ -77,7 +77,7 @@ async fn an_event_that_a_handler_publishes_exists_if_and_only_if_the_message_was
         tx.publish(&Event::new("replies", "received").subject(message.id.clone()))
             .await?;
         if message.id == "m7" {
-            return Err(pgonce::Failure::refused("no", "never").into());
+            return Err(pgonce::Failure::permanent("no", "never").into());
         }
         Ok(())
     };

@@ -12,7 +12,7 @@ async fn what_a_consumer_did_is_told_by_name() {
     let fixture = Fixture::new().await;
     let failed = std::sync::atomic::AtomicBool::new(false);
     fixture.witness.script(move |id| match id {
-        "m2" => Err(Failure::refused("no", "never").into()),
+        "m2" => Err(Failure::permanent("no", "never").into()),
         "m3" if !failed.swap(true, std::sync::atomic::Ordering::SeqCst) => {
             Err(Error::work("later"))
         }

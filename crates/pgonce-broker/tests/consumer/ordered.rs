@@ -198,7 +198,7 @@ async fn a_failing_message_is_stored_with_the_cursor_past_it_and_its_key_waits()
     let fixture = Fixture::new().await;
     let log = Log::default();
     fixture.witness.script(|id| match id {
-        "m6" => Err(Failure::refused("no", "never").into()),
+        "m6" => Err(Failure::permanent("no", "never").into()),
         _ => Ok(()),
     });
     fill(&log, 1, 60);

@@ -121,7 +121,7 @@ async fn a_shorter_limit_of_the_session_stays() {
     ] {
         let inbox = Once::builder(Db::connect(url, 1)).build().unwrap().inbox();
         let mut batch = inbox.begin_with_timeout(max).await.unwrap();
-        let mut tx = batch.lend().unwrap();
+        let mut tx = batch.lend("").unwrap();
         let shown = Db::fetch(tx.conn(), "show statement_timeout").await;
         assert_eq!(shown.unwrap().as_deref(), Some(expected));
         drop(tx);

@@ -23,7 +23,7 @@ const ACCOUNTS: u64 = 5;
 async fn order(fixture: &Fixture, n: u64) {
     let account = format!("account-{}", n % ACCOUNTS);
     let body = json!({"account": account, "amount": n});
-    let intent = Intent::of("orders.create", format!("order-{n}"), &body).unwrap();
+    let intent = Intent::new("orders.create", format!("order-{n}"), &body).unwrap();
     let ran = fixture
         .world
         .once

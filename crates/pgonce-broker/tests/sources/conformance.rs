@@ -116,7 +116,7 @@ pub(crate) async fn a_handler_that_fails_is_tried_again_and_its_key_waits<S: Sit
     let failures = AtomicU64::new(0);
     stage.fixture.witness.script(move |id| match id {
         "m5" if failures.fetch_add(1, Ordering::SeqCst) < 2 => Err(Error::work("later")),
-        "m9" => Err(Failure::refused("no_such_account", "never").into()),
+        "m9" => Err(Failure::permanent("no_such_account", "never").into()),
         _ => Ok(()),
     });
     stage.site.send_numbers(1..=60, 5).await;

@@ -77,11 +77,6 @@ impl<S> Call<S> {
         }
     }
 
-    /// Whether the service was ever called.
-    pub(crate) fn was_called(&self) -> bool {
-        self.lock().ready.is_none()
-    }
-
     fn lock(&self) -> std::sync::MutexGuard<'_, Services<S>> {
         self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,12 +145,14 @@ fn is_stream(head: &response::Parts) -> bool {
 impl Answered {
     /// The answer as it is, for those who keep nothing.
     pub(crate) fn into_response(self) -> Response {
-        match self {
+        let mut response = match self {
             Self::Whole(head, body) => Response::from_parts(head, body.into_body()),
             Self::Unkept(head, body) => Response::from_parts(head, body),
             Self::Crashed(crash) => {
                 axum::response::IntoResponse::into_response(super::decision::crashed(&crash))
             }
-        }
+        };
+        crate::disposition::strip_headers(response.headers_mut());
+        response
     }
 }

@@ -11,7 +11,7 @@ use super::Job;
 use super::call::{Answered, Crash};
 use crate::body::Whole;
 use crate::counters::Event;
-use crate::disposition::{Disposition, Outcomes};
+use crate::disposition::{self, Disposition, Outcomes};
 use crate::headers::{EXPIRES, REPLAYED};
 use crate::layer::{Mode, RouteState};
 use crate::policy::Oversize;
@@ -33,13 +33,15 @@ impl Decision {
     pub(crate) fn of<D: Driver, S>(job: &Job<D, S>, answered: Answered) -> Self {
         let state = &*job.state;
         match answered {
-            Answered::Whole(head, body) => {
-                let disposition = disposition(state, &head, Some(&body));
+            Answered::Whole(mut head, body) => {
+                disposition::take_headers(&mut head);
+                let disposition = disposition_of(state, &head, Some(&body));
                 Self::new(job, head, Some(body), None, disposition)
             }
-            Answered::Unkept(head, body) => {
+            Answered::Unkept(mut head, body) => {
+                disposition::take_headers(&mut head);
                 state.counters.count(Event::unkept);
-                let disposition = disposition(state, &head, None);
+                let disposition = disposition_of(state, &head, None);
                 if state.policy.oversize == Oversize::PassUnkept || head.status.is_informational() {
                     return Self::new(job, head, None, Some(body), disposition);
                 }
@@ -66,7 +68,7 @@ impl Decision {
                     (_, Crash::Error(_), Outcomes::Final | Outcomes::Finish) => {
                         Disposition::Unknown
                     }
-                    (_, _, outcomes) => outcomes.disposition(&head),
+                    (_, _, outcomes) => outcomes.disposition(&head, state.mode),
                 };
                 Self::problem(job, &problem, disposition)
             }
@@ -98,7 +100,8 @@ impl Decision {
     /// and the client may correct the request and send it again with the same key.
     pub(crate) fn nothing_begun<D: Driver>(&mut self, state: &RouteState<D>) {
         let by_rule = !matches!(outcomes(state), Outcomes::Custom(_))
-            && self.response.extensions().get::<Disposition>().is_none();
+            && self.response.extensions().get::<Disposition>().is_none()
+            && (state.policy.statuses.iter()).all(|(of, _)| *of != self.response.status());
         if by_rule
             && self.refusal
             && matches!(self.disposition, Disposition::Refuse | Disposition::Retry)
@@ -157,12 +160,12 @@ impl Decision {
         let code = format!("http_{}", self.stored.status);
         let failure = match self.disposition {
             Disposition::Retry => {
-                return Ok(Failure::retryable(
+                return Ok(Failure::transient(
                     code,
                     "the handler failed; a retry may succeed",
                 ));
             }
-            _ => Failure::refused(code, "the handler refused"),
+            _ => Failure::permanent(code, "the handler refused"),
         };
         let failure = match self.keep {
             Some(time) => failure.keep_for(time),
@@ -187,8 +190,8 @@ fn outcomes<D: Driver>(state: &RouteState<D>) -> &Outcomes {
     })
 }
 
-/// As the handler says, else as the policy does.
-fn disposition<D: Driver>(
+/// As the handler says, else by the policy's statuses, else by its outcomes.
+fn disposition_of<D: Driver>(
     state: &RouteState<D>,
     head: &response::Parts,
     body: Option<&Whole>,
@@ -197,12 +200,16 @@ fn disposition<D: Driver>(
         return *disposition;
     }
     let status = meant(head, body.and_then(|body| body.trailers.as_ref()));
+    let statuses = &state.policy.statuses;
+    if let Some((_, disposition)) = statuses.iter().rev().find(|(of, _)| *of == status) {
+        return *disposition;
+    }
     if status == head.status {
-        return outcomes(state).disposition(head);
+        return outcomes(state).disposition(head, state.mode);
     }
     let mut head = head.clone();
     head.status = status;
-    outcomes(state).disposition(&head)
+    outcomes(state).disposition(&head, state.mode)
 }
 
 /// The status that is meant: gRPC says its own elsewhere.

@@ -1,12 +1,13 @@
-//! Leased mode: a committed claim, renewed while any service works, and its answer stored under
+//! Leased mode: a committed claim, renewed while any service works, and its response stored under
 //! the claim's fence.
 
 use std::time::Duration;
 
 use pgonce::driver::Driver;
-use pgonce::retry::{Class, Policy as Retries, Schedule};
+use pgonce::retry::{Policy as Retries, Schedule};
 use pgonce::scope::Stale;
 use pgonce::{Ack, ClaimKind, Done, Error, Failure, Lease, Result};
+use tokio::time::{sleep, timeout};
 
 use super::atomic::{ClientGone, Forgotten, LastResponse};
 use super::decision::Decision;
@@ -15,9 +16,12 @@ use super::{Completion, Job};
 use crate::disposition::Disposition;
 use crate::extract::AttemptInfo;
 
-/// How long it is tried to store an answer: the work is done, and the claim's fence guards it for as
-/// long as no other process takes over.
-const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a response waits for its database to be recorded: the work is done, and the claim's
+/// fence guards it for as long as no other process takes over.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// Pause between two attempts to renew a lease that could not be renewed in time.
+const RENEW_PAUSE: Duration = Duration::from_millis(250);
 
 pub(super) async fn run<D: Driver, S: HttpService>(mut job: Job<D, S>) -> Result<Completion> {
     job.learn_retention().await;
@@ -50,22 +54,25 @@ async fn attempt_once<D: Driver, S: HttpService>(
         kind: lease.kind(),
     };
     let call = job.call.clone();
-    let answered = lease
-        .hold(call.answer(Some(info), policy.max_response, |_| {}))
-        .await?;
-    let decision = Decision::of(job, answered);
-    // Whether or not the client still waits: what happened is recorded.
+    let call = call.answer(Some(info), policy.max_response, |_| {});
+    let answered = match policy.stale {
+        // The next holder calls the service too, and must not meet this call.
+        Stale::Takeover => lease.renew_while(call).await,
+        _ => Ok(finish(&mut lease, call, policy.database_timeout).await),
+    };
+    // Whether or not the client still waits: what happened is recorded. From here on only the
+    // database is waited for.
     let _ = job.timer.settle();
+    let decision = Decision::of(job, answered?);
     match decision.disposition {
         Disposition::Keep => {
             let ack = decision.ack(None)?;
             live.put(decision.response);
-            store(lease, ack).await
+            record(lease, ack).await
         }
         Disposition::Refuse | Disposition::Retry => {
             let failure = decision.failure()?;
             live.put(decision.response);
-            // It is recorded with one try: make sure that somebody is there to record it.
             reach(&mut lease).await?;
             Err(failure.into())
         }
@@ -81,62 +88,87 @@ async fn attempt_once<D: Driver, S: HttpService>(
     }
 }
 
+/// Waits for the service and renews the lease meanwhile, where no other process may take over: a
+/// lease that ran out does not cut the call, whose response is the only evidence of what happened.
+async fn finish<D: Driver, F: Future>(lease: &mut Lease<D>, call: F, limit: Duration) -> F::Output {
+    let mut call = std::pin::pin!(call);
+    loop {
+        let lost = match lease.renew_while(call.as_mut()).await {
+            Ok(answered) => return answered,
+            Err(error) => error,
+        };
+        tracing::warn!(error = %lost, "the lease could not be renewed; the call is finished all the same");
+        loop {
+            let renewed = tokio::select! {
+                answered = call.as_mut() => return answered,
+                renewed = timeout(limit, lease.heartbeat()) => renewed,
+            };
+            match renewed {
+                Ok(Ok(())) => break,
+                // Settled by a retry or an operator: recording the response finds that out.
+                Ok(Err(Error::Fenced(_))) => return call.await,
+                Ok(Err(_)) | Err(_) => {}
+            }
+            tokio::select! {
+                answered = call.as_mut() => return answered,
+                () = sleep(RENEW_PAUSE) => {}
+            }
+        }
+    }
+}
+
 /// The failure of work whose process ended without a result.
 fn abandoned() -> Failure {
-    Failure::refused(
+    Failure::permanent(
         "abandoned",
         "the process that did the work ended without a result; whether it happened is unknown",
     )
 }
 
-/// The next claim gets it at once; where that cannot be said, when the lease has run out.
+/// Frees the claim for the next attempt; where that cannot be recorded, the lease expires.
 async fn give_back<D: Driver>(lease: Lease<D>) {
     if let Err(error) = lease.release().await {
-        tracing::warn!(%error, "a lease could not be given back; it runs out by itself");
+        tracing::warn!(%error, "a lease could not be released; it expires by itself");
     }
 }
 
-/// Stores the answer of work that is done, and does not let a lost connection lose it.
-async fn store<D: Driver>(lease: Lease<D>, ack: Ack) -> Result<Done> {
-    let mut timeout = RecordRetry::new();
+/// Records the response of work that is done. No error of the database loses it.
+async fn record<D: Driver>(lease: Lease<D>, ack: Ack) -> Result<Done> {
+    let mut retry = RecordRetry::new();
     loop {
         match lease.record(&ack).await {
             Ok(done) => return Ok(done),
-            Err(error) => timeout.after(error).await?,
+            Err(error) => retry.after(error).await?,
         }
     }
 }
 
-/// Waits until the database can be reached, and renews the lease by the way.
+/// Waits until the database can be reached, and renews the lease.
 async fn reach<D: Driver>(lease: &mut Lease<D>) -> Result<()> {
-    let mut timeout = RecordRetry::new();
+    let mut retry = RecordRetry::new();
     while let Err(error) = lease.heartbeat().await {
-        timeout.after(error).await?;
+        retry.after(error).await?;
     }
     Ok(())
 }
 
-/// Tries again while the connection is what fails. After a commit whose reply was lost the fence
-/// rejects the next attempt, and the claim that follows finds the answer.
+/// Retries every error until the claim is lost or time is up. After a commit whose reply was lost
+/// the fence rejects the next attempt, and the claim that follows finds the response.
 struct RecordRetry(Schedule);
 
 impl RecordRetry {
     fn new() -> Self {
-        Self(
-            Retries::default()
-                .tries(1_000)
-                .within(RECORD_TIMEOUT)
-                .schedule(),
-        )
+        let retries = Retries::default().tries(u32::MAX).within(RECORD_TIMEOUT);
+        Self(retries.schedule())
     }
 
-    /// Pauses, or gives the error back where another try does not help.
+    /// Pauses, or returns the error where another attempt cannot help.
     async fn after(&mut self, error: Error) -> Result<()> {
-        let passes = matches!(
-            error.class(),
-            Class::Retry | Class::RetryAfterDelay | Class::Ambiguous
+        let is_final = matches!(
+            error,
+            Error::Fenced(_) | Error::LostRace(_) | Error::Conflict(_) | Error::Invalid(_)
         );
-        match passes && self.0.pause(Duration::ZERO, &error).await? {
+        match !is_final && self.0.pause(Duration::ZERO, &error).await? {
             true => Ok(()),
             false => Err(error),
         }

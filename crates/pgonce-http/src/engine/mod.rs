@@ -225,7 +225,7 @@ async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Comple
         }
     };
     match (ended, unprotected) {
-        (Err(error), Some(call)) if is_away(&error) && !call.was_called() => {
+        (Err(error), Some(call)) if is_unavailable(&error) && !timer.began() => {
             state.counters.count(Event::unprotected);
             tracing::warn!(%error, "done without a claim: the database is unavailable and the policy fails open");
             let limit = policy.max_response;
@@ -233,6 +233,10 @@ async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Comple
             let answered =
                 answered.map_err(|_| Error::work("the layer itself panicked; see the log"))?;
             Ok(Completion::Done(answered.into_response()))
+        }
+        // The service was called and may have done its work, whatever became of the claim since.
+        (Err(error), _) if state.mode == Mode::Leased && timer.began() => {
+            Err(unless_recorded(error))
         }
         (ended, _) => ended,
     }
@@ -243,9 +247,28 @@ async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Comple
 #[error("the handler took longer than handler_timeout; it was rolled back")]
 struct TooSlow;
 
-/// Whether the database could not be asked.
-fn is_away(error: &Error) -> bool {
+/// Whether the database is unavailable: not reachable, out of connections or shutting down, or a
+/// standby that takes no writes.
+fn is_unavailable(error: &Error) -> bool {
+    let code = error.code();
     matches!(error, Error::Disconnected(_) | Error::Uncertain(_))
+        || matches!(code, "25006" | "53300" | "53400")
+        || code.starts_with("57P")
+}
+
+/// The error of a request whose service was called: only what is recorded about the intent says what
+/// happened, every other error leaves it unknown.
+fn unless_recorded(error: Error) -> Error {
+    match error {
+        Error::Refused(_)
+        | Error::Failed(_)
+        | Error::Conflict(_)
+        | Error::Gone(_)
+        | Error::Busy { .. }
+        | Error::Uncertain(_)
+        | Error::Work(_) => error,
+        other => Error::Uncertain(other.to_string()),
+    }
 }
 
 /// The response to an error.

@@ -39,6 +39,9 @@ pub(crate) fn policy(
         .fail_open(once.fail_open)
         .body_timeout(config.listen.body_timeout.0)
         .database_timeout(config.database.timeout());
+    for (status, disposition) in once.statuses.all() {
+        policy = policy.on_status([status.get_ref().0], disposition);
+    }
     if let Some(name) = &once.key_header {
         policy = policy.header(name.0.clone());
     }

@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use http::{HeaderName, Method};
+use http::{HeaderName, Method, StatusCode};
 use pgonce::scope::{AfterExpiry, Busy, Stale};
 
 use super::{
     ApiVersion, Caller, Oversize, Policy, Reauthorise, ReplayHeaders, RequestPrint, Scope,
 };
-use crate::disposition::Outcomes;
+use crate::disposition::{Disposition, Outcomes};
 
 macro_rules! setters {
     ($($(#[doc = $doc:literal])+ $field:ident: $kind:ty;)+) => {
@@ -111,6 +111,19 @@ impl Policy {
     #[must_use]
     pub fn outcomes(mut self, outcomes: Outcomes) -> Self {
         self.outcomes = Some(outcomes);
+        self
+    }
+
+    /// Sets the disposition of these statuses, whatever `outcomes` says:
+    /// `.on_status([StatusCode::FORBIDDEN], Disposition::Refuse)`.
+    #[must_use]
+    pub fn on_status(
+        mut self,
+        statuses: impl IntoIterator<Item = StatusCode>,
+        disposition: Disposition,
+    ) -> Self {
+        let statuses = statuses.into_iter().map(|status| (status, disposition));
+        self.statuses.extend(statuses);
         self
     }
 

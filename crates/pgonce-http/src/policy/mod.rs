@@ -6,14 +6,14 @@ mod choices;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use http::{HeaderName, Method};
+use http::{HeaderName, Method, StatusCode};
 use pgonce::scope::{AfterExpiry, Busy, Contract, Stale};
 
 pub use choices::{
     ApiVersion, BoxFuture, Caller, Oversize, Print, Reauthorise, ReplayHeaders, RequestPrint, Scope,
 };
 
-use crate::disposition::Outcomes;
+use crate::disposition::{Disposition, Outcomes};
 use crate::errors::ERRORS_AT;
 
 /// The policy of a route. Every field has a safe default, except the principal, which is a decision
@@ -73,6 +73,9 @@ pub struct Policy {
     /// Which responses are kept. Default: [`Outcomes::Final`] in atomic mode, [`Outcomes::Freeze`] in
     /// leased mode, where a failure does not prove that nothing happened.
     pub outcomes: Option<Outcomes>,
+    /// Dispositions of some statuses, before `outcomes`; the last one for a status holds. Default:
+    /// none.
+    pub statuses: Vec<(StatusCode, Disposition)>,
     /// Maximum size of a request body, in bytes. Default: 2 MiB.
     pub max_body: usize,
     /// Maximum size of a response body that is kept, in bytes. Default: 1 MiB.
@@ -148,6 +151,7 @@ impl Policy {
             correlation: None,
             reauthorise: None,
             outcomes: None,
+            statuses: Vec::new(),
             max_body: 2 * 1024 * 1024,
             max_response: 1024 * 1024,
             oversize: Oversize::Refuse,

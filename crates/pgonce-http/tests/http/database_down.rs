@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::post;
+use pgonce::scope::Stale;
 use pgonce_http::{Caller, Policy};
 use pgonce_testkit::Postgres;
 
@@ -28,12 +29,12 @@ fn assert_unavailable(reply: &Reply) {
 }
 
 #[tokio::test]
-async fn with_sqlx_a_crashed_database_is_told_in_time_and_comes_back() {
+async fn with_sqlx_a_crashed_database_is_reported_in_time_and_comes_back() {
     crashed_and_back::<Sqlx>().await;
 }
 
 #[tokio::test]
-async fn with_tokio_postgres_a_crashed_database_is_told_in_time_and_comes_back() {
+async fn with_tokio_postgres_a_crashed_database_is_reported_in_time_and_comes_back() {
     crashed_and_back::<TokioPostgres>().await;
 }
 
@@ -76,7 +77,7 @@ async fn crashed_and_back<D: TestDriver>() {
 }
 
 #[tokio::test]
-async fn a_database_that_only_keeps_silent_is_told_in_time() {
+async fn a_database_that_only_keeps_silent_is_reported_in_time() {
     // Accepts, and never says anything.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!(
@@ -141,4 +142,97 @@ async fn an_answer_whose_recording_meets_a_crash_is_recorded_when_the_database_i
         (again.status, again.replayed(), gate.entered()),
         (201, true, 1)
     );
+}
+
+/// A gated service in leased mode, whose lease is shorter than the database's time limit.
+async fn gated_service<D: TestDriver>(world: &World<D>, stale: Stale) -> (Site, Gate, Layer<D>) {
+    let gate = Gate::closed();
+    let at_gate = gate.clone();
+    let handler = post(async move || {
+        at_gate.pass().await;
+        made()
+    });
+    let policy = limited(SCOPE)
+        .retention(Duration::from_secs(3600))
+        .lease(LIMIT / 4)
+        .stale(stale);
+    let policy = match stale {
+        // What ends the wait is the error of the claim that follows, not a time limit.
+        Stale::Takeover => policy.database_timeout(SOON),
+        _ => policy,
+    };
+    let layer = world.leased(policy);
+    layer.agree().await.unwrap();
+    let router = Router::new().route("/effects", handler.layer(layer.clone()));
+    (Site::open(router).await, gate, layer)
+}
+
+type Layer<D> = pgonce_http::IdempotencyLayer<D>;
+
+#[tokio::test]
+async fn a_call_that_outlives_its_lease_is_finished_and_recorded_when_the_database_is_back() {
+    for stale in [Stale::Refuse, Stale::Hold] {
+        let server = Postgres::builder().start().await.unwrap();
+        let world = World::<TokioPostgres>::on(&server).await;
+        let (site, gate, layer) = gated_service(&world, stale).await;
+        let (reply, ()) = tokio::join!(site.post("/effects", "k1", "a book"), async {
+            gate.until_entered(1).await;
+            server.crash().await.unwrap();
+            // Takes as long as the database may, and so longer than the lease.
+            assert_unavailable(&site.post("/effects", "k2", "a book").await);
+            gate.let_pass(1);
+        });
+        reply.problem(503, "08007");
+        server.start_again().await.unwrap();
+        layer.drained().await;
+        let again = site.post("/effects", "k1", "a book").await;
+        assert_eq!(
+            (again.status, again.replayed(), gate.entered()),
+            (201, true, 1),
+            "{stale:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_cut_for_its_lease_is_never_said_not_to_have_happened() {
+    let server = Postgres::builder().start().await.unwrap();
+    let world = World::<TokioPostgres>::on(&server).await;
+    let (site, gate, _layer) = gated_service(&world, Stale::Takeover).await;
+    let (reply, ()) = tokio::join!(site.post("/effects", "k1", "a book"), async {
+        gate.until_entered(1).await;
+        server.crash().await.unwrap();
+    });
+    reply.problem(503, "08007");
+}
+
+/// Whatever goes wrong once while a response is recorded, it is recorded.
+#[tokio::test]
+async fn an_answer_is_recorded_whatever_error_meets_it_first() {
+    let world = World::<TokioPostgres>::new().await;
+    world
+        .run_sql(
+            "create sequence records; create function cancel_first() returns trigger language plpgsql as $$ begin \
+             if new.status in ('succeeded', 'failed_final') and nextval('records') % 2 = 1 then \
+             raise exception 'canceling statement' using errcode = '57014'; end if; return new; end $$; \
+             create trigger cancel_first before update on pgonce.intent for each row execute function cancel_first()",
+        )
+        .await;
+    let handler = post(async |status: String| {
+        let status: u16 = status.parse().unwrap();
+        (http::StatusCode::from_u16(status).unwrap(), "the first")
+    });
+    let layer = world.leased(limited(SCOPE));
+    let site = Site::open(Router::new().route("/effects", handler.layer(layer))).await;
+    for status in [201] {
+        let first = site
+            .post("/effects", &status.to_string(), status.to_string())
+            .await;
+        assert_eq!((first.status, first.replayed()), (status, false));
+        let again = site
+            .post("/effects", &status.to_string(), status.to_string())
+            .await;
+        assert_eq!((again.status, again.replayed()), (status, true));
+    }
+    assert_eq!(world.number("select last_value from records").await, 2);
 }

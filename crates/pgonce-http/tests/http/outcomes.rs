@@ -11,12 +11,17 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::StatusCode;
 use pgonce::Failure;
-use pgonce_http::{Caller, Disposition, HandlerError, KeepFor, Key, Outcomes, Policy, Problem, Tx};
+use pgonce_http::{
+    Caller, Disposition, HandlerError, KeepFor, Key, Outcomes, Policy, Problem, ReplayHeaders, Tx,
+};
 
 use crate::support::{SCOPE, Site, TestDriver, World, for_each_driver, leave_effect, made};
 
 for_each_driver!(
     frozen_the_first_result_stays_whatever_it_is,
+    what_was_not_processed_is_never_frozen,
+    a_service_says_in_a_header_what_becomes_of_its_response,
+    a_status_may_have_a_disposition_of_its_own,
     finished_failed_work_is_done_on_retry,
     by_default_final_refusals_stay_and_passing_ones_do_not,
     the_handler_may_say_what_becomes_of_its_answer,
@@ -67,7 +72,7 @@ async fn frozen_the_first_result_stays_whatever_it_is<D: TestDriver>(world: Worl
     )
     .await;
     for path in ["/atomic", "/leased"] {
-        for status in ["500", "503", "429", "404", "200"] {
+        for status in ["500", "409", "404", "200"] {
             runs.store(0, SeqCst);
             let key = format!("{path}-{status}");
             let first = site.post(path, &key, status).await;
@@ -82,6 +87,106 @@ async fn frozen_the_first_result_stays_whatever_it_is<D: TestDriver>(world: Worl
     }
     // Refused work has no effect; done work has.
     assert_eq!(world.effects().await, 1);
+}
+
+async fn what_was_not_processed_is_never_frozen<D: TestDriver>(world: World<D>) {
+    let (site, runs) = site_with(
+        &world,
+        Policy::new(SCOPE, Caller::None).outcomes(Outcomes::Freeze),
+    )
+    .await;
+    let everywhere = ["401", "403", "408", "425", "429"].map(|status| ("/atomic", status));
+    let leased =
+        ["400", "401", "403", "408", "422", "425", "429"].map(|status| ("/leased", status));
+    for (path, status) in everywhere.into_iter().chain(leased) {
+        runs.store(0, SeqCst);
+        let key = format!("{path}-{status}");
+        let first = site.post(path, &key, status).await;
+        assert_eq!(first.status.to_string(), status);
+        assert!(!first.headers.contains_key("idempotency-expires"));
+        let again = site.post(path, &key, status).await;
+        assert_eq!((again.status, again.replayed()), (201, false), "{key}");
+    }
+    // From between: the service may have done its work, so the claim stays.
+    for status in ["502", "503", "504"] {
+        runs.store(0, SeqCst);
+        assert_eq!(
+            site.post("/leased", status, status)
+                .await
+                .status
+                .to_string(),
+            status
+        );
+        site.post("/leased", status, status)
+            .await
+            .problem(409, "P4029");
+        assert_eq!(runs.load(SeqCst), 1);
+    }
+}
+
+async fn a_service_says_in_a_header_what_becomes_of_its_response<D: TestDriver>(world: World<D>) {
+    let runs = Runs::default();
+    let service = async |State(runs): State<Runs>, word: String| {
+        let number = runs.fetch_add(1, SeqCst).to_string();
+        let said = [
+            ("pgonce-disposition", word),
+            ("pgonce-keep-for", "7200".to_owned()),
+        ];
+        (StatusCode::IM_A_TEAPOT, said, number)
+    };
+    let policy = Policy::new(SCOPE, Caller::None).replay_headers(ReplayHeaders::All);
+    let policy = policy.retention(Duration::from_secs(3600));
+    let layer = world.leased(policy);
+    layer.agree().await.unwrap();
+    let router = Router::new().route("/effects", post(service).layer(layer));
+    let site = Site::open(router.with_state(runs.clone())).await;
+    for (word, stays) in [
+        ("keep", true),
+        ("Refuse", true),
+        ("retry", false),
+        ("forget", false),
+    ] {
+        let first = site.post("/effects", word, word).await;
+        let again = site.post("/effects", word, word).await;
+        assert_eq!(
+            (again.replayed(), again.body == first.body),
+            (stays, stays),
+            "{word}"
+        );
+        for reply in [&first, &again] {
+            assert_eq!(reply.status, 418);
+            let leaked = reply
+                .headers
+                .keys()
+                .any(|name| name.as_str().starts_with("pgonce-"));
+            assert!(!leaked, "{word}");
+        }
+    }
+    let kept = "select count(*) from pgonce.intent where status in ('succeeded', 'failed_final') \
+                and expires_at > last_at + interval '119 minutes'";
+    assert_eq!(world.number(kept).await, 2);
+}
+
+async fn a_status_may_have_a_disposition_of_its_own<D: TestDriver>(world: World<D>) {
+    let policy = Policy::new(SCOPE, Caller::None)
+        .on_status(
+            [StatusCode::FORBIDDEN, StatusCode::BAD_REQUEST],
+            Disposition::Refuse,
+        )
+        .on_status(
+            [StatusCode::NOT_FOUND, StatusCode::SERVICE_UNAVAILABLE],
+            Disposition::Retry,
+        );
+    let (site, runs) = site_with(&world, policy).await;
+    for path in ["/atomic", "/leased"] {
+        for (status, stays) in [("403", true), ("400", true), ("404", false), ("503", false)] {
+            runs.store(0, SeqCst);
+            let key = format!("{path}-{status}");
+            site.post(path, &key, status).await;
+            let again = site.post(path, &key, status).await;
+            assert_eq!(again.replayed(), stays, "{key}");
+        }
+    }
 }
 
 async fn finished_failed_work_is_done_on_retry<D: TestDriver>(world: World<D>) {
@@ -253,8 +358,10 @@ async fn forbidden<D: TestDriver>(
 ) -> Result<Response, HandlerError> {
     leave_effect(&mut tx, &key, &note).await?;
     match note.as_str() {
-        "forbidden" => Err(Failure::refused("item_forbidden", "this item is not for sale").into()),
-        _ => Err(Failure::retryable("till_closed", "the till is closed for now").into()),
+        "forbidden" => {
+            Err(Failure::permanent("item_forbidden", "this item is not for sale").into())
+        }
+        _ => Err(Failure::transient("till_closed", "the till is closed for now").into()),
     }
 }
 
@@ -321,7 +428,7 @@ async fn an_answer_may_have_a_time_of_its_own<D: TestDriver>(world: World<D>) {
         .route("/leased", post(answer).layer(world.leased(policy())));
     let site = Site::open(router).await;
     for path in ["/atomic", "/leased"] {
-        for status in ["201", "403"] {
+        for status in ["201", "404"] {
             let key = format!("{path}{status}");
             let first = site.post(path, &key, status).await;
             assert_eq!(first.status.to_string(), status);

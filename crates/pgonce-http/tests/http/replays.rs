@@ -134,10 +134,10 @@ async fn what_another_door_has_ended_is_told_in_http_words() {
         })
         .await
         .unwrap();
-    let refused = || Failure::refused("card_declined", "the bank said no");
+    let refused = || Failure::permanent("card_declined", "the bank said no");
     let _ = world
         .once
-        .run(&intent("refused"), async |_| Err(refused().into()))
+        .run::<(), _, _>(&intent("refused"), async |_| Err(refused().into()))
         .await
         .unwrap_err();
 

@@ -11,7 +11,7 @@ use axum::routing::post;
 use http::{StatusCode, header};
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::driver::{Driver, Session};
+use pgonce::driver::{Connection, Driver};
 use pgonce::migrate::Migrator;
 use pgonce::{Once, Result};
 use pgonce_http::{HandlerError, IdempotencyLayer, Key, Policy, Tx};
@@ -30,7 +30,7 @@ pub(crate) const SCOPE: &str = "test.effects";
 /// More than enough on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
-type Raw<D> = <<D as Driver>::Session as Session>::Raw;
+type Raw<D> = <<D as Driver>::Session as Connection>::Raw;
 
 /// A driver, and how a test uses it.
 pub(crate) trait TestDriver: Driver {

@@ -141,7 +141,7 @@ pub(crate) async fn send(service: SocketAddr, one: &Try, seed: u64) -> Heard {
 }
 
 /// The failure of work whose process ended without a result.
-pub(crate) const ABANDONED: &str = "500 P4030";
+pub(crate) const ABANDONED: &str = "422 P4030";
 
 /// What a whole answer means, strictly by what is written about it in `pgonce_http::errors`.
 fn heard(answer: &[u8]) -> Heard {

@@ -53,7 +53,7 @@ impl<D: Hand> Wish<D> {
     }
 
     pub(super) fn intent(&self, payload: &Value) -> pgonce::Result<Intent> {
-        Intent::of(self.path.scope(), &*self.key, payload)
+        Intent::new(self.path.scope(), &*self.key, payload)
     }
 
     pub(super) fn mark(&self, number: u64, payload: &Value) -> Mark {
@@ -96,7 +96,7 @@ impl<D: Hand> Wish<D> {
             Path::LeaseRun => {
                 let mark = &mark;
                 once.run_leased(&intent, |mut lease| async move {
-                    let by = lease.hold(self.call_outside(mark)).await??;
+                    let by = lease.renew_while(self.call_outside(mark)).await??;
                     lease.succeed(acknowledgement(by)?).await
                 })
                 .await
@@ -149,7 +149,7 @@ impl<D: Hand> Wish<D> {
             }
             Path::LeaseRelease if role == Role::First => {
                 lease.release().await?;
-                Err(Error::Failed(Failure::retryable("released", "given back")))
+                Err(Error::Failed(Failure::transient("released", "given back")))
             }
             Path::LeaseRefuse => {
                 lease.fail(refusal()).await?;
@@ -327,9 +327,9 @@ pub(super) fn acknowledgement(by: i64) -> pgonce::Result<Ack> {
 }
 
 fn refusal() -> Failure {
-    Failure::refused("declined", "the bank said no")
+    Failure::permanent("declined", "the bank said no")
 }
 
 fn for_now() -> Failure {
-    Failure::retryable("for_now", "the bank is closed")
+    Failure::transient("for_now", "the bank is closed")
 }

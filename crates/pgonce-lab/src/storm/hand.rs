@@ -6,7 +6,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, Pool};
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::{InAttempt, TokioPostgres};
-use pgonce::driver::{Driver, Session};
+use pgonce::driver::{Connection, Driver};
 use pgonce::retry::in_commit;
 use pgonce::{Ack, Claim, Done, Error, Intent, Isolation, Once};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -29,10 +29,10 @@ pub(super) struct Mark {
     pub(super) payload: String,
 }
 
-type Raw<D> = <<D as Driver>::Session as Session>::Raw;
+type Raw<D> = <<D as Driver>::Session as Connection>::Raw;
 
 /// A driver in the storm.
-pub(super) trait Hand: Driver<Session: Send + Session<Raw: Send>> {
+pub(super) trait Hand: Driver<Session: Send + Connection<Raw: Send>> {
     /// A pool of at most so many connections; none is opened yet.
     fn connect(url: &str, size: u32, pooler: bool) -> Result<Self>;
 
@@ -86,11 +86,11 @@ impl Hand for Sqlx {
             Isolation::RepeatableRead => "begin isolation level repeatable read",
             Isolation::Serializable => "begin isolation level serializable",
         };
-        let mut tx = once.driver().pool().begin_with(begin).await?;
-        match once.join(&mut *tx, intent).await? {
+        let tx = once.driver().pool().begin_with(begin).await?;
+        match once.join(tx, intent).await? {
             Claim::Run(mut joined) => {
                 Self::write(joined.conn(), mark).await?;
-                let done = joined.succeed(&ack).await?;
+                let (done, tx) = joined.succeed(ack).await?;
                 tx.commit().await.map_err(|error| in_commit(error.into()))?;
                 Ok(done)
             }
@@ -132,17 +132,16 @@ impl Hand for TokioPostgres {
             deadpool_postgres::PoolError::Backend(error) => error.into(),
             other => Error::Disconnected(other.to_string()),
         })?;
-        let mut tx = object
+        let tx = object
             .build_transaction()
             .isolation_level(level)
             .start()
             .await?;
-        match once.join(&mut tx, intent).await? {
-            Claim::Run(joined) => {
-                let mut joined = joined;
+        match once.join(tx, intent).await? {
+            Claim::Run(mut joined) => {
                 let inner: &tokio_postgres::Transaction<'_> = joined.conn();
                 insert(inner, mark).await?;
-                let done = joined.succeed(&ack).await?;
+                let (done, tx) = joined.succeed(ack).await?;
                 tx.commit().await.map_err(|error| in_commit(error.into()))?;
                 Ok(done)
             }

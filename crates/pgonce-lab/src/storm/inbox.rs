@@ -4,8 +4,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use pgonce::driver::{Param, Session as _, Settled, Statement};
-use pgonce::inbox::{As, Message, Position, Verdict};
+use pgonce::driver::{Connection as _, Param, Session as _};
+use pgonce::inbox::{Message, Position, StoreAs, Verdict};
 use pgonce::retry::Policy;
 use pgonce::{Error, Once};
 use pgonce_testkit::{CuttingProxy, Told, Trial};
@@ -129,32 +129,24 @@ impl<D: Hand> Letters<'_, D> {
 
     /// `accept`, or `accept_batch`, in a transaction that is the caller's own.
     async fn in_own_transaction(&self, once: &Once<D>) -> pgonce::Result<()> {
-        let mut session = once.driver().acquire().await?;
-        session.open("begin").await?;
+        let mut batch = once.inbox().begin().await?;
+        let mut tx = batch.lend("")?;
         let all: Vec<Message> = self.messages.iter().map(|(m, _)| m.clone()).collect();
         let fresh = match &*all {
             [message] => {
-                let fresh = once.accept(&mut session, self.key, SOURCE, message).await?;
+                let fresh = tx.accept(self.key, SOURCE, message).await?;
                 if fresh { all } else { Vec::new() }
             }
             many => {
-                let ids = once.accept_batch(&mut session, self.key, SOURCE, many, "");
-                let ids = ids.await?;
+                let ids = tx.accept_batch(self.key, SOURCE, many).await?;
                 all.into_iter().filter(|m| ids.contains(&m.id)).collect()
             }
         };
         for message in &fresh {
-            self.apply(session.raw(), message).await?;
+            self.apply(tx.conn(), message).await?;
         }
-        let last = Statement {
-            sql: "select 'done'".into(),
-            keep: false,
-        };
-        match session.settle(&last, &[]).await {
-            Settled::Committed(_) => session.keep(),
-            Settled::Refused(error) => return Err(error),
-            Settled::Unknown(why) => return Err(Error::Uncertain(why)),
-        }
+        drop(tx);
+        batch.commit().await?;
         self.acknowledge(0..self.messages.len());
         Ok(())
     }
@@ -163,10 +155,10 @@ impl<D: Hand> Letters<'_, D> {
     async fn marked(&self, once: &Once<D>) -> pgonce::Result<()> {
         let mut batch = once.inbox().begin().await?;
         let all: Vec<&Message> = self.messages.iter().map(|(m, _)| m).collect();
-        let verdicts = batch.mark(self.key, SOURCE, &all).await?;
+        let verdicts = batch.dedupe(self.key, SOURCE, &all).await?;
         for (message, verdict) in all.iter().zip(verdicts) {
             match verdict {
-                Verdict::New => self.apply(batch.lend()?.conn(), message).await?,
+                Verdict::New => self.apply(batch.lend("")?.conn(), message).await?,
                 _ => self.ground.history.saw("copy"),
             }
         }
@@ -187,7 +179,7 @@ impl<D: Hand> Letters<'_, D> {
             if Some(to) > held.position {
                 let mut batch = inbox.begin().await?;
                 for (message, _) in pair {
-                    self.apply(batch.lend()?.conn(), message).await?;
+                    self.apply(batch.lend("")?.conn(), message).await?;
                 }
                 batch.commit_moved(&held, to).await?;
                 held.position = Some(to);
@@ -204,7 +196,7 @@ impl<D: Hand> Letters<'_, D> {
         let inbox = once.inbox();
         for (message, _) in &self.messages {
             inbox
-                .store(self.key, SOURCE, message, &As::Received)
+                .store(self.key, SOURCE, message, &StoreAs::Received)
                 .await?;
         }
         // Stored is durable: the source may forget them here.
@@ -221,7 +213,7 @@ impl<D: Hand> Letters<'_, D> {
                     continue;
                 }
                 let mut batch = inbox.begin().await?;
-                self.apply(batch.lend()?.conn(), &claimed.message).await?;
+                self.apply(batch.lend("")?.conn(), &claimed.message).await?;
                 batch.commit_finished(self.key, &[&claimed]).await?;
             }
         }
@@ -231,7 +223,7 @@ impl<D: Hand> Letters<'_, D> {
     /// The effect. Nothing in its table keeps it from being there twice.
     async fn apply(
         &self,
-        conn: &mut <D::Session as pgonce::driver::Session>::Raw,
+        conn: &mut <D::Session as pgonce::driver::Connection>::Raw,
         message: &Message,
     ) -> pgonce::Result<()> {
         let written = self.messages.iter().find(|(m, _)| m.id == message.id);

@@ -83,7 +83,7 @@ impl Model {
 
     async fn project<D: Hand>(&self, once: &Once<D>, event: &Message) -> pgonce::Result<()> {
         let mut batch = once.inbox().begin().await?;
-        batch.lend()?.project(&self.name, event).await?;
+        batch.lend("")?.project(&self.name, event).await?;
         batch.commit().await
     }
 

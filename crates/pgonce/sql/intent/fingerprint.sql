@@ -7,7 +7,9 @@
 -- writes   nothing
 -- raises   22003 a number is too large for a double
 -- note     null in, null out; pgonce.claim then raises P4003
--- example  select pgonce.fingerprint('{"item": "book"}', 'orders.create', 'v1');
+-- example  select pgonce.fingerprint('{"item": "book", "qty": 2}');
+--          select outcome, fence
+--            from pgonce.claim('orders.create', 'order-7', pgonce.fingerprint('{"item": "book", "qty": 2}'));
 create or replace function pgonce.fingerprint(
     p_request jsonb, p_operation text default '', p_version text default ''
 )

@@ -4,10 +4,12 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
 use crate::error::ErrorDetail;
-use crate::{Error, Intent, Result};
+use crate::error::{Error, Result};
+use crate::intent::Intent;
 
 #[cfg(feature = "sqlx")]
 pub mod sqlx;
@@ -16,7 +18,7 @@ pub mod tokio_postgres;
 
 /// A parameter of a call. Numbers and times travel as text and are cast in the statement, so that
 /// every driver encodes them alike.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub enum Param<'a> {
     /// A text, or SQL null.
     Text(Option<&'a str>),
@@ -24,6 +26,29 @@ pub enum Param<'a> {
     Bytes(&'a [u8]),
     /// A JSON document as jsonb, or SQL null.
     Json(Option<&'a str>),
+    /// A whole number, as text.
+    Int(i64),
+    /// An interval, as text.
+    Interval(Duration),
+}
+
+impl Param<'_> {
+    /// The text of a number or an interval.
+    #[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
+    pub(crate) fn written(&self) -> Option<String> {
+        match self {
+            Self::Int(number) => Some(number.to_string()),
+            Self::Interval(duration) => Some(format!("{} microseconds", duration.as_micros())),
+            Self::Text(_) | Self::Bytes(_) | Self::Json(_) => None,
+        }
+    }
+}
+
+/// Keys and answers are parameters: they stay out of logs.
+impl fmt::Debug for Param<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Param(..)")
+    }
 }
 
 /// A row of a call: every column as text.
@@ -111,12 +136,42 @@ pub struct Statement {
 /// Something that runs statements: a connection of pgonce's own, or the transaction that you
 /// already hold.
 pub trait Connection: Send {
+    /// What the user's statements run on.
+    type Raw: ?Sized;
+
+    /// The driver's own connection.
+    fn raw(&mut self) -> &mut Self::Raw;
+
     /// Runs one statement and gives its rows.
     fn query(
         &mut self,
         statement: &Statement,
         params: &[Param<'_>],
     ) -> impl Future<Output = Result<Vec<Row>>> + Send;
+}
+
+impl<C: Connection> Connection for &mut C {
+    type Raw = C::Raw;
+
+    fn raw(&mut self) -> &mut C::Raw {
+        (**self).raw()
+    }
+
+    async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        (**self).query(statement, params).await
+    }
+}
+
+/// An open transaction of the user's: sqlx's, tokio-postgres' or deadpool's `Transaction`. A plain
+/// connection is none: what pgonce records there would commit without the effect it belongs to.
+pub trait InTransaction: Connection + sealed::Sealed {}
+
+impl<C: InTransaction> InTransaction for &mut C {}
+impl<C: sealed::Sealed> sealed::Sealed for &mut C {}
+
+mod sealed {
+    /// Only this crate says what a transaction is.
+    pub trait Sealed {}
 }
 
 /// What came of the last statement of a transaction and its COMMIT.
@@ -133,12 +188,6 @@ pub enum Settled {
 /// A pooled connection. Dropped in any state but clean it is closed, never given back: only
 /// [`Session::keep`] returns it to its pool.
 pub trait Session: Connection + Sized + 'static {
-    /// What the user's statements run on.
-    type Raw: ?Sized;
-
-    /// The driver's own connection, inside the open transaction.
-    fn raw(&mut self) -> &mut Self::Raw;
-
     /// Opens a transaction and claims in it, in as few round trips as the driver can. No row
     /// means that the claim is fresh. After an error call [`Session::rollback`].
     fn begin(&mut self, opening: &Opening<'_>) -> impl Future<Output = Result<Option<Row>>> + Send;
@@ -254,6 +303,9 @@ pub(crate) fn with_literals(sql: &str, params: &[Param<'_>]) -> String {
                 text.push_str(&quote_literal(value));
             }
             Some(Param::Bytes(bytes)) => text.push_str(&quote_bytes(bytes)),
+            Some(param @ (Param::Int(_) | Param::Interval(_))) => {
+                text.push_str(&quote_literal(&param.written().unwrap_or_default()));
+            }
             Some(Param::Text(None) | Param::Json(None)) | None => text.push_str(" null"),
         }
         text.push_str(rest);

@@ -9,17 +9,17 @@ use sqlx::postgres::{
     PgValueFormat,
 };
 use sqlx::{
-    AssertSqlSafe, Encode, Executor as _, PgPool, Postgres, Row as _, SqlSafeStr as _, Type,
-    TypeInfo as _, ValueRef as _,
+    AssertSqlSafe, Encode, Executor as _, PgPool, Postgres, Row as _, SqlSafeStr as _, Transaction,
+    Type, TypeInfo as _, ValueRef as _,
 };
 use sqlx_core::transaction::TransactionManager as _;
 
+use super::sealed::Sealed;
 use super::{
-    Connection, Driver, Opening, Param, Row, Session, Settled, Statement, binary_as_text,
-    missing_limits, with_literals,
+    Connection, Driver, InTransaction, Opening, Param, Row, Session, Settled, Statement,
+    binary_as_text, missing_limits, with_literals,
 };
-use crate::error::ErrorDetail;
-use crate::{Error, Result};
+use crate::error::{Error, ErrorDetail, Result};
 
 /// A `sqlx::PgPool` as pgonce's driver.
 #[derive(Clone, Debug)]
@@ -90,35 +90,58 @@ impl Drop for SqlxSession {
 }
 
 impl Connection for SqlxSession {
+    type Raw = PgConnection;
+
+    fn raw(&mut self) -> &mut PgConnection {
+        self.conn()
+    }
+
     async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        Connection::query(self.conn(), statement, params).await
+        run(self.conn(), statement, params).await
     }
 }
 
-impl Connection for PgConnection {
-    async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        let rows: Vec<PgRow> = if statement.keep {
-            let mut query = sqlx::query(AssertSqlSafe(statement.sql.clone()));
-            for param in params {
-                query = match param {
-                    Param::Text(text) => query.bind(*text),
-                    Param::Bytes(bytes) => query.bind(*bytes),
-                    Param::Json(text) => query.bind(text.map(JsonText)),
-                };
-            }
-            query.fetch_all(&mut *self).await?
-        } else {
-            // sqlx prepares even an unnamed statement in a round trip of its own. Between that
-            // and the call a pooler may change the server connection: there the unnamed
-            // statement is missing, or somebody else's. One text travels in one piece.
-            let text = with_literals(&statement.sql, params);
-            let query = sqlx::raw_sql(AssertSqlSafe(text));
-            query.fetch_all(&mut *self).await?
-        };
-        rows.iter()
-            .map(|row| (0..row.len()).map(|i| column(row, i)).collect())
-            .collect()
+impl InTransaction for Transaction<'_, Postgres> {}
+impl Sealed for Transaction<'_, Postgres> {}
+
+impl Connection for Transaction<'_, Postgres> {
+    type Raw = PgConnection;
+
+    fn raw(&mut self) -> &mut PgConnection {
+        self
     }
+
+    async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        run(self, statement, params).await
+    }
+}
+
+async fn run(
+    conn: &mut PgConnection,
+    statement: &Statement,
+    params: &[Param<'_>],
+) -> Result<Vec<Row>> {
+    let rows: Vec<PgRow> = if statement.keep {
+        let mut query = sqlx::query(AssertSqlSafe(statement.sql.clone()));
+        for param in params {
+            query = match param {
+                Param::Text(text) => query.bind(*text),
+                Param::Bytes(bytes) => query.bind(*bytes),
+                Param::Json(text) => query.bind(text.map(JsonText)),
+                Param::Int(_) | Param::Interval(_) => query.bind(param.written()),
+            };
+        }
+        query.fetch_all(conn).await?
+    } else {
+        // sqlx prepares even an unnamed statement in a round trip of its own. Between that
+        // and the call a pooler may change the server connection: there the unnamed
+        // statement is missing, or somebody else's. One text travels in one piece.
+        let text = with_literals(&statement.sql, params);
+        sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?
+    };
+    rows.iter()
+        .map(|row| (0..row.len()).map(|i| column(row, i)).collect())
+        .collect()
 }
 
 /// A column as text, in whichever format it came.
@@ -158,12 +181,6 @@ impl Encode<'_, Postgres> for JsonText<'_> {
 }
 
 impl Session for SqlxSession {
-    type Raw = PgConnection;
-
-    fn raw(&mut self) -> &mut PgConnection {
-        self.conn()
-    }
-
     async fn begin(&mut self, opening: &Opening<'_>) -> Result<Option<Row>> {
         // Through sqlx's own manager, so that a nested begin of the user's becomes a savepoint.
         let text = format!("{};{}", opening.begin, opening.or_raise);

@@ -12,12 +12,12 @@ use futures_util::future::join;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type};
 use tokio_postgres::{Client, Config, GenericClient, Transaction};
 
+use super::sealed::Sealed;
 use super::{
-    Connection, Driver, Opening, Param, Row, Session, Settled, Statement, binary_as_text,
-    missing_limits,
+    Connection, Driver, InTransaction, Opening, Param, Row, Session, Settled, Statement,
+    binary_as_text, missing_limits,
 };
-use crate::error::ErrorDetail;
-use crate::{Error, Result};
+use crate::error::{Error, ErrorDetail, Result};
 
 /// What the driver's conversions fail with.
 type Wrong = Box<dyn std::error::Error + Sync + Send>;
@@ -118,24 +118,42 @@ impl Drop for TokioSession {
 }
 
 impl Connection for TokioSession {
+    type Raw = InAttempt;
+
+    fn raw(&mut self) -> &mut InAttempt {
+        self.client.as_mut().expect("only keep and drop take it")
+    }
+
     async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
         run(self.object(), statement, params).await
     }
 }
 
-impl Connection for Client {
+impl InTransaction for Transaction<'_> {}
+impl Sealed for Transaction<'_> {}
+
+impl<'t> Connection for Transaction<'t> {
+    type Raw = Transaction<'t>;
+
+    fn raw(&mut self) -> &mut Transaction<'t> {
+        self
+    }
+
     async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
         run_unnamed(self, &statement.sql, params).await
     }
 }
 
-impl Connection for Transaction<'_> {
-    async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        run_unnamed(self, &statement.sql, params).await
-    }
-}
+impl InTransaction for deadpool_postgres::Transaction<'_> {}
+impl Sealed for deadpool_postgres::Transaction<'_> {}
 
-impl Connection for deadpool_postgres::Transaction<'_> {
+impl<'t> Connection for deadpool_postgres::Transaction<'t> {
+    type Raw = deadpool_postgres::Transaction<'t>;
+
+    fn raw(&mut self) -> &mut deadpool_postgres::Transaction<'t> {
+        self
+    }
+
     async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
         let inner: &Transaction<'_> = self;
         if !statement.keep {
@@ -148,12 +166,6 @@ impl Connection for deadpool_postgres::Transaction<'_> {
 }
 
 impl Session for TokioSession {
-    type Raw = InAttempt;
-
-    fn raw(&mut self) -> &mut InAttempt {
-        self.client.as_mut().expect("only keep and drop take it")
-    }
-
     async fn begin(&mut self, opening: &Opening<'_>) -> Result<Option<Row>> {
         let object = self.object();
         let prepared = prepare(object, opening.claim).await?;
@@ -250,7 +262,7 @@ async fn run_unnamed<C: GenericClient>(
         .iter()
         .map(|param| {
             let kind = match param {
-                Param::Text(_) => Type::TEXT,
+                Param::Text(_) | Param::Int(_) | Param::Interval(_) => Type::TEXT,
                 Param::Bytes(_) => Type::BYTEA,
                 Param::Json(_) => Type::JSONB,
             };
@@ -264,13 +276,17 @@ fn to_sql<'a>(param: &'a Param<'a>) -> &'a (dyn ToSql + Sync) {
     match param {
         Param::Text(text) => text,
         Param::Bytes(bytes) => bytes,
-        Param::Json(_) => param,
+        Param::Json(_) | Param::Int(_) | Param::Interval(_) => param,
     }
 }
 
-/// Only [`Param::Json`] comes here: the others are types of the driver's.
+/// Texts and bytes do not come here: they are types of the driver's.
 impl ToSql for Param<'_> {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> std::result::Result<IsNull, Wrong> {
+        if let Some(text) = self.written() {
+            out.put_slice(text.as_bytes());
+            return Ok(IsNull::No);
+        }
         let Param::Json(Some(text)) = self else {
             return Ok(IsNull::Yes);
         };
@@ -280,7 +296,7 @@ impl ToSql for Param<'_> {
     }
 
     fn accepts(kind: &Type) -> bool {
-        *kind == Type::JSONB
+        *kind == Type::JSONB || *kind == Type::TEXT
     }
 
     tokio_postgres::types::to_sql_checked!();

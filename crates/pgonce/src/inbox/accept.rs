@@ -1,9 +1,59 @@
-//! Accepting, on whatever connection holds the transaction.
+//! Accepting messages, in whatever transaction applies them.
 
+use super::literal;
 use super::message::Message;
-use super::{first, literal, unreadable};
-use crate::driver::{Connection, Driver, Param};
-use crate::{Once, Result};
+use crate::call::{Args, Sql};
+use crate::driver::{Connection, Driver, InTransaction};
+use crate::error::Result;
+use crate::once::Once;
+use crate::tx::Tx;
+
+static ACCEPT: Sql = Sql::kept("select pgonce.accept($1, $2, $3, $4, $5)::text");
+static ACCEPT_BATCH: Sql =
+    Sql::kept("select pgonce.accept_batch($1, $2, $3::text::text[], $4::text::bytea[], $5)");
+
+impl<C: Connection> Tx<C> {
+    /// Asks whether this consumer may apply this message: true where it is new. The marker and what
+    /// else is done in the transaction commit together, or neither does.
+    ///
+    /// The message's own tenant counts; one without gets the transaction's.
+    ///
+    /// [`Error::Conflict`](crate::Error::Conflict) with code `P4050`: the id came before with another
+    /// payload.
+    pub async fn accept(
+        &mut self,
+        consumer: &str,
+        source: &str,
+        message: &Message,
+    ) -> Result<bool> {
+        let own = self.shared_tenant().unwrap_or_default();
+        let tenant = match message.tenant.is_empty() {
+            true => &*own,
+            false => &message.tenant,
+        };
+        let hash = message.hash();
+        let args = Args::texts([consumer, source, &message.id])
+            .bytes(&hash)
+            .text(tenant);
+        self.call(&ACCEPT, args).await?.one()?.bool()
+    }
+
+    /// As [`Tx::accept`], for many messages of the transaction's tenant in one statement. Returns the ids
+    /// that are new, each once.
+    pub async fn accept_batch(
+        &mut self,
+        consumer: &str,
+        source: &str,
+        messages: &[Message],
+    ) -> Result<Vec<String>> {
+        let tenant = self.shared_tenant().unwrap_or_default();
+        let ids = literal::texts(messages.iter().map(|m| m.id.as_str()));
+        let hashes = literal::digests(messages.iter().map(Message::hash));
+        let args = Args::texts([consumer, source, &ids, &hashes, &tenant]);
+        let rows = self.call(&ACCEPT_BATCH, args).await?;
+        rows.read(|mut row| row.text())
+    }
+}
 
 impl<D: Driver> Once<D> {
     /// Asks, in a transaction that you opened, whether this consumer may apply this message: true where it
@@ -13,51 +63,41 @@ impl<D: Driver> Once<D> {
     ///
     /// ```no_run
     /// # #[cfg(feature = "sqlx")]
-    /// # async fn example(pool: sqlx::PgPool, once: pgonce::Once<pgonce::driver::sqlx::Sqlx>)
-    /// # -> Result<(), pgonce::Error> {
+    /// # async fn example(pool: sqlx::PgPool, once: pgonce::sqlx::Once) -> Result<(), pgonce::Error> {
     /// use pgonce::inbox::Message;
     ///
     /// let message = Message::new("evt-7", r#"{"order": 7}"#);
     /// let mut tx = pool.begin().await?;
-    /// if once.accept(&mut *tx, "billing", "shop", &message).await? {
+    /// if once.accept(&mut tx, "billing", "shop", &message).await? {
     ///     sqlx::query("insert into invoice (order_id) values (7)").execute(&mut *tx).await?;
     /// }
     /// tx.commit().await?; // then, and only then, acknowledge it to the broker
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn accept<C: Connection>(
+    pub async fn accept<T: InTransaction>(
         &self,
-        conn: &mut C,
+        tx: &mut T,
         consumer: &str,
         source: &str,
         message: &Message,
     ) -> Result<bool> {
-        let params = [
-            Param::Text(Some(consumer)),
-            Param::Text(Some(source)),
-            Param::Text(Some(&message.id)),
-            Param::Bytes(&message.hash()),
-            Param::Text(Some(&message.tenant)),
-        ];
-        let rows = conn.query(&self.statements().accept, &params).await?;
-        Ok(first(rows).ok_or_else(unreadable)? == "true")
+        let mut tx = self.tx_on(tx, None);
+        tx.accept(consumer, source, message).await
     }
 
-    /// As [`Once::accept`], for many messages of one tenant in one statement. Answers the ids that are new, each once.
-    pub async fn accept_batch<C: Connection>(
+    /// As [`Once::accept`], for many messages of one tenant in one statement. Returns the ids that are
+    /// new, each once.
+    pub async fn accept_batch<T: InTransaction>(
         &self,
-        conn: &mut C,
+        tx: &mut T,
         consumer: &str,
         source: &str,
         messages: &[Message],
         tenant: &str,
     ) -> Result<Vec<String>> {
-        let ids = literal::texts(messages.iter().map(|m| m.id.as_str()));
-        let hashes = literal::digests(messages.iter().map(Message::hash));
-        let params = [consumer, source, &ids, &hashes, tenant].map(|text| Param::Text(Some(text)));
-        let rows = conn.query(&self.statements().accept_batch, &params).await?;
-        let ids = rows.into_iter().map(|row| row.into_iter().next().flatten());
-        ids.map(|id| id.ok_or_else(unreadable)).collect()
+        let tenant = (!tenant.is_empty()).then(|| tenant.into());
+        let mut tx = self.tx_on(tx, tenant);
+        tx.accept_batch(consumer, source, messages).await
     }
 }

@@ -2,21 +2,33 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::cursor::PartitionLease;
+use super::handle::Inbox;
+use super::literal;
 use super::message::{Message, Position};
-use super::stored::{As, Claimed, Stored, claimed_json, store};
-use super::{Inbox, literal, unreadable};
-use crate::attempt::Home;
-use crate::driver::{Connection as _, Driver, Param, Session, Settled, Statement};
-use crate::lease::interval;
-use crate::outbox::Event;
-use crate::statements::Statements;
-use crate::{Error, Result};
+use super::stored::{ClaimedMessage, STORE, StoreAs, StoreResult, claimed_json, store_parts};
+use crate::call::{Args, Schema, Sql, call_on, commit_with, roll_back, unreadable};
+use crate::driver::{Driver, Session as _};
+use crate::error::{Error, Result};
+use crate::loan::{Lender, Loan};
+use crate::tx::Tx;
+
+static COMMIT: Sql =
+    Sql::kept("select 'done' where pgonce._assert_same_batch() and pgonce._force_durable_commit()");
+static DEDUPE: Sql = Sql::kept(
+    "select ordinal, verdict from pgonce._insert_markers($1, $2, $3::text::text[], $4::text::bytea[], $5)",
+);
+static BLOCKED_KEYS: Sql = Sql::kept("select pgonce._blocked_keys($1, $2::text::text[], $3)");
+static FINISH: Sql =
+    Sql::kept("select pgonce.finish_messages($1, $2) where pgonce._assert_same_batch()");
+static MOVE_PARTITION: Sql = Sql::kept(
+    "select 'done' from pgonce._advance_partition($1, $2, $3, $4::text::bigint, $5::text::bigint, \
+     $6::text::bigint, $7::text::bigint, $8::text::bigint, $9::text::interval) \
+     where pgonce._assert_same_batch()",
+);
 
 /// What is to be done with a message of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,95 +37,58 @@ pub enum Verdict {
     New,
     /// It was applied before, or stands earlier in the batch.
     Duplicate,
-    /// Its id came before with another payload: keep it for a person.
+    /// Its id came before with another payload: store it for an operator.
     Conflict,
 }
 
-/// An open transaction of a consumer: marks, effects and cursors commit together, or none does. Dropped, it
-/// leaves nothing.
+/// An open transaction of a consumer: markers, effects and cursors commit together, or none does.
+/// Dropped, it leaves nothing.
 #[must_use = "a batch that is dropped is rolled back; end it with a commit"]
 pub struct Batch<D: Driver> {
-    session: Option<D::Session>,
-    home: Home<D::Session>,
-    statements: Arc<Statements>,
+    session: Lender<D::Session>,
+    schema: Arc<Schema>,
 }
 
 impl<D: Driver> Inbox<D> {
     /// Opens a transaction for a batch of messages.
     pub async fn begin(&self) -> Result<Batch<D>> {
-        self.open(&self.statements.begin_batch).await
+        self.open("").await
     }
 
-    /// The same, with an end for each of its statements (`57014`): one that hangs would keep its locks long after
-    /// anyone who sent it has given up. A shorter `statement_timeout` of the session stays.
-    pub async fn begin_with_timeout(&self, longest: Duration) -> Result<Batch<D>> {
+    /// The same, with a timeout for each of its statements (`57014`): one that hangs would keep its
+    /// locks long after its sender has given up. A shorter `statement_timeout` of the session stays.
+    pub async fn begin_with_timeout(&self, timeout: Duration) -> Result<Batch<D>> {
         // The most that the setting can hold; 0 would mean no end.
-        let ms = longest.as_millis().clamp(1, i32::MAX as u128);
-        let begin = &self.statements.begin_batch;
-        let shorter =
-            format!("current_setting('statement_timeout')::interval between '1 us' and '{ms} ms'");
+        let ms = timeout.as_millis().clamp(1, i32::MAX as u128);
+        let shorter = format!(
+            "pg_catalog.interval_cmp(pg_catalog.current_setting('statement_timeout')::interval, '1 us') operator(pg_catalog.>=) 0 \
+                 and pg_catalog.interval_cmp(pg_catalog.current_setting('statement_timeout')::interval, '{ms} ms') operator(pg_catalog.<=) 0"
+        );
         self.open(&format!(
-            "{begin}; select set_config('statement_timeout', case when {shorter} then current_setting('statement_timeout') else '{ms}' end, true)"
+            "; select pg_catalog.set_config('statement_timeout', case when {shorter} then pg_catalog.current_setting('statement_timeout') else '{ms}' end, true)"
         ))
         .await
     }
 
-    async fn open(&self, begin: &str) -> Result<Batch<D>> {
-        let mut session = self.driver.acquire().await?;
-        session.open(begin).await?;
+    async fn open(&self, settings: &str) -> Result<Batch<D>> {
+        let schema = self.caller.schema.clone();
+        // The end of the batch insists on the setting: it is gone with its transaction.
+        let begin = format!(
+            "begin isolation level read committed read write; set local \"{}\".batch = 'open'{settings}",
+            schema.name()
+        );
+        let mut session = self.caller.driver.acquire().await?;
+        session.open(&begin).await?;
         Ok(Batch {
-            session: Some(session),
-            home: Home::default(),
-            statements: self.statements.clone(),
+            session: Lender::new(session),
+            schema,
         })
-    }
-}
-
-/// The transaction as a handler has it: what it writes commits with the message's mark, or not at all.
-///
-/// It cannot commit and cannot acknowledge: both are its consumer's.
-pub struct Tx<D: Driver> {
-    session: Option<D::Session>,
-    home: Home<D::Session>,
-    statements: Arc<Statements>,
-}
-
-impl<D: Driver> Tx<D> {
-    /// The driver's connection, inside the transaction. Do not send COMMIT or ROLLBACK by hand.
-    pub fn conn(&mut self) -> &mut <D::Session as Session>::Raw {
-        self.session().raw()
-    }
-
-    /// Publishes an event that exists if and only if the message is applied.
-    pub async fn publish(&mut self, event: &Event) -> Result<Uuid> {
-        let statements = self.statements.clone();
-        crate::outbox::publish_in(self.session(), &statements, event, "").await
-    }
-
-    pub(super) fn session(&mut self) -> &mut D::Session {
-        self.session.as_mut().expect("only drop takes it")
-    }
-
-    pub(super) fn statements(&self) -> Arc<Statements> {
-        self.statements.clone()
-    }
-}
-
-impl<D: Driver> Drop for Tx<D> {
-    fn drop(&mut self) {
-        *self.home.lock().unwrap_or_else(PoisonError::into_inner) = self.session.take();
-    }
-}
-
-impl<D: Driver> fmt::Debug for Tx<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tx").finish_non_exhaustive()
     }
 }
 
 impl<D: Driver> Batch<D> {
     /// Takes messages on: says of each whether it is new. One statement for each tenant.
-    pub async fn mark(
+    pub async fn dedupe(
         &mut self,
         consumer: &str,
         source: &str,
@@ -126,23 +101,22 @@ impl<D: Driver> Batch<D> {
         for (index, message) in messages.iter().enumerate() {
             tenants.entry(&message.tenant).or_default().push(index);
         }
+        let mut session = self.session()?;
         for (tenant, members) in tenants {
             let ids = literal::texts(members.iter().map(|i| messages[*i].id.as_str()));
             let hashes = literal::digests(members.iter().map(|i| messages[*i].hash()));
-            let params =
-                [consumer, source, &ids, &hashes, tenant].map(|text| Param::Text(Some(text)));
-            let statements = self.statements.clone();
-            for row in self.session()?.query(&statements.mark, &params).await? {
-                let mut cells = row.into_iter().flatten();
-                let ordinal = cells.next().and_then(|n| n.parse::<usize>().ok());
-                let index = ordinal.and_then(|n| members.get(n.checked_sub(1)?));
-                let verdict = match cells.next().as_deref() {
-                    Some("duplicate") => Verdict::Duplicate,
-                    Some("conflict") => Verdict::Conflict,
+            let args = Args::texts([consumer, source, &ids, &hashes, tenant]);
+            let rows = call_on(&mut *session, &self.schema, &DEDUPE, &args).await?;
+            rows.read(|mut row| {
+                let ordinal: usize = row.get()?;
+                let index = ordinal.checked_sub(1).and_then(|n| members.get(n));
+                verdicts[*index.ok_or_else(unreadable)?] = match row.text()?.as_str() {
+                    "duplicate" => Verdict::Duplicate,
+                    "conflict" => Verdict::Conflict,
                     _ => return Err(unreadable()),
                 };
-                verdicts[*index.ok_or_else(unreadable)?] = verdict;
-            }
+                Ok(())
+            })?;
         }
         Ok(verdicts)
     }
@@ -156,17 +130,14 @@ impl<D: Driver> Batch<D> {
                 tenants.entry(&message.tenant).or_default().push(key);
             }
         }
+        let mut session = self.session()?;
         let mut held = Vec::new();
         for (tenant, keys) in tenants {
             let keys = literal::texts(keys);
-            let params = [consumer, &keys, tenant].map(|text| Param::Text(Some(text)));
-            let statements = self.statements.clone();
-            let rows = self
-                .session()?
-                .query(&statements._blocked_keys, &params)
-                .await?;
-            let keys = rows.into_iter().flatten().flatten();
-            held.extend(keys.map(|key| (tenant, key)));
+            let args = Args::texts([consumer, &keys, tenant]);
+            let rows = call_on(&mut *session, &self.schema, &BLOCKED_KEYS, &args).await?;
+            let keys = rows.read(|mut row| row.text())?;
+            held.extend(keys.into_iter().map(|key| (tenant, key)));
         }
         let is_held = |m: &&Message| {
             held.iter()
@@ -181,105 +152,63 @@ impl<D: Driver> Batch<D> {
         consumer: &str,
         source: &str,
         message: &Message,
-        what: &As,
-    ) -> Result<Stored> {
-        let statements = self.statements.clone();
-        store(
-            self.session()?,
-            &statements,
-            consumer,
-            source,
-            message,
-            what,
-        )
-        .await
+        what: &StoreAs,
+    ) -> Result<StoreResult> {
+        let parts = store_parts(message, what);
+        let args = parts.args(consumer, source, message);
+        let mut session = self.session()?;
+        let rows = call_on(&mut *session, &self.schema, &STORE, &args).await?;
+        StoreResult::read(rows.one()?)
     }
 
-    /// Lends the transaction to a handler. It comes back when the [`Tx`] is dropped.
-    pub fn lend(&mut self) -> Result<Tx<D>> {
-        self.session()?;
-        Ok(Tx {
-            session: self.session.take(),
-            home: self.home.clone(),
-            statements: self.statements.clone(),
-        })
+    /// Lends the transaction to a handler, for messages of one tenant. It comes back when the [`Tx`] is
+    /// dropped.
+    pub fn lend(&mut self, tenant: &str) -> Result<Tx<D::Session>> {
+        let tenant = (!tenant.is_empty()).then(|| tenant.into());
+        Ok(Tx::new(self.session()?, self.schema.clone(), tenant))
     }
 
     /// Commits.
     pub async fn commit(self) -> Result<()> {
-        let end = self.statements.end_batch.clone();
-        self.settle(&end, &[]).await
+        self.settle(&COMMIT, Args::default()).await
     }
 
     /// Commits, and with it that stored messages are applied. [`Error::Fenced`]: another worker has one of
     /// them, and nothing of this batch is left.
-    pub async fn commit_finished(self, consumer: &str, claimed: &[&Claimed]) -> Result<()> {
-        let finish = self.statements.finish_messages.clone();
+    pub async fn commit_finished(self, consumer: &str, claimed: &[&ClaimedMessage]) -> Result<()> {
         let claimed = claimed_json(claimed);
-        let params = [Param::Text(Some(consumer)), Param::Json(Some(&claimed))];
-        self.settle(&finish, &params).await
+        let args = Args::new().text(consumer).json(&*claimed);
+        self.settle(&FINISH, args).await
     }
 
     /// Commits, and with it that an ordered source's partition is applied up to `to`. [`Error::Fenced`]:
     /// another worker holds the partition, and nothing of this batch is left.
-    pub async fn commit_moved(self, held: &PartitionLease, to: Position) -> Result<()> {
-        let moving = self.statements.move_partition.clone();
-        let text = |n: i64| n.to_string();
-        let (epoch, lease) = (text(held.epoch), interval(held.lease));
-        let from = held.position.map(|p| (text(p.major), text(p.minor)));
-        let (major, minor) = (text(to.major), text(to.minor));
-        let params = [
-            Param::Text(Some(&held.consumer)),
-            Param::Text(Some(&held.source)),
-            Param::Text(Some(&held.partition)),
-            Param::Text(Some(&epoch)),
-            Param::Text(from.as_ref().map(|(major, _)| major.as_str())),
-            Param::Text(from.as_ref().map(|(_, minor)| minor.as_str())),
-            Param::Text(Some(&major)),
-            Param::Text(Some(&minor)),
-            Param::Text(Some(&lease)),
-        ];
-        self.settle(&moving, &params).await
+    pub async fn commit_moved(self, lease: &PartitionLease, to: Position) -> Result<()> {
+        let args = Args::texts([&lease.consumer, &lease.source, &lease.partition])
+            .int(lease.epoch)
+            .int(lease.position.map(|from| from.major))
+            .int(lease.position.map(|from| from.minor))
+            .int(to.major)
+            .int(to.minor)
+            .interval(lease.length);
+        self.settle(&MOVE_PARTITION, args).await
     }
 
     /// Rolls back; nothing is left.
-    pub async fn roll_back(mut self) -> Result<()> {
-        self.session()?;
-        if let Some(mut session) = self.session.take() {
-            session.rollback().await?;
-            session.keep();
-        }
-        Ok(())
+    pub async fn roll_back(self) -> Result<()> {
+        roll_back(self.session.take().ok_or_else(kept_by_the_handler)?).await
     }
 
-    async fn settle(mut self, last: &Statement, params: &[Param<'_>]) -> Result<()> {
-        self.session()?;
-        let mut session = self.session.take().ok_or_else(kept_by_the_handler)?;
-        match session.settle(last, params).await {
-            Settled::Committed(_) => {
-                session.keep();
-                Ok(())
-            }
-            Settled::Refused(error) => {
-                if !matches!(error, Error::Disconnected(_)) {
-                    session.keep();
-                }
-                Err(error)
-            }
-            Settled::Unknown(why) => Err(Error::Uncertain(why)),
-        }
+    async fn settle(self, last: &Sql, args: Args<'_>) -> Result<()> {
+        let session = self.session.take().ok_or_else(kept_by_the_handler)?;
+        commit_with(session, &self.schema, last, args)
+            .await
+            .map(drop)
     }
 
     /// The session, back from a handler where it was lent.
-    fn session(&mut self) -> Result<&mut D::Session> {
-        if self.session.is_none() {
-            self.session = self
-                .home
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-        }
-        self.session.as_mut().ok_or_else(kept_by_the_handler)
+    fn session(&self) -> Result<Loan<D::Session>> {
+        self.session.lend().ok_or_else(kept_by_the_handler)
     }
 }
 

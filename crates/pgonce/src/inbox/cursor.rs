@@ -2,11 +2,17 @@
 
 use std::time::Duration;
 
+use super::handle::Inbox;
 use super::message::Position;
-use super::{Inbox, unreadable};
-use crate::Result;
-use crate::driver::{Driver, Param};
-use crate::lease::interval;
+use crate::call::{Args, Sql};
+use crate::driver::Driver;
+use crate::error::Result;
+
+static LEASE_PARTITION: Sql = Sql::kept(
+    "select epoch, \"position\", minor from pgonce._lease_partition($1, $2, $3, $4, $5::text::interval)",
+);
+static RELEASE_PARTITION: Sql =
+    Sql::kept("select pgonce._release_partition($1, $2, $3, $4::text::bigint)::text");
 
 /// A partition of an ordered source that a worker holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,15 +20,15 @@ pub struct PartitionLease {
     pub(super) consumer: String,
     pub(super) source: String,
     pub(super) partition: String,
-    pub(super) lease: Duration,
+    pub(super) length: Duration,
     /// The fence of this holder: an older one can commit nothing.
     pub epoch: i64,
-    /// Everything up to here is applied; `None`: nothing yet. Anyone who commits sets it anew.
+    /// Everything up to here is applied; `None`: nothing yet. Whoever commits sets it anew.
     pub position: Option<Position>,
 }
 
 impl<D: Driver> Inbox<D> {
-    /// Takes a partition over from anyone who had it. `None`: another worker has moved it within its lease;
+    /// Takes a partition over from whoever had it. `None`: another worker has moved it within its lease;
     /// ask again later. What the worker before still has in hand cannot be committed any more.
     pub async fn take_partition(
         &self,
@@ -32,34 +38,29 @@ impl<D: Driver> Inbox<D> {
         owner: &str,
         lease: Duration,
     ) -> Result<Option<PartitionLease>> {
-        let length = interval(lease);
-        let params =
-            [consumer, source, partition, owner, &length].map(|text| Param::Text(Some(text)));
-        let rows = self.call(&self.statements.take_partition, &params).await?;
-        let Some(row) = rows.into_iter().next() else {
+        let args = Args::texts([consumer, source, partition, owner]).interval(lease);
+        let Some(mut row) = self.call(&LEASE_PARTITION, args).await?.first() else {
             return Ok(None);
         };
-        let mut cells = row.into_iter();
-        let mut next = || cells.next().flatten().and_then(|n| n.parse::<i64>().ok());
         Ok(Some(PartitionLease {
             consumer: consumer.to_owned(),
             source: source.to_owned(),
             partition: partition.to_owned(),
-            lease,
-            epoch: next().ok_or_else(unreadable)?,
-            position: next().map(|major| Position {
-                major,
-                minor: next().unwrap_or_default(),
-            }),
+            length: lease,
+            epoch: row.get()?,
+            position: match row.opt()? {
+                Some(major) => Some(Position {
+                    major,
+                    minor: row.opt()?.unwrap_or_default(),
+                }),
+                None => None,
+            },
         }))
     }
 
     /// Gives a partition back: the next worker need not wait for the lease.
-    pub async fn leave_partition(&self, held: &PartitionLease) -> Result<()> {
-        let epoch = held.epoch.to_string();
-        let params = [&held.consumer, &held.source, &held.partition, &epoch]
-            .map(|text| Param::Text(Some(text)));
-        let leave = &self.statements.leave_partition;
-        self.call(leave, &params).await.map(drop)
+    pub async fn leave_partition(&self, lease: &PartitionLease) -> Result<()> {
+        let args = Args::texts([&lease.consumer, &lease.source, &lease.partition]).int(lease.epoch);
+        self.call(&RELEASE_PARTITION, args).await.map(drop)
     }
 }

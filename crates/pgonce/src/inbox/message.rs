@@ -1,5 +1,6 @@
 //! A message as it comes in.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -30,7 +31,7 @@ impl From<(i64, i64)> for Position {
 
 /// Where a message stands in an ordered source.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct PartitionPosition {
     /// The part of the source that has an order of its own. A source that begins to count anew (a topic
     /// that was created again) must give it another name.
     pub partition: String,
@@ -47,7 +48,7 @@ pub struct Place {
 /// assert_eq!(message.json()?["amount"], 5);
 /// # Ok::<(), serde_json::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Message {
     /// The sender's name for it, the same however often it is delivered; what is deduplicated by.
@@ -64,13 +65,25 @@ pub struct Message {
     /// What came with it.
     pub headers: Map<String, Value>,
     /// Where it stands, in an ordered source.
-    pub place: Option<Place>,
+    pub place: Option<PartitionPosition>,
     /// The source says, or suspects, that it was delivered before.
     pub redelivered: bool,
     /// When it was sent, where the source knows: for the lag.
     pub sent_at: Option<SystemTime>,
     /// The bytes as they came, where the payload was inside them.
     came: Option<Arc<[u8]>>,
+}
+
+/// The payload stays out of logs.
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("id", &self.id)
+            .field("tenant", &self.tenant)
+            .field("kind", &self.kind)
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Message {
@@ -121,7 +134,7 @@ impl Message {
     /// Where it stands in an ordered source.
     #[must_use]
     pub fn at(mut self, partition: impl Into<String>, position: impl Into<Position>) -> Self {
-        self.place = Some(Place {
+        self.place = Some(PartitionPosition {
             partition: partition.into(),
             position: position.into(),
         });

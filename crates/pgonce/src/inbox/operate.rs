@@ -2,12 +2,37 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{Inbox, first, number, unreadable};
-use crate::Result;
-use crate::driver::{Driver, Param, Row};
-use crate::lease::interval;
+use super::handle::Inbox;
+use crate::call::{Args, Sql};
+use crate::driver::Driver;
+use crate::error::Result;
 
-/// How long a consumer remembers what it has heard, and how patient it is.
+static DEFINE: Sql = Sql::seldom(
+    "select 'done' from pgonce.define_inbox($1, $2::text::interval, $3::text::interval, \
+     $4::text::interval, $5::text::integer, $6::text::interval, $7::text::interval)",
+);
+static RETRY: Sql =
+    Sql::seldom("select n::text from pgonce.retry_messages($1, $2::text::bigint, $3) n");
+static SKIP: Sql =
+    Sql::seldom("select s::text from pgonce.skip_message($1, $2::text::bigint, $3) s");
+static REPLAY: Sql = Sql::seldom(
+    "select n::text from pgonce.replay_messages($1, $2, $3, \
+     pg_catalog.to_timestamp($4::text::double precision)) n",
+);
+static CREATE_PARTITIONS: Sql = Sql::seldom("select pgonce._create_inbox_partitions()");
+static DROP_PARTITIONS: Sql = Sql::seldom("select pgonce._drop_inbox_partitions()");
+static PURGE: Sql = Sql::seldom("select pgonce._purge_inbox(10000)");
+static BACKLOG: Sql = Sql::seldom(
+    "select tenant::text, consumer::text, received, processing, retrying, poison, held, \
+     pg_catalog.ceil(extract(epoch from oldest_age) operator(pg_catalog.*) 1000)::bigint from pgonce.inbox_backlog order by 2, 1",
+);
+static POISON: Sql = Sql::seldom(
+    "select seq, tenant::text, source::text, message_id::text, key::text, attempts, failure_code, \
+     failure_message, behind from pgonce.inbox_poison where consumer operator(pg_catalog.=) $1 \
+     order by seq limit $2::text::integer",
+);
+
+/// How long a consumer remembers messages, and how often it tries them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -62,15 +87,16 @@ impl Contract {
         self
     }
 
-    /// How often a message that fails is tried before it waits for a person.
+    /// Maximum number of tries before a message is poison. Default: 10.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// The first pause between two tries, and the longest; it doubles in between, with jitter.
-    pub fn backoff(mut self, first: Duration, at_most: Duration) -> Self {
-        self.backoff = (first, at_most);
+    /// The first and the maximum pause between two tries; it doubles in between, with jitter. Default:
+    /// one second, ten minutes.
+    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
+        self.backoff = (first, max);
         self
     }
 }
@@ -83,7 +109,7 @@ pub struct Backlog {
     pub tenant: String,
     /// The consumer.
     pub consumer: String,
-    /// To be applied, with a worker, failed for now, failed for good.
+    /// Received, processing, failed (transient), poison.
     pub counts: [u64; 4],
     /// How many of these wait behind another of their key.
     pub held: u64,
@@ -91,7 +117,7 @@ pub struct Backlog {
     pub oldest_age: Option<Duration>,
 }
 
-/// A message that waits for a person.
+/// A message that needs manual action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Poison {
@@ -109,7 +135,7 @@ pub struct Poison {
     pub attempts: u32,
     /// Why it failed: the code.
     pub code: Option<String>,
-    /// Why it failed, for people.
+    /// Why it failed, for operators.
     pub reason: Option<String>,
     /// How many of its key wait behind it.
     pub behind: u64,
@@ -118,43 +144,31 @@ pub struct Poison {
 impl<D: Driver> Inbox<D> {
     /// Writes a consumer's contract down, or replaces it; `*` is the one of consumers that nobody defined.
     pub async fn define(&self, consumer: &str, contract: &Contract) -> Result<()> {
-        let keep = contract.keep.map(interval);
-        let rest = [
-            interval(contract.redelivery),
-            interval(contract.keep_stored),
-            contract.max_attempts.to_string(),
-            interval(contract.backoff.0),
-            interval(contract.backoff.1),
-        ];
-        let mut params = vec![Param::Text(Some(consumer)), Param::Text(keep.as_deref())];
-        params.extend(rest.iter().map(|text| Param::Text(Some(text))));
-        let sql = "select 'done' from pgonce.define_inbox($1, $2::text::interval, $3::text::interval, \
-             $4::text::interval, $5::text::integer, $6::text::interval, $7::text::interval)";
-        self.ask(sql, &params).await.map(drop)
+        let args = Args::new()
+            .text(consumer)
+            .interval(contract.keep)
+            .interval(contract.redelivery)
+            .interval(contract.keep_stored)
+            .int(i64::from(contract.max_attempts))
+            .interval(contract.backoff.0)
+            .interval(contract.backoff.1);
+        self.call(&DEFINE, args).await.map(drop)
     }
 
-    /// Tries failed messages once more: one, or all that failed for good. Answers how many.
+    /// Tries failed messages once more: one, or all that failed permanently. Returns how many.
     pub async fn retry(&self, consumer: &str, seq: Option<i64>, reason: &str) -> Result<u64> {
-        let seq = seq.map(|seq| seq.to_string());
-        let params = [
-            Param::Text(Some(consumer)),
-            Param::Text(seq.as_deref()),
-            Param::Text(Some(reason)),
-        ];
-        let sql = "select n::text from pgonce.retry_messages($1, $2::text::bigint, $3) n";
-        number(self.ask(sql, &params).await?)
+        let args = Args::new().text(consumer).int(seq).text(reason);
+        self.call(&RETRY, args).await?.one()?.get()
     }
 
-    /// Gives a stored message up; what waits behind it moves again. Answers whether it was there.
+    /// Gives a stored message up; what waits behind it moves again. Returns whether it existed.
     pub async fn skip(&self, consumer: &str, seq: i64, reason: &str) -> Result<bool> {
-        let seq = seq.to_string();
-        let params = [consumer, &seq, reason].map(|text| Param::Text(Some(text)));
-        let sql = "select s::text from pgonce.skip_message($1, $2::text::bigint, $3) s";
-        Ok(first(self.ask(sql, &params).await?).as_deref() == Some("true"))
+        let args = Args::new().text(consumer).int(seq).text(reason);
+        self.call(&SKIP, args).await?.one()?.bool()
     }
 
     /// Applies stored messages again: for another consumer, which applies each once for itself; or, where
-    /// `into` is `None`, for the same, which is a second effect by your word. Answers how many.
+    /// `into` is `None`, for the same, which is a second effect by your word. Returns how many.
     pub async fn replay(
         &self,
         consumer: &str,
@@ -166,30 +180,21 @@ impl<D: Driver> Inbox<D> {
             let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
             since.as_secs_f64().to_string()
         });
-        let params = [
-            Param::Text(Some(consumer)),
-            Param::Text(Some(reason)),
-            Param::Text(into),
-            Param::Text(since.as_deref()),
-        ];
-        let sql = "select n::text from pgonce.replay_messages($1, $2, $3, \
-             to_timestamp($4::text::double precision)) n";
-        number(self.ask(sql, &params).await?)
+        let args = Args::texts([consumer, reason])
+            .text(into)
+            .text(since.as_deref());
+        self.call(&REPLAY, args).await?.one()?.get()
     }
 
     /// Creates and drops partitions of markers, and removes what need not be kept. Every consumer does it now
     /// and then.
     pub async fn maintain(&self) -> Result<()> {
-        for sql in [
-            "select pgonce._create_inbox_partitions()",
-            "select pgonce._drop_inbox_partitions()",
-        ] {
-            self.ask(sql, &[]).await?;
-        }
-        // Bounded, so that whoever tends comes back to its messages.
+        self.call(&CREATE_PARTITIONS, Args::default()).await?;
+        self.call(&DROP_PARTITIONS, Args::default()).await?;
+        // Bounded, so that a consumer comes back to its messages.
         for _ in 0..100 {
-            let purged = self.ask("select pgonce._purge_inbox(10000)", &[]).await?;
-            if number(purged)? < 10_000 {
+            let purged = self.call(&PURGE, Args::default()).await?;
+            if purged.one()?.get::<u64>()? < 10_000 {
                 break;
             }
         }
@@ -198,53 +203,32 @@ impl<D: Driver> Inbox<D> {
 
     /// What is stored and not applied, by consumer.
     pub async fn backlog(&self) -> Result<Vec<Backlog>> {
-        let sql = "select tenant::text, consumer::text, received, processing, retrying, poison, held, \
-             ceil(extract(epoch from oldest_age) * 1000)::bigint from pgonce.inbox_backlog order by 2, 1";
-        let read = |row: Row| {
-            let mut cells = row.into_iter();
-            let mut next = || cells.next().flatten();
-            Some(Backlog {
-                tenant: next()?,
-                consumer: next()?,
-                counts: [
-                    next()?.parse().ok()?,
-                    next()?.parse().ok()?,
-                    next()?.parse().ok()?,
-                    next()?.parse().ok()?,
-                ],
-                held: next()?.parse().ok()?,
-                oldest_age: next()
-                    .and_then(|ms| ms.parse().ok())
-                    .map(Duration::from_millis),
+        self.call(&BACKLOG, Args::default()).await?.read(|mut row| {
+            Ok(Backlog {
+                tenant: row.text()?,
+                consumer: row.text()?,
+                counts: [row.get()?, row.get()?, row.get()?, row.get()?],
+                held: row.get()?,
+                oldest_age: row.opt_millis()?,
             })
-        };
-        let rows = self.ask(sql, &[]).await?.into_iter();
-        rows.map(|row| read(row).ok_or_else(unreadable)).collect()
+        })
     }
 
-    /// The oldest messages of a consumer that wait for a person, at most `limit`.
+    /// The oldest poison messages of a consumer, at most `limit`.
     pub async fn poison(&self, consumer: &str, limit: u32) -> Result<Vec<Poison>> {
-        let sql = "select seq, tenant::text, source::text, message_id::text, key::text, attempts, failure_code, \
-             failure_message, behind from pgonce.inbox_poison where consumer = $1 \
-             order by seq limit $2::text::integer";
-        let limit = limit.to_string();
-        let params = [consumer, &limit].map(|text| Param::Text(Some(text)));
-        let read = |row: Row| {
-            let mut cells = row.into_iter();
-            let mut next = || cells.next().flatten();
-            Some(Poison {
-                seq: next()?.parse().ok()?,
-                tenant: next()?,
-                source: next()?,
-                id: next()?,
-                key: next(),
-                attempts: next()?.parse().ok()?,
-                code: next(),
-                reason: next(),
-                behind: next()?.parse().ok()?,
+        let args = Args::new().text(consumer).int(i64::from(limit));
+        self.call(&POISON, args).await?.read(|mut row| {
+            Ok(Poison {
+                seq: row.get()?,
+                tenant: row.text()?,
+                source: row.text()?,
+                id: row.text()?,
+                key: row.opt_text(),
+                attempts: row.get()?,
+                code: row.opt_text(),
+                reason: row.opt_text(),
+                behind: row.get()?,
             })
-        };
-        let rows = self.ask(sql, &params).await?.into_iter();
-        rows.map(|row| read(row).ok_or_else(unreadable)).collect()
+        })
     }
 }

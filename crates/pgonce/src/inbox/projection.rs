@@ -1,11 +1,23 @@
 //! Read models that converge, however often they are replayed.
 
-use super::batch::Tx;
+use super::handle::Inbox;
+use super::literal;
 use super::message::Message;
-use super::{Inbox, first, number, unreadable};
-use crate::driver::{Connection as _, Driver, Param, Row};
-use crate::error::ErrorDetail;
-use crate::{Error, Result};
+use crate::call::{Args, Sql};
+use crate::driver::{Connection, Driver};
+use crate::error::{Error, ErrorDetail, Result};
+use crate::tx::Tx;
+
+static ADVANCE: Sql =
+    Sql::kept("select pgonce.advance_projection($1, $2, $3::text::bigint, $4)::text");
+static PROJECT: Sql = Sql::kept("select pgonce.project($1, $2, $3, $4, $5, $6, $7)::text");
+static BEGIN_BUILD: Sql = Sql::seldom("select 'done' from pgonce._begin_build($1, $2)");
+static STEP_BUILD: Sql = Sql::seldom("select n::text from pgonce._step_build($1, $2, 1000) n");
+static END_REBUILD: Sql = Sql::seldom("select events, removed, added from pgonce._end_rebuild($1)");
+static END_VERIFY: Sql = Sql::seldom(
+    "select live_rows, rebuilt_rows, missing, surplus, live_hash, rebuilt_hash, pending \
+     from pgonce._end_verify($1)",
+);
 
 /// What a rebuild did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +52,7 @@ impl Verified {
     }
 }
 
-impl<D: Driver> Tx<D> {
+impl<C: Connection> Tx<C> {
     /// May a projection apply this version of an entity, or this position of a stream? True where it moves
     /// forward; duplicates and late ones change nothing.
     pub async fn advance(
@@ -50,12 +62,8 @@ impl<D: Driver> Tx<D> {
         version: i64,
         tenant: &str,
     ) -> Result<bool> {
-        let version = version.to_string();
-        let params = [projection, entity, &version, tenant].map(|text| Param::Text(Some(text)));
-        let statements = self.statements();
-        let advance = &statements.advance_projection;
-        let rows = self.session().query(advance, &params).await?;
-        Ok(first(rows).as_deref() == Some("true"))
+        let args = Args::texts([projection, entity]).int(version).text(tenant);
+        self.call(&ADVANCE, args).await?.one()?.bool()
     }
 
     /// Applies a message, whose payload is JSON, to a projection that was defined in the database. False where
@@ -68,19 +76,14 @@ impl<D: Driver> Tx<D> {
                 "Projections are made of JSON.",
             ))
         })?;
-        let headers = super::literal::headers(&message.headers);
-        let params = [
-            Param::Text(Some(projection)),
-            Param::Text(Some(&message.id)),
-            Param::Text(message.kind.as_deref()),
-            Param::Text(message.key.as_deref()),
-            Param::Json(Some(payload)),
-            Param::Json(Some(&headers)),
-            Param::Text(Some(&message.tenant)),
-        ];
-        let statements = self.statements();
-        let rows = self.session().query(&statements.project, &params).await?;
-        Ok(first(rows).as_deref() == Some("true"))
+        let headers = literal::headers(&message.headers);
+        let args = Args::texts([projection, &message.id])
+            .text(message.kind.as_deref())
+            .text(message.key.as_deref())
+            .json(payload)
+            .json(&*headers)
+            .text(&*message.tenant);
+        self.call(&PROJECT, args).await?.one()?.bool()
     }
 }
 
@@ -89,15 +92,12 @@ impl<D: Driver> Inbox<D> {
     /// events meanwhile waits only for the exchange; readers do not wait at all.
     pub async fn rebuild(&self, projection: &str) -> Result<Rebuilt> {
         self.build(projection, "rebuild").await?;
-        let sql = "select events, removed, added from pgonce._end_rebuild($1)";
-        let rows = self.ask(sql, &[Param::Text(Some(projection))]).await?;
-        let row = rows.into_iter().next().ok_or_else(unreadable)?;
-        let mut cells = row.into_iter().flatten().map(|n| n.parse().ok());
-        let mut next = || cells.next().flatten().ok_or_else(unreadable);
+        let rows = self.call(&END_REBUILD, Args::texts([projection])).await?;
+        let mut row = rows.one()?;
         Ok(Rebuilt {
-            events: next()?,
-            removed: next()?,
-            added: next()?,
+            events: row.get()?,
+            removed: row.get()?,
+            added: row.get()?,
         })
     }
 
@@ -105,35 +105,24 @@ impl<D: Driver> Inbox<D> {
     /// Nobody waits for it.
     pub async fn verify(&self, projection: &str) -> Result<Verified> {
         self.build(projection, "verify").await?;
-        let sql = "select live_rows, rebuilt_rows, missing, surplus, live_hash, rebuilt_hash, pending \
-             from pgonce._end_verify($1)";
         let begin = "begin isolation level repeatable read";
-        let statement = self.seldom(sql);
-        let params = [Param::Text(Some(projection))];
-        let rows = self.call_in(begin, &statement, &params).await?;
-        let read = |row: Row| {
-            let mut cells = row.into_iter();
-            let mut next = || cells.next().flatten();
-            Some(Verified {
-                rows: (next()?.parse().ok()?, next()?.parse().ok()?),
-                missing: next()?.parse().ok()?,
-                surplus: next()?.parse().ok()?,
-                hashes: (next()?, next()?),
-                pending: next()?.parse().ok()?,
-            })
-        };
-        let row = rows.into_iter().next();
-        row.and_then(read).ok_or_else(unreadable)
+        let args = Args::texts([projection]);
+        let mut row = self.call_in(begin, &END_VERIFY, args).await?.one()?;
+        Ok(Verified {
+            rows: (row.get()?, row.get()?),
+            missing: row.get()?,
+            surplus: row.get()?,
+            hashes: (row.text()?, row.text()?),
+            pending: row.get()?,
+        })
     }
 
     /// Builds in steps, each in a transaction of its own, until everything was looked at. One that breaks off
     /// leaves the live projection as it was; the next begins anew.
     async fn build(&self, projection: &str, purpose: &str) -> Result<()> {
-        let params = [projection, purpose].map(|text| Param::Text(Some(text)));
-        let begin = "select 'done' from pgonce._begin_build($1, $2)";
-        self.ask(begin, &params).await?;
-        let step = "select n::text from pgonce._step_build($1, $2, 1000) n";
-        while number(self.ask(step, &params).await?)? > 0 {}
+        let args = || Args::texts([projection, purpose]);
+        self.call(&BEGIN_BUILD, args()).await?;
+        while self.call(&STEP_BUILD, args()).await?.one()?.get::<u64>()? > 0 {}
         Ok(())
     }
 }

@@ -4,30 +4,43 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::handle::Inbox;
+use super::literal;
 use super::message::Message;
-use super::{Inbox, first, literal, unreadable};
-use crate::driver::{Connection, Driver, Param, Row};
-use crate::lease::interval;
-use crate::statements::Statements;
-use crate::{MAX_NAME_BYTES, Result};
+use crate::call::{Args, Row, Sql, unreadable};
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::intent::MAX_NAME_BYTES;
+
+pub(super) static STORE: Sql = Sql::kept(
+    "select pgonce.store_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::bigint, $13)",
+);
+static CLAIM: Sql = Sql::kept(
+    "select tenant, seq, fence, attempts, source, message_id, key, type, headers, pg_catalog.encode(payload, 'hex') \
+     from pgonce.claim_messages($1, $2, $3::text::interval, $4::text::integer)",
+);
+static FAIL: Sql = Sql::kept(
+    "select pgonce.fail_message($1, $2::text::bigint, $3::text::bigint, $4::text::boolean, $5, $6, $7)",
+);
+static RELEASE: Sql = Sql::kept("select pgonce.release_messages($1, $2)");
 
 /// What a message is stored as.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum As {
+pub enum StoreAs {
     /// To be applied as soon as it is its turn.
     Received,
-    /// It failed with a transient error: again after a pause, as its consumer's contract says.
+    /// A transient failure: again after a pause, as its consumer's contract says.
     Retry {
         /// A code to branch on.
         code: String,
-        /// Why, for people.
+        /// Why, for operators.
         reason: String,
     },
-    /// It will never be applied as it is: for a person.
+    /// It will never be applied as it is: needs manual action.
     Poison {
         /// A code to branch on.
         code: String,
-        /// Why, for people.
+        /// Why, for operators.
         reason: String,
         /// Keep only so many bytes of it.
         keep_bytes: usize,
@@ -36,18 +49,18 @@ pub enum As {
 
 /// What came of storing a message. Once it is committed the source may forget it, whichever it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stored {
+pub enum StoreResult {
     /// It is stored.
     New,
     /// It was taken on before.
     Duplicate,
-    /// Its id came before with another payload (`P4050`): it is stored for a person.
+    /// Its id came before with another payload (`P4050`): it is stored, and needs manual action.
     Conflict,
 }
 
 /// What became of a stored message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Status {
+pub enum FailureStatus {
     /// It waits for its next attempt.
     FailedRetryable,
     /// It needs manual action.
@@ -57,7 +70,7 @@ pub enum Status {
 /// A stored message that a worker has claimed.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
-pub struct Claimed {
+pub struct ClaimedMessage {
     /// Its number in the inbox.
     pub seq: i64,
     /// The fence of this claim: an older one can finish nothing.
@@ -70,62 +83,79 @@ pub struct Claimed {
     pub message: Message,
 }
 
-/// Those that were claimed, as the database wants to be told.
-pub(super) fn claimed_json(claimed: &[&Claimed]) -> String {
-    let named = |c: &&Claimed| json!({"tenant": c.message.tenant, "seq": c.seq, "fence": c.fence});
+/// Those that were claimed, as the database names them.
+pub(super) fn claimed_json(claimed: &[&ClaimedMessage]) -> String {
+    let named =
+        |c: &&ClaimedMessage| json!({"tenant": c.message.tenant, "seq": c.seq, "fence": c.fence});
     serde_json::Value::from_iter(claimed.iter().map(named)).to_string()
 }
 
-pub(super) async fn store<C: Connection>(
-    conn: &mut C,
-    statements: &Statements,
-    consumer: &str,
-    source: &str,
-    message: &Message,
-    what: &As,
-) -> Result<Stored> {
+/// The arguments of [`STORE`] that are made from a message.
+pub(super) struct StoreParts<'a> {
+    outcome: &'static str,
+    code: Option<&'a str>,
+    reason: Option<String>,
+    id: String,
+    kind: Option<String>,
+    headers: String,
+    hash: [u8; 32],
+    kept: &'a [u8],
+}
+
+pub(super) fn store_parts<'a>(message: &'a Message, what: &'a StoreAs) -> StoreParts<'a> {
     let (outcome, code, reason, keep) = match what {
-        As::Received => ("receive", None, None, usize::MAX),
-        As::Retry { code, reason } => ("retry", Some(code), Some(reason), usize::MAX),
-        As::Poison {
+        StoreAs::Received => ("receive", None, None, usize::MAX),
+        StoreAs::Retry { code, reason } => ("retry", Some(code), Some(reason), usize::MAX),
+        StoreAs::Poison {
             code,
             reason,
             keep_bytes,
         } => ("poison", Some(code), Some(reason), *keep_bytes),
     };
-    let came = message.raw_payload();
-    let kept = &came[..came.len().min(keep)];
-    let fits = |text: &&str| text.len() <= MAX_NAME_BYTES && !text.contains('\0');
-    let id = literal::plain(&message.id);
-    let key = message.key.as_deref().filter(fits);
-    let kind = message.kind.as_deref().map(literal::plain);
-    let reason = reason.map(|reason| literal::plain(reason));
-    let tenant = Some(message.tenant.as_str())
-        .filter(fits)
-        .unwrap_or_default();
-    let headers = literal::headers(&message.headers);
-    let size = came.len().to_string();
-    let params = [
-        Param::Text(Some(consumer)),
-        Param::Text(Some(source)),
-        Param::Text(Some(&id)),
-        Param::Bytes(kept),
-        Param::Text(key),
-        Param::Text(kind.as_deref()),
-        Param::Json(Some(&headers)),
-        Param::Bytes(&message.hash()),
-        Param::Text(Some(outcome)),
-        Param::Text(code.map(String::as_str)),
-        Param::Text(reason.as_deref()),
-        Param::Text(Some(&size)),
-        Param::Text(Some(tenant)),
-    ];
-    let rows = conn.query(&statements.store_message, &params).await?;
-    match first(rows).as_deref() {
-        Some("new") => Ok(Stored::New),
-        Some("duplicate") => Ok(Stored::Duplicate),
-        Some("conflict") => Ok(Stored::Conflict),
-        _ => Err(unreadable()),
+    let raw = message.raw_payload();
+    StoreParts {
+        outcome,
+        code: code.map(String::as_str),
+        reason: reason.map(|reason| literal::plain(reason)),
+        id: literal::plain(&message.id),
+        kind: message.kind.as_deref().map(literal::plain),
+        headers: literal::headers(&message.headers),
+        hash: message.hash(),
+        kept: &raw[..raw.len().min(keep)],
+    }
+}
+
+impl StoreParts<'_> {
+    pub(super) fn args<'b>(
+        &'b self,
+        consumer: &'b str,
+        source: &'b str,
+        message: &'b Message,
+    ) -> Args<'b> {
+        let fits = |text: &&str| text.len() <= MAX_NAME_BYTES && !text.contains('\0');
+        let tenant = Some(message.tenant.as_str()).filter(fits);
+        Args::texts([consumer, source, &self.id])
+            .bytes(self.kept)
+            .text(message.key.as_deref().filter(fits))
+            .text(self.kind.as_deref())
+            .json(&*self.headers)
+            .bytes(&self.hash)
+            .text(self.outcome)
+            .text(self.code)
+            .text(self.reason.as_deref())
+            .count(message.raw_payload().len())
+            .text(tenant.unwrap_or_default())
+    }
+}
+
+impl StoreResult {
+    pub(super) fn read(mut row: Row) -> Result<Self> {
+        match row.text()?.as_str() {
+            "new" => Ok(Self::New),
+            "duplicate" => Ok(Self::Duplicate),
+            "conflict" => Ok(Self::Conflict),
+            _ => Err(unreadable()),
+        }
     }
 }
 
@@ -136,8 +166,8 @@ impl<D: Driver> Inbox<D> {
         consumer: &str,
         source: &str,
         message: &Message,
-        what: &As,
-    ) -> Result<Stored> {
+        what: &StoreAs,
+    ) -> Result<StoreResult> {
         let mut batch = self.begin().await?;
         match batch.store(consumer, source, message, what).await {
             Ok(stored) => batch.commit().await.map(|()| stored),
@@ -156,63 +186,58 @@ impl<D: Driver> Inbox<D> {
         owner: &str,
         lease: Duration,
         limit: usize,
-    ) -> Result<Vec<Claimed>> {
-        let (lease, limit) = (interval(lease), limit.to_string());
-        let params = [consumer, owner, &lease, &limit].map(|text| Param::Text(Some(text)));
-        let rows = self.call(&self.statements.claim_messages, &params).await?;
-        let rows = rows.into_iter();
-        rows.map(|row| read(row).ok_or_else(unreadable)).collect()
+    ) -> Result<Vec<ClaimedMessage>> {
+        let args = Args::texts([consumer, owner]).interval(lease).count(limit);
+        self.call(&CLAIM, args).await?.read(read)
     }
 
     /// A claimed message could not be applied. [`Error::Fenced`](crate::Error::Fenced): it is another worker's now.
     pub async fn fail(
         &self,
         consumer: &str,
-        claimed: &Claimed,
+        claimed: &ClaimedMessage,
         retryable: bool,
         code: &str,
         reason: &str,
-    ) -> Result<Status> {
-        let (seq, fence) = (claimed.seq.to_string(), claimed.fence.to_string());
-        let retryable = if retryable { "true" } else { "false" };
+    ) -> Result<FailureStatus> {
         let (code, reason) = (literal::plain(code), literal::plain(reason));
-        let tenant = &claimed.message.tenant;
-        let params = [consumer, &seq, &fence, retryable, &code, &reason, tenant]
-            .map(|text| Param::Text(Some(text)));
-        let rows = self.call(&self.statements.fail_message, &params).await?;
-        match first(rows).as_deref() {
-            Some("failed_retryable") => Ok(Status::FailedRetryable),
-            Some("failed_final") => Ok(Status::FailedFinal),
+        let args = Args::new()
+            .text(consumer)
+            .int(claimed.seq)
+            .int(claimed.fence)
+            .bool(retryable)
+            .text(&*code)
+            .text(&*reason)
+            .text(&*claimed.message.tenant);
+        match self.call(&FAIL, args).await?.one()?.text()?.as_str() {
+            "failed_retryable" => Ok(FailureStatus::FailedRetryable),
+            "failed_final" => Ok(FailureStatus::FailedFinal),
             _ => Err(unreadable()),
         }
     }
 
     /// Gives claimed messages back untried.
-    pub async fn release(&self, consumer: &str, claimed: &[&Claimed]) -> Result<()> {
+    pub async fn release(&self, consumer: &str, claimed: &[&ClaimedMessage]) -> Result<()> {
         let claimed = claimed_json(claimed);
-        let params = [Param::Text(Some(consumer)), Param::Json(Some(&claimed))];
-        let release = &self.statements.release_messages;
-        self.call(release, &params).await.map(drop)
+        let args = Args::new().text(consumer).json(&*claimed);
+        self.call(&RELEASE, args).await.map(drop)
     }
 }
 
-fn read(row: Row) -> Option<Claimed> {
-    let mut cells = row.into_iter();
-    let mut next = || cells.next().flatten();
-    let tenant = next()?;
-    let (seq, fence) = (next()?.parse().ok()?, next()?.parse().ok()?);
-    let attempts = next()?.parse().ok()?;
-    let source = next()?;
-    let id = next()?;
-    let (key, kind) = (next(), next());
-    let headers = serde_json::from_str(&next()?).ok()?;
-    let payload = literal::from_hex(&next()?)?;
+fn read(mut row: Row) -> Result<ClaimedMessage> {
+    let tenant = row.text()?;
+    let (seq, fence, attempts) = (row.get()?, row.get()?, row.get()?);
+    let source = row.text()?;
+    let id = row.text()?;
+    let (key, kind) = (row.opt_text(), row.opt_text());
+    let headers = row.json()?;
+    let payload = literal::from_hex(&row.text()?).ok_or_else(unreadable)?;
     let mut message = Message::new(id, payload).tenant(tenant);
     message.key = key;
     message.kind = kind;
     message.headers = headers;
     message.redelivered = attempts > 1;
-    Some(Claimed {
+    Ok(ClaimedMessage {
         seq,
         fence,
         attempts,

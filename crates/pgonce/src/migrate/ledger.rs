@@ -4,8 +4,7 @@ use super::files::{self, MIGRATIONS, Migration};
 use super::script;
 use super::status::{Entry, Routines, State, Status};
 use crate::driver::{Connection, Row, Session, Statement};
-use crate::error::ErrorDetail;
-use crate::{Error, Result};
+use crate::error::{Error, ErrorDetail, Result};
 
 /// The ledger as it was read.
 #[derive(Debug)]

@@ -35,11 +35,11 @@ pub use status::{CHANGED, Entry, MISSING, OUTDATED, Routines, State, Status, TOO
 use std::time::Duration;
 
 use self::ledger::{Ledger, Work};
-use crate::driver::{Connection as _, Driver, Param, Session, Settled, Statement};
-use crate::error::ErrorDetail;
-use crate::lease::keep_unless_lost;
-use crate::statements::{DEFAULT_SCHEMA, schema_name};
-use crate::{Error, Result};
+use crate::call::{Args, Caller, DEFAULT_SCHEMA, Schema, Sql, release_unless_lost, schema_name};
+use crate::driver::{Driver, Session, Settled, Statement};
+use crate::error::{Error, ErrorDetail, Result};
+
+static GRANT: Sql = Sql::seldom("select 'done' from pgonce.grant_to($1::text::name)");
 
 /// How long it waits for locks of the application.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -130,7 +130,7 @@ impl<D: Driver> Migrator<D> {
                 Err(error) => break Err(error),
             }
         };
-        keep_unless_lost(session, &done);
+        release_unless_lost(session, &done);
         done
     }
 
@@ -159,28 +159,18 @@ impl<D: Driver> Migrator<D> {
     /// Lets a role use pgonce, as far as an application needs it. Only the owner may; again does
     /// no harm. Later migrations keep the roles that were admitted.
     pub async fn admit(&self, role: &str) -> Result<()> {
-        let statement = Statement {
-            sql: format!(
-                "select 'done' from {}.grant_to($1::pg_catalog.text::pg_catalog.name)",
-                schema_name(&self.schema)?
-            )
-            .into(),
-            keep: false,
+        let caller = Caller {
+            driver: self.driver.clone(),
+            schema: Schema::new(&self.schema, false)?,
         };
-        let mut session = self.driver.acquire().await?;
-        let admitted = session
-            .query(&statement, &[Param::Text(Some(role))])
-            .await
-            .map(drop);
-        keep_unless_lost(session, &admitted);
-        admitted
+        caller.call(&GRANT, Args::texts([role])).await.map(drop)
     }
 
     async fn look(&self) -> Result<Ledger> {
         let schema = schema_name(&self.schema)?;
         let mut session = self.driver.acquire().await?;
         let looked = Ledger::look(&mut session, schema).await;
-        keep_unless_lost(session, &looked);
+        release_unless_lost(session, &looked);
         looked
     }
 

@@ -1,7 +1,6 @@
 //! How a database stands beside this build.
 
-use crate::error::ErrorDetail;
-use crate::{Error, Result};
+use crate::error::{Error, ErrorDetail, Result};
 
 /// How a database stands beside this build. Made by [`Migrator::status`](super::Migrator::status).
 #[derive(Debug, Clone, PartialEq, Eq)]

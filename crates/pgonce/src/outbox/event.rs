@@ -1,18 +1,18 @@
 //! What is said when something happened.
 
+use std::fmt;
 use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::error::ErrorDetail;
-use crate::{Error, Result};
+use crate::error::{Error, ErrorDetail, Result};
 
-/// Something that happened, to be told to others once the transaction commits.
+/// Something that happened, delivered to subscriptions once the transaction commits.
 ///
 /// ```
-/// use pgonce::outbox::Event;
+/// use pgonce::Event;
 ///
 /// let event = Event::new("orders", "order.created")
 ///     .subject("order-7")
@@ -21,7 +21,7 @@ use crate::{Error, Result};
 /// # assert_eq!(event.topic(), "orders");
 /// # Ok::<(), pgonce::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 #[must_use = "an event is nothing until it is published"]
 pub struct Event {
     pub(super) topic: String,
@@ -32,6 +32,17 @@ pub struct Event {
     pub(super) headers: Map<String, Value>,
     pub(super) message_id: Option<Uuid>,
     pub(super) deliver_at: Option<SystemTime>,
+}
+
+/// The payload stays out of logs.
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Event")
+            .field("topic", &self.topic)
+            .field("kind", &self.kind)
+            .field("message_id", &self.message_id)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Event {
@@ -51,12 +62,12 @@ impl Event {
 
     /// What its order matters for: events of one subject are delivered one after the other.
     /// Without one an event is its own subject.
-    pub fn subject(mut self, subject: impl Into<String>) -> Self {
-        self.subject = Some(subject.into());
+    pub fn subject(mut self, subject: impl ToString) -> Self {
+        self.subject = Some(subject.to_string());
         self
     }
 
-    /// Whose it is. Inside an intent, the intent's tenant unless said otherwise.
+    /// The tenant of the event. Default: the tenant of its transaction.
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
         self.tenant = Some(tenant.into());
         self

@@ -1,29 +1,42 @@
 //! What a relay asks the database: its lanes, what is there for them, and what came of it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::message::{Message, Read};
-use crate::alone::{BEGIN, call_alone};
-use crate::driver::{Connection as _, Driver, Param, Row, Statement};
-use crate::error::ErrorDetail;
-use crate::lease::{interval, keep_unless_lost};
-use crate::statements::Statements;
-use crate::{Error, Once, Result};
+use super::message::{Cursor, Message, Read};
+use crate::call::{Args, BEGIN, COMMIT, Caller, Rows, Sql};
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::once::Once;
+
+static CLAIM_LANES: Sql = Sql::kept(
+    "select lane::integer, epoch, cursor, surplus::text \
+     from pgonce._claim_lanes($1, $2, $3::text::interval)",
+);
+static HAS_NEW_EVENTS: Sql = Sql::kept("select pgonce._has_new_events($1::text::text[])::text");
+static READ_LANES: Sql = Sql::kept(
+    "select lane, cursor, seq, act, message_id, tenant, topic, type, subject, headers, payload, {time} \
+     from pgonce._read_lanes($1, $2, $3::text::integer, $4::text::integer)",
+);
+static DUE_PARKED: Sql = Sql::kept(
+    "select lane, cursor, seq, act, message_id, tenant, topic, type, subject, headers, payload, {time} \
+     from pgonce._due_parked($1, $2, $3::text::integer, $4::text::integer)",
+);
+static SETTLE_LANE: Sql =
+    Sql::kept("select pgonce._settle_lane($1, $2::text::integer, $3::text::bigint, $4, $5)");
+static ADVANCE_LANES: Sql =
+    Sql::kept("select l::integer from pgonce._advance_lanes($1, $2, $3::text::boolean) l");
+static RELEASE_LANES: Sql = Sql::kept("select pgonce._release_lanes($1, $2)");
+static CREATE_PARTITIONS: Sql = Sql::kept("select pgonce._create_outbox_partitions()");
+static DROP_PARTITIONS: Sql = Sql::kept("select pgonce._drop_outbox_partitions()");
 
 /// The outbox of a database, for relays and operators. Made by [`Once::outbox`]; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Outbox<D: Driver> {
-    driver: D,
-    statements: Arc<Statements>,
+    caller: Caller<D>,
 }
-
-/// A cursor in the log; opaque.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
-pub struct Cursor(pub(super) String);
 
 /// A lane that a relay was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +76,7 @@ pub struct Page {
 pub enum Outcome {
     /// The sink has it.
     Sent,
-    /// It failed with a transient error: its subject is parked and tried again later, not before the given time.
+    /// A transient failure: its subject is parked and tried again later, not before the given time.
     Retry {
         /// Why, for people.
         reason: String,
@@ -121,8 +134,7 @@ impl<D: Driver> Once<D> {
     /// The outbox of the same database.
     pub fn outbox(&self) -> Outbox<D> {
         Outbox {
-            driver: self.driver().clone(),
-            statements: self.shared_statements(),
+            caller: self.caller().clone(),
         }
     }
 }
@@ -136,24 +148,15 @@ impl<D: Driver> Outbox<D> {
         owner: &str,
         lease: Duration,
     ) -> Result<Vec<Lane>> {
-        let lease = interval(lease);
-        let params = [subscription, owner, &lease].map(|text| Param::Text(Some(text)));
-        let rows = self.call(&self.statements.claim_lanes, &params).await?;
-        rows.into_iter()
-            .map(|row| {
-                let mut cells = row.into_iter();
-                let mut next = || cells.next().flatten();
-                let mut lane = || {
-                    Some(Lane {
-                        lane: next()?.parse().ok()?,
-                        epoch: next()?.parse().ok()?,
-                        cursor: Cursor(next()?),
-                        surplus: next()? == "true",
-                    })
-                };
-                lane().ok_or_else(unreadable)
+        let args = Args::texts([subscription, owner]).interval(lease);
+        self.call(&CLAIM_LANES, args).await?.read(|mut row| {
+            Ok(Lane {
+                lane: row.get()?,
+                epoch: row.get()?,
+                cursor: Cursor(row.text()?),
+                surplus: row.bool()?,
             })
-            .collect()
+        })
     }
 
     /// Whether anything was committed that one of these cursors has not seen. Cheap.
@@ -163,54 +166,37 @@ impl<D: Driver> Outbox<D> {
             .map(|cursor| format!("\"{}\"", cursor.0.replace('"', "\\\"")))
             .collect::<Vec<_>>()
             .join(",");
-        let params = [format!("{{{cursors}}}")];
-        let mut session = self.driver.acquire().await?;
-        let rows = session
-            .query(
-                &self.statements.has_new_events,
-                &[Param::Text(Some(&params[0]))],
-            )
-            .await;
-        keep_unless_lost(session, &rows);
-        Ok(first(rows?).as_deref() == Some("true"))
+        let cursors = format!("{{{cursors}}}");
+        let rows = self.caller.call(&HAS_NEW_EVENTS, Args::texts([&cursors]));
+        rows.await?.one()?.bool()
     }
 
     /// What is there now for these lanes, at most about `limit` events and `bytes` bytes; durable.
     pub async fn read(
         &self,
         subscription: &str,
-        held: &[LaneLease],
+        leases: &[LaneLease],
         limit: usize,
         bytes: usize,
     ) -> Result<Page> {
-        let held = serde_json::to_string(held)?;
-        let (limit, bytes) = (limit.to_string(), bytes.to_string());
-        let params = [
-            Param::Text(Some(subscription)),
-            Param::Json(Some(&held)),
-            Param::Text(Some(&limit)),
-            Param::Text(Some(&bytes)),
-        ];
-        page(self.call(&self.statements.read_lanes, &params).await?)
+        let leases = serde_json::to_string(leases)?;
+        let args = Args::new().text(subscription).json(&*leases);
+        let args = args.count(limit).count(bytes);
+        page(self.call(&READ_LANES, args).await?)
     }
 
     /// Parked events of these lanes whose time has come, of each subject the first and a run of those behind it.
     pub async fn due(
         &self,
         subscription: &str,
-        held: &[LaneLease],
+        leases: &[LaneLease],
         limit: usize,
         bytes: usize,
     ) -> Result<Vec<Message>> {
-        let (limit, bytes) = (limit.to_string(), bytes.to_string());
-        let held = serde_json::to_string(held)?;
-        let params = [
-            Param::Text(Some(subscription)),
-            Param::Json(Some(&held)),
-            Param::Text(Some(&limit)),
-            Param::Text(Some(&bytes)),
-        ];
-        Ok(page(self.call(&self.statements.due_parked, &params).await?)?.messages)
+        let leases = serde_json::to_string(leases)?;
+        let args = Args::new().text(subscription).json(&*leases);
+        let args = args.count(limit).count(bytes);
+        Ok(page(self.call(&DUE_PARKED, args).await?)?.messages)
     }
 
     /// Keeps what came of a lane's events, and its cursor, in one step. [`Error::Fenced`]: somebody
@@ -222,20 +208,16 @@ impl<D: Driver> Outbox<D> {
         epoch: i64,
         settlement: &Settlement,
     ) -> Result<()> {
-        let (lane, epoch) = (lane.to_string(), epoch.to_string());
         let outcomes = settlement.outcomes.iter();
         let outcomes: Vec<_> = outcomes.map(|(seq, what)| what.as_json(*seq)).collect();
         let outcomes = Value::from(outcomes).to_string();
-        let params = [
-            Param::Text(Some(subscription)),
-            Param::Text(Some(&lane)),
-            Param::Text(Some(&epoch)),
-            Param::Text(settlement.cursor.as_ref().map(|cursor| cursor.0.as_str())),
-            Param::Json(Some(&outcomes)),
-        ];
-        self.call(&self.statements.settle_lane, &params)
-            .await
-            .map(drop)
+        let args = Args::new()
+            .text(subscription)
+            .int(i64::from(lane))
+            .int(epoch)
+            .text(settlement.cursor.as_ref().map(|cursor| cursor.0.as_str()))
+            .json(&*outcomes);
+        self.call(&SETTLE_LANE, args).await.map(drop)
     }
 
     /// Keeps how far lanes are, and gives them back where asked to. Answers the lanes that were
@@ -243,75 +225,44 @@ impl<D: Driver> Outbox<D> {
     pub async fn advance(
         &self,
         subscription: &str,
-        held: &[LaneLease],
+        leases: &[LaneLease],
         release: bool,
     ) -> Result<Vec<u8>> {
-        let held = serde_json::to_string(held)?;
-        let params = [
-            Param::Text(Some(subscription)),
-            Param::Json(Some(&held)),
-            Param::Text(Some(if release { "true" } else { "false" })),
-        ];
-        let rows = self.call(&self.statements.advance_lanes, &params).await?;
-        let lanes = rows.into_iter().flatten().flatten();
-        lanes
-            .map(|lane| lane.parse().map_err(|_| unreadable()))
-            .collect()
+        let leases = serde_json::to_string(leases)?;
+        let args = Args::new().text(subscription).json(&*leases).bool(release);
+        let rows = self.call(&ADVANCE_LANES, args).await?;
+        rows.read(|mut row| row.get())
     }
 
     /// This relay goes: its lanes are free at once.
     pub async fn leave(&self, subscription: &str, owner: &str) -> Result<()> {
-        let params = [subscription, owner].map(|text| Param::Text(Some(text)));
-        self.call(&self.statements.leave_lanes, &params)
-            .await
-            .map(drop)
+        let args = Args::texts([subscription, owner]);
+        self.call(&RELEASE_LANES, args).await.map(drop)
     }
 
     /// Creates the log's next partitions and drops those that nobody needs. Every relay does it now
     /// and then.
     pub async fn maintain(&self) -> Result<()> {
-        self.call(&self.statements._create_outbox_partitions, &[])
-            .await?;
-        self.call(&self.statements._drop_outbox_partitions, &[])
-            .await
-            .map(drop)
+        self.call(&CREATE_PARTITIONS, Args::default()).await?;
+        self.call(&DROP_PARTITIONS, Args::default()).await?;
+        Ok(())
     }
 
     /// One call in a transaction of its own; its rows count only once it has committed.
-    pub(super) async fn call(
-        &self,
-        statement: &Statement,
-        params: &[Param<'_>],
-    ) -> Result<Vec<Row>> {
-        let end = &self.statements.nothing;
-        call_alone(&self.driver, BEGIN, statement, params, end).await
-    }
-
-    pub(super) fn statements(&self) -> &Statements {
-        &self.statements
+    pub(super) async fn call(&self, sql: &Sql, args: Args<'_>) -> Result<Rows> {
+        self.caller
+            .in_own_transaction(BEGIN, sql, args, &COMMIT)
+            .await
     }
 }
 
-fn page(rows: Vec<Row>) -> Result<Page> {
+fn page(rows: Rows) -> Result<Page> {
     let mut page = Page::default();
-    for row in rows {
-        match Message::read(row)? {
+    for read in rows.read(Message::read)? {
+        match read {
             Read::Message(message) => page.messages.push(message),
             Read::Cursor(lane, cursor) => page.cursors.push((lane, cursor)),
         }
     }
     Ok(page)
-}
-
-/// The only cell of the only row.
-pub(super) fn first(rows: Vec<Row>) -> Option<String> {
-    rows.into_iter().flatten().next().flatten()
-}
-
-pub(super) fn unreadable() -> Error {
-    Error::Schema(ErrorDetail::new(
-        "P4099",
-        "the outbox answered a row that this build cannot read",
-        "Update this program, or run `pgonce migrate status`.",
-    ))
 }

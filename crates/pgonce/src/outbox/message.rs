@@ -1,11 +1,15 @@
 //! An event as a relay reads it.
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::lanes::{Cursor, unreadable};
-use crate::Result;
-use crate::driver::Row;
+use crate::call::{Row, unreadable};
+use crate::error::Result;
+
+/// A position in the log; opaque.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+pub struct Cursor(pub(super) String);
 
 /// What to do with an event that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,37 +113,31 @@ impl Message {
     }
 
     /// Reads a row of `pgonce._read_lanes`: an event, or the cursor of a lane.
-    pub(super) fn read(row: Row) -> Result<Read> {
-        let mut cells = row.into_iter();
-        let mut next = || cells.next().flatten();
-        let lane = next()
-            .and_then(|lane| lane.parse().ok())
-            .ok_or_else(unreadable)?;
-        let cursor = next();
-        let Some(seq) = next() else {
-            return Ok(Read::Cursor(lane, Cursor(cursor.ok_or_else(unreadable)?)));
+    pub(super) fn read(mut row: Row) -> Result<Read> {
+        let lane = row.get()?;
+        let cursor = row.opt_text();
+        let Some(seq) = row.opt()? else {
+            let cursor = cursor.ok_or_else(unreadable)?;
+            return Ok(Read::Cursor(lane, Cursor(cursor)));
         };
-        let mut message = || {
-            Some(Self {
-                lane,
-                seq: seq.parse().ok()?,
-                act: match next()?.as_str() {
-                    "send" => Act::Send,
-                    "hold" => Act::Hold,
-                    "wait" => Act::Wait,
-                    _ => return None,
-                },
-                id: next()?.parse().ok()?,
-                tenant: next()?,
-                topic: next()?,
-                kind: next()?,
-                subject: next()?,
-                headers: serde_json::from_str(&next()?).ok()?,
-                payload: next(),
-                time: next()?,
-            })
-        };
-        message().map(Read::Message).ok_or_else(unreadable)
+        Ok(Read::Message(Self {
+            lane,
+            seq,
+            act: match row.text()?.as_str() {
+                "send" => Act::Send,
+                "hold" => Act::Hold,
+                "wait" => Act::Wait,
+                _ => return Err(unreadable()),
+            },
+            id: row.get()?,
+            tenant: row.text()?,
+            topic: row.text()?,
+            kind: row.text()?,
+            subject: row.text()?,
+            headers: row.json()?,
+            payload: row.opt_text(),
+            time: row.text()?,
+        }))
     }
 }
 
@@ -195,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_row_that_cannot_be_read_is_an_error_and_no_panic() {
-        assert!(Message::read(vec![]).is_err());
-        assert!(Message::read(vec![Some("1".into()), None, Some("x".into())]).is_err());
+        assert!(Message::read(vec![].into()).is_err());
+        assert!(Message::read(vec![Some("1".into()), None, Some("x".into())].into()).is_err());
     }
 }

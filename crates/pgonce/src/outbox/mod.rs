@@ -1,7 +1,6 @@
 //! Events that exist if and only if their effect committed, and how they leave the database.
 //!
-//! Publish an [`Event`] with [`Attempt::publish`](crate::Attempt::publish), with
-//! [`Joined::publish`](crate::Joined::publish), or on any connection with
+//! Publish an [`Event`] with [`Tx::publish`](crate::Tx::publish), or in a transaction of your own with
 //! [`Once::publish`](crate::Once::publish). A relay moves them on: the crate `pgonce-broker` is one, built on
 //! [`Outbox`], which only calls SQL functions.
 
@@ -13,8 +12,7 @@ mod recover;
 mod subscription;
 
 pub use event::Event;
-pub use lanes::{Cursor, Lane, LaneLease, Outbox, Outcome, Page, Settlement};
-pub use message::{Act, Message};
-pub(crate) use publish::publish as publish_in;
+pub use lanes::{Lane, LaneLease, Outbox, Outcome, Page, Settlement};
+pub use message::{Act, Cursor, Message};
 pub use recover::Goal;
 pub use subscription::{Backlog, Begin, DeadLetter, Subscription, WhenFull};

@@ -3,10 +3,22 @@
 use std::ops::RangeInclusive;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::lanes::{Outbox, first, unreadable};
-use super::subscription::number;
-use crate::Result;
-use crate::driver::{Driver, Param};
+use super::lanes::Outbox;
+use crate::call::{Args, Sql};
+use crate::driver::Driver;
+use crate::error::Result;
+
+static RECOVER: Sql = Sql::seldom(
+    "select n::text from pgonce.recover($1, pg_catalog.to_timestamp($2::text::double precision), \
+     $3::text::boolean) n",
+);
+static REPLAY_RANGE: Sql = Sql::seldom(
+    "select n::text from pgonce.replay_range($1, p_from_seq => $2::text::bigint, \
+     p_to_seq => $3::text::bigint) n",
+);
+static GOAL: Sql = Sql::seldom("select pg_catalog.pg_current_snapshot()::text");
+static CAUGHT_UP: Sql =
+    Sql::seldom("select c::text from pgonce.outbox_caught_up($1, $2::text::pg_snapshot) c");
 
 /// Everything that was committed at one moment. Made by [`Outbox::goal`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,38 +34,30 @@ impl<D: Driver> Outbox<D> {
         since: SystemTime,
         skipped: bool,
     ) -> Result<u64> {
-        let sql = "select n::text from pgonce.recover($1, \
-             to_timestamp($2::text::double precision), $3::text::boolean) n";
         let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
         let since = since.as_secs_f64().to_string();
-        let params = [subscription, &since, if skipped { "true" } else { "false" }];
-        number(
-            self.ask(sql, &params.map(|text| Param::Text(Some(text))))
-                .await?,
-        )
+        let args = Args::texts([subscription, &since]).bool(skipped);
+        self.call(&RECOVER, args).await?.one()?.get()
     }
 
     /// Gives a subscription some events of the log once more, and no others. Answers how many: what it
     /// wants, has passed, and the log still has; at most 10,000 at a time (`22023` beyond that).
     pub async fn replay_range(&self, subscription: &str, seqs: RangeInclusive<i64>) -> Result<u64> {
-        let sql = "select n::text from pgonce.replay_range($1, p_from_seq => $2::text::bigint, \
-             p_to_seq => $3::text::bigint) n";
-        let (from, to) = (seqs.start().to_string(), seqs.end().to_string());
-        let params = [subscription, &from, &to].map(|text| Param::Text(Some(text)));
-        number(self.ask(sql, &params).await?)
+        let args = Args::new().text(subscription);
+        let args = args.int(*seqs.start()).int(*seqs.end());
+        self.call(&REPLAY_RANGE, args).await?.one()?.get()
     }
 
     /// Everything that is committed now.
     pub async fn goal(&self) -> Result<Goal> {
-        let rows = self.ask("select pg_current_snapshot()::text", &[]).await?;
-        first(rows).map(Goal).ok_or_else(unreadable)
+        let rows = self.call(&GOAL, Args::default()).await?;
+        rows.one()?.text().map(Goal)
     }
 
     /// Whether a subscription has got everything up to the goal. What is to be tried later, not due yet, or
     /// given up does not count.
     pub async fn caught_up(&self, subscription: &str, goal: &Goal) -> Result<bool> {
-        let sql = "select c::text from pgonce.outbox_caught_up($1, $2::text::pg_snapshot) c";
-        let params = [subscription, &goal.0].map(|text| Param::Text(Some(text)));
-        Ok(first(self.ask(sql, &params).await?).as_deref() == Some("true"))
+        let args = Args::texts([subscription, &goal.0]);
+        self.call(&CAUGHT_UP, args).await?.one()?.bool()
     }
 }

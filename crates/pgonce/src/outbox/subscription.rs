@@ -2,10 +2,38 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::lanes::{Outbox, first, unreadable};
-use crate::Result;
-use crate::driver::{Driver, Param, Row, Statement};
-use crate::lease::interval;
+use super::lanes::Outbox;
+use crate::call::{Args, Sql};
+use crate::driver::Driver;
+use crate::error::Result;
+
+static CREATE: Sql = Sql::seldom(
+    "select 'done' from pgonce.create_subscription($1, $2, \
+     (select pg_catalog.array_agg(v) from pg_catalog.jsonb_array_elements_text($3) v), \
+     (select pg_catalog.array_agg(v) from pg_catalog.jsonb_array_elements_text($4) v), \
+     (select pg_catalog.array_agg(v) from pg_catalog.jsonb_array_elements_text($5) v), $6::text::integer, \
+     $7::text::interval, $8::text::interval, $9::text::integer, $10)",
+);
+static DROP: Sql = Sql::seldom("select d::text from pgonce.drop_subscription($1) d");
+static REDRIVE: Sql = Sql::seldom("select n::text from pgonce.redrive($1, $2) n");
+static SKIP: Sql = Sql::seldom("select s::text from pgonce.skip($1, $2::text::bigint, $3) s");
+static REPLAY_FROM: Sql =
+    Sql::seldom("select 'done' from pgonce.replay($1, p_from_seq => $2::text::bigint)");
+static REPLAY_SINCE: Sql = Sql::seldom(
+    "select 'done' from pgonce.replay($1, \
+     p_from_time => pg_catalog.to_timestamp($2::text::double precision))",
+);
+static EVICT: Sql = Sql::seldom("select 'done' from pgonce.evict_subscription($1, $2)");
+static DEAD_LETTERS: Sql = Sql::seldom(
+    "select seq, message_id::text, tenant::text, topic::text, type::text, subject::text, \
+     attempts, reason, behind from pgonce.dead_letters where subscription operator(pg_catalog.=) $1 \
+     order by seq limit $2::text::integer",
+);
+static BACKLOG: Sql = Sql::seldom(
+    "select subscription::text, waiting, \
+     pg_catalog.ceil(extract(epoch from oldest_age) operator(pg_catalog.*) 1000)::bigint, delayed, retrying, dead, behind, \
+     lanes_held, stuck::text, evicted_why from pgonce.outbox_backlog order by subscription",
+);
 
 /// Where a new subscription begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,21 +120,23 @@ impl Subscription {
         self
     }
 
-    /// How often an event that fails for now is tried before it becomes a dead letter.
+    /// Maximum number of tries before an event becomes a dead letter. Default: 10.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// The first pause between two tries, and the longest; it doubles in between, with jitter.
-    pub fn backoff(mut self, first: Duration, at_most: Duration) -> Self {
-        self.backoff = (first, at_most);
+    /// The first and the maximum pause between two tries; it doubles in between, with jitter. Default:
+    /// one second, ten minutes.
+    pub fn backoff(mut self, first: Duration, max: Duration) -> Self {
+        self.backoff = (first, max);
         self
     }
 
-    /// How many events may be dead or behind a dead one, and what then.
-    pub fn dead_letters(mut self, at_most: u32, when_full: WhenFull) -> Self {
-        self.dead_limit = at_most;
+    /// Maximum number of events that are dead or behind a dead one, and what happens then. Default: 10,000,
+    /// [`WhenFull::Stop`].
+    pub fn dead_letters(mut self, max: u32, when_full: WhenFull) -> Self {
+        self.dead_limit = max;
         self.when_full = when_full;
         self
     }
@@ -162,165 +192,101 @@ impl<D: Driver> Outbox<D> {
         let list = |patterns: &Option<Vec<String>>| {
             patterns.as_ref().map(|p| serde_json::json!(p).to_string())
         };
-        let (topics, types, tenants) = (
-            list(&subscription.topics),
-            list(&subscription.types),
-            list(&subscription.tenants),
-        );
-        let (attempts, limit) = (
-            subscription.max_attempts.to_string(),
-            subscription.dead_limit.to_string(),
-        );
-        let (first, at_most) = (
-            interval(subscription.backoff.0),
-            interval(subscription.backoff.1),
-        );
-        let params = [
-            Param::Text(Some(&subscription.name)),
-            Param::Text(Some(match subscription.begin {
+        let [topics, types, tenants] = [
+            &subscription.topics,
+            &subscription.types,
+            &subscription.tenants,
+        ]
+        .map(list);
+        let args = Args::new()
+            .text(&*subscription.name)
+            .text(match subscription.begin {
                 Begin::Start => "start",
                 Begin::Now => "now",
-            })),
-            Param::Json(topics.as_deref()),
-            Param::Json(types.as_deref()),
-            Param::Json(tenants.as_deref()),
-            Param::Text(Some(&attempts)),
-            Param::Text(Some(&first)),
-            Param::Text(Some(&at_most)),
-            Param::Text(Some(&limit)),
-            Param::Text(Some(match subscription.when_full {
+            })
+            .json(topics.as_deref())
+            .json(types.as_deref())
+            .json(tenants.as_deref())
+            .int(i64::from(subscription.max_attempts))
+            .interval(subscription.backoff.0)
+            .interval(subscription.backoff.1)
+            .int(i64::from(subscription.dead_limit))
+            .text(match subscription.when_full {
                 WhenFull::Stop => "stop",
                 WhenFull::Discard => "discard",
-            })),
-        ];
-        let sql = "select 'done' from pgonce.create_subscription($1, $2, \
-             (select array_agg(v) from jsonb_array_elements_text($3) v), \
-             (select array_agg(v) from jsonb_array_elements_text($4) v), \
-             (select array_agg(v) from jsonb_array_elements_text($5) v), $6::text::integer, \
-             $7::text::interval, $8::text::interval, $9::text::integer, $10)";
-        self.ask(sql, &params).await.map(drop)
+            });
+        self.call(&CREATE, args).await.map(drop)
     }
 
-    /// Forgets a subscription. Answers whether it was there.
+    /// Forgets a subscription. Returns whether it existed.
     pub async fn drop_subscription(&self, subscription: &str) -> Result<bool> {
-        let sql = "select d::text from pgonce.drop_subscription($1) d";
-        let rows = self.ask(sql, &[Param::Text(Some(subscription))]).await?;
-        Ok(first(rows).as_deref() == Some("true"))
+        let args = Args::texts([subscription]);
+        self.call(&DROP, args).await?.one()?.bool()
     }
 
-    /// Tries dead letters once more, in order: of one subject, or of all. Answers how many subjects
+    /// Tries dead letters once more, in order: of one subject, or of all. Returns how many subjects
     /// move again.
     pub async fn redrive(&self, subscription: &str, subject: Option<&str>) -> Result<u64> {
-        let sql = "select n::text from pgonce.redrive($1, $2) n";
-        let params = [Param::Text(Some(subscription)), Param::Text(subject)];
-        number(self.ask(sql, &params).await?)
+        let args = Args::new().text(subscription).text(subject);
+        self.call(&REDRIVE, args).await?.one()?.get()
     }
 
-    /// Gives a parked event up; what is behind it moves again. Answers whether it was parked.
+    /// Gives a parked event up; what is behind it moves again. Returns whether it was parked.
     pub async fn skip(&self, subscription: &str, seq: i64, reason: &str) -> Result<bool> {
-        let sql = "select s::text from pgonce.skip($1, $2::text::bigint, $3) s";
-        let seq = seq.to_string();
-        let params = [subscription, &seq, reason].map(|text| Param::Text(Some(text)));
-        Ok(first(self.ask(sql, &params).await?).as_deref() == Some("true"))
+        let args = Args::new().text(subscription).int(seq).text(reason);
+        self.call(&SKIP, args).await?.one()?.bool()
     }
 
     /// Lets a subscription read the log again from a number on; also one that was evicted.
     pub async fn replay_from(&self, subscription: &str, seq: i64) -> Result<()> {
-        let sql = "select 'done' from pgonce.replay($1, p_from_seq => $2::text::bigint)";
-        let seq = seq.to_string();
-        let params = [subscription, &seq].map(|text| Param::Text(Some(text)));
-        self.ask(sql, &params).await.map(drop)
+        let args = Args::new().text(subscription).int(seq);
+        self.call(&REPLAY_FROM, args).await.map(drop)
     }
 
     /// Lets a subscription read again what was published since a time; also one that was evicted.
     pub async fn replay_since(&self, subscription: &str, time: SystemTime) -> Result<()> {
-        let sql = "select 'done' from pgonce.replay($1, \
-             p_from_time => to_timestamp($2::text::double precision))";
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let since = since.as_secs_f64().to_string();
-        let params = [subscription, &since].map(|text| Param::Text(Some(text)));
-        self.ask(sql, &params).await.map(drop)
+        let args = Args::texts([subscription, &since]);
+        self.call(&REPLAY_SINCE, args).await.map(drop)
     }
 
-    /// A subscription no longer holds the log; its relays stop and are told why.
+    /// A subscription no longer holds the log; its relays stop and report why.
     pub async fn evict(&self, subscription: &str, reason: &str) -> Result<()> {
-        let sql = "select 'done' from pgonce.evict_subscription($1, $2)";
-        let params = [subscription, reason].map(|text| Param::Text(Some(text)));
-        self.ask(sql, &params).await.map(drop)
+        let args = Args::texts([subscription, reason]);
+        self.call(&EVICT, args).await.map(drop)
     }
 
     /// The oldest dead letters of a subscription, at most `limit`.
     pub async fn dead_letters(&self, subscription: &str, limit: u32) -> Result<Vec<DeadLetter>> {
-        let sql = "select seq, message_id::text, tenant::text, topic::text, type::text, subject::text, \
-             attempts, reason, behind from pgonce.dead_letters where subscription = $1 \
-             order by seq limit $2::text::integer";
-        let limit = limit.to_string();
-        let params = [subscription, &limit].map(|text| Param::Text(Some(text)));
-        let rows = self.ask(sql, &params).await?;
-        let read = |row: Row| {
-            let mut cells = row.into_iter();
-            let mut next = || cells.next().flatten();
-            Some(DeadLetter {
-                seq: next()?.parse().ok()?,
-                id: next()?,
-                tenant: next()?,
-                topic: next()?,
-                kind: next()?,
-                subject: next()?,
-                attempts: next()?.parse().ok()?,
-                reason: next(),
-                behind: next()?.parse().ok()?,
+        let args = Args::new().text(subscription).int(i64::from(limit));
+        self.call(&DEAD_LETTERS, args).await?.read(|mut row| {
+            Ok(DeadLetter {
+                seq: row.get()?,
+                id: row.text()?,
+                tenant: row.text()?,
+                topic: row.text()?,
+                kind: row.text()?,
+                subject: row.text()?,
+                attempts: row.get()?,
+                reason: row.opt_text(),
+                behind: row.get()?,
             })
-        };
-        rows.into_iter()
-            .map(|row| read(row).ok_or_else(unreadable))
-            .collect()
+        })
     }
 
     /// How far every subscription is behind.
     pub async fn backlog(&self) -> Result<Vec<Backlog>> {
-        let sql = "select subscription::text, waiting, \
-             ceil(extract(epoch from oldest_age) * 1000)::bigint, delayed, retrying, dead, behind, \
-             lanes_held, stuck::text, evicted_why from pgonce.outbox_backlog order by subscription";
-        let rows = self.ask(sql, &[]).await?;
-        let read = |row: Row| {
-            let mut cells = row.into_iter();
-            let mut next = || cells.next().flatten();
-            Some(Backlog {
-                subscription: next()?,
-                waiting: next()?.parse().ok()?,
-                oldest_age: next()
-                    .and_then(|ms| ms.parse().ok())
-                    .map(Duration::from_millis),
-                parked: [
-                    next()?.parse().ok()?,
-                    next()?.parse().ok()?,
-                    next()?.parse().ok()?,
-                    next()?.parse().ok()?,
-                ],
-                lanes_held: next()?.parse().ok()?,
-                stuck: next()? == "true",
-                evicted: next(),
+        self.call(&BACKLOG, Args::default()).await?.read(|mut row| {
+            Ok(Backlog {
+                subscription: row.text()?,
+                waiting: row.get()?,
+                oldest_age: row.opt_millis()?,
+                parked: [row.get()?, row.get()?, row.get()?, row.get()?],
+                lanes_held: row.get()?,
+                stuck: row.bool()?,
+                evicted: row.opt_text(),
             })
-        };
-        rows.into_iter()
-            .map(|row| read(row).ok_or_else(unreadable))
-            .collect()
+        })
     }
-
-    pub(super) async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        let schema = &self.statements().schema;
-        let sql = sql.replace("pgonce.", &format!("{schema}."));
-        let statement = Statement {
-            sql: sql.into(),
-            keep: false,
-        };
-        self.call(&statement, params).await
-    }
-}
-
-pub(super) fn number(rows: Vec<Row>) -> Result<u64> {
-    first(rows)
-        .and_then(|n| n.parse().ok())
-        .ok_or_else(unreadable)
 }

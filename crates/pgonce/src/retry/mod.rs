@@ -5,14 +5,13 @@
 //! how patiently.
 
 mod policy;
-mod table;
 
 use std::time::Duration;
 
+pub use crate::sqlstate::{Class, Entry, GROUPS, TABLE, classify, lookup, markdown};
 pub use policy::{Policy, Schedule};
-pub use table::{Class, Entry, GROUPS, TABLE, classify, lookup, markdown};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// The least pause for errors of [`Class::RetryAfterDelay`] that name none themselves.
 const UNHURRIED: Duration = Duration::from_millis(100);

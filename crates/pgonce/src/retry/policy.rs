@@ -6,7 +6,7 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 /// Bounds for retries at the transaction boundary: exponential with full jitter, limited in
 /// number and in time, cancellable.

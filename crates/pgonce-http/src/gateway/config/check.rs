@@ -5,7 +5,7 @@ use std::ops::Range;
 use http::Method;
 use toml::Spanned;
 
-use super::routes::{AfterExpiry, Busy, Route, Scope};
+use super::routes::{AfterExpiry, Busy, Once, Route, Scope};
 use super::values::Principal;
 use super::{Config, Fault};
 
@@ -209,6 +209,7 @@ impl Checked<'_> {
 
     fn once(&mut self, route: &Route) {
         let Some(once) = &route.once else { return };
+        self.statuses(once);
         let scopes = &self.config.tables.scopes;
         if !scopes
             .keys()
@@ -261,6 +262,26 @@ impl Checked<'_> {
                 format!("`{name}` carries a credential, not a principal: a new token between two tries would make two requests of one"),
                 "Name the header in which your authentication puts the user or account, such as \"X-User-Id\".",
             );
+        }
+    }
+
+    fn statuses(&mut self, once: &Once) {
+        let all: Vec<_> = once.statuses.all().collect();
+        for (number, (status, _)) in all.iter().enumerate() {
+            let earlier = &all[..number];
+            if earlier
+                .iter()
+                .any(|(other, _)| other.get_ref() == status.get_ref())
+            {
+                self.refuse(
+                    status.span(),
+                    format!(
+                        "{} is listed twice in `statuses`",
+                        status.get_ref().0.as_u16()
+                    ),
+                    "Keep it in one of keep, refuse, retry and forget.",
+                );
+            }
         }
     }
 

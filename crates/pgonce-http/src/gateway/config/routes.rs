@@ -8,7 +8,8 @@ use serde::de::{Deserializer, Error as _};
 use toml::Spanned;
 
 use super::tables::{seconds, yes};
-use super::values::{Header, Length, Principal, Print, Size, Verb};
+use super::values::{Header, Length, Principal, Print, Size, Status, Verb};
+use crate::Disposition;
 use crate::gateway::pattern::Pattern;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -150,6 +151,8 @@ pub(crate) struct Once {
     #[serde(default)]
     pub(crate) outcomes: Outcomes,
     #[serde(default)]
+    pub(crate) statuses: Statuses,
+    #[serde(default)]
     pub(crate) fingerprint: Print,
     pub(crate) version_header: Option<Header>,
     #[serde(default = "yes")]
@@ -166,6 +169,30 @@ pub(crate) struct Once {
     pub(crate) fail_open: bool,
 }
 
+/// Statuses whose responses do not follow `outcomes`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Statuses {
+    keep: Vec<Spanned<Status>>,
+    refuse: Vec<Spanned<Status>>,
+    retry: Vec<Spanned<Status>>,
+    forget: Vec<Spanned<Status>>,
+}
+
+impl Statuses {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&Spanned<Status>, Disposition)> {
+        let lists = [
+            (&self.keep, Disposition::Keep),
+            (&self.refuse, Disposition::Refuse),
+            (&self.retry, Disposition::Retry),
+            (&self.forget, Disposition::Forget),
+        ];
+        lists
+            .into_iter()
+            .flat_map(|(list, disposition)| list.iter().map(move |status| (status, disposition)))
+    }
+}
+
 /// Whether a request without a key is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -175,7 +202,7 @@ pub(crate) enum Needed {
     Optional,
 }
 
-/// Which answers are kept.
+/// Which responses are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Outcomes {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use http::{HeaderName, Method};
+use http::{HeaderName, Method, StatusCode};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
@@ -22,6 +22,21 @@ pub(crate) struct Header(pub(crate) HeaderName);
 /// A method such as "POST".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verb(pub(crate) Method);
+
+/// A status such as 503.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Status(pub(crate) StatusCode);
+
+impl<'de> Deserialize<'de> for Status {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = u16::deserialize(deserializer)?;
+        let status = StatusCode::from_u16(number).ok();
+        let status = status.filter(|status| (200..600).contains(&status.as_u16()));
+        status
+            .map(Self)
+            .ok_or_else(|| D::Error::custom(format!("{number} is no status, expected 200 to 599")))
+    }
+}
 
 /// The caller: none, or the one that a header names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -102,7 +102,7 @@ impl Timed for Marking {
         let all: Vec<&Message> = messages.iter().collect();
         let start = Instant::now();
         let mut batch = self.inbox.begin().await?;
-        let verdicts = batch.mark(CONSUMER, SOURCE, &all).await?;
+        let verdicts = batch.dedupe(CONSUMER, SOURCE, &all).await?;
         batch.commit().await?;
         let spent = start.elapsed();
         match verdicts.iter().all(|verdict| *verdict == Verdict::New) {

@@ -147,12 +147,12 @@ impl Shop {
     async fn mark(&self, messages: &[Message], expected: Verdict) -> Result<()> {
         let mut batch = self.inbox.begin().await?;
         let all: Vec<&Message> = messages.iter().collect();
-        let verdicts = batch.mark(CONSUMER, SOURCE, &all).await?;
+        let verdicts = batch.dedupe(CONSUMER, SOURCE, &all).await?;
         if verdicts.iter().any(|verdict| *verdict != expected) {
             return Err(format!("messages were not all {expected:?}").into());
         }
         if expected == Verdict::New {
-            let mut tx = batch.lend()?;
+            let mut tx = batch.lend("")?;
             self.apply(tx.conn(), messages).await?;
         }
         Ok(batch.commit().await?)
@@ -166,7 +166,7 @@ impl Shop {
             None => self.take_partition().await?,
         };
         let mut batch = self.inbox.begin().await?;
-        let mut tx = batch.lend()?;
+        let mut tx = batch.lend("")?;
         self.apply(tx.conn(), messages).await?;
         drop(tx);
         let before = held.position.map_or(0, |position| position.major);

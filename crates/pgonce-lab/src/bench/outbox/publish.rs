@@ -119,7 +119,7 @@ async fn sqlx_order(shop: with_sqlx::Shop, how: How) -> Result<()> {
             by_hand(usual::INSERT).execute(&mut *tx).await?;
         }
         How::Call => drop(by_hand(CALL_SQL).fetch_one(&mut *tx).await?),
-        How::Publish => drop(shop.once.publish(&mut *tx, &event(&order)?).await?),
+        How::Publish => drop(shop.once.publish(&mut tx, &event(&order)?).await?),
     }
     Ok(tx.commit().await?)
 }

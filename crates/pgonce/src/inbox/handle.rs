@@ -1,0 +1,37 @@
+//! The inbox of a database.
+
+use crate::call::{Args, BEGIN, Caller, Rows, Sql};
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::once::Once;
+
+/// Ends a transaction whose commit must survive a crash.
+static COMMIT_DURABLY: Sql = Sql::kept("select 'done' where pgonce._force_durable_commit()");
+
+/// The inbox of a database, for consumers and operators. Made by [`Once::inbox`]; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Inbox<D: Driver> {
+    pub(super) caller: Caller<D>,
+}
+
+impl<D: Driver> Once<D> {
+    /// The inbox of the same database.
+    pub fn inbox(&self) -> Inbox<D> {
+        Inbox {
+            caller: self.caller().clone(),
+        }
+    }
+}
+
+impl<D: Driver> Inbox<D> {
+    /// One call in a transaction of its own; its rows count only once it has committed.
+    pub(super) async fn call(&self, sql: &Sql, args: Args<'_>) -> Result<Rows> {
+        self.call_in(BEGIN, sql, args).await
+    }
+
+    pub(super) async fn call_in(&self, begin: &str, sql: &Sql, args: Args<'_>) -> Result<Rows> {
+        self.caller
+            .in_own_transaction(begin, sql, args, &COMMIT_DURABLY)
+            .await
+    }
+}

@@ -1,0 +1,107 @@
+//! Recording how an intent ended: the statements, and their arguments in order.
+
+use crate::ack::Ack;
+use crate::call::{Args, Sql};
+use crate::failure::Failure;
+use crate::intent::Intent;
+
+/// The fresh success of an atomic attempt. Looks the contract up, and says how long successes are
+/// kept if that is simple.
+pub(crate) static INSERT_SUCCESS: Sql = Sql::kept(
+    "insert into pgonce.intent select * from \
+     pgonce._success_row($1, $2, $3, $4, $5, $6, $7, $8, $9) where pgonce._assert_same_transaction() \
+     returning pgonce._simple_retention($7, $1)",
+);
+/// The same, where the retention is known.
+pub(crate) static INSERT_KEPT: Sql = Sql::kept(
+    "insert into pgonce.intent select * from \
+     pgonce._success_row_with_retention($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::interval) \
+     where pgonce._assert_same_transaction()",
+);
+/// Any other success in the transaction of its claim.
+pub(crate) static SUCCEED: Sql = Sql::kept(
+    "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10, \
+     $11::text::interval) where pgonce._assert_same_transaction()",
+);
+/// The success of a lease.
+pub(crate) static SUCCEED_LEASE: Sql = Sql::kept(
+    "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10, \
+     $11::text::interval)",
+);
+/// A failure, under its fence.
+pub(crate) static FAIL: Sql = Sql::kept(
+    "select 'done' from pgonce.fail($1, $2, $3, $4::text::bigint, $5::text::boolean, $6, $7, \
+     $8, $9, $10, $11, $12::text::interval)",
+);
+
+/// A success to be recorded.
+pub(crate) struct Success<'a> {
+    intent: &'a Intent,
+    ack: &'a Ack,
+    owner: Option<&'a str>,
+    value: Option<String>,
+}
+
+impl<'a> Success<'a> {
+    pub(crate) fn new(intent: &'a Intent, ack: &'a Ack, owner: Option<&'a str>) -> Self {
+        Self {
+            intent,
+            ack,
+            owner,
+            value: ack.value.as_ref().map(ToString::to_string),
+        }
+    }
+
+    /// For [`SUCCEED`] and [`SUCCEED_LEASE`].
+    pub(crate) fn args(&self, fence: i64) -> Args<'_> {
+        let args = self.answer(named(self.intent).int(fence));
+        args.interval(self.ack.keep)
+    }
+
+    /// For [`INSERT_SUCCESS`], and for [`INSERT_KEPT`] where the retention is known.
+    pub(crate) fn row<'b>(&'b self, retention: Option<&'b str>) -> Args<'b> {
+        let args = self.answer(named(self.intent));
+        match retention {
+            Some(retention) => args.text(retention),
+            None => args,
+        }
+    }
+
+    fn answer<'b>(&'b self, args: Args<'b>) -> Args<'b> {
+        let (ref_type, ref_id) = self.ack.reference().unzip();
+        args.json(self.value.as_deref())
+            .text(ref_type)
+            .text(ref_id)
+            .text(self.intent.tenant_name())
+            .text(self.intent.correlation_id())
+            .text(self.owner)
+    }
+}
+
+/// The arguments of [`FAIL`]. `answer` is the failure's, written out.
+pub(crate) fn failure_args<'a>(
+    intent: &'a Intent,
+    fence: i64,
+    owner: Option<&'a str>,
+    failure: &'a Failure,
+    answer: Option<&'a str>,
+) -> Args<'a> {
+    named(intent)
+        .int(fence)
+        .bool(failure.is_retryable())
+        .text(failure.code())
+        .text(failure.message())
+        .json(answer)
+        .text(intent.tenant_name())
+        .text(intent.correlation_id())
+        .text(owner)
+        .interval(failure.keep)
+}
+
+/// Scope, key and fingerprint.
+pub(crate) fn named(intent: &Intent) -> Args<'_> {
+    Args::new()
+        .text(intent.scope())
+        .text(intent.key())
+        .bytes(intent.fingerprint().as_bytes())
+}
