@@ -22,15 +22,18 @@ async fn lease<D: TestDriver>(world: &World<D>, key: &str, length: Duration) -> 
 
 async fn a_takeover_that_waited_for_the_row_gets_its_whole_lease<D: TestDriver>(world: World<D>) {
     let old = lease(&world, "slow", MINUTE).await;
-    world.see.run(EXPIRE).await;
-    // The old holder is in the middle of a write, which it then gives up.
-    let write = old.begin().await.unwrap();
+    old.release().await.unwrap();
+    // Somebody looks at the row for a while.
+    let other = world.observer().await;
+    other
+        .run("begin; select from pgonce.intent for update")
+        .await;
     let taker = world.another("taker", 1, |b| b);
     let wish = intent("slow");
     let (taken, waited_until) = join(taker.lease(&wish, MINUTE), async {
         wait_until_lock_waited(&world.url(), "taker").await.unwrap();
         let now = world.see.text("select pgonce.now()").await;
-        write.abandon().await.unwrap();
+        other.run("rollback").await;
         now
     })
     .await;

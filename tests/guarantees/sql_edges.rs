@@ -191,7 +191,7 @@ async fn old_string_syntax_changes_nothing() {
     assert_eq!(
         see.code("select pgonce.succeed('s', 'k', decode('01', 'hex'), 2)")
             .await,
-        "P4010"
+        "P4012"
     );
 }
 

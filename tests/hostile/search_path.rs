@@ -1,10 +1,18 @@
 //! Nothing outside pg_catalog and our own schema ever runs, whatever the caller's search_path. A schema that comes first
 //! in it holds a twin of every operator, function and type that a statement could name; each raises.
 
+use std::time::Duration;
+
+use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::inbox::Message;
 use pgonce::migrate::{Migrator, public_headers};
+use pgonce::outbox::{Begin, Subscription};
+use pgonce::scope::Contract;
+use pgonce::{Ack, Attempt, Claim, Event, Failure, Intent, Once};
 use pgonce_testkit::{Binaries, Database, Postgres, shared};
 use pgonce_tests::{Observer, TestDriver, install, run_example};
+use serde_json::{Value, json};
 use tokio_postgres::NoTls;
 
 /// In the first pg_catalog is found last; in the second, as usual, first, and a twin wins only where it fits better.
@@ -110,5 +118,77 @@ async fn a_migration_runs_no_strangers_code() {
         migrator.check().await.unwrap();
         see.run("drop owned by somebody_hostile; drop role somebody_hostile")
             .await;
+    }
+}
+
+/// Everything that an application does over the SDK; none of its own statements.
+async fn drive<D: TestDriver>(url: &str) -> pgonce::Result<()> {
+    let minute = Duration::from_secs(60);
+    let once = Once::builder(D::connect(url, 4)).build()?;
+    let contract = Contract::keep(Duration::from_secs(86_400));
+    once.define_scope("hostile", &contract).await?;
+    let subscription = Subscription::new(D::NAME)
+        .topics(["t*"])
+        .begin(Begin::Start);
+    once.outbox().create_subscription(&subscription).await?;
+    for key in ["first", "first", "second"] {
+        let intent = Intent::new("hostile", format!("{} {key}", D::NAME), &key)?;
+        let run = once.run(&intent, async |mut attempt: Attempt<D>| {
+            attempt.try_lock("name").await?;
+            attempt.lock("name", minute).await?;
+            let event = Event::new("t", "created").subject(key).payload(&key)?;
+            attempt.publish(event).await?;
+            attempt
+                .accept("c", "s", &Message::new(key, Vec::new()))
+                .await?;
+            let row = json!({"customer": key, "reference": D::NAME, "item": "book"});
+            let row = attempt.insert_or_fetch::<Value>("public.one_order_per_reference", &row);
+            let row = row.await?.into_inner();
+            attempt.succeed(Ack::value(&row["id"])?).await
+        });
+        let _ = run.await?;
+        let _ = once.answer(&intent).await?;
+    }
+    let intent = Intent::new("hostile", format!("{} leased", D::NAME), &1)?;
+    let Claim::Run(mut lease) = once.lease(&intent, minute).await? else {
+        panic!("fresh")
+    };
+    lease.heartbeat().await?;
+    lease.begin().await?.abandon().await?;
+    let _ = lease.succeed(Ack::value(&1)?).await?;
+    let intent = Intent::new("hostile", format!("{} fails", D::NAME), &1)?;
+    let Claim::Run(attempt) = once.claim(&intent).await? else {
+        panic!("fresh")
+    };
+    attempt.fail(Failure::permanent("no", "never")).await?;
+    once.flush().await?;
+    let _ = once.purge(10).await?;
+    let _ = once.stuck(10).await?;
+    let outbox = once.outbox();
+    let goal = outbox.goal().await?;
+    let _ = outbox.caught_up(D::NAME, &goal).await?;
+    let _ = outbox.backlog().await?;
+    let _ = outbox.dead_letters(D::NAME, 10).await?;
+    let _ = outbox.redrive(D::NAME, None).await?;
+    let inbox = once.inbox();
+    inbox.maintain().await?;
+    let _ = inbox.backlog().await?;
+    let _ = inbox.poison("c", 10).await?;
+    let _ = outbox.drop_subscription(D::NAME).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_sdk_runs_no_strangers_code_over_either_driver() {
+    for path in PATHS {
+        let database = hostile(shared(None).await.unwrap()).await;
+        take_over(&database, path).await;
+        let url = database.url();
+        if let Err(error) = drive::<TokioPostgres>(&url).await {
+            panic!("tokio-postgres, {path}: {error:?}");
+        }
+        if let Err(error) = drive::<Sqlx>(&url).await {
+            panic!("sqlx, {path}: {error:?}");
+        }
     }
 }

@@ -30,7 +30,7 @@ begin
         end if;
     end loop;
     update pgonce.projection_build b set lane = v_build.lane, after = v_build.after, events = v_build.events
-     where b.tenant = '' and b.projection = p_projection and b.purpose = p_purpose;
+     where b.tenant = '' and b.projection = p_projection collate "C" and b.purpose = p_purpose collate "C";
     return v_count;
 end
 $$;

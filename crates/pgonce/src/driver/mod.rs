@@ -285,7 +285,7 @@ fn quote_bytes(bytes: &[u8]) -> String {
         // Writing to a String cannot fail.
         let _ = write!(quoted, "{byte:02x}");
     }
-    quoted.push_str("'::bytea");
+    quoted.push_str("'::pg_catalog.bytea");
     quoted
 }
 
@@ -326,7 +326,7 @@ mod tests {
         ];
         assert_eq!(
             with_literals("select f($1, $2), $3::text", &params),
-            r"select f( E'a''b\\c $2',  E'\\x00ff'::bytea),  null::text",
+            r"select f( E'a''b\\c $2',  E'\\x00ff'::pg_catalog.bytea),  null::text",
         );
     }
 
