@@ -17,6 +17,7 @@ const QUALIFIED: &[&str] = &[
     "accept",
     "accept_batch",
     "advance_projection",
+    "define_projection",
     "insert_or_fetch",
     "publish",
     "succeed",
