@@ -1,19 +1,41 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test kill-tests replay mutants demo storm bench fmt doc
+.PHONY: help setup check test python-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
 
 CARGO ?= cargo
 
 # Announces a step, so that a long run shows where it is.
 step = @printf '\n== %s\n' "$(1)"
 
+# nextest runs the tests of all programs side by side. Where it is not installed (`make nextest`),
+# cargo runs one program after the other. Tests wait more than they compute: two for each core.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+ifeq ($(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes),yes)
+TEST = $(CARGO) nextest run --locked --test-threads $$((2 * $(CORES)))
+else
+TEST = $(CARGO) test --locked --no-fail-fast
+endif
+
+# What `make check` builds: no broker's client and nothing in C++.
+CORE = -p pgonce -p pgonce-http -p pgonce-testkit -p pgonce-tests --all-features
+
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## find or install PostgreSQL, pgbouncer, brokers and what else the tests need
 	$(call step,setup)
 	@scripts/setup
+
+check: ## the quick one: format, lints, unit tests and guarantees, without brokers
+	$(call step,setup)
+	@scripts/setup check
+	$(call step,format)
+	$(CARGO) fmt --all --check
+	$(call step,lints)
+	$(CARGO) clippy --locked $(CORE) --lib --test guarantees -- -D warnings
+	$(call step,tests)
+	$(TEST) $(CORE) --lib --test guarantees
 
 test: setup ## everything that must hold: format, lints, docs, tests
 	$(call step,format)
@@ -23,11 +45,22 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	$(call step,documentation)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
 	$(call step,tests)
-	$(CARGO) test --locked --workspace --all-features
+	$(TEST) --workspace --all-features --lib --bins --tests
+	$(call step,examples in the documentation)
+	$(CARGO) test --locked --workspace --all-features --no-fail-fast --doc
+	$(call step,python-tests)
+	@scripts/python-tests
+
+python-tests: setup ## types and tests of clients/python, with the cases of conformance/
+	$(call step,python-tests)
+	@scripts/python-tests
 
 kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT says how often
 	$(call step,kill-tests)
-	KILL_COUNT=$${KILL_COUNT:-200} $(CARGO) test --locked -p pgonce-tests --test kill -- --nocapture
+	KILL_COUNT=$${KILL_COUNT:-200} $(CARGO) test --locked -p pgonce-tests --all-features --test kill -- --nocapture
+	PGONCE_EXHAUSTIVE=1 $(CARGO) test --locked -p pgonce-tests --all-features --test guarantees killed -- --nocapture
+
+murder: kill-tests
 
 replay: setup ## replay a million events into projections, again and again; REPLAY_EVENTS says how many
 	$(call step,replay)
@@ -37,9 +70,11 @@ mutants: setup ## plant known bugs in a copy, one by one: does the suite catch e
 	$(call step,mutants)
 	@scripts/mutants $(ONLY)
 
-demo: setup ## see it work: an orders service under duplicates, crashes and cut wires
+demo: ## see it work: an orders service under duplicates, crashes and cut wires
+	$(call step,setup)
+	@scripts/setup postgres
 	$(call step,demo)
-	$(CARGO) run --release --locked -p pgonce-cli -- demo
+	$(CARGO) run --locked -p pgonce-cli --no-default-features --features lab-demo -- demo
 
 storm: setup ## cut every path of the protocol at every message; the whole of it, some minutes
 	$(call step,storm)
@@ -48,6 +83,9 @@ storm: setup ## cut every path of the protocol at every message; the whole of it
 bench: setup ## measure what pgonce costs, beside the bare transaction and the usual recipe
 	$(call step,bench)
 	PGONCE_COMMIT="$$(git rev-parse --short HEAD 2>/dev/null)" $(CARGO) run --release --locked -p pgonce-cli -- bench
+
+nextest: ## install the test runner cargo-nextest, some minutes
+	$(CARGO) install --locked cargo-nextest
 
 fmt: ## format all code
 	$(CARGO) fmt --all

@@ -5,12 +5,13 @@ use std::time::Duration;
 use pgonce::scope::{Contract, Storage};
 use pgonce::{Ack, Claim, Error, Failure, Intent};
 use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
+use rand::RngExt as _;
 use serde_json::{Value, json};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-async fn answer<D: TestDriver>(world: &World<D>, wish: &Intent, ack: &Ack) -> pgonce::Done {
-    let run = world.once.run(wish, |mut attempt| async move {
+async fn answer<D: TestDriver>(world: &World<D>, request: &Intent, ack: &Ack) -> pgonce::Done {
+    let run = world.once.run(request, |mut attempt| async move {
         effect(&mut attempt).await?;
         attempt.succeed(ack.clone()).await
     });
@@ -41,30 +42,31 @@ async fn falsy_and_empty_answers_replay_equal_and_never_run_again<D: TestDriver>
         json!({"b": 1, "a": [1, {"z": 0, "y": null}]}),
     ];
     for value in falsy.iter().chain(&odd) {
-        let wish = intent(&format!("answer {value}"));
-        let first = answer(&world, &wish, &Ack::value(value).unwrap()).await;
+        let request = intent(&format!("answer {value}"));
+        let first = answer(&world, &request, &Ack::value(value).unwrap()).await;
         assert!(!first.replayed());
         for _ in 0..2 {
-            let again = answer(&world, &wish, &Ack::value("another").unwrap()).await;
+            let again = answer(&world, &request, &Ack::value("another").unwrap()).await;
             assert!(again.replayed(), "{value}");
             assert_eq!(again.ack(), first.ack(), "{value}");
             assert_eq!(again.ack().json(), Some(value));
         }
-        let looked = world.once.answer(&wish).await.unwrap().unwrap();
+        let looked = world.once.answer(&request).await.unwrap().unwrap();
         assert_eq!(looked.ack(), first.ack());
-        assert_eq!(world.see.effects(&wish).await, 1);
+        assert_eq!(world.see.effects(&request).await, 1);
     }
 }
 
 async fn every_floating_point_number_replays_to_the_last_bit<D: TestDriver>(world: World<D>) {
+    let mut random = pgonce_tests::random();
     let numbers: Vec<f64> = (0..2000)
-        .map(|_| f64::from_bits(rand::random()))
+        .map(|_| f64::from_bits(random.random()))
         .filter(|n| n.is_finite() && *n != 0.0)
         .collect();
-    let wish = intent("numbers");
+    let request = intent("numbers");
     let ack = Ack::value(&numbers).unwrap();
-    let first = answer(&world, &wish, &ack).await;
-    let again = answer(&world, &wish, &ack).await;
+    let first = answer(&world, &request, &ack).await;
+    let again = answer(&world, &request, &ack).await;
     let (first, again) = (
         first.read::<Vec<f64>>().unwrap(),
         again.read::<Vec<f64>>().unwrap(),
@@ -89,12 +91,12 @@ async fn a_bare_status_and_a_reference_replay_as_they_were<D: TestDriver>(world:
             .and_reference("order", "x"),
     ];
     for (n, ack) in acks.iter().enumerate() {
-        let wish = intent(&format!("ack {n}"));
-        assert_eq!(answer(&world, &wish, ack).await.ack(), ack);
-        let again = answer(&world, &wish, &Ack::value("other").unwrap()).await;
+        let request = intent(&format!("ack {n}"));
+        assert_eq!(answer(&world, &request, ack).await.ack(), ack);
+        let again = answer(&world, &request, &Ack::value("other").unwrap()).await;
         assert!(again.replayed());
         assert_eq!(again.ack(), ack);
-        assert_eq!(world.see.effects(&wish).await, 1);
+        assert_eq!(world.see.effects(&request).await, 1);
     }
     // A status reads as null, which is not the same as the answer null.
     let status = answer(&world, &intent("ack 0"), &Ack::status()).await;
@@ -119,16 +121,16 @@ async fn a_scope_keeps_of_an_answer_what_its_contract_says_and_no_more<D: TestDr
             .await
             .unwrap();
         for leased in [false, true] {
-            let wish = Intent::new(scope.clone(), format!("{leased}"), "request").unwrap();
+            let request = Intent::new(scope.clone(), format!("{leased}"), "request").unwrap();
             if leased {
-                let Claim::Run(lease) = world.once.lease(&wish, HOUR).await.unwrap() else {
+                let Claim::Run(lease) = world.once.lease(&request, HOUR).await.unwrap() else {
                     panic!("fresh")
                 };
                 let _ = lease.succeed(whole.clone()).await.unwrap();
             } else {
-                let _ = answer(&world, &wish, &whole).await;
+                let _ = answer(&world, &request, &whole).await;
             }
-            let again = answer(&world, &wish, &whole).await;
+            let again = answer(&world, &request, &whole).await;
             assert!(again.replayed());
             assert_eq!(
                 again.ack().json(),
@@ -141,36 +143,37 @@ async fn a_scope_keeps_of_an_answer_what_its_contract_says_and_no_more<D: TestDr
                 "{storage:?} leased {leased}"
             );
         }
-        let wish = Intent::new(scope.clone(), "fails", "request").unwrap();
+        let request = Intent::new(scope.clone(), "fails", "request").unwrap();
         let failure = Failure::permanent("no", "never")
             .with_answer(&json!({"why": 1}))
             .unwrap();
-        let mut told = Vec::new();
+        let mut outcome = Vec::new();
         for _ in 0..3 {
             let failed = world
                 .once
-                .run::<(), _, _>(&wish, async |_attempt| Err(failure.clone().into()))
+                .run::<(), _, _>(&request, async |_attempt| Err(failure.clone().into()))
                 .await;
             let Err(Error::Refused(failure)) = failed else {
                 panic!("{failed:?}")
             };
-            told.push(failure);
+            outcome.push(failure);
         }
         let kept = matches!(storage, Storage::Answer | Storage::Error).then(|| json!({"why": 1}));
-        assert_eq!(told[1].answer(), kept.as_ref(), "{storage:?}");
-        assert_eq!((told[1].code(), told[1].message()), ("no", "never"));
-        assert_eq!(told[1], told[2]);
+        assert_eq!(outcome[1].answer(), kept.as_ref(), "{storage:?}");
+        assert_eq!((outcome[1].code(), outcome[1].message()), ("no", "never"));
+        assert_eq!(outcome[1], outcome[2]);
     }
 }
 
 async fn a_large_answer_does_not_bloat_the_hot_row<D: TestDriver>(world: World<D>) {
-    let wish = intent("large");
+    let request = intent("large");
+    let mut random = pgonce_tests::random();
     let large: String = (0..20_000)
-        .map(|_| char::from(rand::random_range(b'a'..=b'z')))
+        .map(|_| char::from(random.random_range(b'a'..=b'z')))
         .collect();
-    let _ = answer(&world, &wish, &Ack::value(&large).unwrap()).await;
+    let _ = answer(&world, &request, &Ack::value(&large).unwrap()).await;
     assert_eq!(
-        answer(&world, &wish, &Ack::status())
+        answer(&world, &request, &Ack::status())
             .await
             .read::<String>()
             .unwrap(),

@@ -90,14 +90,14 @@ async fn names_of_exactly_255_bytes_are_taken() {
             .await,
         "replay"
     );
-    let wish = Intent::with_fingerprint(
+    let request = Intent::with_fingerprint(
         "x".repeat(255),
         "é".repeat(127) + "a",
         Fingerprint::custom([7; 64]),
     )
     .unwrap();
-    assert!(!world.run(&wish).await.unwrap().replayed());
-    assert!(world.run(&wish).await.unwrap().replayed());
+    assert!(!world.run(&request).await.unwrap().replayed());
+    assert!(world.run(&request).await.unwrap().replayed());
 }
 
 #[tokio::test]
@@ -182,10 +182,10 @@ async fn in_strict_mode_an_undefined_scope_is_refused_before_the_work<D: TestDri
     let half = "select pgonce.drop_scope('*')";
     assert_eq!(world.see.code(half).await, "22023");
     world.see.run("select pgonce.set_strict(true)").await;
-    for wish in [intent("k"), intent("k").known_first()] {
+    for request in [intent("k"), intent("k").known_first()] {
         let end = world
             .once
-            .run::<(), _, _>(&wish, async |_attempt| panic!("the work must not run"))
+            .run::<(), _, _>(&request, async |_attempt| panic!("the work must not run"))
             .await;
         assert_eq!(end.unwrap_err().code(), "P4000");
     }

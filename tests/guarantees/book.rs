@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
+use pgonce::driver::sqlx::Sqlx;
+use pgonce::{Fingerprint, Intent};
+use pgonce_tests::World;
+
 use crate::tidy::{files, read, root};
 
 /// What a Markdown file links to, and what can be linked to in it.
@@ -214,5 +218,61 @@ fn every_page_of_the_book_is_on_a_shelf_and_has_one_title() {
             fs::read_dir(book.join(shelf)).unwrap().count() > 0,
             "{shelf}"
         );
+    }
+}
+
+#[tokio::test]
+async fn the_sql_of_the_readme_and_of_the_guide_run_as_shown_and_rust_gets_their_answer() {
+    for page in ["README.md", "docs/src/how-to/sql.md"] {
+        let world = World::<Sqlx>::new().await;
+        world
+            .see
+            .run(
+                "create schema shop;
+                 create table shop.orders (id bigint generated always as identity, item text, qty integer);
+                 set search_path = shop",
+            )
+            .await;
+        let text = read(&root().join(page));
+        let blocks = text.split("```sql\n").skip(1);
+        let sql: String = blocks
+            .map(|block| block.split("```").next().unwrap())
+            .collect();
+        let rows = world.see.rows(&sql).await;
+        let fresh = [Some("fresh".to_owned()), Some("1".to_owned()), None];
+        assert!(rows.iter().any(|row| *row == fresh), "{page}: {rows:?}");
+        assert_eq!(
+            world.see.number("select count(*) from shop.orders").await,
+            1,
+            "{page}"
+        );
+
+        // The Rust of the README names the same request by the same fingerprint.
+        #[derive(serde::Serialize)]
+        struct PlaceOrder {
+            item: &'static str,
+            qty: i32,
+        }
+        let order = PlaceOrder {
+            item: "book",
+            qty: 2,
+        };
+        let intent = Intent::new("orders.create", "key-1", &order).unwrap();
+        assert_eq!(*intent.fingerprint(), Fingerprint::of(&order).unwrap());
+        let done = world
+            .once
+            .answer(&intent)
+            .await
+            .unwrap()
+            .expect("a stored answer");
+        assert_eq!(
+            done.ack().json(),
+            Some(&serde_json::json!({ "id": 1 })),
+            "{page}"
+        );
+        if page == "README.md" {
+            let replay = [Some("replay".to_owned()), Some("{\"id\": 1}".to_owned())];
+            assert_eq!(rows.last().unwrap()[..], replay, "{page}");
+        }
     }
 }

@@ -13,16 +13,16 @@ use pgonce_tests::{
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Nothing of the intent is there, and it then happens exactly once.
 async fn happens_once<D: TestDriver>(world: &World<D>, key: &str) {
-    let wish = intent(key);
+    let request = intent(key);
     // The connection of what was cancelled ends on its own time.
     world.see.wait_until_clean().await;
-    let _ = world.run(&wish).await.unwrap();
-    assert!(world.run(&wish).await.unwrap().replayed(), "{key}");
-    assert_eq!(world.see.effects(&wish).await, 1, "{key}");
+    let _ = world.run(&request).await.unwrap();
+    assert!(world.run(&request).await.unwrap().replayed(), "{key}");
+    assert_eq!(world.see.effects(&request).await, 1, "{key}");
 }
 
 async fn a_command_cancelled_at_any_point_happens_once_afterwards<D: TestDriver>(world: World<D>) {
@@ -41,15 +41,15 @@ async fn a_command_cancelled_at_any_point_happens_once_afterwards<D: TestDriver>
 async fn a_replay_cancelled_at_any_point_leaves_the_connections_clean<D: TestDriver>(
     world: World<D>,
 ) {
-    let wish = intent("replayed");
-    let _ = world.run(&wish).await.unwrap();
+    let request = intent("replayed");
+    let _ = world.run(&request).await.unwrap();
     let cut = cancelled_everywhere(
-        |_| async { world.run(&wish).await.unwrap() },
+        |_| async { world.run(&request).await.unwrap() },
         async |_| world.see.wait_until_clean().await,
     )
     .await;
     assert!(cut >= 1);
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 async fn a_failing_command_cancelled_at_any_point_fails_the_same_afterwards<D: TestDriver>(
@@ -57,11 +57,13 @@ async fn a_failing_command_cancelled_at_any_point_fails_the_same_afterwards<D: T
 ) {
     let key = |polls| format!("fail {polls}");
     let fail = async |polls: usize| {
-        let wish = intent(&key(polls));
-        let failed = world.once.run::<(), _, _>(&wish, |mut attempt| async move {
-            effect(&mut attempt).await?;
-            Err(Failure::permanent("declined", "the bank said no").into())
-        });
+        let request = intent(&key(polls));
+        let failed = world
+            .once
+            .run::<(), _, _>(&request, |mut attempt| async move {
+                effect(&mut attempt).await?;
+                Err(Failure::permanent("declined", "the bank said no").into())
+            });
         assert_eq!(failed.await.unwrap_err().code(), "P4030");
     };
     cancelled_everywhere(&fail, async |polls| {
@@ -83,30 +85,30 @@ async fn a_lease_cancelled_at_any_point_is_taken_at_most_once<D: TestDriver>(wor
         |polls| {
             let world = &world;
             async move {
-                let wish = intent(&format!("lease {polls}"));
-                let Claim::Run(lease) = world.once.lease(&wish, MINUTE).await.unwrap() else { panic!("fresh") };
+                let request = intent(&format!("lease {polls}"));
+                let Claim::Run(lease) = world.once.lease(&request, MINUTE).await.unwrap() else { panic!("fresh") };
                 let mut attempt = lease.begin().await.unwrap();
                 effect(&mut attempt).await.unwrap();
                 attempt.succeed(Ack::status()).await.unwrap()
             }
         },
         async |polls| {
-            let wish = intent(&format!("lease {polls}"));
+            let request = intent(&format!("lease {polls}"));
             // What was cancelled may still be on the wire: it may yet take the lease, and hold it
-            // for its length. Here that length is cut short until the retry is heard.
-            wait_until("the retry is not told that another is busy", PATIENCE, async || {
+            // for its length. Here that length is cut short until the retry is answered.
+            wait_until("the retry is no longer busy", TIMEOUT, async || {
                 // The effect is there if and only if the intent has succeeded, at any moment.
-                assert_eq!(world.see.text(none_is_torn).await, "t", "{}", wish.key());
+                assert_eq!(world.see.text(none_is_torn).await, "t", "{}", request.key());
                 world.see.run("update pgonce.intent set lease_until = pgonce.now() where status = 'processing'").await;
-                match world.run(&wish).await {
+                match world.run(&request).await {
                     Ok(_) => true,
                     Err(Error::Busy { .. }) => false,
-                    Err(error) => panic!("{}: {error}", wish.key()),
+                    Err(error) => panic!("{}: {error}", request.key()),
                 }
             })
             .await
             .unwrap();
-            happens_once(&world, wish.key()).await;
+            happens_once(&world, request.key()).await;
         },
     )
     .await;
@@ -114,15 +116,17 @@ async fn a_lease_cancelled_at_any_point_is_taken_at_most_once<D: TestDriver>(wor
 
 async fn an_attempt_that_is_dropped_or_abandoned_leaves_nothing<D: TestDriver>(world: World<D>) {
     for act in ["drop", "abandon", "error", "panic"] {
-        let wish = intent(act);
+        let request = intent(act);
         if act == "error" {
-            let failed = world.once.run::<(), _, _>(&wish, |mut attempt| async move {
-                effect(&mut attempt).await?;
-                Err(Error::work("no such item"))
-            });
+            let failed = world
+                .once
+                .run::<(), _, _>(&request, |mut attempt| async move {
+                    effect(&mut attempt).await?;
+                    Err(Error::work("no such item"))
+                });
             assert!(matches!(failed.await, Err(Error::Work(_))));
         } else {
-            let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+            let Claim::Run(mut attempt) = world.once.claim(&request).await.unwrap() else {
                 panic!("fresh")
             };
             effect(&mut attempt).await.unwrap();
@@ -140,8 +144,8 @@ async fn an_attempt_that_is_dropped_or_abandoned_leaves_nothing<D: TestDriver>(w
             }
         }
         world.see.wait_until_clean().await;
-        assert_eq!(world.see.effects(&wish).await, 0, "{act}");
-        assert_eq!(world.see.records(&wish).await, 0, "{act}");
+        assert_eq!(world.see.effects(&request).await, 0, "{act}");
+        assert_eq!(world.see.records(&request).await, 0, "{act}");
         happens_once(&world, act).await;
     }
 }

@@ -7,17 +7,17 @@ use pgonce_tests::{TestDriver, World, effect, for_each_driver_and_setting, inten
 use serde_json::json;
 
 async fn a_sequential_duplicate_replays<D: TestDriver>(world: World<D>) {
-    let wish = intent("sequential");
-    let first = world.run(&wish).await.unwrap();
+    let request = intent("sequential");
+    let first = world.run(&request).await.unwrap();
     for _ in 0..3 {
-        let again = world.run(&wish).await.unwrap();
+        let again = world.run(&request).await.unwrap();
         assert!(
             again.replayed() && again.ack() == first.ack(),
             "{:?}",
             world.setting
         );
     }
-    assert_eq!(world.see.effects(&wish).await, 1, "{:?}", world.setting);
+    assert_eq!(world.see.effects(&request).await, 1, "{:?}", world.setting);
     let payload = Intent::new("orders.create", "sequential", &json!({"item": "bicycle"})).unwrap();
     assert!(
         matches!(world.run(&payload).await, Err(Error::Conflict(_))),
@@ -32,8 +32,12 @@ async fn two_sessions_racing_make_one_effect<D: TestDriver>(world: World<D>) {
         world.another("right", 1, |b| b),
     );
     for round in 0..10 {
-        let wish = intent(&format!("race {round}"));
-        let (one, two) = join(left.run(&wish, work::<D>), right.run(&wish, work::<D>)).await;
+        let request = intent(&format!("race {round}"));
+        let (one, two) = join(
+            left.run(&request, work::<D>),
+            right.run(&request, work::<D>),
+        )
+        .await;
         for end in [&one, &two] {
             assert!(
                 matches!(end, Ok(_) | Err(Error::Busy { .. })),
@@ -41,13 +45,13 @@ async fn two_sessions_racing_make_one_effect<D: TestDriver>(world: World<D>) {
                 world.setting
             );
         }
-        assert_eq!(world.see.effects(&wish).await, 1, "{:?}", world.setting);
+        assert_eq!(world.see.effects(&request).await, 1, "{:?}", world.setting);
     }
 }
 
 async fn a_forced_error_leaves_neither_marker_nor_effect<D: TestDriver>(world: World<D>) {
-    let wish = intent("forced");
-    let end = world.once.run(&wish, async |mut attempt| {
+    let request = intent("forced");
+    let end = world.once.run(&request, async |mut attempt| {
         effect(&mut attempt).await?;
         D::exec(attempt.conn(), "select 1/0").await?;
         attempt.succeed(Ack::status()).await
@@ -55,38 +59,38 @@ async fn a_forced_error_leaves_neither_marker_nor_effect<D: TestDriver>(world: W
     assert_eq!(end.await.unwrap_err().code(), "22012");
     assert_eq!(
         (
-            world.see.records(&wish).await,
-            world.see.effects(&wish).await
+            world.see.records(&request).await,
+            world.see.effects(&request).await
         ),
         (0, 0),
         "{:?}",
         world.setting
     );
-    assert!(!world.run(&wish).await.unwrap().replayed());
+    assert!(!world.run(&request).await.unwrap().replayed());
 }
 
 async fn a_crash_after_the_write_and_before_the_answer_leaves_nothing<D: TestDriver>(
     world: World<D>,
 ) {
-    let wish = intent("crash");
-    let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+    let request = intent("crash");
+    let Claim::Run(mut attempt) = world.once.claim(&request).await.unwrap() else {
         panic!("fresh")
     };
     effect(&mut attempt).await.unwrap();
     drop(attempt);
     world.see.wait_until_clean().await;
-    assert!(!world.run(&wish).await.unwrap().replayed());
-    assert_eq!(world.see.effects(&wish).await, 1, "{:?}", world.setting);
+    assert!(!world.run(&request).await.unwrap().replayed());
+    assert_eq!(world.see.effects(&request).await, 1, "{:?}", world.setting);
 }
 
 async fn a_full_replay_of_everything_changes_nothing<D: TestDriver>(world: World<D>) {
-    let wishes: Vec<_> = (0..20).map(|n| intent(&format!("message {n}"))).collect();
-    for wish in &wishes {
-        let _ = world.run(wish).await.unwrap();
+    let requests: Vec<_> = (0..20).map(|n| intent(&format!("message {n}"))).collect();
+    for request in &requests {
+        let _ = world.run(request).await.unwrap();
     }
     let before = world.see.dump().await;
-    for wish in wishes.iter().rev() {
-        assert!(world.run(wish).await.unwrap().replayed());
+    for request in requests.iter().rev() {
+        assert!(world.run(request).await.unwrap().replayed());
     }
     assert_eq!(world.see.dump().await, before);
     assert_eq!(world.see.number("select count(*) from effects").await, 20);
@@ -95,9 +99,9 @@ async fn a_full_replay_of_everything_changes_nothing<D: TestDriver>(world: World
         .see
         .run("select pgonce._move_clock(interval '8 days')")
         .await;
-    for wish in &wishes {
+    for request in &requests {
         assert!(
-            !world.run(wish).await.unwrap().replayed(),
+            !world.run(request).await.unwrap().replayed(),
             "{:?}",
             world.setting
         );

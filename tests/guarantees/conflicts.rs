@@ -18,8 +18,8 @@ fn other(key: &str) -> Intent {
 /// Every way to ask ends in a conflict and changes nothing.
 async fn conflicts<D: TestDriver>(world: &World<D>, key: &str) {
     let before = world.see.dump().await;
-    for wish in [other(key), other(key).known_first()] {
-        let run = world.once.run(&wish, work::<D>).await;
+    for request in [other(key), other(key).known_first()] {
+        let run = world.once.run(&request, work::<D>).await;
         assert!(matches!(run, Err(Error::Conflict(_))), "{key}: {run:?}");
     }
     assert_eq!(
@@ -113,12 +113,12 @@ async fn another_request_during_an_atomic_attempt_is_told_busy_and_then_conflict
 
 async fn the_same_key_of_two_tenants_or_scopes_never_meets<D: TestDriver>(world: World<D>) {
     let request = json!({"item": "book"});
-    let mut wishes = Vec::new();
+    let mut requests = Vec::new();
     // Names that run together when they are only joined.
     for tenant in ["", "a", "ab", "b", "a\u{1f}b"] {
         for scope in ["a", "b", "ba", "\u{1f}", "*"] {
             for key in ["a", "ba", "b\u{1f}a"] {
-                wishes.push(
+                requests.push(
                     Intent::new(scope, key, &request)
                         .unwrap()
                         .tenant(tenant)
@@ -127,14 +127,14 @@ async fn the_same_key_of_two_tenants_or_scopes_never_meets<D: TestDriver>(world:
             }
         }
     }
-    for wish in &wishes {
-        assert!(!world.run(wish).await.unwrap().replayed(), "{wish:?}");
+    for request in &requests {
+        assert!(!world.run(request).await.unwrap().replayed(), "{request:?}");
     }
-    for wish in &wishes {
-        assert!(world.run(wish).await.unwrap().replayed(), "{wish:?}");
-        assert_eq!(world.see.effects(wish).await, 1);
+    for request in &requests {
+        assert!(world.run(request).await.unwrap().replayed(), "{request:?}");
+        assert_eq!(world.see.effects(request).await, 1);
     }
-    // Another tenant's use of the key is not a conflict, and tells nothing.
+    // Another tenant's use of the key is not a conflict, and reveals nothing.
     let elsewhere = Intent::new("a", "a", &json!("other"))
         .unwrap()
         .tenant("unheard of")

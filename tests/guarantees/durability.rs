@@ -18,14 +18,14 @@ async fn an_attempt_commits_durably_where_the_database_has_it_off<D: TestDriver>
         ))
         .await;
     let once = world.another("careless", 1, |b| b);
-    for wish in [intent("looked"), intent("optimistic").known_first()] {
-        let Claim::Run(mut attempt) = once.claim(&wish).await.unwrap() else {
+    for request in [intent("looked"), intent("optimistic").known_first()] {
+        let Claim::Run(mut attempt) = once.claim(&request).await.unwrap() else {
             panic!("fresh")
         };
         assert_eq!(
             D::fetch(attempt.conn(), SETTING).await.unwrap().unwrap(),
             "on",
-            "{wish:?}"
+            "{request:?}"
         );
         let _ = attempt.succeed(Ack::status()).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Failures are recorded under their fence, retried or refused as they say, and told alike.
+//! Failures are recorded under their fence, retried or refused as they say, and reported alike.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use pgonce_tests::{
 const MINUTE: Duration = Duration::from_secs(60);
 
 async fn fails<D: TestDriver>(world: &World<D>, key: &str, failure: &Failure) -> Error {
-    let wish = intent(key);
-    let run = world.once.run::<(), _, _>(&wish, |mut attempt| {
+    let request = intent(key);
+    let run = world.once.run::<(), _, _>(&request, |mut attempt| {
         let failure = failure.clone();
         async move {
             effect(&mut attempt).await?;
@@ -29,63 +29,63 @@ async fn a_final_failure_is_told_the_same_every_time_and_its_work_leaves_nothing
         .unwrap();
     for round in 0..4 {
         let other = Failure::permanent("another", "is never asked");
-        let Error::Refused(told) =
+        let Error::Refused(outcome) =
             fails(&world, "card", if round == 0 { &declined } else { &other }).await
         else {
             panic!("refused")
         };
-        assert_eq!(told, declined);
+        assert_eq!(outcome, declined);
     }
-    let Claim::Refused(told) = world.once.claim(&intent("card")).await.unwrap() else {
+    let Claim::Refused(outcome) = world.once.claim(&intent("card")).await.unwrap() else {
         panic!("refused")
     };
-    assert_eq!(told, declined);
-    let Claim::Refused(told) = world.once.lease(&intent("card"), MINUTE).await.unwrap() else {
+    assert_eq!(outcome, declined);
+    let Claim::Refused(outcome) = world.once.lease(&intent("card"), MINUTE).await.unwrap() else {
         panic!("refused")
     };
-    assert_eq!(told, declined);
+    assert_eq!(outcome, declined);
     assert_eq!(world.see.effects(&intent("card")).await, 0);
     assert_eq!(world.see.record(&intent("card"), "attempts").await, "1");
 }
 
 async fn a_retryable_failure_is_retried_and_then_succeeds_once<D: TestDriver>(world: World<D>) {
-    let wish = intent("provider");
+    let request = intent("provider");
     let down = Failure::transient("provider_down", "try later");
     for attempts in 1..=3 {
-        let Error::Failed(told) = fails(&world, "provider", &down).await else {
+        let Error::Failed(outcome) = fails(&world, "provider", &down).await else {
             panic!("failed")
         };
-        assert_eq!(told, down);
+        assert_eq!(outcome, down);
         assert_eq!(
-            world.see.record(&wish, "status::text || attempts").await,
+            world.see.record(&request, "status::text || attempts").await,
             format!("failed_retryable{attempts}")
         );
     }
-    let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+    let Claim::Run(mut attempt) = world.once.claim(&request).await.unwrap() else {
         panic!("retry")
     };
     assert_eq!((attempt.kind(), attempt.attempts()), (ClaimKind::Retry, 4));
     effect(&mut attempt).await.unwrap();
     let _ = attempt.succeed(Ack::status()).await.unwrap();
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
     assert_eq!(
-        world.see.record(&wish, "status::text || attempts").await,
+        world.see.record(&request, "status::text || attempts").await,
         "succeeded4"
     );
     assert_eq!(
         world
             .see
-            .record(&wish, "failure_code is null and failure_message is null")
+            .record(&request, "failure_code is null and failure_message is null")
             .await,
         "t"
     );
-    assert_eq!(world.run(&wish).await.unwrap().attempts(), 4);
+    assert_eq!(world.run(&request).await.unwrap().attempts(), 4);
 }
 
 async fn a_failure_outlives_the_transaction_that_failed<D: TestDriver>(world: World<D>) {
     // The statement error has already doomed the transaction when the failure is reported.
-    let wish = intent("doomed");
-    let run = world.once.run::<(), _, _>(&wish, async |mut attempt| {
+    let request = intent("doomed");
+    let run = world.once.run::<(), _, _>(&request, async |mut attempt| {
         effect(&mut attempt).await?;
         let failed = D::exec(attempt.conn(), "select 1/0").await;
         assert_eq!(failed.unwrap_err().code(), "22012");
@@ -143,55 +143,58 @@ async fn a_leased_failure_of_either_kind_is_recorded<D: TestDriver>(world: World
 
 async fn a_failure_that_lost_its_race_gives_way_to_the_answer<D: TestDriver>(world: World<D>) {
     // Between the rollback and the record of the failure another attempt succeeds.
-    let wish = intent("raced");
-    let Claim::Run(first) = world.once.claim(&wish).await.unwrap() else {
+    let request = intent("raced");
+    let Claim::Run(first) = world.once.claim(&request).await.unwrap() else {
         panic!("fresh")
     };
     first.abandon().await.unwrap();
-    let _ = world.run(&wish).await.unwrap();
-    let fingerprint = digest_of(&wish);
+    let _ = world.run(&request).await.unwrap();
+    let fingerprint = digest_of(&request);
     let late = format!(
         "select pgonce.fail('orders.create', 'raced', {fingerprint}, 1, false, 'late', 'm')"
     );
     let before = world.see.dump().await;
     assert_eq!(world.see.code(&late).await, "P4011");
     assert_eq!(world.see.dump().await, before);
-    assert!(world.run(&wish).await.unwrap().replayed());
+    assert!(world.run(&request).await.unwrap().replayed());
 }
 
 async fn every_record_says_who_when_how_often_and_for_what_request<D: TestDriver>(world: World<D>) {
     let once = world.another("shop", 2, |b| b.owner("pod-7"));
     for mode in ["atomic", "leased", "failing"] {
-        let wish = intent(mode).correlation("request-77");
+        let request = intent(mode).correlation("request-77");
         match mode {
             "atomic" => drop(
-                once.run(&wish, async |a| a.succeed(Ack::status()).await)
+                once.run(&request, async |a| a.succeed(Ack::status()).await)
                     .await
                     .unwrap(),
             ),
             "leased" => {
-                let Claim::Run(lease) = once.lease(&wish, MINUTE).await.unwrap() else {
+                let Claim::Run(lease) = once.lease(&request, MINUTE).await.unwrap() else {
                     panic!("fresh")
                 };
-                assert_eq!(world.see.record(&wish, "owner").await, "pod-7");
+                assert_eq!(world.see.record(&request, "owner").await, "pod-7");
                 let _ = lease.succeed(Ack::status()).await.unwrap();
             }
             _ => drop(
-                once.run::<(), _, _>(&wish, async |_| Err(Failure::permanent("no", "m").into()))
-                    .await
-                    .unwrap_err(),
+                once.run::<(), _, _>(
+                    &request,
+                    async |_| Err(Failure::permanent("no", "m").into()),
+                )
+                .await
+                .unwrap_err(),
             ),
         }
         assert_eq!(
             world
                 .see
-                .record(&wish, "owner || correlation_id || attempts")
+                .record(&request, "owner || correlation_id || attempts")
                 .await,
             "pod-7request-771",
             "{mode}"
         );
         let times = "first_at <= coalesce(last_at, first_at) and first_at > pgonce.now() - interval '1 minute'";
-        assert_eq!(world.see.record(&wish, times).await, "t", "{mode}");
+        assert_eq!(world.see.record(&request, times).await, "t", "{mode}");
     }
     // Without a name given, a lease still says which session took it.
     let named = world.another("billing", 1, |b| b);

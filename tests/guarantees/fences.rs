@@ -13,24 +13,24 @@ const LATE: &str =
 async fn fences_rise_over_every_attempt_even_for_leases_and_odd_for_transactions<D: TestDriver>(
     world: World<D>,
 ) {
-    let wish = intent("key");
+    let request = intent("key");
     let mut last = 0;
     for round in 0..12 {
         let (fence, kind) = if round % 3 == 0 {
-            let Claim::Run(attempt) = world.once.claim(&wish).await.unwrap() else {
+            let Claim::Run(attempt) = world.once.claim(&request).await.unwrap() else {
                 panic!("run")
             };
-            let told = (attempt.fence(), attempt.kind());
+            let outcome = (attempt.fence(), attempt.kind());
             attempt
                 .fail(Failure::transient("later", "not now"))
                 .await
                 .unwrap();
-            told
+            outcome
         } else {
-            let Claim::Run(lease) = world.once.lease(&wish, MINUTE).await.unwrap() else {
+            let Claim::Run(lease) = world.once.lease(&request, MINUTE).await.unwrap() else {
                 panic!("run")
             };
-            let told = (lease.fence(), lease.kind());
+            let outcome = (lease.fence(), lease.kind());
             if round % 3 == 1 {
                 world.see.run(LATE).await; // vanishes: the next one takes over
             } else {
@@ -39,7 +39,7 @@ async fn fences_rise_over_every_attempt_even_for_leases_and_odd_for_transactions
                     .await
                     .unwrap();
             }
-            told
+            outcome
         };
         assert!(fence > last, "round {round}: {fence} after {last}");
         assert_eq!(fence % 2, i64::from(round % 3 == 0), "round {round}");
@@ -52,7 +52,7 @@ async fn fences_rise_over_every_attempt_even_for_leases_and_odd_for_transactions
             }
         );
         assert_eq!(
-            world.see.record(&wish, "attempts").await,
+            world.see.record(&request, "attempts").await,
             (round + 1).to_string()
         );
         last = fence;
@@ -60,15 +60,15 @@ async fn fences_rise_over_every_attempt_even_for_leases_and_odd_for_transactions
 }
 
 async fn an_atomic_attempt_over_a_failed_one_succeeds_once<D: TestDriver>(world: World<D>) {
-    let wish = intent("again");
-    let Claim::Run(first) = world.once.claim(&wish).await.unwrap() else {
+    let request = intent("again");
+    let Claim::Run(first) = world.once.claim(&request).await.unwrap() else {
         panic!("fresh")
     };
     first
         .fail(Failure::transient("later", "not now"))
         .await
         .unwrap();
-    let Claim::Run(mut second) = world.once.claim(&wish).await.unwrap() else {
+    let Claim::Run(mut second) = world.once.claim(&request).await.unwrap() else {
         panic!("retry")
     };
     assert_eq!(
@@ -77,12 +77,12 @@ async fn an_atomic_attempt_over_a_failed_one_succeeds_once<D: TestDriver>(world:
     );
     effect(&mut second).await.unwrap();
     assert!(matches!(
-        world.once.claim(&wish).await.unwrap(),
+        world.once.claim(&request).await.unwrap(),
         Claim::Busy { .. }
     ));
     let _ = second.succeed(Ack::status()).await.unwrap();
-    assert!(world.run(&wish).await.unwrap().replayed());
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert!(world.run(&request).await.unwrap().replayed());
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 #[tokio::test]
@@ -303,7 +303,7 @@ async fn a_wrong_fence_opens_nothing_and_changes_nothing() {
         for key in ["leased", "failed", "done", "refused", "nobody"] {
             let names = format!("'s', '{key}', '\\x01', {fence}");
             if key == "nobody" && fence == "1" {
-                continue; // the first fence of an intent that is not there yet is right
+                continue; // the first fence of an intent that does not exist yet is right
             }
             for (sql, codes) in [
                 (

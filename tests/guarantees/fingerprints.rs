@@ -154,8 +154,9 @@ async fn rust_and_sql_agree_on_every_kind_of_number() {
             power * 7.0,
         ]);
     }
-    numbers.extend((0..20_000).map(|_| f64::from_bits(rand::random())));
-    numbers.extend((0..5_000).map(|_| rand::random::<f64>()));
+    let mut random = pgonce_tests::random();
+    numbers.extend((0..20_000).map(|_| f64::from_bits(random.random())));
+    numbers.extend((0..5_000).map(|_| random.random::<f64>()));
     let mut values: Vec<_> = numbers
         .into_iter()
         .filter_map(Number::from_f64)
@@ -167,7 +168,7 @@ async fn rust_and_sql_agree_on_every_kind_of_number() {
             json!(power),
             json!(power - 1),
             json!(-(power as i64 / 2)),
-            json!(power | rand::random::<u64>()),
+            json!(power | random.random::<u64>()),
         ]);
     }
     in_time(both_agree_on(&world.see, &values)).await;

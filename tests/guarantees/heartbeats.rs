@@ -13,16 +13,16 @@ use pgonce_tests::{
 const SHORT: Duration = Duration::from_millis(500);
 
 async fn held_work_keeps_a_short_lease_alive_far_beyond_its_length<D: TestDriver>(world: World<D>) {
-    let wish = intent("long work");
-    let Claim::Run(mut lease) = world.once.lease(&wish, SHORT).await.unwrap() else {
+    let request = intent("long work");
+    let Claim::Run(mut lease) = world.once.lease(&request, SHORT).await.unwrap() else {
         panic!("fresh")
     };
-    let first = world.see.record(&wish, "lease_until").await;
+    let first = world.see.record(&request, "lease_until").await;
     let watch = async {
         // Four lengths on it is still held, and nobody else can have it.
         world.see.wait_until(&format!("select lease_until > '{first}'::timestamptz + interval '2 seconds' from pgonce.intent")).await;
         assert!(matches!(
-            world.once.lease(&wish, SHORT).await.unwrap(),
+            world.once.lease(&request, SHORT).await.unwrap(),
             Claim::Busy { .. }
         ));
         "done"
@@ -33,8 +33,8 @@ async fn held_work_keeps_a_short_lease_alive_far_beyond_its_length<D: TestDriver
 }
 
 async fn work_that_was_taken_over_is_stopped<D: TestDriver>(world: World<D>) {
-    let wish = intent("stolen");
-    let Claim::Run(mut lease) = world.once.lease(&wish, SHORT).await.unwrap() else {
+    let request = intent("stolen");
+    let Claim::Run(mut lease) = world.once.lease(&request, SHORT).await.unwrap() else {
         panic!("fresh")
     };
     let stopped = DropFlag::default();
@@ -47,7 +47,7 @@ async fn work_that_was_taken_over_is_stopped<D: TestDriver>(world: World<D>) {
         async {
             // In one transaction, so that no heartbeat comes in between.
             let thief = world.observer().await;
-            let print = digest_of(&wish);
+            let print = digest_of(&request);
             thief
                 .run("begin; update pgonce.intent set lease_until = pgonce.now()")
                 .await;
@@ -72,8 +72,8 @@ async fn work_is_stopped_before_its_lease_ends_when_the_database_is_out_of_reach
 ) {
     let cutter = Cutter::in_front_of(world.server.port()).await;
     let once = world.another_at(&cutter.url_for(world.database()), 2, |b| b);
-    let wish = intent("cut off");
-    let Claim::Run(mut lease) = once.lease(&wish, SHORT).await.unwrap() else {
+    let request = intent("cut off");
+    let Claim::Run(mut lease) = once.lease(&request, SHORT).await.unwrap() else {
         panic!("fresh")
     };
     cutter.close();
@@ -91,7 +91,7 @@ async fn work_is_stopped_before_its_lease_ends_when_the_database_is_out_of_reach
         .see
         .wait_until("select lease_until <= pgonce.now() from pgonce.intent")
         .await;
-    let Claim::Run(next) = world.once.lease(&wish, SHORT).await.unwrap() else {
+    let Claim::Run(next) = world.once.lease(&request, SHORT).await.unwrap() else {
         panic!("takeover")
     };
     assert!(next.fence() > lease.fence());
@@ -124,8 +124,8 @@ async fn what_becomes_of_a_vanished_holder_is_what_the_contract_says<D: TestDriv
             .define_scope(SCOPE, &Contract::keep(SHORT * 10_000).stale(stale))
             .await
             .unwrap();
-        let wish = intent(&format!("{stale:?}"));
-        let Claim::Run(lease) = world.once.lease(&wish, SHORT).await.unwrap() else {
+        let request = intent(&format!("{stale:?}"));
+        let Claim::Run(lease) = world.once.lease(&request, SHORT).await.unwrap() else {
             panic!("fresh")
         };
         drop(lease);
@@ -134,7 +134,7 @@ async fn what_becomes_of_a_vanished_holder_is_what_the_contract_says<D: TestDriv
             .run("update pgonce.intent set lease_until = pgonce.now() where status = 'processing'")
             .await;
         for _ in 0..2 {
-            let claim = world.once.lease(&wish, SHORT * 1000).await.unwrap();
+            let claim = world.once.lease(&request, SHORT * 1000).await.unwrap();
             match (stale, claim) {
                 (Stale::Takeover, Claim::Run(lease)) => lease.release().await.unwrap(),
                 (Stale::Hold, Claim::Busy { .. }) => {}
@@ -154,8 +154,8 @@ async fn who_was_refused_because_a_holder_vanished_is_never_told_otherwise<D: Te
         .await
         .unwrap();
     for leased in [false, true] {
-        let wish = intent(&format!("abandoned {leased}"));
-        let Claim::Run(zombie) = world.once.lease(&wish, SHORT).await.unwrap() else {
+        let request = intent(&format!("abandoned {leased}"));
+        let Claim::Run(zombie) = world.once.lease(&request, SHORT).await.unwrap() else {
             panic!("fresh")
         };
         world
@@ -164,18 +164,18 @@ async fn who_was_refused_because_a_holder_vanished_is_never_told_otherwise<D: Te
             .await;
         if leased {
             assert!(matches!(
-                world.once.lease(&wish, SHORT).await.unwrap(),
+                world.once.lease(&request, SHORT).await.unwrap(),
                 Claim::Refused(_)
             ));
         } else {
-            assert_eq!(world.run(&wish).await.unwrap_err().code(), "P4030");
+            assert_eq!(world.run(&request).await.unwrap_err().code(), "P4030");
         }
         assert!(
             zombie.succeed(Ack::status()).await.is_err(),
             "leased {leased}"
         );
-        assert_eq!(world.run(&wish).await.unwrap_err().code(), "P4030");
-        assert_eq!(world.see.record(&wish, "status").await, "failed_final");
+        assert_eq!(world.run(&request).await.unwrap_err().code(), "P4030");
+        assert_eq!(world.see.record(&request, "status").await, "failed_final");
     }
 }
 
@@ -198,10 +198,10 @@ async fn a_write_under_a_lease_has_the_isolation_that_was_chosen<D: TestDriver>(
 }
 
 async fn leased_work_runs_once_and_replays<D: TestDriver>(world: World<D>) {
-    let wish = intent("leased run");
+    let request = intent("leased run");
     let mut answers = Vec::new();
     for _ in 0..3 {
-        let run = world.once.run_leased(&wish, async |mut lease| {
+        let run = world.once.run_leased(&request, async |mut lease| {
             let receipt = lease.renew_while(async { "receipt" }).await?;
             let mut attempt = lease.begin().await?;
             pgonce_tests::effect(&mut attempt).await?;
@@ -217,7 +217,7 @@ async fn leased_work_runs_once_and_replays<D: TestDriver>(world: World<D>) {
         [false, true, true]
     );
     assert_eq!(answers[2].read::<String>().unwrap(), "receipt");
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 for_each_driver!(

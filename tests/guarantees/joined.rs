@@ -12,22 +12,22 @@ const EFFECT: &str = "insert into effects values ('', 'orders.create', 'joined')
 #[tokio::test]
 async fn with_sqlx_it_commits_and_rolls_back_with_the_users_transaction() {
     let world = World::<Sqlx>::new().await;
-    let wish = intent("joined").correlation("request-7");
+    let request = intent("joined").correlation("request-7");
     let once = world.another("joining", 3, |b| b.owner("pod-7"));
     let pool = once.driver().pool().clone();
     for commit in [false, true] {
         let mut tx = pool.begin().await.unwrap();
-        let Claim::Run(mut joined) = once.join(&mut tx, &wish).await.unwrap() else {
+        let Claim::Run(mut joined) = once.join(&mut tx, &request).await.unwrap() else {
             panic!("fresh")
         };
         assert_eq!((joined.kind(), joined.fence()), (ClaimKind::Fresh, 1));
         assert!(matches!(
-            world.once.claim(&wish).await.unwrap(),
+            world.once.claim(&request).await.unwrap(),
             Claim::Busy { .. }
         ));
         sqlx::query(EFFECT).execute(joined.conn()).await.unwrap();
         let _ = joined.succeed("mine").await.unwrap();
-        assert_eq!(world.see.records(&wish).await, 0);
+        assert_eq!(world.see.records(&request).await, 0);
         if commit {
             tx.commit().await.unwrap()
         } else {
@@ -36,18 +36,18 @@ async fn with_sqlx_it_commits_and_rolls_back_with_the_users_transaction() {
         let n = i64::from(commit);
         assert_eq!(
             (
-                world.see.records(&wish).await,
-                world.see.effects(&wish).await
+                world.see.records(&request).await,
+                world.see.effects(&request).await
             ),
             (n, n)
         );
     }
     assert_eq!(
-        world.see.record(&wish, "owner || correlation_id").await,
+        world.see.record(&request, "owner || correlation_id").await,
         "pod-7request-7"
     );
     let mut tx = pool.begin().await.unwrap();
-    let Claim::Replay(done) = once.join(&mut tx, &wish).await.unwrap() else {
+    let Claim::Replay(done) = once.join(&mut tx, &request).await.unwrap() else {
         panic!("replay")
     };
     assert_eq!(done.read::<String>().unwrap(), "mine");
@@ -57,11 +57,11 @@ async fn with_sqlx_it_commits_and_rolls_back_with_the_users_transaction() {
 #[tokio::test]
 async fn with_tokio_postgres_it_commits_and_rolls_back_with_the_users_transaction() {
     let world = World::<TokioPostgres>::new().await;
-    let wish = intent("joined");
+    let request = intent("joined");
     let mut client = world.once.driver().pool().get().await.unwrap();
     for commit in [false, true] {
         let mut tx = client.transaction().await.unwrap();
-        let Claim::Run(joined) = world.once.join(&mut tx, &wish).await.unwrap() else {
+        let Claim::Run(joined) = world.once.join(&mut tx, &request).await.unwrap() else {
             panic!("fresh")
         };
         let mut joined = joined;
@@ -75,15 +75,15 @@ async fn with_tokio_postgres_it_commits_and_rolls_back_with_the_users_transactio
         let n = i64::from(commit);
         assert_eq!(
             (
-                world.see.records(&wish).await,
-                world.see.effects(&wish).await
+                world.see.records(&request).await,
+                world.see.effects(&request).await
             ),
             (n, n)
         );
     }
     let mut tx = client.transaction().await.unwrap();
     assert!(matches!(
-        world.once.join(&mut tx, &wish).await.unwrap(),
+        world.once.join(&mut tx, &request).await.unwrap(),
         Claim::Replay(_)
     ));
 }

@@ -11,17 +11,17 @@ async fn a_lost_commit_is_resolved_by_claiming_again<D: TestDriver>(world: World
     let once = world.another_at(&cutter.url_for(world.database()), 4, |b| b);
     for cut in [Cut::Reply, Cut::Request] {
         for round in 0..5 {
-            let wish = intent(&format!("{cut:?} {round}"));
+            let request = intent(&format!("{cut:?} {round}"));
             cutter.arm(COMMIT, cut);
-            let done = once.run(&wish, work::<D>).await.unwrap();
+            let done = once.run(&request, work::<D>).await.unwrap();
             assert!(!cutter.is_armed());
             // The commit that arrived is found; the one that did not is made again.
             assert_eq!(done.replayed(), cut == Cut::Reply);
             assert_eq!(
                 done.read::<serde_json::Value>().unwrap()["ordered"],
-                wish.key()
+                request.key()
             );
-            assert_eq!(world.see.effects(&wish).await, 1);
+            assert_eq!(world.see.effects(&request).await, 1);
         }
     }
     world.see.wait_until_clean().await;
@@ -31,8 +31,8 @@ async fn a_lost_commit_is_reported_as_uncertain_and_nothing_else<D: TestDriver>(
     let cutter = Cutter::in_front_of(world.server.port()).await;
     let once = world.another_at(&cutter.url_for(world.database()), 4, |b| b);
     for (cut, effects) in [(Cut::Reply, 1), (Cut::Request, 0)] {
-        let wish = intent(&format!("{cut:?}"));
-        let Claim::Run(mut attempt) = once.claim(&wish).await.unwrap() else {
+        let request = intent(&format!("{cut:?}"));
+        let Claim::Run(mut attempt) = once.claim(&request).await.unwrap() else {
             panic!("fresh")
         };
         effect(&mut attempt).await.unwrap();
@@ -40,7 +40,7 @@ async fn a_lost_commit_is_reported_as_uncertain_and_nothing_else<D: TestDriver>(
         let end = attempt.succeed(Ack::status()).await;
         assert!(matches!(end, Err(Error::Uncertain(_))), "{cut:?}: {end:?}");
         world.see.wait_until_clean().await;
-        assert_eq!(world.see.effects(&wish).await, effects);
+        assert_eq!(world.see.effects(&request).await, effects);
     }
 }
 
@@ -48,16 +48,16 @@ async fn a_lost_reply_to_a_recorded_failure_ends_in_that_failure<D: TestDriver>(
     let cutter = Cutter::in_front_of(world.server.port()).await;
     let once = world.another_at(&cutter.url_for(world.database()), 4, |b| b);
     for cut in [Cut::Reply, Cut::Request] {
-        let wish = intent(&format!("{cut:?}"));
+        let request = intent(&format!("{cut:?}"));
         cutter.arm("card_declined", cut);
         let end = once
-            .run::<(), _, _>(&wish, async |_attempt| {
+            .run::<(), _, _>(&request, async |_attempt| {
                 Err(Failure::permanent("card_declined", "no").into())
             })
             .await;
         assert!(!cutter.is_armed());
         assert!(matches!(end, Err(Error::Refused(_))), "{cut:?}: {end:?}");
-        assert_eq!(world.see.record(&wish, "status").await, "failed_final");
+        assert_eq!(world.see.record(&request, "status").await, "failed_final");
     }
 }
 
@@ -67,24 +67,24 @@ async fn a_lost_reply_to_a_lease_or_its_end_is_uncertain<D: TestDriver>(world: W
     let minute = Duration::from_secs(60);
     for cut in [Cut::Reply, Cut::Request] {
         // Warm, so that the name of the intent is sent only with the claim itself.
-        let wish = intent(&format!("warm {cut:?}"));
-        let Claim::Run(lease) = once.lease(&wish, minute).await.unwrap() else {
+        let request = intent(&format!("warm {cut:?}"));
+        let Claim::Run(lease) = once.lease(&request, minute).await.unwrap() else {
             panic!("fresh")
         };
         // One statement, which commits itself.
-        cutter.arm(wish.key(), cut);
+        cutter.arm(request.key(), cut);
         assert!(matches!(
             lease.succeed(Ack::status()).await,
             Err(Error::Uncertain(_))
         ));
 
-        let wish = intent(&format!("lost {cut:?}"));
-        cutter.arm(wish.key(), cut);
-        let end = once.lease(&wish, minute).await;
+        let request = intent(&format!("lost {cut:?}"));
+        cutter.arm(request.key(), cut);
+        let end = once.lease(&request, minute).await;
         assert!(matches!(end, Err(Error::Uncertain(_))), "{cut:?}: {end:?}");
 
-        let wish = intent(&format!("failing {cut:?}"));
-        let Claim::Run(lease) = once.lease(&wish, minute).await.unwrap() else {
+        let request = intent(&format!("failing {cut:?}"));
+        let Claim::Run(lease) = once.lease(&request, minute).await.unwrap() else {
             panic!("fresh")
         };
         cutter.arm("card_declined", cut);
@@ -100,11 +100,11 @@ async fn a_connection_cut_inside_the_work_is_retried_and_leaves_nothing<D: TestD
     let once = world.another_at(&cutter.url_for(world.database()), 4, |b| b);
     for text in ["insert into effects", "begin", "pgonce."] {
         for cut in [Cut::Request, Cut::Reply] {
-            let wish = intent(&format!("{text} {cut:?}"));
+            let request = intent(&format!("{text} {cut:?}"));
             cutter.arm(text, cut);
-            let done = once.run(&wish, work::<D>).await.unwrap();
+            let done = once.run(&request, work::<D>).await.unwrap();
             assert!(!done.replayed());
-            assert_eq!(world.see.effects(&wish).await, 1);
+            assert_eq!(world.see.effects(&request).await, 1);
             cutter.arm("never", cut);
         }
     }

@@ -25,6 +25,7 @@ mod purge;
 mod recovery;
 mod retention;
 mod savepoints;
+mod search_path;
 mod silence;
 mod sql_edges;
 mod sql_surface;
@@ -34,6 +35,7 @@ mod transient;
 mod transitions;
 mod unique;
 mod waiting;
+mod words;
 mod zombies;
 
 mod inbox;

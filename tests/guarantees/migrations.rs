@@ -1,7 +1,7 @@
 //! Installing and migrating: at once, by two, killed anywhere, by an ordinary role.
 
 mod killed;
-mod place;
 mod refusals;
 mod roles;
 mod same;
+mod test_db;

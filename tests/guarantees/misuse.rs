@@ -59,10 +59,10 @@ async fn a_second_claim_in_one_transaction_is_busy() {
 async fn the_answer_of_another_intent_is_not_this_ones<D: TestDriver>(world: World<D>) {
     // The types ask for a `Done`; one that was got elsewhere is not enough.
     let _ = world.run(&intent("other")).await.unwrap();
-    let wish = intent("this");
+    let request = intent("this");
     let end = world
         .once
-        .run(&wish, async |mut attempt| {
+        .run(&request, async |mut attempt| {
             effect(&mut attempt).await?;
             world.run(&intent("other")).await
         })
@@ -71,12 +71,12 @@ async fn the_answer_of_another_intent_is_not_this_ones<D: TestDriver>(world: Wor
     world.see.wait_until_clean().await;
     assert_eq!(
         (
-            world.see.records(&wish).await,
-            world.see.effects(&wish).await
+            world.see.records(&request).await,
+            world.see.effects(&request).await
         ),
         (0, 0)
     );
-    assert!(!world.run(&wish).await.unwrap().replayed());
+    assert!(!world.run(&request).await.unwrap().replayed());
 }
 
 async fn commands_inside_a_command_are_commands_of_their_own<D: TestDriver>(world: World<D>) {
@@ -123,29 +123,29 @@ async fn a_transaction_ended_by_hand_is_an_error_and_never_a_success<D: TestDriv
     let hour = Duration::from_secs(3600);
     for kind in ["fresh", "first", "retry", "leased", "contract known"] {
         for sql in BY_HAND {
-            let wish = intent(&format!("{kind}: {sql}"));
+            let request = intent(&format!("{kind}: {sql}"));
             let attempt = match kind {
                 "leased" => {
-                    let Claim::Run(lease) = world.once.lease(&wish, hour).await.unwrap() else {
+                    let Claim::Run(lease) = world.once.lease(&request, hour).await.unwrap() else {
                         panic!("fresh")
                     };
                     lease.begin().await.unwrap()
                 }
                 "retry" => {
-                    let Claim::Run(first) = world.once.claim(&wish).await.unwrap() else {
+                    let Claim::Run(first) = world.once.claim(&request).await.unwrap() else {
                         panic!("fresh")
                     };
                     let later = Failure::transient("later", "not now");
                     first.fail(later).await.unwrap();
-                    claimed(&world, &wish).await
+                    claimed(&world, &request).await
                 }
                 "contract known" => {
                     let teaches = intent(&format!("teaches: {sql}"));
                     assert!(!world.run(&teaches).await.unwrap().replayed());
-                    claimed(&world, &wish).await
+                    claimed(&world, &request).await
                 }
-                "first" => claimed(&world, &wish.clone().known_first()).await,
-                _ => claimed(&world, &wish).await,
+                "first" => claimed(&world, &request.clone().known_first()).await,
+                _ => claimed(&world, &request).await,
             };
             let mut attempt = attempt;
             effect(&mut attempt).await.unwrap();
@@ -157,7 +157,7 @@ async fn a_transaction_ended_by_hand_is_an_error_and_never_a_success<D: TestDriv
             world.see.wait_until_clean().await;
             let succeeded = "count(*) filter (where status = 'succeeded')";
             assert_eq!(
-                world.see.record(&wish, succeeded).await,
+                world.see.record(&request, succeeded).await,
                 "0",
                 "{kind}, {sql}"
             );
@@ -175,17 +175,17 @@ async fn a_transaction_ended_by_hand_is_an_error_and_never_a_success<D: TestDriv
     }
 }
 
-async fn claimed<D: TestDriver>(world: &World<D>, wish: &Intent) -> Attempt<D> {
-    match world.once.claim(wish).await.unwrap() {
+async fn claimed<D: TestDriver>(world: &World<D>, request: &Intent) -> Attempt<D> {
+    match world.once.claim(request).await.unwrap() {
         Claim::Run(attempt) => attempt,
         other => panic!("{other:?}"),
     }
 }
 
 async fn a_savepoint_from_before_the_claim_takes_it_along<D: TestDriver>(world: World<D>) {
-    let wish = intent("savepoint");
+    let request = intent("savepoint");
     let see = &world.see;
-    let print = digest_of(&wish);
+    let print = digest_of(&request);
     see.run("begin; savepoint before").await;
     let claim = format!("select outcome from pgonce.claim('{SCOPE}', 'savepoint', {print})");
     assert_eq!(see.text(&claim).await, "fresh");
@@ -199,17 +199,17 @@ async fn a_savepoint_from_before_the_claim_takes_it_along<D: TestDriver>(world: 
         "2D000"
     );
     see.run("rollback").await;
-    assert!(!world.run(&wish).await.unwrap().replayed());
+    assert!(!world.run(&request).await.unwrap().replayed());
 }
 
 async fn leased_work_cannot_answer_with_what_another_intent_got<D: TestDriver>(world: World<D>) {
-    let wish = intent("leased");
+    let request = intent("leased");
     let end = world
         .once
-        .run_leased(&wish, async |_| world.run(&intent("other")).await)
+        .run_leased(&request, async |_| world.run(&intent("other")).await)
         .await;
     assert!(matches!(end, Err(Error::Invalid(_))), "{end:?}");
-    assert_eq!(world.see.record(&wish, "status").await, "processing");
+    assert_eq!(world.see.record(&request, "status").await, "processing");
 }
 
 for_each_driver!(

@@ -50,13 +50,13 @@ const HOSTILE: &[&str] = &[
 ];
 
 async fn round_trip<D: TestDriver>(world: &World<D>, once: &Once<D>, key: &str, tenant: &str) {
-    let wish = Intent::new(key, key, key)
+    let request = Intent::new(key, key, key)
         .unwrap()
         .tenant(tenant)
         .unwrap()
         .correlation(key);
     let run = || {
-        once.run(&wish, |mut attempt| async move {
+        once.run(&request, |mut attempt| async move {
             effect(&mut attempt).await?;
             attempt
                 .succeed(Ack::value(key)?.and_reference(key, key))
@@ -72,8 +72,8 @@ async fn round_trip<D: TestDriver>(world: &World<D>, once: &Once<D>, key: &str, 
     assert!(!first.replayed() && again.replayed(), "{key:?}");
     assert_eq!(again.read::<String>().unwrap(), key);
     assert_eq!(again.ack().reference(), Some((key, key)));
-    assert_eq!(world.see.effects(&wish).await, 1, "{key:?}");
-    assert_eq!(world.see.records(&wish).await, 1, "{key:?}");
+    assert_eq!(world.see.effects(&request).await, 1, "{key:?}");
+    assert_eq!(world.see.records(&request).await, 1, "{key:?}");
 }
 
 async fn hostile_keys_are_only_keys<D: TestDriver>(world: World<D>) {
@@ -129,8 +129,8 @@ async fn keys_that_only_look_alike_are_different<D: TestDriver>(world: World<D>)
         "key\u{200b}",
     ];
     for key in alike {
-        let wish = Intent::new("s", key, "r").unwrap();
-        let replayed = world.run(&wish).await.unwrap().replayed();
+        let request = Intent::new("s", key, "r").unwrap();
+        let replayed = world.run(&request).await.unwrap().replayed();
         assert!(!replayed, "{key:?}");
     }
 }

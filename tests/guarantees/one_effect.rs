@@ -13,8 +13,8 @@ async fn of_100_first_attempts_one_acts_and_the_rest_replay_or_are_told_busy<D: 
     world: World<D>,
 ) {
     let once = world.another("crowd", 30, |b| b);
-    let wish = intent("crowd");
-    let answers = join_all((0..100).map(|_| once.run(&wish, work::<D>))).await;
+    let request = intent("crowd");
+    let answers = join_all((0..100).map(|_| once.run(&request, work::<D>))).await;
     let mut first = 0;
     for answer in answers {
         match answer {
@@ -28,8 +28,8 @@ async fn of_100_first_attempts_one_acts_and_the_rest_replay_or_are_told_busy<D: 
         }
     }
     assert_eq!(first, 1);
-    assert_eq!(world.see.effects(&wish).await, 1);
-    assert_eq!(world.see.records(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
+    assert_eq!(world.see.records(&request).await, 1);
     world.see.wait_until_clean().await;
 }
 
@@ -39,19 +39,19 @@ async fn where_duplicates_wait_all_100_get_the_same_answer<D: TestDriver>(world:
         .wait_timeout(Duration::from_secs(30));
     world.once.define_scope(SCOPE, &contract).await.unwrap();
     let once = world.another("crowd", 20, |b| b);
-    let wish = intent("patient crowd");
-    let answers = join_all((0..100).map(|_| once.run(&wish, work::<D>))).await;
+    let request = intent("waiting crowd");
+    let answers = join_all((0..100).map(|_| once.run(&request, work::<D>))).await;
     let mut first = 0;
     for answer in answers {
         let done = answer.unwrap();
         first += usize::from(!done.replayed());
         assert_eq!(
             done.read::<serde_json::Value>().unwrap(),
-            serde_json::json!({"ordered": "patient crowd"})
+            serde_json::json!({"ordered": "waiting crowd"})
         );
     }
     assert_eq!(first, 1);
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 async fn a_crowd_over_many_intents_makes_one_effect_each_in_every_setting<D: TestDriver>(
@@ -61,14 +61,14 @@ async fn a_crowd_over_many_intents_makes_one_effect_each_in_every_setting<D: Tes
         .busy(Busy::Wait)
         .wait_timeout(Duration::from_secs(30));
     world.once.define_scope(SCOPE, &contract).await.unwrap();
-    let wishes: Vec<_> = (0..5).map(|n| intent(&format!("wish {n}"))).collect();
-    let answers = join_all((0..40).map(|n| world.run(&wishes[n % 5]))).await;
+    let requests: Vec<_> = (0..5).map(|n| intent(&format!("request {n}"))).collect();
+    let answers = join_all((0..40).map(|n| world.run(&requests[n % 5]))).await;
     for answer in answers {
         let _ = answer.unwrap_or_else(|error| panic!("{} {:?}: {error:?}", D::NAME, world.setting));
     }
-    for wish in &wishes {
+    for request in &requests {
         assert_eq!(
-            world.see.effects(wish).await,
+            world.see.effects(request).await,
             1,
             "{} {:?}",
             D::NAME,
@@ -78,14 +78,14 @@ async fn a_crowd_over_many_intents_makes_one_effect_each_in_every_setting<D: Tes
 }
 
 async fn a_rejected_duplicate_never_frees_the_owners_claim<D: TestDriver>(world: World<D>) {
-    let wish = intent("owned");
-    let Claim::Run(mut owner) = world.once.claim(&wish).await.unwrap() else {
+    let request = intent("owned");
+    let Claim::Run(mut owner) = world.once.claim(&request).await.unwrap() else {
         panic!("fresh")
     };
     effect(&mut owner).await.unwrap();
     for _ in 0..3 {
         assert!(matches!(
-            world.once.claim(&wish).await.unwrap(),
+            world.once.claim(&request).await.unwrap(),
             Claim::Busy { .. }
         ));
         // Its session has rolled back and may be gone altogether.
@@ -99,14 +99,14 @@ async fn a_rejected_duplicate_never_frees_the_owners_claim<D: TestDriver>(world:
     }
     let done = owner.succeed(Ack::value("mine").unwrap()).await.unwrap();
     assert!(!done.replayed());
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 async fn a_rejected_duplicate_of_leased_work_never_frees_the_lease<D: TestDriver>(world: World<D>) {
-    let wish = intent("leased");
+    let request = intent("leased");
     let Claim::Run(lease) = world
         .once
-        .lease(&wish, Duration::from_secs(60))
+        .lease(&request, Duration::from_secs(60))
         .await
         .unwrap()
     else {
@@ -115,7 +115,7 @@ async fn a_rejected_duplicate_of_leased_work_never_frees_the_lease<D: TestDriver
     let before = world.see.dump().await;
     let Claim::Busy { retry_after } = world
         .once
-        .lease(&wish, Duration::from_secs(60))
+        .lease(&request, Duration::from_secs(60))
         .await
         .unwrap()
     else {
@@ -126,7 +126,7 @@ async fn a_rejected_duplicate_of_leased_work_never_frees_the_lease<D: TestDriver
         "{retry_after:?}"
     );
     assert!(matches!(
-        world.once.claim(&wish).await.unwrap(),
+        world.once.claim(&request).await.unwrap(),
         Claim::Busy { .. }
     ));
     assert_eq!(world.see.dump().await, before);
@@ -138,11 +138,11 @@ async fn the_loser_of_a_finished_race_leaves_nothing_and_replays<D: TestDriver>(
     // key alone must decide. Successes are inserted in one way at first, in another while the
     // contract is known.
     for key in ["contract unknown", "contract known"] {
-        let wish = intent(key).known_first();
+        let request = intent(key).known_first();
         let runs = std::sync::atomic::AtomicU32::new(0);
         let done = world
             .once
-            .run(&wish, |mut attempt| {
+            .run(&request, |mut attempt| {
                 let (world, runs) = (&world, &runs);
                 async move {
                     effect(&mut attempt).await?;
@@ -159,7 +159,7 @@ async fn the_loser_of_a_finished_race_leaves_nothing_and_replays<D: TestDriver>(
             .unwrap();
         assert!(done.replayed());
         assert_eq!(done.read::<String>().unwrap(), "theirs");
-        assert_eq!(world.see.effects(&wish).await, 1);
+        assert_eq!(world.see.effects(&request).await, 1);
         assert!(
             !world
                 .run(&intent("teaches the contract"))

@@ -17,8 +17,8 @@ fn first(key: &str) -> Intent {
 /// Runs an optimistic command; answers also how often its work ran.
 async fn counted<D: TestDriver>(world: &World<D>, key: &str) -> (Result<pgonce::Done>, u32) {
     let runs = AtomicU32::new(0);
-    let wish = first(key);
-    let end = world.once.run(&wish, |attempt| {
+    let request = first(key);
+    let end = world.once.run(&request, |attempt| {
         runs.fetch_add(1, SeqCst);
         work(attempt)
     });
@@ -96,8 +96,8 @@ async fn while_the_first_is_at_work_an_optimistic_twin_is_told_busy<D: TestDrive
 async fn a_crowd_that_all_believe_to_be_first_makes_one_effect_in_every_setting<D: TestDriver>(
     world: World<D>,
 ) {
-    let wish = first("crowd");
-    let answers = join_all((0..20).map(|_| world.run(&wish))).await;
+    let request = first("crowd");
+    let answers = join_all((0..20).map(|_| world.run(&request))).await;
     for answer in &answers {
         assert!(
             matches!(answer, Ok(_) | Err(Error::Busy { .. })),
@@ -112,7 +112,7 @@ async fn a_crowd_that_all_believe_to_be_first_makes_one_effect_in_every_setting<
         .filter(|done| !done.replayed())
         .count();
     assert_eq!(
-        (new, world.see.effects(&wish).await),
+        (new, world.see.effects(&request).await),
         (1, 1),
         "{:?}",
         world.setting

@@ -29,8 +29,8 @@ async fn a_takeover_that_waited_for_the_row_gets_its_whole_lease<D: TestDriver>(
         .run("begin; select from pgonce.intent for update")
         .await;
     let taker = world.another("taker", 1, |b| b);
-    let wish = intent("slow");
-    let (taken, waited_until) = join(taker.lease(&wish, MINUTE), async {
+    let request = intent("slow");
+    let (taken, waited_until) = join(taker.lease(&request, MINUTE), async {
         wait_until_lock_waited(&world.url(), "taker").await.unwrap();
         let now = world.see.text("select pgonce.now()").await;
         other.run("rollback").await;
@@ -39,23 +39,23 @@ async fn a_takeover_that_waited_for_the_row_gets_its_whole_lease<D: TestDriver>(
     .await;
     assert!(matches!(taken.unwrap(), Claim::Run(_)));
     let whole = format!("lease_until >= '{waited_until}'::timestamptz + interval '1 minute'");
-    assert_eq!(world.see.record(&wish, &whole).await, "t");
+    assert_eq!(world.see.record(&request, &whole).await, "t");
 }
 
 async fn a_failed_atomic_takeover_gives_way_to_a_holder_that_renewed_its_lease<D: TestDriver>(
     world: World<D>,
 ) {
-    let wish = intent("renewed");
+    let request = intent("renewed");
     let mut old = lease(&world, "renewed", MINUTE).await;
     world.see.run(EXPIRE).await;
-    let Claim::Run(takeover) = world.once.claim(&wish).await.unwrap() else {
+    let Claim::Run(takeover) = world.once.claim(&request).await.unwrap() else {
         panic!("takeover")
     };
     let fence = takeover.fence();
     takeover.abandon().await.unwrap();
     old.heartbeat().await.unwrap();
     let before = world.see.dump().await;
-    let print = digest_of(&wish);
+    let print = digest_of(&request);
     let late =
         format!("select pgonce.fail('{SCOPE}', 'renewed', {print}, {fence}, false, 'late', 'm')");
     assert_eq!(world.see.code(&late).await, "P4011");
@@ -100,7 +100,7 @@ async fn a_purge_passes_by_a_record_that_somebody_is_using<D: TestDriver>(world:
     assert_eq!(see.number("select pgonce.purge()").await, 1);
 }
 
-async fn a_commit_in_doubt_is_told_as_such_when_the_database_stays_away<D: TestDriver>(
+async fn a_commit_in_doubt_is_reported_as_such_when_the_database_stays_away<D: TestDriver>(
     world: World<D>,
 ) {
     // A commit that waits, so that the wire can be cut in the middle of it.
@@ -120,8 +120,8 @@ async fn a_commit_in_doubt_is_told_as_such_when_the_database_stays_away<D: TestD
         cutter.url_for(world.database())
     );
     let once = world.another_at(&url, 2, |b| b.retry(Policy::default().tries(3)));
-    let wish = intent("doubtful");
-    let (end, ()) = join(once.run(&wish, work::<D>), async {
+    let request = intent("doubtful");
+    let (end, ()) = join(once.run(&request, work::<D>), async {
         wait_until_lock_waited(&world.url(), "committer")
             .await
             .unwrap();
@@ -131,7 +131,7 @@ async fn a_commit_in_doubt_is_told_as_such_when_the_database_stays_away<D: TestD
     assert!(matches!(end, Err(Error::Uncertain(_))), "{end:?}");
     world.see.run("select pg_advisory_unlock(77)").await;
     world.see.wait_until_clean().await;
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 for_each_driver!(
@@ -139,7 +139,7 @@ for_each_driver!(
     a_failed_atomic_takeover_gives_way_to_a_holder_that_renewed_its_lease,
     held_work_is_dropped_at_the_first_heartbeat_that_is_turned_away,
     a_purge_passes_by_a_record_that_somebody_is_using,
-    a_commit_in_doubt_is_told_as_such_when_the_database_stays_away,
+    a_commit_in_doubt_is_reported_as_such_when_the_database_stays_away,
 );
 
 #[test]
@@ -150,6 +150,17 @@ fn every_planted_bug_still_finds_the_text_that_it_changes() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
         let file = text.lines().find_map(|line| line.strip_prefix("file: "));
+        let breaks = text.lines().find_map(|line| line.strip_prefix("breaks: "));
+        // In words, with the page that gives the guarantee.
+        let breaks = breaks.unwrap_or_default();
+        let page = breaks
+            .strip_suffix(')')
+            .and_then(|words| words.rsplit_once(" ("));
+        assert!(
+            page.is_some_and(|(words, page)| !words.is_empty() && root.join(page).is_file()),
+            "{}: `breaks:` must end with the page of the guarantee, such as (docs/src/how-to/keys.md)",
+            path.display()
+        );
         let find = text
             .split("--- find\n")
             .nth(1)
@@ -163,5 +174,52 @@ fn every_planted_bug_still_finds_the_text_that_it_changes() {
             stale.push(format!("{}: {found} times in {file}", path.display()));
         }
     }
-    assert!(stale.is_empty(), "mend or remove: {stale:#?}");
+    assert!(stale.is_empty(), "fix or remove: {stale:#?}");
+}
+
+#[test]
+fn every_planted_bug_names_a_page_and_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut sources = Vec::new();
+    let mut folders = vec![root.join("tests"), root.join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                sources.push(std::fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let functions: Vec<&str> = sources
+        .iter()
+        .flat_map(|source| source.split("fn ").skip(1))
+        .map(|rest| rest.split(['(', '<']).next().unwrap())
+        .collect();
+    let mut unknown = Vec::new();
+    for entry in std::fs::read_dir(root.join("mutants")).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let page = text
+            .lines()
+            .find_map(|line| line.strip_prefix("breaks: ")?.split_once(", "));
+        if !page.is_some_and(|(page, _)| root.join("docs/src").join(page).is_file()) {
+            unknown.push(format!("{}: {page:?} is no page", path.display()));
+        }
+        for test in text
+            .lines()
+            .filter_map(|line| line.strip_prefix("caught by: "))
+        {
+            // One body runs once for each driver.
+            let body = test
+                .rsplit("::")
+                .find(|part| !["sqlx", "tokio_postgres"].contains(part))
+                .unwrap();
+            if !functions.iter().any(|name| name.contains(body)) {
+                unknown.push(format!("{}: {test}", path.display()));
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "rename or remove: {unknown:#?}");
 }

@@ -98,7 +98,7 @@ async fn two_purges_at_once_never_take_the_same_record_nor_wait<D: TestDriver>(w
 async fn a_purge_racing_retries_never_opens_a_second_effect_inside_retention<D: TestDriver>(
     world: World<D>,
 ) {
-    let wishes: Vec<_> = (0..30).map(|n| intent(&format!("kept {n}"))).collect();
+    let requests: Vec<_> = (0..30).map(|n| intent(&format!("kept {n}"))).collect();
     world
         .see
         .run("select finish('old', n::text, '\\x01') from generate_series(1, 2000) n")
@@ -107,8 +107,8 @@ async fn a_purge_racing_retries_never_opens_a_second_effect_inside_retention<D: 
         .see
         .run("select pgonce._move_clock(interval '6 days 23 hours')")
         .await;
-    for wish in &wishes {
-        let _ = world.run(wish).await.unwrap();
+    for request in &requests {
+        let _ = world.run(request).await.unwrap();
     }
     world
         .see
@@ -122,18 +122,18 @@ async fn a_purge_racing_retries_never_opens_a_second_effect_inside_retention<D: 
     };
     let retrying = async {
         for round in 0..90 {
-            assert!(world.run(&wishes[round % 30]).await.unwrap().replayed());
+            assert!(world.run(&requests[round % 30]).await.unwrap().replayed());
         }
     };
     join(purging, retrying).await;
-    for wish in &wishes {
-        assert_eq!(world.see.effects(wish).await, 1);
+    for request in &requests {
+        assert_eq!(world.see.effects(request).await, 1);
     }
 }
 
 async fn a_retry_that_meets_a_purge_in_the_act_runs_once<D: TestDriver>(world: World<D>) {
-    let wish = intent("expired");
-    let _ = world.run(&wish).await.unwrap();
+    let request = intent("expired");
+    let _ = world.run(&request).await.unwrap();
     world
         .see
         .run("select pgonce._move_clock(interval '30 days')")
@@ -142,14 +142,14 @@ async fn a_retry_that_meets_a_purge_in_the_act_runs_once<D: TestDriver>(world: W
     purger.run("begin").await;
     assert_eq!(purger.number("select pgonce.purge()").await, 1);
     let once = world.another("retry", 2, |b| b);
-    let (done, ()) = join(once.run(&wish, work::<D>), async {
+    let (done, ()) = join(once.run(&request, work::<D>), async {
         world.see.wait_until_asleep("retry").await;
         purger.run("commit").await;
     })
     .await;
     assert!(!done.unwrap().replayed());
-    assert_eq!(world.see.effects(&wish).await, 2);
-    assert_eq!(world.see.records(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 2);
+    assert_eq!(world.see.records(&request).await, 1);
 }
 
 for_each_driver!(

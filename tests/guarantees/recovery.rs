@@ -25,12 +25,12 @@ async fn stuck_work_is_found_oldest_first_and_classified_by_its_contract<D: Test
     }
     let named = world.another("named", 1, |b| b.owner("pod-7"));
     for scope in ["takeover", "hold", "refuse"] {
-        let wish = Intent::new(scope, "vanished", "r")
+        let request = Intent::new(scope, "vanished", "r")
             .unwrap()
             .tenant("acme")
             .unwrap();
         assert!(matches!(
-            named.lease(&wish, HOUR).await.unwrap(),
+            named.lease(&request, HOUR).await.unwrap(),
             Claim::Run(_)
         ));
         world
@@ -103,9 +103,9 @@ async fn nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone<D: Te
         .define_scope("orphan", &Contract::keep(HOUR))
         .await
         .unwrap();
-    let wish = Intent::new("orphan", "k", "r").unwrap();
+    let request = Intent::new("orphan", "k", "r").unwrap();
     assert!(matches!(
-        world.once.lease(&wish, HOUR).await.unwrap(),
+        world.once.lease(&request, HOUR).await.unwrap(),
         Claim::Run(_)
     ));
     world
@@ -123,12 +123,12 @@ async fn nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone<D: Te
 }
 
 async fn suppressed_duplicates_are_counted_by_tenant_and_scope<D: TestDriver>(world: World<D>) {
-    let wish = intent("counted").tenant("acme").unwrap();
-    let _ = world.run(&wish).await.unwrap();
+    let request = intent("counted").tenant("acme").unwrap();
+    let _ = world.run(&request).await.unwrap();
     for _ in 0..3 {
-        assert!(world.run(&wish).await.unwrap().replayed());
+        assert!(world.run(&request).await.unwrap().replayed());
     }
-    assert!(world.once.answer(&wish).await.unwrap().is_some());
+    assert!(world.once.answer(&request).await.unwrap().is_some());
     let refused = intent("refused").tenant("acme").unwrap();
     for _ in 0..3 {
         let _ = world
@@ -168,11 +168,11 @@ async fn suppressed_duplicates_are_counted_by_tenant_and_scope<D: TestDriver>(wo
 }
 
 async fn one_that_waits_is_counted_once_by_what_it_was_told<D: TestDriver>(world: World<D>) {
-    let patient = Contract::keep(HOUR).busy(Busy::Wait).wait_timeout(HOUR);
-    world.once.define_scope(SCOPE, &patient).await.unwrap();
-    let wish = intent("awaited");
+    let waiting = Contract::keep(HOUR).busy(Busy::Wait).wait_timeout(HOUR);
+    world.once.define_scope(SCOPE, &waiting).await.unwrap();
+    let request = intent("awaited");
     // A lease holds no lock to sleep on: the waiter looks again and again.
-    let Claim::Run(lease) = world.once.lease(&wish, HOUR).await.unwrap() else {
+    let Claim::Run(lease) = world.once.lease(&request, HOUR).await.unwrap() else {
         panic!("fresh")
     };
     let looks = "select last_value > 3 from looked";
@@ -183,7 +183,7 @@ async fn one_that_waits_is_counted_once_by_what_it_was_told<D: TestDriver>(world
              returns pgonce.claimed language sql volatile as $$ select row('busy', null, null, null, null, null, null, interval '1 millisecond', p_attempts)::pgonce.claimed from nextval('public.looked') $$",
         )
         .await;
-    let (done, ()) = join(world.run(&wish), async {
+    let (done, ()) = join(world.run(&request), async {
         world.see.wait_until(looks).await;
         let _ = lease.succeed(Ack::status()).await.unwrap();
     })

@@ -9,7 +9,7 @@ use pgonce_testkit::wait_until;
 use pgonce_tests::{SCOPE, TestDriver, World, digest_of, for_each_driver, intent};
 
 const HOUR: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 async fn after_its_retention_a_key_runs_again_where_the_contract_says_so<D: TestDriver>(
     world: World<D>,
@@ -20,14 +20,14 @@ async fn after_its_retention_a_key_runs_again_where_the_contract_says_so<D: Test
         .await
         .unwrap();
     for purged in [false, true] {
-        let wish = intent(&format!("rerun {purged}"));
-        assert!(!world.run(&wish).await.unwrap().replayed());
+        let request = intent(&format!("rerun {purged}"));
+        assert!(!world.run(&request).await.unwrap().replayed());
         world
             .see
             .run("select pgonce._move_clock(interval '59 minutes')")
             .await;
         assert_eq!(world.once.purge(100).await.unwrap(), 0);
-        assert!(world.run(&wish).await.unwrap().replayed());
+        assert!(world.run(&request).await.unwrap().replayed());
         world
             .see
             .run("select pgonce._move_clock(interval '2 minutes')")
@@ -35,11 +35,11 @@ async fn after_its_retention_a_key_runs_again_where_the_contract_says_so<D: Test
         if purged {
             assert_eq!(world.once.purge(100).await.unwrap(), 1);
         }
-        let done = world.run(&wish).await.unwrap();
+        let done = world.run(&request).await.unwrap();
         assert!(!done.replayed());
         assert_eq!(done.attempts(), 1);
-        assert!(world.run(&wish).await.unwrap().replayed());
-        assert_eq!(world.see.effects(&wish).await, 2);
+        assert!(world.run(&request).await.unwrap().replayed());
+        assert_eq!(world.see.effects(&request).await, 2);
         world
             .see
             .run("select pgonce._move_clock(interval '2 hours')")
@@ -48,18 +48,18 @@ async fn after_its_retention_a_key_runs_again_where_the_contract_says_so<D: Test
     }
 }
 
-/// Told by another program: this one does not hear of it at once.
+/// Changed by another program: this one does not notice at once.
 async fn a_running_service_takes_up_a_new_retention<D: TestDriver>(world: World<D>) {
     let define =
         |days: u32| format!("select pgonce.define_scope('{SCOPE}', interval '{days} days')");
     let (world, mut tries) = (&world, 0..);
     let mut days_of_a_new_one = || {
-        let wish = intent(&format!("try {}", tries.next().unwrap_or(0)));
+        let request = intent(&format!("try {}", tries.next().unwrap_or(0)));
         async move {
-            let _ = world.run(&wish).await.unwrap();
+            let _ = world.run(&request).await.unwrap();
             world
                 .see
-                .record(&wish, "extract(day from expires_at - first_at)")
+                .record(&request, "extract(day from expires_at - first_at)")
                 .await
         }
     };
@@ -67,7 +67,7 @@ async fn a_running_service_takes_up_a_new_retention<D: TestDriver>(world: World<
     assert_eq!(days_of_a_new_one().await, "3");
     assert_eq!(days_of_a_new_one().await, "3");
     world.see.run(&define(5)).await;
-    wait_until("the new retention", PATIENCE, || {
+    wait_until("the new retention", TIMEOUT, || {
         let days = days_of_a_new_one();
         async { days.await == "5" }
     })
@@ -80,8 +80,8 @@ async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestD
 ) {
     let gone = Contract::keep(HOUR).after_expiry(AfterExpiry::Gone(Some(24 * HOUR)));
     world.once.define_scope(SCOPE, &gone).await.unwrap();
-    let (wish, failed) = (intent("gone"), intent("gone too"));
-    let _ = world.run(&wish).await.unwrap();
+    let (request, failed) = (intent("gone"), intent("gone too"));
+    let _ = world.run(&request).await.unwrap();
     let _ = world
         .once
         .run::<(), _, _>(&failed, async |_| {
@@ -94,11 +94,11 @@ async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestD
         .run("select pgonce._move_clock(interval '61 minutes')")
         .await;
     for purged in [0, 2, 0] {
-        for wish in [&wish, &failed] {
-            assert!(matches!(world.run(wish).await, Err(Error::Gone(_))));
+        for request in [&request, &failed] {
+            assert!(matches!(world.run(request).await, Err(Error::Gone(_))));
             assert_eq!(
                 world
-                    .run(&wish.clone().known_first())
+                    .run(&request.clone().known_first())
                     .await
                     .unwrap_err()
                     .code(),
@@ -107,34 +107,34 @@ async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestD
             assert_eq!(
                 world
                     .once
-                    .lease(wish, HOUR)
+                    .lease(request, HOUR)
                     .await
                     .map(drop)
                     .unwrap_err()
                     .code(),
                 "P4031"
             );
-            assert!(world.once.answer(wish).await.unwrap().is_none());
+            assert!(world.once.answer(request).await.unwrap().is_none());
         }
         if purged > 0 {
             assert_eq!(world.once.purge(100).await.unwrap(), purged);
             assert_eq!(
                 world
                     .see
-                    .record(&wish, "answer is null and gone_at is not null")
+                    .record(&request, "answer is null and gone_at is not null")
                     .await,
                 "t"
             );
         }
     }
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
     world
         .see
         .run("select pgonce._move_clock(interval '25 hours')")
         .await;
-    assert!(!world.run(&wish).await.unwrap().replayed());
+    assert!(!world.run(&request).await.unwrap().replayed());
     assert_eq!(world.once.purge(100).await.unwrap(), 1);
-    assert_eq!(world.see.effects(&wish).await, 2);
+    assert_eq!(world.see.effects(&request).await, 2);
 }
 
 async fn a_failure_of_a_rerun_is_recorded_over_what_has_expired<D: TestDriver>(world: World<D>) {
@@ -142,8 +142,8 @@ async fn a_failure_of_a_rerun_is_recorded_over_what_has_expired<D: TestDriver>(w
         ("later", Failure::transient("down", "m"), "failed_retryable"),
         ("never", Failure::permanent("no", "m"), "failed_final"),
     ] {
-        let wish = intent(key);
-        let _ = world.run(&wish).await.unwrap();
+        let request = intent(key);
+        let _ = world.run(&request).await.unwrap();
         world
             .see
             .run("select pgonce._move_clock(interval '30 days')")
@@ -151,7 +151,7 @@ async fn a_failure_of_a_rerun_is_recorded_over_what_has_expired<D: TestDriver>(w
         let runs = std::cell::Cell::new(0);
         let end = world
             .once
-            .run::<(), _, _>(&wish, async |_attempt| {
+            .run::<(), _, _>(&request, async |_attempt| {
                 runs.set(runs.get() + 1);
                 Err(failure.clone().into())
             })
@@ -162,7 +162,7 @@ async fn a_failure_of_a_rerun_is_recorded_over_what_has_expired<D: TestDriver>(w
         );
         assert_eq!(runs.get(), 1);
         assert_eq!(
-            world.see.record(&wish, "status::text || attempts").await,
+            world.see.record(&request, "status::text || attempts").await,
             format!("{status}1")
         );
     }
@@ -355,14 +355,14 @@ async fn one_answer_can_be_kept_longer_or_shorter_but_never_below_the_horizons<D
     world.once.define_scope(SCOPE, &contract).await.unwrap();
     let kept = |time: Duration| Ack::status().keep_for(time);
     for (kind, keep) in [("fresh", 2 * HOUR), ("leased", 72 * HOUR), ("retry", HOUR)] {
-        let wish = intent(kind);
-        let claimed = async || match world.once.claim(&wish).await.unwrap() {
+        let request = intent(kind);
+        let claimed = async || match world.once.claim(&request).await.unwrap() {
             Claim::Run(attempt) => attempt,
             other => panic!("{other:?}"),
         };
         let done = match kind {
             "leased" => {
-                let Claim::Run(lease) = world.once.lease(&wish, HOUR).await.unwrap() else {
+                let Claim::Run(lease) = world.once.lease(&request, HOUR).await.unwrap() else {
                     panic!("fresh")
                 };
                 lease.succeed(kept(keep)).await
@@ -382,7 +382,7 @@ async fn one_answer_can_be_kept_longer_or_shorter_but_never_below_the_horizons<D
             "expires_at - coalesce(last_at, first_at) = interval '{} hours'",
             keep.as_secs() / 3600
         );
-        assert_eq!(world.see.record(&wish, &lasts).await, "t", "{kind}");
+        assert_eq!(world.see.record(&request, &lasts).await, "t", "{kind}");
     }
     let refused = intent("refused");
     let no = Failure::permanent("no", "m").keep_for(3 * HOUR);

@@ -11,8 +11,8 @@ const EFFECT: &str = "insert into effects values ('', 'orders.create', 'nested')
 #[tokio::test]
 async fn a_nested_begin_of_sqlx_is_a_savepoint() {
     let world = World::<Sqlx>::new().await;
-    let wish = intent("nested");
-    let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+    let request = intent("nested");
+    let Claim::Run(mut attempt) = world.once.claim(&request).await.unwrap() else {
         panic!("fresh")
     };
     effect(&mut attempt).await.unwrap();
@@ -21,12 +21,12 @@ async fn a_nested_begin_of_sqlx_is_a_savepoint() {
     sqlx::query(EFFECT).execute(&mut *kept).await.unwrap();
     kept.commit().await.unwrap();
     assert_eq!(
-        world.see.effects(&wish).await,
+        world.see.effects(&request).await,
         0,
         "nothing is committed yet"
     );
     assert!(matches!(
-        world.once.claim(&wish).await.unwrap(),
+        world.once.claim(&request).await.unwrap(),
         Claim::Busy { .. }
     ));
 
@@ -50,15 +50,15 @@ async fn a_nested_begin_of_sqlx_is_a_savepoint() {
     failed.rollback().await.unwrap();
 
     let _ = attempt.succeed(Ack::status()).await.unwrap();
-    assert_eq!(world.see.effects(&wish).await, 2);
+    assert_eq!(world.see.effects(&request).await, 2);
 }
 
 #[tokio::test]
 async fn a_nested_begin_that_is_never_ended_is_no_success() {
     let world = World::<Sqlx>::new().await;
     let once = world.another("forgetful", 1, |b| b);
-    let wish = intent("nested");
-    let Claim::Run(mut attempt) = once.claim(&wish).await.unwrap() else {
+    let request = intent("nested");
+    let Claim::Run(mut attempt) = once.claim(&request).await.unwrap() else {
         panic!("fresh")
     };
     effect(&mut attempt).await.unwrap();
@@ -67,15 +67,15 @@ async fn a_nested_begin_that_is_never_ended_is_no_success() {
         attempt.succeed(Ack::status()).await.unwrap_err().code(),
         "2D000"
     );
-    assert_eq!(world.see.effects(&wish).await, 0);
-    assert!(!once.run(&wish, work::<Sqlx>).await.unwrap().replayed());
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 0);
+    assert!(!once.run(&request, work::<Sqlx>).await.unwrap().replayed());
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 async fn an_error_that_the_work_swallows_never_becomes_a_success<D: TestDriver>(world: World<D>) {
     // COMMIT of a failed transaction answers ROLLBACK without an error.
-    let wish = intent("swallowed");
-    let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+    let request = intent("swallowed");
+    let Claim::Run(mut attempt) = world.once.claim(&request).await.unwrap() else {
         panic!("fresh")
     };
     effect(&mut attempt).await.unwrap();
@@ -86,21 +86,21 @@ async fn an_error_that_the_work_swallows_never_becomes_a_success<D: TestDriver>(
     );
     assert_eq!(
         (
-            world.see.effects(&wish).await,
-            world.see.records(&wish).await
+            world.see.effects(&request).await,
+            world.see.records(&request).await
         ),
         (0, 0)
     );
-    assert!(!world.run(&wish).await.unwrap().replayed());
+    assert!(!world.run(&request).await.unwrap().replayed());
 }
 
 async fn a_commit_that_the_database_refuses_leaves_nothing_and_a_clean_connection<D: TestDriver>(
     world: World<D>,
 ) {
     let once = world.another("one connection", 1, |b| b);
-    let wish = intent("deferred");
+    let request = intent("deferred");
     for _ in 0..3 {
-        let Claim::Run(mut attempt) = once.claim(&wish).await.unwrap() else {
+        let Claim::Run(mut attempt) = once.claim(&request).await.unwrap() else {
             panic!("fresh")
         };
         effect(&mut attempt).await.unwrap();
@@ -116,21 +116,21 @@ async fn a_commit_that_the_database_refuses_leaves_nothing_and_a_clean_connectio
         );
         assert_eq!(
             (
-                world.see.effects(&wish).await,
-                world.see.records(&wish).await
+                world.see.effects(&request).await,
+                world.see.records(&request).await
             ),
             (0, 0)
         );
     }
-    assert!(!once.run(&wish, work::<D>).await.unwrap().replayed());
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert!(!once.run(&request, work::<D>).await.unwrap().replayed());
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 #[tokio::test]
 async fn a_savepoint_by_hand_works_with_tokio_postgres() {
     let world = World::<TokioPostgres>::new().await;
-    let wish = intent("nested");
-    let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+    let request = intent("nested");
+    let Claim::Run(mut attempt) = world.once.claim(&request).await.unwrap() else {
         panic!("fresh")
     };
     let conn = attempt.conn();
@@ -139,7 +139,7 @@ async fn a_savepoint_by_hand_works_with_tokio_postgres() {
     conn.batch_execute("rollback to savepoint a").await.unwrap();
     conn.batch_execute(EFFECT).await.unwrap();
     let _ = attempt.succeed(Ack::status()).await.unwrap();
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 for_each_driver!(

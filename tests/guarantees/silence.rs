@@ -37,14 +37,14 @@ async fn an_attempt_that_falls_silent_loses_its_transaction_and_frees_the_intent
     let options = Sqlx::with_limits(url.parse().unwrap());
     let pool = sqlx::PgPool::connect_with(options).await.unwrap();
     let silent = Once::sqlx(pool);
-    let wish = intent("silent");
-    let Claim::Run(mut attempt) = silent.claim(&wish).await.unwrap() else {
+    let request = intent("silent");
+    let Claim::Run(mut attempt) = silent.claim(&request).await.unwrap() else {
         panic!("fresh")
     };
     effect(&mut attempt).await.unwrap();
     world.see.wait_until_clean().await;
-    // Somebody else does the work; the silent one wakes up and is told so.
-    assert!(!world.run(&wish).await.unwrap().replayed());
+    // Somebody else does the work; the silent one wakes up and learns it.
+    assert!(!world.run(&request).await.unwrap().replayed());
     assert!(attempt.succeed(Ack::status()).await.is_err());
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
 }

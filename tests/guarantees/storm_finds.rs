@@ -1,4 +1,4 @@
-//! What `pgonce storm` found, each told again without chance.
+//! What `pgonce storm` found, each repeated without chance.
 
 use futures_util::future::join;
 use pgonce::Error;
@@ -6,8 +6,8 @@ use pgonce_testkit::{CuttingProxy, wait_until_lock_waited};
 use pgonce_tests::{TestDriver, World, for_each_driver, intent, work};
 
 /// Found by `pgonce storm --path slow-commit --driver tokio-postgres --isolation read-committed
-/// --pooler direct --major 15 --fault c0:s18:cut-after`: whoever came back while the own commit was
-/// still on its way was told "busy", which says that nothing was done.
+/// --pooler direct --major 15 --fault c0:s18:cut-after`: a client that came back while the own commit was
+/// still on its way got "busy", which says that nothing was done.
 async fn an_attempt_that_meets_its_own_unfinished_commit_is_uncertain_not_busy<D: TestDriver>(
     world: World<D>,
 ) {
@@ -28,8 +28,8 @@ async fn an_attempt_that_meets_its_own_unfinished_commit_is_uncertain_not_busy<D
         proxy.url_for(world.database())
     );
     let once = world.another_at(&url, 2, |builder| builder);
-    let wish = intent("slow");
-    let (end, ()) = join(once.run(&wish, work::<D>), async {
+    let request = intent("slow");
+    let (end, ()) = join(once.run(&request, work::<D>), async {
         wait_until_lock_waited(&world.url(), "committer")
             .await
             .unwrap();
@@ -40,8 +40,8 @@ async fn an_attempt_that_meets_its_own_unfinished_commit_is_uncertain_not_busy<D
 
     world.see.run("select pg_advisory_unlock(77)").await;
     world.see.wait_until_clean().await;
-    assert_eq!(world.see.effects(&wish).await, 1);
-    assert!(world.run(&wish).await.unwrap().replayed());
+    assert_eq!(world.see.effects(&request).await, 1);
+    assert!(world.run(&request).await.unwrap().replayed());
 }
 
 for_each_driver!(an_attempt_that_meets_its_own_unfinished_commit_is_uncertain_not_busy);

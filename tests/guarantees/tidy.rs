@@ -37,32 +37,25 @@ pub(crate) fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The code between the first pair of fences that opens with `opening`, without hidden lines.
-fn example(text: &str, opening: &str) -> String {
-    let code = text.split(opening).nth(1).expect("the example is there");
-    let code = code.split("```").next().unwrap();
-    code.lines()
-        .filter(|line| !line.starts_with("# "))
-        .collect::<Vec<_>>()
-        .join("\n")
-        .trim()
-        .to_owned()
+/// Lines without their indentation, empty ones left out.
+fn squeezed(code: &str) -> String {
+    let lines = code.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 #[test]
-fn the_readme_shows_the_example_that_is_compiled() {
-    let shown = read(&root().join("README.md"));
-    let compiled = read(&root().join("crates/pgonce/README.md"));
-    let squeeze = |code: String| {
-        code.lines()
-            .filter(|l| !l.trim().is_empty())
-            .collect::<Vec<_>>()
-            .join("\n")
-    };
-    assert_eq!(
-        squeeze(example(&shown, "```rust\n")),
-        squeeze(example(&compiled, "```rust,no_run\n"))
-    );
+fn every_rust_example_of_the_readme_is_code_of_the_tutorial() {
+    let tutorial = squeezed(&read(&root().join("examples/tutorial/src/lib.rs")));
+    let readme = read(&root().join("README.md"));
+    let examples: Vec<_> = readme.split("```rust\n").skip(1).collect();
+    assert!(examples.len() >= 4, "command, HTTP, outbox and inbox");
+    for example in examples {
+        let example = squeezed(example.split("```").next().unwrap());
+        assert!(
+            tutorial.contains(&example),
+            "not in examples/tutorial/src/lib.rs:\n{example}"
+        );
+    }
 }
 
 #[test]

@@ -22,8 +22,8 @@ async fn transfer<D: TestDriver>(
     runs: &AtomicU32,
 ) -> pgonce::Result<pgonce::Done> {
     let mine = AtomicU32::new(0);
-    let wish = intent(key);
-    let run = world.once.run(&wish, |mut attempt| {
+    let request = intent(key);
+    let run = world.once.run(&request, |mut attempt| {
         let first = mine.fetch_add(1, SeqCst) == 0;
         runs.fetch_add(1, SeqCst);
         async move {
@@ -70,8 +70,8 @@ async fn withdraws_unless_poor<D: TestDriver>(
     runs: &AtomicU32,
 ) -> pgonce::Result<pgonce::Done> {
     let mine = AtomicU32::new(0);
-    let wish = intent(key);
-    let run = world.once.run(&wish, |mut attempt| {
+    let request = intent(key);
+    let run = world.once.run(&request, |mut attempt| {
         let first = mine.fetch_add(1, SeqCst) == 0;
         runs.fetch_add(1, SeqCst);
         async move {
@@ -134,11 +134,11 @@ async fn a_transient_error_is_never_remembered_even_when_the_retries_are_used_up
     world: World<D>,
 ) {
     let once = world.another("impatient", 2, |b| b.retry(Policy::default().tries(3)));
-    let wish = intent("unlucky");
+    let request = intent("unlucky");
     for code in ["40001", "40P01", "55P03", "57P01"] {
         let runs = AtomicU32::new(0);
         let end = once
-            .run(&wish, |mut attempt| {
+            .run(&request, |mut attempt| {
                 runs.fetch_add(1, SeqCst);
                 async move {
                     effect(&mut attempt).await?;
@@ -155,14 +155,14 @@ async fn a_transient_error_is_never_remembered_even_when_the_retries_are_used_up
         world.see.wait_until_clean().await;
         assert_eq!(
             (
-                world.see.records(&wish).await,
-                world.see.effects(&wish).await
+                world.see.records(&request).await,
+                world.see.effects(&request).await
             ),
             (0, 0),
             "{code}"
         );
     }
-    assert!(!world.run(&wish).await.unwrap().replayed());
+    assert!(!world.run(&request).await.unwrap().replayed());
 }
 
 async fn an_error_that_does_not_pass_is_not_tried_again_and_burns_no_key<D: TestDriver>(
@@ -174,10 +174,10 @@ async fn an_error_that_does_not_pass_is_not_tried_again_and_burns_no_key<D: Test
         ("42P01", "undefined_table"),
     ] {
         let runs = AtomicU32::new(0);
-        let wish = intent(sql);
+        let request = intent(sql);
         let end = world
             .once
-            .run(&wish, |mut attempt| {
+            .run(&request, |mut attempt| {
                 runs.fetch_add(1, SeqCst);
                 async move {
                     effect(&mut attempt).await?;
@@ -191,16 +191,16 @@ async fn an_error_that_does_not_pass_is_not_tried_again_and_burns_no_key<D: Test
             "{end:?}"
         );
         assert_eq!(runs.load(SeqCst), 1);
-        assert!(!world.run(&wish).await.unwrap().replayed());
+        assert!(!world.run(&request).await.unwrap().replayed());
     }
 }
 
 async fn a_session_ended_by_the_administrator_is_retried<D: TestDriver>(world: World<D>) {
     let runs = AtomicU32::new(0);
-    let wish = intent("ended");
+    let request = intent("ended");
     let done = world
         .once
-        .run(&wish, |mut attempt| {
+        .run(&request, |mut attempt| {
             let (world, first) = (&world, runs.fetch_add(1, SeqCst) == 0);
             async move {
                 effect(&mut attempt).await?;
@@ -219,7 +219,10 @@ async fn a_session_ended_by_the_administrator_is_retried<D: TestDriver>(world: W
         .await
         .unwrap();
     assert!(!done.replayed());
-    assert_eq!((runs.load(SeqCst), world.see.effects(&wish).await), (2, 1));
+    assert_eq!(
+        (runs.load(SeqCst), world.see.effects(&request).await),
+        (2, 1)
+    );
 }
 
 for_each_driver!(

@@ -1,4 +1,4 @@
-//! The database itself refuses every step that is not one of the protocol's, whoever tries it.
+//! The database itself refuses every step that is not one of the protocol's, no matter who tries it.
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce_tests::World;

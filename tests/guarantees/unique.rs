@@ -16,8 +16,8 @@ const FACT: &str = "one_order_per_reference";
 async fn two_keys_for_one_fact_make_one_row_and_say_which_made_it<D: TestDriver>(world: World<D>) {
     let mut ids = Vec::new();
     for (key, item) in [("first key", "book"), ("second key", "bicycle")] {
-        let wish = intent(key);
-        let run = world.once.run(&wish, async |mut attempt| {
+        let request = intent(key);
+        let run = world.once.run(&request, async |mut attempt| {
             let row = json!({"customer": "acme", "reference": "r-1", "item": item});
             let made = attempt.insert_or_fetch::<Value>(FACT, &row).await?;
             assert_eq!(made.is_new(), key == "first key");
@@ -155,7 +155,7 @@ async fn a_unique_violation_is_classified_and_burns_no_key() {
             violation
         );
     }
-    // Losing on the intent itself is a lost race, told apart from both.
+    // Losing on the intent itself is a lost race, distinguished from both.
     let Claim::Run(blind) = world
         .once
         .claim(&intent("raced").known_first())

@@ -23,8 +23,8 @@ async fn a_waiter_sleeps_on_the_lock_and_is_woken_by_the_end_of_the_owner<D: Tes
     world.once.define_scope(SCOPE, &waits(LONG)).await.unwrap();
     let proxy = DelayProxy::start(("127.0.0.1", world.server.port()), Duration::ZERO).unwrap();
     for succeeds in [true, false] {
-        let wish = intent(&format!("awaited {succeeds}"));
-        let Claim::Run(mut owner) = world.once.claim(&wish).await.unwrap() else {
+        let request = intent(&format!("awaited {succeeds}"));
+        let Claim::Run(mut owner) = world.once.claim(&request).await.unwrap() else {
             panic!("fresh")
         };
         effect(&mut owner).await.unwrap();
@@ -33,7 +33,7 @@ async fn a_waiter_sleeps_on_the_lock_and_is_woken_by_the_end_of_the_owner<D: Tes
             proxy.url_for(world.database())
         );
         let waiter = world.another_at(&url, 2, |b| b);
-        let (done, ()) = join(waiter.run(&wish, work::<D>), async {
+        let (done, ()) = join(waiter.run(&request, work::<D>), async {
             world
                 .see
                 .wait_until_asleep(&format!("waiter{succeeds}"))
@@ -53,7 +53,7 @@ async fn a_waiter_sleeps_on_the_lock_and_is_woken_by_the_end_of_the_owner<D: Tes
         .await;
         let done = done.unwrap();
         assert_eq!(done.replayed(), succeeds);
-        assert_eq!(world.see.effects(&wish).await, 1);
+        assert_eq!(world.see.effects(&request).await, 1);
         if succeeds {
             assert_eq!(done.read::<String>().unwrap(), "owner's");
         }
@@ -65,14 +65,14 @@ async fn a_wait_is_bounded_and_ends_with_busy<D: TestDriver>(world: World<D>) {
     let bound = Duration::from_millis(300);
     world.once.define_scope(SCOPE, &waits(bound)).await.unwrap();
     for leased in [false, true] {
-        let wish = intent(&format!("endless {leased}"));
+        let request = intent(&format!("endless {leased}"));
         let (attempt, lease) = if leased {
-            (None, Some(world.once.lease(&wish, HOUR).await.unwrap()))
+            (None, Some(world.once.lease(&request, HOUR).await.unwrap()))
         } else {
-            (Some(world.once.claim(&wish).await.unwrap()), None)
+            (Some(world.once.claim(&request).await.unwrap()), None)
         };
         let started = Instant::now();
-        let end = world.run(&wish).await;
+        let end = world.run(&request).await;
         assert!(
             matches!(
                 end,
@@ -94,12 +94,12 @@ async fn a_wait_is_bounded_and_ends_with_busy<D: TestDriver>(world: World<D>) {
 
 async fn a_waiter_gets_the_answer_of_leased_work_too<D: TestDriver>(world: World<D>) {
     world.once.define_scope(SCOPE, &waits(LONG)).await.unwrap();
-    let wish = intent("leased");
-    let Claim::Run(lease) = world.once.lease(&wish, HOUR).await.unwrap() else {
+    let request = intent("leased");
+    let Claim::Run(lease) = world.once.lease(&request, HOUR).await.unwrap() else {
         panic!("fresh")
     };
     let waiter = world.another("waiter", 2, |b| b);
-    let (done, ()) = join(waiter.run(&wish, work::<D>), async {
+    let (done, ()) = join(waiter.run(&request, work::<D>), async {
         world
             .see
             .wait_until(
@@ -122,14 +122,14 @@ async fn a_duplicate_is_rejected_at_once_or_accepted_as_the_contract_says<D: Tes
             .define_scope(SCOPE, &Contract::keep(HOUR).busy(busy))
             .await
             .unwrap();
-        let wish = intent(&format!("{busy:?}"));
-        let Claim::Run(owner) = world.once.claim(&wish).await.unwrap() else {
+        let request = intent(&format!("{busy:?}"));
+        let Claim::Run(owner) = world.once.claim(&request).await.unwrap() else {
             panic!("fresh")
         };
         let Err(Error::Busy {
             retry_after,
             accepted,
-        }) = world.run(&wish).await
+        }) = world.run(&request).await
         else {
             panic!("busy")
         };
@@ -142,12 +142,12 @@ async fn a_duplicate_is_rejected_at_once_or_accepted_as_the_contract_says<D: Tes
 async fn a_crowd_of_waiters_never_empties_the_pool<D: TestDriver>(world: World<D>) {
     world.once.define_scope(SCOPE, &waits(LONG)).await.unwrap();
     let once = world.another("crowded", 6, |b| b);
-    let wish = intent("popular");
-    let Claim::Run(owner) = once.claim(&wish).await.unwrap() else {
+    let request = intent("popular");
+    let Claim::Run(owner) = once.claim(&request).await.unwrap() else {
         panic!("fresh")
     };
     let (answers, ()) = join(
-        join_all((0..40).map(|_| once.run(&wish, work::<D>))),
+        join_all((0..40).map(|_| once.run(&request, work::<D>))),
         async {
             world.see.wait_until_asleep("crowded").await;
             for n in 0..5 {

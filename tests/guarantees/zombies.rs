@@ -130,10 +130,10 @@ async fn an_expired_lease_that_nobody_took_over_may_still_be_used<D: TestDriver>
 }
 
 async fn an_atomic_takeover_shuts_the_old_holder_out<D: TestDriver>(world: World<D>) {
-    let wish = intent("atomic");
+    let request = intent("atomic");
     let old = lease(&world, "atomic").await;
     expire(&world, "atomic").await;
-    let done = world.run(&wish).await.unwrap();
+    let done = world.run(&request).await.unwrap();
     assert!(!done.replayed());
     assert_eq!(done.attempts(), 2);
     assert_eq!(
@@ -143,7 +143,7 @@ async fn an_atomic_takeover_shuts_the_old_holder_out<D: TestDriver>(world: World
             .code(),
         "P4012"
     );
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 async fn a_rolled_back_atomic_takeover_leaves_the_old_holder_in_place<D: TestDriver>(

@@ -3,4 +3,3 @@
 #![allow(clippy::unwrap_used)]
 
 mod search_path;
-mod statics;

@@ -17,9 +17,9 @@ async fn wherever_the_clock_jumps_there_is_one_holder_and_no_lease_is_dead_on_gr
 >(
     world: World<D>,
 ) {
-    let seed: u64 = rand::random();
+    let seed = pgonce_tests::seed();
     let mut random = StdRng::seed_from_u64(seed);
-    let wish = intent("jumps");
+    let request = intent("jumps");
     let mut leases: Vec<Lease<D>> = Vec::new();
     let mut takeovers = 0;
     for round in 0..40 {
@@ -30,7 +30,7 @@ async fn wherever_the_clock_jumps_there_is_one_holder_and_no_lease_is_dead_on_gr
                 "select pgonce._move_clock(interval '{by} seconds')"
             ))
             .await;
-        let asked = join_all((0..4).map(|_| world.once.lease(&wish, MINUTE))).await;
+        let asked = join_all((0..4).map(|_| world.once.lease(&request, MINUTE))).await;
         let granted: Vec<_> = asked
             .into_iter()
             .filter_map(|claim| match claim.unwrap() {
@@ -47,7 +47,7 @@ async fn wherever_the_clock_jumps_there_is_one_holder_and_no_lease_is_dead_on_gr
             let alive =
                 "lease_until > pgonce.now() and lease_until <= pgonce.now() + interval '1 minute'";
             assert_eq!(
-                world.see.record(&wish, alive).await,
+                world.see.record(&request, alive).await,
                 "t",
                 "seed {seed}, round {round}"
             );
@@ -86,14 +86,14 @@ async fn wherever_the_clock_jumps_there_is_one_holder_and_no_lease_is_dead_on_gr
             "seed {seed}"
         );
     }
-    assert_eq!(world.see.effects(&wish).await, 1);
+    assert_eq!(world.see.effects(&request).await, 1);
 }
 
 async fn a_clock_that_goes_back_ends_no_lease_and_keeps_no_holder_from_finishing<D: TestDriver>(
     world: World<D>,
 ) {
-    let wish = intent("back");
-    let Claim::Run(mut lease) = world.once.lease(&wish, MINUTE).await.unwrap() else {
+    let request = intent("back");
+    let Claim::Run(mut lease) = world.once.lease(&request, MINUTE).await.unwrap() else {
         panic!("fresh")
     };
     world
@@ -101,7 +101,7 @@ async fn a_clock_that_goes_back_ends_no_lease_and_keeps_no_holder_from_finishing
         .run("select pgonce._move_clock(interval '-1 day')")
         .await;
     assert!(matches!(
-        world.once.lease(&wish, MINUTE).await.unwrap(),
+        world.once.lease(&request, MINUTE).await.unwrap(),
         Claim::Busy { .. }
     ));
     // The next heartbeat counts by the new time, so the jump is forgotten after one.
@@ -109,7 +109,10 @@ async fn a_clock_that_goes_back_ends_no_lease_and_keeps_no_holder_from_finishing
     assert_eq!(
         world
             .see
-            .record(&wish, "lease_until <= pgonce.now() + interval '1 minute'")
+            .record(
+                &request,
+                "lease_until <= pgonce.now() + interval '1 minute'"
+            )
             .await,
         "t"
     );

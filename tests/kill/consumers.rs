@@ -1,23 +1,21 @@
 //! Consumer processes are killed at every point of their protocol and at any moment, while another, who is
 //! given the same messages, lives on: each takes effect once, nothing is lost, and a key's order holds.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::faults::CONSUMER_POINTS;
 use pgonce_testkit::wait_until;
-use pgonce_tests::{TestDriver, World};
-use rand::{RngExt as _, SeedableRng as _};
+use pgonce_tests::{TestDriver, World, random_moment};
+use rand::RngExt as _;
 
 use crate::process::Worker;
-use crate::{PATIENCE, kills};
+use crate::{TIMEOUT, kills};
 
 /// What a source has to give, and what came of it. Nothing keeps an effect from being there twice.
 const TABLES: &str = "
 create table letters (n bigint primary key, acked boolean not null default false);
-create table heard (at bigint generated always as identity, n bigint not null);
+create table received (at bigint generated always as identity, n bigint not null);
 select pgonce.define_inbox('c', p_backoff => '10 ms', p_max_backoff => '50 ms', p_max_attempts => 1000);
 ";
 
@@ -43,8 +41,8 @@ impl<D: TestDriver> Scene<D> {
         Worker::start(D::NAME, &self.world.url(), "consume", self.by, faults)
     }
 
-    async fn heard(&self) -> i64 {
-        self.world.see.number("select count(*) from heard").await
+    async fn received(&self) -> i64 {
+        self.world.see.number("select count(*) from received").await
     }
 
     /// Waits until everything is settled and nothing waits, ends the consumers, and looks.
@@ -59,24 +57,24 @@ impl<D: TestDriver> Scene<D> {
         let over = &format!(
             "select {settled} and not exists (select from pgonce.inbox_message where status <> 'processed')"
         );
-        wait_until("everything to be applied", PATIENCE, || async {
+        wait_until("everything to be applied", TIMEOUT, || async {
             self.world.see.text(over).await == "t"
         })
         .await
         .unwrap();
         for mut consumer in consumers {
-            consumer.tell("stop").await;
+            consumer.send("stop").await;
             let ended = consumer.ended().await;
             assert!(ended.status.success(), "{what}: {ended:?}");
         }
         let see = &self.world.see;
-        let twice = "select coalesce(string_agg(n::text, ' '), '') from (select n from heard group by n having count(*) > 1) x";
+        let twice = "select coalesce(string_agg(n::text, ' '), '') from (select n from received group by n having count(*) > 1) x";
         assert_eq!(see.text(twice).await, "", "{what}: took effect twice");
-        let lost = "select coalesce(string_agg(n::text, ' '), '') from letters where n not in (select n from heard)";
+        let lost = "select coalesce(string_agg(n::text, ' '), '') from letters where n not in (select n from received)";
         assert_eq!(see.text(lost).await, "", "{what}: lost");
         if self.by == "positions" {
             let turned = format!(
-                "select count(*) from (select n, lag(n) over (partition by n % {KEYS} order by at) as before from heard) x where before > n"
+                "select count(*) from (select n, lag(n) over (partition by n % {KEYS} order by at) as before from received) x where before > n"
             );
             assert_eq!(
                 see.number(&turned).await,
@@ -120,21 +118,21 @@ async fn a_consumer_killed_at_any_point_leaves_every_message_one_effect_with_tok
 async fn killed_at_any_moment(by: &'static str) {
     let last = 150 * kills() as u64;
     let scene = Scene::<TokioPostgres>::set(by, last).await;
-    let mut random = rand::rngs::StdRng::seed_from_u64(7);
+    let mut random = pgonce_tests::random();
     let mut consumers = vec![scene.consumer(""), scene.consumer("")];
     let mut in_the_middle = 0;
     for _ in 0..kills() {
-        let mark = scene.heard().await;
+        let mark = scene.received().await;
         let goal = (mark + 20).min(last as i64);
-        let moved = || async { scene.heard().await >= goal };
-        wait_until("messages to take effect", PATIENCE, moved)
+        let moved = || async { scene.received().await >= goal };
+        wait_until("messages to take effect", TIMEOUT, moved)
             .await
             .unwrap();
-        tokio::time::sleep(Duration::from_micros(random.random_range(0..5000))).await;
+        random_moment(&mut random).await;
         let dead = consumers.remove(random.random_range(0..2));
         dead.kill();
         dead.ended().await;
-        in_the_middle += usize::from(scene.heard().await < last as i64);
+        in_the_middle += usize::from(scene.received().await < last as i64);
         consumers.push(scene.consumer(""));
     }
     assert!(

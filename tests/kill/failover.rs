@@ -45,7 +45,7 @@ async fn fail_over_under_load() {
     let url = address.url_for("kill");
     Load::define(&once::<TokioPostgres>(&url)).await;
     // A role may have said that it does not care; what pgonce acknowledges is durable all the same.
-    let careless = "alter database murder set synchronous_commit = local";
+    let careless = "alter database kill set synchronous_commit = local";
     Observer::connect(&primary.url_for("kill"))
         .await
         .run(careless)
@@ -63,8 +63,8 @@ async fn fail_over_under_load() {
     address.point_at(standby.port());
     let ready = Instant::now();
     let mut worst = Duration::ZERO;
-    for crew in &mut load.crews {
-        worst = worst.max(crew.back_at(dead).await.saturating_duration_since(ready));
+    for clients in &mut load.clients {
+        worst = worst.max(clients.back_at(dead).await.saturating_duration_since(ready));
     }
     load.busy_for_a_while().await;
     let history = load.finish().await;
@@ -91,16 +91,17 @@ async fn no_answer_comes_before_the_synchronous_standby_has_it_whatever_the_role
             let options =
                 format!("options=-c%20synchronous_commit={setting}&application_name={name}");
             let once = once::<TokioPostgres>(&format!("{}?{options}", primary.url_for("kill")));
-            let wish = intent(&name);
+            let request = intent(&name);
             let call = tokio::spawn(async move {
                 match path {
-                    "run" => drop(once.run(&wish, work::<TokioPostgres>).await),
-                    "known first" => {
-                        drop(once.run(&wish.known_first(), work::<TokioPostgres>).await)
-                    }
-                    "lease" => drop(once.lease(&wish, MINUTE).await),
+                    "run" => drop(once.run(&request, work::<TokioPostgres>).await),
+                    "known first" => drop(
+                        once.run(&request.known_first(), work::<TokioPostgres>)
+                            .await,
+                    ),
+                    "lease" => drop(once.lease(&request, MINUTE).await),
                     _ => drop(
-                        once.run::<(), _, _>(&wish, async |_| {
+                        once.run::<(), _, _>(&request, async |_| {
                             Err(Failure::permanent("no", "never").into())
                         })
                         .await,
@@ -137,7 +138,7 @@ async fn after_an_asynchronous_failover_no_stale_fence_is_accepted<D: TestDriver
     standby.wait_until_caught_up_with(&primary).await.unwrap();
     standby.fall_behind().await.unwrap();
 
-    // What it never hears of: takeovers, new leases, and an acknowledged success.
+    // What it never learns: takeovers, new leases, and an acknowledged success.
     let mut unknown = Vec::new();
     for act in acts {
         unknown.push((act, lease(&once, &format!("unknown {act}")).await));

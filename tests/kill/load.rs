@@ -1,4 +1,4 @@
-//! Callers who never give up: each wish is asked for by two of them until both have an answer.
+//! Callers who never give up: each intent is asked for by two of them until both have an answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 use pgonce::scope::{Busy, Contract};
 use pgonce::{Ack, Attempt, ClaimKind, Done, Error, Intent, Lease, Once, Result};
 use pgonce_testkit::checker::{Coverage, Effect, Verdict, check_covering};
-use pgonce_testkit::{History, Told};
+use pgonce_testkit::{History, Outcome};
 use pgonce_tests::{TestDriver, hex_text};
-use rand::RngExt as _;
+use rand::{RngExt as _, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const LEASE: Duration = Duration::from_millis(500);
 const CALLERS: usize = 3;
 const EFFECTS: &str = "select key as intent, note::bigint as amount from effects";
 
-/// How a crew does its work.
+/// How a clients does its work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Mode {
     Atomic,
@@ -32,30 +32,31 @@ pub(crate) enum Mode {
 impl Mode {
     fn scope(self) -> &'static str {
         match self {
-            Self::Atomic => "murder.atomic",
-            Self::Leased => "murder.leased",
+            Self::Atomic => "kill.atomic",
+            Self::Leased => "kill.leased",
         }
     }
 }
 
-/// When each crew last had a success, and what everybody was told.
+/// When each clients last had a success, and what everybody got as an answer.
 pub(crate) struct Load {
     pub(crate) history: Arc<History>,
-    pub(crate) crews: Vec<Crew>,
+    pub(crate) clients: Vec<Clients>,
     stop: Arc<AtomicBool>,
     callers: JoinSet<()>,
+    random: StdRng,
 }
 
 /// Some callers with one driver and one mode.
-pub(crate) struct Crew {
+pub(crate) struct Clients {
     pub(crate) name: String,
     last: watch::Receiver<Instant>,
 }
 
-impl Crew {
+impl Clients {
     /// Waits for the first success after `since`.
     pub(crate) async fn back_at(&mut self, since: Instant) -> Instant {
-        let back = timeout(PATIENCE, self.last.wait_for(|last| *last > since)).await;
+        let back = timeout(TIMEOUT, self.last.wait_for(|last| *last > since)).await;
         *back
             .unwrap_or_else(|_| panic!("{} never came back", self.name))
             .unwrap()
@@ -66,13 +67,14 @@ impl Load {
     pub(crate) fn new() -> Self {
         Self {
             history: Arc::default(),
-            crews: Vec::new(),
+            clients: Vec::new(),
             stop: Arc::default(),
             callers: JoinSet::new(),
+            random: pgonce_tests::random(),
         }
     }
 
-    /// Writes down the contracts that the crews work by.
+    /// Writes down the contracts that the clients work by.
     pub(crate) async fn define<D: TestDriver>(once: &Once<D>) {
         let contract = Contract::keep(HOUR * 24).busy(Busy::Wait).lease(LEASE);
         for mode in [Mode::Atomic, Mode::Leased] {
@@ -89,7 +91,7 @@ impl Load {
                 .unwrap();
             let name = format!("{} {mode:?}", D::NAME);
             let (sender, last) = watch::channel(Instant::now());
-            let crew = Arc::new(At {
+            let clients = Arc::new(At {
                 once,
                 mode,
                 name: name.clone(),
@@ -98,31 +100,31 @@ impl Load {
                 last: sender,
                 stop: self.stop.clone(),
             });
-            self.crews.push(Crew { name, last });
+            self.clients.push(Clients { name, last });
             for _ in 0..CALLERS {
-                let crew = crew.clone();
-                self.callers.spawn(async move { crew.work().await });
+                let clients = clients.clone();
+                self.callers.spawn(async move { clients.work().await });
             }
         }
     }
 
-    /// Waits until every crew had a success, and then a random number of further ones, so that
+    /// Waits until every clients had a success, and then a random number of further ones, so that
     /// whatever comes next hits them anywhere.
     pub(crate) async fn busy_for_a_while(&mut self) {
         let now = Instant::now();
-        for crew in &mut self.crews {
-            crew.back_at(now).await;
+        for clients in &mut self.clients {
+            clients.back_at(now).await;
         }
-        let mut last = self.crews[0].last.clone();
-        for _ in 0..rand::rng().random_range(0..40) {
-            timeout(PATIENCE, last.changed()).await.unwrap().unwrap();
+        let mut last = self.clients[0].last.clone();
+        for _ in 0..self.random.random_range(0..40) {
+            timeout(TIMEOUT, last.changed()).await.unwrap().unwrap();
         }
     }
 
     /// Lets everybody get the answer they wait for, and no more.
     pub(crate) async fn finish(mut self) -> Arc<History> {
         self.stop.store(true, SeqCst);
-        while let Some(caller) = timeout(PATIENCE, self.callers.join_next())
+        while let Some(caller) = timeout(TIMEOUT, self.callers.join_next())
             .await
             .expect("all are answered")
         {
@@ -132,7 +134,7 @@ impl Load {
     }
 }
 
-/// What was told against what is there.
+/// The answers against what is there.
 pub(crate) async fn verdict(history: &History, url: &str, coverage: &Coverage) -> Verdict {
     let effects = Effect::read(url, EFFECTS).await.unwrap();
     check_covering(history, &effects, coverage)
@@ -151,7 +153,7 @@ struct At<D: TestDriver> {
 impl<D: TestDriver> At<D> {
     async fn work(&self) {
         while !self.stop.load(SeqCst) {
-            // Two in a row are the same wish.
+            // Two in a row are the same request.
             let number = self.next.fetch_add(1, SeqCst) / 2;
             let key = format!("{} {number}", self.name);
             let payload = json!({"amount": number});
@@ -182,19 +184,19 @@ impl<D: TestDriver> At<D> {
                 self.once.run_leased(&intent, work).await
             }
         };
-        let told = match &end {
-            Ok(done) => Told::Success(done.ack().json().cloned().unwrap()),
+        let outcome = match &end {
+            Ok(done) => Outcome::Success(done.ack().json().cloned().unwrap()),
             // The code that promises that nothing was committed.
-            Err(error @ Error::Disconnected(_)) => Told::Failed(error.code().to_owned()),
+            Err(error @ Error::Disconnected(_)) => Outcome::Failed(error.code().to_owned()),
             Err(
                 error @ (Error::Uncertain(_)
                 | Error::Busy { .. }
                 | Error::Fenced(_)
                 | Error::LostRace(_)),
-            ) => Told::Unknown(error.code().to_owned()),
+            ) => Outcome::Unknown(error.code().to_owned()),
             Err(error) => panic!("{key}: {error}"),
         };
-        self.history.outcome(attempt, told);
+        self.history.outcome(attempt, outcome);
         if end.is_ok() {
             self.last.send_replace(Instant::now());
         }

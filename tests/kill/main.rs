@@ -1,4 +1,4 @@
-//! Servers and workers are killed, stopped and replaced again and again; every wish still has one
+//! Servers and workers are killed, stopped and replaced again and again; every intent still has one
 //! effect and one answer.
 //!
 //! `KILL_COUNT` says how often the server, a relay or a consumer is killed under load; `make kill-tests` asks for many.
@@ -25,7 +25,7 @@ use pgonce_testkit::wait_until;
 use pgonce_tests::Observer;
 
 /// No single wait is longer than this.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until a session of this application sleeps until another attempt has ended; its pid. (A
 /// session may wait for other locks too, for a moment.)
@@ -34,7 +34,7 @@ async fn asleep(see: &Observer, application: &str) -> i32 {
         "select pid from pg_stat_activity where datname = current_database() and application_name = '{application}' and wait_event = 'advisory'"
     );
     let pid = AtomicI32::new(0);
-    wait_until("a session that sleeps", PATIENCE, || async {
+    wait_until("a session that sleeps", TIMEOUT, || async {
         let rows = see.rows(&sleepers).await;
         let found = rows.first().and_then(|row| row[0].as_deref()?.parse().ok());
         pid.store(found.unwrap_or_default(), SeqCst);

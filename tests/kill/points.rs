@@ -17,7 +17,7 @@ use crate::process::{Ended, Worker};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 const HOUR: Duration = Duration::from_secs(3600);
-const PATIENT: &str = "orders.patient";
+const WAITING: &str = "orders.waiting";
 
 /// What the next one finds after a worker died at the point.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -48,8 +48,8 @@ const CASES: [(&str, &str, Next); 16] = [
     ("lease.began", "leased", Next::Takeover),
     ("lease.before_release", "release", Next::Takeover),
     ("lease.released", "release", Next::Retry),
-    ("wait.before_sleep", "patient", Next::Fresh),
-    ("wait.woken", "patient", Next::Fresh),
+    ("wait.before_sleep", "waiting", Next::Fresh),
+    ("wait.woken", "waiting", Next::Fresh),
 ];
 
 const MIGRATE: [&str; 2] = ["migrate.before_step", "migrate.stepped"];
@@ -119,7 +119,7 @@ async fn a_worker_that_loses_its_connection_at_any_point_loses_nothing<D: TestDr
             survivor.status.success() && reached > 0,
             "{point}: {survivor:?}"
         );
-        if ["atomic", "patient"].contains(&path) {
+        if ["atomic", "waiting"].contains(&path) {
             // Nobody outside has noticed anything.
             assert!(survivor.answer().is_some(), "{point}: {survivor:?}");
         }
@@ -136,8 +136,11 @@ async fn the_end_of_a_lease_outlasts_a_connection_that_was_not_to_be_had<D: Test
     // The point was passed twice: it failed, and was tried again.
     assert_eq!(survivor.after("reached"), Some("2"), "{survivor:?}");
     assert_eq!(survivor.answer(), Some(&*survivor.id.to_string()));
-    let wish = intent("ending", "ending");
-    assert_eq!(scene.world.see.record(&wish, "status").await, "succeeded");
+    let request = intent("ending", "ending");
+    assert_eq!(
+        scene.world.see.record(&request, "status").await,
+        "succeeded"
+    );
 }
 
 struct Scene<D: TestDriver> {
@@ -148,8 +151,8 @@ impl<D: TestDriver> Scene<D> {
     async fn set(world: World<D>) -> Self {
         let long = Contract::keep(YEAR).lease(HOUR);
         world.once.define_scope(SCOPE, &long).await.unwrap();
-        let patient = Contract::keep(YEAR).busy(Busy::Wait).wait_timeout(HOUR);
-        world.once.define_scope(PATIENT, &patient).await.unwrap();
+        let waiting = Contract::keep(YEAR).busy(Busy::Wait).wait_timeout(HOUR);
+        world.once.define_scope(WAITING, &waiting).await.unwrap();
         Self { world }
     }
 
@@ -159,7 +162,7 @@ impl<D: TestDriver> Scene<D> {
         let url = format!("{}?application_name={name}", self.world.url());
         let faults = format!("{point}={action}");
         let start = || Worker::start(D::NAME, &url, path, key, &faults);
-        let struck = if path == "patient" {
+        let struck = if path == "waiting" {
             // Somebody else is at it, whose end the worker waits for.
             let Claim::Run(holder) = self.world.once.claim(&intent(path, key)).await.unwrap()
             else {
@@ -185,10 +188,10 @@ impl<D: TestDriver> Scene<D> {
 
     /// Another worker, without faults, finishes what the first left.
     async fn finish(&self, point: &str, path: &str, key: &str, leased: bool) -> Ended {
-        let wish = intent(path, key);
+        let request = intent(path, key);
         if leased {
             assert!(
-                self.is_busy(&wish).await,
+                self.is_busy(&request).await,
                 "{point}: taken over before the lease ran out"
             );
             self.world
@@ -196,7 +199,7 @@ impl<D: TestDriver> Scene<D> {
                 .run("select pgonce._move_clock(interval '59 minutes')")
                 .await;
             assert!(
-                self.is_busy(&wish).await,
+                self.is_busy(&request).await,
                 "{point}: taken over before the lease ran out"
             );
             self.world
@@ -214,12 +217,12 @@ impl<D: TestDriver> Scene<D> {
             done.status.success() && done.answer().is_some(),
             "{point}: {done:?}"
         );
-        let Claim::Replay(again) = self.world.once.claim(&wish).await.unwrap() else {
+        let Claim::Replay(again) = self.world.once.claim(&request).await.unwrap() else {
             panic!("{point}: no replay")
         };
         let again = again.read::<Value>().unwrap()["by"].to_string();
         assert_eq!(Some(&*again), done.answer(), "{point}: {done:?}");
-        assert_eq!(self.world.see.effects(&wish).await, 1, "{point}");
+        assert_eq!(self.world.see.effects(&request).await, 1, "{point}");
         self.world.see.wait_until_clean().await;
         done
     }
@@ -240,20 +243,20 @@ impl<D: TestDriver> Scene<D> {
     }
 
     async fn is_leased(&self, path: &str, key: &str) -> bool {
-        let wish = intent(path, key);
-        self.world.see.records(&wish).await == 1
-            && self.world.see.record(&wish, "status").await == "processing"
+        let request = intent(path, key);
+        self.world.see.records(&request).await == 1
+            && self.world.see.record(&request, "status").await == "processing"
     }
 
-    async fn is_busy(&self, wish: &Intent) -> bool {
-        let leased: Claim<Lease<D>> = self.world.once.lease(wish, HOUR).await.unwrap();
-        let atomic = self.world.once.claim(wish).await.unwrap();
+    async fn is_busy(&self, request: &Intent) -> bool {
+        let leased: Claim<Lease<D>> = self.world.once.lease(request, HOUR).await.unwrap();
+        let atomic = self.world.once.claim(request).await.unwrap();
         matches!((leased, atomic), (Claim::Busy { .. }, Claim::Busy { .. }))
     }
 }
 
 fn intent(path: &str, key: &str) -> Intent {
-    let scope = if path == "patient" { PATIENT } else { SCOPE };
+    let scope = if path == "waiting" { WAITING } else { SCOPE };
     Intent::new(scope, key, &json!({"item": "book"})).unwrap()
 }
 

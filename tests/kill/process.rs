@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 
 const SIGABRT: i32 = 6;
 
@@ -57,15 +57,15 @@ impl Worker {
 
     /// Waits until it says this.
     pub(crate) async fn says(&mut self, line: &str) {
-        let said = timeout(PATIENCE, self.stdout.next_line())
+        let said = timeout(TIMEOUT, self.stdout.next_line())
             .await
             .unwrap()
             .unwrap();
         assert_eq!(said.as_deref(), Some(line));
     }
 
-    /// Tells it to go on.
-    pub(crate) async fn tell(&mut self, line: &str) {
+    /// Sends it a line.
+    pub(crate) async fn send(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().unwrap();
         stdin
             .write_all(format!("{line}\n").as_bytes())
@@ -100,14 +100,14 @@ impl Worker {
     pub(crate) async fn ended(mut self) -> Ended {
         let id = self.child.id().unwrap();
         let mut said = Vec::new();
-        while let Some(line) = timeout(PATIENCE, self.stdout.next_line())
+        while let Some(line) = timeout(TIMEOUT, self.stdout.next_line())
             .await
             .unwrap()
             .unwrap()
         {
             said.push(line);
         }
-        let status = timeout(PATIENCE, self.child.wait()).await.unwrap().unwrap();
+        let status = timeout(TIMEOUT, self.child.wait()).await.unwrap().unwrap();
         Ended { status, said, id }
     }
 }

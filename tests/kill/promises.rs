@@ -34,15 +34,13 @@ async fn a_commit_in_doubt_stays_in_doubt_when_nobody_can_be_asked<D: TestDriver
         let mut doubts = 0;
         for round in 0..5 {
             let cutter = Cutter::in_front_of(world.server.port()).await;
-            let patient = Policy::default().tries(3).base(Duration::from_millis(200));
-            let once = world.another_at(&cutter.url_for(world.database()), 2, |b| b.retry(patient));
-            let wish = intent(&format!("{cut:?} {round}"));
+            let waiting = Policy::default().tries(3).base(Duration::from_millis(200));
+            let once = world.another_at(&cutter.url_for(world.database()), 2, |b| b.retry(waiting));
+            let request = intent(&format!("{cut:?} {round}"));
             cutter.arm("commit\0", cut);
-            let (end, ()) = join(once.run(&wish, work::<D>), async {
+            let (end, ()) = join(once.run(&request, work::<D>), async {
                 let is_cut = async || !cutter.is_armed();
-                wait_until("the cut", crate::PATIENCE, is_cut)
-                    .await
-                    .unwrap();
+                wait_until("the cut", crate::TIMEOUT, is_cut).await.unwrap();
                 cutter.close();
             })
             .await;
@@ -50,7 +48,7 @@ async fn a_commit_in_doubt_stays_in_doubt_when_nobody_can_be_asked<D: TestDriver
             if let Err(error) = end {
                 assert!(matches!(error, Error::Uncertain(_)), "{cut:?}: {error}");
                 world.see.wait_until_clean().await;
-                assert_eq!(world.see.effects(&wish).await, effects);
+                assert_eq!(world.see.effects(&request).await, effects);
                 doubts += 1;
             }
         }
@@ -60,11 +58,11 @@ async fn a_commit_in_doubt_stays_in_doubt_when_nobody_can_be_asked<D: TestDriver
 
 async fn a_refusal_that_could_not_be_recorded_is_not_told<D: TestDriver>(world: World<D>) {
     for retryable in [false, true] {
-        let wish = intent(&format!("refused {retryable}"));
+        let request = intent(&format!("refused {retryable}"));
         let mut tries = 0;
         let done = world
             .once
-            .run(&wish, |mut attempt| {
+            .run(&request, |mut attempt| {
                 tries += 1;
                 let first = tries == 1;
                 let world = &world;
@@ -84,7 +82,7 @@ async fn a_refusal_that_could_not_be_recorded_is_not_told<D: TestDriver>(world: 
             })
             .await;
         assert!(done.is_ok(), "{retryable}: {done:?}");
-        assert_eq!((tries, world.see.effects(&wish).await), (2, 1));
+        assert_eq!((tries, world.see.effects(&request).await), (2, 1));
     }
 }
 
@@ -92,19 +90,19 @@ async fn a_waiter_whose_session_is_killed_waits_on<D: TestDriver>(world: World<D
     let waits = Contract::keep(HOUR).busy(Busy::Wait).wait_timeout(HOUR);
     world.once.define_scope(SCOPE, &waits).await.unwrap();
     for leased in [false, true] {
-        let wish = intent(&format!("waited {leased}"));
+        let request = intent(&format!("waited {leased}"));
         let name = format!("waiter{leased}");
         let waiter = world.another(&name, 2, |b| b);
-        let Claim::Run(mut owner) = world.once.claim(&wish).await.unwrap() else {
+        let Claim::Run(mut owner) = world.once.claim(&request).await.unwrap() else {
             panic!("fresh")
         };
         effect(&mut owner).await.unwrap();
         let waiting = async {
             match leased {
-                false => waiter.run(&wish, work::<D>).await,
+                false => waiter.run(&request, work::<D>).await,
                 true => {
                     waiter
-                        .run_leased(&wish, async |lease| lease.succeed(Ack::status()).await)
+                        .run_leased(&request, async |lease| lease.succeed(Ack::status()).await)
                         .await
                 }
             }
@@ -125,7 +123,7 @@ async fn a_waiter_whose_session_is_killed_waits_on<D: TestDriver>(world: World<D
         })
         .await;
         assert_eq!(done.unwrap().read::<String>().unwrap(), "owner's");
-        assert_eq!(world.see.effects(&wish).await, 1);
+        assert_eq!(world.see.effects(&request).await, 1);
     }
 }
 

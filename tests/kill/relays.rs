@@ -3,21 +3,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::faults::RELAY_POINTS;
 use pgonce_testkit::wait_until;
-use pgonce_tests::{Observer, TestDriver, World};
-use rand::{RngExt as _, SeedableRng as _};
+use pgonce_tests::{Observer, TestDriver, World, random_moment};
+use rand::RngExt as _;
 use serde_json::Value;
 
 use crate::process::{Ended, Worker};
-use crate::{PATIENCE, kills};
+use crate::{TIMEOUT, kills};
 
-/// Each has one event that is poison, so that whoever relays it settles and parks.
+/// Each has one event that is poison, so that its relay settles and parks.
 const SUBJECTS: u64 = 20;
 
 /// A database with the subscription `c`, and the file that its relays write to.
@@ -63,7 +62,7 @@ impl<D: TestDriver> Scene<D> {
 
     /// Waits until every number was relayed.
     async fn wait_for(&self, last: u64) {
-        wait_until(format!("events 1 to {last}"), PATIENCE, || async {
+        wait_until(format!("events 1 to {last}"), TIMEOUT, || async {
             let mut numbers: Vec<u64> = read(&self.file).iter().map(number).collect();
             numbers.sort_unstable();
             numbers.dedup();
@@ -101,7 +100,7 @@ fn publish(n: u64) -> String {
 /// The events that were relayed, in order.
 fn read(file: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap();
-    // Whoever is at it may be in the middle of a line.
+    // Its writer may be in the middle of a line.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let lines = whole.lines();
     lines
@@ -148,7 +147,7 @@ async fn killed_at<D: TestDriver>(point: &str, nth: u32) -> usize {
     scene.publish(1..=100).await;
     // It has all lanes before the other comes.
     let victim = tokio::spawn(scene.relay(&format!("{point}=kill@{nth}")).ended());
-    wait_until("a relay", PATIENCE, || async {
+    wait_until("a relay", TIMEOUT, || async {
         let claimed = "select count(*) from pgonce.outbox_relay";
         victim.is_finished() || scene.world.see.number(claimed).await > 0
     })
@@ -168,7 +167,7 @@ async fn killed_at<D: TestDriver>(point: &str, nth: u32) -> usize {
     scene.cure().await;
     scene.publish(last + 1..=last + SUBJECTS).await;
     scene.wait_for(last + SUBJECTS).await;
-    heir.tell("stop").await;
+    heir.send("stop").await;
     let Ended { status, said, .. } = heir.ended().await;
     assert!(status.success() && said.is_empty(), "{what}: {said:?}");
     let left = "select count(*) from pgonce.parked";
@@ -196,7 +195,7 @@ async fn a_relay_killed_at_any_point_is_survived_by_every_event_with_tokio_postg
     killed_at_every_point::<TokioPostgres>().await;
 }
 
-/// Publishes about its own subjects, two transactions open at a time, until it is told the last number.
+/// Publishes about its own subjects, two transactions open at a time, until the last number.
 async fn write(see: Observer, other: Observer, numbers: Vec<u64>) {
     for pair in numbers.chunks(2) {
         see.run(&format!("begin; {}", publish(pair[0]))).await;
@@ -211,7 +210,7 @@ async fn write(see: Observer, other: Observer, numbers: Vec<u64>) {
 async fn relays_killed_at_any_moment_lose_nothing_and_turn_nothing_round() {
     let scene = Scene::<TokioPostgres>::set().await;
     std::fs::write(cure(&scene.file), "").unwrap();
-    let mut random = rand::rngs::StdRng::seed_from_u64(7);
+    let mut random = pgonce_tests::random();
     let last = 400 * kills() as u64;
     let mut writers = Vec::new();
     for half in 0..2 {
@@ -227,8 +226,8 @@ async fn relays_killed_at_any_moment_lose_nothing_and_turn_nothing_round() {
             read(&scene.file).len() > mark + 20
                 || kill > 0 && writers.iter().all(|w| w.is_finished())
         };
-        wait_until("events to flow", PATIENCE, moved).await.unwrap();
-        tokio::time::sleep(Duration::from_micros(random.random_range(0..5000))).await;
+        wait_until("events to flow", TIMEOUT, moved).await.unwrap();
+        random_moment(&mut random).await;
         let dead = relays.remove(random.random_range(0..2));
         dead.kill();
         dead.ended().await;
@@ -237,7 +236,7 @@ async fn relays_killed_at_any_moment_lose_nothing_and_turn_nothing_round() {
     join_all(writers).await;
     scene.wait_for(last).await;
     for mut relay in relays {
-        relay.tell("stop").await;
+        relay.send("stop").await;
         let ended = relay.ended().await;
         assert!(ended.status.success() && ended.said.is_empty(), "{ended:?}");
     }

@@ -11,7 +11,7 @@ use pgonce_tests::{Observer, TestDriver as _, install};
 use crate::load::{Load, verdict};
 
 /// How soon everybody is back at work after the server is.
-const BACK_WITHIN: Duration = Duration::from_secs(3);
+const MAX_RECOVERY: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_killed_under_load_duplicates_nothing_and_loses_nothing() {
@@ -38,8 +38,8 @@ async fn a_server_killed_under_load_duplicates_nothing_and_loses_nothing() {
         server.start_again().await.unwrap();
         let ready = Instant::now();
         load.history.saw("kill");
-        for crew in &mut load.crews {
-            pauses.push(crew.back_at(dead).await.saturating_duration_since(ready));
+        for clients in &mut load.clients {
+            pauses.push(clients.back_at(dead).await.saturating_duration_since(ready));
         }
     }
     let history = load.finish().await;
@@ -60,5 +60,5 @@ async fn a_server_killed_under_load_duplicates_nothing_and_loses_nothing() {
     let p99 = pauses[(pauses.len() * 99).div_ceil(100) - 1];
     let (middle, worst) = (pauses[pauses.len() / 2], pauses[pauses.len() - 1]);
     println!("back at work after the server is: median {middle:?}, p99 {p99:?}, worst {worst:?}");
-    assert!(p99 <= BACK_WITHIN, "p99 {p99:?}, worst {worst:?}");
+    assert!(p99 <= MAX_RECOVERY, "p99 {p99:?}, worst {worst:?}");
 }

@@ -1,4 +1,4 @@
-//! A source for the murder's consumers: a table whose rows are delivered, to everybody, until somebody
+//! A source for the kill tests' consumers: a table whose rows are delivered, to everybody, until somebody
 //! acknowledges them.
 
 use std::collections::BTreeSet;
@@ -68,7 +68,7 @@ impl Source for Shelf {
         if let Some(last) = numbers.last() {
             (self.from, self.at) = (self.at, *last);
         } else {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            pgonce_tests::poll_pause().await;
         }
         self.pending.extend(&numbers);
         let letter = |n: i64| {

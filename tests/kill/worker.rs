@@ -69,14 +69,14 @@ async fn live<D: TestDriver>(url: &str, path: &str, key: &str) {
 }
 
 async fn walk<D: TestDriver>(once: Once<D>, url: String, path: String, key: String) -> Result<()> {
-    let scope = if path == "patient" {
-        "orders.patient"
+    let scope = if path == "waiting" {
+        "orders.waiting"
     } else {
         SCOPE
     };
     let intent = Intent::new(scope, &key, &json!({"item": "book"}))?;
     match path.as_str() {
-        "atomic" | "patient" => say(once.run(&intent, succeed::<D>).await?),
+        "atomic" | "waiting" => say(once.run(&intent, succeed::<D>).await?),
         "failing" => say(once.run(&intent, fail::<D>).await?),
         "leased" => {
             let work = async |lease: Lease<D>| {
@@ -170,11 +170,11 @@ async fn zombie<D: TestDriver>(once: &Once<D>, key: &str) -> Result<()> {
     Ok(())
 }
 
-/// Relays the events of consumer `c` to the end of a file, until it is told to stop.
+/// Relays the events of consumer `c` to the end of a file, until it gets the line to stop.
 async fn relay<D: TestDriver>(once: &Once<D>, file: &str) -> Result<()> {
     let out = tokio::fs::OpenOptions::new().append(true).open(file).await;
     let sink = Squeamish {
-        lines: JsonLines::new("/murder", out.unwrap()),
+        lines: JsonLines::new("/kill", out.unwrap()),
         cure: format!("{file}.cured").into(),
     };
     let relay = Relay::new(once.outbox(), "c", sink);
@@ -184,20 +184,20 @@ async fn relay<D: TestDriver>(once: &Once<D>, file: &str) -> Result<()> {
 /// Is cancelled when a line comes.
 fn until_told() -> CancellationToken {
     let stop = CancellationToken::new();
-    let told = stop.clone();
+    let outcome = stop.clone();
     std::thread::spawn(move || {
         stdin().lock().read_line(&mut String::new()).unwrap();
-        told.cancel();
+        outcome.cancel();
     });
     stop
 }
 
-/// Applies what is on the shelf, until it is told to stop. Some messages fail the first time.
+/// Applies what is on the shelf, until it gets the line to stop. Some messages fail the first time.
 async fn consume<D: TestDriver>(once: &Once<D>, url: &str, by: &str) -> Result<()> {
     let shelf = shelf::Shelf::open(url, by == "positions").await;
     let handler = |mut tx: Tx<D>, message: Arc<pgonce::inbox::Message>| async move {
         let n: i64 = message.json().unwrap().as_i64().unwrap();
-        let sql = format!("insert into heard (n) values ({n})");
+        let sql = format!("insert into received (n) values ({n})");
         D::exec(tx.conn(), &sql).await?;
         match n % 31 == 7 && !message.redelivered {
             true => Err(Failure::transient("later", "not the first time").into()),

@@ -8,7 +8,7 @@ use pgonce::{Ack, Claim, ClaimKind, Lease};
 use pgonce_testkit::wait_until;
 use pgonce_tests::{TestDriver, World, ZOMBIE_ACTS, effect, for_each_driver, intent};
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::process::Worker;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -24,8 +24,8 @@ async fn a_worker_stopped_past_its_lease_is_turned_away_in_everything_it_does<D:
 
         let mut taken = Vec::new();
         for act in ZOMBIE_ACTS {
-            let wish = intent(&key(act));
-            let fence: i64 = world.see.record(&wish, "fence").await.parse().unwrap();
+            let request = intent(&key(act));
+            let fence: i64 = world.see.record(&request, "fence").await.parse().unwrap();
             let mut lease = takeover(&world, &key(act)).await;
             assert!(
                 lease.kind() == ClaimKind::Takeover && lease.fence() > fence,
@@ -46,12 +46,16 @@ async fn a_worker_stopped_past_its_lease_is_turned_away_in_everything_it_does<D:
         let before = world.see.dump().await;
 
         worker.resume();
-        worker.tell("go on").await;
+        worker.send("go on").await;
         let ended = worker.ended().await;
         assert!(ended.status.success(), "{ended:?}");
         for act in ZOMBIE_ACTS {
-            let told = ended.after(act);
-            assert_eq!(told, Some("P4012"), "{act}, settled {settled}: {ended:?}");
+            let outcome = ended.after(act);
+            assert_eq!(
+                outcome,
+                Some("P4012"),
+                "{act}, settled {settled}: {ended:?}"
+            );
         }
         assert_eq!(world.see.dump().await, before, "settled {settled}");
 
@@ -77,7 +81,7 @@ async fn a_worker_stopped_past_its_lease_is_turned_away_in_everything_it_does<D:
 /// Waits until the lease has run out by the database's own clock, and takes over.
 async fn takeover<D: TestDriver>(world: &World<D>, key: &str) -> Lease<D> {
     let taken = Mutex::new(None);
-    wait_until("the lease to run out", PATIENCE, || async {
+    wait_until("the lease to run out", TIMEOUT, || async {
         match world.once.lease(&intent(key), MINUTE).await.unwrap() {
             Claim::Run(lease) => taken.lock().unwrap().insert(lease).fence() > 0,
             Claim::Busy { .. } => false,

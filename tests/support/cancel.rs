@@ -55,7 +55,7 @@ where
     panic!("a thousand futures were not enough");
 }
 
-/// Tells whether what owns its guard was dropped.
+/// Reports whether what owns its guard was dropped.
 #[derive(Debug, Clone, Default)]
 pub struct DropFlag(Arc<AtomicBool>);
 

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Which way the message or its reply is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +110,7 @@ async fn carry(state: &State, client: TcpStream, server: TcpStream) {
     };
     if let Some((Cut::Reply, owed)) = cut {
         // Bounded: a message split over two reads is counted wrongly.
-        let _ = timeout(PATIENCE, until_ready(&mut from_server, owed)).await;
+        let _ = timeout(TIMEOUT, until_ready(&mut from_server, owed)).await;
     }
 }
 

@@ -21,11 +21,11 @@ pub use drivers::{Raw, TestDriver};
 pub use examples::run_example;
 pub use log::{LogReader, Seen, publish};
 pub use observer::{Observer, digest_of, hex_text};
-pub use random::runner;
+pub use random::{poll_pause, random, random_moment, runner, seed};
 pub use schema::install;
 pub use world::{SCOPE, Setting, World, effect, intent, work};
 
-/// What a holder of a lease can try; each has a lease of its own in the murder tests.
+/// What a holder of a lease can try; each has a lease of its own in the kill tests.
 pub const ZOMBIE_ACTS: &[&str] = &["heartbeat", "hold", "write", "succeed", "fail", "release"];
 
 /// Runs generic test bodies once for each driver: `name::sqlx` and `name::tokio_postgres`.

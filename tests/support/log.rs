@@ -70,7 +70,7 @@ impl LogReader {
         format!("'{}'", json!(held))
     }
 
-    /// Reads once and goes on to the cursors that it is told, as if all were delivered.
+    /// Reads once and goes on to the cursors that it gets, as if all were delivered.
     pub async fn read(&mut self, limit: u32) -> Vec<Seen> {
         let rows = (self.see)
             .rows(&format!(

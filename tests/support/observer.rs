@@ -6,7 +6,8 @@ use pgonce::Intent;
 use pgonce_testkit::wait_until;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Far longer than any state takes, even on a machine that is busy.
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Looks at the database, and plays the second actor in SQL.
 #[derive(Debug)]
@@ -60,15 +61,17 @@ impl Observer {
             .collect()
     }
 
-    /// The first column of the first row; empty for null.
+    /// The first column of the first row; empty for null. Panics where there is no row.
     pub async fn text(&self, sql: &str) -> String {
-        let rows = self.rows(sql).await;
-        let cell = rows
-            .into_iter()
-            .next()
-            .and_then(|row| row.into_iter().next());
-        cell.unwrap_or_else(|| panic!("no row: {sql}"))
-            .unwrap_or_default()
+        self.text_if_any(sql)
+            .await
+            .unwrap_or_else(|| panic!("no row: {sql}"))
+    }
+
+    /// The first column of the first row; empty for null, nothing where there is no row (yet).
+    pub async fn text_if_any(&self, sql: &str) -> Option<String> {
+        let row = self.rows(sql).await.into_iter().next()?;
+        Some(row.into_iter().next()?.unwrap_or_default())
     }
 
     /// The same as a number.
@@ -116,7 +119,7 @@ impl Observer {
     /// Waits until no other session of this database is in a transaction or holds an advisory
     /// lock. (One that waits for nothing and does nothing is clean.)
     pub async fn wait_until_clean(&self) {
-        wait_until("no session in a transaction, no advisory lock", PATIENCE, || async {
+        wait_until("no session in a transaction, no advisory lock", DEADLINE, || async {
             let busy = self
                 .number(
                     "select (select count(*) from pg_stat_activity where datname = current_database() \
@@ -140,11 +143,10 @@ impl Observer {
             .await;
     }
 
-    /// Waits until a query answers true.
+    /// Waits until a query returns true. No row counts as "not yet".
     pub async fn wait_until(&self, sql: &str) {
-        wait_until(sql, PATIENCE, || async { self.text(sql).await == "t" })
-            .await
-            .unwrap();
+        let holds = || async { self.text_if_any(sql).await.as_deref() == Some("t") };
+        wait_until(sql, DEADLINE, holds).await.unwrap();
     }
 }
 

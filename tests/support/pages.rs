@@ -15,7 +15,6 @@ pages! {
     Migrations "how-to/migrations.md",
     Outbox "how-to/outbox.md",
     Poolers "how-to/poolers.md",
-    Quickstart "tutorial/quick-start.md",
     Retries "how-to/retries.md",
     Uniqueness "how-to/uniqueness.md",
 }

@@ -3,31 +3,23 @@
 use pgonce::retry::{self, Entry, GROUPS, TABLE};
 use serde_json::json;
 
-use crate::exit::{self, Result, Trouble};
-use crate::output::{self, Format, Shown};
+use crate::exit::{self, CliError, Result};
+use crate::output::{self, Format};
 
 /// Which codes.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only this SQLSTATE, such as 40001.
     code: Option<String>,
-    #[command(flatten)]
-    shown: Shown,
 }
 
-impl Args {
-    pub(crate) fn format(&self) -> Format {
-        self.shown.format
-    }
-}
-
-pub(crate) fn run(args: &Args) -> Result {
+pub(crate) fn run(args: &Args, format: Format) -> Result {
     let entries: Vec<&Entry> = match &args.code {
         None => TABLE.iter().chain(GROUPS).collect(),
         Some(code) => vec![retry::lookup(&code.to_ascii_uppercase()).ok_or_else(|| {
-            Trouble::new(
+            CliError::new(
                 exit::NOT_FOUND,
-                format!("nothing is written down about code {code:?}"),
+                format!("there is no entry for code {code:?}"),
                 "Whatever is not in the table is final: report it. `pgonce codes` prints the table.",
             )
         })?],
@@ -50,5 +42,5 @@ pub(crate) fn run(args: &Args) -> Result {
             )
         })
         .collect();
-    output::rows(args.shown.format, &rows, "no codes")
+    output::rows(format, &rows, "no codes")
 }

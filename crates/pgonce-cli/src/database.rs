@@ -3,23 +3,20 @@
 use std::path::Path;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, Pool, Runtime};
+use deadpool_postgres::{Pool, Runtime};
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement};
 use pgonce::migrate::{self, Migrator};
-use tokio_postgres::NoTls;
-use tokio_postgres::config::SslMode;
 
-use crate::exit::{self, Result, Trouble};
+pub(crate) use crate::address::Address;
+use crate::exit::{self, CliError, Result};
 use crate::output::{Format, Shown};
 
-/// Where a database is, and as whom.
-pub(crate) type Address = tokio_postgres::Config;
-
-/// Which database, which schema, and how results are shown.
+/// Which database, which schema, and how results are shown: options of every command.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Connection")]
 pub(crate) struct Target {
-    /// Address of the database, such as postgres://user:password@host/database.
+    /// Address of the database, such as postgres://user:password@host/database. Default: PGHOST, PGUSER and so on.
     #[arg(
         long,
         value_name = "URL",
@@ -32,7 +29,7 @@ pub(crate) struct Target {
     #[arg(long, value_name = "NAME", env = "PGONCE_SCHEMA", default_value = pgonce::DEFAULT_SCHEMA, global = true)]
     schema: String,
     #[command(flatten)]
-    shown: Shown,
+    pub(crate) shown: Shown,
 }
 
 impl Target {
@@ -42,18 +39,21 @@ impl Target {
 
     /// Its address, and the schema that pgonce is in.
     pub(crate) fn address(self) -> Result<(Address, String)> {
-        let Some(url) = self.database_url.filter(|url| !url.is_empty()) else {
-            return Err(Trouble::new(
-                exit::USAGE,
-                "no database was given",
-                "Give --database-url postgres://user:password@host/database, or set DATABASE_URL.",
-            ));
+        let given = self.database_url.filter(|url| !url.is_empty());
+        let read = match given {
+            Some(url) => Address::parse(&url),
+            None => Address::from_variables().ok_or_else(|| {
+                CliError::new(
+                    exit::USAGE,
+                    "no database was given",
+                    "Give --database-url postgres://user:password@host/database, or set DATABASE_URL, or PGHOST and PGDATABASE.",
+                )
+            })?,
         };
-        let address = url.parse().map_err(|error: tokio_postgres::Error| {
-            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
-            Trouble::new(
+        let address = read.map_err(|why| {
+            CliError::new(
                 exit::USAGE,
-                format!("the address of the database cannot be read: {error}{cause}"),
+                format!("the address of the database cannot be read: {why}"),
                 "Write postgres://user:password@host:5432/database; escape special characters of the password as %XX.",
             )
         })?;
@@ -63,29 +63,17 @@ impl Target {
     /// The database, whatever is in it.
     pub(crate) fn database(self) -> Result<Database> {
         let format = self.shown.format;
-        let (mut config, schema) = self.address()?;
+        let (mut address, schema) = self.address()?;
+        let config = &mut address.config;
         if config.get_application_name().is_none() {
             config.application_name("pgonce");
         }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(10));
         }
-        let manager = match config.get_ssl_mode() {
-            SslMode::Require => Manager::new(config, crate::tls::connector()?),
-            _ => Manager::new(config, NoTls),
-        };
-        let pool = Pool::builder(manager)
-            .max_size(1)
-            .build()
-            .map_err(|error| {
-                Trouble::new(
-                    exit::FAILED,
-                    format!("no pool could be made: {error}"),
-                    "Please report it.",
-                )
-            })?;
+        let pool = Pool::builder(address.manager()?).max_size(1).build();
         Ok(Database {
-            driver: TokioPostgres::new(pool),
+            driver: TokioPostgres::new(pool.map_err(no_pool)?),
             schema,
             format,
         })
@@ -118,7 +106,7 @@ impl Database {
     }
 
     /// Runs a statement that is written for the schema `pgonce`; every row as a JSON object. The
-    /// name of the schema was checked by whoever made the [`Database`] with [`Target::installed`].
+    /// name of the schema was checked by [`Target::installed`].
     pub(crate) async fn rows(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
         let query = query.replace("pgonce.", &format!("{}.", self.schema));
         let statement = Statement {
@@ -135,13 +123,20 @@ impl Database {
             .collect())
     }
 
+    /// As [`Database::rows`], for a statement that answers one number, as `n`.
+    pub(crate) async fn count(&self, query: &str, params: &[Option<&str>]) -> Result<u64> {
+        let row = self.row(query, params).await?.unwrap_or_default();
+        let row: serde_json::Value = serde_json::from_str(&row)?;
+        Ok(row["n"].as_u64().unwrap_or_default())
+    }
+
     /// As [`Database::rows`], the first of them.
     pub(crate) async fn row(&self, query: &str, params: &[Option<&str>]) -> Result<Option<String>> {
         Ok(self.rows(query, params).await?.into_iter().next())
     }
 }
 
-/// How long a connection that went silent is believed in, where the system can be told.
+/// Maximum time without a sign of life on a connection, where the system supports it.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Connections for a program that runs on. Nothing is connected yet.
@@ -151,33 +146,32 @@ pub(crate) fn pool(
     size: usize,
     timeout: Duration,
 ) -> Result<Pool> {
-    if address.get_application_name().is_none() {
-        address.application_name(name);
+    let config = &mut address.config;
+    if config.get_application_name().is_none() {
+        config.application_name(name);
     }
-    if address.get_connect_timeout().is_none() {
-        address.connect_timeout(timeout);
+    if config.get_connect_timeout().is_none() {
+        config.connect_timeout(timeout);
     }
-    if address.get_tcp_user_timeout().is_none() {
-        address.tcp_user_timeout(SILENCE);
+    if config.get_tcp_user_timeout().is_none() {
+        config.tcp_user_timeout(SILENCE);
     }
-    let manager = match address.get_ssl_mode() {
-        SslMode::Require => Manager::new(address, crate::tls::connector()?),
-        _ => Manager::new(address, NoTls),
-    };
-    Pool::builder(manager)
+    Pool::builder(address.manager()?)
         .max_size(size)
         .runtime(Runtime::Tokio1)
         .wait_timeout(Some(timeout))
         .create_timeout(Some(timeout))
         .recycle_timeout(Some(timeout))
         .build()
-        .map_err(|error| {
-            Trouble::new(
-                exit::FAILED,
-                format!("no pool could be made: {error}"),
-                "Please report it.",
-            )
-        })
+        .map_err(no_pool)
+}
+
+fn no_pool(error: deadpool_postgres::BuildError) -> CliError {
+    CliError::new(
+        exit::FAILED,
+        format!("no pool could be made: {error}"),
+        "Please report it.",
+    )
 }
 
 /// The address of a database, from a variable of the environment.
@@ -195,15 +189,12 @@ pub(crate) fn address_in_file(file: &Path) -> Result<Address> {
 
 fn address(found: std::result::Result<String, String>, place: &str) -> Result<Address> {
     let unreadable = |why: String| {
-        Trouble::new(
+        CliError::new(
             exit::USAGE,
             format!("the address of the database cannot be read from {place}: {why}"),
             "Put postgres://user:password@host:5432/database there; `database` in the file says where it is looked for.",
         )
     };
     let url = found.map_err(unreadable)?;
-    // The error's own text names the part that is wrong, never the address, which has the password.
-    url.trim()
-        .parse()
-        .map_err(|error: tokio_postgres::Error| unreadable(error.to_string()))
+    Address::parse(&url).map_err(unreadable)
 }

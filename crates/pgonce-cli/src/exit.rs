@@ -1,11 +1,11 @@
-//! What the program ends with when something went wrong.
+//! Exit codes, and the error that ends a command.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use pgonce::{Error, ErrorDetail, migrate};
 
-use crate::output::{Format, printable};
+use crate::output::{Format, has_color, printable};
 
 /// The codes, for `--help`; docs/src/reference/cli.md says the same.
 pub(crate) const HELP: &str = "\
@@ -17,11 +17,11 @@ Exit codes:
   4  pgonce is not installed in the schema, or older than this program: migrate up
   5  the schema is newer than this program, and not compatible with it
   6  what was applied to the schema is not what this program knows
-  7  there is no such intent, scope, code, consumer or event
+  7  there is no such intent, scope, code, subscription, consumer, projection or event
   8  the role may not do this
   9  probe: a case failed; the API does not keep what it claims
   10  probe: too little could be concluded
-  11  probe: the host is not this machine, and --yes was not given";
+  11  an act that cannot be undone, or on another machine, was not confirmed with --yes";
 
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
@@ -31,22 +31,23 @@ pub(crate) const TOO_NEW: u8 = 5;
 pub(crate) const CHANGED: u8 = 6;
 pub(crate) const NOT_FOUND: u8 = 7;
 pub(crate) const NOT_ALLOWED: u8 = 8;
+pub(crate) const NOT_CONFIRMED: u8 = 11;
 
-pub(crate) type Result<T = ()> = std::result::Result<T, Trouble>;
+pub(crate) type Result<T = ()> = std::result::Result<T, CliError>;
 
-/// Something went wrong: what, in particular, what to do, under which code, and how to exit.
+/// An error message, its detail, what to do about it, its code, and the exit code.
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct CliError {
     what: String,
     detail: Option<String>,
     hint: Option<String>,
     code: Option<String>,
     exit: u8,
-    /// Whoever read our output has gone; there is nobody to tell.
+    /// The reader of our output has gone: there is nobody to report to.
     silent: bool,
 }
 
-impl Trouble {
+impl CliError {
     pub(crate) fn new(exit: u8, what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             what: what.into(),
@@ -89,13 +90,13 @@ impl Trouble {
         self
     }
 
-    /// Tells it on stderr.
+    /// Prints it to stderr.
     pub(crate) fn report(self, format: Format) -> ExitCode {
-        ExitCode::from(self.tell(format))
+        ExitCode::from(self.print(format))
     }
 
-    /// Tells it on stderr. Gives the exit code.
-    pub(crate) fn tell(self, format: Format) -> u8 {
+    /// Prints it to stderr. Gives the exit code.
+    pub(crate) fn print(self, format: Format) -> u8 {
         if self.silent {
             return 0;
         }
@@ -105,7 +106,11 @@ impl Trouble {
             }})
             .to_string(),
             Format::Table => {
-                let mut text = format!("error: {}", printable(&self.what));
+                let label = match has_color(&io::stderr()) {
+                    true => "\u{1b}[1;31merror:\u{1b}[0m",
+                    false => "error:",
+                };
+                let mut text = format!("{label} {}", printable(&self.what));
                 for (name, part) in [("code", &self.code), ("why", &self.detail), ("do", &self.hint)] {
                     if let Some(part) = part {
                         text.push_str(&format!("\n  {name:>4}: {}", printable(part)));
@@ -120,7 +125,7 @@ impl Trouble {
     }
 }
 
-impl From<Error> for Trouble {
+impl From<Error> for CliError {
     fn from(error: Error) -> Self {
         let code = Some(error.code().to_owned()).filter(|code| !code.is_empty());
         let exit = exit_of(&error);
@@ -160,7 +165,7 @@ impl From<Error> for Trouble {
     }
 }
 
-impl From<io::Error> for Trouble {
+impl From<io::Error> for CliError {
     fn from(error: io::Error) -> Self {
         Self {
             silent: error.kind() == io::ErrorKind::BrokenPipe,
@@ -173,7 +178,7 @@ impl From<io::Error> for Trouble {
     }
 }
 
-impl From<serde_json::Error> for Trouble {
+impl From<serde_json::Error> for CliError {
     fn from(error: serde_json::Error) -> Self {
         Self::new(
             FAILED,
@@ -191,6 +196,7 @@ fn exit_of(error: &Error) -> u8 {
         migrate::TOO_NEW => TOO_NEW,
         migrate::CHANGED => CHANGED,
         "42501" => NOT_ALLOWED,
+        "42704" => NOT_FOUND,
         "3D000" | "53300" => NO_DATABASE,
         code if code.starts_with("08") || code.starts_with("28") || code.starts_with("57P0") => {
             NO_DATABASE
@@ -211,7 +217,7 @@ fn usual_hint(problem: &ErrorDetail) -> Option<String> {
             "Run `pgonce migrate up`, or give the schema that pgonce is in."
         }
         "42501" => {
-            "Do it as the schema's owner, or let the owner admit this role: `pgonce migrate up --grant ROLE`."
+            "Do it as the schema's owner, or let the owner grant this role access: `pgonce migrate up --grant ROLE`."
         }
         code if code.starts_with("28") || code == "3D000" => REACH,
         _ => return pgonce::retry::lookup(&problem.code).map(|entry| entry.advice.to_owned()),

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, told as a compiler would.
+//! Faults of a configuration, printed as a compiler would.
 
 use std::io::{self, Write as _};
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::exit;
 use crate::output::Format;
 
-/// Tells what is wrong with a file on stderr, each fault where it is. Gives the exit code.
+/// Prints the faults of a file to stderr, each with its place. Gives the exit code.
 pub(crate) fn report(faults: &Faults, format: Format) -> u8 {
     let text = match format {
         Format::Table => format!(

@@ -3,17 +3,16 @@
 use clap::Subcommand;
 use serde_json::json;
 
+use crate::confirm::Confirm;
 use crate::database::{Database, Target};
-use crate::exit::{self, Result, Trouble};
-use crate::output::{self, Format};
+use crate::exit::{self, CliError, Result};
+use crate::output;
 
 /// What to do with stored messages.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
-    #[command(flatten)]
-    target: Target,
 }
 
 #[derive(Debug, Subcommand)]
@@ -22,7 +21,7 @@ enum Action {
     List(List),
     /// Show one stored message whole, with its payload and what people did to it.
     Show(One),
-    /// Try failed messages once more: one, or all that failed for good.
+    /// Try failed messages once more: one, or every poison message.
     Retry(Retry),
     /// Give one message up; what waits behind it moves again.
     Skip(Skip),
@@ -37,7 +36,7 @@ struct List {
     /// Only messages in this state.
     #[arg(long, value_parser = ["received", "processing", "processed", "failed_retryable", "failed_final"])]
     status: Option<String>,
-    /// List at most so many.
+    /// Maximum number of messages.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
 }
@@ -57,7 +56,7 @@ struct Retry {
     /// The message's number, as `list` shows it.
     #[arg(required_unless_present = "all")]
     seq: Option<i64>,
-    /// Every message of the consumer that failed for good.
+    /// Every poison message of the consumer.
     #[arg(long, conflicts_with = "seq")]
     all: bool,
     /// Why; it is kept with your name.
@@ -72,6 +71,8 @@ struct Skip {
     /// Why; it is kept with your name.
     #[arg(long)]
     reason: String,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 #[derive(Debug, clap::Args)]
@@ -90,52 +91,71 @@ struct Replay {
     /// Why; it is kept with your name.
     #[arg(long)]
     reason: String,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
-impl Args {
-    pub(crate) fn format(&self) -> Format {
-        self.target.format()
-    }
-}
-
-pub(crate) async fn run(args: Args) -> Result {
-    let database = args.target.installed().await?;
+pub(crate) async fn run(args: Args, target: Target) -> Result {
+    let database = target.installed().await?;
     match args.action {
         Action::List(list) => self::list(&database, list).await,
         Action::Show(one) => show(&database, &one).await,
         Action::Retry(retry) => {
+            require_consumer(&database, &retry.consumer).await?;
             let seq = retry.seq.map(|seq| seq.to_string());
             let params = [
                 Some(&*retry.consumer),
                 seq.as_deref(),
                 retry.reason.as_deref(),
             ];
-            let call = "select pgonce.retry_messages($1, $2::text::bigint, $3) as done";
-            let done = count(&database, call, &params).await?;
+            let call = "select pgonce.retry_messages($1, $2::text::bigint, $3) as n";
+            let done = database.count(call, &params).await?;
             if done == 0 && retry.seq.is_some() {
                 return Err(none());
             }
-            told(&database, done, "to be tried again")
+            report(&database, done, "to be tried again")
         }
         Action::Skip(skip) => {
             let seq = skip.one.seq.to_string();
             let params = [Some(&*skip.one.consumer), Some(&*seq), Some(&*skip.reason)];
-            let call = "select pgonce.skip_message($1, $2::text::bigint, $3)::integer as done";
-            match count(&database, call, &params).await? {
+            let query = "select count(*) as n from pgonce.inbox_message where consumer = $1 and seq = $2::text::bigint";
+            if database.count(query, &params[..2]).await? == 0 {
+                return Err(none());
+            }
+            let what = format!("skip 1 message, number {seq} of {}", skip.one.consumer);
+            if !skip.confirm.ask(database.format, &what, 1)? {
+                return Ok(());
+            }
+            let call = "select pgonce.skip_message($1, $2::text::bigint, $3)::integer as n";
+            match database.count(call, &params).await? {
                 0 => Err(none()),
-                done => told(&database, done, "skipped"),
+                done => report(&database, done, "skipped"),
             }
         }
         Action::Replay(replay) => {
+            require_consumer(&database, &replay.consumer).await?;
+            if replay.again {
+                let query = "select count(*) as n from pgonce.inbox_message where consumer = $1 and status = 'processed' \
+                             and ($2::text is null or received_at >= $2::text::timestamptz)";
+                let params = [Some(&*replay.consumer), replay.since.as_deref()];
+                let applied = database.count(query, &params).await?;
+                let what = format!(
+                    "let {} apply {applied} messages a second time",
+                    replay.consumer
+                );
+                if !replay.confirm.ask(database.format, &what, applied)? {
+                    return Ok(());
+                }
+            }
             let params = [
                 Some(&*replay.consumer),
                 Some(&*replay.reason),
                 replay.into.as_deref(),
                 replay.since.as_deref(),
             ];
-            let call = "select pgonce.replay_messages($1, $2, $3, $4::text::timestamptz) as done";
-            let done = count(&database, call, &params).await?;
-            told(&database, done, "to be applied again")
+            let call = "select pgonce.replay_messages($1, $2, $3, $4::text::timestamptz) as n";
+            let done = database.count(call, &params).await?;
+            report(&database, done, "to be applied again")
         }
     }
 }
@@ -147,6 +167,7 @@ async fn list(database: &Database, list: List) -> Result {
         let rows = database.rows(query, &[]).await?;
         return output::rows(database.format, &rows, "Nothing waits in the inbox.");
     };
+    require_consumer(database, &consumer).await?;
     let query = "select seq, tenant, source, message_id, key, type, status, skipped_at is not null as skipped, attempts, \
                  due_at, failure_code, left(failure_message, 200) as failure_message, size from pgonce.inbox_message \
                  where consumer = $1 and case when $2 is null then status <> 'processed' and skipped_at is null \
@@ -159,6 +180,23 @@ async fn list(database: &Database, list: List) -> Result {
         &rows,
         "No such message is stored for this consumer.",
     )
+}
+
+/// A consumer is known by its contract, or by what it has stored, marked or read.
+async fn require_consumer(database: &Database, consumer: &str) -> Result {
+    let query = "select exists (select from pgonce.inbox_contract c where c.consumer = $1) \
+                 or exists (select from pgonce.inbox_message m where m.consumer = $1) \
+                 or exists (select from pgonce.inbox_cursor k where k.consumer = $1) \
+                 or exists (select from pgonce.inbox_marker r where r.consumer = $1) as known";
+    let known = database.row(query, &[Some(consumer)]).await?;
+    if known.is_some_and(|row| row.contains("true")) {
+        return Ok(());
+    }
+    Err(CliError::new(
+        exit::NOT_FOUND,
+        format!("there is no consumer {consumer:?}"),
+        "`pgonce inbox list` shows the consumers with a backlog.",
+    ))
 }
 
 async fn show(database: &Database, one: &One) -> Result {
@@ -178,13 +216,7 @@ async fn show(database: &Database, one: &One) -> Result {
     output::fields(database.format, &row.ok_or_else(none)?)
 }
 
-async fn count(database: &Database, call: &str, params: &[Option<&str>]) -> Result<u64> {
-    let row = database.row(call, params).await?.unwrap_or_default();
-    let row: serde_json::Value = serde_json::from_str(&row)?;
-    Ok(row["done"].as_u64().unwrap_or_default())
-}
-
-fn told(database: &Database, done: u64, what: &str) -> Result {
+fn report(database: &Database, done: u64, what: &str) -> Result {
     let words = match done {
         1 => format!("1 message is {what}"),
         _ => format!("{done} messages are {what}"),
@@ -192,10 +224,10 @@ fn told(database: &Database, done: u64, what: &str) -> Result {
     output::say(database.format, &words, &json!({"messages": done}))
 }
 
-fn none() -> Trouble {
-    Trouble::new(
+fn none() -> CliError {
+    CliError::new(
         exit::NOT_FOUND,
         "there is no such stored message, or it is not in a state for this",
-        "`pgonce inbox list CONSUMER` shows what is stored and not applied; a worker may have it in hand.",
+        "`pgonce inbox list CONSUMER` shows what is stored and not applied; a worker may be applying it.",
     )
 }

@@ -1,13 +1,34 @@
-//! `pgonce stuck`, `most-retried`, `suppression` and `show`.
+//! `pgonce intent` and `pgonce suppression`.
+
+use clap::Subcommand;
 
 use crate::database::{Database, Target};
-use crate::exit::{self, Result, Trouble};
-use crate::output::{self, Format};
+use crate::exit::{self, CliError, Result};
+use crate::output;
 
-/// How many to list.
+/// What to look at.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Show one intent whole: did it happen once?
+    Show(ShowArgs),
+    /// List the intents of a scope, by key.
+    List(ScopeArgs),
+    /// List work that stopped on the way, the oldest first, and what may be done about it.
+    Stuck(ListArgs),
+    /// List intents that took more than one attempt, the worst first.
+    Retried(ListArgs),
+}
+
+/// Which intents to list.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// List at most so many.
+    /// Maximum number of intents.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
     /// Only this scope.
@@ -16,15 +37,25 @@ pub(crate) struct ListArgs {
     /// Only this tenant.
     #[arg(long)]
     tenant: Option<String>,
-    #[command(flatten)]
-    target: Target,
 }
 
-/// No choice.
+/// Which intents of a scope to list.
 #[derive(Debug, clap::Args)]
-pub(crate) struct AllArgs {
-    #[command(flatten)]
-    target: Target,
+struct ScopeArgs {
+    /// The scope, such as orders.create.
+    scope: String,
+    /// The tenant.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    tenant: String,
+    /// Only intents in this state.
+    #[arg(long, value_parser = ["processing", "succeeded", "failed_retryable", "failed_final"])]
+    status: Option<String>,
+    /// Begin after this key: the last one of the page before.
+    #[arg(long, value_name = "KEY")]
+    after: Option<String>,
+    /// Maximum number of intents.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
 }
 
 /// Which intent.
@@ -37,53 +68,85 @@ pub(crate) struct ShowArgs {
     /// The tenant.
     #[arg(long, default_value = "", hide_default_value = true)]
     tenant: String,
-    #[command(flatten)]
-    target: Target,
+}
+
+pub(crate) async fn run(args: Args, target: Target) -> Result {
+    match args.action {
+        Action::Show(args) => show(args, target).await,
+        Action::List(args) => list(args, target).await,
+        Action::Stuck(args) => stuck(args, target).await,
+        Action::Retried(args) => most_retried(args, target).await,
+    }
 }
 
 impl ListArgs {
-    pub(crate) fn format(&self) -> Format {
-        self.target.format()
-    }
-
-    async fn list(self, columns: &str, view: &str, nothing: &str) -> Result {
-        let database = self.target.installed().await?;
+    async fn list(self, target: Target, columns: &str, view: &str, nothing: &str) -> Result {
+        let database = target.installed().await?;
+        if let Some(scope) = &self.scope {
+            require_scope(&database, scope).await?;
+        }
         let query = format!(
             "select {columns} from pgonce.{view} where scope = coalesce($1, scope) and tenant = coalesce($2, tenant) \
              limit $3::text::integer"
         );
         let limit = self.limit.to_string();
-        let rows = database
-            .rows(
-                &query,
-                &[self.scope.as_deref(), self.tenant.as_deref(), Some(&limit)],
-            )
-            .await?;
-        output::rows(database.format, &rows, nothing)
+        let params = [self.scope.as_deref(), self.tenant.as_deref(), Some(&limit)];
+        output::rows(
+            database.format,
+            &database.rows(&query, &params).await?,
+            nothing,
+        )
     }
 }
 
-impl AllArgs {
-    pub(crate) fn format(&self) -> Format {
-        self.target.format()
+/// A scope is known by its contract, or by an intent that was claimed in it.
+async fn require_scope(database: &Database, scope: &str) -> Result {
+    let query = "select exists (select from pgonce.scope s where s.scope = $1) \
+                 or exists (select from pgonce.intent i where i.scope = $1) as known";
+    let known = database.row(query, &[Some(scope)]).await?;
+    if known.is_some_and(|row| row.contains("true")) {
+        return Ok(());
     }
+    Err(CliError::new(
+        exit::NOT_FOUND,
+        format!("there is no scope {scope:?}: it has no contract, and nothing was claimed in it"),
+        "See `pgonce scope list` and `pgonce suppression`.",
+    ))
 }
 
-impl ShowArgs {
-    pub(crate) fn format(&self) -> Format {
-        self.target.format()
-    }
+async fn list(args: ScopeArgs, target: Target) -> Result {
+    let database = target.installed().await?;
+    require_scope(&database, &args.scope).await?;
+    let query = "select key, status, attempts, first_at, last_at, expires_at, owner, failure_code \
+                 from pgonce.intent where tenant = $1 and scope = $2 and ($3::text is null or status::text = $3) \
+                 and ($4::text is null or key > $4) order by key limit $5::text::integer";
+    let limit = args.limit.to_string();
+    let params = [
+        Some(&*args.tenant),
+        Some(&*args.scope),
+        args.status.as_deref(),
+        args.after.as_deref(),
+        Some(&*limit),
+    ];
+    let rows = database.rows(query, &params).await?;
+    output::rows(
+        database.format,
+        &rows,
+        "There is no such intent in this scope.",
+    )
 }
 
-pub(crate) async fn stuck(args: ListArgs) -> Result {
+pub(crate) async fn stuck(args: ListArgs, target: Target) -> Result {
     let columns = "tenant, scope, key, status, classification, date_trunc('second', stuck_for) as stuck_for, \
                    attempts, owner, correlation_id, failure_code, failure_message";
-    args.list(columns, "stuck", "Nothing is stuck.").await
+    args.list(target, columns, "stuck", "Nothing is stuck.")
+        .await
 }
 
-pub(crate) async fn most_retried(args: ListArgs) -> Result {
+pub(crate) async fn most_retried(args: ListArgs, target: Target) -> Result {
     let columns = "tenant, scope, key, attempts, status, first_at, last_at, owner, failure_code, failure_message";
     args.list(
+        target,
         columns,
         "most_retried",
         "No intent took more than one attempt.",
@@ -91,8 +154,8 @@ pub(crate) async fn most_retried(args: ListArgs) -> Result {
     .await
 }
 
-pub(crate) async fn suppression(args: AllArgs) -> Result {
-    let database = args.target.installed().await?;
+pub(crate) async fn suppression(target: Target) -> Result {
+    let database = target.installed().await?;
     let rows = database
         .rows(
             "select * from pgonce.suppression order by suppressed desc, scope, tenant",
@@ -106,13 +169,13 @@ pub(crate) async fn suppression(args: AllArgs) -> Result {
 const SHOW: &str = "
 select case
            when i.gone_at is not null
-               then 'It finished, and its answer is no longer kept: a retry is told that it is gone.'
+               then 'It finished, and its answer is no longer kept: a retry gets: gone.'
            when i.status = 'succeeded' and i.expires_at <= pgonce.now()
                then 'It happened once. Its retention is over: the contract says what a retry gets.'
            when i.status = 'succeeded'
                then 'It happened once. Every retry gets the stored answer.'
            when i.status = 'failed_final'
-               then 'It was refused for good. Every retry is told the same.'
+               then 'It was refused, finally. Every retry gets the same refusal.'
            when i.status = 'failed_retryable'
                then 'The last attempt failed and nothing is acknowledged: the next attempt may try again.'
            when i.lease_until > pgonce.now()
@@ -132,29 +195,29 @@ select l.pid from pg_catalog.pg_locks l
    and l.database = (select d.oid from pg_catalog.pg_database d where d.datname = current_database())
    and (l.classid::bigint << 32) | l.objid::bigint = pgonce._lock_id($1, $2, $3)";
 
-pub(crate) async fn show(args: ShowArgs) -> Result {
+pub(crate) async fn show(args: ShowArgs, target: Target) -> Result {
     let names = [
         Some(args.tenant.as_str()),
         Some(&args.scope),
         Some(&args.key),
     ];
-    let database = args.target.installed().await?;
+    let database = target.installed().await?;
     match database.row(SHOW, &names).await? {
         Some(row) => output::fields(database.format, &row),
         None => Err(no_record(&database, &names).await?),
     }
 }
 
-async fn no_record(database: &Database, names: &[Option<&str>; 3]) -> Result<Trouble> {
+async fn no_record(database: &Database, names: &[Option<&str>; 3]) -> Result<CliError> {
     let held = database.row(HELD, names).await?.is_some();
     Ok(if held {
-        Trouble::new(
+        CliError::new(
             exit::NOT_FOUND,
             "there is no record of this intent yet: an attempt is under way in an open transaction",
             "Ask again when it has ended.",
         )
     } else {
-        Trouble::new(
+        CliError::new(
             exit::NOT_FOUND,
             "there is no record of this intent: it has not happened, or its record was purged after its retention",
             "Compare scope, key and tenant byte by byte; `pgonce scope show SCOPE` says how long records are kept.",

@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::database::{Database, Target};
-use crate::exit::{self, Result, Trouble};
+use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
 
-/// What callers were told.
+/// Which intents were acknowledged.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Acknowledged intents, one JSON object a line: scope and key, and where they are known
@@ -20,14 +20,6 @@ pub(crate) struct Args {
     /// Show at most so many in the table; with --format json all are printed.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
-    #[command(flatten)]
-    target: Target,
-}
-
-impl Args {
-    pub(crate) fn format(&self) -> Format {
-        self.target.format()
-    }
 }
 
 /// So many are asked about at once, and so long may a line be: memory stays bounded whatever the
@@ -81,9 +73,9 @@ select case
     or i.answer <> a.answer
  order by e.place";
 
-pub(crate) async fn run(args: Args) -> Result {
+pub(crate) async fn run(args: Args, target: Target) -> Result {
     let mut lines = Lines::open(&args.file)?;
-    let database = args.target.installed().await?;
+    let database = target.installed().await?;
     let (mut checked, mut lost, mut shown) = (0_usize, 0_usize, Vec::new());
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     loop {
@@ -111,7 +103,7 @@ pub(crate) async fn run(args: Args) -> Result {
     if database.format == Format::Table {
         output::rows(Format::Table, &shown, "")?;
     }
-    Err(Trouble::new(
+    Err(CliError::new(
         exit::FAILED,
         format!(
             "{lost} of {checked} acknowledged intents are not here as they were acknowledged{}",
@@ -121,8 +113,8 @@ pub(crate) async fn run(args: Args) -> Result {
                 String::new()
             }
         ),
-        "Send the missing and unfinished ones again, each under its old key, or reconcile them with whoever was \
-         told: see the page on failover.",
+        "Send the missing and unfinished ones again, each under its old key, or reconcile them with the \
+         callers: see the page on failover.",
     ))
 }
 
@@ -145,7 +137,7 @@ impl Lines {
             Box::new(BufReader::new(io::stdin()))
         } else {
             let opened = File::open(file).map_err(|error| {
-                Trouble::new(
+                CliError::new(
                     exit::USAGE,
                     format!("{name} cannot be read: {error}"),
                     "Name a file of JSON lines, or - for stdin.",
@@ -213,8 +205,8 @@ impl Lines {
         Ok(read)
     }
 
-    fn unfit(&self, why: &str) -> Trouble {
-        Trouble::new(
+    fn unfit(&self, why: &str) -> CliError {
+        CliError::new(
             exit::USAGE,
             format!("line {} of {} {why}", self.read, self.name),
             r#"Write one object a line: {"scope": "orders.create", "key": "0190f5a2-7c3e", "answer": {"id": 7}}"#,

@@ -2,9 +2,11 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+mod address;
 mod codes;
+mod confirm;
 mod database;
 mod exit;
 mod faults;
@@ -20,15 +22,18 @@ mod prometheus;
 mod purge;
 mod relay;
 mod scope;
+mod shell;
 mod signals;
 mod tls;
 
 /// Exactly-once effects for services on PostgreSQL.
 #[derive(Debug, Parser)]
-#[command(name = "pgonce", version, about, propagate_version = true, after_help = exit::HELP)]
+#[command(name = "pgonce", version, propagate_version = true, after_help = exit::HELP)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    target: database::Target,
 }
 
 #[derive(Debug, Subcommand)]
@@ -37,17 +42,13 @@ enum Command {
     Migrate(migrate::Args),
     /// Define, list, show and drop the contracts of scopes.
     Scope(scope::Args),
-    /// Refuse scopes that nobody defined (on), or let them have the contract of scope '*' (off).
+    /// Refuse scopes that nobody defined (on), or give them the contract of scope '*' (off).
     Strict(scope::StrictArgs),
-    /// List work that stopped on the way, the oldest first, and what may be done about it.
-    Stuck(intents::ListArgs),
-    /// List intents that took more than one attempt, the worst first.
-    MostRetried(intents::ListArgs),
-    /// Count by scope the wishes, the attempts and the duplicates that did nothing.
-    Suppression(intents::AllArgs),
-    /// Show one intent whole: did it happen once?
-    Show(intents::ShowArgs),
-    /// List intents that callers were told are done, and that this database does not know as done.
+    /// Look at intents: one, those of a scope, stuck ones, retried ones.
+    Intent(intents::Args),
+    /// Count by scope the intents, the attempts and the duplicates that did nothing.
+    Suppression,
+    /// List intents that were acknowledged, and that this database does not know as done.
     Lost(lost::Args),
     /// Remove finished records whose retention is over, and partitions of the outbox that nobody needs.
     Purge(purge::Args),
@@ -55,11 +56,13 @@ enum Command {
     Inbox(inbox::Args),
     /// Look at projections, build them anew, and compare that with the live ones.
     Projection(projection::Args),
-    /// See how far events are, and give dead letters, ranges and consumers another chance or none.
+    /// See how far events are; retry, skip or replay them; manage subscriptions.
     Outbox(outbox::Args),
-    /// Move the events of the outbox to where they go.
+    /// Move the events of the outbox to a broker or an endpoint.
     Relay(Box<relay::Args>),
-    /// Say for every error code what to do about it.
+    /// Run a reverse proxy that makes the requests of services in any language happen once.
+    Gateway(gateway::Args),
+    /// Print what to do about each error code.
     Codes(codes::Args),
     /// Measure what pgonce costs, beside the bare transaction and the usual recipe.
     #[cfg(feature = "lab-bench")]
@@ -70,57 +73,117 @@ enum Command {
     /// Cut every path of the protocol at every message, and prove that everything happened once.
     #[cfg(feature = "lab-storm")]
     Storm(pgonce_lab::storm::Args),
-    /// Run a reverse proxy that makes the requests of services in any language happen once.
-    Gateway(gateway::Args),
     /// Test whether an HTTP API that claims idempotency keeps it. It makes real effects there.
     #[cfg(feature = "probe")]
-    Probe(Box<Probe>),
+    Probe(Box<pgonce_probe::Args>),
+    /// Print completions for a shell.
+    Completions(shell::CompletionsArgs),
+    /// Print the manual page, or write one for each command.
+    Man(shell::ManArgs),
+    /// The same as `intent show`.
+    #[command(hide = true)]
+    Show(intents::ShowArgs),
+    /// The same as `intent stuck`.
+    #[command(hide = true)]
+    Stuck(intents::ListArgs),
+    /// The same as `intent retried`.
+    #[command(hide = true)]
+    MostRetried(intents::ListArgs),
 }
 
-#[cfg(feature = "probe")]
-#[derive(Debug, clap::Args)]
-struct Probe {
-    #[command(flatten)]
-    probe: pgonce_probe::Args,
-    #[command(flatten)]
-    shown: output::Shown,
+/// Commands without a database of their own to choose: their help does not show how to connect.
+const UNCONNECTED: [&str; 8] = [
+    "bench",
+    "codes",
+    "completions",
+    "demo",
+    "gateway",
+    "man",
+    "probe",
+    "storm",
+];
+
+/// The command line.
+fn command() -> clap::Command {
+    let mut command = Cli::command();
+    let connection = ["database_url", "schema"];
+    let options = command.get_arguments();
+    let options = options.filter(|option| connection.contains(&option.get_id().as_str()));
+    let hidden: Vec<_> = options.map(|option| option.clone().hide(true)).collect();
+    for sub in command.get_subcommands_mut() {
+        // An option of its own takes the place of the one that all commands have.
+        if UNCONNECTED.contains(&sub.get_name()) {
+            *sub = std::mem::take(sub).args(&hidden);
+        }
+    }
+    command
+}
+
+/// `--color` counts for the help too, which is printed before the command line is understood.
+fn color_of_help() -> ColorChoice {
+    let words: Vec<String> = std::env::args().collect();
+    let after = words.iter().position(|word| word == "--color");
+    let joined = words.iter().find_map(|word| word.strip_prefix("--color="));
+    match joined.or(after.and_then(|at| Some(words.get(at + 1)?.as_str()))) {
+        Some("always") => ColorChoice::Always,
+        Some("never") => ColorChoice::Never,
+        _ => ColorChoice::Auto,
+    }
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let (format, done) = match Cli::parse().command {
+    let matches = command().color(color_of_help()).get_matches();
+    let Cli { command, target } = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    target.shown.apply();
+    let format = target.format();
+    let done = match command {
         #[cfg(feature = "lab-bench")]
         Command::Bench(args) => return pgonce_lab::bench::run(args).await,
         #[cfg(feature = "lab-demo")]
         Command::Demo(args) => return pgonce_lab::demo::run(args).await,
         #[cfg(feature = "lab-storm")]
         Command::Storm(args) => return pgonce_lab::storm::run(args).await,
-        Command::Gateway(args) => return gateway::run(args).await,
-        Command::Relay(args) => relay::run(*args).await,
         #[cfg(feature = "probe")]
         Command::Probe(args) => {
-            let format = match args.shown.format {
+            let format = match format {
                 output::Format::Table => pgonce_probe::Format::Table,
                 output::Format::Json => pgonce_probe::Format::Json,
             };
-            return pgonce_probe::run(args.probe, format).await;
+            return pgonce_probe::run(*args, format).await;
         }
-        Command::Migrate(args) => (args.format(), migrate::run(args).await),
-        Command::Scope(args) => (args.format(), scope::run(args).await),
-        Command::Strict(args) => (args.format(), scope::set_strict(args).await),
-        Command::Stuck(args) => (args.format(), intents::stuck(args).await),
-        Command::MostRetried(args) => (args.format(), intents::most_retried(args).await),
-        Command::Suppression(args) => (args.format(), intents::suppression(args).await),
-        Command::Show(args) => (args.format(), intents::show(args).await),
-        Command::Lost(args) => (args.format(), lost::run(args).await),
-        Command::Outbox(args) => (args.format(), outbox::run(args).await),
-        Command::Purge(args) => (args.format(), purge::run(args).await),
-        Command::Inbox(args) => (args.format(), inbox::run(args).await),
-        Command::Projection(args) => (args.format(), projection::run(args).await),
-        Command::Codes(args) => (args.format(), codes::run(&args)),
+        Command::Gateway(args) => return gateway::run(args, format).await,
+        Command::Relay(args) => relay::run(*args, target).await,
+        Command::Migrate(args) => migrate::run(args, target).await,
+        Command::Scope(args) => scope::run(args, target).await,
+        Command::Strict(args) => scope::set_strict(args, target).await,
+        Command::Intent(args) => intents::run(args, target).await,
+        Command::Stuck(args) => intents::stuck(args, target).await,
+        Command::MostRetried(args) => intents::most_retried(args, target).await,
+        Command::Show(args) => intents::show(args, target).await,
+        Command::Suppression => intents::suppression(target).await,
+        Command::Lost(args) => lost::run(args, target).await,
+        Command::Outbox(args) => outbox::run(args, target).await,
+        Command::Purge(args) => purge::run(args, target).await,
+        Command::Inbox(args) => inbox::run(args, target).await,
+        Command::Projection(args) => projection::run(args, target).await,
+        Command::Codes(args) => codes::run(&args, format),
+        Command::Completions(args) => shell::completions(&args, self::command()),
+        Command::Man(args) => shell::man(&args, self::command()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(trouble) => trouble.report(format),
+        Err(error) => error.report(format),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_command_line_does_not_contradict_itself() {
+        super::command().debug_assert();
     }
 }

@@ -13,8 +13,6 @@ use crate::output::{self, Format};
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
-    #[command(flatten)]
-    target: Target,
 }
 
 #[derive(Debug, Subcommand)]
@@ -22,52 +20,46 @@ enum Action {
     /// Bring the schema up to this program; run it as the role that owns the schema.
     Up {
         /// Let this role use pgonce, as far as an application needs it; may be given several times.
-        #[arg(long, value_name = "ROLE")]
-        admit: Vec<String>,
+        #[arg(long, value_name = "ROLE", alias = "admit")]
+        grant: Vec<String>,
     },
-    /// Say what `up` would do, and do nothing.
+    /// Print what `up` would do, and do nothing.
     Plan {
-        /// Print it as one script for psql, or for whoever applies changes here.
+        /// Print it as one script for psql.
         #[arg(long)]
         sql: bool,
     },
-    /// Say how the schema stands; the exit code says whether this program can use it.
+    /// Print the state of the schema; the exit code says whether this program can use it.
     Status,
 }
 
-impl Args {
-    pub(crate) fn format(&self) -> Format {
-        self.target.format()
-    }
-}
-
-pub(crate) async fn run(args: Args) -> Result {
-    let database = args.target.database()?;
+pub(crate) async fn run(args: Args, target: Target) -> Result {
+    let database = target.database()?;
     match args.action {
-        Action::Up { admit } => up(&database, &admit).await,
+        Action::Up { grant } => up(&database, &grant).await,
         Action::Plan { sql } => plan(&database, sql).await,
         Action::Status => status(&database).await,
     }
 }
 
-async fn up(database: &Database, admit: &[String]) -> Result {
+async fn up(database: &Database, grant: &[String]) -> Result {
     let migrator = database.migrator();
     let report = migrator.up().await?;
-    for role in admit {
+    for role in grant {
         migrator.admit(role).await?;
     }
     let value = json!({
         "schema": database.schema, "applied": report.applied, "routines": report.routines,
-        "newer": report.newer, "admitted": admit,
+        "newer": report.newer, "granted": grant,
     });
     output::say(
         database.format,
-        &words(&report, &database.schema, admit),
+        &words(&report, &database.schema, grant),
         &value,
     )
 }
 
-fn words(report: &Report, schema: &str, admit: &[String]) -> String {
+fn words(report: &Report, schema: &str, grant: &[String]) -> String {
     let mut lines: Vec<String> = report
         .applied
         .iter()
@@ -76,12 +68,16 @@ fn words(report: &Report, schema: &str, admit: &[String]) -> String {
     if report.routines {
         lines.push("loaded functions, views and triggers".to_owned());
     }
-    lines.extend(admit.iter().map(|role| format!("admitted role {role}")));
+    lines.extend(
+        grant
+            .iter()
+            .map(|role| format!("granted access to role {role}")),
+    );
     lines.push(if report.newer.is_empty() {
         format!("schema {schema} is up to date")
     } else {
         format!(
-            "schema {schema} was migrated by a newer pgonce ({}), which this program can live with: left as it is",
+            "schema {schema} was migrated by a newer pgonce ({}), which is compatible with this program: unchanged",
             report.newer.join(", ")
         )
     });

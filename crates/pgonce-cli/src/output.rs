@@ -1,30 +1,77 @@
-//! What the program says on stdout: tables for people, JSON for programs.
+//! Standard output: tables for people, JSON for programs.
 
 use std::fmt;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal, Write as _};
+use std::sync::OnceLock;
 
-use clap::ValueEnum;
-use comfy_table::{ContentArrangement, Table, presets};
+use clap::{ColorChoice, ValueEnum};
+use comfy_table::{Attribute, Cell, Table, presets};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::exit::Result;
 
-/// For whom it is written.
+/// Output format of results and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// A table for people.
+    /// A table for people; a list where the terminal is too narrow for it.
     Table,
     /// JSON for programs; errors too, on stderr.
     Json,
 }
 
-/// How the result is shown.
+/// How results are printed.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct Shown {
-    /// How results are printed.
+    /// Output format of results and errors.
     #[arg(long, value_enum, default_value = "table", global = true)]
     pub(crate) format: Format,
+    /// Print tables however wide they are.
+    #[arg(long, global = true)]
+    wide: bool,
+    /// When to use colours; NO_COLOR turns them off too.
+    #[arg(long, value_name = "WHEN", default_value = "auto", global = true)]
+    color: ColorChoice,
+}
+
+/// Of the whole process; set once, by [`Shown::apply`].
+static SETTINGS: OnceLock<(bool, ColorChoice)> = OnceLock::new();
+
+impl Shown {
+    /// Makes these the settings of the process.
+    pub(crate) fn apply(&self) {
+        SETTINGS.get_or_init(|| (self.wide, self.color));
+    }
+}
+
+/// Whether a stream gets colours.
+pub(crate) fn has_color(stream: &impl IsTerminal) -> bool {
+    let (_, color) = SETTINGS.get().copied().unwrap_or_default();
+    let unwanted = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    match color {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => stream.is_terminal() && !unwanted("NO_COLOR"),
+    }
+}
+
+/// The width that a table may have: the terminal's, or what COLUMNS says; none where nobody looks.
+fn width() -> Option<usize> {
+    let (wide, _) = SETTINGS.get().copied().unwrap_or_default();
+    if wide {
+        return None;
+    }
+    let named = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    named.or_else(|| {
+        let table = Table::new();
+        let is_terminal = io::stdout().is_terminal();
+        is_terminal
+            .then(|| table.width().map(usize::from))
+            .flatten()
+    })
 }
 
 /// One line.
@@ -45,25 +92,59 @@ pub(crate) fn say(format: Format, words: &str, value: &Value) -> Result {
     }
 }
 
-/// Rows, each an object as JSON text whose columns are in the order to show. `nothing` is what
-/// people are told when there are none.
+/// Rows, each an object as JSON text whose columns are in the order to show. `nothing` is
+/// printed for people when there are none.
 pub(crate) fn rows(format: Format, rows: &[String], nothing: &str) -> Result {
     if format == Format::Json {
         // As PostgreSQL wrote them: parsing would sort the columns.
         return line(&format!("[{}]", rows.join(",\n ")));
     }
-    let mut table = new_table();
-    for (number, row) in rows.iter().enumerate() {
-        let columns = in_order(row)?;
-        if number == 0 {
-            table.set_header(columns.iter().map(|(name, _)| name.replace('_', " ")));
-        }
-        table.add_row(columns.into_iter().map(|(_, value)| value));
-    }
     if rows.is_empty() {
-        line(nothing)
-    } else {
-        line(&table.trim_fmt())
+        return line(nothing);
+    }
+    let rows = rows.iter().map(|row| in_order(row));
+    let rows = rows.collect::<Result<Vec<_>>>()?;
+    line(&shown(&rows, width()))
+}
+
+/// A table, or a list of records where the table would be wider than the terminal: a key that is
+/// broken over lines cannot be copied.
+fn shown(rows: &[Vec<(String, String)>], width: Option<usize>) -> String {
+    let mut table = new_table();
+    let names = rows.first().into_iter().flatten();
+    table.set_header(names.map(|(name, _)| header(name)));
+    for row in rows {
+        table.add_row(row.iter().map(|(_, value)| value));
+    }
+    let text = table.trim_fmt();
+    if fits(&text, width) {
+        return text;
+    }
+    let blocks: Vec<String> = rows.iter().map(|row| listed(row)).collect();
+    blocks.join("\n\n")
+}
+
+/// A field per line, without those that are empty.
+fn listed(row: &[(String, String)]) -> String {
+    let filled = || row.iter().filter(|(_, value)| !value.is_empty());
+    let widest = filled().map(|(name, _)| name.chars().count()).max();
+    let lines = filled().map(|(name, value)| {
+        let name = name.replace('_', " ");
+        format!("{name:<width$}  {value}", width = widest.unwrap_or(0))
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn fits(text: &str, width: Option<usize>) -> bool {
+    let widest = text.lines().map(|line| line.chars().count()).max();
+    width.is_none_or(|width| widest.unwrap_or(0) <= width)
+}
+
+fn header(name: &str) -> Cell {
+    let cell = Cell::new(name.replace('_', " "));
+    match has_color(&io::stdout()) {
+        true => cell.add_attribute(Attribute::Bold),
+        false => cell,
     }
 }
 
@@ -72,18 +153,26 @@ pub(crate) fn fields(format: Format, row: &str) -> Result {
     if format == Format::Json {
         return line(row);
     }
+    let row = in_order(row)?;
     let mut table = new_table();
-    for (name, value) in in_order(row)? {
-        table.add_row([name.replace('_', " "), value]);
+    for (name, value) in &row {
+        table.add_row([name.replace('_', " "), value.clone()]);
     }
-    line(&table.trim_fmt())
+    let text = table.trim_fmt();
+    line(&if fits(&text, width()) {
+        text
+    } else {
+        listed(&row)
+    })
 }
 
 fn new_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_FULL_CONDENSED);
-    if io::stdout().is_terminal() {
-        table.set_content_arrangement(ContentArrangement::Dynamic);
+    if has_color(&io::stdout()) {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
     }
     table
 }
@@ -155,6 +244,28 @@ mod tests {
         assert_eq!(names, ["tenant", "scope", "answer", "key", "note"]);
         assert_eq!(columns[2].1, r#"{"note":1}"#);
         assert_eq!(columns[4].1, "");
+    }
+
+    #[test]
+    fn a_table_that_is_too_wide_becomes_a_list_and_no_key_is_broken() {
+        let key = "k".repeat(70);
+        let row = |key: &str, owner: &str| {
+            let columns = [("scope", "orders"), ("key", key), ("owner", owner)];
+            columns
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .to_vec()
+        };
+        let rows = [row(&key, "worker"), row("short", "")];
+        let list =
+            format!("scope  orders\nkey    {key}\nowner  worker\n\nscope  orders\nkey    short");
+        assert_eq!(shown(&rows, Some(80)), list);
+        for width in [None, Some(200)] {
+            let table = shown(&rows, width);
+            assert!(
+                table.contains(&key) && table.lines().count() == 6,
+                "{table}"
+            );
+        }
     }
 
     #[test]

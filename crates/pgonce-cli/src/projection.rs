@@ -5,16 +5,14 @@ use pgonce::Once;
 use serde_json::json;
 
 use crate::database::{Database, Target};
-use crate::exit::{self, Result, Trouble};
-use crate::output::{self, Format};
+use crate::exit::{self, CliError, Result};
+use crate::output;
 
 /// What to do with projections.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
-    #[command(flatten)]
-    target: Target,
 }
 
 #[derive(Debug, Subcommand)]
@@ -33,14 +31,8 @@ struct Name {
     projection: String,
 }
 
-impl Args {
-    pub(crate) fn format(&self) -> Format {
-        self.target.format()
-    }
-}
-
-pub(crate) async fn run(args: Args) -> Result {
-    let database = args.target.installed().await?;
+pub(crate) async fn run(args: Args, target: Target) -> Result {
+    let database = target.installed().await?;
     match args.action {
         Action::Status => {
             let query = "select * from pgonce.projections order by projection";
@@ -79,7 +71,7 @@ pub(crate) async fn run(args: Args) -> Result {
             if equal {
                 return Ok(());
             }
-            Err(Trouble::new(
+            Err(CliError::new(
                 exit::FAILED,
                 format!(
                     "projection {:?} is not what its events make",
@@ -96,6 +88,6 @@ fn once(database: &Database) -> Result<Once<pgonce::driver::tokio_postgres::Toki
     Ok(builder.build()?)
 }
 
-fn not_found(error: pgonce::Error) -> Trouble {
-    Trouble::from(error).with_exit("42704", exit::NOT_FOUND)
+fn not_found(error: pgonce::Error) -> CliError {
+    CliError::from(error).with_exit("42704", exit::NOT_FOUND)
 }

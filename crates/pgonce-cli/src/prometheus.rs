@@ -8,7 +8,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use pgonce::inbox::Backlog as Waiting;
 use pgonce::outbox::Backlog;
 
-use crate::exit::{self, Result, Trouble};
+use crate::exit::{self, CliError, Result};
 
 /// From a wake-up on the same machine to a sink that was away.
 const BUCKETS: [f64; 14] = [
@@ -90,7 +90,7 @@ const HISTOGRAMS: [(&str, &str); 2] = [
 /// Makes this process keep metrics. Once.
 pub(crate) fn install() -> Result<PrometheusHandle> {
     let unmade = |error: metrics_exporter_prometheus::BuildError| {
-        Trouble::new(
+        CliError::new(
             exit::FAILED,
             format!("no metrics can be kept: {error}"),
             "Please report it.",
@@ -126,11 +126,11 @@ pub(crate) fn backlog(subscriptions: Option<&[Backlog]>) {
             .iter()
             .any(|subscription| subscription.subscription == *name)
         {
-            Figures::unknown().tell(name);
+            Figures::unknown().publish(name);
         }
     }
     for subscription in subscriptions {
-        Figures::of(subscription).tell(&subscription.subscription);
+        Figures::of(subscription).publish(&subscription.subscription);
         seen.insert(subscription.subscription.clone());
     }
 }
@@ -174,7 +174,7 @@ impl Figures {
         }
     }
 
-    fn tell(&self, consumer: &str) {
+    fn publish(&self, consumer: &str) {
         for (name, value) in self.plain {
             gauge!(name, "subscription" => consumer.to_owned()).set(value);
         }
@@ -189,7 +189,7 @@ impl Figures {
 }
 
 /// Consumers of the inbox that were seen. One whose messages are all applied is not among those that the database
-/// tells of, and has none.
+/// reports, and has none.
 static SEEN_IN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Takes in what waits in the inbox, all tenants together; nothing where the database did not answer.

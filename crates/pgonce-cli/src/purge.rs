@@ -5,29 +5,31 @@ use serde_json::json;
 
 use crate::database::Target;
 use crate::exit::Result;
-use crate::output::{self, Format};
+use crate::output;
 
 /// How much to purge.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Remove at most so many in one transaction.
+    /// Maximum number of records in one transaction.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     limit: u32,
     /// Go on until none is left.
     #[arg(long)]
     all: bool,
-    #[command(flatten)]
-    target: Target,
+    /// Only count the records whose retention is over.
+    #[arg(long, conflicts_with = "all")]
+    dry_run: bool,
 }
 
-impl Args {
-    pub(crate) fn format(&self) -> Format {
-        self.target.format()
+pub(crate) async fn run(args: Args, target: Target) -> Result {
+    let database = target.installed().await?;
+    if args.dry_run {
+        // No index has the expiry: this reads the whole table.
+        let query = "select count(*) as n from pgonce.intent where expires_at <= pgonce.now()";
+        let expired = database.count(query, &[]).await?;
+        let words = format!("would purge {expired} finished records");
+        return output::say(database.format, &words, &json!({"would_purge": expired}));
     }
-}
-
-pub(crate) async fn run(args: Args) -> Result {
-    let database = args.target.installed().await?;
     let once = Once::builder(database.driver.clone())
         .schema(&database.schema)
         .behind_pooler()
@@ -41,7 +43,7 @@ pub(crate) async fn run(args: Args) -> Result {
             break more;
         }
     };
-    // Whoever relays tends the log as well; where nobody does, this is who.
+    // Relays maintain the log too; this is for where none runs.
     once.outbox().maintain().await?;
     let words = format!(
         "purged {purged} finished record{}{}",

@@ -3,29 +3,36 @@
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
+use crate::confirm::Confirm;
 use crate::database::{Database, Target};
-use crate::exit::{self, Result, Trouble};
-use crate::output::{self, Format};
+use crate::exit::{self, CliError, Result};
+use crate::output;
 
 /// What to do with contracts.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
-    #[command(flatten)]
-    target: Target,
 }
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Write a scope's contract down, or replace it: fields that are left out get their defaults.
+    /// Define a scope's contract, or replace it: fields that are left out get their defaults.
     Define(Box<Contract>),
     /// List all contracts.
     List,
     /// Show the contract in force for a scope: the tenant's own, the general one, or that of '*'.
     Show(Name),
     /// Forget a contract; intents keep their records.
-    Drop(Name),
+    Drop(DropArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct DropArgs {
+    #[command(flatten)]
+    name: Name,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 #[derive(Debug, clap::Args)]
@@ -48,7 +55,7 @@ struct Contract {
     /// The usual length of a lease [default: 30s].
     #[arg(long, value_parser = length)]
     lease: Option<String>,
-    /// What a duplicate is told while the first attempt is under way [default: reject].
+    /// Response to a duplicate while the first attempt is in progress [default: reject].
     #[arg(long, value_parser = ["reject", "wait", "accept"])]
     busy: Option<String>,
     /// How long a duplicate waits for the answer, with --busy wait [default: 5s].
@@ -60,7 +67,7 @@ struct Contract {
     /// What a key means after its retention: free again, or gone [default: rerun].
     #[arg(long, value_parser = ["rerun", "gone"])]
     after_expiry: Option<String>,
-    /// How long a key stays gone [default: for ever].
+    /// How long a key stays gone [default: no limit].
     #[arg(long, value_parser = length)]
     tombstone_for: Option<String>,
     /// What happens to leased work whose holder vanished [default: takeover].
@@ -84,7 +91,7 @@ struct Contract {
     /// How long audit may look back; retention is at least that [default: 0s].
     #[arg(long, value_parser = length)]
     audit: Option<String>,
-    /// Words for whoever reads the contract.
+    /// A note for the readers of the contract.
     #[arg(long)]
     note: Option<String>,
 }
@@ -94,26 +101,12 @@ struct Contract {
 pub(crate) struct StrictArgs {
     /// On: claims in scopes that nobody defined are refused.
     switch: Switch,
-    #[command(flatten)]
-    target: Target,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Switch {
     On,
     Off,
-}
-
-impl Args {
-    pub(crate) fn format(&self) -> Format {
-        self.target.format()
-    }
-}
-
-impl StrictArgs {
-    pub(crate) fn format(&self) -> Format {
-        self.target.format()
-    }
 }
 
 /// PostgreSQL understands 7d, 15m, 1h30m and many words. Only a bare number it takes for seconds,
@@ -128,13 +121,13 @@ pub(crate) fn length(text: &str) -> std::result::Result<String, String> {
     Ok(text.to_owned())
 }
 
-pub(crate) async fn run(args: Args) -> Result {
-    let database = args.target.installed().await?;
+pub(crate) async fn run(args: Args, target: Target) -> Result {
+    let database = target.installed().await?;
     match args.action {
         Action::Define(contract) => define(&database, &contract).await,
         Action::List => list(&database).await,
         Action::Show(name) => show(&database, &name).await,
-        Action::Drop(name) => drop_scope(&database, &name).await,
+        Action::Drop(args) => drop_scope(&database, &args).await,
     }
 }
 
@@ -205,34 +198,39 @@ async fn show(database: &Database, name: &Name) -> Result {
     match row {
         Ok(Some(row)) => output::fields(database.format, &row),
         Ok(None) => Ok(()),
-        Err(trouble) => Err(trouble.with_exit("P4000", exit::NOT_FOUND)),
+        Err(error) => Err(error.with_exit("P4000", exit::NOT_FOUND)),
     }
 }
 
-async fn drop_scope(database: &Database, name: &Name) -> Result {
+async fn drop_scope(database: &Database, args: &DropArgs) -> Result {
+    let name = &args.name;
+    let params = [Some(&*name.scope), Some(&*name.tenant)];
+    let query = "select count(*) as n from pgonce.scope where scope = $1 and tenant = $2";
+    if database.count(query, &params).await? == 0 {
+        return Err(CliError::new(
+            exit::NOT_FOUND,
+            format!("scope {:?} has no contract of its own", name.scope),
+            "See `pgonce scope list`; give --tenant for a tenant's own contract.",
+        ));
+    }
+    let what = format!("drop 1 contract, that of scope {}", name.scope);
+    if !args.confirm.ask(database.format, &what, 1)? {
+        return Ok(());
+    }
     let query = "select pgonce.drop_scope($1, $2) as dropped";
-    let dropped = database
-        .row(query, &[Some(&name.scope), Some(&name.tenant)])
-        .await?;
-    if dropped.is_some_and(|row| row.contains("true")) {
-        return output::say(
-            database.format,
-            &format!(
-                "dropped the contract of scope {}",
-                output::printable(&name.scope)
-            ),
-            &json!({"dropped": true}),
-        );
-    }
-    Err(Trouble::new(
-        exit::NOT_FOUND,
-        format!("scope {:?} has no contract of its own", name.scope),
-        "See `pgonce scope list`; give --tenant for a tenant's own contract.",
-    ))
+    database.row(query, &params).await?;
+    output::say(
+        database.format,
+        &format!(
+            "dropped the contract of scope {}",
+            output::printable(&name.scope)
+        ),
+        &json!({"dropped": true}),
+    )
 }
 
-pub(crate) async fn set_strict(args: StrictArgs) -> Result {
-    let database = args.target.installed().await?;
+pub(crate) async fn set_strict(args: StrictArgs, target: Target) -> Result {
+    let database = target.installed().await?;
     let on = matches!(args.switch, Switch::On);
     database
         .rows(

@@ -1,4 +1,4 @@
-//! How a program that runs on is told to stop.
+//! Signals that stop a program that runs on.
 
 use std::io;
 

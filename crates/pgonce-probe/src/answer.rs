@@ -26,21 +26,21 @@ pub(super) struct Answer {
 }
 
 /// An answer, or why there is none.
-pub(super) type Heard = Result<Answer, String>;
+pub(super) type Response = Result<Answer, String>;
 
 impl Answer {
     pub(super) fn header(&self, name: impl http::header::AsHeaderName) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// The same status, bytes and place: nobody could tell them apart.
+    /// The same status, bytes and place: they cannot be distinguished.
     pub(super) fn is_identical_to(&self, other: &Self) -> bool {
         self.status == other.status
             && self.body == other.body
             && self.headers.get(LOCATION) == other.headers.get(LOCATION)
     }
 
-    /// Whether both tell of one effect, by its id, its place or, where there is neither, by their bytes.
+    /// Whether both name one effect, by its id, its place or, where there is neither, by their bytes.
     pub(super) fn is_of_the_effect_of(&self, other: &Self) -> bool {
         self.names_the_effect_of(other)
             .unwrap_or_else(|| self.is_identical_to(other))
@@ -66,11 +66,11 @@ impl Answer {
         self.headers.iter().find_map(|(name, value)| {
             let named = name.as_str().contains("replay")
                 || (name.as_str().contains("idempoten") && name.as_str().contains("hit"));
-            let told = value.to_str().unwrap_or_default();
+            let observed = value.to_str().unwrap_or_default();
             let denied = ["false", "0", "no"]
                 .iter()
-                .any(|no| told.eq_ignore_ascii_case(no));
-            (named && !denied).then(|| format!("{name}: {told}"))
+                .any(|no| observed.eq_ignore_ascii_case(no));
+            (named && !denied).then(|| format!("{name}: {observed}"))
         })
     }
 

@@ -88,7 +88,7 @@ pub(super) const CASES: [About; 26] = [
     About {
         case: Case::DifferentKeys,
         level: Level::Must,
-        tries: "Two wishes with two keys.",
+        tries: "Two intents with two keys.",
         correct: "Both are accepted, and each has its own effect.",
         source: COMMON_SENSE,
         statuses: &[],
@@ -105,7 +105,7 @@ pub(super) const CASES: [About; 26] = [
         case: Case::ConcurrentDuplicates,
         level: Level::Must,
         tries: "The same request many times at once, in several rounds.",
-        correct: "One effect. Each gets the one answer, now or after a wait, or is told 409 or 202; never 5xx.",
+        correct: "One effect. Each gets the one answer, now or after a wait, or gets 409 or 202; never 5xx.",
         source: DRAFT,
         statuses: &[409, 202],
     },
@@ -152,7 +152,7 @@ pub(super) const CASES: [About; 26] = [
     About {
         case: Case::EmptyKey,
         level: Level::Must,
-        tries: "Two wishes with an empty key.",
+        tries: "Two intents with an empty key.",
         correct: "400. Never one key that all share who send none.",
         source: COMMON_SENSE,
         statuses: &[400],
@@ -248,7 +248,7 @@ pub(super) const CASES: [About; 26] = [
     About {
         case: Case::ReplayMarked,
         level: Level::Advice,
-        tries: "A header that tells a replay from a first answer.",
+        tries: "A header that distinguishes a replay from a first answer.",
         correct: "Idempotent-Replayed: true, on replays only.",
         source: STRIPE,
         statuses: &[],
@@ -257,7 +257,7 @@ pub(super) const CASES: [About; 26] = [
         case: Case::OtherEndpoint,
         level: Level::Must,
         tries: "A used key at another endpoint (--other-url).",
-        correct: "Never the first endpoint's answer: a wish of its own, or refused with 422, 409 or 400.",
+        correct: "Never the first endpoint's answer: an intent of its own, or refused with 422, 409 or 400.",
         source: STRIPE,
         statuses: &[422, 409, 400],
     },
@@ -265,7 +265,7 @@ pub(super) const CASES: [About; 26] = [
         case: Case::OtherPrincipal,
         level: Level::Must,
         tries: "Somebody else's key, by another principal (--other-header).",
-        correct: "Never the other's answer: a wish of its own.",
+        correct: "Never the other's answer: an intent of its own.",
         source: "draft-ietf-httpapi-idempotency-key-header, security considerations",
         statuses: &[],
     },
@@ -302,8 +302,8 @@ mod tests {
     #[test]
     fn every_case_is_in_the_table_in_the_order_of_the_names() {
         let named: Vec<_> = Case::value_variants().to_vec();
-        let told: Vec<_> = CASES.iter().map(|about| about.case).collect();
-        assert_eq!(named, told);
+        let observed: Vec<_> = CASES.iter().map(|about| about.case).collect();
+        assert_eq!(named, observed);
     }
 
     #[test]

@@ -1,22 +1,22 @@
 //! From answers and counts to conclusions.
 
-use super::answer::{Answer, Heard};
+use super::answer::{Answer, Response};
 use super::finding::{Finding, Found};
-use super::prober::{Prober, Wish};
+use super::prober::{Intent, Prober};
 
-/// One wish, asked for twice.
+/// One intent, asked for twice.
 #[derive(Debug)]
 pub(super) struct Sample {
-    pub(super) wish: Wish,
+    pub(super) intent: Intent,
     pub(super) first: Answer,
-    pub(super) again: Heard,
+    pub(super) again: Response,
     /// Effects that the first request made, and those that the second one made.
     pub(super) made: Option<(i64, i64)>,
 }
 
 /// How answers show that something was done a second time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tells {
+pub(super) enum Naming {
     /// Each effect has an id or a place of its own.
     Ids,
     /// Answers differ, though they name one effect or none.
@@ -25,7 +25,7 @@ pub(super) enum Tells {
     Nothing,
 }
 
-/// Whether two wishes were taken for one.
+/// Whether two intents were taken for one.
 #[derive(Debug)]
 pub(super) enum Meeting {
     Apart,
@@ -39,14 +39,14 @@ impl Prober {
         self.sample
             .get_or_try_init(async || {
                 let before = self.count().await?;
-                let wish = self.wish();
-                let first = self.accepted(&self.ask(&wish)).await?;
+                let intent = self.intent();
+                let first = self.accepted(&self.ask(&intent)).await?;
                 let made_first = self.made_since(before).await?;
                 let between = self.count().await?;
-                let again = self.send(&self.ask(&wish)).await;
+                let again = self.send(&self.ask(&intent)).await;
                 let made_again = self.made_since(between).await?;
                 Ok(Sample {
-                    wish,
+                    intent,
                     first,
                     again,
                     made: made_first.zip(made_again),
@@ -55,39 +55,39 @@ impl Prober {
             .await
     }
 
-    /// Two answers to two wishes.
+    /// Two answers to two intents.
     pub(super) async fn fresh_answers(&self) -> Found<&(Answer, Answer)> {
         self.fresh
             .get_or_try_init(async || {
-                let one = self.accepted(&self.ask(&self.wish())).await?;
-                let two = self.accepted(&self.ask(&self.wish())).await?;
+                let one = self.accepted(&self.ask(&self.intent())).await?;
+                let two = self.accepted(&self.ask(&self.intent())).await?;
                 Ok((one, two))
             })
             .await
     }
 
     /// Finds out how answers would show a second run: by doing the same under another key.
-    async fn tells(&self) -> Found<Tells> {
-        let found = self.tells.get_or_try_init(async || {
-            let one = self.wish();
-            let two = Wish {
+    async fn naming(&self) -> Found<Naming> {
+        let found = self.naming.get_or_try_init(async || {
+            let one = self.intent();
+            let two = Intent {
                 key: self.token(),
                 ..one.clone()
             };
             let one = self.accepted(&self.ask(&one)).await?;
             let two = self.accepted(&self.ask(&two)).await?;
             Ok(if !one.is_of_the_effect_of(&two) {
-                Tells::Ids
+                Naming::Ids
             } else if !one.is_identical_to(&two) {
-                Tells::Bytes
+                Naming::Bytes
             } else {
-                Tells::Nothing
+                Naming::Nothing
             })
         });
         found.await.copied()
     }
 
-    /// Whether two answers to one wish cannot both be true. Where effects are counted, answers that
+    /// Whether two answers to one intent cannot both be true. Where effects are counted, answers that
     /// merely look different are another case's concern.
     pub(super) fn contradict(&self, one: &Answer, two: &Answer) -> bool {
         match one.names_the_effect_of(two) {
@@ -96,7 +96,7 @@ impl Prober {
         }
     }
 
-    /// Whether these answers to one wish come from one effect.
+    /// Whether these answers to one intent come from one effect.
     pub(super) async fn one_effect(&self, answers: &[Answer], made: Option<i64>) -> Found {
         let Some(first) = answers.first() else {
             return Err(Finding::inconclusive("there was no answer to judge"));
@@ -124,16 +124,16 @@ impl Prober {
             return Ok(Finding::pass("one effect was counted"));
         }
         let identical = answers.iter().all(|answer| answer.is_identical_to(first));
-        match self.tells().await? {
-            Tells::Ids => Ok(Finding::pass("all answers tell of one effect").weak()),
-            Tells::Bytes if identical => Ok(Finding::pass("all answers are identical").weak()),
+        match self.naming().await? {
+            Naming::Ids => Ok(Finding::pass("all answers name one effect").weak()),
+            Naming::Bytes if identical => Ok(Finding::pass("all answers are identical").weak()),
             _ => Err(Finding::inconclusive(
                 "the answers are alike, but so are those to two keys: give --count-url, or --id-pointer",
             )),
         }
     }
 
-    /// Whether the second of two wishes, whose keys have nothing to do with each other, was taken
+    /// Whether the second of two intents, whose keys have nothing to do with each other, was taken
     /// for the first.
     pub(super) async fn meeting(
         &self,
@@ -167,7 +167,7 @@ impl Prober {
         let (one, two) = self.fresh_answers().await?;
         Ok(if one.is_of_the_effect_of(two) {
             Meeting::Unclear(
-                "answers to different wishes look alike: give --count-url, or --id-pointer".into(),
+                "answers to different intents look alike: give --count-url, or --id-pointer".into(),
             )
         } else {
             Meeting::Met(format!(

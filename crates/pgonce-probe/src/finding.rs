@@ -35,7 +35,7 @@ impl Outcome {
 #[derive(Debug, Clone)]
 pub(super) struct Finding {
     pub(super) outcome: Outcome,
-    pub(super) told: String,
+    pub(super) observed: String,
     /// Concluded from answers alone, without counting effects.
     pub(super) weak: bool,
 }
@@ -44,32 +44,32 @@ pub(super) struct Finding {
 pub(super) type Found<T = Finding> = Result<T, Finding>;
 
 impl Finding {
-    fn new(outcome: Outcome, told: impl Into<String>) -> Self {
+    fn new(outcome: Outcome, observed: impl Into<String>) -> Self {
         Self {
             outcome,
-            told: told.into(),
+            observed: observed.into(),
             weak: false,
         }
     }
 
-    pub(super) fn pass(told: impl Into<String>) -> Self {
-        Self::new(Outcome::Pass, told)
+    pub(super) fn pass(observed: impl Into<String>) -> Self {
+        Self::new(Outcome::Pass, observed)
     }
 
-    pub(super) fn fail(told: impl Into<String>) -> Self {
-        Self::new(Outcome::Fail, told)
+    pub(super) fn fail(observed: impl Into<String>) -> Self {
+        Self::new(Outcome::Fail, observed)
     }
 
-    pub(super) fn advice(told: impl Into<String>) -> Self {
-        Self::new(Outcome::Advice, told)
+    pub(super) fn advice(observed: impl Into<String>) -> Self {
+        Self::new(Outcome::Advice, observed)
     }
 
-    pub(super) fn inconclusive(told: impl Into<String>) -> Self {
-        Self::new(Outcome::Inconclusive, told)
+    pub(super) fn inconclusive(observed: impl Into<String>) -> Self {
+        Self::new(Outcome::Inconclusive, observed)
     }
 
-    pub(super) fn skipped(told: impl Into<String>) -> Self {
-        Self::new(Outcome::Skipped, told)
+    pub(super) fn skipped(observed: impl Into<String>) -> Self {
+        Self::new(Outcome::Skipped, observed)
     }
 
     pub(super) fn weak(self) -> Self {

@@ -56,8 +56,8 @@ async fn probe(args: Args, format: Format) -> Result<ExitCode> {
     let chosen = Case::value_variants().iter().copied().filter(|case| {
         (args.only.is_empty() || args.only.contains(case)) && !args.skip.contains(case)
     });
-    // Where not even a plain wish is accepted, whatever follows says nothing about idempotency.
-    let useless = match prober.accepted(&prober.ask(&prober.wish())).await {
+    // Where not even a plain intent is accepted, whatever follows says nothing about idempotency.
+    let useless = match prober.accepted(&prober.ask(&prober.intent())).await {
         Ok(answer) if args.seed.is_some() && answer.replay_mark().is_some() => {
             Some(Finding::inconclusive(
                 "a fresh key was answered with a replay: was this seed used before?",

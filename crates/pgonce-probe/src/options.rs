@@ -14,7 +14,7 @@ use crate::exit::{self, CliError, Result};
 /// What to probe. It makes real effects there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A body may contain {{n}}, a fresh number, and {{uuid}}, a fresh id, for each wish.
+A body may contain {{n}}, a fresh number, and {{uuid}}, a fresh id, for each intent.
 Exit codes: 0 no case failed, 9 a case failed, 10 too little could be concluded,
 11 the host is not this machine and --yes was not given, 2 wrong use.")]
 pub struct Args {
@@ -48,10 +48,10 @@ pub struct Args {
     /// Send keys as quoted strings, as the draft writes them, not as raw tokens
     #[arg(long)]
     pub(super) quoted: bool,
-    /// Statuses that mean that a wish was accepted
+    /// Statuses that mean that an intent was accepted
     #[arg(long, value_name = "STATUS", default_value = "2xx")]
     pub(super) expect: Statuses,
-    /// Where GET tells how many effects there are
+    /// URL whose GET response says how many effects there are
     #[arg(long, value_name = "URL")]
     pub(super) count_url: Option<String>,
     /// Where in that document: a JSON pointer to a number, or to an array to be counted
@@ -92,7 +92,7 @@ pub struct Args {
     pub(super) timeout: Duration,
     /// How long to come back to a key that is busy
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = humantime::parse_duration)]
-    pub(super) patience: Duration,
+    pub(super) busy_timeout: Duration,
     /// How long the count of effects must stand still before it is believed
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = humantime::parse_duration)]
     pub(super) settle: Duration,

@@ -1,4 +1,4 @@
-//! The hand that asks: wishes, requests, races, cuts and the count of effects.
+//! Sends intents, requests, races, cuts and the count of effects.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -11,9 +11,9 @@ use rand::{RngExt as _, SeedableRng as _};
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::answer::{Answer, Heard};
+use super::answer::{Answer, Response};
 use super::case::Case;
-use super::evidence::{Sample, Tells};
+use super::evidence::{Naming, Sample};
 use super::finding::{Finding, Found};
 use super::options::{Args, Template, headers, overlay};
 use super::statuses::{Allow, Statuses};
@@ -27,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Something that is wanted once.
 #[derive(Debug, Clone)]
-pub(super) struct Wish {
+pub(super) struct Intent {
     pub(super) key: String,
     pub(super) body: Bytes,
 }
@@ -58,13 +58,13 @@ pub(super) struct Prober {
     allow: Vec<Allow>,
     pub(super) concurrency: usize,
     timeout: Duration,
-    pub(super) patience: Duration,
+    pub(super) busy_timeout: Duration,
     random: RefCell<StdRng>,
     /// The last {{n}}.
     n: Cell<u64>,
     requests: Cell<u64>,
     pub(super) sample: OnceCell<Sample>,
-    pub(super) tells: OnceCell<Tells>,
+    pub(super) naming: OnceCell<Naming>,
     pub(super) fresh: OnceCell<(Answer, Answer)>,
 }
 
@@ -120,12 +120,12 @@ impl Prober {
             allow: args.allow.clone(),
             concurrency: usize::from(args.concurrency),
             timeout: args.timeout,
-            patience: args.patience,
+            busy_timeout: args.busy_timeout,
             random: RefCell::new(random),
             n: Cell::new(n),
             requests: Cell::new(0),
             sample: OnceCell::new(),
-            tells: OnceCell::new(),
+            naming: OnceCell::new(),
             fresh: OnceCell::new(),
         })
     }
@@ -138,20 +138,20 @@ impl Prober {
         self.counter.is_some()
     }
 
-    /// Whether two wishes have different payloads.
+    /// Whether two intents have different payloads.
     pub(super) fn varies(&self) -> bool {
         self.body.varies()
     }
 
-    /// A new wish, with a key of its own.
-    pub(super) fn wish(&self) -> Wish {
-        Wish {
+    /// A new intent, with a key of its own.
+    pub(super) fn intent(&self) -> Intent {
+        Intent {
             key: self.token(),
             body: self.fill(&self.body),
         }
     }
 
-    /// Another payload than a wish's, if there is one.
+    /// Another payload than an intent's, if there is one.
     pub(super) fn changed(&self) -> Found<Bytes> {
         match &self.other_body {
             Some(other) => Ok(self.fill(other)),
@@ -184,8 +184,8 @@ impl Prober {
         format!("\"{escaped}\"").into_bytes()
     }
 
-    pub(super) fn ask(&self, wish: &Wish) -> Ask<'_> {
-        self.ask_with(&[self.written(&wish.key, false)], wish.body.clone())
+    pub(super) fn ask(&self, intent: &Intent) -> Ask<'_> {
+        self.ask_with(&[self.written(&intent.key, false)], intent.body.clone())
     }
 
     /// A request with as many key headers as there are keys.
@@ -205,8 +205,8 @@ impl Prober {
     }
 
     /// The same request as somebody else would send it.
-    pub(super) fn ask_as(&self, principal: &HeaderMap, wish: &Wish) -> Ask<'_> {
-        let mut ask = self.ask(wish);
+    pub(super) fn ask_as(&self, principal: &HeaderMap, intent: &Intent) -> Ask<'_> {
+        let mut ask = self.ask(intent);
         let key = ask.headers.get(&self.key_header).cloned();
         ask.headers = principal.clone();
         if let Some(key) = key {
@@ -215,7 +215,7 @@ impl Prober {
         ask
     }
 
-    pub(super) async fn send(&self, ask: &Ask<'_>) -> Heard {
+    pub(super) async fn send(&self, ask: &Ask<'_>) -> Response {
         self.bounded(async {
             let ready = ask.ready().await?;
             ask.send(ready).await
@@ -224,7 +224,7 @@ impl Prober {
     }
 
     /// Sends all at once, over connections that are open before the first is sent.
-    pub(super) async fn race(&self, asks: &[Ask<'_>]) -> Vec<Heard> {
+    pub(super) async fn race(&self, asks: &[Ask<'_>]) -> Vec<Response> {
         let open = asks.iter().map(|ask| self.within(ask.ready()));
         let open = join_all(open).await;
         let sent = asks
@@ -248,39 +248,39 @@ impl Prober {
         Ok(())
     }
 
-    /// Sends until the answer is not "come back later", or patience is at its end.
-    pub(super) async fn send_until_settled(&self, ask: &Ask<'_>) -> Heard {
-        let until = Instant::now() + self.patience;
+    /// Sends until the answer is not "come back later", or the retry timeout is over.
+    pub(super) async fn send_until_settled(&self, ask: &Ask<'_>) -> Response {
+        let until = Instant::now() + self.busy_timeout;
         let mut pause = FIRST_PAUSE;
         loop {
-            let heard = self.send(ask).await;
-            let wait = match &heard {
+            let response = self.send(ask).await;
+            let wait = match &response {
                 Ok(answer) if answer.is_busy() => answer.retry_after().unwrap_or(pause),
-                _ => return heard,
+                _ => return response,
             };
             let wait = wait.clamp(FIRST_PAUSE, LONGEST_PAUSE);
             if Instant::now() + wait > until {
-                return heard;
+                return response;
             }
             sleep(wait).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    /// Sends a wish that nothing speaks against; anything but acceptance ends the case.
+    /// Sends an intent that nothing speaks against; anything but acceptance ends the case.
     pub(super) async fn accepted(&self, ask: &Ask<'_>) -> Found<Answer> {
         match self.send(ask).await {
             Ok(answer) if self.accepts(&answer) => Ok(answer),
             Ok(answer) => Err(Finding::inconclusive(format!(
-                "a plain wish was not accepted but answered {answer}"
+                "a plain intent was not accepted but answered {answer}"
             ))),
             Err(why) => Err(Finding::inconclusive(format!(
-                "a plain wish got no answer: {why}"
+                "a plain intent got no answer: {why}"
             ))),
         }
     }
 
-    /// Whether this answer says that the wish was accepted.
+    /// Whether this answer says that the intent was accepted.
     pub(super) fn accepts(&self, answer: &Answer) -> bool {
         self.expect.include(answer.status)
     }
@@ -296,7 +296,7 @@ impl Prober {
             .any(|allow| allow.case == case && allow.statuses.include(answer.status))
     }
 
-    async fn bounded(&self, exchange: impl Future<Output = Heard>) -> Heard {
+    async fn bounded(&self, exchange: impl Future<Output = Response>) -> Response {
         self.requests.set(self.requests.get() + 1);
         if self.requests.get() > MOST_REQUESTS {
             return Err(format!("the limit of {MOST_REQUESTS} requests is reached"));

@@ -1,4 +1,4 @@
-//! What is told at the end.
+//! The report.
 
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) struct Tried {
     case: String,
     outcome: Outcome,
     weak: bool,
-    told: String,
+    observed: String,
     correct: &'static str,
     source: &'static str,
     seconds: f64,
@@ -65,7 +65,7 @@ impl Tried {
             case: case.name(),
             outcome: finding.outcome,
             weak: finding.weak,
-            told: output::printable(&finding.told),
+            observed: output::printable(&finding.observed),
             correct: about.correct,
             source: about.source,
             seconds: took.as_secs_f64(),
@@ -98,7 +98,7 @@ impl Report {
         let rows = self.cases.iter().map(|tried| {
             let weak = if tried.weak { " (weak)" } else { "" };
             let outcome = format!("{}{weak}", tried.outcome.name());
-            [tried.case.clone(), outcome, tried.told.clone()]
+            [tried.case.clone(), outcome, tried.observed.clone()]
         });
         output::table(["case", "outcome", "what was seen"], rows)?;
         for tried in self.cases.iter().filter(|t| t.outcome == Outcome::Fail) {
@@ -109,7 +109,7 @@ impl Report {
         }
         if self.cases.iter().any(|tried| tried.weak) {
             output::line(
-                "weak: concluded from answers alone; effects that no answer tells of would not be seen. \
+                "weak: concluded from answers alone; effects that no answer names would not be seen. \
                  --count-url makes it strong.",
             )?;
         }
@@ -146,7 +146,7 @@ impl Report {
                 Outcome::Fail => {
                     let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
                     status
-                        .set_message(tried.told.as_str())
+                        .set_message(tried.observed.as_str())
                         .set_description(format!(
                             "a correct API: {} ({})",
                             tried.correct, tried.source
@@ -155,14 +155,14 @@ impl Report {
                 }
                 Outcome::Inconclusive | Outcome::Skipped => {
                     let mut status = TestCaseStatus::skipped();
-                    status.set_message(format!("{}: {}", tried.outcome.name(), tried.told));
+                    status.set_message(format!("{}: {}", tried.outcome.name(), tried.observed));
                     status
                 }
             };
             let mut case = TestCase::new(tried.case.as_str(), status);
             case.set_classname("pgonce.probe")
                 .set_time(Duration::from_secs_f64(tried.seconds))
-                .set_system_out(format!("{}: {}", tried.outcome.name(), tried.told));
+                .set_system_out(format!("{}: {}", tried.outcome.name(), tried.observed));
             suite.add_test_case(case);
         }
         let mut report = Junit::new("pgonce probe");
@@ -236,7 +236,7 @@ mod tests {
         let one = |(case, outcome): &(Case, Outcome)| {
             let finding = Finding {
                 outcome: *outcome,
-                told: String::new(),
+                observed: String::new(),
                 weak: false,
             };
             Tried::new(*case, finding, Duration::ZERO)

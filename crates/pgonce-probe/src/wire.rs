@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::answer::{Answer, Heard};
+use super::answer::{Answer, Response};
 use crate::exit::{self, CliError, Result};
 use crate::tls;
 
@@ -157,7 +157,7 @@ impl Ask<'_> {
         Ok(Ready(sender))
     }
 
-    pub(super) async fn send(&self, Ready(mut sender): Ready) -> Heard {
+    pub(super) async fn send(&self, Ready(mut sender): Ready) -> Response {
         let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = self

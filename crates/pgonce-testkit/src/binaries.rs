@@ -116,15 +116,15 @@ fn inspect(folder: &Path) -> std::result::Result<Binaries, String> {
             return Err(format!("it has no `{program}`"));
         }
     }
-    let told = Command::new(folder.join("postgres"))
+    let output = Command::new(folder.join("postgres"))
         .arg("--version")
         .output()
         .map_err(|error| format!("its `postgres` cannot be run: {error}"))?;
-    if !told.status.success() {
-        let complaint = String::from_utf8_lossy(&told.stderr).trim().to_owned();
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(format!("its `postgres --version` failed: {complaint}"));
     }
-    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let version = text.split_whitespace().nth(2).unwrap_or_default();
     let digits: String = version.chars().take_while(char::is_ascii_digit).collect();
     let major = digits
@@ -209,7 +209,7 @@ impl Search {
         let cache = cache.unwrap_or(Path::new(".cache")).join("postgres");
         let listed = iter::once(format!("{VARIABLE} (not set), pg_config"))
             .chain(VERSIONED.map(str::to_owned))
-            .chain(places.iter().map(|place| place.display().to_string()))
+            .chain(places.iter().map(|folder| folder.display().to_string()))
             .chain(iter::once(cache.display().to_string()));
         Error::NoPostgres {
             looked_at: listed.collect::<Vec<_>>().join(", "),
@@ -222,8 +222,8 @@ fn pg_config(on_path: &[PathBuf]) -> Option<PathBuf> {
         .iter()
         .map(|folder| folder.join("pg_config"))
         .find(|path| path.is_file())?;
-    let told = Command::new(program).arg("--bindir").output().ok()?;
-    let folder = String::from_utf8_lossy(&told.stdout).trim().to_owned();
+    let output = Command::new(program).arg("--bindir").output().ok()?;
+    let folder = String::from_utf8_lossy(&output.stdout).trim().to_owned();
     Some(PathBuf::from(folder)).filter(|folder| folder.is_absolute())
 }
 

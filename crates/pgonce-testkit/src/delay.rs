@@ -111,7 +111,7 @@ impl DelayProxy {
         url(self.address.port(), database)
     }
 
-    /// How often a client has spoken after it had heard something (or for the
+    /// How often a client has spoken after it had received something (or for the
     /// first time), over all connections so far; connecting counts as well, so
     /// compare two readings. What a client sends without waiting in between is
     /// one trip, provided that the delay is longer than the client's pauses.

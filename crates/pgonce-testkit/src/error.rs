@@ -3,7 +3,7 @@ use std::{fmt, io, path::PathBuf, time::Duration};
 /// What can go wrong while preparing or driving test infrastructure.
 ///
 /// Its `Debug` text is its message: tests unwrap, and the reader of a failed
-/// test should be told what to do rather than shown a struct.
+/// test should read what to do rather than see a struct.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -110,10 +110,10 @@ pub enum Error {
     },
 
     /// The server is not in the state that the call needs.
-    #[error("cannot {wish}: the server is {state}")]
+    #[error("cannot {request}: the server is {state}")]
     WrongState {
         /// What was asked for.
-        wish: &'static str,
+        request: &'static str,
         /// How things stand.
         state: &'static str,
     },
@@ -163,7 +163,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// The driver's own text is only "db error"; the server's message is behind it.
 fn sql_text(error: &tokio_postgres::Error) -> String {
     match error.as_db_error() {
-        Some(told) => format!("{} ({})", told.message(), told.code().code()),
+        Some(answer) => format!("{} ({})", answer.message(), answer.code().code()),
         None => match std::error::Error::source(error) {
             Some(cause) => format!("{error}: {cause}"),
             None => error.to_string(),

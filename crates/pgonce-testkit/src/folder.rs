@@ -10,15 +10,15 @@ use crate::{Binaries, Error, Result, error::Attempt, unprivileged::Unprivileged}
 
 /// A unix socket's path may have about 100 bytes on the strictest systems; the
 /// socket's own name and our folder's name take some 40 of them.
-const LONGEST_BASE: usize = 60;
+const MAX_BASE: usize = 60;
 
-/// Makes a private temporary folder that `user` owns and can reach. Whoever
-/// calls this hands the folder to a guardian, which removes it.
+/// Makes a private temporary folder that `user` owns and can reach. The caller
+/// hands the folder to a guardian, which removes it.
 pub(crate) fn create(user: Unprivileged) -> Result<PathBuf> {
-    let wished = env::temp_dir();
-    let usable = wished.as_os_str().len() <= LONGEST_BASE && user.can_enter(&wished);
+    let preferred = env::temp_dir();
+    let usable = preferred.as_os_str().len() <= MAX_BASE && user.can_enter(&preferred);
     let base = if usable {
-        wished
+        preferred
     } else {
         PathBuf::from("/tmp")
     };

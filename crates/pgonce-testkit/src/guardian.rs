@@ -66,7 +66,7 @@ impl Guardian {
 impl Drop for Guardian {
     fn drop(&mut self) {
         self.pipe = None;
-        // Nothing can be done about a failure here, and there is nobody to tell.
+        // Nothing can be done about a failure here, and there is nobody to report it to.
         let _ = self.shell.wait();
         let _ = fs::remove_dir_all(&self.folder);
     }

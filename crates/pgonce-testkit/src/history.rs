@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::{Error, Result, error::Attempt};
 
-/// What an attempt was told.
+/// What came of an attempt, as its client knows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Told {
+pub enum Outcome {
     /// It is done, and this is the answer.
     Success(Value),
     /// This attempt has definitely done nothing: a code, such as `busy` or `P4002`. Another
@@ -31,11 +31,11 @@ pub enum Told {
 pub enum Entry {
     /// Somebody asked.
     Invoke {
-        /// What is wished for; the same over all attempts.
+        /// What is preferred for; the same over all attempts.
         intent: String,
         /// Which attempt; unique in the history.
         attempt: u64,
-        /// What the wish was told to be this time.
+        /// The payload of this attempt.
         payload: Value,
         /// Microseconds since the history began.
         at: u64,
@@ -44,8 +44,8 @@ pub enum Entry {
     Outcome {
         /// Which attempt.
         attempt: u64,
-        /// What it was told.
-        told: Told,
+        /// What came of it.
+        outcome: Outcome,
         /// Microseconds since the history began.
         at: u64,
     },
@@ -58,17 +58,17 @@ pub enum Entry {
     },
 }
 
-/// Who asked for what, when, and what they were told: everything that clients know, and nothing
+/// Who asked for what, when, and what they got as answers: everything that clients know, and nothing
 /// that the system under test says about itself. Kept outside of the database, so that no fault
 /// can take it along.
 ///
 /// ```
-/// use pgonce_testkit::{History, Told};
+/// use pgonce_testkit::{History, Outcome};
 /// use serde_json::json;
 ///
 /// let history = History::new();
 /// let attempt = history.invoke("order-1", json!({"amount": 3}));
-/// history.outcome(attempt, Told::Success(json!({"id": 7})));
+/// history.outcome(attempt, Outcome::Success(json!({"id": 7})));
 ///
 /// let kept = history.to_json_lines();
 /// let again = History::read(kept.as_bytes())?;
@@ -117,8 +117,8 @@ impl History {
     /// A history from its JSON lines.
     pub fn read(lines: impl BufRead) -> Result<Self> {
         let history = Self::new();
-        for (place, line) in lines.lines().enumerate() {
-            let which = || format!("read line {} of a history", place + 1);
+        for (index, line) in lines.lines().enumerate() {
+            let which = || format!("read line {} of a history", index + 1);
             let line = line.attempt(which)?;
             if line.trim().is_empty() {
                 continue;
@@ -149,11 +149,15 @@ impl History {
         attempt
     }
 
-    /// Somebody was told. An attempt without an outcome counts as unknown.
-    pub fn outcome(&self, attempt: u64, told: Told) {
+    /// An attempt has ended for its client. An attempt without an outcome counts as unknown.
+    pub fn outcome(&self, attempt: u64, outcome: Outcome) {
         let mut written = self.lock();
         let at = self.now();
-        written.add(Entry::Outcome { attempt, told, at });
+        written.add(Entry::Outcome {
+            attempt,
+            outcome,
+            at,
+        });
     }
 
     /// Something rare was seen once: see [`Coverage`](crate::checker::Coverage).
@@ -203,9 +207,13 @@ impl History {
                 } => {
                     attempts.insert(*attempt, Attempted::new(*attempt, intent, payload, *at));
                 }
-                Entry::Outcome { attempt, told, at } => {
+                Entry::Outcome {
+                    attempt,
+                    outcome,
+                    at,
+                } => {
                     if let Some(found) = attempts.get_mut(attempt) {
-                        found.told = Some((told.clone(), *at));
+                        found.outcome = Some((outcome.clone(), *at));
                     }
                 }
                 Entry::Saw { .. } => {}
@@ -239,7 +247,7 @@ fn line_of(entry: &Entry) -> String {
     text + "\n"
 }
 
-/// One attempt, with what it was told and when.
+/// One attempt, with its outcome and when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempted {
     /// Its number.
@@ -250,8 +258,8 @@ pub struct Attempted {
     pub payload: Value,
     /// When it asked, in microseconds since the history began.
     pub asked_at: u64,
-    /// What it was told, and when; nothing if it never was.
-    pub told: Option<(Told, u64)>,
+    /// Its outcome, and when; nothing if the client never got one.
+    pub outcome: Option<(Outcome, u64)>,
 }
 
 impl Attempted {
@@ -261,23 +269,23 @@ impl Attempted {
             intent: intent.to_owned(),
             payload: payload.clone(),
             asked_at,
-            told: None,
+            outcome: None,
         }
     }
 
     pub(crate) fn answer(&self) -> Option<&Value> {
-        match &self.told {
-            Some((Told::Success(answer), _)) => Some(answer),
+        match &self.outcome {
+            Some((Outcome::Success(answer), _)) => Some(answer),
             _ => None,
         }
     }
 
-    /// Told that it has done nothing.
+    /// Its outcome is that it has done nothing.
     pub(crate) fn failed(&self) -> bool {
-        matches!(self.told, Some((Told::Failed(_), _)))
+        matches!(self.outcome, Some((Outcome::Failed(_), _)))
     }
 
     pub(crate) fn ended_at(&self) -> u64 {
-        self.told.as_ref().map_or(u64::MAX, |(_, at)| *at)
+        self.outcome.as_ref().map_or(u64::MAX, |(_, at)| *at)
     }
 }

@@ -4,7 +4,7 @@ use rustix::process::Signal;
 
 use crate::{Result, guardian::Guardian, process::Process, run::Run};
 
-const PATIENCE: Duration = Duration::from_secs(8);
+const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The signal that makes a server drop everything and end.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ impl Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(process) = &mut self.process {
-            process.end_now(self.end_by.signal(), PATIENCE);
+            process.end_now(self.end_by.signal(), TIMEOUT);
         }
         // If the guardian is gone there is nobody to inform.
         let _ = self.guardian.watch(None);

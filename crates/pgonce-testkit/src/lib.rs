@@ -11,7 +11,7 @@
 //! * [`DelayProxy`]: network delay, a count of round trips, and a wire cutter.
 //! * [`CuttingProxy`]: understands PostgreSQL's protocol, and cuts, swallows or
 //!   holds back the message that a [`Fault`] names.
-//! * [`History`] and [`checker`]: what clients were told against what took
+//! * [`History`] and [`checker`]: what clients got as answers against what took
 //!   effect; says whether everything happened exactly once.
 //! * [`storm`](fn@storm): all of that over a handler of yours.
 //! * [`wait_until`] and [`wait_until_lock_waited`]: observe a state instead of
@@ -73,7 +73,7 @@ pub use brokers::{Nats, RabbitMq, Redis};
 pub use cut::{CuttingProxy, Fired};
 pub use delay::DelayProxy;
 pub use error::{Error, Result};
-pub use history::{Entry, History, Told};
+pub use history::{Entry, History, Outcome};
 pub use pgbouncer::{PgBouncer, PgBouncerBuilder};
 pub use plan::{Action, Fault, FaultPlan, Spread, Trial, UnreadableFault};
 pub use postgres::{Database, Postgres, PostgresBuilder, Replication};

@@ -9,10 +9,10 @@ use crate::{
     postgres::url,
     process,
     unprivileged::Unprivileged,
-    wait::{Patience, connect},
+    wait::{Deadline, connect},
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const PORT_ATTEMPTS: u32 = 10;
 
 /// A private pgbouncer in front of a [`Postgres`]. Dropping it ends it.
@@ -101,20 +101,20 @@ impl PgBouncerBuilder {
             user.give(&config)?;
             let seen = process::log_length(&log);
             let running = kept.run(user.command(&program, &folder).arg(&config), &log)?;
-            let mut patience = Patience::new("pgbouncer to answer", PATIENCE);
+            let mut deadline = Deadline::new("pgbouncer to answer", TIMEOUT);
             while !running.has_ended() {
                 if answers(&url(port, "postgres")).await && !running.has_ended() {
                     return Ok(PgBouncer { port, _kept: kept });
                 }
-                patience.pause().await?;
+                deadline.pause().await?;
             }
             kept.let_go()?;
-            let told = process::log_since(&log, seen);
-            if attempt == PORT_ATTEMPTS || !told.contains("in use") {
+            let said = process::log_since(&log, seen);
+            if attempt == PORT_ATTEMPTS || !said.contains("in use") {
                 return Err(Error::Program {
                     program: "pgbouncer",
                     what: "ended while starting".to_owned(),
-                    log: told,
+                    log: said,
                 });
             }
             attempt += 1;

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 const RANGE: std::ops::Range<u64> = 18_000..32_000;
 
 /// A loopback port that nobody listens on at this moment. Another process may
-/// still be quicker, so whoever starts a server on it tries again.
+/// still be quicker, so the caller tries again.
 pub(crate) fn free() -> Result<u16> {
     let chance = RandomState::new();
     (0..200_u32)

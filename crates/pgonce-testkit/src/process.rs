@@ -9,7 +9,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use crate::{Result, error::Attempt, wait::Patience};
+use crate::{Result, error::Attempt, wait::Deadline};
 
 const LOG_TAIL: u64 = 4_000;
 
@@ -62,18 +62,18 @@ impl Process {
 
     pub(crate) async fn ended(&mut self, program: &str, within: Duration) -> Result<()> {
         let what = format!("{program} (process {}) to end", self.id());
-        let mut patience = Patience::new(what, within);
+        let mut deadline = Deadline::new(what, within);
         while !self.has_ended() {
-            patience.pause().await?;
+            deadline.pause().await?;
         }
         Ok(())
     }
 
     /// For `Drop`, where nothing can be awaited.
-    pub(crate) fn end_now(&mut self, signal: Signal, patience: Duration) {
-        let deadline = Instant::now() + patience;
+    pub(crate) fn end_now(&mut self, signal: Signal, deadline: Duration) {
+        let deadline = Instant::now() + deadline;
         let _ = self.signal(signal);
-        // One that was stopped would not hear of it.
+        // One that was stopped would not get it.
         let _ = self.signal(Signal::CONT);
         while !self.has_ended() {
             if Instant::now() > deadline {
@@ -137,10 +137,10 @@ fn processes() -> io::Result<Vec<(i32, i32)>> {
 /// Pairs of process and parent.
 #[cfg(not(target_os = "linux"))]
 fn processes() -> io::Result<Vec<(i32, i32)>> {
-    let told = Command::new("ps")
+    let output = Command::new("ps")
         .args(["-A", "-o", "pid=,ppid="])
         .output()?;
-    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     Ok(text
         .lines()
         .filter_map(|line| {

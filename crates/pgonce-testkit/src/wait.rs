@@ -33,22 +33,22 @@ pub async fn wait_until<F>(
 where
     F: Future<Output = bool>,
 {
-    let mut patience = Patience::new(what, within);
-    while !matches!(timeout_at(patience.deadline, probe()).await, Ok(true)) {
-        patience.pause().await?;
+    let mut deadline = Deadline::new(what, within);
+    while !matches!(timeout_at(deadline.deadline, probe()).await, Ok(true)) {
+        deadline.pause().await?;
     }
     Ok(())
 }
 
 /// Pauses between looks at a state, and how many of them are enough.
-pub(crate) struct Patience {
+pub(crate) struct Deadline {
     what: String,
     within: Duration,
     deadline: Instant,
     next_pause: Duration,
 }
 
-impl Patience {
+impl Deadline {
     pub(crate) fn new(what: impl Display, within: Duration) -> Self {
         Self {
             what: what.to_string(),
@@ -111,12 +111,12 @@ pub async fn wait_until_lock_waited(url: &str, session: impl Into<Session>) -> R
     let session = session.into();
     let client = connect(url).await?;
     let awaited = format!("{session:?} to wait for a lock");
-    let mut patience = Patience::new(awaited, LOCK_WAIT);
+    let mut deadline = Deadline::new(awaited, LOCK_WAIT);
     loop {
         if let Some(pid) = waiting(&client, &session).await? {
             return Ok(pid);
         }
-        patience.pause().await?;
+        deadline.pause().await?;
     }
 }
 

@@ -13,7 +13,7 @@ const HEADER: usize = 5;
 /// As much of a message as is read before it is named; the rest flows through.
 const PREFIX: usize = 1024;
 /// PostgreSQL's own limit for what a client may send before it has a session.
-const LONGEST_START_UP: usize = 10_000;
+const MAX_START_UP: usize = 10_000;
 
 const CANCEL: u32 = 80_877_102;
 const SSL: u32 = 80_877_103;
@@ -52,7 +52,7 @@ pub struct Message {
     pub kind: char,
     /// The protocol's name for it, such as `Query`.
     pub name: &'static str,
-    /// What can be told in a few words: the statement, the command's tag, the error's code.
+    /// A summary in a few words: the statement, the command's tag, the error's code.
     pub text: String,
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn head(buffer: &[u8]) -> Result<Option<Head<'_>>, OutOfStep> {
 /// What a client says before it has a session; these packets have no type byte.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
-    /// Asks for encryption, and is told to go on without.
+    /// Asks for encryption, and is refused it.
     Encryption,
     /// Asks for another session's query to be cancelled, and expects no answer.
     Cancel,
@@ -116,7 +116,7 @@ pub(crate) fn opening(buffer: &[u8]) -> Result<Option<(Opening, usize)>, OutOfSt
         return Ok(None);
     };
     let length = length(u32::from_be_bytes([a, b, c, d]))?;
-    if !(8..=LONGEST_START_UP).contains(&length) {
+    if !(8..=MAX_START_UP).contains(&length) {
         return Err(OutOfStep);
     }
     if buffer.len() < length {
@@ -130,8 +130,8 @@ pub(crate) fn opening(buffer: &[u8]) -> Result<Option<(Opening, usize)>, OutOfSt
     Ok(Some((opening, length)))
 }
 
-fn length(told: u32) -> Result<usize, OutOfStep> {
-    usize::try_from(told).map_err(|_| OutOfStep)
+fn length(given: u32) -> Result<usize, OutOfStep> {
+    usize::try_from(given).map_err(|_| OutOfStep)
 }
 
 /// The process id in a BackendKeyData message.

@@ -21,14 +21,14 @@ const NOTE: &str = "PGONCE_TESTKIT_BROKERS_NOTE";
 async fn ask(port: u16, words: &str, end: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.write_all(words.as_bytes()).await.unwrap();
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let read = async {
-        while !String::from_utf8_lossy(&heard).contains(end) {
-            assert_ne!(stream.read_buf(&mut heard).await.unwrap(), 0, "hung up");
+        while !String::from_utf8_lossy(&received).contains(end) {
+            assert_ne!(stream.read_buf(&mut received).await.unwrap(), 0, "hung up");
         }
     };
     tokio::time::timeout(SOON, read).await.unwrap();
-    String::from_utf8_lossy(&heard).into_owned()
+    String::from_utf8_lossy(&received).into_owned()
 }
 
 fn is_listening(port: u16) -> bool {
@@ -130,10 +130,10 @@ async fn rabbitmq_comes_back_after_a_kill_and_leaves_no_name_server() {
 
 #[tokio::test]
 async fn a_wrong_line_of_configuration_shows_the_servers_log() {
-    let told = Redis::start_with("no-such-directive 1").await.unwrap_err();
-    assert!(told.to_string().contains("no-such-directive"), "{told}");
-    let told = Nats::start_with("no_such_setting: {").await.unwrap_err();
-    assert!(told.to_string().contains("nats-server ended"), "{told}");
+    let error = Redis::start_with("no-such-directive 1").await.unwrap_err();
+    assert!(error.to_string().contains("no-such-directive"), "{error}");
+    let error = Nats::start_with("no_such_setting: {").await.unwrap_err();
+    assert!(error.to_string().contains("nats-server ended"), "{error}");
 }
 
 /// The child process of the test below; by itself it does nothing.
@@ -155,8 +155,8 @@ async fn process_that_holds_brokers() {
 
 #[tokio::test]
 async fn brokers_end_with_a_test_process_that_is_killed() {
-    let place = tempfile::tempdir().unwrap();
-    let note = place.path().join("note");
+    let folder = tempfile::tempdir().unwrap();
+    let note = folder.path().join("note");
     let mut child: Child = Command::new(env::current_exe().unwrap())
         .args(["--ignored", "--exact", "process_that_holds_brokers"])
         .env(NOTE, &note)
@@ -164,10 +164,10 @@ async fn brokers_end_with_a_test_process_that_is_killed() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let told = wait_until("the child's brokers", SOON * 2, async || note.exists()).await;
+    let ready = wait_until("the child's brokers", SOON * 2, async || note.exists()).await;
     child.kill().unwrap();
     child.wait().unwrap();
-    told.unwrap();
+    ready.unwrap();
     for folder in fs::read_to_string(note).unwrap().lines() {
         nothing_is_left(Path::new(folder)).await;
     }

@@ -64,9 +64,9 @@ async fn every_installed_major_starts_and_says_its_version() {
         let server = Postgres::builder().binaries(binaries).start().await;
         let server = server.unwrap();
         let client = connect(&server.url()).await;
-        let told: String = one(&client, "show server_version_num").await;
-        let told: u32 = told.parse().unwrap();
-        assert_eq!((told / 10_000, server.major()), (major, major));
+        let outcome: String = one(&client, "show server_version_num").await;
+        let outcome: u32 = outcome.parse().unwrap();
+        assert_eq!((outcome / 10_000, server.major()), (major, major));
     }
 }
 
@@ -268,14 +268,14 @@ async fn a_session_that_waits_for_a_lock_is_seen_by_number_and_by_name() {
     let (holder, waiter) = (connect(&server.url()).await, connect(&server.url()).await);
     let lock = "begin; select pg_advisory_xact_lock(4711)";
     holder.batch_execute(lock).await.unwrap();
-    let name = "set application_name = 'the patient one'";
+    let name = "set application_name = 'the waiting one'";
     waiter.batch_execute(name).await.unwrap();
     let pid: i32 = one(&waiter, "select pg_backend_pid()").await;
     let waiting = tokio::spawn(async move { waiter.batch_execute(lock).await });
 
     let url = server.url();
     assert_eq!(wait_until_lock_waited(&url, pid).await.unwrap(), pid);
-    let seen = wait_until_lock_waited(&url, "the patient one").await;
+    let seen = wait_until_lock_waited(&url, "the waiting one").await;
     assert_eq!(seen.unwrap(), pid);
     holder.batch_execute("commit").await.unwrap();
     waiting.await.unwrap().unwrap();
@@ -323,8 +323,8 @@ async fn holder(note: &Path) -> (Child, PathBuf, Pid) {
 
 #[tokio::test]
 async fn a_killed_test_process_leaves_nothing_behind() {
-    let place = tempfile::tempdir().unwrap();
-    let (mut child, folder, pid) = holder(&place.path().join("note")).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut child, folder, pid) = holder(&folder.path().join("note")).await;
     child.kill().unwrap();
     child.wait().unwrap();
     nothing_is_left(&folder, pid).await;
@@ -332,8 +332,8 @@ async fn a_killed_test_process_leaves_nothing_behind() {
 
 #[tokio::test]
 async fn a_test_process_ended_by_ctrl_c_leaves_nothing_behind() {
-    let place = tempfile::tempdir().unwrap();
-    let (mut child, folder, pid) = holder(&place.path().join("note")).await;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut child, folder, pid) = holder(&folder.path().join("note")).await;
     // A terminal sends it to the whole foreground group.
     kill_process_group(Pid::from_child(&child), Signal::INT).unwrap();
     // A run in the background has the signal ignored, and hands that down: then this ends it. What
@@ -368,8 +368,8 @@ async fn process_of_a_run() {
 
 #[tokio::test]
 async fn processes_of_one_run_share_a_server_that_ends_with_the_run() {
-    let place = tempfile::tempdir().unwrap();
-    let note = place.path().join("note");
+    let folder = tempfile::tempdir().unwrap();
+    let note = folder.path().join("note");
     let test = "\"$0\" --ignored --exact process_of_a_run";
     let mut runner = Command::new("/bin/sh")
         .args(["-c", &format!("{test}; {test}; read -r line")])

@@ -45,11 +45,13 @@ impl Place {
         }
     }
 
+    /// The first column of the first row; empty where there is no row yet.
     async fn text(&self, sql: &'static str) -> String {
         sqlx::query_scalar::<_, Option<String>>(sql)
-            .fetch_one(self.once.driver().pool())
+            .fetch_optional(self.once.driver().pool())
             .await
             .unwrap()
+            .flatten()
             .unwrap_or_default()
     }
 

@@ -5,7 +5,7 @@ use pgonce::driver::sqlx::Sqlx;
 use pgonce::migrate::Migrator;
 use pgonce::{Error, Once};
 use pgonce_testkit::checker::Kind;
-use pgonce_testkit::{Call, Database, Report, Told, shared, storm};
+use pgonce_testkit::{Call, Database, Outcome, Report, shared, storm};
 use sqlx::PgPool;
 use tokio::sync::OnceCell;
 
@@ -42,8 +42,8 @@ async fn the_storm_finds_the_planted_bug() {
             .get_or_init(async || PgPool::connect_lazy(&call.url).unwrap())
             .await;
         match planted_bug::pay_wrongly(pool, &call.intent, amount(&call)).await {
-            Ok(payment) => Told::Success(payment.into()),
-            Err(error) => Told::Unknown(error.to_string()),
+            Ok(payment) => Outcome::Success(payment.into()),
+            Err(error) => Outcome::Unknown(error.to_string()),
         }
     })
     .effects(EFFECTS)
@@ -76,13 +76,13 @@ async fn the_storm_finds_nothing_wrong_with_pgonce() {
                 if replayed {
                     call.saw("replay");
                 }
-                Told::Success(payment.into())
+                Outcome::Success(payment.into())
             }
             // Certain that this attempt did nothing; all else is not.
             Err(error @ (Error::Busy { .. } | Error::Conflict(_))) => {
-                Told::Failed(error.code().to_owned())
+                Outcome::Failed(error.code().to_owned())
             }
-            Err(error) => Told::Unknown(error.to_string()),
+            Err(error) => Outcome::Unknown(error.to_string()),
         }
     })
     .effects(EFFECTS)

@@ -135,13 +135,13 @@ async fn a_person_can_send_a_consumer_elsewhere_and_its_worker_notices() {
     let mut held = take(&inbox, "me").await.unwrap();
     apply(&inbox, &held, 9).await.unwrap();
     held.position = Some(9.into());
-    let set = "select pgonce.set_partition('c', 'kafka:orders', '7', 3, null, 'a bug was mended')";
+    let set = "select pgonce.set_partition('c', 'kafka:orders', '7', 3, null, 'a bug was fixed')";
     assert_eq!(world.see.number(set).await, 9);
     assert!(matches!(
         apply(&inbox, &held, 10).await,
         Err(Error::Fenced(_))
     ));
     assert_eq!(take(&inbox, "me").await.unwrap().position, Some(3.into()));
-    let audit = "select count(*) from pgonce.inbox_audit where act = 'set_partition' and reason like '%from 9 to 3: a bug was mended'";
+    let audit = "select count(*) from pgonce.inbox_audit where act = 'set_partition' and reason like '%from 9 to 3: a bug was fixed'";
     assert_eq!(world.see.number(audit).await, 1);
 }

@@ -188,7 +188,7 @@ async fn a_rebuilt_projection_equals_the_live_one_and_mends_one_that_is_wrong() 
         assert_eq!((rebuilt.removed, rebuilt.added), (2, 2));
         assert_eq!(see.text(state).await, before);
         assert!(inbox.verify(projection).await.unwrap().is_equal());
-        // What was replayed is not applied again by whoever is late.
+        // What was replayed is not applied again by a late consumer.
         assert_eq!(see.number(&project(projection, "true")).await, 0);
     }
 }

@@ -8,12 +8,12 @@ use pgonce_tests::{Observer, World};
 use super::projections::TABLES;
 
 /// Events of one statement.
-const PAGE: i64 = 10_000;
+const PAGE: i64 = 2_000;
 
 fn events() -> i64 {
     match std::env::var("PGONCE_REPLAY_EVENTS") {
         Ok(text) => text.parse().expect("PGONCE_REPLAY_EVENTS is a number"),
-        Err(_) => 20_000,
+        Err(_) => 5_000,
     }
 }
 

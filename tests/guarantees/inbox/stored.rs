@@ -1,4 +1,4 @@
-//! The stored inbox: what was taken on is applied once, by whoever, in the order of its key.
+//! The stored inbox: what was taken on is applied once, by any worker, in the order of its key.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ async fn what_is_stored_is_applied_once<D: TestDriver>(world: World<D>) {
     assert_eq!(statuses(&world.see).await, "m1 processing");
     assert!(claim(&inbox, "you").await.is_empty());
     finish(&inbox, &claimed[0]).await.unwrap();
-    // Nor again, whoever tries.
+    // Nor again by anybody else.
     assert!(matches!(
         finish(&inbox, &claimed[0]).await,
         Err(Error::Fenced(_))
@@ -159,7 +159,7 @@ async fn a_failure_for_now_waits_longer_each_time_and_ends_with_a_person() {
     // A person tries again, with all attempts before it, and that is written down.
     assert_eq!(
         inbox
-            .retry("c", Some(poison[0].seq), "mended")
+            .retry("c", Some(poison[0].seq), "fixed")
             .await
             .unwrap(),
         1
@@ -168,7 +168,7 @@ async fn a_failure_for_now_waits_longer_each_time_and_ends_with_a_person() {
     let audit = "select act || ' ' || reason || ' ' || status || ' ' || attempts || ' ' || who from pgonce.inbox_audit";
     assert_eq!(
         world.see.text(audit).await,
-        "retry mended failed_final 4 postgres"
+        "retry fixed failed_final 4 postgres"
     );
 }
 

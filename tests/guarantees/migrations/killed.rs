@@ -3,7 +3,7 @@
 use pgonce::migrate::Migrator;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
-use super::place::{Place, sqlx_driver, tokio_driver};
+use super::test_db::{TestDb, sqlx_driver, tokio_driver};
 
 /// What is in the schema, cheaper than a dump.
 const PICTURE: &str = "
@@ -34,63 +34,66 @@ const SUICIDE: &str = "
     end $$;
     create event trigger trap on ddl_command_end execute function trap.spring();";
 
+/// The statements to strike at: a sample with both ends in it, or with `PGONCE_EXHAUSTIVE` all.
+fn struck(statements: i64, random: &mut StdRng) -> Vec<i64> {
+    const ENDS: i64 = 3;
+    const STEP: i64 = 25;
+    let all = std::env::var_os("PGONCE_EXHAUSTIVE").is_some();
+    let offset = random.random_range(0..STEP);
+    (1..=statements)
+        .filter(|n| all || *n <= ENDS || *n > statements - ENDS || n % STEP == offset)
+        .collect()
+}
+
 #[tokio::test]
 async fn killed_at_any_statement_that_changes_the_schema_it_goes_on() {
-    let fresh = Place::new().await;
+    let seed = pgonce_tests::seed();
+    let fresh = TestDb::new().await;
     fresh.migrator().up().await.unwrap();
     let wanted = fresh.text(PICTURE).await;
 
-    let place = Place::new().await;
-    place.run(SUICIDE).await;
-    let mut killed = 0;
-    loop {
-        place.run("drop schema if exists pgonce cascade").await;
-        place
-            .run(&format!(
-                "select setval('trap.counter', 1, false); update trap.at set n = {}",
-                killed + 1
-            ))
-            .await;
-        let attempt = if killed % 2 == 0 {
-            place.migrator().up().await
+    let db = TestDb::new().await;
+    db.run(SUICIDE).await;
+    db.migrator().up().await.unwrap();
+    let statements = db.text("select last_value::text from trap.counter").await;
+    let statements: i64 = statements.parse().unwrap();
+    assert!(statements > 50, "only {statements} statements can be cut");
+    for statement in struck(statements, &mut StdRng::seed_from_u64(seed)) {
+        db.run("drop schema if exists pgonce cascade").await;
+        db.run(&format!(
+            "select setval('trap.counter', 1, false); update trap.at set n = {statement}"
+        ))
+        .await;
+        let attempt = if statement % 2 == 0 {
+            db.migrator().up().await
         } else {
-            place.sqlx_migrator().up().await
+            db.sqlx_migrator().up().await
         };
-        place.run("update trap.at set n = 0").await;
-        let died = attempt.is_err();
-        if let Err(error) = attempt {
-            assert_eq!(error.code(), "08006", "{error}");
-        }
-        place.migrator().up().await.unwrap();
+        db.run("update trap.at set n = 0").await;
+        assert_eq!(attempt.unwrap_err().code(), "08006", "{statement}");
+        db.migrator().up().await.unwrap();
         assert_eq!(
-            place.text(PICTURE).await,
+            db.text(PICTURE).await,
             wanted,
-            "killed at statement {}",
-            killed + 1
+            "killed at statement {statement}"
         );
-        if !died {
-            break;
-        }
-        // All is one transaction: some statements stand for all of them.
-        killed += 9;
     }
-    assert!(killed > 50, "only {killed} statements were cut");
-    assert_eq!(place.dump("pgonce").await, fresh.dump("pgonce").await);
+    assert_eq!(db.dump("pgonce").await, fresh.dump("pgonce").await);
 }
 
 #[tokio::test]
 async fn killed_at_random_moments_it_goes_on() {
-    let fresh = Place::new().await;
+    let fresh = TestDb::new().await;
     fresh.migrator().up().await.unwrap();
     let wanted = fresh.text(PICTURE).await;
 
-    let seed: u64 = rand::random();
+    let seed = pgonce_tests::seed();
     let mut random = StdRng::seed_from_u64(seed);
-    let place = Place::new().await;
-    let victim = format!("{}?application_name=victim", place.database.url());
+    let db = TestDb::new().await;
+    let victim = format!("{}?application_name=victim", db.database.url());
     let mut deaths = 0;
-    for round in 0..20 {
-        place.run("drop schema if exists pgonce cascade").await;
+    for round in 0..10 {
+        db.run("drop schema if exists pgonce cascade").await;
         let up = if random.random() {
             let migrator = Migrator::new(tokio_driver(&victim));
             tokio::spawn(async move { migrator.up().await })
@@ -99,20 +102,16 @@ async fn killed_at_random_moments_it_goes_on() {
             tokio::spawn(async move { migrator.up().await })
         };
         for _ in 0..random.random_range(0..150) {
-            place.run("select 1").await;
+            db.run("select 1").await;
         }
-        place.run("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'victim'").await;
+        db.run("select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = 'victim'").await;
         deaths += u32::from(up.await.unwrap().is_err());
-        place.migrator().up().await.unwrap();
-        assert_eq!(
-            place.text(PICTURE).await,
-            wanted,
-            "seed {seed}, round {round}"
-        );
+        db.migrator().up().await.unwrap();
+        assert_eq!(db.text(PICTURE).await, wanted, "seed {seed}, round {round}");
     }
     assert!(deaths > 0, "seed {seed}: nobody was killed");
     assert_eq!(
-        place.dump("pgonce").await,
+        db.dump("pgonce").await,
         fresh.dump("pgonce").await,
         "seed {seed}"
     );
@@ -120,13 +119,12 @@ async fn killed_at_random_moments_it_goes_on() {
 
 #[tokio::test]
 async fn a_statement_that_fails_in_the_middle_leaves_nothing() {
-    let place = Place::new().await;
-    place
-        .run("create schema pgonce; create table pgonce.sweep (mine text)")
+    let db = TestDb::new().await;
+    db.run("create schema pgonce; create table pgonce.sweep (mine text)")
         .await;
     for error in [
-        place.migrator().up().await.unwrap_err(),
-        place.sqlx_migrator().up().await.unwrap_err(),
+        db.migrator().up().await.unwrap_err(),
+        db.sqlx_migrator().up().await.unwrap_err(),
     ] {
         assert_eq!(error.code(), "42P07");
         let text = error.to_string();
@@ -137,7 +135,7 @@ async fn a_statement_that_fails_in_the_middle_leaves_nothing() {
     }
     let there =
         "select string_agg(relname, ',') from pg_class where relnamespace = 'pgonce'::regnamespace";
-    assert_eq!(place.text(there).await, "sweep");
-    place.run("drop table pgonce.sweep").await;
-    place.migrator().up().await.unwrap();
+    assert_eq!(db.text(there).await, "sweep");
+    db.run("drop table pgonce.sweep").await;
+    db.migrator().up().await.unwrap();
 }

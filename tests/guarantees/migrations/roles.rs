@@ -5,21 +5,18 @@ use pgonce::scope::Contract;
 use pgonce::{Ack, Claim, Failure, Intent, Once};
 use tokio_postgres::Client;
 
-use super::place::{Place, connect, sqlx_driver, tokio_driver};
+use super::test_db::{TestDb, connect, sqlx_driver, tokio_driver};
 
 /// An ordinary role and its address. Roles belong to the whole server, so each test has its own.
-async fn role(place: &Place) -> (String, String) {
+async fn role(db: &TestDb) -> (String, String) {
     let name = format!("role_{}", uuid::Uuid::new_v4().simple());
-    place.run(&format!("create role {name} login")).await;
-    let url = place
-        .database
-        .url()
-        .replace("postgres@", &format!("{name}@"));
+    db.run(&format!("create role {name} login")).await;
+    let url = db.database.url().replace("postgres@", &format!("{name}@"));
     (name, url)
 }
 
 struct Shop {
-    place: Place,
+    db: TestDb,
     owner: String,
     app_name: String,
     app: String,
@@ -28,20 +25,19 @@ struct Shop {
 impl Shop {
     /// Migrated by an ordinary owner, with an ordinary role admitted.
     async fn open() -> Self {
-        let place = Place::new().await;
-        let (owner_name, owner) = role(&place).await;
-        let (app_name, app) = role(&place).await;
-        let database = place.database.name();
-        place
-            .run(&format!(
-                "grant create on database {database} to {owner_name}"
-            ))
-            .await;
+        let db = TestDb::new().await;
+        let (owner_name, owner) = role(&db).await;
+        let (app_name, app) = role(&db).await;
+        let database = db.database.name();
+        db.run(&format!(
+            "grant create on database {database} to {owner_name}"
+        ))
+        .await;
         let migrator = Migrator::new(tokio_driver(&owner));
         migrator.up().await.unwrap();
         migrator.admit(&app_name).await.unwrap();
         Self {
-            place,
+            db,
             owner,
             app_name,
             app,
@@ -117,7 +113,7 @@ async fn admission_forgets_no_table_view_or_sequence() {
         shop.app_name
     );
     assert_eq!(
-        shop.place.text(&forgotten).await,
+        shop.db.text(&forgotten).await,
         "none",
         "sql/role/grant_to.sql must grant what is needed of them"
     );
@@ -142,7 +138,7 @@ async fn an_admitted_role_cannot_change_pgonce_itself() {
     ] {
         assert_eq!(code(&app, sql).await, "42501", "{sql}");
     }
-    let stranger = role(&shop.place).await.1;
+    let stranger = role(&shop.db).await.1;
     assert_eq!(
         code(
             &connect(&stranger).await,
@@ -166,7 +162,7 @@ async fn only_the_owner_migrates_but_anybody_admitted_may_find_nothing_to_do() {
     let shop = Shop::open().await;
     let by_app = Migrator::new(tokio_driver(&shop.app));
     assert!(by_app.up().await.unwrap().applied.is_empty());
-    shop.place
+    shop.db
         .run("update pgonce.routines set checksum = 'old'")
         .await;
     let error = by_app.up().await.unwrap_err();
@@ -179,16 +175,15 @@ async fn only_the_owner_migrates_but_anybody_admitted_may_find_nothing_to_do() {
 
 #[tokio::test]
 async fn an_owner_needs_no_right_on_the_database_where_the_schema_is_there() {
-    let place = Place::new().await;
-    let (name, url) = role(&place).await;
+    let db = TestDb::new().await;
+    let (name, url) = role(&db).await;
     let migrator = Migrator::new(tokio_driver(&url));
     let error = migrator.up().await.unwrap_err();
     assert!(
         error.code() == "42501" && error.to_string().contains("grant create on database"),
         "{error}"
     );
-    place
-        .run(&format!("create schema pgonce authorization {name}"))
+    db.run(&format!("create schema pgonce authorization {name}"))
         .await;
     migrator.up().await.unwrap();
 }
@@ -196,31 +191,30 @@ async fn an_owner_needs_no_right_on_the_database_where_the_schema_is_there() {
 #[tokio::test]
 async fn admitting_again_changes_nothing_and_a_migration_admits_to_what_is_new() {
     let shop = Shop::open().await;
-    let before = shop.place.dump("pgonce").await;
+    let before = shop.db.dump("pgonce").await;
     let owner = Migrator::new(tokio_driver(&shop.owner));
     owner.admit(&shop.app_name).await.unwrap();
-    assert_eq!(shop.place.dump("pgonce").await, before);
+    assert_eq!(shop.db.dump("pgonce").await, before);
 
     // As if a table had come with the new routines.
     let app = &shop.app_name;
-    shop.place.run(&format!("revoke all on pgonce.suppressed from {app}; update pgonce.routines set checksum = 'old'")).await;
+    shop.db.run(&format!("revoke all on pgonce.suppressed from {app}; update pgonce.routines set checksum = 'old'")).await;
     owner.up().await.unwrap();
-    assert_eq!(shop.place.dump("pgonce").await, before);
+    assert_eq!(shop.db.dump("pgonce").await, before);
 }
 
 #[tokio::test]
 async fn admission_does_not_rest_on_what_everybody_may_do() {
-    let place = Place::new().await;
-    let (owner_name, owner) = role(&place).await;
-    let (app_name, app) = role(&place).await;
-    place
-        .run(&format!(
-            "grant create on database {} to {owner_name};
+    let db = TestDb::new().await;
+    let (owner_name, owner) = role(&db).await;
+    let (app_name, app) = role(&db).await;
+    db.run(&format!(
+        "grant create on database {} to {owner_name};
              alter default privileges for role {owner_name} revoke execute on functions from public;
              alter default privileges for role {owner_name} revoke usage on types from public",
-            place.database.name()
-        ))
-        .await;
+        db.database.name()
+    ))
+    .await;
     let migrator = Migrator::new(tokio_driver(&owner));
     migrator.up().await.unwrap();
     migrator.admit(&app_name).await.unwrap();

@@ -86,7 +86,7 @@ async fn what_was_read_survives_a_crash_although_the_writer_commits_carelessly()
 }
 
 /// A crash takes transaction ids back that were in nobody's durable record. A cursor that had seen
-/// them would call the events of whoever gets them next old.
+/// them would call the events of their next owner old.
 #[tokio::test]
 async fn a_place_never_sees_transaction_ids_that_a_crash_takes_back() {
     let (server, see) = private().await;

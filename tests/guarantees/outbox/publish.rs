@@ -20,10 +20,10 @@ async fn an_event_exists_if_and_only_if_the_attempt_succeeded<D: TestDriver>(wor
         .header("traceparent", "00-1")
         .payload(&json!({"item": "book"}))
         .unwrap();
-    let wish = intent("k").tenant("acme").unwrap();
+    let request = intent("k").tenant("acme").unwrap();
     let mut ids = Vec::new();
     for succeed in [false, false, true] {
-        let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+        let Claim::Run(mut attempt) = world.once.claim(&request).await.unwrap() else {
             panic!("fresh")
         };
         effect(&mut attempt).await.unwrap();
@@ -36,7 +36,7 @@ async fn an_event_exists_if_and_only_if_the_attempt_succeeded<D: TestDriver>(wor
         assert_eq!(
             (
                 world.see.number(COUNT).await,
-                world.see.effects(&wish).await
+                world.see.effects(&request).await
             ),
             (n, n)
         );
@@ -61,8 +61,8 @@ async fn every_intent_type_and_ordinal_has_an_id_of_its_own<D: TestDriver>(world
     // Names that run together in the same letters.
     for (tenant, key) in [("", "k"), ("t", "k"), ("", "k2"), ("t,5", "k"), ("", ",5k")] {
         for kind in ["a", "b"] {
-            let wish = intent(key).tenant(tenant).unwrap();
-            let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+            let request = intent(key).tenant(tenant).unwrap();
+            let Claim::Run(mut attempt) = world.once.claim(&request).await.unwrap() else {
                 panic!("fresh")
             };
             let event = Event::new("t", kind);
@@ -88,12 +88,12 @@ for_each_driver!(every_intent_type_and_ordinal_has_an_id_of_its_own);
 async fn a_takeover_says_the_same_with_the_same_id() {
     let world = World::<TokioPostgres>::new().await;
     let event = Event::new("orders", "order.paid").subject("order-7");
-    let wish = intent("leased");
+    let request = intent("leased");
     let mut ids = Vec::new();
     for _ in 0..2 {
         let Claim::Run(lease) = world
             .once
-            .lease(&wish, Duration::from_secs(60))
+            .lease(&request, Duration::from_secs(60))
             .await
             .unwrap()
         else {
@@ -109,10 +109,10 @@ async fn a_takeover_says_the_same_with_the_same_id() {
     }
     assert_eq!(ids[0], ids[1]);
     // A retry after a failure, too, and one of an atomic attempt.
-    let wish = intent("retried");
+    let request = intent("retried");
     let mut ids = Vec::new();
     for _ in 0..2 {
-        let Claim::Run(mut attempt) = world.once.claim(&wish).await.unwrap() else {
+        let Claim::Run(mut attempt) = world.once.claim(&request).await.unwrap() else {
             panic!("not ours")
         };
         ids.push(attempt.publish(&event).await.unwrap());

@@ -200,13 +200,13 @@ async fn a_writer_is_never_turned_away_because_nobody_made_partitions() {
 }
 
 /// The housekeeper waits for a lock, for as long as it takes.
-const PATIENT: &str = "alter function pgonce._drop_outbox_partitions() set lock_timeout = '1 min'";
+const WAITING: &str = "alter function pgonce._drop_outbox_partitions() set lock_timeout = '1 min'";
 
 #[tokio::test]
 async fn what_commits_while_the_lock_is_waited_for_is_never_erased() {
     let (world, mut reader) = small().await;
     let see = &world.see;
-    see.run(PATIENT).await;
+    see.run(WAITING).await;
     // No partition is there for the last 300 of them.
     see.run("select pgonce.publish('t', 'x', 's' || i, '{}') from generate_series(1, 500) i")
         .await;
@@ -232,7 +232,7 @@ async fn what_commits_while_the_lock_is_waited_for_is_never_erased() {
 async fn what_a_subscription_goes_back_to_while_the_lock_is_waited_for_is_never_erased() {
     let (world, mut reader) = small().await;
     let see = &world.see;
-    see.run(PATIENT).await;
+    see.run(WAITING).await;
     fill(&world, 250).await;
     catch_up(&world, &mut reader, "c", 250).await;
     see.run("select pgonce._move_clock('2 hours')").await;

@@ -1,4 +1,4 @@
-//! Nothing is skipped, nothing stalls, nothing is turned round, whoever commits when.
+//! Nothing is skipped, nothing stalls, nothing is turned round, no matter who commits when.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -22,7 +22,7 @@ async fn who_commits_late_is_not_skipped() {
     late.run("commit").await;
     let then = reader.read(1000).await;
     assert_eq!(then[0].n, "1");
-    // Whoever reads on from the highest number seen would have lost it.
+    // A reader that goes on from the highest number seen would have lost it.
     assert!(then[0].seq < seen[0].seq);
     assert!(reader.numbers().await.is_empty());
 }
@@ -116,7 +116,7 @@ async fn a_pinned_horizon_changes_nothing() {
         assert_eq!(reader.numbers().await, [n.to_string()]);
         assert_eq!(reader.keep().await, 16);
     }
-    // What is over can be proven only up to whoever is still at work.
+    // What is over can be proven only up to the oldest writer still at work.
     let floor = "select max((cursor).floor) from pgonce.outbox_cursor";
     world.see.run("select pgonce._record_watermark(1)").await;
     assert!(reader.numbers().await.is_empty());

@@ -11,7 +11,7 @@ use super::consumer_ground::{Fixture, Running};
 async fn failing_fixture() -> Fixture {
     let fixture = Fixture::new().await;
     // More attempts than faults can take away.
-    fixture.world.see.run("select pgonce.define_inbox('c', p_max_attempts => 100, p_backoff => '10 ms', p_backoff_at_most => '40 ms')").await;
+    fixture.world.see.run("select pgonce.define_inbox('c', p_max_attempts => 100, p_backoff => '10 ms', p_max_backoff => '40 ms')").await;
     let failed = std::sync::atomic::AtomicBool::new(false);
     fixture.witness.script(move |id| {
         if id == "m5" && !failed.swap(true, std::sync::atomic::Ordering::SeqCst) {

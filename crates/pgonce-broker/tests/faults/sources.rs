@@ -27,7 +27,7 @@ async fn killed_at_any_point<S: Site>() {
             }
             Ok(())
         });
-        let patient = "select pgonce.define_inbox('c', p_max_attempts => 100, p_backoff => '10 ms', p_backoff_at_most => '40 ms')";
+        let patient = "select pgonce.define_inbox('c', p_max_attempts => 100, p_backoff => '10 ms', p_max_backoff => '40 ms')";
         fixture.world.see.run(patient).await;
         stage.site.send_numbers(1..=40, keys).await;
         let paused = faults::pause(place);

@@ -172,7 +172,9 @@ async fn cut_connections_are_survived() {
 async fn full_dead_letters_stop_a_lane_until_there_is_room() {
     let fixture = Fixture::with(Subscription::new("c").dead_letters(2, WhenFull::Stop)).await;
     fixture.sink.script(|n| n.is_multiple_of(4).then(poison));
-    let running = fixture.run();
+    let relay = fixture.relay();
+    let counts = relay.counts();
+    let running = Running::start(relay);
     fixture.publish(4, 4, 4).await;
     wait_for_letters(&fixture, 1).await;
     fixture.publish(8, 8, 4).await;
@@ -182,10 +184,29 @@ async fn full_dead_letters_stop_a_lane_until_there_is_room() {
         .wait_until("select count(*) = 2 from pgonce.parked")
         .await;
     fixture.publish(12, 12, 4).await;
+    let held = || async { counts.held() == 2 };
+    wait_until("8 and 12 to be held", DEADLINE, held)
+        .await
+        .unwrap();
+    // The relay goes round for others; only then could it have parked 12 as well.
+    for other in [1, 5] {
+        fixture.publish(other, other, 4).await;
+        let delivered = || async { fixture.sink.numbers().contains(&other) };
+        wait_until("the other lane", DEADLINE, delivered)
+            .await
+            .unwrap();
+    }
+    let see = &fixture.world.see;
+    assert_eq!(see.number("select count(*) from pgonce.parked").await, 2);
+    let waiting = "select sum(waiting) from pgonce.outbox_lanes \
+                   where lane = pgonce._lane_of('', 's0')";
+    assert_eq!(see.number(waiting).await, 1);
     fixture.sink.heal();
     fixture.outbox.redrive("c", None).await.unwrap();
     wait_until("all three", DEADLINE, || async {
-        fixture.sink.numbers() == [4, 8, 12]
+        let numbers = fixture.sink.numbers();
+        let of_the_lane = numbers.iter().filter(|n| n.is_multiple_of(4));
+        of_the_lane.eq(&[4, 8, 12])
     })
     .await
     .unwrap();
@@ -226,12 +247,17 @@ async fn a_delayed_event_waits_and_nobody_waits_for_it() {
 struct Slow {
     gate: Arc<Semaphore>,
     holding: Arc<AtomicU64>,
+    most: Arc<AtomicU64>,
+    done: Arc<AtomicU64>,
 }
 
 impl Sink for Slow {
     async fn send(&self, _: &Message) -> Delivery {
-        self.holding.fetch_add(1, Ordering::SeqCst);
+        let holding = self.holding.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(holding, Ordering::SeqCst);
         self.gate.acquire().await.unwrap().forget();
+        self.holding.fetch_sub(1, Ordering::SeqCst);
+        self.done.fetch_add(1, Ordering::SeqCst);
         Delivery::Acknowledged
     }
 }
@@ -245,6 +271,8 @@ async fn a_slow_sink_holds_no_more_than_the_cap_whatever_the_backlog() {
     let slow = Slow {
         gate: Arc::new(Semaphore::new(0)),
         holding: Arc::default(),
+        most: Arc::default(),
+        done: Arc::default(),
     };
     let relay = Relay::new(fixture.outbox.clone(), "c", slow.clone()).in_flight(2);
     let counts = relay.counts();
@@ -254,11 +282,20 @@ async fn a_slow_sink_holds_no_more_than_the_cap_whatever_the_backlog() {
     })
     .await
     .unwrap();
-    slow.gate.add_permits(3000);
-    wait_until("everything to go", DEADLINE, || async {
+    // Between two rounds the sink holds all that it gets: any more than the cap would show.
+    for done in (100..=3000).step_by(100) {
+        slow.gate.add_permits(100);
+        wait_until("what may go to go", DEADLINE, || async {
+            slow.done.load(Ordering::SeqCst) == done
+        })
+        .await
+        .unwrap();
+    }
+    wait_until("everything to be counted", DEADLINE, || async {
         counts.sent() == 3000
     })
     .await
     .unwrap();
     running.stop().await.unwrap();
+    assert_eq!(slow.most.load(Ordering::SeqCst), 32);
 }

@@ -20,7 +20,7 @@ pub(super) fn once(config: &Config) -> Result<Once<Driver>> {
     Ok(once.build()?)
 }
 
-fn address(config: &Config) -> Result<tokio_postgres::Config> {
+fn address(config: &Config) -> Result<crate::database::Address> {
     match config.database().url_from() {
         UrlFrom::Env(name) => crate::database::address_in_variable(&name),
         UrlFrom::File(file) => crate::database::address_in_file(&config.place_of(&file)),

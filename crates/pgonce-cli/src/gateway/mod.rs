@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use pgonce_http::gateway::{Config, Difference, EXAMPLE, Faults, Gateway};
 use serde_json::json;
 
-use crate::exit::{self, Result, Trouble};
-use crate::output::{self, Format, Shown};
+use crate::exit::{self, CliError, Result};
+use crate::output::{self, Format};
 use crate::signals::Signals;
 
 /// Which configuration, and what to do with it.
@@ -29,36 +29,32 @@ pub(crate) struct Args {
     /// Print a commented example of a configuration.
     #[arg(long, conflicts_with_all = ["file", "check", "check_scopes"])]
     print_example: bool,
-    #[command(flatten)]
-    shown: Shown,
 }
 
-pub(crate) async fn run(args: Args) -> ExitCode {
-    let format = args.shown.format;
-    match obey(args).await {
+pub(crate) async fn run(args: Args, format: Format) -> ExitCode {
+    match obey(args, format).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Stopped::Trouble(trouble)) => trouble.report(format),
+        Err(Stopped::Error(error)) => error.report(format),
         Err(Stopped::Faults(faults)) => ExitCode::from(crate::faults::report(&faults, format)),
     }
 }
 
 /// Why the gateway does not run.
 enum Stopped {
-    Trouble(Trouble),
+    Error(CliError),
     Faults(Faults),
 }
 
-impl<T: Into<Trouble>> From<T> for Stopped {
-    fn from(trouble: T) -> Self {
-        Self::Trouble(trouble.into())
+impl<T: Into<CliError>> From<T> for Stopped {
+    fn from(error: T) -> Self {
+        Self::Error(error.into())
     }
 }
 
-async fn obey(args: Args) -> std::result::Result<(), Stopped> {
+async fn obey(args: Args, format: Format) -> std::result::Result<(), Stopped> {
     let Some(file) = args.file else {
         return Ok(output::raw(EXAMPLE)?);
     };
-    let format = args.shown.format;
     let config = Config::parse(&file.to_string_lossy(), &read(&file)?).map_err(Stopped::Faults)?;
     if args.check {
         let summary = config.summary();
@@ -77,7 +73,7 @@ async fn obey(args: Args) -> std::result::Result<(), Stopped> {
     let once = database::once(&config)?;
     let gateway = Gateway::new(config, once).map_err(|build_error| {
         let hint = "Fix it in the file; `pgonce gateway --check` looks at the file alone.";
-        Trouble::new(exit::USAGE, build_error.to_string(), hint)
+        CliError::new(exit::USAGE, build_error.to_string(), hint)
     })?;
     if args.check_scopes {
         agreed(&gateway.differences().await?)?;
@@ -90,7 +86,7 @@ async fn obey(args: Args) -> std::result::Result<(), Stopped> {
 
 fn read(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).map_err(|error| {
-        Trouble::new(
+        CliError::new(
             exit::USAGE,
             format!("{} cannot be read: {error}", file.display()),
             "Name a TOML file; `pgonce gateway --print-example` prints one to begin with.",
@@ -103,7 +99,7 @@ fn agreed(differences: &[Difference]) -> Result {
         return Ok(());
     }
     let list: Vec<String> = differences.iter().map(Difference::to_string).collect();
-    Err(Trouble::new(
+    Err(CliError::new(
         exit::FAILED,
         format!("the file and the database disagree: {}", list.join("; ")),
         "Fix the file, or change the contract with `pgonce scope define`; database.contracts = \"replace\" lets the \
@@ -113,7 +109,7 @@ fn agreed(differences: &[Difference]) -> Result {
 
 async fn serve(gateway: Gateway<database::Driver>, format: Format) -> Result {
     let bound = gateway.bind().await.map_err(|error| {
-        Trouble::new(
+        CliError::new(
             exit::FAILED,
             error.to_string(),
             "Is another program there? See `listen` in the file.",
@@ -147,8 +143,8 @@ async fn serve(gateway: Gateway<database::Driver>, format: Format) -> Result {
     }
 }
 
-fn cut_off(why: &str) -> Trouble {
-    Trouble::new(
+fn cut_off(why: &str) -> CliError {
+    CliError::new(
         exit::FAILED,
         format!("requests were cut off: {why}"),
         "Retries with the same key learn what is known; the scope's `stale` decides about the rest.",

@@ -9,9 +9,9 @@ pub(super) enum Moment {
     At(String),
 }
 
-/// A place in the log: the number of an event, or a time.
+/// A bound in the log: the number of an event, or a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Bound {
     Number(String),
     Time(Moment),
 }
@@ -50,7 +50,7 @@ impl FromStr for Moment {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for Bound {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -73,8 +73,8 @@ mod tests {
         assert_eq!("2h 30m".parse(), Ok(Moment::Ago("2h 30m".into())));
         assert_eq!("2026-05-01".parse(), Ok(Moment::At("2026-05-01".into())));
         assert!("30".parse::<Moment>().is_err() && "".parse::<Moment>().is_err());
-        assert_eq!("30".parse(), Ok(Place::Number("30".into())));
-        assert_eq!("1d".parse(), Ok(Place::Time(Moment::Ago("1d".into()))));
-        assert!("-1".parse::<Place>().is_err() && "1.5".parse::<Place>().is_err());
+        assert_eq!("30".parse(), Ok(Bound::Number("30".into())));
+        assert_eq!("1d".parse(), Ok(Bound::Time(Moment::Ago("1d".into()))));
+        assert!("-1".parse::<Bound>().is_err() && "1.5".parse::<Bound>().is_err());
     }
 }

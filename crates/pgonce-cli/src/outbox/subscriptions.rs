@@ -3,8 +3,9 @@
 use clap::Subcommand;
 use serde_json::json;
 
+use crate::confirm::Confirm;
 use crate::database::Database;
-use crate::exit::{self, Result, Trouble};
+use crate::exit::Result;
 use crate::output;
 use crate::scope::length;
 
@@ -18,15 +19,20 @@ pub(super) struct Args {
 enum Action {
     /// List all subscriptions.
     List,
-    /// Create a subscription: it gets every event that it wants, with a place of its own in the log.
+    /// Create a subscription: it gets every event that it wants, with a cursor of its own in the log.
     Create(CreateArgs),
     /// Change what is given of a subscription; filters apply to what is read from now on.
     Alter(AlterArgs),
-    /// Forget a subscription, its place and what is parked for it.
-    Drop {
-        /// The subscription.
-        subscription: String,
-    },
+    /// Drop a subscription, its cursor and what is parked for it.
+    Drop(DropArgs),
+}
+
+#[derive(Debug, clap::Args)]
+struct DropArgs {
+    /// The subscription.
+    subscription: String,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 #[derive(Debug, clap::Args)]
@@ -48,7 +54,7 @@ struct AlterArgs {
     terms: Terms,
 }
 
-/// What a subscription wants, and how its troubles are dealt with.
+/// What a subscription wants, and how failures are handled.
 #[derive(Debug, clap::Args)]
 struct Terms {
     /// Only these topics, such as orders,refunds.*; '*' means all.
@@ -60,7 +66,7 @@ struct Terms {
     /// Only these tenants.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     tenants: Vec<String>,
-    /// How often an event that fails for now is tried before it is given up [default: 10].
+    /// Maximum number of attempts for an event whose failure is retryable [default: 10].
     #[arg(long, value_name = "COUNT")]
     max_attempts: Option<u32>,
     /// The first pause between two tries; it doubles, with jitter [default: 1s].
@@ -82,9 +88,11 @@ struct Terms {
 pub(super) struct EvictArgs {
     /// The subscription.
     subscription: String,
-    /// Why; its relays are told, and so is whoever looks.
+    /// Why; its relays report it, and `status` shows it.
     #[arg(long)]
     reason: String,
+    #[command(flatten)]
+    confirm: Confirm,
 }
 
 #[derive(Debug, clap::Args)]
@@ -173,7 +181,7 @@ pub(super) async fn run(database: &Database, args: Args) -> Result {
             call.run(database, "alter_subscription").await?;
             show(database, &args.subscription).await
         }
-        Some(Action::Drop { subscription }) => drop_subscription(database, &subscription).await,
+        Some(Action::Drop(args)) => drop_subscription(database, &args).await,
     }
 }
 
@@ -192,21 +200,41 @@ async fn show(database: &Database, subscription: &str) -> Result {
     }
 }
 
-async fn drop_subscription(database: &Database, subscription: &str) -> Result {
-    let query = "select pgonce.drop_subscription($1) as dropped";
-    let row = database.row(query, &[Some(subscription)]).await?;
-    if row.is_some_and(|row| row.contains("true")) {
-        let words = format!("dropped subscription {}", output::printable(subscription));
-        return output::say(database.format, &words, &json!({"dropped": true}));
+/// What a subscription has not had: events in the log, and parked ones.
+async fn undelivered(database: &Database, subscription: &str) -> Result<u64> {
+    super::inspect::require_subscription(database, subscription).await?;
+    let query = "select (waiting + delayed + retrying + dead + behind) as n from pgonce.outbox_backlog \
+                 where subscription = $1";
+    database.count(query, &[Some(subscription)]).await
+}
+
+async fn drop_subscription(database: &Database, args: &DropArgs) -> Result {
+    let left = undelivered(database, &args.subscription).await?;
+    let what = format!(
+        "drop subscription {}, which has not had {left} events",
+        args.subscription
+    );
+    if !args.confirm.ask(database.format, &what, left)? {
+        return Ok(());
     }
-    Err(Trouble::new(
-        exit::NOT_FOUND,
-        format!("there is no subscription {subscription:?}"),
-        "See `pgonce outbox subscriptions`.",
-    ))
+    let query = "select pgonce.drop_subscription($1) as dropped";
+    database.row(query, &[Some(&args.subscription)]).await?;
+    let words = format!(
+        "dropped subscription {}",
+        output::printable(&args.subscription)
+    );
+    output::say(database.format, &words, &json!({"dropped": true}))
 }
 
 pub(super) async fn evict(database: &Database, args: &EvictArgs) -> Result {
+    let left = undelivered(database, &args.subscription).await?;
+    let what = format!(
+        "evict {}, which has not had {left} events",
+        args.subscription
+    );
+    if !args.confirm.ask(database.format, &what, left)? {
+        return Ok(());
+    }
     let query = "select pgonce.evict_subscription($1, $2) as evicted";
     let params = [Some(&*args.subscription), Some(&*args.reason)];
     let row = database.row(query, &params).await?.unwrap_or_default();

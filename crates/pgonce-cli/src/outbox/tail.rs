@@ -1,4 +1,4 @@
-//! `pgonce outbox tail`: relays that are told of commits by the write-ahead log.
+//! `pgonce outbox tail`: relays that follow the write-ahead log.
 
 use crate::database::Database;
 use crate::exit::Result;
@@ -28,7 +28,7 @@ pub(super) async fn run(database: &Database, args: &Args) -> Result {
     }
 }
 
-/// A line for people, where anybody is told.
+/// A line for people, where any relay does.
 pub(super) async fn mention(database: &Database) -> Result {
     if database.format != Format::Table {
         return Ok(());
@@ -41,7 +41,7 @@ pub(super) async fn mention(database: &Database) -> Result {
     let row: serde_json::Value = serde_json::from_str(&row)?;
     let held_back = row["held_back"].as_str().unwrap_or("nothing");
     output::line(&format!(
-        "Told of commits by the write-ahead log: {}. Held back of it for them: {held_back}.",
+        "Relays that follow the write-ahead log: {}. WAL retained for them: {held_back}.",
         row["relays"]
     ))
 }

@@ -65,7 +65,7 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
         return said(
             StatusCode::SERVICE_UNAVAILABLE,
             "draining",
-            "finishes what is in hand and ends",
+            "finishes deliveries in progress and ends",
         );
     }
     let failed = admin

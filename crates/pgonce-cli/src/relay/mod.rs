@@ -17,7 +17,7 @@ use serde_json::json;
 use toml::Spanned;
 
 use crate::database::{Address, Target};
-use crate::exit::{self, Result, Trouble};
+use crate::exit::{self, CliError, Result};
 use crate::output;
 use config::{Config, Create, From as Begins, LogFormat, LogLevel, Relay};
 use values::{Length, length};
@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// How long a relay that vanished keeps its lanes [default: 10s].
     #[arg(long, value_name = "TIME", value_parser = lease)]
     lease: Option<Duration>,
-    /// How long it goes on with what is in hand after SIGTERM or Ctrl-C [default: 10s].
+    /// Maximum time to finish deliveries in progress after SIGTERM or Ctrl-C [default: 10s].
     #[arg(long, value_name = "TIME", value_parser = length)]
     drain_timeout: Option<Duration>,
     /// Create the subscription where it is missing; one that is there stays as it is.
@@ -86,7 +86,7 @@ pub(crate) struct Args {
     /// There is a transaction pooler in between, such as PgBouncer: nothing is prepared.
     #[arg(long)]
     behind_pooler: bool,
-    /// Be told of commits by the write-ahead log instead of looking for them. Needs wal_level = logical, a
+    /// Follow the write-ahead log instead of polling. Needs wal_level = logical, a
     /// role that may replicate, and `pgonce outbox tail on`.
     #[arg(long, env = "PGONCE_WAL", value_parser = clap::builder::FalseyValueParser::new())]
     wal: bool,
@@ -111,8 +111,6 @@ pub(crate) struct Args {
     /// Print a commented example of a configuration.
     #[arg(long, conflicts_with_all = ["file", "subscription", "sink", "once"])]
     print_example: bool,
-    #[command(flatten)]
-    target: Target,
 }
 
 fn pair(text: &str) -> std::result::Result<(String, String), String> {
@@ -128,11 +126,11 @@ fn lease(text: &str) -> std::result::Result<Duration, String> {
     }
 }
 
-pub(crate) async fn run(args: Args) -> ! {
-    let format = args.target.format();
-    let code = match obey(args).await {
+pub(crate) async fn run(args: Args, target: Target) -> ! {
+    let format = target.format();
+    let code = match obey(args, target).await {
         Ok(()) => 0,
-        Err(Stopped::Trouble(trouble)) => trouble.tell(format),
+        Err(Stopped::Error(error)) => error.print(format),
         Err(Stopped::Faults(faults)) => crate::faults::report(&faults, format),
     };
     // At once: a write to a stdout that nobody reads would hold the runtime's end for ever.
@@ -141,17 +139,17 @@ pub(crate) async fn run(args: Args) -> ! {
 
 /// Why the relay does not run.
 enum Stopped {
-    Trouble(Trouble),
+    Error(CliError),
     Faults(Faults),
 }
 
-impl<T: Into<Trouble>> From<T> for Stopped {
-    fn from(trouble: T) -> Self {
-        Self::Trouble(trouble.into())
+impl<T: Into<CliError>> From<T> for Stopped {
+    fn from(error: T) -> Self {
+        Self::Error(error.into())
     }
 }
 
-async fn obey(args: Args) -> std::result::Result<(), Stopped> {
+async fn obey(args: Args, target: Target) -> std::result::Result<(), Stopped> {
     if args.print_example {
         return Ok(output::raw(config::EXAMPLE)?);
     }
@@ -161,7 +159,7 @@ async fn obey(args: Args) -> std::result::Result<(), Stopped> {
     };
     let wal = args.wal;
     let Some(file) = &args.file else {
-        let (config, address) = by_flags(args)?;
+        let (config, address) = by_flags(args, target)?;
         return Ok(serve::run(config, address, ends).await?);
     };
     let mut config =
@@ -174,7 +172,7 @@ async fn obey(args: Args) -> std::result::Result<(), Stopped> {
             output::printable(&subscriptions.join(", "))
         );
         let value = json!({ "subscriptions": subscriptions });
-        return Ok(output::say(args.target.format(), &words, &value)?);
+        return Ok(output::say(target.format(), &words, &value)?);
     }
     config.database.wal |= wal;
     let address = address(&config)?;
@@ -192,7 +190,7 @@ fn address(config: &Config) -> Result<Address> {
 
 fn read(file: &Path) -> Result<String> {
     std::fs::read_to_string(file).map_err(|error| {
-        Trouble::new(
+        CliError::new(
             exit::USAGE,
             format!("{} cannot be read: {error}", file.display()),
             "Name a TOML file; `pgonce relay --print-example` prints one to begin with.",
@@ -201,9 +199,9 @@ fn read(file: &Path) -> Result<String> {
 }
 
 /// The configuration that the flags say.
-fn by_flags(args: Args) -> Result<(Config, Address)> {
+fn by_flags(args: Args, target: Target) -> Result<(Config, Address)> {
     let Some(subscription) = args.subscription.filter(|name| !name.is_empty()) else {
-        return Err(Trouble::new(
+        return Err(CliError::new(
             exit::USAGE,
             "neither a file nor a subscription was given",
             "Give a TOML file (`pgonce relay --print-example` prints one), or --subscription NAME --sink URL.",
@@ -211,7 +209,7 @@ fn by_flags(args: Args) -> Result<(Config, Address)> {
     };
     let sink = args.sink.or_else(|| std::env::var("PGONCE_SINK").ok());
     let Some(sink) = sink.filter(|url| !url.is_empty()) else {
-        return Err(Trouble::new(
+        return Err(CliError::new(
             exit::USAGE,
             "no sink was given",
             "Give --sink stdout:, or put the address into the variable PGONCE_SINK.",
@@ -240,7 +238,7 @@ fn by_flags(args: Args) -> Result<(Config, Address)> {
     config.listen = args.listen.map(|address| config::Listen { address });
     config.log.format = args.log_format.unwrap_or_default();
     config.log.level = args.log_level.unwrap_or_default();
-    let (address, schema) = args.target.address()?;
+    let (address, schema) = target.address()?;
     config.database.schema = schema;
     config.database.behind_pooler = args.behind_pooler;
     config.database.wal = args.wal;

@@ -18,7 +18,7 @@ use super::admin::{Admin, Watched};
 use super::config::{Config, Database, Relay};
 use super::{log, sink};
 use crate::database::{Address, pool};
-use crate::exit::{self, Result, Trouble};
+use crate::exit::{self, CliError, Result};
 use crate::prometheus;
 use crate::signals::Signals;
 
@@ -85,14 +85,14 @@ async fn tail(database: &Database, address: &Address) -> Result<Option<WalListen
         return Ok(None);
     }
     let mut address = address.clone();
-    if address.get_connect_timeout().is_none() {
-        address.connect_timeout(database.timeout.0);
+    if address.config.get_connect_timeout().is_none() {
+        address.config.connect_timeout(database.timeout.0);
     }
-    let tls = match address.get_ssl_mode() {
-        SslMode::Require => Some(Arc::new(crate::tls::to_databases()?)),
+    let tls = match address.config.get_ssl_mode() {
+        SslMode::Require => address.tls()?.map(Arc::new),
         _ => None,
     };
-    let tail = WalListener::start(address, tls, &database.schema).await;
+    let tail = WalListener::start(address.config, tls, &database.schema).await;
     tail.map(Some).map_err(|error| {
         let what = format!("the write-ahead log cannot be listened to: {error}");
         let exit = match error.code() {
@@ -100,7 +100,7 @@ async fn tail(database: &Database, address: &Address) -> Result<Option<WalListen
             "28P01" | "28000" => exit::NO_DATABASE,
             _ => exit::FAILED,
         };
-        Trouble::new(exit, what, error.hint()).coded(error.code())
+        CliError::new(exit, what, error.hint()).coded(error.code())
     })
 }
 
@@ -114,7 +114,7 @@ async fn start(
     running: &mut Running,
 ) -> Result<Watched> {
     let address = sink::Address::of(relay)?;
-    // What is wrong for good is said at once; what may pass is waited for.
+    // A permanent fault is an error at once; a transient one is waited for.
     let opened = address.open().await?;
     if let Some(subscription) = relay.subscription() {
         match outbox.create_subscription(&subscription).await {
@@ -191,7 +191,7 @@ fn host() -> String {
 
 async fn serve_admin(address: std::net::SocketAddr, admin: &Arc<Admin>) -> Result {
     let cannot = |error: std::io::Error| {
-        Trouble::new(
+        CliError::new(
             exit::FAILED,
             format!("nothing can be served on {address}: {error}"),
             "Is another program there? See --listen, or `listen` in the file.",
@@ -218,7 +218,7 @@ async fn wait_for(
     admin: &Admin,
 ) -> Result {
     let deadline = Instant::now() + ends.within.unwrap_or(Duration::from_secs(86_400 * 365));
-    let mut trouble = None;
+    let mut first_error = None;
     let mut left = Vec::new();
     while !running.is_empty() {
         tokio::select! {
@@ -229,24 +229,24 @@ async fn wait_for(
                     let (what, code) = error.words();
                     tracing::error!(subscription, what, code, "the relay cannot go on");
                     admin.failed(&subscription, what);
-                    trouble = trouble.or(Some(error));
+                    first_error = first_error.or(Some(error));
                 }
-                Err(panicked) => return Err(Trouble::new(exit::FAILED, panicked.to_string(), "Please report it.")),
+                Err(panicked) => return Err(CliError::new(exit::FAILED, panicked.to_string(), "Please report it.")),
             },
             () = asked.next() => {
                 if stop.is_cancelled() {
                     return Err(cut_off());
                 }
-                tracing::info!("asked to stop: what is in hand is finished");
+                tracing::info!("asked to stop: deliveries in progress are finished");
                 stop.cancel();
             }
             () = sleep_until(deadline), if ends.within.is_some() && !stop.is_cancelled() => stop.cancel(),
         }
     }
-    match trouble {
-        Some(trouble) => Err(trouble),
+    match first_error {
+        Some(error) => Err(error),
         None if left.is_empty() => Ok(()),
-        None => Err(Trouble::new(
+        None => Err(CliError::new(
             exit::FAILED,
             format!(
                 "not everything was delivered in time to {}",
@@ -257,8 +257,8 @@ async fn wait_for(
     }
 }
 
-fn why(error: Error) -> Trouble {
-    Trouble::from(error)
+fn why(error: Error) -> CliError {
+    CliError::from(error)
         .with_hint(
             "42704",
             "Create it with --create, `create` in the file, or `pgonce outbox subscriptions create NAME`.",
@@ -266,10 +266,10 @@ fn why(error: Error) -> Trouble {
         .with_exit("42704", exit::NOT_FOUND)
 }
 
-fn cut_off() -> Trouble {
-    Trouble::new(
+fn cut_off() -> CliError {
+    CliError::new(
         exit::FAILED,
-        "asked to stop a second time: events in hand may be delivered again",
+        "asked to stop a second time: events in progress may be delivered again",
         "They come with the same ids.",
     )
 }

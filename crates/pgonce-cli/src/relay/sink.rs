@@ -7,10 +7,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::config::Relay;
-use crate::exit::{self, Result, Trouble};
+use crate::exit::{self, CliError, Result};
 
-/// The longest pause before a sink that cannot be reached at the start is tried again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Maximum pause before a sink that cannot be reached at the start is tried again.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "Write an address such as stdout:, nats://host:4222?stream=ORDERS&subject=events.{topic}, \
     amqp://user:password@host/vhost?exchange=orders, redis://host:6379?stream={topic}, kafka://host:9092?topic={topic}, \
@@ -50,7 +50,7 @@ impl Address {
             (Some(url), _) => url.get_ref().clone(),
             (None, name) => variable(name.as_ref().map_or("", |name| name.get_ref()))?,
         };
-        check(&url).map_err(|wrong| Trouble::new(exit::USAGE, wrong.what, wrong.hint))?;
+        check(&url).map_err(|wrong| CliError::new(exit::USAGE, wrong.what, wrong.hint))?;
         let mut options = relay.options.clone();
         if let Some(source) = &relay.source {
             options = options.set("source", source);
@@ -67,24 +67,24 @@ impl Address {
     /// Opens it. What may pass is not an error yet.
     pub(super) async fn open(&self) -> Result<std::result::Result<AnySink, Refusal>> {
         match pgonce_broker::sinks::open(&self.url, &self.options).await {
-            Err(refusal) if !refusal.may_pass() => Err(trouble(&refusal)),
+            Err(refusal) if !refusal.may_pass() => Err(refused(&refusal)),
             opened => Ok(opened),
         }
     }
 
-    /// Opens it, however long that takes; nothing when told to stop before.
+    /// Opens it, however long that takes; nothing when stopped before.
     pub(super) async fn insist(&self, stop: &CancellationToken) -> Result<Option<AnySink>> {
         let mut pause = Duration::from_millis(100);
         loop {
             match self.open().await? {
                 Ok(sink) => return Ok(Some(sink)),
                 Err(refusal) => {
-                    tracing::warn!(%refusal, ?pause, "the sink is not there, trying again");
+                    tracing::warn!(%refusal, ?pause, "the sink is unavailable, trying again");
                 }
             }
             tokio::select! {
                 () = stop.cancelled() => return Ok(None),
-                () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                () = sleep(pause) => pause = (pause * 2).min(MAX_PAUSE),
             }
         }
     }
@@ -93,7 +93,7 @@ impl Address {
 fn variable(name: &str) -> Result<String> {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty());
     value.ok_or_else(|| {
-        Trouble::new(
+        CliError::new(
             exit::USAGE,
             format!("the variable {name} is not set, and the configuration refers to it"),
             "Set it to what `sink_env` or `options_env` is to stand for.",
@@ -101,6 +101,6 @@ fn variable(name: &str) -> Result<String> {
     })
 }
 
-fn trouble(refusal: &Refusal) -> Trouble {
-    Trouble::new(exit::USAGE, refusal.to_string(), EXAMPLES).coded(refusal.code())
+fn refused(refusal: &Refusal) -> CliError {
+    CliError::new(exit::USAGE, refusal.to_string(), EXAMPLES).coded(refusal.code())
 }

@@ -2,67 +2,80 @@
 
 use serde_json::json;
 
-use crate::place::Place;
+use crate::fixture::Fixture;
 
 #[tokio::test]
 async fn stored_messages_are_listed_shown_retried_skipped_and_replayed() {
-    let place = Place::installed().await;
+    let fixture = Fixture::installed().await;
     assert_eq!(
-        place.ok(&["inbox", "list"]),
+        fixture.ok(&["inbox", "list"]),
         "Nothing waits in the inbox.\n"
     );
-    place
+    fixture
         .sql(
             "select pgonce.store_message('billing', 'hook', 'e' || i, 'payload', 'k', p_outcome => o, p_code => 'no', p_reason => 'why not') \
              from (values (1, 'poison'), (2, 'receive'), (3, 'poison')) v (i, o)",
         )
         .await;
-    let backlog = place.json(&["inbox", "list"]);
+    let backlog = fixture.json(&["inbox", "list"]);
     assert_eq!(
         (&backlog[0]["poison"], &backlog[0]["held"]),
         (&json!(2), &json!(2))
     );
-    let listed = place.json(&["inbox", "list", "billing", "--status", "failed_final"]);
+    let listed = fixture.json(&["inbox", "list", "billing", "--status", "failed_final"]);
     assert_eq!(listed.as_array().unwrap().len(), 2);
     let seq = |n: usize| listed[n]["seq"].to_string();
-    let shown = place.json(&["inbox", "show", "billing", &seq(0)]);
+    let shown = fixture.json(&["inbox", "show", "billing", &seq(0)]);
     assert_eq!(
         (&shown["payload"], &shown["behind"]),
         (&json!("payload"), &json!(2))
     );
     assert!(
-        place
+        fixture
             .ok(&["inbox", "show", "billing", &seq(0)])
             .contains("why not")
     );
 
-    let told = place.ok(&["inbox", "skip", "billing", &seq(0), "--reason", "not ours"]);
-    assert_eq!(told, "1 message is skipped\n");
+    let number = seq(0);
+    let skip = ["inbox", "skip", "billing", &number, "--reason", "not ours"];
+    assert_eq!(fixture.run(&skip).code, 11);
     assert_eq!(
-        place
-            .run(&["inbox", "skip", "billing", &seq(0), "--reason", "again"])
+        fixture.json(&[&skip[..], &["--dry-run"]].concat())["count"],
+        1
+    );
+    let run = fixture.ok(&[&skip[..], &["--yes"]].concat());
+    assert_eq!(run, "1 message is skipped\n");
+    assert_eq!(
+        fixture
+            .run(&[
+                "inbox", "skip", "billing", &number, "--reason", "again", "--yes"
+            ])
             .code,
         7
     );
-    let shown = place.json(&["inbox", "show", "billing", &seq(0)]);
+    let shown = fixture.json(&["inbox", "show", "billing", &seq(0)]);
     assert_eq!(
         (&shown["acts"][0]["act"], &shown["acts"][0]["reason"]),
         (&json!("skip"), &json!("not ours"))
     );
-    let told = place.json(&["inbox", "retry", "billing", "--all", "--reason", "mended"]);
-    assert_eq!(told, json!({"messages": 1}));
-    assert_eq!(place.run(&["inbox", "retry", "billing", "999"]).code, 7);
-    assert_eq!(place.run(&["inbox", "show", "billing", "999"]).code, 7);
+    let run = fixture.json(&["inbox", "retry", "billing", "--all", "--reason", "fixed"]);
+    assert_eq!(run, json!({"messages": 1}));
+    assert_eq!(fixture.run(&["inbox", "retry", "billing", "999"]).code, 7);
+    assert_eq!(fixture.run(&["inbox", "show", "billing", "999"]).code, 7);
+    for args in [&["list", "nobody"][..], &["retry", "nobody", "--all"]] {
+        let run = fixture.run(&[&["inbox"], args].concat());
+        assert_eq!(run.code, 7, "{args:?}: {run:?}");
+    }
 
     for _ in 0..2 {
-        place
+        fixture
             .sql(
                 "select pgonce.finish_messages('billing', (select jsonb_agg(to_jsonb(m) - 'payload') \
                  from pgonce.claim_messages('billing', 'me', '1 minute', 9) m))",
             )
             .await;
     }
-    let told = place.ok(&[
+    let run = fixture.ok(&[
         "inbox",
         "replay",
         "billing",
@@ -71,27 +84,27 @@ async fn stored_messages_are_listed_shown_retried_skipped_and_replayed() {
         "--reason",
         "a new reader",
     ]);
-    assert_eq!(told, "2 messages are to be applied again\n");
-    let waiting = place.json(&["inbox", "list", "audit"]);
+    assert_eq!(run, "2 messages are to be applied again\n");
+    let waiting = fixture.json(&["inbox", "list", "audit"]);
     assert_eq!(waiting.as_array().unwrap().len(), 2);
     for args in [
         &["inbox", "replay", "billing", "--reason", "where to?"][..],
         &["inbox", "skip", "billing", "1"],
         &["inbox", "retry", "billing"],
     ] {
-        assert_eq!(place.run(args).code, 2, "{args:?}");
+        assert_eq!(fixture.run(args).code, 2, "{args:?}");
     }
 }
 
 #[tokio::test]
 async fn projections_are_listed_verified_and_rebuilt() {
-    let place = Place::installed().await;
+    let fixture = Fixture::installed().await;
     assert_eq!(
-        place.ok(&["projection", "status"]),
+        fixture.ok(&["projection", "status"]),
         "No projection is defined here.\n"
     );
-    assert_eq!(place.run(&["projection", "rebuild", "balance"]).code, 7);
-    place
+    assert_eq!(fixture.run(&["projection", "rebuild", "balance"]).code, 7);
+    fixture
         .sql(
             "create table balance (account text primary key, amount bigint not null);
              create function apply_balance(p_into regclass, p_event pgonce.projected) returns void language plpgsql as $$
@@ -104,24 +117,24 @@ async fn projections_are_listed_verified_and_rebuilt() {
              select pgonce.project('balance', message_id::text, type, subject, payload, headers) from pgonce.outbox",
         )
         .await;
-    assert_eq!(place.json(&["projection", "status"])[0]["applied"], 30);
+    assert_eq!(fixture.json(&["projection", "status"])[0]["applied"], 30);
     assert!(
-        place
+        fixture
             .ok(&["projection", "verify", "balance"])
             .starts_with("equal: 3 rows live")
     );
-    place
+    fixture
         .sql("update balance set amount = 0 where account = 'a1'")
         .await;
-    let told = place.run(&["projection", "verify", "balance"]);
+    let run = fixture.run(&["projection", "verify", "balance"]);
     assert!(
-        told.code == 1 && told.out.starts_with("different") && told.err.contains("rebuild"),
-        "{told:?}"
+        run.code == 1 && run.out.starts_with("different") && run.err.contains("rebuild"),
+        "{run:?}"
     );
-    let told = place.json(&["projection", "rebuild", "balance"]);
-    assert_eq!(told, json!({"events": 30, "removed": 1, "added": 1}));
+    let run = fixture.json(&["projection", "rebuild", "balance"]);
+    assert_eq!(run, json!({"events": 30, "removed": 1, "added": 1}));
     assert_eq!(
-        place.json(&["projection", "verify", "balance"])["equal"],
+        fixture.json(&["projection", "verify", "balance"])["equal"],
         true
     );
 }

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod fixture;
+mod help;
 mod inbox;
 mod outbox;
-mod place;
 mod relay;
 mod relay_file;
 mod tls;
@@ -15,7 +16,7 @@ use std::process::Stdio;
 use pgonce_testkit::shared;
 use serde_json::{Value, json};
 
-use crate::place::{Place, without_database};
+use crate::fixture::{Fixture, without_database};
 
 #[test]
 fn the_help_names_every_exit_code_and_the_page_of_the_docs_says_the_same() {
@@ -35,11 +36,11 @@ fn the_help_names_every_exit_code_and_the_page_of_the_docs_says_the_same() {
 
 #[test]
 fn what_cannot_be_understood_is_exit_2() {
-    let told = without_database(&["stuck"]);
-    assert_eq!(told.code, 2);
+    let run = without_database(&["stuck"]);
+    assert_eq!(run.code, 2);
     assert!(
-        told.err.contains("no database was given") && told.err.contains("DATABASE_URL"),
-        "{told:?}"
+        run.err.contains("no database was given") && run.err.contains("DATABASE_URL"),
+        "{run:?}"
     );
     for args in [
         &["no-such-command"][..],
@@ -58,25 +59,25 @@ fn what_cannot_be_understood_is_exit_2() {
         &["stuck", "--database-url", "mysql://x"],
         &["stuck", "--database-url", "postgres://x:secret@[bad/db"],
     ] {
-        let told = without_database(args);
-        assert_eq!(told.code, 2, "{args:?}: {told:?}");
-        assert!(!told.err.contains("secret"), "{told:?}");
+        let run = without_database(args);
+        assert_eq!(run.code, 2, "{args:?}: {run:?}");
+        assert!(!run.err.contains("secret"), "{run:?}");
     }
 }
 
 #[test]
 fn no_server_is_exit_3_and_says_what_to_look_at() {
     let url = "postgres://nobody:secret@127.0.0.1:1/nowhere";
-    let told = without_database(&["migrate", "status", "--database-url", url]);
-    assert_eq!(told.code, 3, "{told:?}");
+    let run = without_database(&["migrate", "status", "--database-url", url]);
+    assert_eq!(run.code, 3, "{run:?}");
     assert!(
-        told.err.contains("no connection")
-            && told.err.contains("08006")
-            && told.err.contains("--database-url")
+        run.err.contains("no connection")
+            && run.err.contains("08006")
+            && run.err.contains("--database-url")
     );
-    assert!(!told.err.contains("secret"));
-    let told = without_database(&["stuck", "--format", "json", "--database-url", url]);
-    let error: Value = serde_json::from_str(&told.err).unwrap();
+    assert!(!run.err.contains("secret"));
+    let run = without_database(&["stuck", "--format", "json", "--database-url", url]);
+    let error: Value = serde_json::from_str(&run.err).unwrap();
     assert_eq!(
         (&error["error"]["code"], &error["error"]["exit"]),
         (&json!("08006"), &json!(3))
@@ -86,62 +87,62 @@ fn no_server_is_exit_3_and_says_what_to_look_at() {
 #[tokio::test]
 async fn a_database_that_does_not_exist_is_exit_3() {
     let server = shared(None).await.unwrap();
-    let told = without_database(&[
+    let run = without_database(&[
         "stuck",
         "--database-url",
         &server.url_for("no_such_database"),
     ]);
-    assert_eq!(told.code, 3, "{told:?}");
-    assert!(told.err.contains("no_such_database"), "{told:?}");
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(run.err.contains("no_such_database"), "{run:?}");
 }
 
 #[tokio::test]
 async fn migrate_goes_from_nothing_to_up_to_date() {
-    let place = Place::empty().await;
-    assert_eq!(place.run(&["migrate", "status"]).code, 4);
-    let told = place.run(&["stuck"]);
+    let fixture = Fixture::empty().await;
+    assert_eq!(fixture.run(&["migrate", "status"]).code, 4);
+    let run = fixture.run(&["stuck"]);
     assert!(
-        told.code == 4 && told.err.contains("pgonce migrate up"),
-        "{told:?}"
+        run.code == 4 && run.err.contains("pgonce migrate up"),
+        "{run:?}"
     );
     assert!(
-        place
+        fixture
             .ok(&["migrate", "plan"])
             .contains("would apply 0001_core")
     );
     assert!(
-        place
+        fixture
             .ok(&["migrate", "plan", "--sql"])
             .contains("create table pgonce.intent")
     );
-    assert!(place.ok(&["migrate", "up"]).contains("applied 0001_core"));
+    assert!(fixture.ok(&["migrate", "up"]).contains("applied 0001_core"));
     assert_eq!(
-        place.ok(&["migrate", "up"]),
+        fixture.ok(&["migrate", "up"]),
         "schema pgonce is up to date\n"
     );
     assert!(
-        place
+        fixture
             .ok(&["migrate", "plan", "--sql"])
             .contains("nothing to do")
     );
-    let status = place.json(&["migrate", "status"]);
+    let status = fixture.json(&["migrate", "status"]);
     assert_eq!(status["migrations"][0]["state"], "applied");
     assert_eq!(status["routines"], "current");
-    assert!(place.ok(&["migrate", "status"]).contains("0001_core"));
+    assert!(fixture.ok(&["migrate", "status"]).contains("0001_core"));
 }
 
 #[tokio::test]
 async fn a_newer_and_breaking_schema_is_exit_5_and_a_changed_one_exit_6() {
-    let place = Place::installed().await;
-    place.sql("insert into pgonce.migration (number, name, checksum, breaking) values (9999, '9999_future', '', false)").await;
-    assert!(place.ok(&["migrate", "up"]).contains("9999_future"));
+    let fixture = Fixture::installed().await;
+    fixture.sql("insert into pgonce.migration (number, name, checksum, breaking) values (9999, '9999_future', '', false)").await;
+    assert!(fixture.ok(&["migrate", "up"]).contains("9999_future"));
     assert_eq!(
-        place.json(&["migrate", "up"])["newer"],
+        fixture.json(&["migrate", "up"])["newer"],
         json!(["9999_future"])
     );
-    place.ok(&["stuck"]);
+    fixture.ok(&["stuck"]);
 
-    place
+    fixture
         .sql("update pgonce.migration set breaking = true where number = 9999")
         .await;
     for args in [
@@ -151,45 +152,45 @@ async fn a_newer_and_breaking_schema_is_exit_5_and_a_changed_one_exit_6() {
         &["stuck"],
         &["purge"],
     ] {
-        let told = place.run(args);
-        assert_eq!(told.code, 5, "{args:?}: {told:?}");
-        assert!(told.err.contains("P4102"), "{told:?}");
+        let run = fixture.run(args);
+        assert_eq!(run.code, 5, "{args:?}: {run:?}");
+        assert!(run.err.contains("P4102"), "{run:?}");
     }
-    place.sql("delete from pgonce.migration where number = 9999; update pgonce.migration set checksum = 'x'").await;
-    assert_eq!(place.run(&["migrate", "up"]).code, 6);
-    assert_eq!(place.run(&["migrate", "status"]).code, 6);
-    assert_eq!(place.run(&["stuck"]).code, 0);
+    fixture.sql("delete from pgonce.migration where number = 9999; update pgonce.migration set checksum = 'x'").await;
+    assert_eq!(fixture.run(&["migrate", "up"]).code, 6);
+    assert_eq!(fixture.run(&["migrate", "status"]).code, 6);
+    assert_eq!(fixture.run(&["stuck"]).code, 0);
 }
 
 #[tokio::test]
 async fn another_schema_is_chosen_by_flag_or_variable() {
-    let place = Place::empty().await;
-    place.ok(&["migrate", "--schema", "elsewhere", "up"]);
-    assert_eq!(place.run(&["stuck"]).code, 4);
-    place.ok(&["stuck", "--schema", "elsewhere"]);
-    let told = place
+    let fixture = Fixture::empty().await;
+    fixture.ok(&["migrate", "--schema", "elsewhere", "up"]);
+    assert_eq!(fixture.run(&["stuck"]).code, 4);
+    fixture.ok(&["stuck", "--schema", "elsewhere"]);
+    let run = fixture
         .command(&["scope", "list"])
         .env("PGONCE_SCHEMA", "elsewhere")
         .output()
         .unwrap();
-    assert!(told.status.success());
-    let told = place.run(&["stuck", "--schema", "x; drop schema public"]);
-    assert!(told.code == 2 && told.err.contains("22023"), "{told:?}");
+    assert!(run.status.success());
+    let run = fixture.run(&["stuck", "--schema", "x; drop schema public"]);
+    assert!(run.code == 2 && run.err.contains("22023"), "{run:?}");
 }
 
 #[tokio::test]
-async fn an_admitted_role_watches_and_a_stranger_is_exit_8() {
-    let place = Place::installed().await;
+async fn a_role_with_access_watches_and_a_stranger_is_exit_8() {
+    let fixture = Fixture::installed().await;
     let role = format!("clerk_{}", uuid::Uuid::new_v4().simple());
-    place.sql(&format!("create role {role} login")).await;
-    let url = place
+    fixture.sql(&format!("create role {role} login")).await;
+    let url = fixture
         .database
         .url()
         .replace("postgres@", &format!("{role}@"));
-    let told = without_database(&["stuck", "--database-url", &url]);
-    assert!(told.code == 8 && told.err.contains("admit"), "{told:?}");
+    let run = without_database(&["stuck", "--database-url", &url]);
+    assert!(run.code == 8 && run.err.contains("grant"), "{run:?}");
     assert!(
-        place
+        fixture
             .ok(&["migrate", "up", "--grant", &role])
             .contains(&role)
     );
@@ -199,17 +200,17 @@ async fn an_admitted_role_watches_and_a_stranger_is_exit_8() {
         without_database(&["strict", "on", "--database-url", &url]).code,
         8
     );
-    let told = place.run(&["migrate", "up", "--grant", "no_such_role"]);
+    let run = fixture.run(&["migrate", "up", "--grant", "no_such_role"]);
     assert!(
-        told.code == 1 && told.err.contains("create role no_such_role"),
-        "{told:?}"
+        run.code == 7 && run.err.contains("create role no_such_role"),
+        "{run:?}"
     );
 }
 
 #[tokio::test]
 async fn a_contract_is_defined_with_every_field_and_shown_again() {
-    let place = Place::installed().await;
-    let defined = place.json(&[
+    let fixture = Fixture::installed().await;
+    let defined = fixture.json(&[
         "scope",
         "define",
         "orders.create",
@@ -219,7 +220,7 @@ async fn a_contract_is_defined_with_every_field_and_shown_again() {
         "45s",
         "--busy",
         "wait",
-        "--wait-at-most",
+        "--wait-timeout",
         "500ms",
         "--storage",
         "reference",
@@ -255,37 +256,49 @@ async fn a_contract_is_defined_with_every_field_and_shown_again() {
     });
     assert_eq!(defined, expected);
     assert_eq!(
-        place.json(&["scope", "show", "orders.create", "--tenant", "acme"]),
+        fixture.json(&["scope", "show", "orders.create", "--tenant", "acme"]),
         expected
     );
     assert_eq!(
-        place.json(&["scope", "show", "orders.create"])["scope"],
+        fixture.json(&["scope", "show", "orders.create"])["scope"],
         "*"
     );
-    assert!(place.ok(&["scope", "list"]).contains("orders.create"));
+    assert!(fixture.ok(&["scope", "list"]).contains("orders.create"));
 
-    let told = place.run(&["scope", "define", "x", "--retention", "1d", "--audit", "7d"]);
+    let run = fixture.run(&["scope", "define", "x", "--retention", "1d", "--audit", "7d"]);
     assert!(
-        told.code == 2 && told.err.contains("retention covers every horizon"),
-        "{told:?}"
+        run.code == 2 && run.err.contains("retention covers every horizon"),
+        "{run:?}"
     );
-    let told = place.run(&["scope", "define", "x", "--retention", "a while"]);
-    assert!(told.code == 2 && told.err.contains("7d"), "{told:?}");
+    let run = fixture.run(&["scope", "define", "x", "--retention", "a while"]);
+    assert!(run.code == 2 && run.err.contains("7d"), "{run:?}");
 
-    assert_eq!(place.run(&["scope", "drop", "orders.create"]).code, 7);
-    place.ok(&["scope", "drop", "orders.create", "--tenant", "acme"]);
-    place.ok(&["strict", "on"]);
-    assert_eq!(place.run(&["scope", "show", "orders.create"]).code, 7);
-    place.ok(&["strict", "off"]);
-    place.ok(&["scope", "show", "orders.create"]);
+    assert_eq!(fixture.run(&["scope", "drop", "orders.create"]).code, 7);
+    let drop = ["scope", "drop", "orders.create", "--tenant", "acme"];
+    assert_eq!(fixture.run(&drop).code, 11);
+    assert_eq!(
+        fixture.json(&[&drop[..], &["--dry-run"]].concat())["count"],
+        1
+    );
+    fixture.ok(&[&drop[..], &["--yes"]].concat());
+    fixture.ok(&["strict", "on"]);
+    assert_eq!(fixture.run(&["scope", "show", "orders.create"]).code, 7);
+    fixture.ok(&["strict", "off"]);
+    fixture.ok(&["scope", "show", "orders.create"]);
 }
 
 #[tokio::test]
 async fn operators_see_what_is_stuck_retried_suppressed_and_whether_it_happened() {
-    let place = Place::installed().await;
-    assert_eq!(place.ok(&["stuck"]), "Nothing is stuck.\n");
-    assert_eq!(place.json(&["stuck"]), json!([]));
-    place
+    let fixture = Fixture::installed().await;
+    for args in [
+        &["intent", "stuck", "--scope", "nowhere"][..],
+        &["intent", "list", "nowhere"],
+    ] {
+        assert_eq!(fixture.run(args).code, 7, "{args:?}");
+    }
+    assert_eq!(fixture.ok(&["stuck"]), "Nothing is stuck.\n");
+    assert_eq!(fixture.json(&["stuck"]), json!([]));
+    fixture
         .sql(
             "select pgonce.claim('s', 'left', '\\x01', '1 microsecond');
              select pgonce.claim('s', E'evil\\x1b[2J', '\\x01', '1 microsecond');
@@ -296,85 +309,90 @@ async fn operators_see_what_is_stuck_retried_suppressed_and_whether_it_happened(
              select pgonce._count_suppressed('s', 3, 0, 0, 1)",
         )
         .await;
-    let stuck = place.json(&["stuck"]);
+    let stuck = fixture.json(&["stuck"]);
     assert_eq!(stuck.as_array().unwrap().len(), 2);
     assert_eq!(stuck[0]["classification"], "safe_to_retry");
     assert_eq!(
-        place
+        fixture
             .json(&["stuck", "--limit", "1"])
             .as_array()
             .unwrap()
             .len(),
         1
     );
-    assert_eq!(place.json(&["stuck", "--scope", "other"]), json!([]));
-    let table = place.ok(&["stuck"]);
+    assert_eq!(fixture.run(&["stuck", "--scope", "other"]).code, 7);
+    let table = fixture.ok(&["stuck"]);
     assert!(
         table.contains("left") && !table.contains('\u{1b}'),
         "{table}"
     );
-    assert_eq!(place.json(&["most-retried"])[0]["key"], "again");
-    assert_eq!(place.json(&["suppression"])[0]["suppressed"], 4);
+    assert_eq!(fixture.json(&["most-retried"])[0]["key"], "again");
+    assert_eq!(fixture.json(&["suppression"])[0]["suppressed"], 4);
 
     let verdict = |key: &str| {
-        place.json(&["show", "s", key])["verdict"]
+        fixture.json(&["show", "s", key])["verdict"]
             .as_str()
             .unwrap()
             .to_owned()
     };
     assert!(verdict("done").starts_with("It happened once."));
-    assert!(verdict("no").starts_with("It was refused for good."));
+    assert!(verdict("no").starts_with("It was refused, finally."));
     assert!(verdict("again").starts_with("Somebody is at it now"));
     assert!(verdict("left").starts_with("Its holder stopped on the way."));
     assert_eq!(
-        place.json(&["show", "s", "done"])["answer"],
+        fixture.json(&["show", "s", "done"])["answer"],
         json!({"id": 7})
     );
     assert!(
-        place
+        fixture
             .ok(&["show", "s", "done"])
             .contains("It happened once.")
     );
 
-    let told = place.run(&["show", "s", "never"]);
-    assert!(told.code == 7 && told.err.contains("no record"), "{told:?}");
+    let run = fixture.run(&["show", "s", "never"]);
+    assert!(run.code == 7 && run.err.contains("no record"), "{run:?}");
     assert_eq!(
-        place.run(&["show", "s", "done", "--tenant", "acme"]).code,
+        fixture.run(&["show", "s", "done", "--tenant", "acme"]).code,
         7
     );
-    place
+    fixture
         .sql("begin; select pgonce.claim('s', 'never', '\\x01')")
         .await;
-    assert!(place.run(&["show", "s", "never"]).err.contains("under way"));
-    place.sql("rollback").await;
+    assert!(
+        fixture
+            .run(&["show", "s", "never"])
+            .err
+            .contains("under way")
+    );
+    fixture.sql("rollback").await;
 }
 
 #[tokio::test]
 async fn purge_says_how_much_it_removed_and_whether_there_is_more() {
-    let place = Place::installed().await;
-    place
+    let fixture = Fixture::installed().await;
+    fixture
         .sql(
             "select pgonce.fail('s', n::text, '\\x01', 1, false, 'no', 'no') from generate_series(1, 25) n;
              select pgonce._move_clock('8 days')",
         )
         .await;
     assert_eq!(
-        place.json(&["purge", "--limit", "10"]),
+        fixture.json(&["purge", "--limit", "10"]),
         json!({"purged": 10, "more": true})
     );
     assert_eq!(
-        place.json(&["purge", "--limit", "10", "--all"]),
+        fixture.json(&["purge", "--limit", "10", "--all"]),
         json!({"purged": 15, "more": false})
     );
-    assert_eq!(place.ok(&["purge"]), "purged 0 finished records\n");
+    assert_eq!(fixture.ok(&["purge"]), "purged 0 finished records\n");
 }
 
 #[test]
 fn codes_say_what_to_do() {
-    let told = without_database(&["codes"]);
+    let run = without_database(&["codes"]);
     assert!(
-        told.out.contains("P4002") && told.out.contains("40001"),
-        "{told:?}"
+        run.out.contains("P4002") && run.out.contains("40001"),
+        "{run:?}"
     );
     let one: Value =
         serde_json::from_str(&without_database(&["codes", "40p01", "--format", "json"]).out)
@@ -388,7 +406,7 @@ fn codes_say_what_to_do() {
 
 #[tokio::test]
 async fn a_reader_that_goes_away_is_no_error() {
-    let place = Place::installed().await;
+    let fixture = Fixture::installed().await;
     for args in [
         &["codes"][..],
         &["migrate", "status"],
@@ -397,7 +415,7 @@ async fn a_reader_that_goes_away_is_no_error() {
     ] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let mut child = place
+        let mut child = fixture
             .command(args)
             .stdout(writer)
             .stderr(Stdio::piped())
@@ -417,13 +435,13 @@ async fn a_reader_that_goes_away_is_no_error() {
 
 #[tokio::test]
 async fn operations_work_through_a_transaction_pooler() {
-    let place = Place::installed().await;
-    let pooler = pgonce_testkit::PgBouncer::in_front_of(place.server)
+    let fixture = Fixture::installed().await;
+    let pooler = pgonce_testkit::PgBouncer::in_front_of(fixture.server)
         .pool_mode_transaction()
         .start()
         .await
         .unwrap();
-    let url = pooler.url_for(place.database.name());
+    let url = pooler.url_for(fixture.database.name());
     for args in [
         &["migrate", "status"][..],
         &["stuck"],
@@ -431,7 +449,7 @@ async fn operations_work_through_a_transaction_pooler() {
         &["purge", "--all"],
         &["suppression"],
     ] {
-        let told = without_database(&[args, &["--database-url", &url]].concat());
-        assert_eq!(told.code, 0, "{args:?}: {told:?}");
+        let run = without_database(&[args, &["--database-url", &url]].concat());
+        assert_eq!(run.code, 0, "{args:?}: {run:?}");
     }
 }

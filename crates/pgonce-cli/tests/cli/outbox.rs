@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::place::{Place, without_database};
+use crate::fixture::{Fixture, without_database};
 
 /// Settles an event of `billing` by hand, as a relay would.
 fn settle(seq: i64, what: &str) -> String {
@@ -17,22 +17,22 @@ fn settle(seq: i64, what: &str) -> String {
 }
 
 /// Events 1 to 3 of subject a, of which the first is dead, and event 4 of subject b.
-async fn troubled() -> Place {
-    let place = Place::installed().await;
-    place.ok(&["outbox", "subscriptions", "create", "billing"]);
-    place
+async fn troubled() -> Fixture {
+    let fixture = Fixture::installed().await;
+    fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
+    fixture
         .sql(
             "select pgonce.publish('orders', 'order.changed', 'a', jsonb_build_object('n', i)) from generate_series(1, 3) i;
              select pgonce.publish('orders', 'order.changed', 'b', '{\"n\": 4}')",
         )
         .await;
-    place.sql(&settle(1, "dead")).await;
-    place
+    fixture.sql(&settle(1, "dead")).await;
+    fixture
 }
 
 /// Delivers what is there; gives the field `n` of each event.
-fn relay(place: &Place) -> Vec<i64> {
-    let out = place.ok(&[
+fn relay(fixture: &Fixture) -> Vec<i64> {
+    let out = fixture.ok(&[
         "relay",
         "--subscription",
         "billing",
@@ -47,53 +47,53 @@ fn relay(place: &Place) -> Vec<i64> {
     out.lines().map(number).collect()
 }
 
-fn only(place: &Place, args: &[&str]) -> Value {
-    let rows = place.json(args);
+fn only(fixture: &Fixture, args: &[&str]) -> Value {
+    let rows = fixture.json(args);
     assert_eq!(rows.as_array().unwrap().len(), 1, "{args:?}: {rows}");
     rows[0].clone()
 }
 
 #[tokio::test]
 async fn status_list_and_show_say_how_far_everybody_is_and_why() {
-    let place = Place::installed().await;
+    let fixture = Fixture::installed().await;
     assert!(
-        place
+        fixture
             .ok(&["outbox", "status"])
             .contains("subscriptions create")
     );
-    assert_eq!(place.json(&["outbox", "status"]), json!([]));
+    assert_eq!(fixture.json(&["outbox", "status"]), json!([]));
     assert_eq!(
-        place.ok(&["outbox", "list"]),
+        fixture.ok(&["outbox", "list"]),
         "There are no dead letters.\n"
     );
 
-    let place = troubled().await;
-    let status = only(&place, &["outbox", "status"]);
+    let fixture = troubled().await;
+    let status = only(&fixture, &["outbox", "status"]);
     assert_eq!(
         (&status["waiting"], &status["dead"], &status["lanes_held"]),
         (&json!(4), &json!(1), &json!(0))
     );
-    let lanes = place.json(&["outbox", "status", "billing", "--lanes"]);
+    let lanes = fixture.json(&["outbox", "status", "billing", "--lanes"]);
     assert_eq!(lanes.as_array().unwrap().len(), 16);
     let waiting = |lane: &Value| lane["waiting"].as_i64().unwrap();
     assert_eq!(
         lanes.as_array().unwrap().iter().map(waiting).sum::<i64>(),
         4
     );
-    let letter = only(&place, &["outbox", "list", "billing"]);
+    let letter = only(&fixture, &["outbox", "list", "billing"]);
     assert_eq!(
         (&letter["seq"], &letter["subject"], &letter["reason"]),
         (&json!(1), &json!("a"), &json!("no such address"))
     );
-    let shown = place.json(&["outbox", "show", "billing", "1"]);
+    let shown = fixture.json(&["outbox", "show", "billing", "1"]);
     assert_eq!(
         (&shown["fate"], &shown["payload"]),
         (&json!("dead"), &json!({"n": 1}))
     );
     let id = shown["message_id"].as_str().unwrap();
-    assert_eq!(place.json(&["outbox", "show", "billing", id]), shown);
+    assert_eq!(fixture.json(&["outbox", "show", "billing", id]), shown);
     assert_eq!(
-        place.json(&["outbox", "show", "billing", "4"])["fate"],
+        fixture.json(&["outbox", "show", "billing", "4"])["fate"],
         "waiting"
     );
 
@@ -109,83 +109,92 @@ async fn status_list_and_show_say_how_far_everybody_is_and_why() {
         &["evict", "nobody", "--reason", "x"],
         &["subscriptions", "alter", "nobody"],
         &["subscriptions", "drop", "nobody"],
+        &["list", "nobody"],
     ] {
-        let told = place.run(&[&["outbox"], args].concat());
-        assert_eq!(told.code, 7, "{args:?}: {told:?}");
-        assert!(told.err.contains("do:"), "{told:?}");
+        let run = fixture.run(&[&["outbox"], args].concat());
+        assert_eq!(run.code, 7, "{args:?}: {run:?}");
+        assert!(run.err.contains("do:"), "{run:?}");
     }
 }
 
 #[tokio::test]
 async fn a_stuck_subscription_is_pointed_out() {
-    let place = troubled().await;
-    place.sql("select pgonce._move_clock('10 minutes')").await;
-    assert!(place.ok(&["outbox", "status"]).contains("outbox evict"));
-    assert_eq!(only(&place, &["outbox", "status"])["stuck"], true);
+    let fixture = troubled().await;
+    fixture.sql("select pgonce._move_clock('10 minutes')").await;
+    assert!(fixture.ok(&["outbox", "status"]).contains("outbox evict"));
+    assert_eq!(only(&fixture, &["outbox", "status"])["stuck"], true);
 }
 
 #[tokio::test]
 async fn a_redrive_goes_in_order_and_a_skip_lets_the_rest_go() {
-    let place = troubled().await;
-    assert_eq!(relay(&place), [4], "subject a waits");
+    let fixture = troubled().await;
+    assert_eq!(relay(&fixture), [4], "subject a waits");
     assert_eq!(
-        place.json(&["outbox", "redrive", "billing", "--subject", "b"]),
+        fixture.json(&["outbox", "redrive", "billing", "--subject", "b"]),
         json!({"redriven": 0})
     );
     assert_eq!(
-        place.ok(&["outbox", "redrive", "billing"]),
+        fixture.ok(&["outbox", "redrive", "billing"]),
         "1 subject moves again\n"
     );
-    assert_eq!(relay(&place), [1, 2, 3]);
+    assert_eq!(relay(&fixture), [1, 2, 3]);
 
-    let place = troubled().await;
-    relay(&place);
-    let told = place.run(&["outbox", "skip", "billing", "1", "--reason", ""]);
-    assert!(told.code == 2 && told.err.contains("reason"), "{told:?}");
-    place.ok(&["outbox", "skip", "billing", "1", "--reason", "typo"]);
-    assert_eq!(relay(&place), [2, 3]);
-    let shown = place.json(&["outbox", "show", "billing", "1"]);
+    let fixture = troubled().await;
+    relay(&fixture);
+    let run = fixture.run(&["outbox", "skip", "billing", "1", "--reason", "", "--yes"]);
+    assert!(run.code == 2 && run.err.contains("reason"), "{run:?}");
+    let skip = ["outbox", "skip", "billing", "1", "--reason", "typo"];
+    let run = fixture.run(&skip);
+    assert!(run.code == 11 && run.err.contains("--yes"), "{run:?}");
+    let dry = fixture.json(&[&skip[..], &["--dry-run"]].concat());
+    assert_eq!(dry["count"], 1, "{dry}");
+    assert_eq!(relay(&fixture), [0; 0], "nothing was skipped yet");
+    fixture.ok(&[&skip[..], &["--yes"]].concat());
+    assert_eq!(relay(&fixture), [2, 3]);
+    let shown = fixture.json(&["outbox", "show", "billing", "1"]);
     assert_eq!(
         (&shown["fate"], &shown["reason"], &shown["skipped_by"]),
         (&json!("skipped"), &json!("typo"), &json!("postgres"))
     );
     let since = ["outbox", "recover", "billing", "--since", "1h"];
-    assert_eq!(place.json(&since), json!({"recovered": 0}));
+    assert_eq!(fixture.json(&since), json!({"recovered": 0}));
     let skipped = [&since[..], &["--skipped"]].concat();
-    assert_eq!(place.json(&skipped), json!({"recovered": 1}));
-    assert_eq!(relay(&place), [1]);
+    assert_eq!(fixture.json(&skipped), json!({"recovered": 1}));
+    assert_eq!(relay(&fixture), [1]);
 }
 
 #[tokio::test]
-async fn a_replay_goes_back_for_good_or_gives_only_a_range() {
-    let place = troubled().await;
-    place.ok(&["outbox", "redrive", "billing"]);
-    relay(&place);
+async fn a_replay_goes_back_entirely_or_gives_only_a_range() {
+    let fixture = troubled().await;
+    fixture.ok(&["outbox", "redrive", "billing"]);
+    relay(&fixture);
     let range = ["outbox", "replay", "billing", "--from", "2", "--to", "3"];
-    assert_eq!(place.ok(&range), "2 events come again\n");
-    assert_eq!(relay(&place), [2, 3]);
-    let told = place.run(&[&range[..], &["--limit", "1"]].concat());
-    assert!(told.code == 2 && told.err.contains("22023"), "{told:?}");
-    let told = place.run(&["outbox", "replay", "billing", "--from", "2", "--to", "1h"]);
-    assert_eq!(told.code, 2, "a number and a time make no range: {told:?}");
+    assert_eq!(fixture.ok(&range), "2 events come again\n");
+    assert_eq!(relay(&fixture), [2, 3]);
+    let run = fixture.run(&[&range[..], &["--limit", "1"]].concat());
+    assert!(run.code == 2 && run.err.contains("22023"), "{run:?}");
+    let run = fixture.run(&["outbox", "replay", "billing", "--from", "2", "--to", "1h"]);
+    assert_eq!(run.code, 2, "a number and a time make no range: {run:?}");
     assert_eq!(
-        place.json(&["outbox", "replay", "billing", "--from", "1h", "--to", "0s"]),
+        fixture.json(&["outbox", "replay", "billing", "--from", "1h", "--to", "0s"]),
         json!({"replayed": 4})
     );
-    relay(&place);
+    relay(&fixture);
 
     assert_eq!(
-        place.ok(&["outbox", "replay", "billing", "--from", "3"]),
+        fixture.ok(&["outbox", "replay", "billing", "--from", "3"]),
         "billing goes back to event 3\n"
     );
-    assert_eq!(relay(&place).len(), 2);
-    place.ok(&["outbox", "evict", "billing", "--reason", "forgotten"]);
+    assert_eq!(relay(&fixture).len(), 2);
+    let evict = ["outbox", "evict", "billing", "--reason", "forgotten"];
+    assert_eq!(fixture.run(&evict).code, 11);
+    fixture.ok(&[&evict[..], &["--yes"]].concat());
     assert!(
-        place
-            .ok(&["outbox", "evict", "billing", "--reason", "x"])
+        fixture
+            .ok(&["outbox", "evict", "billing", "--reason", "x", "--yes"])
             .contains("before")
     );
-    let told = place.run(&[
+    let run = fixture.run(&[
         "relay",
         "--subscription",
         "billing",
@@ -193,15 +202,15 @@ async fn a_replay_goes_back_for_good_or_gives_only_a_range() {
         "stdout:",
         "--once",
     ]);
-    assert!(told.code == 1 && told.err.contains("P4031"), "{told:?}");
-    place.ok(&["outbox", "replay", "billing", "--from", "1h"]);
-    assert_eq!(relay(&place).len(), 4);
+    assert!(run.code == 1 && run.err.contains("P4031"), "{run:?}");
+    fixture.ok(&["outbox", "replay", "billing", "--from", "1h"]);
+    assert_eq!(relay(&fixture).len(), 4);
 }
 
 #[tokio::test]
 async fn subscriptions_are_created_altered_listed_and_dropped() {
-    let place = Place::installed().await;
-    let made = place.json(&[
+    let fixture = Fixture::installed().await;
+    let made = fixture.json(&[
         "outbox",
         "subscriptions",
         "create",
@@ -218,7 +227,7 @@ async fn subscriptions_are_created_altered_listed_and_dropped() {
         "3",
         "--backoff",
         "2s",
-        "--backoff-at-most",
+        "--max-backoff",
         "1m",
         "--dead-limit",
         "5",
@@ -231,9 +240,9 @@ async fn subscriptions_are_created_altered_listed_and_dropped() {
         "when_full": "discard", "created_at": made["created_at"], "evicted_at": null, "evicted_why": null,
     });
     assert_eq!(made, expected);
-    let told = place.run(&["outbox", "subscriptions", "create", "billing"]);
-    assert!(told.code == 1 && told.err.contains("42710"), "{told:?}");
-    let altered = place.json(&[
+    let run = fixture.run(&["outbox", "subscriptions", "create", "billing"]);
+    assert!(run.code == 1 && run.err.contains("42710"), "{run:?}");
+    let altered = fixture.json(&[
         "outbox",
         "subscriptions",
         "alter",
@@ -247,7 +256,7 @@ async fn subscriptions_are_created_altered_listed_and_dropped() {
         (&altered["topics"], &altered["when_full"], &altered["types"]),
         (&Value::Null, &json!("stop"), &json!(["order.*"]))
     );
-    let told = place.run(&[
+    let run = fixture.run(&[
         "outbox",
         "subscriptions",
         "alter",
@@ -256,52 +265,44 @@ async fn subscriptions_are_created_altered_listed_and_dropped() {
         "0",
     ]);
     assert!(
-        told.code == 2 && told.err.contains("attempts_are_positive"),
-        "{told:?}"
+        run.code == 2 && run.err.contains("attempts_are_positive"),
+        "{run:?}"
     );
     assert_eq!(
-        only(&place, &["outbox", "subscriptions"])["subscription"],
+        only(&fixture, &["outbox", "subscriptions"])["subscription"],
         "billing"
     );
-    place.ok(&["outbox", "subscriptions", "drop", "billing"]);
-    assert_eq!(place.json(&["outbox", "subscriptions", "list"]), json!([]));
+    let drop = ["outbox", "subscriptions", "drop", "billing"];
+    assert_eq!(fixture.run(&drop).code, 11);
+    fixture.ok(&[&drop[..], &["--dry-run"]].concat());
+    fixture.ok(&[&drop[..], &["--yes"]].concat());
+    assert_eq!(
+        fixture.json(&["outbox", "subscriptions", "list"]),
+        json!([])
+    );
 }
 
 #[tokio::test]
-async fn retention_is_shown_and_changed_and_purge_tends_the_log() {
-    let place = Place::installed().await;
-    assert_eq!(place.json(&["outbox", "retention"])["keep"], "1 day");
-    let changed = place.json(&[
-        "outbox",
-        "retention",
-        "--keep",
-        "1h",
-        "--keep-at-most",
-        "7d",
-    ]);
+async fn retention_is_shown_and_changed_and_purge_maintains_the_log() {
+    let fixture = Fixture::installed().await;
+    assert_eq!(fixture.json(&["outbox", "retention"])["keep"], "1 day");
+    let changed = fixture.json(&["outbox", "retention", "--keep", "1h", "--max-keep", "7d"]);
     assert_eq!(
         (&changed["keep"], &changed["max_keep"]),
         (&json!("01:00:00"), &json!("7 days"))
     );
-    let told = place.run(&[
-        "outbox",
-        "retention",
-        "--keep",
-        "7d",
-        "--keep-at-most",
-        "1h",
-    ]);
+    let run = fixture.run(&["outbox", "retention", "--keep", "7d", "--max-keep", "1h"]);
     assert!(
-        told.code == 2 && told.err.contains("max_keep_is_longer"),
-        "{told:?}"
+        run.code == 2 && run.err.contains("max_keep_is_longer"),
+        "{run:?}"
     );
     // Events beyond the partitions that are there: purge makes the next.
-    place
+    fixture
         .sql("select setval('pgonce.outbox_seq', 1500000)")
         .await;
-    assert_eq!(place.json(&["outbox", "retention"])["partitions"], 2);
-    place.ok(&["purge"]);
-    assert_eq!(place.json(&["outbox", "retention"])["partitions"], 4);
+    assert_eq!(fixture.json(&["outbox", "retention"])["partitions"], 2);
+    fixture.ok(&["purge"]);
+    assert_eq!(fixture.json(&["outbox", "retention"])["partitions"], 4);
 }
 
 #[test]
@@ -317,24 +318,24 @@ fn what_makes_no_sense_is_exit_2_before_anybody_is_asked() {
         &["list", "--state", "lost"],
         &["subscriptions", "create", "c", "--from", "never"],
         &["subscriptions", "create", "c", "--backoff", "5"],
-        &["retention", "--keep-at-most", "1d"],
+        &["retention", "--max-keep", "1d"],
     ] {
-        let told = without_database(&[&["outbox"], args].concat());
-        assert_eq!(told.code, 2, "{args:?}: {told:?}");
+        let run = without_database(&[&["outbox"], args].concat());
+        assert_eq!(run.code, 2, "{args:?}: {run:?}");
     }
 }
 
 #[tokio::test]
 async fn a_relay_is_told_by_the_write_ahead_log_only_where_the_server_can() {
-    let place = Place::installed().await;
-    place.ok(&["outbox", "subscriptions", "create", "billing"]);
-    let tail = place.json(&["outbox", "tail"]);
+    let fixture = Fixture::installed().await;
+    fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
+    let tail = fixture.json(&["outbox", "tail"]);
     assert_eq!(
         (&tail["allowed"], &tail["relays"]),
         (&json!(false), &json!(0))
     );
     for (turn, allowed) in [("on", true), ("on", true), ("off", false), ("on", true)] {
-        assert_eq!(place.json(&["outbox", "tail", turn])["allowed"], allowed);
+        assert_eq!(fixture.json(&["outbox", "tail", turn])["allowed"], allowed);
     }
     // The servers of tests have PostgreSQL's own wal_level, which is not enough.
     let relay = [
@@ -345,15 +346,15 @@ async fn a_relay_is_told_by_the_write_ahead_log_only_where_the_server_can() {
         "stdout:",
         "--once",
     ];
-    let told = place.run(&[&relay[..], &["--wal"]].concat());
-    assert_eq!(told.code, 1, "{told:?}");
+    let run = fixture.run(&[&relay[..], &["--wal"]].concat());
+    assert_eq!(run.code, 1, "{run:?}");
     assert!(
-        told.err.contains("wal_level is replica, not logical"),
-        "{told:?}"
+        run.err.contains("wal_level is replica, not logical"),
+        "{run:?}"
     );
-    assert!(told.err.contains("55000"), "{told:?}");
-    let by_variable = place.command(&relay).env("PGONCE_WAL", "1").output();
+    assert!(run.err.contains("55000"), "{run:?}");
+    let by_variable = fixture.command(&relay).env("PGONCE_WAL", "1").output();
     assert_eq!(by_variable.unwrap().status.code(), Some(1));
-    let off = place.command(&relay).env("PGONCE_WAL", "0").output();
+    let off = fixture.command(&relay).env("PGONCE_WAL", "0").output();
     assert_eq!(off.unwrap().status.code(), Some(0));
 }

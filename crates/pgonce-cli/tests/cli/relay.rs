@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::place::{Place, program, without_database};
+use crate::fixture::{Fixture, program, without_database};
 
 /// Long enough for a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,10 +35,10 @@ fn collect(from: impl AsyncRead + Unpin + Send + 'static) -> Arc<Mutex<Vec<Strin
 }
 
 impl Running {
-    pub(crate) fn start(place: &Place, args: &[&str]) -> Self {
+    pub(crate) fn start(fixture: &Fixture, args: &[&str]) -> Self {
         let args = [&["relay"], args].concat();
         let mut child = Command::from(program(&args))
-            .env("DATABASE_URL", place.database.url())
+            .env("DATABASE_URL", fixture.database.url())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
@@ -51,7 +51,7 @@ impl Running {
         }
     }
 
-    pub(crate) fn billing(place: &Place, more: &[&str]) -> Self {
+    pub(crate) fn billing(fixture: &Fixture, more: &[&str]) -> Self {
         let args = [
             "--subscription",
             "billing",
@@ -60,7 +60,7 @@ impl Running {
             "--log-format",
             "json",
         ];
-        Self::start(place, &[&args, more].concat())
+        Self::start(fixture, &[&args, more].concat())
     }
 
     pub(crate) fn numbers(&self) -> Vec<i64> {
@@ -123,17 +123,17 @@ pub(crate) async fn get(admin: &str, path: &str) -> (u16, String) {
 }
 
 /// Publishes events with these numbers, each about a subject of its own.
-pub(crate) async fn publish(place: &Place, from: i64, to: i64) {
+pub(crate) async fn publish(fixture: &Fixture, from: i64, to: i64) {
     let sql = format!(
         "select pgonce.publish('orders', 'order.changed', 's' || i, jsonb_build_object('n', i)) from generate_series({from}, {to}) i"
     );
-    place.sql(&sql).await;
+    fixture.sql(&sql).await;
 }
 
-async fn with_subscription() -> Place {
-    let place = Place::installed().await;
-    place.ok(&["outbox", "subscriptions", "create", "billing"]);
-    place
+async fn with_subscription() -> Fixture {
+    let fixture = Fixture::installed().await;
+    fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
+    fixture
 }
 
 fn sorted(mut numbers: Vec<i64>) -> Vec<i64> {
@@ -143,9 +143,9 @@ fn sorted(mut numbers: Vec<i64>) -> Vec<i64> {
 
 #[tokio::test]
 async fn once_delivers_what_is_there_and_nothing_twice() {
-    let place = Place::installed().await;
-    publish(&place, 1, 40).await;
-    place
+    let fixture = Fixture::installed().await;
+    publish(&fixture, 1, 40).await;
+    fixture
         .sql("select pgonce.publish('other', 'x', 's', '{\"n\": 99}')")
         .await;
     let args = [
@@ -165,7 +165,7 @@ async fn once_delivers_what_is_there_and_nothing_twice() {
         "--in-flight",
         "3",
     ];
-    let out = place.ok(&args);
+    let out = fixture.ok(&args);
     let event: Value = serde_json::from_str(out.lines().next().unwrap()).unwrap();
     assert_eq!(
         (&event["specversion"], &event["source"]),
@@ -174,27 +174,27 @@ async fn once_delivers_what_is_there_and_nothing_twice() {
     let numbers = sorted(out.lines().map(number).collect());
     assert_eq!(numbers, (1..=40).collect::<Vec<_>>());
     // The subscription is there now, and stays as it is.
-    publish(&place, 41, 43).await;
-    let out = place.ok(&args);
+    publish(&fixture, 41, 43).await;
+    let out = fixture.ok(&args);
     assert_eq!(sorted(out.lines().map(number).collect()), [41, 42, 43]);
-    assert_eq!(place.ok(&args), "");
+    assert_eq!(fixture.ok(&args), "");
 }
 
 #[tokio::test]
 async fn told_to_stop_it_finishes_gives_its_lanes_back_and_ends_well() {
     for signal in [Signal::TERM, Signal::INT] {
-        let place = with_subscription().await;
-        let mut relay = Running::billing(&place, &[]);
-        publish(&place, 1, 10).await;
+        let fixture = with_subscription().await;
+        let mut relay = Running::billing(&fixture, &[]);
+        publish(&fixture, 1, 10).await;
         relay.wait_for(10).await;
         relay.signal(signal);
         assert_eq!(relay.end().await, 0, "{}", relay.log());
-        let status = place.json(&["outbox", "status"]);
+        let status = fixture.json(&["outbox", "status"]);
         assert_eq!(
             (&status[0]["lanes_held"], &status[0]["waiting"]),
             (&0.into(), &0.into())
         );
-        let again = place.ok(&[
+        let again = fixture.ok(&[
             "relay",
             "--subscription",
             "billing",
@@ -208,19 +208,19 @@ async fn told_to_stop_it_finishes_gives_its_lanes_back_and_ends_well() {
 
 #[tokio::test]
 async fn a_relay_that_is_killed_is_replaced_by_the_other() {
-    let place = with_subscription().await;
-    let mut first = Running::billing(&place, &["--lease", "1s"]);
-    publish(&place, 1, 20).await;
+    let fixture = with_subscription().await;
+    let mut first = Running::billing(&fixture, &["--lease", "1s"]);
+    publish(&fixture, 1, 20).await;
     first.wait_for(20).await;
-    let second = Running::billing(&place, &["--lease", "1s"]);
+    let second = Running::billing(&fixture, &["--lease", "1s"]);
     wait_until("shared lanes", PATIENCE, || async {
-        place.json(&["outbox", "status"])[0]["relays"] == 2
+        fixture.json(&["outbox", "status"])[0]["relays"] == 2
     })
     .await
     .unwrap();
     first.signal(Signal::KILL);
     let _ = first.child.wait().await;
-    publish(&place, 21, 60).await;
+    publish(&fixture, 21, 60).await;
     let all = || sorted([first.numbers(), second.numbers()].concat());
     wait_until("everything", PATIENCE, || async {
         let mut all = all();
@@ -232,19 +232,19 @@ async fn a_relay_that_is_killed_is_replaced_by_the_other() {
 }
 
 #[tokio::test]
-async fn health_readiness_and_metrics_tell_how_it_is() {
-    let place = with_subscription().await;
-    place.ok(&["outbox", "subscriptions", "create", "forgotten"]);
-    let mut relay = Running::billing(&place, &["--listen", "127.0.0.1:0"]);
+async fn health_readiness_and_metrics_show_its_state() {
+    let fixture = with_subscription().await;
+    fixture.ok(&["outbox", "subscriptions", "create", "forgotten"]);
+    let mut relay = Running::billing(&fixture, &["--listen", "127.0.0.1:0"]);
     let admin = relay.admin().await;
     assert_eq!(get(&admin, "/healthz").await.0, 200);
-    publish(&place, 1, 5).await;
+    publish(&fixture, 1, 5).await;
     // What subscriptions have stored, of two tenants.
     for (id, tenant) in [("m1", "a"), ("m2", "b")] {
         let stored = format!(
             "select pgonce.store_message('ledger', 'shop', '{id}', '{{}}', p_tenant => '{tenant}')"
         );
-        place.sql(&stored).await;
+        fixture.sql(&stored).await;
     }
     relay.wait_for(5).await;
     let (status, body) = get(&admin, "/readyz").await;
@@ -254,10 +254,10 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
 
     let page = Mutex::new(String::new());
     wait_until("the counts", PATIENCE, || async {
-        let told = get(&admin, "/metrics").await.1;
-        *page.lock().unwrap() = told.clone();
-        told.contains("pgonce_relay_events_total{subscription=\"billing\",outcome=\"sent\"} 5")
-            && told.contains("pgonce_outbox_waiting{subscription=\"billing\"} 0")
+        let run = get(&admin, "/metrics").await.1;
+        *page.lock().unwrap() = run.clone();
+        run.contains("pgonce_relay_events_total{subscription=\"billing\",outcome=\"sent\"} 5")
+            && run.contains("pgonce_outbox_waiting{subscription=\"billing\"} 0")
     })
     .await
     .unwrap_or_else(|error| panic!("{error}: {}", page.lock().unwrap()));
@@ -268,17 +268,17 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
         "pgonce_outbox_lanes_held{subscription=\"billing\"} 16",
         "pgonce_outbox_parked{subscription=\"billing\",state=\"dead\"} 0",
         "pgonce_relay_lag_seconds_count{subscription=\"billing\"} 5",
-        "pgonce_inbox_messages{subscription=\"ledger\",state=\"received\"} 2",
-        "pgonce_inbox_messages{subscription=\"ledger\",state=\"poison\"} 0",
-        "pgonce_inbox_held{subscription=\"ledger\"} 0",
+        "pgonce_inbox_messages{consumer=\"ledger\",state=\"received\"} 2",
+        "pgonce_inbox_messages{consumer=\"ledger\",state=\"poison\"} 0",
+        "pgonce_inbox_held{consumer=\"ledger\"} 0",
         "pgonce_database_up 1",
     ] {
         assert!(
-            page.lines().any(|told| told == line),
+            page.lines().any(|run| run == line),
             "{line} is not in\n{page}"
         );
     }
-    // Nothing is told that the page of the docs does not list.
+    // Nothing is run that the page of the docs does not list.
     let docs = include_str!("../../../../docs/src/reference/metrics.md");
     for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let name = line.split(' ').next().unwrap();
@@ -288,21 +288,21 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
         );
     }
 
-    place.sql("select pgonce._move_clock('10 minutes')").await;
+    fixture.sql("select pgonce._move_clock('10 minutes')").await;
     let (_, page) = get(&admin, "/metrics").await;
     assert!(
         page.contains("pgonce_outbox_stuck{subscription=\"forgotten\"} 1"),
         "{page}"
     );
-    let oldest = "pgonce_inbox_oldest_age_seconds{subscription=\"ledger\"} ";
+    let oldest = "pgonce_inbox_oldest_age_seconds{consumer=\"ledger\"} ";
     let age = page.lines().find_map(|line| line.strip_prefix(oldest));
     assert!(age.unwrap().parse::<f64>().unwrap() >= 600.0, "{page}");
     // With nothing left the figures are 0, and not the last that there was.
-    place
+    fixture
         .sql("update pgonce.inbox_message set skipped_at = pgonce.now()")
         .await;
     let (_, page) = get(&admin, "/metrics").await;
-    let none = "pgonce_inbox_messages{subscription=\"ledger\",state=\"received\"} 0";
+    let none = "pgonce_inbox_messages{consumer=\"ledger\",state=\"received\"} 0";
     assert!(page.lines().any(|line| line == none), "{page}");
     relay.signal(Signal::TERM);
     assert_eq!(relay.end().await, 0, "{}", relay.log());
@@ -310,15 +310,15 @@ async fn health_readiness_and_metrics_tell_how_it_is() {
 
 #[tokio::test]
 async fn a_relay_through_a_transaction_pooler_delivers() {
-    let place = with_subscription().await;
-    let pooler = pgonce_testkit::PgBouncer::in_front_of(place.server)
+    let fixture = with_subscription().await;
+    let pooler = pgonce_testkit::PgBouncer::in_front_of(fixture.server)
         .pool_mode_transaction()
         .start()
         .await
         .unwrap();
-    publish(&place, 1, 5).await;
-    let url = pooler.url_for(place.database.name());
-    let told = without_database(&[
+    publish(&fixture, 1, 5).await;
+    let url = pooler.url_for(fixture.database.name());
+    let run = without_database(&[
         "relay",
         "--subscription",
         "billing",
@@ -329,34 +329,37 @@ async fn a_relay_through_a_transaction_pooler_delivers() {
         "--database-url",
         &url,
     ]);
-    assert_eq!((told.code, told.out.lines().count()), (0, 5), "{told:?}");
+    assert_eq!((run.code, run.out.lines().count()), (0, 5), "{run:?}");
 }
 
 #[tokio::test]
-async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
-    let place = Place::installed().await;
-    let run = |args: &[&str]| place.run(&[&["relay"], args].concat());
-    let told = run(&["--subscription", "billing", "--sink", "stdout:", "--once"]);
-    assert!(told.code == 7 && told.err.contains("--create"), "{told:?}");
-    let told = run(&[
+async fn what_it_cannot_do_is_said_at_once_and_how_to_fix_it() {
+    let fixture = Fixture::installed().await;
+    let relay = |args: &[&str]| fixture.run(&[&["relay"], args].concat());
+    let missing = relay(&["--subscription", "billing", "--sink", "stdout:", "--once"]);
+    assert!(
+        missing.code == 7 && missing.err.contains("--create"),
+        "{missing:?}"
+    );
+    let run = relay(&[
         "--subscription",
         "billing",
         "--sink",
         "mqtt://user:hunter2@host",
     ]);
-    assert!(told.code == 2 && told.err.contains("mqtt:"), "{told:?}");
-    assert!(!told.err.contains("hunter2"), "{told:?}");
+    assert!(run.code == 2 && run.err.contains("mqtt:"), "{run:?}");
+    assert!(!run.err.contains("hunter2"), "{run:?}");
     for (sink, code) in [
         ("nats://127.0.0.1:1", "sink-missing-option"),
         ("stdout:?colour=red", "sink-unknown-option"),
         ("https:", "sink-bad-url"),
     ] {
-        let told = run(&["--subscription", "billing", "--sink", sink]);
-        assert!(told.code == 2 && told.err.contains(code), "{told:?}");
+        let run = relay(&["--subscription", "billing", "--sink", sink]);
+        assert!(run.code == 2 && run.err.contains(code), "{run:?}");
     }
     // Nobody there is no reason to give up at once.
     let nobody = "nats://127.0.0.1:1?stream=ORDERS";
-    let told = run(&[
+    let run = relay(&[
         "--subscription",
         "billing",
         "--create",
@@ -367,8 +370,8 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
         "300ms",
     ]);
     assert!(
-        told.code == 1 && told.err.contains("not there, trying again"),
-        "{told:?}"
+        run.code == 1 && run.err.contains("unavailable, trying again"),
+        "{run:?}"
     );
     for args in [
         &[][..],
@@ -425,21 +428,18 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_mend_it() {
             "source=NO_SUCH_VARIABLE",
         ],
     ] {
-        let told = run(args);
-        assert_eq!(told.code, 2, "{args:?}: {told:?}");
+        let run = relay(args);
+        assert_eq!(run.code, 2, "{args:?}: {run:?}");
     }
-    let empty = Place::empty().await;
-    let told = empty.run(&["relay", "--subscription", "c", "--sink", "stdout:"]);
-    assert!(
-        told.code == 4 && told.err.contains("migrate up"),
-        "{told:?}"
-    );
+    let empty = Fixture::empty().await;
+    let run = empty.run(&["relay", "--subscription", "c", "--sink", "stdout:"]);
+    assert!(run.code == 4 && run.err.contains("migrate up"), "{run:?}");
 }
 
 #[tokio::test]
-async fn a_sink_that_is_not_there_is_not_waited_for_longer_than_told() {
-    let place = with_subscription().await;
-    publish(&place, 1, 3).await;
+async fn a_sink_that_is_not_there_is_not_waited_for_longer_than_allowed() {
+    let fixture = with_subscription().await;
+    publish(&fixture, 1, 3).await;
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let args = [
@@ -451,17 +451,17 @@ async fn a_sink_that_is_not_there_is_not_waited_for_longer_than_told() {
         "--once",
         "--within",
         "500ms",
-        "--drain-at-most",
+        "--drain-timeout",
         "0s",
     ];
-    let told = place.command(&args).stdout(writer).output().unwrap();
-    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    let run = fixture.command(&args).stdout(writer).output().unwrap();
+    assert_eq!(run.status.code(), Some(1), "{run:?}");
     assert!(
-        String::from_utf8_lossy(&told.stderr).contains("not everything was delivered"),
-        "{told:?}"
+        String::from_utf8_lossy(&run.stderr).contains("not everything was delivered"),
+        "{run:?}"
     );
     // Nothing was lost, nothing is parked.
-    let out = place.ok(&[
+    let out = fixture.ok(&[
         "relay",
         "--subscription",
         "billing",

@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::place::{Place, Told, program, without_database};
+use crate::fixture::{Fixture, Run, program, without_database};
 use crate::relay::{Running, get, publish};
 
 fn file(text: &str) -> (tempfile::TempDir, String) {
@@ -14,18 +14,18 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
     (folder, path)
 }
 
-fn check(text: &str) -> Told {
+fn check(text: &str) -> Run {
     let (_folder, path) = file(text);
-    Told::of(program(&["relay", "--check", &path]).output().unwrap())
+    Run::of(program(&["relay", "--check", &path]).output().unwrap())
 }
 
 #[test]
 fn the_example_is_right_and_names_every_field() {
     let example = without_database(&["relay", "--print-example"]).out;
-    let told = check(&example);
+    let run = check(&example);
     assert!(
-        told.code == 0 && told.out.contains("is right: billing"),
-        "{told:?}"
+        run.code == 0 && run.out.contains("is right: billing"),
+        "{run:?}"
     );
     // What is commented out is right too.
     let all: String = example
@@ -36,8 +36,8 @@ fn the_example_is_right_and_names_every_field() {
             _ => format!("{line}\n"),
         })
         .collect();
-    let told = check(&all);
-    assert_eq!(told.code, 0, "{told:?}");
+    let run = check(&all);
+    assert_eq!(run.code, 0, "{run:?}");
     assert!(
         all.contains("\nsink_env = ") && all.contains("\ntenants = "),
         "{all}"
@@ -47,10 +47,10 @@ fn the_example_is_right_and_names_every_field() {
 #[test]
 fn the_file_of_the_example_order_events_is_right() {
     let text = include_str!("../../../../examples/order-events/relay.toml");
-    let told = check(text);
+    let run = check(text);
     assert!(
-        told.code == 0 && told.out.contains("is right: shop, partner"),
-        "{told:?}"
+        run.code == 0 && run.out.contains("is right: shop, partner"),
+        "{run:?}"
     );
 }
 
@@ -119,13 +119,13 @@ fn every_fault_is_shown_on_its_line() {
             "address",
         ),
     ] {
-        let told = check(text);
-        assert_eq!(told.code, 2, "{text}: {told:?}");
+        let run = check(text);
+        assert_eq!(run.code, 2, "{text}: {run:?}");
         assert!(
-            told.err.contains(&format!("relay.toml:{line}:"))
-                && told.err.contains(what)
-                && told.err.contains("do:"),
-            "{text}: {told:?}"
+            run.err.contains(&format!("relay.toml:{line}:"))
+                && run.err.contains(what)
+                && run.err.contains("do:"),
+            "{text}: {run:?}"
         );
         // Shown is the line; a password is on it only where the user wrote it there.
         let (_folder, path) = file(text);
@@ -137,19 +137,26 @@ fn every_fault_is_shown_on_its_line() {
 
 #[tokio::test]
 async fn one_process_serves_several_subscriptions_and_one_that_cannot_go_on_stops_no_other() {
-    let place = Place::installed().await;
+    let fixture = Fixture::installed().await;
     for subscription in ["billing", "evicted"] {
-        place.ok(&["outbox", "subscriptions", "create", subscription]);
+        fixture.ok(&["outbox", "subscriptions", "create", subscription]);
     }
-    place.ok(&["outbox", "evict", "evicted", "--reason", "it was forgotten"]);
+    fixture.ok(&[
+        "outbox",
+        "evict",
+        "evicted",
+        "--reason",
+        "it was forgotten",
+        "--yes",
+    ]);
     let (_folder, path) = file(
         "[listen]\naddress = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
          [[relays]]\nsubscription = \"evicted\"\nsink = \"stdout:\"\n\
          [[relays]]\nsubscription = \"billing\"\nsink = \"stdout:\"\nlease = \"2s\"\n\
          [[relays]]\nsubscription = \"new\"\nsink = \"stdout:\"\n[relays.create]\ntopics = [\"orders\"]\n",
     );
-    let mut relay = Running::start(&place, &[&path]);
-    publish(&place, 1, 5).await;
+    let mut relay = Running::start(&fixture, &[&path]);
+    publish(&fixture, 1, 5).await;
     relay.wait_for(10).await;
     let admin = relay.admin().await;
     let (status, body) = get(&admin, "/readyz").await;
@@ -160,22 +167,22 @@ async fn one_process_serves_several_subscriptions_and_one_that_cannot_go_on_stop
     relay.signal(Signal::TERM);
     assert_eq!(relay.end().await, 1, "{}", relay.log());
     assert!(relay.log().contains("P4031"), "{}", relay.log());
-    assert!(place.ok(&["outbox", "subscriptions"]).contains("orders"));
+    assert!(fixture.ok(&["outbox", "subscriptions"]).contains("orders"));
 }
 
 #[tokio::test]
 async fn addresses_come_from_variables_and_files() {
-    let place = Place::installed().await;
-    publish(&place, 1, 3).await;
+    let fixture = Fixture::installed().await;
+    publish(&fixture, 1, 3).await;
     let (folder, path) = file(
         "[database]\nurl_file = \"secret\"\n[[relays]]\nsubscription = \"c\"\nsink_env = \"OUR_SINK\"\n[relays.create]\n",
     );
-    let told = program(&["relay", "--once", &path]).output().unwrap();
-    assert_eq!(told.status.code(), Some(2), "{told:?}");
-    std::fs::write(folder.path().join("secret"), place.database.url()).unwrap();
-    let told = Told::of(program(&["relay", "--once", &path]).output().unwrap());
-    assert!(told.code == 2 && told.err.contains("OUR_SINK"), "{told:?}");
+    let run = program(&["relay", "--once", &path]).output().unwrap();
+    assert_eq!(run.status.code(), Some(2), "{run:?}");
+    std::fs::write(folder.path().join("secret"), fixture.database.url()).unwrap();
+    let run = Run::of(program(&["relay", "--once", &path]).output().unwrap());
+    assert!(run.code == 2 && run.err.contains("OUR_SINK"), "{run:?}");
     let mut command = program(&["relay", "--once", &path]);
-    let told = Told::of(command.env("OUR_SINK", "stdout:").output().unwrap());
-    assert_eq!((told.code, told.out.lines().count()), (0, 3), "{told:?}");
+    let run = Run::of(command.env("OUR_SINK", "stdout:").output().unwrap());
+    assert_eq!((run.code, run.out.lines().count()), (0, 3), "{run:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use pgonce_testkit::{Call, Told};
+use pgonce_testkit::{Call, Outcome};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use serde_json::{Value, json};
@@ -63,18 +63,18 @@ pub(crate) struct Try {
 /// What a client may believe after a try, and what was seen on the way.
 #[derive(Debug)]
 pub(crate) struct Heard {
-    pub(crate) told: Told,
+    pub(crate) told: Outcome,
     pub(crate) saw: Option<&'static str>,
 }
 
 impl Heard {
-    fn new(told: Told) -> Self {
+    fn new(told: Outcome) -> Self {
         Self { told, saw: None }
     }
 }
 
 /// The try that a storm asks for.
-pub(crate) async fn attempt(service: SocketAddr, call: Call, seed: u64) -> Told {
+pub(crate) async fn attempt(service: SocketAddr, call: Call, seed: u64) -> Outcome {
     let one = Try {
         intent: call.intent.clone(),
         payload: call.payload.clone(),
@@ -103,20 +103,20 @@ pub(crate) async fn send(service: SocketAddr, one: &Try, seed: u64) -> Heard {
     );
     let whole = [head.as_bytes(), body.as_bytes()].concat();
     let Ok(mut wire) = TcpStream::connect(service).await else {
-        return Heard::new(Told::Failed("not connected".to_owned()));
+        return Heard::new(Outcome::Failed("not connected".to_owned()));
     };
     let sent = match cut {
         None => whole.len(),
         Some(cut) => cut.sent(head.len(), body.len(), &mut chance),
     };
     if let Err(error) = wire.write_all(&whole[..sent]).await {
-        return Heard::new(Told::Unknown(error.to_string()));
+        return Heard::new(Outcome::Unknown(error.to_string()));
     }
     let Some(cut) = cut else {
         let mut answer = Vec::new();
         return match wire.read_to_end(&mut answer).await {
             Ok(_) => heard(&answer),
-            Err(error) => Heard::new(Told::Unknown(error.to_string())),
+            Err(error) => Heard::new(Outcome::Unknown(error.to_string())),
         };
     };
     if cut == Cut::InAnswer {
@@ -131,8 +131,8 @@ pub(crate) async fn send(service: SocketAddr, one: &Try, seed: u64) -> Heard {
     drop(wire);
     let told = match cut {
         // Half a request is none.
-        Cut::InHead | Cut::AfterHead | Cut::InBody => Told::Failed(cut.name().to_owned()),
-        Cut::AfterBody | Cut::InAnswer => Told::Unknown(cut.name().to_owned()),
+        Cut::InHead | Cut::AfterHead | Cut::InBody => Outcome::Failed(cut.name().to_owned()),
+        Cut::AfterBody | Cut::InAnswer => Outcome::Unknown(cut.name().to_owned()),
     };
     Heard {
         told,
@@ -146,7 +146,7 @@ pub(crate) const ABANDONED: &str = "422 P4030";
 /// What a whole answer means, strictly by what is written about it in `pgonce_http::errors`.
 fn heard(answer: &[u8]) -> Heard {
     let Some((status, headers, body)) = parts(answer) else {
-        return Heard::new(Told::Unknown("no whole answer".to_owned()));
+        return Heard::new(Outcome::Unknown("no whole answer".to_owned()));
     };
     let saw = headers
         .contains("idempotent-replayed: true")
@@ -155,15 +155,15 @@ fn heard(answer: &[u8]) -> Heard {
         let location = headers.lines().find(|line| line.starts_with("location: "));
         let told = json!({ "status": status, "location": location, "body": body });
         return Heard {
-            told: Told::Success(told),
+            told: Outcome::Success(told),
             saw,
         };
     }
     let problem: Value = serde_json::from_str(&body).unwrap_or_default();
     let code = problem["code"].as_str().unwrap_or_default().to_owned();
     Heard::new(match &*code {
-        "P4029" | "P4002" | "08006" | "overloaded" | "handler_too_slow" => Told::Failed(code),
-        _ => Told::Unknown(format!("{status} {code}")),
+        "P4029" | "P4002" | "08006" | "overloaded" | "handler_too_slow" => Outcome::Failed(code),
+        _ => Outcome::Unknown(format!("{status} {code}")),
     })
 }
 

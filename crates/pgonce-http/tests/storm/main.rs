@@ -26,7 +26,7 @@ use std::time::Duration;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce_testkit::checker::{self, Effect, Kind};
-use pgonce_testkit::{Call, Entry, History, Told, storm};
+use pgonce_testkit::{Call, Entry, History, Outcome, storm};
 use service::{Mode, Shore};
 use support::{TestDriver, World};
 
@@ -96,10 +96,10 @@ async fn weather<D: TestDriver>(mode: Mode) {
     .intents(intents)
     .duplicates(3)
     // Not what ends it: on a busy machine everything takes longer.
-    .for_at_most(Duration::from_secs(60 + intents))
+    .max_duration(Duration::from_secs(60 + intents))
     // Longer than any time limit of the service: it answers by itself.
-    .each_call_at_most(Duration::from_secs(30))
-    .calm_at_most(Duration::from_secs(60))
+    .call_timeout(Duration::from_secs(30))
+    .recovery_timeout(Duration::from_secs(60))
     .kills(true)
     .conflicts(true)
     .seed(seed);
@@ -133,7 +133,7 @@ async fn failures_are_true(world: &World, history: &History, seed: u64) {
     for entry in history.entries() {
         if let Entry::Outcome {
             attempt,
-            told: Told::Failed(code),
+            outcome: Outcome::Failed(code),
             ..
         } = entry
         {

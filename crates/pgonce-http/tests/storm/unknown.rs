@@ -7,7 +7,7 @@ use std::time::Duration;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::scope::Stale;
 use pgonce_testkit::checker::{self, Coverage, Effect};
-use pgonce_testkit::{Action, CuttingProxy, Entry, FaultPlan, History, Spread, Told};
+use pgonce_testkit::{Action, CuttingProxy, Entry, FaultPlan, History, Outcome, Spread};
 use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -62,12 +62,12 @@ async fn leased_work_with_an_unknown_result_is_refused_to_all_alike_and_never_do
                 let sent = timeout(Duration::from_secs(30), send(service, &one, seed));
                 let told = match sent.await {
                     Ok(heard) => heard.told,
-                    Err(_) => Told::Unknown("no answer in time".to_owned()),
+                    Err(_) => Outcome::Unknown("no answer in time".to_owned()),
                 };
                 history.outcome(number, told.clone());
                 match &told {
-                    Told::Success(_) => return,
-                    Told::Unknown(why) if why == ABANDONED => {
+                    Outcome::Success(_) => return,
+                    Outcome::Unknown(why) if why == ABANDONED => {
                         history.saw("abandoned");
                         return;
                     }
@@ -104,10 +104,14 @@ fn nobody_was_told_otherwise(history: &History, seed: u64) {
             Entry::Invoke {
                 attempt, intent, ..
             } => drop(intents.insert(attempt, intent)),
-            Entry::Outcome { attempt, told, .. } => {
+            Entry::Outcome {
+                attempt,
+                outcome: told,
+                ..
+            } => {
                 let done = match told {
-                    Told::Success(_) => true,
-                    Told::Unknown(why) if why == ABANDONED => false,
+                    Outcome::Success(_) => true,
+                    Outcome::Unknown(why) if why == ABANDONED => false,
                     _ => continue,
                 };
                 answers

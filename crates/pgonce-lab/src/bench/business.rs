@@ -115,7 +115,7 @@ pub(super) fn answer(id: i64) -> Value {
     json!({"order": id})
 }
 
-/// The wish to place an order; `first` where the caller knows that nobody tried before.
+/// The intent to place an order; `first` where the caller knows that nobody tried before.
 pub(super) fn intent(order: &Order, first: bool) -> Result<Intent> {
     let intent = Intent::new(SCOPE, order.number.as_str(), order)?;
     Ok(if first { intent.known_first() } else { intent })

@@ -42,7 +42,7 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan, sizes: &[u64]) -> 
         fill(&url, size).await?;
         let shop = with_tokio_postgres::Shop::open(&url, 1)?;
         sides.push(AtSize {
-            // As many as there are sizes, so that a name can be told from a number for good.
+            // As many as there are sizes, so that a name can be distinguished from a number.
             name: String::leak(short(size)),
             once: shop.once,
         });

@@ -70,7 +70,7 @@ pub struct Args {
     fsync: bool,
     /// Use this server instead of a private one; a scratch database is made there and dropped.
     #[arg(long, value_name = "URL")]
-    database_url: Option<String>,
+    server: Option<String>,
     /// Seed of every random choice.
     #[arg(long, default_value_t = 42)]
     seed: u64,
@@ -144,7 +144,7 @@ pub async fn run(args: Args) -> ExitCode {
         Ok(report) if args.check && report.missed() > 0 => ExitCode::FAILURE,
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            // Standard error may be closed; the exit code still tells.
+            // Standard error may be closed; the exit code still shows it.
             let _ = writeln!(std::io::stderr(), "pgonce bench: {error}");
             ExitCode::from(2)
         }
@@ -207,7 +207,7 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     Ok(report)
 }
 
-/// Tells a person who waits what is going on.
+/// Reports progress.
 fn say(what: &str) {
     // Nobody listening is no reason to stop.
     let _ = writeln!(std::io::stderr(), "measuring {what} …");

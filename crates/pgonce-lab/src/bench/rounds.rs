@@ -114,7 +114,7 @@ impl Measured {
 impl Plan {
     /// Lets all sides have their turns and gives commands per second.
     pub(super) async fn rates(&mut self, sides: &[Side]) -> Result<Measured> {
-        // Connections open, statements prepared and planned for good.
+        // Connections open, statements prepared and planned finally.
         for side in sides {
             side.rate(self.connections, self.turn.max(Duration::from_millis(100)))
                 .await?;

@@ -48,7 +48,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) async fn start(args: &Args) -> Result<Self> {
-        let (url, private) = match &args.database_url {
+        let (url, private) = match &args.server {
             Some(url) => (url.clone(), None),
             None => {
                 let mut builder =

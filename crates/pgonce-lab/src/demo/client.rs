@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use super::plan::{Client, Cut, Wish};
+use super::plan::{Client, Cut, Intent};
 
 const REQUEST_PATIENCE: Duration = Duration::from_secs(8);
 const LONGEST_PAUSE: Duration = Duration::from_millis(400);
@@ -19,11 +19,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 pub(super) struct Counts {
     pub(super) attempts: AtomicU64,
     pub(super) in_flight: AtomicU64,
-    /// Wishes of which every client has its answer.
+    /// Intents of which every client has its answer.
     pub(super) settled: AtomicU64,
     pub(super) replays: AtomicU64,
     pub(super) conflicts: AtomicU64,
-    /// Told to come back: busy, or the database was away.
+    /// Rejected, to be retried: busy, or the database was away.
     pub(super) turned_away: AtomicU64,
     /// Hung up by the client.
     pub(super) cuts: AtomicU64,
@@ -38,7 +38,7 @@ pub(super) struct Counts {
     pub(super) effects: AtomicU64,
 }
 
-/// The end of a client's patience or of its wish.
+/// The time after which a client gives up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -68,9 +68,9 @@ pub(super) struct Line<'a> {
 
 impl Line<'_> {
     /// Asks until there is an answer; `None` when time is up.
-    pub(super) async fn ask(&self, wish: &Wish, client: &Client) -> Option<Answer> {
+    pub(super) async fn ask(&self, intent: &Intent, client: &Client) -> Option<Answer> {
         sleep(client.lag).await;
-        let body = serde_json::to_vec(&wish.sent_by(client)).ok()?;
+        let body = serde_json::to_vec(&intent.sent_by(client)).ok()?;
         let mut cut = client.cut;
         let mut pause = Duration::from_millis(20);
         while Instant::now() < self.until {
@@ -78,8 +78,8 @@ impl Line<'_> {
             self.counts.attempts.fetch_add(1, Relaxed);
             self.counts.in_flight.fetch_add(1, Relaxed);
             let answered = match cut.take() {
-                Some(cut) => self.hang_up(address, &wish.key, &body, cut).await,
-                None => self.send(address, &wish.key, body.clone()).await,
+                Some(cut) => self.hang_up(address, &intent.key, &body, cut).await,
+                None => self.send(address, &intent.key, body.clone()).await,
             };
             self.counts.in_flight.fetch_sub(1, Relaxed);
             if answered.is_some() {

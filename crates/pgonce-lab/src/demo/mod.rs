@@ -84,7 +84,7 @@ pub async fn run(args: Args) -> ExitCode {
         _ => tokio::select! {
             // Dropped by a signal, it ends everything that it started.
             shown = show(&args, &screen) => shown,
-            () = told_to_stop() => {
+            () = stop_signal() => {
                 screen.end();
                 screen.note("stopped; everything that was started is ended");
                 return ExitCode::from(130);
@@ -226,14 +226,14 @@ fn verdict(found: &Findings) -> String {
 }
 
 /// Ctrl-C, or a polite kill.
-async fn told_to_stop() {
+async fn stop_signal() {
     use tokio::signal::unix::{SignalKind, signal};
     let Ok(mut polite) = signal(SignalKind::terminate()) else {
         return std::future::pending().await;
     };
     tokio::select! {
         _ = polite.recv() => {}
-        told = tokio::signal::ctrl_c() => if told.is_err() {
+        received = tokio::signal::ctrl_c() => if received.is_err() {
             std::future::pending::<()>().await;
         },
     }

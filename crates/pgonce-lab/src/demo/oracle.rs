@@ -10,7 +10,7 @@ use tokio_postgres::NoTls;
 
 use super::Result;
 use super::client::Counts;
-use super::plan::{Kind, Plan, Wish};
+use super::plan::{Intent, Kind, Plan};
 use super::shop::{NewOrder, Order};
 use super::storm::Answers;
 
@@ -35,9 +35,9 @@ pub(super) struct Findings {
     pub(super) struck: u64,
     /// Effects too many.
     pub(super) duplicates: u64,
-    /// Wishes whose clients were told that it happened, and nothing is there.
+    /// Intents that were answered as done, and have no effect.
     pub(super) lost: u64,
-    /// Wishes whose clients were told different things.
+    /// Intents whose clients got different answers.
     pub(super) unequal: u64,
     /// Changed requests that were not refused.
     pub(super) unrefused: u64,
@@ -72,7 +72,7 @@ pub(super) async fn judge(
     let mut held = read(database).await?;
     let count = |counter: &AtomicU64| counter.load(Relaxed);
     let mut found = Findings {
-        intents: plan.wishes.len() as u64,
+        intents: plan.intents.len() as u64,
         clients: plan.clients().count() as u64,
         attempts: count(&counts.attempts),
         effects: held.values().map(|held| held.effects).sum(),
@@ -88,9 +88,9 @@ pub(super) async fn judge(
         ..Findings::default()
     };
     let mut said = Said::default();
-    for (wish, answers) in plan.wishes.iter().zip(answers) {
-        let held = held.remove(&wish.order.reference).unwrap_or_default();
-        judge_wish(wish, answers, &held, &mut found, &mut said);
+    for (intent, answers) in plan.intents.iter().zip(answers) {
+        let held = held.remove(&intent.order.reference).unwrap_or_default();
+        judge_intent(intent, answers, &held, &mut found, &mut said);
     }
     for (reference, held) in held {
         found.wrong += held.effects.max(1);
@@ -103,8 +103,14 @@ pub(super) async fn judge(
     Ok(found)
 }
 
-fn judge_wish(wish: &Wish, answers: &Answers, held: &Held, found: &mut Findings, said: &mut Said) {
-    let name = || wish.order.reference.clone();
+fn judge_intent(
+    intent: &Intent,
+    answers: &Answers,
+    held: &Held,
+    found: &mut Findings,
+    said: &mut Said,
+) {
+    let name = || intent.order.reference.clone();
     let accepted = || {
         answers
             .iter()
@@ -115,32 +121,32 @@ fn judge_wish(wish: &Wish, answers: &Answers, held: &Held, found: &mut Findings,
     let times = held.effects.max(held.orders.len() as u64);
     if times > 1 {
         found.duplicates += times - 1;
-        said.say("wishes that happened more than once", || {
+        said.say("intents that happened more than once", || {
             format!("{} × {times}", name())
         });
     }
     if held.effects == 0 {
         found.lost += 1;
-        said.say("wishes without an effect", name);
+        said.say("intents without an effect", name);
     }
     let missing = answers.iter().filter(|answer| answer.is_none()).count();
     if missing > 0 {
         found.unanswered += missing as u64;
-        said.say("wishes with clients that got no answer in time", name);
+        said.say("intents with clients that got no answer in time", name);
     }
     let first = accepted().next();
     if accepted().any(|answer| Some(answer) != first) {
         found.unequal += 1;
-        said.say("wishes whose clients got different answers", name);
+        said.say("intents whose clients got different answers", name);
     }
 
     // Two requests may race for one key. One of them has it; all others are to be refused.
     let winner: Option<Order> = first.and_then(|answer| serde_json::from_slice(&answer.body).ok());
-    for (client, answer) in wish.clients.iter().zip(answers) {
+    for (client, answer) in intent.clients.iter().zip(answers) {
         let Some(answer) = answer else { continue };
         let won = winner
             .as_ref()
-            .is_some_and(|order| order.of == wish.sent_by(client));
+            .is_some_and(|order| order.of == intent.sent_by(client));
         if won != answer.is_accepted() || !(won || answer.is_conflict()) {
             found.unrefused += 1;
             said.say(

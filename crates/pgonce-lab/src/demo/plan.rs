@@ -15,20 +15,20 @@ const BURST_WIDTH_MS: u64 = 40;
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     pub(super) length: Duration,
-    pub(super) wishes: Vec<Wish>,
+    pub(super) intents: Vec<Intent>,
     pub(super) disasters: Vec<Disaster>,
 }
 
 /// One thing that somebody wants once, and everybody who asks for it.
 #[derive(Debug, Clone)]
-pub(super) struct Wish {
+pub(super) struct Intent {
     pub(super) at: Duration,
     pub(super) key: String,
     pub(super) order: NewOrder,
     pub(super) clients: Vec<Client>,
 }
 
-/// One sender of a wish.
+/// One sender of an intent.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Client {
     pub(super) lag: Duration,
@@ -67,21 +67,21 @@ impl Plan {
         let mut chance = StdRng::seed_from_u64(seed);
         let length = Duration::from_secs(seconds);
         let bursts = (length.as_millis() / BURST_EVERY.as_millis()).max(1) as u32;
-        let wishes = (0..intents)
+        let intents = (0..intents)
             .map(|number| {
                 let burst = (number as u64 * u64::from(bursts) / intents as u64) as u32;
-                Wish::draw(&mut chance, number, BURST_EVERY * burst)
+                Intent::draw(&mut chance, number, BURST_EVERY * burst)
             })
             .collect();
         Self {
             length,
-            wishes,
+            intents,
             disasters: disasters(&mut chance, seconds, bursts),
         }
     }
 
     pub(super) fn clients(&self) -> impl Iterator<Item = &Client> {
-        self.wishes.iter().flat_map(|wish| &wish.clients)
+        self.intents.iter().flat_map(|intent| &intent.clients)
     }
 
     pub(super) fn disasters_of(&self, kind: Kind) -> usize {
@@ -92,11 +92,11 @@ impl Plan {
     }
 }
 
-impl Wish {
+impl Intent {
     fn draw(chance: &mut StdRng, number: usize, burst: Duration) -> Self {
         let honest = chance.random_range(2..=4);
         let mut clients: Vec<_> = (0..honest).map(|_| Client::draw(chance)).collect();
-        // Every eighth key is also used for something else; whoever comes first has it.
+        // Every eighth key is also used for something else; the first to come has it.
         if number.is_multiple_of(8) {
             clients.push(Client {
                 changes: true,
@@ -120,7 +120,7 @@ impl Wish {
         }
     }
 
-    /// What a client of this wish sends.
+    /// What a client of this intent sends.
     pub(super) fn sent_by(&self, client: &Client) -> NewOrder {
         let mut order = self.order.clone();
         if client.changes {
@@ -150,7 +150,7 @@ impl Client {
     }
 }
 
-/// The customer's reference of a wish; by it the oracle knows an effect again.
+/// The customer's reference of an intent; by it the oracle knows an effect again.
 pub(super) fn reference(number: usize) -> String {
     format!("po-{number}")
 }
@@ -201,9 +201,9 @@ mod tests {
         assert!(plan.clients().any(|client| client.changes));
         assert!(plan.clients().any(|client| client.cut.is_some()));
         assert!(
-            plan.wishes
+            plan.intents
                 .iter()
-                .all(|wish| wish.clients.len() > 1 && wish.at < plan.length)
+                .all(|intent| intent.clients.len() > 1 && intent.at < plan.length)
         );
     }
 }

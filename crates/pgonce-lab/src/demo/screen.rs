@@ -28,7 +28,7 @@ impl Screen {
     /// A line that stays.
     pub(super) fn note(&self, line: &str) {
         let write = || {
-            // Whoever closed our output does not want to be told about it.
+            // The reader closed our output: there is nobody to report to.
             let _ = writeln!(std::io::stdout(), "{line}");
         };
         match &self.live {
@@ -78,11 +78,11 @@ pub(super) fn table(columns: &[(&str, &Findings)]) -> impl Display {
     type Row = (&'static str, fn(&Findings) -> u64);
     let rows: [Row; 18] = [
         ("intents", |f| f.intents),
-        ("clients, each with the wish's key", |f| f.clients),
+        ("clients, each with the intent's key", |f| f.clients),
         ("attempts", |f| f.attempts),
         ("  hung up by the client", |f| f.cuts),
         ("  broken by a disaster", |f| f.broken),
-        ("  told to come back (409, 503)", |f| f.turned_away),
+        ("  rejected, to be retried (409, 503)", |f| f.turned_away),
         ("  answered from the stored answer", |f| f.replays),
         ("  refused, another request (422)", |f| f.conflicts),
         ("service killed (SIGKILL)", |f| f.kills),
@@ -91,7 +91,7 @@ pub(super) fn table(columns: &[(&str, &Findings)]) -> impl Display {
         ("effects in the database", |f| f.effects),
         ("DUPLICATES", |f| f.duplicates),
         ("LOST", |f| f.lost),
-        ("different answers to one wish", |f| f.unequal),
+        ("different answers to one intent", |f| f.unequal),
         ("changed requests not refused", |f| f.unrefused),
         ("clients without an answer", |f| f.unanswered),
         ("wrong or unasked effects", |f| f.wrong),

@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::{Result, shop, usual};
 
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Which code runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -85,9 +85,9 @@ async fn spawn(code: Code, database: &str) -> Result<(Child, SocketAddr)> {
         .take()
         .ok_or("the service has no standard output")?;
     let mut lines = BufReader::new(out).lines();
-    let line = tokio::time::timeout(START_PATIENCE, lines.next_line()).await;
+    let line = tokio::time::timeout(START_TIMEOUT, lines.next_line()).await;
     let line =
-        line.map_err(|_| format!("the service did not start within {START_PATIENCE:?}"))??;
+        line.map_err(|_| format!("the service did not start within {START_TIMEOUT:?}"))??;
     let line = line.ok_or("the service ended while starting")?;
     let address = line
         .parse()
@@ -95,7 +95,7 @@ async fn spawn(code: Code, database: &str) -> Result<(Child, SocketAddr)> {
     Ok((child, address))
 }
 
-/// The service's side: serves until it is killed or whoever started it has ended.
+/// The service's side: serves until it is killed or its parent process has ended.
 pub(super) async fn serve(code: Code, database: &str) -> Result<()> {
     let once = shop::connect(database)?;
     let router = match code {

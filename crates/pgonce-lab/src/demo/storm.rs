@@ -1,4 +1,4 @@
-//! The storm itself: every wish with its clients, and the disasters in between.
+//! The storm itself: every intent with its clients, and the disasters in between.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,14 +15,14 @@ use super::plan::{Disaster, Kind, Plan};
 use super::screen::Screen;
 use super::service::Service;
 
-/// After the last wish, clients still get this long for their answers.
+/// After the last intent, clients still get this long for their answers.
 const GRACE: Duration = Duration::from_secs(20);
 /// A disaster waits for this many requests under way, so that it hits something.
 const WORTH_STRIKING: u64 = 8;
 const STRIKE_PATIENCE: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The answers to a wish, one for each of its clients; `None` where time was up.
+/// The answers to an intent, one for each of its clients; `None` where time was up.
 pub(super) type Answers = Vec<Option<Answer>>;
 
 pub(super) struct Storm<'a> {
@@ -34,7 +34,7 @@ pub(super) struct Storm<'a> {
 }
 
 impl Storm<'_> {
-    /// Lets it rage; gives the answers in the order of the plan's wishes.
+    /// Lets it rage; gives the answers in the order of the plan's intents.
     pub(super) async fn rage(&self, service: &mut Service) -> Result<Vec<Answers>> {
         let start = Instant::now();
         let line = Line {
@@ -52,13 +52,14 @@ impl Storm<'_> {
     }
 
     async fn clients(&self, line: &Line<'_>, start: Instant) -> Vec<Answers> {
-        let wishes = self.plan.wishes.iter().map(async |wish| {
-            sleep_until(start + wish.at).await;
-            let answers = join_all(wish.clients.iter().map(|client| line.ask(wish, client))).await;
+        let intents = self.plan.intents.iter().map(async |intent| {
+            sleep_until(start + intent.at).await;
+            let answers =
+                join_all(intent.clients.iter().map(|client| line.ask(intent, client))).await;
             self.counts.settled.fetch_add(1, Relaxed);
             answers
         });
-        join_all(wishes).await
+        join_all(intents).await
     }
 
     async fn disasters(&self, service: &mut Service, start: Instant) -> Result<()> {
@@ -110,7 +111,7 @@ impl Storm<'_> {
     async fn watch(&self) {
         let show = || {
             self.screen
-                .show(&self.counts, self.plan.wishes.len() as u64)
+                .show(&self.counts, self.plan.intents.len() as u64)
         };
         loop {
             // Refused while the server is down; the next turn tries again.

@@ -1,4 +1,4 @@
-//! One attempt at an intent, on any of the paths, and what it was told.
+//! One attempt at an intent, on any of the paths, and its outcome.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use pgonce::driver::{Connection as _, Param, Session as _, Statement};
 use pgonce::outbox::Event;
 use pgonce::{Ack, Claim, ClaimKind, Done, Error, Failure, Intent, Isolation, Lease, Once};
-use pgonce_testkit::{History, Told};
+use pgonce_testkit::{History, Outcome};
 use serde_json::{Value, json};
 
-use super::hand::{Hand, Mark, finished};
+use super::driver_ext::{DriverExt, Mark, finished};
 use super::path::{LEASE, Path};
 
 /// Who makes an attempt.
@@ -19,13 +19,13 @@ pub(super) enum Role {
     First,
     /// The one who comes while the first one's message is held.
     Second,
-    /// Whoever tries again when the weather is calm.
+    /// A client that tries again without faults.
     Again,
 }
 
 /// What all attempts of a trial share.
 #[derive(Debug)]
-pub(super) struct Wish<D: Hand> {
+pub(super) struct Case<D: DriverExt> {
     pub(super) path: Path,
     pub(super) key: String,
     pub(super) payload: Value,
@@ -37,19 +37,24 @@ pub(super) struct Wish<D: Hand> {
     pub(super) sabotage: bool,
 }
 
-impl<D: Hand> Wish<D> {
-    /// Makes an attempt with the wish's payload.
-    pub(super) async fn attempt(&self, once: &Once<D>, role: Role) -> Told {
+impl<D: DriverExt> Case<D> {
+    /// Makes an attempt with its payload.
+    pub(super) async fn attempt(&self, once: &Once<D>, role: Role) -> Outcome {
         self.attempt_with(once, role, &self.payload).await
     }
 
-    /// Makes an attempt, and writes down that it was made and what it was told.
-    pub(super) async fn attempt_with(&self, once: &Once<D>, role: Role, payload: &Value) -> Told {
+    /// Makes an attempt, and writes down that it was made and its outcome.
+    pub(super) async fn attempt_with(
+        &self,
+        once: &Once<D>,
+        role: Role,
+        payload: &Value,
+    ) -> Outcome {
         let number = self.history.invoke(&*self.key, payload.clone());
         let done = self.try_once(once, role, number, payload).await;
-        let told = self.told(done);
-        self.history.outcome(number, told.clone());
-        told
+        let outcome = self.outcome(done);
+        self.history.outcome(number, outcome.clone());
+        outcome
     }
 
     pub(super) fn intent(&self, payload: &Value) -> pgonce::Result<Intent> {
@@ -221,20 +226,20 @@ impl<D: Hand> Wish<D> {
     }
 
     /// What a result means to a client, strictly by what the SDK promises about it.
-    pub(super) fn told(&self, done: pgonce::Result<Done>) -> Told {
+    pub(super) fn outcome(&self, done: pgonce::Result<Done>) -> Outcome {
         let error = match done {
             Ok(done) => {
                 if done.replayed() {
                     self.history.saw("replay");
                 }
-                return Told::Success(done.ack().json().cloned().unwrap_or_default());
+                return Outcome::Success(done.ack().json().cloned().unwrap_or_default());
             }
             Err(error) => error,
         };
         let code = match &error {
             Error::Uncertain(_) => {
                 self.history.saw("uncertain");
-                return Told::Unknown(error.to_string());
+                return Outcome::Unknown(error.to_string());
             }
             Error::Work(_) => format!("work: {error}"),
             other => other.code().to_owned(),
@@ -254,27 +259,27 @@ impl<D: Hand> Wish<D> {
         }
         // What it called for outside of the database may stand.
         if self.path.is_outside() && matches!(state, "fenced" | "disconnected") {
-            return Told::Unknown(error.to_string());
+            return Outcome::Unknown(error.to_string());
         }
-        Told::Failed(code)
+        Outcome::Failed(code)
     }
 
-    /// Tries again until it is answered for good, as a real client would; `None` when that did
+    /// Tries again until it gets a final answer, as a real client would; `None` when that did
     /// not happen in time.
     pub(super) async fn insist(
         &self,
         role: Role,
         payload: &Value,
         within: Duration,
-    ) -> Result<Told, Option<Told>> {
+    ) -> Result<Outcome, Option<Outcome>> {
         let until = tokio::time::Instant::now() + within;
         let (mut last, mut role) = (None, role);
         let mut pause = Duration::from_millis(1);
         loop {
             match tokio::time::timeout_at(until, self.attempt_with(&self.calm, role, payload)).await
             {
-                Ok(told) if self.is_answer(&told) => return Ok(told),
-                Ok(told) => last = Some(told),
+                Ok(outcome) if self.is_answer(&outcome) => return Ok(outcome),
+                Ok(outcome) => last = Some(outcome),
                 Err(_) => return Err(last),
             }
             role = Role::Again;
@@ -286,17 +291,17 @@ impl<D: Hand> Wish<D> {
         }
     }
 
-    fn is_answer(&self, told: &Told) -> bool {
-        match told {
-            Told::Success(_) => true,
-            Told::Failed(code) => self.path.ends_with() == Some(code),
-            Told::Unknown(_) => false,
+    fn is_answer(&self, outcome: &Outcome) -> bool {
+        match outcome {
+            Outcome::Success(_) => true,
+            Outcome::Failed(code) => self.path.ends_with() == Some(code),
+            Outcome::Unknown(_) => false,
         }
     }
 }
 
 /// One value, by a statement in a transaction of its own.
-pub(super) async fn ask<D: Hand>(
+pub(super) async fn ask<D: DriverExt>(
     once: &Once<D>,
     sql: &str,
     params: &[Param<'_>],
@@ -314,7 +319,7 @@ pub(super) async fn ask<D: Hand>(
         .and_then(|row| row.into_iter().next().flatten()))
 }
 
-/// What is told about an effect.
+/// What is recorded about an effect.
 fn event(mark: &Mark) -> pgonce::Result<Event> {
     Event::new(Path::Publish.name(), "effect.made")
         .subject(&*mark.intent)

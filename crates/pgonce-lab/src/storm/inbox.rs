@@ -8,15 +8,15 @@ use pgonce::driver::{Connection as _, Param, Session as _};
 use pgonce::inbox::{Message, Position, StoreAs, Verdict};
 use pgonce::retry::Policy;
 use pgonce::{Error, Once};
-use pgonce_testkit::{CuttingProxy, Told, Trial};
+use pgonce_testkit::{CuttingProxy, Outcome, Trial};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::Result;
 use super::attempt::ask;
-use super::ground::Ground;
-use super::hand::{Hand, Mark};
+use super::driver_ext::{DriverExt, Mark};
+use super::fixture::Fixture;
 use super::path::Path;
 use super::projection::Model;
 use super::relay::holds;
@@ -35,27 +35,27 @@ pub(super) const CONTRACT: &str = "select pgonce.define_inbox('*', p_max_attempt
      p_backoff => '5 ms', p_max_backoff => '10 ms');";
 
 /// The messages of one trial, and who applies them.
-pub(super) struct Letters<'a, D: Hand> {
-    pub(super) ground: &'a Ground<D>,
+pub(super) struct Letters<'a, D: DriverExt> {
+    pub(super) fixture: &'a Fixture<D>,
     /// Also the consumer's name.
     pub(super) key: &'a str,
     path: Path,
     lease: Duration,
-    /// Each message, the number of its only attempt, and whether its source was told that it is done.
+    /// Each message, the number of its only attempt, and whether it was acknowledged to its source.
     messages: Vec<(Message, u64)>,
     acknowledged: Mutex<Vec<bool>>,
 }
 
 /// Walks a path of consumers with these faults.
-pub(super) async fn walk<D: Hand>(
-    ground: &Ground<D>,
+pub(super) async fn walk<D: DriverExt>(
+    fixture: &Fixture<D>,
     proxy: &CuttingProxy,
     path: Path,
     trial: &Trial,
     key: &str,
 ) -> Result<()> {
     let model = match path {
-        Path::InboxProject | Path::InboxRebuild => Some(Model::make(ground, path, key).await?),
+        Path::InboxProject | Path::InboxRebuild => Some(Model::make(fixture, path, key).await?),
         _ => None,
     };
     let count = match path {
@@ -64,7 +64,7 @@ pub(super) async fn walk<D: Hand>(
         _ => 2,
     };
     let letters = Letters {
-        ground,
+        fixture,
         key,
         path,
         lease: match trial.faults.is_empty() {
@@ -73,13 +73,13 @@ pub(super) async fn walk<D: Hand>(
         },
         messages: match &model {
             Some(_) => Vec::new(),
-            None => (1..=count).map(|n| write_letter(ground, key, n)).collect(),
+            None => (1..=count).map(|n| write_letter(fixture, key, n)).collect(),
         },
         acknowledged: Mutex::new(vec![false; count as usize]),
     };
     proxy.start_over();
     proxy.arm_trial(trial);
-    let first = ground.through(proxy, Policy::default().tries(1))?;
+    let first = fixture.through(proxy, Policy::default().tries(1))?;
     let (over, first_is_over) = watch::channel(false);
     let holds = holds(trial);
     let first_consumer = async {
@@ -91,7 +91,7 @@ pub(super) async fn walk<D: Hand>(
         };
         let acted = timeout(STUCK, acted).await;
         proxy.disarm();
-        // Whoever listened may be through already.
+        // The receiver may have finished already.
         let _ = over.send(true);
         acted
     };
@@ -103,17 +103,17 @@ pub(super) async fn walk<D: Hand>(
 }
 
 /// A message, and that somebody wants it to take effect.
-fn write_letter<D: Hand>(ground: &Ground<D>, key: &str, n: i64) -> (Message, u64) {
+fn write_letter<D: DriverExt>(fixture: &Fixture<D>, key: &str, n: i64) -> (Message, u64) {
     let intent = format!("{key}/{n}");
     let payload = json!({ "amount": n });
-    let attempt = ground.history.invoke(&*intent, payload.clone());
+    let attempt = fixture.history.invoke(&*intent, payload.clone());
     let message = Message::new(intent, payload.to_string())
         .key("one after the other")
         .at("0", n);
     (message, attempt)
 }
 
-impl<D: Hand> Letters<'_, D> {
+impl<D: DriverExt> Letters<'_, D> {
     /// What a consumer does with all messages, as they come to it; at the first trouble it is as good as dead.
     async fn act(&self, once: &Once<D>, owner: &str, model: Option<&Model>) -> pgonce::Result<()> {
         if let Some(model) = model {
@@ -159,7 +159,7 @@ impl<D: Hand> Letters<'_, D> {
         for (message, verdict) in all.iter().zip(verdicts) {
             match verdict {
                 Verdict::New => self.apply(batch.lend("")?.conn(), message).await?,
-                _ => self.ground.history.saw("copy"),
+                _ => self.fixture.history.saw("copy"),
             }
         }
         batch.commit().await?;
@@ -184,14 +184,14 @@ impl<D: Hand> Letters<'_, D> {
                 batch.commit_moved(&held, to).await?;
                 held.position = Some(to);
             } else {
-                self.ground.history.saw("copy");
+                self.fixture.history.saw("copy");
             }
             self.acknowledge(2 * nth..2 * nth + 2);
         }
         inbox.leave_partition(&held).await
     }
 
-    /// Two are stored, as a webhook is; the first fails for now, and is applied when it is due again.
+    /// Two are stored, as a webhook is; the first fails, retryable, and is applied when it is due again.
     async fn stored(&self, once: &Once<D>, owner: &str) -> pgonce::Result<()> {
         let inbox = once.inbox();
         for (message, _) in &self.messages {
@@ -208,7 +208,7 @@ impl<D: Hand> Letters<'_, D> {
                     inbox
                         .fail(self.key, &claimed, true, "for_now", reason)
                         .await?;
-                    self.ground.history.saw("stored message failed");
+                    self.fixture.history.saw("stored message failed");
                     sleep(BACKOFF).await;
                     continue;
                 }
@@ -232,9 +232,9 @@ impl<D: Hand> Letters<'_, D> {
             attempt: written.map_or(0, |(_, attempt)| *attempt as i64),
             payload: String::from_utf8_lossy(&message.payload).into_owned(),
         };
-        if self.ground.sabotage {
+        if self.fixture.sabotage {
             // What must never be done: the effect commits by itself.
-            let mut session = self.ground.calm.driver().acquire().await?;
+            let mut session = self.fixture.calm.driver().acquire().await?;
             D::write(session.raw(), &mark).await?;
             session.keep();
             return Ok(());
@@ -242,7 +242,7 @@ impl<D: Hand> Letters<'_, D> {
         D::write(conn, &mark).await
     }
 
-    /// The source is told that these are done; from here on they must not be lost.
+    /// Acknowledges these to the source; from here on they must not be lost.
     fn acknowledge(&self, which: impl IntoIterator<Item = usize>) {
         let mut all = self
             .acknowledged
@@ -252,8 +252,8 @@ impl<D: Hand> Letters<'_, D> {
             if let (Some(done @ false), Some((_, attempt))) = (all.get_mut(n), self.messages.get(n))
             {
                 *done = true;
-                let told = Told::Success(json!("acknowledged"));
-                self.ground.history.outcome(*attempt, told);
+                let outcome = Outcome::Success(json!("acknowledged"));
+                self.fixture.history.outcome(*attempt, outcome);
             }
         }
     }
@@ -264,7 +264,7 @@ impl<D: Hand> Letters<'_, D> {
             return Ok(false);
         }
         let left = "select count(*)::text from pgonce.inbox_message where consumer = $1 and status <> 'processed'";
-        let left = ask(&self.ground.calm, left, &[Param::Text(Some(self.key))]).await?;
+        let left = ask(&self.fixture.calm, left, &[Param::Text(Some(self.key))]).await?;
         Ok(left.as_deref() == Some("0"))
     }
 
@@ -299,7 +299,7 @@ impl<D: Hand> Letters<'_, D> {
                 _ = first_is_over.wait_for(|over| *over) => return Ok(()),
                 _ = proxy.held() => {}
             }
-            self.ground.history.saw("second consumer between");
+            self.fixture.history.saw("second consumer between");
             let mut second = std::pin::pin!(self.insist("second", model));
             match timeout(window, &mut second).await {
                 Ok(done) => {
@@ -319,13 +319,13 @@ impl<D: Hand> Letters<'_, D> {
     async fn insist(&self, owner: &str, model: Option<&Model>) -> Result<()> {
         let until = Instant::now() + STUCK;
         loop {
-            let acted = self.act(&self.ground.calm, owner, model).await;
+            let acted = self.act(&self.fixture.calm, owner, model).await;
             if acted.is_ok() && (model.is_some() || self.is_over().await?) {
                 return Ok(());
             }
             if Instant::now() >= until {
                 return Err(
-                    format!("not all applied within {STUCK:?}, last told {acted:?}").into(),
+                    format!("not all applied within {STUCK:?}, last outcome {acted:?}").into(),
                 );
             }
             sleep(Duration::from_millis(5)).await;
@@ -337,15 +337,15 @@ impl<D: Hand> Letters<'_, D> {
         self.insist("calm", model).await?;
         self.insist("calm", model).await?;
         match model {
-            Some(model) => model.check(&self.ground.calm).await,
+            Some(model) => model.check(&self.fixture.calm).await,
             None => Ok(()),
         }
     }
 
     fn saw(&self, acted: pgonce::Result<()>) {
         match acted {
-            Err(Error::Fenced(_)) => self.ground.history.saw("consumer fenced"),
-            Err(_) => self.ground.history.saw("consumer cut off"),
+            Err(Error::Fenced(_)) => self.fixture.history.saw("consumer fenced"),
+            Err(_) => self.fixture.history.saw("consumer cut off"),
             Ok(()) => {}
         }
     }

@@ -10,12 +10,12 @@ use tokio::time::timeout;
 use tokio_postgres::Client;
 
 use super::config::{Config, Isolation, Pooler};
-use super::ground::{Ground, connect};
-use super::hand::Hand;
+use super::driver_ext::DriverExt;
+use super::fixture::{Fixture, connect};
 use super::path::Path;
 use super::screen::Screen;
 use super::trial::Trialed;
-use super::{Plan, Result, front};
+use super::{Plan, Result, campaign};
 
 const STUCK: Duration = Duration::from_secs(60);
 /// How long a second migrator has the field for itself.
@@ -41,22 +41,22 @@ select md5(string_agg(replace(what, $1 || '.', ''), E'\\n' order by replace(what
 ) as everything";
 
 /// All trials of the path; none where it would only repeat what another configuration shows.
-pub(super) async fn trials<D: Hand>(ground: &Ground<D>, plan: &Plan) -> Result<Vec<Trial>> {
+pub(super) async fn trials<D: DriverExt>(fixture: &Fixture<D>, plan: &Plan) -> Result<Vec<Trial>> {
     let here = |config: &Config| {
         config.isolation == Isolation::ReadCommitted && config.pooler == Pooler::Direct
     };
-    if !plan.includes(Path::Migrate) || !here(&ground.config) {
+    if !plan.includes(Path::Migrate) || !here(&fixture.config) {
         return Ok(Vec::new());
     }
     if let Some(trial) = &plan.fault {
         return Ok(vec![trial.clone()]);
     }
-    let proxy = ground.proxy()?;
+    let proxy = fixture.proxy()?;
     let schema = "storm_dry";
-    migrator(ground, &proxy, schema)?.up().await?;
+    migrator(fixture, &proxy, schema)?.up().await?;
     let messages = proxy.transcript();
-    let client = connect(&ground.database.url()).await?;
-    expect_complete(ground, &client, schema).await?;
+    let client = connect(&fixture.database.url()).await?;
+    expect_complete(fixture, &client, schema).await?;
     let mut trials = FaultPlan::every(&messages, plan.actions()).trials;
     if plan.quick || plan.sample.is_some() {
         trials = trials.into_iter().step_by(SOME).collect();
@@ -65,8 +65,8 @@ pub(super) async fn trials<D: Hand>(ground: &Ground<D>, plan: &Plan) -> Result<V
     Ok(trials)
 }
 
-pub(super) async fn storm<D: Hand>(
-    ground: &Arc<Ground<D>>,
+pub(super) async fn storm<D: DriverExt>(
+    fixture: &Arc<Fixture<D>>,
     trials: Vec<Trial>,
     plan: &Plan,
     screen: &Arc<Screen>,
@@ -75,7 +75,7 @@ pub(super) async fn storm<D: Hand>(
         return Ok(Vec::new());
     }
     let (trials, next) = (Arc::new(trials), Arc::new(AtomicUsize::new(0)));
-    front::crew(ground, plan, move |ground, proxy, _| {
+    campaign::run_clients(fixture, plan, move |fixture, proxy, _| {
         let (trials, next, screen) = (Arc::clone(&trials), Arc::clone(&next), Arc::clone(screen));
         async move {
             let mut done = Vec::new();
@@ -85,7 +85,7 @@ pub(super) async fn storm<D: Hand>(
                     break;
                 };
                 let schema = format!("storm_{number}");
-                let walked = walk(&ground, &proxy, &schema, trial).await;
+                let walked = walk(&fixture, &proxy, &schema, trial).await;
                 done.push(Trialed {
                     path: Path::Migrate,
                     trial: trial.clone(),
@@ -101,16 +101,16 @@ pub(super) async fn storm<D: Hand>(
     .await
 }
 
-async fn walk<D: Hand>(
-    ground: &Ground<D>,
+async fn walk<D: DriverExt>(
+    fixture: &Fixture<D>,
     proxy: &CuttingProxy,
     schema: &str,
     trial: &Trial,
 ) -> Result<()> {
     proxy.start_over();
     proxy.arm_trial(trial);
-    let calm = Migrator::new(ground.calm.driver().clone()).schema(schema);
-    let first = migrator(ground, proxy, schema)?;
+    let calm = Migrator::new(fixture.calm.driver().clone()).schema(schema);
+    let first = migrator(fixture, proxy, schema)?;
     let holds = trial
         .faults
         .iter()
@@ -141,25 +141,29 @@ async fn walk<D: Hand>(
     timeout(STUCK, calm.up())
         .await
         .map_err(|_| "the second `up` did not end")??;
-    let client = connect(&ground.database.url()).await?;
-    expect_complete(ground, &client, schema).await?;
+    let client = connect(&fixture.database.url()).await?;
+    expect_complete(fixture, &client, schema).await?;
     Ok(client
         .batch_execute(&format!("drop schema {schema} cascade"))
         .await?)
 }
 
-fn migrator<D: Hand>(
-    ground: &Ground<D>,
+fn migrator<D: DriverExt>(
+    fixture: &Fixture<D>,
     proxy: &CuttingProxy,
     schema: &str,
 ) -> Result<Migrator<D>> {
-    let driver = D::connect(&proxy.url_for(ground.database.name()), 1, false)?;
+    let driver = D::connect(&proxy.url_for(fixture.database.name()), 1, false)?;
     Ok(Migrator::new(driver).schema(schema))
 }
 
 /// The schema is what an undisturbed installation made.
-async fn expect_complete<D: Hand>(ground: &Ground<D>, client: &Client, schema: &str) -> Result<()> {
-    Migrator::new(ground.calm.driver().clone())
+async fn expect_complete<D: DriverExt>(
+    fixture: &Fixture<D>,
+    client: &Client,
+    schema: &str,
+) -> Result<()> {
+    Migrator::new(fixture.calm.driver().clone())
         .schema(schema)
         .check()
         .await?;

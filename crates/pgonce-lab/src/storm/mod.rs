@@ -1,13 +1,14 @@
 //! `pgonce storm`: every path of the protocol, cut at every message, and a verdict.
 
 mod attempt;
+mod campaign;
 mod config;
-mod front;
-mod ground;
-mod hand;
+mod driver_ext;
+mod fixture;
 mod inbox;
 mod migrate;
 mod oracle;
+mod partition_fixture;
 mod path;
 mod post;
 mod projection;
@@ -15,7 +16,6 @@ mod relay;
 mod report;
 mod screen;
 mod trial;
-mod yard;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -27,7 +27,7 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce_testkit::{Action, Binaries, Trial};
 
 use config::{Config, Driver, Isolation, Pooler};
-use ground::Server;
+use fixture::Server;
 use path::Path;
 use report::Ledger;
 use screen::Screen;
@@ -74,7 +74,7 @@ pub struct Args {
     /// Writes what was found to this file, as JSON
     #[arg(long, value_name = "FILE")]
     ledger: Option<PathBuf>,
-    /// Writes everything that clients asked and were told into this folder
+    /// Writes every request of the clients and its outcome into this folder
     #[arg(long, value_name = "DIR")]
     history: Option<PathBuf>,
     /// Trials at the same time
@@ -183,9 +183,9 @@ async fn storm(args: Args, screen: &Arc<Screen>) -> Result<bool> {
         }
         let Some(server) = &server else { continue };
         let outcome = match config.driver {
-            Driver::Sqlx => front::storm::<Sqlx>(server, *config, &plan, screen).await,
+            Driver::Sqlx => campaign::storm::<Sqlx>(server, *config, &plan, screen).await,
             Driver::TokioPostgres => {
-                front::storm::<TokioPostgres>(server, *config, &plan, screen).await
+                campaign::storm::<TokioPostgres>(server, *config, &plan, screen).await
             }
         };
         let outcome = outcome.map_err(|error| format!("{}: {error}", config.name()))?;
@@ -253,12 +253,12 @@ fn or<T: Copy>(chosen: &[T], usual: &[T]) -> Vec<T> {
 
 /// The commit of the sources that this runs in, if they are there.
 fn commit() -> Option<String> {
-    let told = Command::new("git")
+    let described = Command::new("git")
         .args(["describe", "--always", "--dirty"])
         .output()
         .ok()?;
-    let text = String::from_utf8(told.stdout).ok()?;
-    Some(text.trim().to_owned()).filter(|text| told.status.success() && !text.is_empty())
+    let text = String::from_utf8(described.stdout).ok()?;
+    Some(text.trim().to_owned()).filter(|text| described.status.success() && !text.is_empty())
 }
 
 /// Reads `30s`, `10m`, or a number of seconds.

@@ -1,4 +1,4 @@
-//! The judge: what clients were told against what is in the database, and what was left behind.
+//! The judge: the outcomes of clients against what is in the database, and what was left behind.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use pgonce::outbox::Subscription;
 use pgonce_broker::Relay;
 use pgonce_testkit::checker::{self, Coverage, Effect};
-use pgonce_testkit::{Entry, Told, wait_until};
+use pgonce_testkit::{Entry, Outcome, wait_until};
 use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
-use super::ground::{Ground, connect};
-use super::hand::Hand;
+use super::driver_ext::DriverExt;
+use super::fixture::{Fixture, connect};
 use super::path::Path;
 use super::post::{Ill, Mailbox, Taken};
 use super::trial::Trialed;
@@ -30,7 +30,7 @@ pub(super) struct Broken {
     pub(super) action: Option<String>,
     /// The command that runs just this trial again.
     pub(super) replay: Option<String>,
-    pub(super) told: String,
+    pub(super) detail: String,
 }
 
 /// What a storm came to.
@@ -42,21 +42,21 @@ pub(super) struct Findings {
     pub(super) effects: usize,
 }
 
-pub(super) async fn judge<D: Hand>(
-    ground: &Ground<D>,
+pub(super) async fn judge<D: DriverExt>(
+    fixture: &Fixture<D>,
     trialed: &[Trialed],
     plan: &Plan,
 ) -> Result<Findings> {
     let by_key: HashMap<&str, &Trialed> = trialed.iter().map(|t| (&*t.key, t)).collect();
-    let broken = |kind: &str, intent: &str, told: String| {
+    let broken = |kind: &str, intent: &str, detail: String| {
         // The events of a trial are named by its key and their number.
         let trial = by_key.get(intent.split('/').next().unwrap_or_default());
         Broken {
             kind: kind.to_owned(),
             path: trial.map(|t| t.path.name()),
             action: trial.map(|t| t.actions()),
-            replay: trial.map(|t| ground.config.replay(t.path, &t.trial)),
-            told,
+            replay: trial.map(|t| fixture.config.replay(t.path, &t.trial)),
+            detail,
         }
     };
     let mut findings = Findings::default();
@@ -66,7 +66,7 @@ pub(super) async fn judge<D: Hand>(
             all.push(broken("NeverAnswered", &trial.key, why.clone()));
         }
     }
-    let client = connect(&ground.database.url()).await?;
+    let client = connect(&fixture.database.url()).await?;
     for (what, query) in LEFTOVERS {
         if let Err(error) = is_empty(&client, what, query).await {
             all.push(broken("LeftBehind", "", error.to_string()));
@@ -84,32 +84,32 @@ pub(super) async fn judge<D: Hand>(
     if left > 0 && !stuck {
         all.push(broken("LeftBehind", "", format!("{left} consumers")));
     }
-    let delivered = match ground.delivered.lock() {
+    let delivered = match fixture.delivered.lock() {
         Ok(mut delivered) => std::mem::take(&mut *delivered),
         Err(_) => return Err("a trial panicked".into()),
     };
     let taken = Taken::from(&delivered);
-    for (intent, told) in &taken.torn {
-        all.push(broken("TornId", intent, told.clone()));
+    for (intent, detail) in &taken.torn {
+        all.push(broken("TornId", intent, detail.clone()));
     }
-    ground.history.saw_times("delivered again", taken.again);
-    for (kind, intent, told) in published(ground, &client).await? {
-        all.push(broken(kind, &intent, told));
+    fixture.history.saw_times("delivered again", taken.again);
+    for (kind, intent, detail) in published(fixture, &client).await? {
+        all.push(broken(kind, &intent, detail));
     }
 
     let fired = trialed.iter().map(|trial| trial.fired as u64).sum();
-    ground.history.saw_times("fault", fired);
-    ground.history.written()?;
+    fixture.history.saw_times("fault", fired);
+    fixture.history.written()?;
     let query = "select intent, payload, (payload ->> 'amount')::bigint as amount from effect";
-    let mut effects = Effect::read(&ground.database.url(), query).await?;
+    let mut effects = Effect::read(&fixture.database.url(), query).await?;
     effects.extend(taken.effects);
-    let verdict = checker::check_covering(&ground.history, &effects, &coverage(trialed, plan));
+    let verdict = checker::check_covering(&fixture.history, &effects, &coverage(trialed, plan));
     for violation in &verdict.violations {
         let kind = format!("{:?}", violation.kind);
         all.push(broken(&kind, &violation.intent, violation.to_string()));
     }
-    for (intent, told) in authorship(ground, &client).await? {
-        all.push(broken("WrongAuthor", &intent, told));
+    for (intent, detail) in authorship(fixture, &client).await? {
+        all.push(broken("WrongAuthor", &intent, detail));
     }
     findings.counts = verdict.counts;
     findings.attempts = verdict.attempts;
@@ -139,44 +139,47 @@ async fn is_empty(client: &Client, what: &str, query: &str) -> pgonce_testkit::R
     .await
 }
 
-/// Every effect of the path that publishes is told, by one event with one id, and nothing else is.
-async fn published<D: Hand>(
-    ground: &Ground<D>,
+/// Every effect of the path that publishes is delivered as one event with one id, and nothing else is.
+async fn published<D: DriverExt>(
+    fixture: &Fixture<D>,
     client: &Client,
 ) -> Result<Vec<(&'static str, String, String)>> {
-    let (outbox, mailbox) = (ground.calm.outbox(), Mailbox::new(Ill::No));
+    let (outbox, mailbox) = (fixture.calm.outbox(), Mailbox::new(Ill::No));
     let reader = Subscription::new("judge").topics([Path::Publish.name()]);
     outbox.create_subscription(&reader).await?;
     let relay = Relay::new(outbox.clone(), "judge", mailbox.clone());
     relay.run_once(CancellationToken::new()).await?;
     outbox.drop_subscription("judge").await?;
     let taken = Taken::from(&mailbox.take());
-    let mut told = taken.by_intent();
+    let mut delivered = taken.by_intent();
     let mut wrong = Vec::new();
     let query = "select distinct intent from effect where intent like $1";
     let pattern = format!("{}-%", Path::Publish.name());
     for row in client.query(query, &[&pattern]).await? {
         let intent: String = row.try_get(0)?;
-        match told.remove(&*intent) {
+        match delivered.remove(&*intent) {
             Some(1) => {}
-            Some(ids) => wrong.push(("Duplicate", intent, format!("told with {ids} ids"))),
-            None => wrong.push(("Lost", intent, "done, and never told".to_owned())),
+            Some(ids) => wrong.push(("Duplicate", intent, format!("delivered with {ids} ids"))),
+            None => wrong.push(("Lost", intent, "done, and never delivered".to_owned())),
         }
     }
-    let made_up = told.into_keys().map(|intent| {
-        let what = "told, and never done".to_owned();
+    let made_up = delivered.into_keys().map(|intent| {
+        let what = "delivered, and never done".to_owned();
         ("Phantom", intent.to_owned(), what)
     });
     wrong.extend(made_up);
     Ok(wrong)
 }
 
-/// What the checker cannot know: which attempt an effect is of. Its maker must not have been told
+/// What the checker cannot know: which attempt an effect is of. Its maker must not have the outcome
 /// that nothing was done, and an answer names the maker of the effect.
-async fn authorship<D: Hand>(ground: &Ground<D>, client: &Client) -> Result<Vec<(String, String)>> {
-    let (mut told, mut answers) = (HashMap::new(), HashMap::new());
+async fn authorship<D: DriverExt>(
+    fixture: &Fixture<D>,
+    client: &Client,
+) -> Result<Vec<(String, String)>> {
+    let (mut outcomes, mut answers) = (HashMap::new(), HashMap::new());
     let mut asked = HashMap::new();
-    for entry in ground.history.entries() {
+    for entry in fixture.history.entries() {
         match entry {
             Entry::Invoke {
                 intent, attempt, ..
@@ -185,13 +188,13 @@ async fn authorship<D: Hand>(ground: &Ground<D>, client: &Client) -> Result<Vec<
             }
             Entry::Outcome {
                 attempt,
-                told: what,
+                outcome: what,
                 ..
             } => {
-                if let (Told::Success(answer), Some(intent)) = (&what, asked.get(&attempt)) {
+                if let (Outcome::Success(answer), Some(intent)) = (&what, asked.get(&attempt)) {
                     answers.insert(intent.clone(), answer["by"].as_i64());
                 }
-                told.insert(attempt, what);
+                outcomes.insert(attempt, what);
             }
             Entry::Saw { .. } => {}
         }
@@ -202,12 +205,12 @@ async fn authorship<D: Hand>(ground: &Ground<D>, client: &Client) -> Result<Vec<
         .await?
     {
         let (intent, by): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
-        let maker = u64::try_from(by).ok().and_then(|by| told.get(&by));
-        if let Some(Told::Failed(code)) = maker
+        let maker = u64::try_from(by).ok().and_then(|by| outcomes.get(&by));
+        if let Some(Outcome::Failed(code)) = maker
             && !is_outside(&intent)
         {
             let what = format!(
-                "attempt {by} was told that it did nothing ({code}), and its effect is there"
+                "attempt {by} has the outcome that it did nothing ({code}), and its effect is there"
             );
             wrong.push((intent.clone(), what));
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgonce::scope::{AfterExpiry, Busy, Contract};
 use serde_json::{Value, json};
 
-/// How long leases are here: short, since whoever comes after a cut must wait for their end.
+/// How long leases are here: short, since a client that comes after a cut must wait for their end.
 pub(super) const LEASE: Duration = Duration::from_millis(80);
 
 /// A way through the protocol.
@@ -13,15 +13,15 @@ pub(super) const LEASE: Duration = Duration::from_millis(80);
 pub(super) enum Path {
     /// claim, effect, acknowledgement in one transaction
     AtomicFresh,
-    /// the same, told that it is the first attempt
+    /// the same, declared as the first attempt
     AtomicOptimistic,
     /// the same, with the SDK's own retries over the broken wire
     AtomicRetried,
-    /// the same, and the commit takes a while: whoever comes back meets the attempt before
+    /// the same, and the commit takes a while: a retry meets the attempt before
     SlowCommit,
-    /// the work refuses for good, after it has written
+    /// the work refuses, final, after it has written
     AtomicRefuse,
-    /// the work fails for now, after it has written; then a retry
+    /// the work fails, retryable, after it has written; then a retry
     AtomicFail,
     /// one transaction over a lease that ran out
     AtomicTakeover,
@@ -45,11 +45,11 @@ pub(super) enum Path {
     LeaseBegin,
     /// the same over a lease that ran out, whose holder comes back at the end
     LeaseTakeover,
-    /// lease, failure for now; then a retry
+    /// lease, retryable failure; then a retry
     LeaseFail,
     /// lease, given back; then a retry
     LeaseRelease,
-    /// lease, failure for good
+    /// lease, final failure
     LeaseRefuse,
     /// the SDK's own loop around a lease
     LeaseRun,
@@ -59,7 +59,7 @@ pub(super) enum Path {
     Purge,
     /// a relay claims lanes, reads windows while somebody commits late, delivers and keeps its place
     RelayWindow,
-    /// a relay delivers, one event fails for now; it settles, tries again and settles
+    /// a relay delivers, one event fails, retryable; it settles, tries again and settles
     RelaySettle,
     /// a relay delivers, one event is poison; it parks the subject
     RelayPark,
@@ -75,7 +75,7 @@ pub(super) enum Path {
     InboxMark,
     /// a consumer takes a partition, applies two batches and moves its cursor with each
     InboxCursor,
-    /// messages are stored, claimed, fail for now, are claimed again and finished
+    /// messages are stored, claimed, fail, retryable, are claimed again and finished
     InboxStored,
     /// events are applied to a projection
     InboxProject,
@@ -180,7 +180,7 @@ impl Path {
         }
     }
 
-    /// What the first client must be told where nothing is broken: a path that is not walked
+    /// The outcome of the first client where nothing is broken: a path that is not walked
     /// proves nothing.
     pub(super) fn calm_code(self) -> Option<&'static str> {
         match self {

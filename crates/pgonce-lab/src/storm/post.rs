@@ -25,7 +25,7 @@ pub(super) struct Delivered {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ill {
     No,
-    /// The first event of the trial fails for now.
+    /// The first event of the trial fails, retryable.
     FirstForNow,
     /// The second event of the trial is poison.
     SecondForGood,
@@ -129,14 +129,14 @@ impl Taken {
             };
             taken.again += 1;
             if first.intent != letter.intent || first.payload != letter.payload {
-                let told = format!("id {} is also that of {}", letter.id, first.intent);
-                taken.torn.push((letter.intent.clone(), told));
+                let detail = format!("id {} is also that of {}", letter.id, first.intent);
+                taken.torn.push((letter.intent.clone(), detail));
             }
         }
         taken
     }
 
-    /// How often each intent was told, by different ids.
+    /// How many different ids each intent was delivered with.
     pub(super) fn by_intent(&self) -> BTreeMap<&str, u64> {
         let mut counts = BTreeMap::new();
         for effect in &self.effects {

@@ -6,8 +6,8 @@ use pgonce::inbox::Message;
 
 use super::Result;
 use super::attempt::ask;
-use super::ground::{Ground, connect};
-use super::hand::Hand;
+use super::driver_ext::DriverExt;
+use super::fixture::{Fixture, connect};
 use super::path::Path;
 
 /// A balance, and the function that keeps it.
@@ -31,8 +31,12 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) async fn make<D: Hand>(ground: &Ground<D>, path: Path, key: &str) -> Result<Self> {
-        let client = connect(&ground.database.url()).await?;
+    pub(super) async fn make<D: DriverExt>(
+        fixture: &Fixture<D>,
+        path: Path,
+        key: &str,
+    ) -> Result<Self> {
+        let client = connect(&fixture.database.url()).await?;
         let table = key.replace('-', "_");
         client
             .batch_execute(&format!(
@@ -59,7 +63,7 @@ impl Model {
         if model.rebuilds {
             // Wrong in every way: one amount, one row too many; and one event was never applied.
             for event in &model.events[..2] {
-                model.project(&ground.calm, event).await?;
+                model.project(&fixture.calm, event).await?;
             }
             let spoil = format!(
                 "update {0} set amount = 1000 where account = 'a'; insert into {0} values ('c', 1)",
@@ -70,8 +74,8 @@ impl Model {
         Ok(model)
     }
 
-    /// Applies every event; or makes the projection anew, after which whoever applies finds it done.
-    pub(super) async fn act<D: Hand>(&self, once: &Once<D>) -> pgonce::Result<()> {
+    /// Applies every event; or makes the projection anew, after which applying again finds it done.
+    pub(super) async fn act<D: DriverExt>(&self, once: &Once<D>) -> pgonce::Result<()> {
         if self.rebuilds {
             once.inbox().rebuild(&self.name).await?;
         }
@@ -81,14 +85,14 @@ impl Model {
         Ok(())
     }
 
-    async fn project<D: Hand>(&self, once: &Once<D>, event: &Message) -> pgonce::Result<()> {
+    async fn project<D: DriverExt>(&self, once: &Once<D>, event: &Message) -> pgonce::Result<()> {
         let mut batch = once.inbox().begin().await?;
         batch.lend("")?.project(&self.name, event).await?;
         batch.commit().await
     }
 
     /// It is what its events come to, and a comparison says so.
-    pub(super) async fn check<D: Hand>(&self, calm: &Once<D>) -> Result<()> {
+    pub(super) async fn check<D: DriverExt>(&self, calm: &Once<D>) -> Result<()> {
         let sql = format!(
             "select string_agg(account || '=' || amount, ' ' order by account) from {}",
             self.table

@@ -10,7 +10,7 @@ use pgonce::outbox::{
 };
 use pgonce::retry::Policy;
 use pgonce_broker::{Delivery, Relay, Sink as _};
-use pgonce_testkit::{Action, CuttingProxy, Told, Trial};
+use pgonce_testkit::{Action, CuttingProxy, Trial};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Result;
 use super::attempt::ask;
-use super::ground::{Ground, connect};
-use super::hand::Hand;
+use super::driver_ext::DriverExt;
+use super::fixture::{Fixture, connect};
 use super::path::Path;
 use super::post::{Ill, Mailbox};
 use super::trial::{STUCK, WINDOW, see_it_end};
@@ -33,15 +33,15 @@ const CALM_LEASE: Duration = Duration::from_secs(60);
 const BACKOFF: Duration = Duration::from_millis(10);
 
 /// The events of one trial, who gets them, and where they go.
-pub(super) struct Post<'a, D: Hand> {
-    pub(super) ground: &'a Ground<D>,
+pub(super) struct Post<'a, D: DriverExt> {
+    pub(super) fixture: &'a Fixture<D>,
     pub(super) key: &'a str,
     pub(super) mailbox: Mailbox,
 }
 
 /// Walks a path of relays with these faults.
-pub(super) async fn walk<D: Hand>(
-    ground: &Ground<D>,
+pub(super) async fn walk<D: DriverExt>(
+    fixture: &Fixture<D>,
     proxy: &CuttingProxy,
     path: Path,
     trial: &Trial,
@@ -53,20 +53,20 @@ pub(super) async fn walk<D: Hand>(
         _ => Ill::No,
     };
     let post = Post {
-        ground,
+        fixture,
         key,
         mailbox: Mailbox::new(ill),
     };
     let walked = match path {
-        Path::RelayTend => ground.yard.walk(&post, proxy, trial).await,
+        Path::RelayTend => fixture.partitions.walk(&post, proxy, trial).await,
         _ => post.walk(proxy, path, trial).await,
     };
-    let mut delivered = ground.delivered.lock().map_err(|_| "a trial panicked")?;
+    let mut delivered = fixture.delivered.lock().map_err(|_| "a trial panicked")?;
     delivered.extend(post.mailbox.take());
     walked
 }
 
-/// What the first client does over the wire; what it is told by.
+/// What the first client does over the wire; where its outcome comes from.
 struct Errand<'a> {
     path: Path,
     /// Commits when the first window was read.
@@ -74,9 +74,9 @@ struct Errand<'a> {
     lease: Duration,
 }
 
-impl<D: Hand> Post<'_, D> {
+impl<D: DriverExt> Post<'_, D> {
     async fn walk(&self, proxy: &CuttingProxy, path: Path, trial: &Trial) -> Result<()> {
-        let calm = self.ground.calm.outbox();
+        let calm = self.fixture.calm.outbox();
         let subscription = Subscription::new(self.key)
             .begin(pgonce::outbox::Begin::Now)
             .topics([self.key])
@@ -113,7 +113,7 @@ impl<D: Hand> Post<'_, D> {
 
         proxy.start_over();
         proxy.arm_trial(trial);
-        let first = self.ground.through(proxy, Policy::default().tries(1))?;
+        let first = self.fixture.through(proxy, Policy::default().tries(1))?;
         let holds = holds(trial);
         let (over, first_is_over) = watch::channel(false);
         let errand = Errand {
@@ -131,7 +131,7 @@ impl<D: Hand> Post<'_, D> {
             };
             let acted = timeout(STUCK, acted).await;
             proxy.disarm();
-            // Whoever listened may be through already.
+            // The receiver may have finished already.
             let _ = over.send(true);
             acted
         };
@@ -142,28 +142,28 @@ impl<D: Hand> Post<'_, D> {
         if let Some((late, attempt)) = &late {
             // It may have committed already: then there is nothing to commit.
             late.batch_execute("commit").await?;
-            let told = Told::Success(json!("late"));
-            self.ground.history.outcome(*attempt, told);
+            let outcome = pgonce_testkit::Outcome::Success(json!("late"));
+            self.fixture.history.outcome(*attempt, outcome);
         }
         self.finish(path, expected).await?;
         calm.drop_subscription(self.key).await?;
         Ok(())
     }
 
-    /// Publishes an event, and writes down that it was asked for and told.
+    /// Publishes an event, and records that it was asked for and its outcome.
     pub(super) async fn publish(&self, schema: &str, n: i64, subject: &str) -> Result<()> {
         let (attempt, payload) = self.invoke(n);
         let params = [self.key, subject, &payload].map(|text| Param::Text(Some(text)));
         let sql = format!("select {schema}.publish($1, 'storm', $2, $3::text::jsonb)::text");
-        let id = ask(&self.ground.calm, &sql, &params).await?;
-        let told = Told::Success(json!(id));
-        self.ground.history.outcome(attempt, told);
+        let id = ask(&self.fixture.calm, &sql, &params).await?;
+        let outcome = pgonce_testkit::Outcome::Success(json!(id));
+        self.fixture.history.outcome(attempt, outcome);
         Ok(())
     }
 
     /// Publishes an event about a subject of its own in a transaction that stays open.
     async fn publish_late(&self, n: i64) -> Result<(Client, u64)> {
-        let client = connect(&self.ground.database.url()).await?;
+        let client = connect(&self.fixture.database.url()).await?;
         let (attempt, payload) = self.invoke(n);
         client.batch_execute("begin").await?;
         let sql = "select pgonce.publish($1, 'storm', $1, $2::text::jsonb)";
@@ -174,7 +174,7 @@ impl<D: Hand> Post<'_, D> {
     fn invoke(&self, n: i64) -> (u64, String) {
         let intent = format!("{}/{n}", self.key);
         let payload = json!({ "intent": intent, "sequence": n });
-        let attempt = self.ground.history.invoke(intent, payload.clone());
+        let attempt = self.fixture.history.invoke(intent, payload.clone());
         (attempt, payload.to_string())
     }
 
@@ -182,7 +182,7 @@ impl<D: Hand> Post<'_, D> {
     async fn in_the_same_lane_as(&self, subject: &str) -> Result<String> {
         let sql = "select s from generate_series(1, 1000) i, format('%s-%s', $1::text, i) s \
              where pgonce._lane_of('', s) = pgonce._lane_of('', $1) limit 1";
-        let found = ask(&self.ground.calm, sql, &[Param::Text(Some(subject))]).await?;
+        let found = ask(&self.fixture.calm, sql, &[Param::Text(Some(subject))]).await?;
         found.ok_or_else(|| "no subject of a thousand is in the same lane".into())
     }
 
@@ -227,7 +227,7 @@ impl<D: Hand> Post<'_, D> {
             outbox.has_new_events(&cursors).await?;
             let page = outbox.read(self.key, held, 1000, 1 << 20).await?;
             go_on(held, &page.cursors);
-            if self.ground.sabotage {
+            if self.fixture.sabotage {
                 // What must never be done: the place is kept before anybody has the events.
                 outbox.advance(self.key, held, round == 1).await?;
             }
@@ -303,7 +303,7 @@ impl<D: Hand> Post<'_, D> {
                 _ = first_is_over.wait_for(|over| *over) => return Ok(()),
                 _ = proxy.held() => {}
             }
-            self.ground.history.saw("second relay between");
+            self.fixture.history.saw("second relay between");
             let stop = CancellationToken::new();
             let second = self.relay().run(stop.clone());
             let leave = async {
@@ -320,7 +320,7 @@ impl<D: Hand> Post<'_, D> {
 
     /// The engine itself, calm.
     fn relay(&self) -> Relay<D, Mailbox> {
-        Relay::new(self.ground.calm.outbox(), self.key, self.mailbox.clone())
+        Relay::new(self.fixture.calm.outbox(), self.key, self.mailbox.clone())
             .lease(LEASE)
             .keep_every(Duration::from_millis(20))
             .backoff(Duration::from_millis(5), Duration::from_millis(50))
@@ -331,15 +331,15 @@ impl<D: Hand> Post<'_, D> {
         self.mailbox.heal();
         let stop = CancellationToken::new();
         let watching = async {
-            let patience = match self.ground.sabotage {
+            let wait = match self.fixture.sabotage {
                 true => STUCK / 10,
                 false => STUCK,
             };
-            let until = Instant::now() + patience;
+            let until = Instant::now() + wait;
             while self.mailbox.different() < expected && Instant::now() < until {
                 if matches!(path, Path::RelayPark | Path::RelayRedrive) {
-                    let moved = self.ground.calm.outbox().redrive(self.key, None).await?;
-                    self.ground.history.saw_times("redriven", moved);
+                    let moved = self.fixture.calm.outbox().redrive(self.key, None).await?;
+                    self.fixture.history.saw_times("redriven", moved);
                 }
                 sleep(Duration::from_millis(5)).await;
             }
@@ -358,8 +358,8 @@ impl<D: Hand> Post<'_, D> {
 
     fn saw(&self, acted: pgonce::Result<()>) {
         match acted {
-            Err(Error::Fenced(_)) => self.ground.history.saw("relay fenced"),
-            Err(_) => self.ground.history.saw("relay cut off"),
+            Err(Error::Fenced(_)) => self.fixture.history.saw("relay fenced"),
+            Err(_) => self.fixture.history.saw("relay cut off"),
             Ok(()) => {}
         }
     }

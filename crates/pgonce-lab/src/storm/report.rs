@@ -7,7 +7,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use pgonce_testkit::Fault;
 use serde::Serialize;
 
-use super::front::Outcome;
+use super::campaign::Outcome;
 use super::oracle::Broken;
 use super::trial::Trialed;
 
@@ -219,7 +219,7 @@ impl Ledger {
         let mut text = String::new();
         for broken in self.violations.iter().take(SHOWN) {
             // Writing to a String cannot fail.
-            let _ = write!(text, "\n{}: {}\n", broken.kind, broken.told);
+            let _ = write!(text, "\n{}: {}\n", broken.kind, broken.detail);
             if let Some(replay) = &broken.replay {
                 let _ = writeln!(text, "   replay: {replay}");
             }

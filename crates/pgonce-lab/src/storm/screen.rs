@@ -45,7 +45,7 @@ impl Screen {
     /// A line that stays.
     pub(super) fn note(&self, line: &str) {
         let write = || {
-            // Whoever closed our output does not want to be told about it.
+            // The reader closed our output: there is nobody to report to.
             let _ = writeln!(std::io::stdout(), "{line}");
         };
         match &self.bar {

@@ -5,19 +5,19 @@ use std::time::Duration;
 use pgonce::driver::Param;
 use pgonce::retry::Policy;
 use pgonce::{Attempt, Claim, Lease, Once};
-use pgonce_testkit::{Action, CuttingProxy, Message, Told, Trial};
+use pgonce_testkit::{Action, CuttingProxy, Message, Outcome, Trial};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::Result;
-use super::attempt::{Role, Wish, acknowledgement};
-use super::ground::Ground;
-use super::hand::{Hand, Mark};
+use super::attempt::{Case, Role, acknowledgement};
+use super::driver_ext::{DriverExt, Mark};
+use super::fixture::Fixture;
 use super::path::{LEASE, Path};
 use super::{inbox, relay};
 
-/// Whoever is not answered by then is stuck.
+/// A client that is not answered by then is stuck.
 pub(super) const STUCK: Duration = Duration::from_secs(20);
 /// How long a second client has the field for itself.
 pub(super) const WINDOW: Duration = Duration::from_millis(25);
@@ -37,7 +37,7 @@ pub(super) struct Trialed {
 }
 
 /// Who was there before.
-enum Before<D: Hand> {
+enum Before<D: DriverExt> {
     Nobody,
     /// Holds the intent in an open transaction, its effect written.
     Holder(Box<Attempt<D>>, u64),
@@ -46,53 +46,53 @@ enum Before<D: Hand> {
 }
 
 /// Walks a path with these faults.
-pub(super) async fn run<D: Hand>(
-    ground: &Ground<D>,
+pub(super) async fn run<D: DriverExt>(
+    fixture: &Fixture<D>,
     proxy: &CuttingProxy,
     path: Path,
     trial: &Trial,
     number: u64,
 ) -> Trialed {
-    let wish = ground.wish(path, number);
+    let case = fixture.case(path, number);
     let walked = match path {
-        _ if path.is_of_relays() => relay::walk(ground, proxy, path, trial, &wish.key).await,
-        _ if path.is_of_consumers() => inbox::walk(ground, proxy, path, trial, &wish.key).await,
-        _ => walk(ground, proxy, &wish, trial, number).await.map(drop),
+        _ if path.is_of_relays() => relay::walk(fixture, proxy, path, trial, &case.key).await,
+        _ if path.is_of_consumers() => inbox::walk(fixture, proxy, path, trial, &case.key).await,
+        _ => walk(fixture, proxy, &case, trial, number).await.map(drop),
     };
     Trialed {
         path,
         trial: trial.clone(),
-        key: wish.key,
+        key: case.key,
         fired: proxy.all_fired().len(),
         stuck: walked.err().map(|error| error.to_string()),
     }
 }
 
 /// Walks a path without a fault, and gives its messages.
-pub(super) async fn dry_run<D: Hand>(
-    ground: &Ground<D>,
+pub(super) async fn dry_run<D: DriverExt>(
+    fixture: &Fixture<D>,
     proxy: &CuttingProxy,
     path: Path,
     number: u64,
 ) -> Result<Vec<Message>> {
-    let wish = ground.wish(path, number);
+    let case = fixture.case(path, number);
     if path.is_of_relays() {
-        relay::walk(ground, proxy, path, &Trial::default(), &wish.key).await?;
+        relay::walk(fixture, proxy, path, &Trial::default(), &case.key).await?;
         return Ok(transcript(proxy));
     }
     if path.is_of_consumers() {
-        inbox::walk(ground, proxy, path, &Trial::default(), &wish.key).await?;
+        inbox::walk(fixture, proxy, path, &Trial::default(), &case.key).await?;
         return Ok(transcript(proxy));
     }
-    let told = walk(ground, proxy, &wish, &Trial::default(), number).await?;
-    let fits = match (&told, path.calm_code()) {
-        (Some(Told::Failed(code)), Some(expected)) => code == expected,
-        (Some(Told::Success(_)), None) | (None, _) => true,
+    let outcome = walk(fixture, proxy, &case, &Trial::default(), number).await?;
+    let fits = match (&outcome, path.calm_code()) {
+        (Some(Outcome::Failed(code)), Some(expected)) => code == expected,
+        (Some(Outcome::Success(_)), None) | (None, _) => true,
         _ => false,
     };
     if !fits {
         return Err(format!(
-            "path {} went astray without any fault: {told:?}",
+            "path {} went astray without any fault: {outcome:?}",
             path.name()
         )
         .into());
@@ -106,29 +106,29 @@ fn transcript(proxy: &CuttingProxy) -> Vec<Message> {
     messages
 }
 
-/// Gives what the first client was told, where it asked for something.
-async fn walk<D: Hand>(
-    ground: &Ground<D>,
+/// Gives the outcome of the first client, where it asked for something.
+async fn walk<D: DriverExt>(
+    fixture: &Fixture<D>,
     proxy: &CuttingProxy,
-    wish: &Wish<D>,
+    case: &Case<D>,
     trial: &Trial,
     number: u64,
-) -> Result<Option<Told>> {
-    let payload = match wish.path {
+) -> Result<Option<Outcome>> {
+    let payload = match case.path {
         Path::Conflict => Path::other_payload(number),
-        _ => wish.payload.clone(),
+        _ => case.payload.clone(),
     };
-    let before = prepare(wish).await?;
+    let before = prepare(case).await?;
     proxy.start_over();
     proxy.arm_trial(trial);
     let policy = Policy::default().base(Duration::from_millis(1));
-    let policy = match (trial.faults.len(), wish.path) {
-        // The second fault meets whoever comes back over the same wire, and must be the last word.
+    let policy = match (trial.faults.len(), case.path) {
+        // The second fault meets the retry over the same wire, and must be the last word.
         (2.., _) => policy.tries(2),
         (_, Path::AtomicRetried | Path::SlowCommit) => policy.tries(4),
         _ => policy.tries(1),
     };
-    let first = ground.through(proxy, policy)?;
+    let first = fixture.through(proxy, policy)?;
     let holds = trial
         .faults
         .iter()
@@ -142,79 +142,80 @@ async fn walk<D: Hand>(
     };
     let first_client = async {
         let acted = async {
-            let told = act(wish, &first, &payload).await;
+            let outcome = act(case, &first, &payload).await;
             if proxy.fired().is_none() || holds {
                 see_it_end(&first).await;
             }
-            told
+            outcome
         };
-        let told = timeout(STUCK, acted).await;
+        let outcome = timeout(STUCK, acted).await;
         // Nobody is left to wait for what is held.
         proxy.disarm();
-        // Whoever listened may be through already.
+        // The receiver may have finished already.
         let _ = over.send(true);
-        told
+        outcome
     };
-    let (told, second, held) = tokio::join!(
+    let (outcome, second, held) = tokio::join!(
         first_client,
-        meanwhile(wish, proxy, &payload, holds, first_is_over.clone()),
-        finish(wish, holder, first_is_over.clone()),
+        meanwhile(case, proxy, &payload, holds, first_is_over.clone()),
+        finish(case, holder, first_is_over.clone()),
     );
-    let told = told.map_err(|_| format!("the first client had no answer within {STUCK:?}"))?;
+    let outcome =
+        outcome.map_err(|_| format!("the first client had no answer within {STUCK:?}"))?;
     second?;
     held?;
 
-    recover(wish, &payload).await?;
+    recover(case, &payload).await?;
     if let Some((lease, number)) = zombie {
-        return_of(wish, lease, number).await;
+        return_of(case, lease, number).await;
     }
-    Ok(told)
+    Ok(outcome)
 }
 
 /// What the first client does.
-async fn act<D: Hand>(wish: &Wish<D>, first: &Once<D>, payload: &Value) -> Option<Told> {
-    if wish.path == Path::Purge {
+async fn act<D: DriverExt>(case: &Case<D>, first: &Once<D>, payload: &Value) -> Option<Outcome> {
+    if case.path == Path::Purge {
         // However it ends: it promises nothing but to touch only what is expired.
         let _ = first.purge(20).await;
         return None;
     }
-    Some(wish.attempt_with(first, Role::First, payload).await)
+    Some(case.attempt_with(first, Role::First, payload).await)
 }
 
 /// The SDK ends some transactions after it has answered; the only connection is free when it did.
 /// It is closed then: what a pool says to a connection that comes back is nobody's path.
-pub(super) async fn see_it_end<D: Hand>(first: &Once<D>) {
+pub(super) async fn see_it_end<D: DriverExt>(first: &Once<D>) {
     let _ = timeout(Duration::from_secs(2), first.driver().acquire()).await;
 }
 
-async fn prepare<D: Hand>(wish: &Wish<D>) -> Result<Before<D>> {
-    match wish.path {
+async fn prepare<D: DriverExt>(case: &Case<D>) -> Result<Before<D>> {
+    match case.path {
         Path::ReplayClaim | Path::ReplayAnswer | Path::Conflict | Path::Purge => {
-            let told = wish.attempt(&wish.calm, Role::Again).await;
-            let told = match told {
-                Told::Success(_) => return Ok(Before::Nobody),
+            let outcome = case.attempt(&case.calm, Role::Again).await;
+            let outcome = match outcome {
+                Outcome::Success(_) => return Ok(Before::Nobody),
                 // Others at the same time may be in the way of a serializable transaction.
-                _ => wish.insist(Role::Again, &wish.payload, STUCK).await,
+                _ => case.insist(Role::Again, &case.payload, STUCK).await,
             };
-            told.map_err(|last| format!("could not be prepared: {last:?}"))?;
+            outcome.map_err(|last| format!("could not be prepared: {last:?}"))?;
             Ok(Before::Nobody)
         }
         Path::Busy | Path::Wait => {
-            let intent = wish.intent(&wish.payload)?;
-            let Claim::Run(mut attempt) = wish.calm.claim(&intent).await? else {
+            let intent = case.intent(&case.payload)?;
+            let Claim::Run(mut attempt) = case.calm.claim(&intent).await? else {
                 return Err("a fresh intent was not given to its first client".into());
             };
-            let number = wish.history.invoke(&*wish.key, wish.payload.clone());
-            D::write(attempt.conn(), &wish.mark(number, &wish.payload)).await?;
+            let number = case.history.invoke(&*case.key, case.payload.clone());
+            D::write(attempt.conn(), &case.mark(number, &case.payload)).await?;
             Ok(Before::Holder(Box::new(attempt), number))
         }
         Path::LeaseTakeover | Path::AtomicTakeover => {
-            let intent = wish.intent(&wish.payload)?;
-            let claim = wish.calm.lease(&intent, Duration::from_millis(1)).await?;
+            let intent = case.intent(&case.payload)?;
+            let claim = case.calm.lease(&intent, Duration::from_millis(1)).await?;
             let Claim::Run(lease) = claim else {
                 return Err("a fresh intent was not leased to its first client".into());
             };
-            let number = wish.history.invoke(&*wish.key, wish.payload.clone());
+            let number = case.history.invoke(&*case.key, case.payload.clone());
             sleep(Duration::from_millis(3)).await;
             Ok(Before::Zombie(lease, number))
         }
@@ -223,14 +224,14 @@ async fn prepare<D: Hand>(wish: &Wish<D>) -> Result<Before<D>> {
 }
 
 /// While a message of the first is held, a second client goes through the same intent.
-async fn meanwhile<D: Hand>(
-    wish: &Wish<D>,
+async fn meanwhile<D: DriverExt>(
+    case: &Case<D>,
     proxy: &CuttingProxy,
     payload: &Value,
     holds: bool,
     mut first_is_over: watch::Receiver<bool>,
 ) -> Result<()> {
-    let window = if wish.path.is_leased() {
+    let window = if case.path.is_leased() {
         LEASE + 2 * WINDOW
     } else {
         WINDOW
@@ -243,8 +244,8 @@ async fn meanwhile<D: Hand>(
             _ = first_is_over.wait_for(|over| *over) => return Ok(()),
             _ = proxy.held() => {}
         }
-        wish.history.saw("second client between");
-        let mut second = std::pin::pin!(wish.insist(Role::Second, payload, STUCK));
+        case.history.saw("second client between");
+        let mut second = std::pin::pin!(case.insist(Role::Second, payload, STUCK));
         let answered = match timeout(window, &mut second).await {
             Ok(answered) => {
                 proxy.release();
@@ -257,13 +258,13 @@ async fn meanwhile<D: Hand>(
             }
         };
         answered
-            .map_err(|last| format!("the second client was not answered, last told {last:?}"))?;
+            .map_err(|last| format!("the second client was not answered, last outcome {last:?}"))?;
     }
 }
 
 /// The holder commits when somebody waits for it, or when the first client is through.
-async fn finish<D: Hand>(
-    wish: &Wish<D>,
+async fn finish<D: DriverExt>(
+    case: &Case<D>,
     holder: Option<(Box<Attempt<D>>, u64)>,
     mut first_is_over: watch::Receiver<bool>,
 ) -> Result<()> {
@@ -271,43 +272,44 @@ async fn finish<D: Hand>(
         return Ok(());
     };
     let over = first_is_over.wait_for(|over| *over);
-    if wish.path == Path::Wait {
+    if case.path == Path::Wait {
         tokio::select! {
             _ = over => {}
-            _ = timeout(WATCH, somebody_waits(wish)) => {}
+            _ = timeout(WATCH, somebody_waits(case)) => {}
         }
     } else {
         // As long as the first client may take, however busy the machine: it must meet the holder.
         let _ = timeout(STUCK, over).await;
     }
-    let mark: Mark = wish.mark(number, &wish.payload);
+    let mark: Mark = case.mark(number, &case.payload);
     let done = attempt.succeed(acknowledgement(mark.attempt)?).await;
-    wish.history.outcome(number, wish.told(done));
+    case.history.outcome(number, case.outcome(done));
     Ok(())
 }
 
-async fn somebody_waits<D: Hand>(wish: &Wish<D>) {
-    let scope = wish.path.scope();
-    let params = [Param::Text(Some(&scope)), Param::Text(Some(&wish.key))];
+async fn somebody_waits<D: DriverExt>(case: &Case<D>) {
+    let scope = case.path.scope();
+    let params = [Param::Text(Some(&scope)), Param::Text(Some(&case.key))];
     let asked = "select exists (select from pg_locks where locktype = 'advisory' and not granted \
          and database = (select oid from pg_database where datname = current_database()) \
          and (classid::bigint << 32 | objid::bigint) = pgonce._lock_id('', $1, $2))::text";
-    while !matches!(wish.ask(asked, &params).await, Ok(Some(yes)) if yes == "true") {
+    while !matches!(case.ask(asked, &params).await, Ok(Some(yes)) if yes == "true") {
         sleep(Duration::from_millis(4)).await;
     }
-    wish.history.saw("waited");
+    case.history.saw("waited");
 }
 
-async fn recover<D: Hand>(wish: &Wish<D>, payload: &Value) -> Result<()> {
-    if wish.path == Path::Purge {
-        wish.calm.purge(20).await?;
+async fn recover<D: DriverExt>(case: &Case<D>, payload: &Value) -> Result<()> {
+    if case.path == Path::Purge {
+        case.calm.purge(20).await?;
     }
-    let stuck = |last: Option<Told>| format!("not answered within {STUCK:?}, last told {last:?}");
-    wish.insist(Role::Again, payload, STUCK)
+    let stuck =
+        |last: Option<Outcome>| format!("not answered within {STUCK:?}, last outcome {last:?}");
+    case.insist(Role::Again, payload, STUCK)
         .await
         .map_err(stuck)?;
-    if wish.path == Path::Conflict {
-        wish.insist(Role::Again, &wish.payload, STUCK)
+    if case.path == Path::Conflict {
+        case.insist(Role::Again, &case.payload, STUCK)
             .await
             .map_err(stuck)?;
     }
@@ -315,8 +317,8 @@ async fn recover<D: Hand>(wish: &Wish<D>, payload: &Value) -> Result<()> {
 }
 
 /// The holder of a lease that was taken over comes back, and must be turned away.
-async fn return_of<D: Hand>(wish: &Wish<D>, lease: Lease<D>, number: u64) {
-    let mark = wish.mark(number, &wish.payload);
-    let done = wish.end_lease(&lease, &mark).await;
-    wish.history.outcome(number, wish.told(done));
+async fn return_of<D: DriverExt>(case: &Case<D>, lease: Lease<D>, number: u64) {
+    let mark = case.mark(number, &case.payload);
+    let done = case.end_lease(&lease, &mark).await;
+    case.history.outcome(number, case.outcome(done));
 }

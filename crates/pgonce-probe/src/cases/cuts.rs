@@ -34,7 +34,7 @@ pub(super) async fn before_answer(p: &Prober) -> Found {
 }
 
 fn with_body(p: &Prober) -> Found<()> {
-    match p.wish().body.is_empty() {
+    match p.intent().body.is_empty() {
         true => Err(Finding::skipped(
             "the request has no body: see cut-before-answer",
         )),
@@ -42,12 +42,12 @@ fn with_body(p: &Prober) -> Found<()> {
     }
 }
 
-/// Sends so much of a wish's body, goes away, comes back and asks twice more.
+/// Sends so much of an intent's body, goes away, comes back and asks twice more.
 async fn retried(p: &Prober, case: Case, part: impl Fn(usize) -> usize, after: Duration) -> Found {
     let before = p.count().await?;
-    let wish = p.wish();
-    let ask = p.ask(&wish);
-    p.cut(&ask, part(wish.body.len()), after)
+    let intent = p.intent();
+    let ask = p.ask(&intent);
+    p.cut(&ask, part(intent.body.len()), after)
         .await
         .map_err(Finding::inconclusive)?;
     let mut answers = Vec::new();
@@ -57,7 +57,7 @@ async fn retried(p: &Prober, case: Case, part: impl Fn(usize) -> usize, after: D
             return Err(Finding::fail(match answer.is_busy() {
                 true => format!(
                     "the key is stuck: {:?} later {what} was still answered {answer}",
-                    p.patience
+                    p.busy_timeout
                 ),
                 false => format!("{what} was answered {answer}"),
             }));

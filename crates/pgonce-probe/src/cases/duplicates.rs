@@ -4,12 +4,12 @@ use super::{ROUNDS, answered};
 use crate::answer::Answer;
 use crate::case::Case;
 use crate::finding::{Finding, Found};
-use crate::prober::{Prober, Wish};
+use crate::prober::{Intent, Prober};
 
 pub(super) async fn different_keys(p: &Prober) -> Found {
     let before = p.count().await?;
-    let one = p.accepted(&p.ask(&p.wish())).await?;
-    let two = p.accepted(&p.ask(&p.wish())).await?;
+    let one = p.accepted(&p.ask(&p.intent())).await?;
+    let two = p.accepted(&p.ask(&p.intent())).await?;
     if let Some(mark) = one.replay_mark().or_else(|| two.replay_mark()) {
         return Err(Finding::fail(format!(
             "a fresh key was answered with a replay ({mark})"
@@ -21,19 +21,19 @@ pub(super) async fn different_keys(p: &Prober) -> Found {
         "two keys"
     };
     match p.made_since(before).await? {
-        Some(2) => Ok(Finding::pass("two wishes, two effects")),
+        Some(2) => Ok(Finding::pass("two intents, two effects")),
         Some(0) => Err(Finding::fail(
-            "two wishes were accepted, and no effect was counted; does --count-url count these effects?",
+            "two intents were accepted, and no effect was counted; does --count-url count these effects?",
         )),
         Some(1) if p.varies() => Err(Finding::fail(format!("{same} made one effect"))),
         Some(1) => Err(Finding::inconclusive(
             "two keys with one payload made one effect: put {{n}} or {{uuid}} into --body",
         )),
         Some(n) => Err(Finding::fail(format!(
-            "two wishes made {n} effects; or does somebody else use the API now?"
+            "two intents made {n} effects; or does somebody else use the API now?"
         ))),
         None if !one.is_of_the_effect_of(&two) => {
-            Ok(Finding::pass("two wishes, two answers").weak())
+            Ok(Finding::pass("two intents, two answers").weak())
         }
         None if one.names_its_effect() && p.varies() => Err(Finding::fail(format!(
             "{same} were given one answer: {two}"
@@ -77,28 +77,28 @@ pub(super) async fn sequential(p: &Prober) -> Found {
     p.one_effect(&[sample.first.clone(), again], made).await
 }
 
-/// What came of a race of one wish with itself.
+/// What came of a race of one intent with itself.
 struct Raced {
-    wish: Wish,
+    intent: Intent,
     accepted: Vec<Answer>,
-    /// How many were told to come back.
+    /// How many were rejected, to be retried.
     busy: usize,
     before: Option<i64>,
 }
 
-/// What the losers are told is judged where that is the question.
+/// The responses to the losers are judged where that is the question.
 async fn race(p: &Prober, case: Case) -> Found<Raced> {
     let before = p.count().await?;
-    let wish = p.wish();
-    let asks = vec![p.ask(&wish); p.concurrency];
+    let intent = p.intent();
+    let asks = vec![p.ask(&intent); p.concurrency];
     let mut accepted = Vec::new();
     let mut busy = Vec::new();
-    for heard in p.race(&asks).await {
+    for response in p.race(&asks).await {
         if case != Case::ConcurrentDuplicates {
-            accepted.extend(heard.ok().filter(|answer| p.accepts(answer)));
+            accepted.extend(response.ok().filter(|answer| p.accepts(answer)));
             continue;
         }
-        let answer = answered(p, case, "one of the duplicates", heard)?;
+        let answer = answered(p, case, "one of the duplicates", response)?;
         if p.accepts(&answer) && answer.status != 202 {
             accepted.push(answer);
         } else if p.is_right(case, &answer) || p.accepts(&answer) {
@@ -115,7 +115,7 @@ async fn race(p: &Prober, case: Case) -> Found<Raced> {
         accepted.append(&mut busy);
     }
     Ok(Raced {
-        wish,
+        intent,
         accepted,
         busy: busy.len(),
         before,
@@ -128,12 +128,12 @@ pub(super) async fn concurrent(p: &Prober) -> Found {
     for _ in 0..ROUNDS {
         let mut raced = race(p, Case::ConcurrentDuplicates).await?;
         if raced.accepted.is_empty() {
-            let heard = p.send_until_settled(&p.ask(&raced.wish)).await;
+            let response = p.send_until_settled(&p.ask(&raced.intent)).await;
             let answer = answered(
                 p,
                 Case::ConcurrentDuplicates,
                 "the duplicate after the race",
-                heard,
+                response,
             )?;
             if !p.accepts(&answer) {
                 return Err(Finding::fail(format!(
@@ -151,9 +151,9 @@ pub(super) async fn concurrent(p: &Prober) -> Found {
         return Err(Finding::inconclusive("no round was run"));
     };
     Ok(Finding {
-        told: format!(
-            "{ROUNDS} rounds of {}: {accepted} were given the answer, {busy} told to come back; {} in each",
-            p.concurrency, last.told
+        observed: format!(
+            "{ROUNDS} rounds of {}: {accepted} were given the answer, {busy} were rejected as busy; {} in each",
+            p.concurrency, last.observed
         ),
         ..last
     })
@@ -161,8 +161,8 @@ pub(super) async fn concurrent(p: &Prober) -> Found {
 
 pub(super) async fn after_race(p: &Prober) -> Found {
     let mut raced = race(p, Case::DuplicateAfterRace).await?;
-    let heard = p.send_until_settled(&p.ask(&raced.wish)).await;
-    let late = answered(p, Case::DuplicateAfterRace, "the late duplicate", heard)?;
+    let response = p.send_until_settled(&p.ask(&raced.intent)).await;
+    let late = answered(p, Case::DuplicateAfterRace, "the late duplicate", response)?;
     if !p.accepts(&late) {
         return Err(Finding::fail(format!(
             "the late duplicate was answered {late}"

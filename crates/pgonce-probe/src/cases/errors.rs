@@ -1,22 +1,22 @@
-//! How errors are told.
+//! How errors are reported.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 
 use super::answered;
 use crate::case::Case;
 use crate::finding::{Finding, Found};
-use crate::prober::{Prober, Wish};
+use crate::prober::{Intent, Prober};
 
 pub(super) async fn failed_validation(p: &Prober) -> Found {
     let case = Case::FailedValidation;
-    let wish = p.wish();
+    let intent = p.intent();
     let invalid = match &p.invalid_body {
-        Some(body) => body.fill(0, &wish.key),
+        Some(body) => body.fill(0, &intent.key),
         // Half a document is none.
-        None if serde_json::from_slice::<serde_json::Value>(&wish.body)
+        None if serde_json::from_slice::<serde_json::Value>(&intent.body)
             .is_ok_and(|d| d.is_object()) =>
         {
-            wish.body.slice(..wish.body.len() / 2)
+            intent.body.slice(..intent.body.len() / 2)
         }
         None => {
             return Err(Finding::skipped(
@@ -24,8 +24,8 @@ pub(super) async fn failed_validation(p: &Prober) -> Found {
             ));
         }
     };
-    let broken = Wish {
-        key: wish.key.clone(),
+    let broken = Intent {
+        key: intent.key.clone(),
         body: invalid,
     };
     let first = match p.send(&p.ask(&broken)).await {
@@ -41,8 +41,8 @@ pub(super) async fn failed_validation(p: &Prober) -> Found {
             )));
         }
     };
-    let heard = p.send_until_settled(&p.ask(&wish)).await;
-    let second = answered(p, case, "the mended request", heard)?;
+    let response = p.send_until_settled(&p.ask(&intent)).await;
+    let second = answered(p, case, "the corrected request", response)?;
     if p.accepts(&second) {
         return Ok(Finding::pass(format!(
             "{}, then {}",
@@ -56,12 +56,12 @@ pub(super) async fn failed_validation(p: &Prober) -> Found {
 
 pub(super) async fn problem_documents(p: &Prober) -> Found {
     let mut errors = Vec::new();
-    let keyless = p.send(&p.ask_with(&[], p.wish().body)).await;
+    let keyless = p.send(&p.ask_with(&[], p.intent().body)).await;
     errors.extend(keyless.ok().map(|answer| ("a missing key", answer)));
     if let Ok(changed) = p.changed() {
         let sample = p.sample().await?;
-        let other = Wish {
-            key: sample.wish.key.clone(),
+        let other = Intent {
+            key: sample.intent.key.clone(),
             body: changed,
         };
         let reused = p.send(&p.ask(&other)).await;
@@ -85,27 +85,27 @@ pub(super) async fn problem_documents(p: &Prober) -> Found {
             )));
         }
     }
-    let told: Vec<_> = errors
+    let observed: Vec<_> = errors
         .iter()
         .map(|(what, answer)| format!("{} for {what}", answer.status))
         .collect();
     Ok(Finding::pass(format!(
         "problem documents: {}",
-        told.join(", ")
+        observed.join(", ")
     )))
 }
 
 pub(super) async fn retry_after(p: &Prober) -> Found {
-    let wish = p.wish();
-    let asks = vec![p.ask(&wish); p.concurrency];
-    let heard = p.race(&asks).await;
-    let busy: Vec<_> = heard
+    let intent = p.intent();
+    let asks = vec![p.ask(&intent); p.concurrency];
+    let response = p.race(&asks).await;
+    let busy: Vec<_> = response
         .into_iter()
         .flatten()
         .filter(|answer| answer.status == 409)
         .collect();
     if busy.is_empty() {
-        return Err(Finding::skipped("no duplicate was told 409"));
+        return Err(Finding::skipped("no duplicate got 409"));
     }
     let silent = busy
         .iter()

@@ -5,46 +5,46 @@ use crate::answer::Answer;
 use crate::case::Case;
 use crate::evidence::Meeting;
 use crate::finding::{Finding, Found};
-use crate::prober::{Prober, Wish};
+use crate::prober::{Intent, Prober};
 
 const LONG: usize = 1_000;
 
 pub(super) async fn forms(p: &Prober) -> Found {
     let case = Case::KeyForms;
     let before = p.count().await?;
-    let wish = p.wish();
-    let first = p.accepted(&p.ask(&wish)).await?;
-    let other = p.ask_with(&[p.written(&wish.key, true)], wish.body.clone());
+    let intent = p.intent();
+    let first = p.accepted(&p.ask(&intent)).await?;
+    let other = p.ask_with(&[p.written(&intent.key, true)], intent.body.clone());
     let second = answered(p, case, "the key's other form", p.send(&other).await)?;
     if !p.accepts(&second) {
-        let told = format!(
+        let observed = format!(
             "the other form is not the same key, but refused: {}",
             second.status
         );
         return match p.is_allowed(case, &second) {
-            true => Ok(Finding::pass(told)),
-            false => Err(Finding::advice(told)),
+            true => Ok(Finding::pass(observed)),
+            false => Err(Finding::advice(observed)),
         };
     }
     let made = p.made_since(before).await?;
     let judged = p.one_effect(&[first, second], made).await;
     judged
         .map(|finding| Finding {
-            told: "the quoted string and the raw token are one key".into(),
+            observed: "the quoted string and the raw token are one key".into(),
             ..finding
         })
         .map_err(|finding| Finding {
-            told: format!(
+            observed: format!(
                 "the quoted string and the raw token are two keys: {}",
-                finding.told
+                finding.observed
             ),
             ..finding.mild()
         })
 }
 
 pub(super) async fn missing(p: &Prober) -> Found {
-    let heard = p.send(&p.ask_with(&[], p.wish().body)).await;
-    let answer = answered(p, Case::MissingKey, "a request without a key", heard)?;
+    let response = p.send(&p.ask_with(&[], p.intent().body)).await;
+    let answer = answered(p, Case::MissingKey, "a request without a key", response)?;
     expect_refusal(
         p,
         Case::MissingKey,
@@ -55,8 +55,8 @@ pub(super) async fn missing(p: &Prober) -> Found {
 
 pub(super) async fn two(p: &Prober) -> Found {
     let keys = [p.token(), p.token()].map(|key| p.written(&key, false));
-    let heard = p.send(&p.ask_with(&keys, p.wish().body)).await;
-    let answer = answered(p, Case::TwoKeys, "a request with two keys", heard)?;
+    let response = p.send(&p.ask_with(&keys, p.intent().body)).await;
+    let answer = answered(p, Case::TwoKeys, "a request with two keys", response)?;
     expect_refusal(p, Case::TwoKeys, &answer, "with two keys")
 }
 
@@ -75,13 +75,13 @@ pub(super) async fn empty(p: &Prober) -> Found {
     let case = Case::EmptyKey;
     let before = p.count().await?;
     let key = [p.written("", false)];
-    let heard = p.send(&p.ask_with(&key, p.wish().body)).await;
-    let first = answered(p, case, "an empty key", heard)?;
+    let response = p.send(&p.ask_with(&key, p.intent().body)).await;
+    let first = answered(p, case, "an empty key", response)?;
     if !p.accepts(&first) {
         return refused_key(p, case, &first);
     }
-    let heard = p.send(&p.ask_with(&key, p.wish().body)).await;
-    let second = answered(p, case, "a second empty key", heard)?;
+    let response = p.send(&p.ask_with(&key, p.intent().body)).await;
+    let second = answered(p, case, "a second empty key", response)?;
     let made = p.made_since(before).await?;
     match p.meeting(&first, &second, made).await? {
         Meeting::Apart if p.is_allowed(case, &first) => {
@@ -91,7 +91,7 @@ pub(super) async fn empty(p: &Prober) -> Found {
             "an empty key is taken for no key: accepted each time",
         )),
         Meeting::Met(how) => Err(Finding::fail(format!(
-            "two wishes with an empty key were taken for one: {how}"
+            "two intents with an empty key were taken for one: {how}"
         ))),
         Meeting::Unclear(why) => Err(Finding::inconclusive(why)),
     }
@@ -115,20 +115,20 @@ pub(super) async fn uppercase(p: &Prober) -> Found {
     .await
 }
 
-/// Two similar keys for two wishes: each is refused, or each is a key of its own.
+/// Two similar keys for two intents: each is refused, or each is a key of its own.
 async fn two_keys_apart(p: &Prober, case: Case, keys: &[String; 2], blame: &str) -> Found {
     let before = p.count().await?;
-    let [one, two] = keys.each_ref().map(|key| Wish {
+    let [one, two] = keys.each_ref().map(|key| Intent {
         key: key.clone(),
-        ..p.wish()
+        ..p.intent()
     });
-    let heard = p.send(&p.ask(&one)).await;
-    let first = answered(p, case, "the first of two similar keys", heard)?;
+    let response = p.send(&p.ask(&one)).await;
+    let first = answered(p, case, "the first of two similar keys", response)?;
     if !p.accepts(&first) {
         return refused_key(p, case, &first);
     }
-    let heard = p.send(&p.ask(&two)).await;
-    let second = answered(p, case, "the second of two similar keys", heard)?;
+    let response = p.send(&p.ask(&two)).await;
+    let second = answered(p, case, "the second of two similar keys", response)?;
     let made = p.made_since(before).await?;
     match p.meeting(&first, &second, made).await? {
         Meeting::Apart => {
@@ -148,19 +148,19 @@ pub(super) async fn odd(p: &Prober) -> Found {
         "two words, and a comma",
         "schlüssel-ключ-鍵",
     ] {
-        let wish = Wish {
+        let intent = Intent {
             key: format!("{odd} {}", p.token()),
-            ..p.wish()
+            ..p.intent()
         };
         let before = p.count().await?;
         let what = format!("the key {odd:?}");
-        let first = answered(p, case, &what, p.send(&p.ask(&wish)).await)?;
+        let first = answered(p, case, &what, p.send(&p.ask(&intent)).await)?;
         if !p.accepts(&first) {
             refused_key(p, case, &first)?;
             refused += 1;
             continue;
         }
-        let again = answered(p, case, &what, p.send_until_settled(&p.ask(&wish)).await)?;
+        let again = answered(p, case, &what, p.send_until_settled(&p.ask(&intent)).await)?;
         if !p.accepts(&again) {
             return Err(Finding::fail(format!(
                 "{what} was accepted, then answered {again}"
@@ -170,7 +170,7 @@ pub(super) async fn odd(p: &Prober) -> Found {
         p.one_effect(&[first, again], made)
             .await
             .map_err(|finding| Finding {
-                told: format!("{what}: {}", finding.told),
+                observed: format!("{what}: {}", finding.observed),
                 ..finding
             })?;
         honoured += 1;

@@ -8,7 +8,7 @@ mod payloads;
 mod replays;
 mod strangers;
 
-use super::answer::{Answer, Heard};
+use super::answer::{Answer, Response};
 use super::case::Case;
 use super::finding::{Finding, Found};
 use super::prober::Prober;
@@ -49,8 +49,8 @@ pub(super) async fn run(case: Case, p: &Prober) -> Finding {
 }
 
 /// Whatever a correct API is asked, it answers, and not with an error of its own.
-fn answered(p: &Prober, case: Case, what: &str, heard: Heard) -> Found<Answer> {
-    match heard {
+fn answered(p: &Prober, case: Case, what: &str, response: Response) -> Found<Answer> {
+    match response {
         Err(why) => Err(Finding::fail(format!("{what} got no answer: {why}"))),
         Ok(answer) if answer.is_server_error() && !p.is_allowed(case, &answer) => {
             Err(Finding::fail(format!("{what} was answered {answer}")))

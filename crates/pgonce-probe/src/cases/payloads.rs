@@ -4,15 +4,15 @@ use super::{ROUNDS, answered};
 use crate::answer::Answer;
 use crate::case::Case;
 use crate::finding::{Finding, Found};
-use crate::prober::{Prober, Wish};
+use crate::prober::{Intent, Prober};
 
 pub(super) async fn changed(p: &Prober) -> Found {
     let case = Case::ChangedPayload;
-    let (wish, other) = two_meanings(p)?;
+    let (intent, other) = two_meanings(p)?;
     let before = p.count().await?;
-    let first = p.accepted(&p.ask(&wish)).await?;
-    let heard = p.send(&p.ask(&other)).await;
-    let second = answered(p, case, "the changed payload", heard)?;
+    let first = p.accepted(&p.ask(&intent)).await?;
+    let response = p.send(&p.ask(&other)).await;
+    let second = answered(p, case, "the changed payload", response)?;
     if p.accepts(&second) && !p.is_allowed(case, &second) {
         return Err(Finding::fail(if second.is_of_the_effect_of(&first) {
             format!("the changed payload was given the first one's answer: {second}")
@@ -20,8 +20,8 @@ pub(super) async fn changed(p: &Prober) -> Found {
             format!("the changed payload was accepted too: {second}")
         }));
     }
-    let heard = p.send_until_settled(&p.ask(&wish)).await;
-    let again = answered(p, case, "the original, sent once more,", heard)?;
+    let response = p.send_until_settled(&p.ask(&intent)).await;
+    let again = answered(p, case, "the original, sent once more,", response)?;
     if !p.accepts(&again) || p.contradict(&first, &again) {
         return Err(Finding::fail(format!(
             "the original is no longer answered {first}, but {again}"
@@ -33,16 +33,16 @@ pub(super) async fn changed(p: &Prober) -> Found {
 
 pub(super) async fn changed_in_flight(p: &Prober) -> Found {
     let case = Case::ChangedPayloadInFlight;
-    let mut told = None;
+    let mut observed = None;
     for _ in 0..ROUNDS {
-        let (wish, other) = two_meanings(p)?;
-        let asks = [p.ask(&wish), p.ask(&other)];
+        let (intent, other) = two_meanings(p)?;
+        let asks = [p.ask(&intent), p.ask(&other)];
         let before = p.count().await?;
         let mut answers = Vec::new();
-        for heard in p.race(&asks).await {
-            answers.push(answered(p, case, "one of the two payloads", heard)?);
+        for response in p.race(&asks).await {
+            answers.push(answered(p, case, "one of the two payloads", response)?);
         }
-        // Whoever was accepted; if nobody was, the first that is when asked again.
+        // The one that was accepted; if nobody was, the first that is when asked again.
         let winner = match [p.accepts(&answers[0]), p.accepts(&answers[1])] {
             [true, true] => {
                 return Err(Finding::fail(format!(
@@ -53,42 +53,42 @@ pub(super) async fn changed_in_flight(p: &Prober) -> Found {
             [false, true] => 1,
             [true, false] => 0,
             [false, false] => {
-                let heard = p.send_until_settled(&asks[0]).await;
-                let late = answered(p, case, "the first payload, sent again,", heard)?;
+                let response = p.send_until_settled(&asks[0]).await;
+                let late = answered(p, case, "the first payload, sent again,", response)?;
                 usize::from(!p.accepts(&late))
             }
         };
-        let heard = p.send_until_settled(&asks[winner]).await;
-        let again = answered(p, case, "the payload that won", heard)?;
+        let response = p.send_until_settled(&asks[winner]).await;
+        let again = answered(p, case, "the payload that won", response)?;
         if !p.accepts(&again) {
             return Err(Finding::fail(format!(
                 "neither payload is accepted: {again}"
             )));
         }
-        let heard = p.send(&asks[1 - winner]).await;
-        let loser = answered(p, case, "the payload that lost", heard)?;
+        let response = p.send(&asks[1 - winner]).await;
+        let loser = answered(p, case, "the payload that lost", response)?;
         if p.accepts(&loser) && !p.is_allowed(case, &loser) {
             return Err(Finding::fail(format!(
                 "the payload that lost was accepted later: {loser}"
             )));
         }
         one_of_two(p.made_since(before).await?)?;
-        told = Some(refused(p, case, &loser)?);
+        observed = Some(refused(p, case, &loser)?);
     }
-    told.ok_or_else(|| Finding::inconclusive("no round was run"))
+    observed.ok_or_else(|| Finding::inconclusive("no round was run"))
 }
 
-/// Two wishes that share a key, with different payloads.
-fn two_meanings(p: &Prober) -> Found<(Wish, Wish)> {
-    let wish = p.wish();
-    let other = Wish {
-        key: wish.key.clone(),
+/// Two intents that share a key, with different payloads.
+fn two_meanings(p: &Prober) -> Found<(Intent, Intent)> {
+    let intent = p.intent();
+    let other = Intent {
+        key: intent.key.clone(),
         body: p.changed()?,
     };
-    if wish.body == other.body {
+    if intent.body == other.body {
         return Err(Finding::skipped("--other-body is the same as --body"));
     }
-    Ok((wish, other))
+    Ok((intent, other))
 }
 
 fn one_of_two(made: Option<i64>) -> Found<()> {
@@ -100,7 +100,7 @@ fn one_of_two(made: Option<i64>) -> Found<()> {
     }
 }
 
-/// How the wrong payload was told. An answer that names no effect needs no count to be believed.
+/// How the wrong payload was reported. An answer that names no effect needs no count to be believed.
 fn refused(p: &Prober, case: Case, answer: &Answer) -> Found {
     let status = answer.status;
     if !p.is_right(case, answer) {
@@ -108,10 +108,10 @@ fn refused(p: &Prober, case: Case, answer: &Answer) -> Found {
             "refused, but with {answer}; the draft says 422"
         )));
     }
-    let told = match status {
+    let observed = match status {
         422 => "refused with 422".to_owned(),
         _ => format!("refused with {status}; the draft says 422"),
     };
-    let finding = Finding::pass(told);
+    let finding = Finding::pass(observed);
     Ok(if p.counts() { finding } else { finding.weak() })
 }

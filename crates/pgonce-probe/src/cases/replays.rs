@@ -126,8 +126,8 @@ pub(super) async fn date(p: &Prober) -> Found {
     };
     // Dates count in seconds.
     sleep_until(Instant::from_std(sample.first.asked) + Duration::from_secs(2)).await;
-    let heard = p.send(&p.ask(&sample.wish)).await;
-    let late = answered(p, Case::ReplayDate, "a late duplicate", heard)?;
+    let response = p.send(&p.ask(&sample.intent)).await;
+    let late = answered(p, Case::ReplayDate, "a late duplicate", response)?;
     match late.headers.get(DATE) {
         Some(now) if now == then => Err(Finding::advice(
             "the replay has the Date of the first answer, two seconds later",
@@ -147,7 +147,7 @@ pub(super) async fn marked(p: &Prober) -> Found {
             "the first answer is marked as a replay: {mark}"
         ))),
         (None, None) => Err(Finding::advice(
-            "no header tells a replay from a first answer",
+            "no header distinguishes a replay from a first answer",
         )),
     }
 }

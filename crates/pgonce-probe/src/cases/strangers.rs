@@ -4,7 +4,7 @@ use super::answered;
 use crate::answer::Answer;
 use crate::case::Case;
 use crate::finding::{Finding, Found};
-use crate::prober::{Prober, Wish};
+use crate::prober::{Intent, Prober};
 use crate::wire::Ask;
 
 /// Twice: two endpoints that number their effects for themselves may give the same number once.
@@ -15,18 +15,18 @@ pub(super) async fn other_endpoint(p: &Prober) -> Found {
     let Some(other) = &p.other else {
         return Err(Finding::skipped("--other-url was not given"));
     };
-    let there = |wish: &Wish| Ask {
+    let there = |intent: &Intent| Ask {
         at: other,
-        ..p.ask(wish)
+        ..p.ask(intent)
     };
     // Is it there at all, and what does it answer to a key that nobody else has?
-    let fresh = own_wish(p, &there(&p.wish()), "--other-url").await?;
+    let fresh = own_intent(p, &there(&p.intent()), "--other-url").await?;
     let mut same = None;
     for _ in 0..TRIALS {
-        let wish = p.wish();
-        let first = p.accepted(&p.ask(&wish)).await?;
-        let heard = p.send(&there(&wish)).await;
-        let second = answered(p, case, "the other endpoint", heard)?;
+        let intent = p.intent();
+        let first = p.accepted(&p.ask(&intent)).await?;
+        let response = p.send(&there(&intent)).await;
+        let second = answered(p, case, "the other endpoint", response)?;
         if let Some(mark) = second
             .replay_mark()
             .filter(|_| fresh.replay_mark().is_none())
@@ -69,12 +69,12 @@ pub(super) async fn other_principal(p: &Prober) -> Found {
     let Some(principal) = &p.other_headers else {
         return Err(Finding::skipped("--other-header was not given"));
     };
-    let fresh = own_wish(p, &p.ask_as(principal, &p.wish()), "--other-header").await?;
-    let wish = p.wish();
+    let fresh = own_intent(p, &p.ask_as(principal, &p.intent()), "--other-header").await?;
+    let intent = p.intent();
     let before = p.count().await?;
-    let first = p.accepted(&p.ask(&wish)).await?;
-    let heard = p.send(&p.ask_as(principal, &wish)).await;
-    let second = answered(p, case, "the other principal", heard)?;
+    let first = p.accepted(&p.ask(&intent)).await?;
+    let response = p.send(&p.ask_as(principal, &intent)).await;
+    let second = answered(p, case, "the other principal", response)?;
     if let Some(mark) = second
         .replay_mark()
         .filter(|_| fresh.replay_mark().is_none())
@@ -86,7 +86,7 @@ pub(super) async fn other_principal(p: &Prober) -> Found {
     if !p.accepts(&second) {
         return Err(match second.status {
             400 | 409 | 422 => Finding::advice(format!(
-                "the other principal's key meets the first one's: {second}; that tells that the key exists"
+                "the other principal's key meets the first one's: {second}; that reveals that the key exists"
             )),
             _ => Finding::inconclusive(format!("the other principal was answered {second}")),
         });
@@ -102,7 +102,7 @@ pub(super) async fn other_principal(p: &Prober) -> Found {
     let (one, two) = p.fresh_answers().await?;
     Err(if one.is_of_the_effect_of(two) {
         Finding::inconclusive(
-            "answers to different wishes look alike: give --count-url, or --id-pointer",
+            "answers to different intents look alike: give --count-url, or --id-pointer",
         )
     } else {
         Finding::fail(format!(
@@ -111,14 +111,14 @@ pub(super) async fn other_principal(p: &Prober) -> Found {
     })
 }
 
-async fn own_wish(p: &Prober, ask: &Ask<'_>, option: &str) -> Found<Answer> {
+async fn own_intent(p: &Prober, ask: &Ask<'_>, option: &str) -> Found<Answer> {
     match p.send(ask).await {
         Ok(answer) if p.accepts(&answer) => Ok(answer),
         Ok(answer) => Err(Finding::inconclusive(format!(
-            "with {option} a wish of its own was not accepted but answered {answer}"
+            "with {option} an intent of its own was not accepted but answered {answer}"
         ))),
         Err(why) => Err(Finding::inconclusive(format!(
-            "with {option} a wish of its own got no answer: {why}"
+            "with {option} an intent of its own got no answer: {why}"
         ))),
     }
 }

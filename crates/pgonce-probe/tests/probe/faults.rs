@@ -3,7 +3,7 @@
 use futures_util::stream::{self, StreamExt as _};
 use not_idempotent::Fault;
 
-use crate::place::{names, probe_all, serve};
+use crate::fixture::{names, probe_all, serve};
 
 /// The fault, the cases that must fail, and those that must give advice.
 type Expected = (Fault, &'static [&'static str], &'static [&'static str]);
@@ -65,16 +65,16 @@ async fn each_planted_fault_is_found_by_the_case_that_is_there_for_it() {
     let wrong: Vec<String> = stream::iter(FOUND)
         .map(|(fault, fails, advice)| async move {
             let address = serve(not_idempotent::router(fault)).await;
-            let told = probe_all(&address, &["--patience", "3s"]).await;
-            let (failed, advised) = (told.with_outcome("fail"), told.with_outcome("advice"));
+            let run = probe_all(&address, &["--busy-timeout", "3s"]).await;
+            let (failed, advised) = (run.with_outcome("fail"), run.with_outcome("advice"));
             let right = if drags_others_along(fault) {
                 failed.is_superset(&names(fails))
             } else {
                 failed == names(fails) && advised == names(advice)
             };
             let code = if fails.is_empty() { 0 } else { 9 };
-            (!right || told.code != code)
-                .then(|| format!("{fault:?}: exit {}\n{}", told.code, told.blamed()))
+            (!right || run.code != code)
+                .then(|| format!("{fault:?}: exit {}\n{}", run.code, run.blamed()))
         })
         .buffer_unordered(8)
         .filter_map(async |wrong| wrong)
@@ -86,17 +86,17 @@ async fn each_planted_fault_is_found_by_the_case_that_is_there_for_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_found_where_nothing_is_wrong() {
     let address = serve(not_idempotent::router(Fault::None)).await;
-    let told = probe_all(&address, &[]).await;
-    assert_eq!(told.code, 0, "{told:?}");
+    let run = probe_all(&address, &[]).await;
+    assert_eq!(run.code, 0, "{run:?}");
     for outcome in ["fail", "advice", "inconclusive", "skipped"] {
         assert_eq!(
-            told.with_outcome(outcome),
+            run.with_outcome(outcome),
             names(&[]),
             "{outcome}: {}",
-            told.out
+            run.out
         );
     }
-    let report = told.report();
+    let report = run.report();
     assert_eq!(
         (&report["verdict"], &report["counted"]),
         (&"kept".into(), &true.into())
@@ -123,28 +123,28 @@ async fn without_a_count_most_faults_are_still_found() {
         let address = serve(not_idempotent::router(fault)).await;
         let url = format!("{address}/payments");
         let body = r#"{"amount": {{n}}}"#;
-        let told =
-            crate::place::probe(&[&url, "-d", body, "--only", case, "--format", "json"]).await;
+        let run =
+            crate::fixture::probe(&[&url, "-d", body, "--only", case, "--format", "json"]).await;
         assert_eq!(
-            (told.code, &told.case(case)["outcome"]),
+            (run.code, &run.case(case)["outcome"]),
             (9, &"fail".into()),
-            "{fault:?}: {told:?}"
+            "{fault:?}: {run:?}"
         );
     }
 }
 
 /// And this one does not: it must not be called a pass.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_count_an_effect_that_nobody_was_told_of_is_no_pass() {
+async fn without_a_count_an_effect_that_no_answer_names_is_no_pass() {
     let address = serve(not_idempotent::router(Fault::ForgetsOnDisconnect)).await;
     let url = format!("{address}/payments");
     let body = r#"{"amount": {{n}}}"#;
-    let told = crate::place::probe(&[&url, "-d", body, "--format", "json"]).await;
-    assert_eq!(told.code, 0, "{told:?}");
-    assert_eq!(told.case("cut-before-answer")["outcome"], "inconclusive");
-    assert_eq!(told.case("sequential-duplicate")["weak"], true);
+    let run = crate::fixture::probe(&[&url, "-d", body, "--format", "json"]).await;
+    assert_eq!(run.code, 0, "{run:?}");
+    assert_eq!(run.case("cut-before-answer")["outcome"], "inconclusive");
+    assert_eq!(run.case("sequential-duplicate")["weak"], true);
     assert_eq!(
-        told.with_outcome("skipped"),
+        run.with_outcome("skipped"),
         names(&["other-endpoint", "other-principal"])
     );
 }

@@ -5,10 +5,10 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
 use not_idempotent::Fault;
 
-use crate::place::{names, probe, probe_all, serve};
+use crate::fixture::{names, probe, probe_all, serve};
 
 #[tokio::test]
-async fn it_sends_nothing_to_another_machine_unless_told_so() {
+async fn it_sends_nothing_to_another_machine_unless_confirmed() {
     for args in [
         &["http://192.0.2.1/payments"][..],
         &[
@@ -17,13 +17,13 @@ async fn it_sends_nothing_to_another_machine_unless_told_so() {
             "https://192.0.2.1/refunds",
         ],
     ] {
-        let told = probe(args).await;
-        assert_eq!(told.code, 11, "{told:?}");
+        let run = probe(args).await;
+        assert_eq!(run.code, 11, "{run:?}");
         assert!(
-            told.err.contains("real effects")
-                && told.err.contains("192.0.2.1")
-                && told.err.contains("--yes"),
-            "{told:?}"
+            run.err.contains("real effects")
+                && run.err.contains("192.0.2.1")
+                && run.err.contains("--yes"),
+            "{run:?}"
         );
     }
 }
@@ -46,30 +46,27 @@ async fn what_cannot_be_understood_is_exit_2_and_shows_no_secret() {
         &["http://127.0.0.1:1/", "--count-pointer", "/n"],
         &["https://127.0.0.1:1/", "--cacert", "/no/such/file"],
     ] {
-        let told = probe(args).await;
-        assert_eq!(told.code, 2, "{args:?}: {told:?}");
+        let run = probe(args).await;
+        assert_eq!(run.code, 2, "{args:?}: {run:?}");
         assert!(
-            !told.err.contains("secret") || args.contains(&"http://ada:secret@127.0.0.1/"),
-            "{told:?}"
+            !run.err.contains("secret") || args.contains(&"http://ada:secret@127.0.0.1/"),
+            "{run:?}"
         );
     }
 }
 
 #[tokio::test]
 async fn an_api_that_is_not_there_or_takes_nothing_concludes_nothing() {
-    let told = probe(&["http://127.0.0.1:1/"]).await;
-    assert_eq!(told.code, 10, "{told:?}");
-    assert!(
-        told.out.contains("no connection to 127.0.0.1:1"),
-        "{told:?}"
-    );
+    let run = probe(&["http://127.0.0.1:1/"]).await;
+    assert_eq!(run.code, 10, "{run:?}");
+    assert!(run.out.contains("no connection to 127.0.0.1:1"), "{run:?}");
 
     let closed = serve(Router::new().route("/", post(async || StatusCode::UNAUTHORIZED))).await;
-    let told = probe(&[&closed, "--format", "json"]).await;
-    assert_eq!(told.code, 10, "{told:?}");
-    assert_eq!(told.with_outcome("fail"), names(&[]), "{told:?}");
+    let run = probe(&[&closed, "--format", "json"]).await;
+    assert_eq!(run.code, 10, "{run:?}");
+    assert_eq!(run.with_outcome("fail"), names(&[]), "{run:?}");
     assert!(
-        told.case("sequential-duplicate")["told"]
+        run.case("sequential-duplicate")["observed"]
             .as_str()
             .unwrap()
             .contains("401")
@@ -80,7 +77,7 @@ async fn an_api_that_is_not_there_or_takes_nothing_concludes_nothing() {
 #[tokio::test]
 async fn an_api_whose_answers_all_look_alike_is_neither_blamed_nor_praised() {
     let mute = serve(Router::new().route("/", post(async || "ok"))).await;
-    let told = probe(&[
+    let run = probe(&[
         &mute,
         "-d",
         "{{n}}",
@@ -91,28 +88,28 @@ async fn an_api_whose_answers_all_look_alike_is_neither_blamed_nor_praised() {
     ])
     .await;
     assert_eq!(
-        told.case("sequential-duplicate")["outcome"],
+        run.case("sequential-duplicate")["outcome"],
         "inconclusive",
-        "{told:?}"
+        "{run:?}"
     );
     assert_eq!(
-        told.case("different-keys")["outcome"],
+        run.case("different-keys")["outcome"],
         "inconclusive",
-        "{told:?}"
+        "{run:?}"
     );
     assert_eq!(
-        told.case("concurrent-duplicates")["outcome"],
+        run.case("concurrent-duplicates")["outcome"],
         "inconclusive",
-        "{told:?}"
+        "{run:?}"
     );
     // That payloads are not looked at does show.
     assert_eq!(
-        told.with_outcome("fail"),
+        run.with_outcome("fail"),
         names(&["changed-payload", "changed-payload-in-flight"]),
-        "{told:?}"
+        "{run:?}"
     );
 
-    let told = probe(&[
+    let run = probe(&[
         &mute,
         "-d",
         "fixed",
@@ -123,11 +120,11 @@ async fn an_api_whose_answers_all_look_alike_is_neither_blamed_nor_praised() {
     ])
     .await;
     assert_eq!(
-        (told.code, &told.report()["verdict"]),
+        (run.code, &run.report()["verdict"]),
         (10, &"inconclusive".into()),
-        "{told:?}"
+        "{run:?}"
     );
-    assert!(told.with_outcome("skipped").contains("changed-payload"));
+    assert!(run.with_outcome("skipped").contains("changed-payload"));
 }
 
 /// Answers whoever has a key, and nobody else.
@@ -142,21 +139,20 @@ async fn answer_to_keys(headers: HeaderMap) -> &'static str {
 async fn what_is_never_answered_fails_its_case_and_nothing_takes_longer_than_allowed() {
     let sulky = serve(Router::new().route("/", post(answer_to_keys))).await;
     let chosen = ["--only", "missing-key", "--format", "json"];
-    let told = probe(&[&[&sulky, "--timeout", "300ms"], &chosen[..]].concat()).await;
-    let case = told.case("missing-key");
-    assert_eq!(
-        (told.code, &case["outcome"]),
-        (9, &"fail".into()),
-        "{told:?}"
-    );
-    let why = case["told"].as_str().unwrap();
+    let run = probe(&[&[&sulky, "--timeout", "300ms"], &chosen[..]].concat()).await;
+    let case = run.case("missing-key");
+    assert_eq!((run.code, &case["outcome"]), (9, &"fail".into()), "{run:?}");
+    let why = case["observed"].as_str().unwrap();
     assert!(why.contains("no answer within 300ms"), "{why}");
 
-    let told = probe(&[&[&sulky, "--deadline", "300ms"], &chosen[..]].concat()).await;
-    assert_eq!(told.code, 10, "{told:?}");
-    let case = told.case("missing-key");
+    let run = probe(&[&[&sulky, "--deadline", "300ms"], &chosen[..]].concat()).await;
+    assert_eq!(run.code, 10, "{run:?}");
+    let case = run.case("missing-key");
     assert!(
-        case["told"].as_str().unwrap().contains("the time of 300ms"),
+        case["observed"]
+            .as_str()
+            .unwrap()
+            .contains("the time of 300ms"),
         "{case}"
     );
 }
@@ -164,34 +160,30 @@ async fn what_is_never_answered_fails_its_case_and_nothing_takes_longer_than_all
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_allowed_is_right() {
     let address = serve(not_idempotent::router(Fault::OptionalKey)).await;
-    let told = probe_all(&address, &["--only", "missing-key"]).await;
+    let run = probe_all(&address, &["--only", "missing-key"]).await;
     assert_eq!(
-        told.with_outcome("advice"),
+        run.with_outcome("advice"),
         names(&["missing-key"]),
-        "{told:?}"
+        "{run:?}"
     );
-    let told = probe_all(
+    let run = probe_all(
         &address,
         &["--only", "missing-key", "--allow", "missing-key=2xx"],
     )
     .await;
-    assert_eq!(
-        told.with_outcome("pass"),
-        names(&["missing-key"]),
-        "{told:?}"
-    );
+    assert_eq!(run.with_outcome("pass"), names(&["missing-key"]), "{run:?}");
 
     let address = serve(not_idempotent::router(Fault::ErrorInFlight)).await;
     let only = ["--only", "concurrent-duplicates"];
-    let told = probe_all(&address, &only).await;
-    assert_eq!(told.code, 9, "{told:?}");
+    let run = probe_all(&address, &only).await;
+    assert_eq!(run.code, 9, "{run:?}");
     let allow = ["--allow", "concurrent-duplicates=500"];
-    let told = probe_all(&address, &[&only[..], &allow].concat()).await;
-    assert_eq!(told.code, 0, "{told:?}");
+    let run = probe_all(&address, &[&only[..], &allow].concat()).await;
+    assert_eq!(run.code, 0, "{run:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_count_that_cannot_be_read_is_told_and_not_guessed() {
+async fn a_count_that_cannot_be_read_is_reported_and_not_guessed() {
     let address = serve(not_idempotent::router(Fault::None)).await;
     for (count, why) in [
         (format!("{address}/nowhere"), "404"),
@@ -200,7 +192,7 @@ async fn a_count_that_cannot_be_read_is_told_and_not_guessed() {
         let url = format!("{address}/payments");
         let body = r#"{"amount": {{n}}}"#;
         let only = "different-keys,sequential-duplicate";
-        let told = probe(&[
+        let run = probe(&[
             &url,
             "-d",
             body,
@@ -212,8 +204,8 @@ async fn a_count_that_cannot_be_read_is_told_and_not_guessed() {
             "json",
         ])
         .await;
-        assert_eq!(told.code, 10, "{told:?}");
-        let case = told.case("sequential-duplicate");
-        assert!(case["told"].as_str().unwrap().contains(why), "{case}");
+        assert_eq!(run.code, 10, "{run:?}");
+        let case = run.case("sequential-duplicate");
+        assert!(case["observed"].as_str().unwrap().contains(why), "{case}");
     }
 }

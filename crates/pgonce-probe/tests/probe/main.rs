@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 mod faults;
+mod fixture;
 mod limits;
-mod place;
 mod reports;
 mod tls;

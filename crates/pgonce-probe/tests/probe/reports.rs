@@ -3,28 +3,28 @@
 use not_idempotent::Fault;
 use quick_junit::{Report, TestCaseStatus};
 
-use crate::place::{everything_about, probe, probe_all, serve};
+use crate::fixture::{everything_about, probe, probe_all, serve};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_table_the_json_and_the_junit_file_tell_the_same() {
+async fn the_table_the_json_and_the_junit_file_say_the_same() {
     let address = serve(not_idempotent::router(Fault::LosesBody)).await;
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
     let only = "sequential-duplicate,replay-answer,replay-marked,other-endpoint";
     let chosen = ["--only", only, "--junit", path, "--seed", "7"];
 
-    let told = probe_all(&address, &chosen).await;
-    assert_eq!(told.code, 9, "{told:?}");
-    let report = told.report();
+    let run = probe_all(&address, &chosen).await;
+    assert_eq!(run.code, 9, "{run:?}");
+    let report = run.report();
     assert_eq!(
         (&report["seed"], &report["verdict"]),
         (&7.into(), &"broken".into())
     );
     let requests = report["requests"].as_u64().unwrap();
     assert!((5..100).contains(&requests), "{requests}");
-    let failed = told.case("replay-answer");
+    let failed = run.case("replay-answer");
     assert!(
-        failed["told"].as_str().unwrap().contains("0 bytes"),
+        failed["observed"].as_str().unwrap().contains("0 bytes"),
         "{failed}"
     );
     assert!(
@@ -48,8 +48,8 @@ async fn the_table_the_json_and_the_junit_file_tell_the_same() {
     let words = everything_about(&address);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let plain = words.strip_suffix(&["--format", "json"]).unwrap();
-    let told = probe(&[plain, &["--only", only]].concat()).await;
-    assert_eq!(told.code, 9, "{told:?}");
+    let run = probe(&[plain, &["--only", only]].concat()).await;
+    assert_eq!(run.code, 9, "{run:?}");
     for words in [
         "replay-answer",
         "FAIL",
@@ -57,7 +57,7 @@ async fn the_table_the_json_and_the_junit_file_tell_the_same() {
         "NOT IDEMPOTENT",
         "1 failed",
     ] {
-        assert!(told.out.contains(words), "no {words} in {}", told.out);
+        assert!(run.out.contains(words), "no {words} in {}", run.out);
     }
 }
 
@@ -66,7 +66,7 @@ async fn what_was_skipped_or_stayed_open_is_no_success_in_junit() {
     let address = serve(not_idempotent::router(Fault::None)).await;
     let file = tempfile::NamedTempFile::new().unwrap();
     let url = format!("{address}/payments");
-    let told = probe(&[
+    let run = probe(&[
         &url,
         "-d",
         r#"{"amount": {{n}}}"#,
@@ -76,10 +76,10 @@ async fn what_was_skipped_or_stayed_open_is_no_success_in_junit() {
         file.path().to_str().unwrap(),
     ])
     .await;
-    assert_eq!(told.code, 0, "{told:?}");
+    assert_eq!(run.code, 0, "{run:?}");
     assert!(
-        told.out.contains("pass (weak)") && told.out.contains("--count-url makes it strong"),
-        "{told:?}"
+        run.out.contains("pass (weak)") && run.out.contains("--count-url makes it strong"),
+        "{run:?}"
     );
     let junit = std::fs::read_to_string(file.path()).unwrap();
     let junit = Report::deserialize_from_str(&junit).unwrap();
@@ -100,16 +100,16 @@ async fn a_seed_that_was_used_before_is_noticed() {
     let address = serve(not_idempotent::router(Fault::None)).await;
     let chosen = ["--only", "different-keys", "--seed", "7"];
     assert_eq!(probe_all(&address, &chosen).await.code, 0);
-    let told = probe_all(&address, &chosen).await;
-    assert_eq!(told.code, 10, "{told:?}");
-    assert!(told.out.contains("was this seed used before?"), "{told:?}");
+    let run = probe_all(&address, &chosen).await;
+    assert_eq!(run.code, 10, "{run:?}");
+    assert!(run.out.contains("was this seed used before?"), "{run:?}");
 }
 
 #[tokio::test]
 async fn the_list_shows_every_case_and_asks_for_nothing() {
-    let told = probe(&["--list", "--format", "json"]).await;
-    assert_eq!(told.code, 0, "{told:?}");
-    let cases = told.report();
+    let run = probe(&["--list", "--format", "json"]).await;
+    assert_eq!(run.code, 0, "{run:?}");
+    let cases = run.report();
     assert_eq!(cases.as_array().unwrap().len(), 26);
     let table = probe(&["--list"]).await.out;
     for case in cases.as_array().unwrap() {
@@ -123,7 +123,7 @@ async fn a_secret_can_come_from_a_file_and_is_in_no_report() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "Authorization: Bearer s3cret\n\nX-User: ada\n").unwrap();
     let header = format!("@{}", file.path().display());
-    let told = probe(&[
+    let run = probe(&[
         &format!("{address}/payments"),
         "-d",
         r#"{"amount": {{n}}}"#,
@@ -135,9 +135,9 @@ async fn a_secret_can_come_from_a_file_and_is_in_no_report() {
         "json",
     ])
     .await;
-    assert_eq!(told.code, 0, "{told:?}");
+    assert_eq!(run.code, 0, "{run:?}");
     assert!(
-        !told.out.contains("s3cret") && !told.err.contains("s3cret"),
-        "{told:?}"
+        !run.out.contains("s3cret") && !run.err.contains("s3cret"),
+        "{run:?}"
     );
 }

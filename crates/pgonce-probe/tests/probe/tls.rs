@@ -9,7 +9,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::place::{names, probe, serve};
+use crate::fixture::{names, probe, serve};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_speaks_tls_with_those_it_trusts_and_with_nobody_else() {
@@ -57,12 +57,12 @@ async fn it_speaks_tls_with_those_it_trusts_and_with_nobody_else() {
         "json",
     ];
     let trusting = ["--cacert", authority.path().to_str().unwrap()];
-    let told = probe(&[&args[..], &trusting].concat()).await;
-    assert_eq!(told.code, 0, "{told:?}");
-    assert_eq!(told.with_outcome("pass").len(), 3, "{told:?}");
+    let run = probe(&[&args[..], &trusting].concat()).await;
+    assert_eq!(run.code, 0, "{run:?}");
+    assert_eq!(run.with_outcome("pass").len(), 3, "{run:?}");
 
-    let told = probe(&args).await;
-    assert_eq!(told.code, 10, "{told:?}");
-    assert_eq!(told.with_outcome("pass"), names(&[]), "{told:?}");
-    assert!(told.out.contains("no encrypted connection"), "{told:?}");
+    let run = probe(&args).await;
+    assert_eq!(run.code, 10, "{run:?}");
+    assert_eq!(run.with_outcome("pass"), names(&[]), "{run:?}");
+    assert!(run.out.contains("no encrypted connection"), "{run:?}");
 }

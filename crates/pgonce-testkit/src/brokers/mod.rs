@@ -31,15 +31,15 @@ use crate::{
     port, process,
     run::{Address, Run},
     unprivileged::Unprivileged,
-    wait::Patience,
+    wait::Deadline,
 };
 
-const PATIENCE: Duration = Duration::from_secs(90);
-const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-const PORT_PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(90);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const PORT_TIMEOUT: Duration = Duration::from_secs(10);
 const PORT_ATTEMPTS: u32 = 10;
 const SHARED: Error = Error::WrongState {
-    wish: "kill the server",
+    request: "kill the server",
     state: "shared with other tests; start one of your own",
 };
 
@@ -50,25 +50,25 @@ pub(super) trait Kind: Send + Sync + 'static {
     const PORT_TAKEN: &'static [&'static str];
 
     /// The text of its configuration file.
-    fn config(&self, place: &Place) -> String;
+    fn config(&self, layout: &Layout) -> String;
 
     /// Arguments and variables for the program, which is run in the server's folder.
-    fn arrange(&self, command: &mut Command, place: &Place) -> Result<()>;
+    fn arrange(&self, command: &mut Command, layout: &Layout) -> Result<()>;
 
     /// Whether this very server, not another that got the port, takes orders now.
-    fn answers(&self, place: &Place, process: u32) -> impl Future<Output = bool> + Send;
+    fn answers(&self, layout: &Layout, process: u32) -> impl Future<Output = bool> + Send;
 }
 
 /// Where a broker lives.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct Layout {
     pub(super) folder: PathBuf,
     pub(super) port: u16,
     program: PathBuf,
     user: Unprivileged,
 }
 
-impl Place {
+impl Layout {
     pub(super) fn config_file(&self) -> PathBuf {
         self.folder.join("server.conf")
     }
@@ -101,7 +101,7 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct Server<K> {
     kind: K,
-    place: Place,
+    layout: Layout,
     /// Nothing for a server that belongs to a test run.
     kept: Mutex<Option<Kept>>,
 }
@@ -118,21 +118,21 @@ impl<K: Kind> Server<K> {
         };
         let folder = folder::create(user)?;
         let mut kept = Kept::in_folder(&folder, EndBy::Kill)?;
-        let mut place = Place {
+        let mut layout = Layout {
             folder,
             port: 0,
             program,
             user,
         };
-        place.own_folder("data")?;
+        layout.own_folder("data")?;
         let mut attempt = 1;
         loop {
-            place.port = port::free()?;
-            let config = place.config_file();
-            fs::write(&config, kind.config(&place) + more + "\n")
+            layout.port = port::free()?;
+            let config = layout.config_file();
+            fs::write(&config, kind.config(&layout) + more + "\n")
                 .attempt(|| format!("write {}", config.display()))?;
             user.give(&config)?;
-            match launch(&kind, &place, &mut kept).await {
+            match launch(&kind, &layout, &mut kept).await {
                 Ok(()) => break,
                 Err(error) if attempt < PORT_ATTEMPTS && port_was_taken::<K>(&error) => {
                     attempt += 1
@@ -141,19 +141,19 @@ impl<K: Kind> Server<K> {
             }
         }
         let kept = Mutex::new(Some(kept));
-        Ok(Self { kind, place, kept })
+        Ok(Self { kind, layout, kept })
     }
 
     /// A server that belongs to a test run.
     pub(super) fn at(kind: K, address: Address) -> Self {
-        let place = Place {
+        let layout = Layout {
             folder: address.folder,
             port: address.port,
             program: address.programs,
             user: Unprivileged::ourselves(),
         };
         let kept = Mutex::new(None);
-        Self { kind, place, kept }
+        Self { kind, layout, kept }
     }
 
     pub(super) fn hand_over(self, run: &Run) -> Result<Address> {
@@ -161,26 +161,26 @@ impl<K: Kind> Server<K> {
             kept.hand_over(run)?;
         }
         Ok(Address {
-            port: self.place.port,
-            folder: self.place.folder,
-            programs: self.place.program,
+            port: self.layout.port,
+            folder: self.layout.folder,
+            programs: self.layout.program,
         })
     }
 
     pub(super) fn port(&self) -> u16 {
-        self.place.port
+        self.layout.port
     }
 
     pub(super) fn folder(&self) -> &Path {
-        &self.place.folder
+        &self.layout.folder
     }
 
     pub(super) fn data(&self) -> PathBuf {
-        self.place.data()
+        self.layout.data()
     }
 
     pub(super) fn log(&self) -> Result<String> {
-        let log = self.place.log_file();
+        let log = self.layout.log_file();
         let bytes = fs::read(&log).attempt(|| format!("read {}", log.display()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
@@ -196,9 +196,9 @@ impl<K: Kind> Server<K> {
         if kept.running().is_some() {
             kill::<K>(kept).await?;
         }
-        let deadline = Instant::now() + PORT_PATIENCE;
+        let deadline = Instant::now() + PORT_TIMEOUT;
         loop {
-            match launch(&self.kind, &self.place, kept).await {
+            match launch(&self.kind, &self.layout, kept).await {
                 // The callers know the port by now, so it has to be this one.
                 Err(error) if port_was_taken::<K>(&error) && Instant::now() < deadline => {
                     sleep(Duration::from_millis(50)).await;
@@ -211,37 +211,37 @@ impl<K: Kind> Server<K> {
 
 async fn kill<K: Kind>(kept: &mut Kept) -> Result<()> {
     let process = kept.running().ok_or(Error::WrongState {
-        wish: "kill the server",
+        request: "kill the server",
         state: "not running; restart() it first",
     })?;
     process.signal(Signal::KILL)?;
-    process.ended(K::PROGRAM.name, PATIENCE).await?;
+    process.ended(K::PROGRAM.name, TIMEOUT).await?;
     kept.let_go()
 }
 
-async fn launch<K: Kind>(kind: &K, place: &Place, kept: &mut Kept) -> Result<()> {
-    let log = place.log_file();
+async fn launch<K: Kind>(kind: &K, layout: &Layout, kept: &mut Kept) -> Result<()> {
+    let log = layout.log_file();
     let seen = process::log_length(&log);
-    let mut command = place.user.command(&place.program, &place.folder);
-    command.env("HOME", &place.folder);
-    kind.arrange(&mut command, place)?;
+    let mut command = layout.user.command(&layout.program, &layout.folder);
+    command.env("HOME", &layout.folder);
+    kind.arrange(&mut command, layout)?;
     let running = kept.run(&mut command, &log)?;
     let id = running.id();
-    let mut patience = Patience::new(format!("{} to answer", K::PROGRAM.name), PATIENCE);
+    let mut deadline = Deadline::new(format!("{} to answer", K::PROGRAM.name), TIMEOUT);
     let failure = loop {
         if running.has_ended() {
             break "ended while starting".to_owned();
         }
-        let answer = timeout(ANSWER_PATIENCE, kind.answers(place, id)).await;
+        let answer = timeout(ANSWER_TIMEOUT, kind.answers(layout, id)).await;
         if answer == Ok(true) && !running.has_ended() {
             return Ok(());
         }
-        if let Err(error) = patience.pause().await {
+        if let Err(error) = deadline.pause().await {
             break format!("is not ready: {error}");
         }
     };
     running.signal(Signal::KILL)?;
-    running.ended(K::PROGRAM.name, PATIENCE).await?;
+    running.ended(K::PROGRAM.name, TIMEOUT).await?;
     kept.let_go()?;
     Err(Error::Program {
         program: K::PROGRAM.name,
@@ -251,8 +251,8 @@ async fn launch<K: Kind>(kind: &K, place: &Place, kept: &mut Kept) -> Result<()>
 }
 
 fn port_was_taken<K: Kind>(error: &Error) -> bool {
-    let told = |log: &str| K::PORT_TAKEN.iter().any(|words| log.contains(words));
-    matches!(error, Error::Program { log, .. } if told(log))
+    let taken = |log: &str| K::PORT_TAKEN.iter().any(|words| log.contains(words));
+    matches!(error, Error::Program { log, .. } if taken(log))
 }
 
 /// Says something to a port and listens until the answer holds all of `expected`.
@@ -263,13 +263,13 @@ pub(super) async fn says(port: u16, words: &[u8], expected: &[&[u8]]) -> bool {
     if stream.write_all(words).await.is_err() {
         return false;
     }
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     loop {
-        let holds = |part: &[u8]| heard.windows(part.len()).any(|window| window == part);
+        let holds = |part: &[u8]| received.windows(part.len()).any(|window| window == part);
         if expected.iter().all(|part| holds(part)) {
             return true;
         }
-        match stream.read_buf(&mut heard).await {
+        match stream.read_buf(&mut received).await {
             Ok(0) | Err(_) => return false,
             Ok(_) => {}
         }

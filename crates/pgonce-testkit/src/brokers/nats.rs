@@ -1,6 +1,6 @@
 use std::{path::Path, process::Command};
 
-use super::{Kind, Place, Program, Server, says};
+use super::{Kind, Layout, Program, Server, says};
 use crate::{
     Result,
     run::{Address, Lend, Run},
@@ -92,26 +92,26 @@ impl Kind for NatsServer {
     };
     const PORT_TAKEN: &'static [&'static str] = &["address already in use"];
 
-    fn config(&self, place: &Place) -> String {
-        let (name, port, data) = (place.name(), place.port, place.data());
+    fn config(&self, layout: &Layout) -> String {
+        let (name, port, data) = (layout.name(), layout.port, layout.data());
         format!(
             "server_name: {name}\nlisten: \"127.0.0.1:{port}\"\n\
              jetstream {{ store_dir: {data:?}, max_mem: 256MB, max_file: 4GB }}\n"
         )
     }
 
-    fn arrange(&self, command: &mut Command, place: &Place) -> Result<()> {
-        command.arg("--config").arg(place.config_file());
+    fn arrange(&self, command: &mut Command, layout: &Layout) -> Result<()> {
+        command.arg("--config").arg(layout.config_file());
         Ok(())
     }
 
     /// Asked about JetStream, which starts after the listener and answers in JSON.
-    async fn answers(&self, place: &Place, _process: u32) -> bool {
-        let name = format!("\"server_name\":\"{}\"", place.name());
+    async fn answers(&self, layout: &Layout, _process: u32) -> bool {
+        let name = format!("\"server_name\":\"{}\"", layout.name());
         let words =
             b"CONNECT {\"verbose\":false}\r\nSUB ready 1\r\nPUB $JS.API.INFO ready 0\r\n\r\n";
         says(
-            place.port,
+            layout.port,
             words,
             &[name.as_bytes(), b"MSG ready 1", b"\"streams\":"],
         )

@@ -102,17 +102,17 @@ mod tests {
 
     #[test]
     fn a_wrong_variable_is_an_error_although_the_server_is_elsewhere() {
-        let place = tempfile::tempdir().unwrap();
-        let cached = place.path().join(".cache/none/bin");
+        let layout = tempfile::tempdir().unwrap();
+        let cached = layout.path().join(".cache/none/bin");
         fs::create_dir_all(&cached).unwrap();
         fs::write(cached.join("no-such-server"), "").unwrap();
-        let wrong = surroundings(Some(Path::new("/no/such/folder")), place.path());
+        let wrong = surroundings(Some(Path::new("/no/such/folder")), layout.path());
         let text = NONE.find_with(&wrong).unwrap_err().to_string();
         assert!(
             text.contains("/no/such/folder") && text.contains("unset"),
             "{text}"
         );
-        let unset = surroundings(None, &place.path().join("deep"));
+        let unset = surroundings(None, &layout.path().join("deep"));
         let found = NONE.find_with(&unset).unwrap();
         assert_eq!(found, cached.join("no-such-server"));
     }

@@ -1,14 +1,14 @@
 use std::{env, fs, path::Path, process::Command, time::Duration};
 
-use super::{Kind, Place, Program, Server, says};
+use super::{Kind, Layout, Program, Server, says};
 use crate::{
     Result, port,
     run::{Address, Lend, Run},
-    wait::Patience,
+    wait::Deadline,
 };
 
 /// It is due several times a second, and later where much else is to be written.
-const WRITTEN_PATIENCE: Duration = Duration::from_secs(60);
+const WRITTEN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A private RabbitMQ node. Dropping it ends it and removes the folder.
 ///
@@ -76,9 +76,9 @@ impl RabbitMq {
     /// stayed. A test that kills the node waits for this first.
     pub async fn written_down(&self, name: &str) -> Result<()> {
         let (data, what) = (self.server.data(), format!("{name:?} to be written down"));
-        let mut patience = Patience::new(what, WRITTEN_PATIENCE);
+        let mut deadline = Deadline::new(what, WRITTEN_TIMEOUT);
         while written(&data, name.as_bytes()) != Written::InTables {
-            patience.pause().await?;
+            deadline.pause().await?;
         }
         Ok(())
     }
@@ -157,34 +157,34 @@ impl Kind for Node {
     };
     const PORT_TAKEN: &'static [&'static str] = &["eaddrinuse", "already in use"];
 
-    fn config(&self, place: &Place) -> String {
+    fn config(&self, layout: &Layout) -> String {
         format!(
             "listeners.tcp.1 = 127.0.0.1:{}\ncluster_name = {}\ndisk_free_limit.absolute = 1MB\n",
-            place.port,
-            place.name()
+            layout.port,
+            layout.name()
         )
     }
 
-    fn arrange(&self, command: &mut Command, place: &Place) -> Result<()> {
+    fn arrange(&self, command: &mut Command, layout: &Layout) -> Result<()> {
         for (name, _) in env::vars_os() {
             let text = name.to_string_lossy();
             if text.starts_with("RABBITMQ_") || text.starts_with("ERL_") {
                 command.env_remove(&name);
             }
         }
-        let inside = |name: &str| place.folder.join(name);
+        let inside = |name: &str| layout.folder.join(name);
         command
             .env("ERL_EPMD_PORT", self.epmd.to_string())
-            .env("RABBITMQ_NODENAME", format!("{}@localhost", place.name()))
+            .env("RABBITMQ_NODENAME", format!("{}@localhost", layout.name()))
             .env("RABBITMQ_DIST_PORT", port::free()?.to_string())
-            .env("RABBITMQ_CONFIG_FILE", place.config_file())
+            .env("RABBITMQ_CONFIG_FILE", layout.config_file())
             .env("RABBITMQ_ADVANCED_CONFIG_FILE", inside("advanced.config"))
             .env("RABBITMQ_CONF_ENV_FILE", inside("environment"))
             .env("RABBITMQ_ENABLED_PLUGINS_FILE", inside("plugins"))
             .env("RABBITMQ_GENERATED_CONFIG_DIR", inside("generated"))
             .env("RABBITMQ_PID_FILE", inside("pid"))
-            .env("RABBITMQ_MNESIA_BASE", place.data())
-            .env("RABBITMQ_LOG_BASE", &place.folder)
+            .env("RABBITMQ_MNESIA_BASE", layout.data())
+            .env("RABBITMQ_LOG_BASE", &layout.folder)
             .env("RABBITMQ_LOGS", "-")
             // Idle schedulers that spin would take the processors from the tests; and the transaction log goes into
             // the tables' files each 200 milliseconds, not each three minutes, so that it can be waited for.
@@ -198,8 +198,13 @@ impl Kind for Node {
     }
 
     /// Its greeting, which it sends once it takes clients, names the cluster.
-    async fn answers(&self, place: &Place, _process: u32) -> bool {
-        says(place.port, b"AMQP\0\0\x09\x01", &[place.name().as_bytes()]).await
+    async fn answers(&self, layout: &Layout, _process: u32) -> bool {
+        says(
+            layout.port,
+            b"AMQP\0\0\x09\x01",
+            &[layout.name().as_bytes()],
+        )
+        .await
     }
 }
 
@@ -216,18 +221,18 @@ impl Kind for Epmd {
     };
     const PORT_TAKEN: &'static [&'static str] = &["in use"];
 
-    fn config(&self, _place: &Place) -> String {
+    fn config(&self, _place: &Layout) -> String {
         String::new()
     }
 
-    fn arrange(&self, command: &mut Command, place: &Place) -> Result<()> {
-        command.args(["-address", "127.0.0.1", "-port", &place.port.to_string()]);
+    fn arrange(&self, command: &mut Command, layout: &Layout) -> Result<()> {
+        command.args(["-address", "127.0.0.1", "-port", &layout.port.to_string()]);
         Ok(())
     }
 
     /// It answers a question for names with its own port first.
-    async fn answers(&self, place: &Place, _process: u32) -> bool {
-        let port = u32::from(place.port).to_be_bytes();
-        says(place.port, &[0, 1, b'n'], &[&port]).await
+    async fn answers(&self, layout: &Layout, _process: u32) -> bool {
+        let port = u32::from(layout.port).to_be_bytes();
+        says(layout.port, &[0, 1, b'n'], &[&port]).await
     }
 }

@@ -1,6 +1,6 @@
 use std::{path::Path, process::Command};
 
-use super::{Kind, Place, Program, Server, says};
+use super::{Kind, Layout, Program, Server, says};
 use crate::{
     Result,
     run::{Address, Lend, Run},
@@ -94,8 +94,8 @@ impl Kind for RedisServer {
 
     /// A kill loses nothing that was handed to the operating system, and with `no` each change is
     /// written before its answer. With `everysec` a write may wait for a flush that is under way.
-    fn config(&self, place: &Place) -> String {
-        let (port, data) = (place.port, place.data());
+    fn config(&self, layout: &Layout) -> String {
+        let (port, data) = (layout.port, layout.data());
         format!(
             "bind 127.0.0.1\nport {port}\ndir {}\ndaemonize no\nsave \"\"\n\
              appendonly yes\nappendfsync no\nlogfile \"\"\n",
@@ -103,15 +103,15 @@ impl Kind for RedisServer {
         )
     }
 
-    fn arrange(&self, command: &mut Command, place: &Place) -> Result<()> {
-        command.arg(place.config_file());
+    fn arrange(&self, command: &mut Command, layout: &Layout) -> Result<()> {
+        command.arg(layout.config_file());
         Ok(())
     }
 
-    async fn answers(&self, place: &Place, process: u32) -> bool {
+    async fn answers(&self, layout: &Layout, process: u32) -> bool {
         let ours = format!("process_id:{process}\r\n");
         says(
-            place.port,
+            layout.port,
             b"PING\r\nINFO server\r\n",
             &[b"+PONG", ours.as_bytes()],
         )

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::{Intent, Kind, verdict::Report};
-use crate::history::{Entry, Told};
+use crate::history::{Entry, Outcome};
 
 /// How often rare states must have been met. A run that hardly did anything proves nothing, and
 /// must not pass.
@@ -50,11 +50,11 @@ impl Coverage {
         for (state, required) in &self.required {
             let met = counts.get(state).copied().unwrap_or(0);
             if met < *required {
-                let told = format!(
+                let what = format!(
                     "{state:?} was met {met} times, required are {required}; run longer, or with \
                      other faults"
                 );
-                report(Kind::TooLittleCovered, told);
+                report(Kind::TooLittleCovered, what);
             }
         }
     }
@@ -78,25 +78,25 @@ pub(super) fn counts(
     for intent in intents.values() {
         let attempts = &intent.attempts;
         let (mut earlier_end, mut doubt) = (0, false);
-        for (place, attempt) in attempts.iter().enumerate() {
+        for (index, attempt) in attempts.iter().enumerate() {
             add("attempt", 1);
-            add("duplicate", u64::from(place > 0));
+            add("duplicate", u64::from(index > 0));
             add(
                 "overlap",
-                u64::from(place > 0 && attempt.asked_at < earlier_end),
+                u64::from(index > 0 && attempt.asked_at < earlier_end),
             );
             earlier_end = earlier_end.max(attempt.ended_at());
-            match attempt.told.as_ref().map(|(told, _)| told) {
-                Some(Told::Success(_)) => {
+            match attempt.outcome.as_ref().map(|(outcome, _)| outcome) {
+                Some(Outcome::Success(_)) => {
                     add("success", 1);
                     add("success after unknown", u64::from(doubt));
                     doubt = false;
                 }
-                Some(Told::Failed(code)) => {
+                Some(Outcome::Failed(code)) => {
                     add("failed", 1);
                     add(&format!("failed:{code}"), 1);
                 }
-                Some(Told::Unknown(_)) | None => {
+                Some(Outcome::Unknown(_)) | None => {
                     add("unknown", 1);
                     doubt = true;
                 }

@@ -9,7 +9,7 @@ use crate::{Error, Result, wait::connect};
 pub struct Effect {
     /// The intent that it is the effect of.
     pub intent: String,
-    /// The payload that it was made from, if the tables tell: must be the one that was
+    /// The payload that it was made from, if the tables have it: must be the one that was
     /// acknowledged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<Value>,

@@ -1,12 +1,12 @@
-//! Reads what clients were told and what took effect, and says whether both fit together.
+//! Reads what clients got as answers and what took effect, and says whether both fit together.
 //!
 //! ```
-//! use pgonce_testkit::{History, Told, checker::{self, Effect}};
+//! use pgonce_testkit::{History, Outcome, checker::{self, Effect}};
 //! use serde_json::json;
 //!
 //! let history = History::new();
 //! let attempt = history.invoke("order-1", json!({}));
-//! history.outcome(attempt, Told::Unknown("connection lost".into()));
+//! history.outcome(attempt, Outcome::Unknown("connection lost".into()));
 //!
 //! let done = Effect::of("order-1");
 //! assert!(checker::check(&history, &[]).passed());
@@ -53,13 +53,13 @@ pub fn check_covering(history: &History, effects: &[Effect], coverage: &Coverage
 
     let mut violations = Vec::new();
     for (name, intent) in &intents {
-        rules::of_one_intent(intent, &mut |kind, told| {
-            violations.push(Violation::of(kind, name, told, intent));
+        rules::of_one_intent(intent, &mut |kind, what| {
+            violations.push(Violation::of(kind, name, what, intent));
         });
     }
-    let mut of_all = |kind, told| {
+    let mut of_all = |kind, what| {
         let nothing = Intent::default();
-        violations.push(Violation::of(kind, "", told, &nothing));
+        violations.push(Violation::of(kind, "", what, &nothing));
     };
     rules::sum_is_preserved(&intents, effects, &mut of_all);
     rules::order_is_preserved(effects, &mut of_all);

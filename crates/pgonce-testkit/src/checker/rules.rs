@@ -27,15 +27,15 @@ pub(super) fn of_one_intent(intent: &Intent, report: &mut Report<'_>) {
         return;
     }
     if effects == 0 && !told_success.is_empty() {
-        let told = format!(
-            "{} told success, and there is no effect",
+        let what = format!(
+            "{} got success, and there is no effect",
             attempts(&told_success)
         );
-        report(Kind::Lost, told);
+        report(Kind::Lost, what);
     }
     if effects > 0 && intent.attempts.iter().all(Attempted::failed) {
-        let told = "took effect though every attempt was told that it failed".to_owned();
-        report(Kind::DoneThoughFailed, told);
+        let what = "took effect though every attempt was answered that it failed".to_owned();
+        report(Kind::DoneThoughFailed, what);
     }
     same_answer(&told_success, report);
     right_payload(intent, &told_success, report);
@@ -50,11 +50,11 @@ fn same_answer(told_success: &[&Attempted], report: &mut Report<'_>) {
         .iter()
         .find(|attempt| attempt.answer() != first.answer());
     if let Some(other) = other {
-        let told = format!(
-            "attempt {} was told another answer than attempt {}",
+        let what = format!(
+            "attempt {} got another answer than attempt {}",
             other.attempt, first.attempt
         );
-        report(Kind::DifferentAnswers, told);
+        report(Kind::DifferentAnswers, what);
     }
 }
 
@@ -62,11 +62,11 @@ fn right_payload(intent: &Intent, told_success: &[&Attempted], report: &mut Repo
     if let Some(first) = told_success.first()
         && let Some(other) = told_success.iter().find(|a| a.payload != first.payload)
     {
-        let told = format!(
-            "attempts {} and {} asked for different things and were both told success",
+        let what = format!(
+            "attempts {} and {} asked for different things and both got success",
             first.attempt, other.attempt
         );
-        report(Kind::ConflictAnswered, told);
+        report(Kind::ConflictAnswered, what);
     }
     for effect in &intent.effects {
         let Some(payload) = &effect.payload else {
@@ -79,8 +79,8 @@ fn right_payload(intent: &Intent, told_success: &[&Attempted], report: &mut Repo
             false => askers.any(|attempt| attempt.answer().is_some()),
         };
         if !entitled {
-            let told = format!("took effect with {payload}, which was not acknowledged");
-            report(Kind::WrongPayload, told);
+            let what = format!("took effect with {payload}, which was not acknowledged");
+            report(Kind::WrongPayload, what);
         }
     }
 }
@@ -89,9 +89,9 @@ fn right_amount(intent: &Intent, report: &mut Report<'_>) {
     let rightful = rightful_amounts(intent);
     for amount in intent.effects.iter().filter_map(|effect| effect.amount) {
         if !rightful.contains(&amount) {
-            let told =
+            let what =
                 format!("took effect with the amount {amount}, expected one of {rightful:?}");
-            report(Kind::WrongAmount, told);
+            report(Kind::WrongAmount, what);
         }
     }
 }
@@ -136,8 +136,8 @@ pub(super) fn sum_is_preserved(
         .sum();
     let sum: i128 = amounts.iter().sum();
     if sum != expected {
-        let told = format!("the effects sum up to {sum}, expected {expected}");
-        report(Kind::SumChanged, told);
+        let what = format!("the effects sum up to {sum}, expected {expected}");
+        report(Kind::SumChanged, what);
     }
 }
 
@@ -151,13 +151,13 @@ pub(super) fn order_is_preserved(effects: &[Effect], report: &mut Report<'_>) {
         if let Some(before) = last.insert(subject, effect)
             && before.sequence >= Some(sequence)
         {
-            let told = format!(
+            let what = format!(
                 "subject {subject}: {} (sequence {sequence}) took effect after {} (sequence {})",
                 effect.intent,
                 before.intent,
                 before.sequence.unwrap_or_default()
             );
-            report(Kind::OutOfOrder, told);
+            report(Kind::OutOfOrder, what);
         }
     }
 }

@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::{Effect, Intent};
-use crate::history::{Attempted, History, Told};
+use crate::history::{Attempted, History, Outcome};
 
 /// More violations than these are only counted when a verdict is printed.
 const SHOWN: usize = 5;
@@ -16,15 +16,15 @@ pub(super) type Report<'a> = dyn FnMut(Kind, String) + 'a;
 pub enum Kind {
     /// More than one effect of one intent.
     Duplicate,
-    /// Somebody was told success, and there is no effect.
+    /// Somebody got success, and there is no effect.
     Lost,
-    /// Two who were told success were told different answers.
+    /// Two who got success got different answers.
     DifferentAnswers,
     /// An effect of an intent that nobody asked for.
     Phantom,
-    /// Everybody was told that nothing was done, and something was.
+    /// Everybody got the answer that nothing was done, and something was.
     DoneThoughFailed,
-    /// An intent was asked for with two payloads, and both were told success.
+    /// An intent was asked for with two payloads, and both got success.
     ConflictAnswered,
     /// The effect was made from a payload that was turned down, or that nobody sent.
     WrongPayload,
@@ -49,7 +49,7 @@ pub struct Violation {
     /// Whose; empty if it is about all of them.
     pub intent: String,
     /// What is wrong.
-    pub told: String,
+    pub what: String,
     /// The intent's part of the history.
     pub attempts: Vec<Attempted>,
     /// The intent's effects.
@@ -57,25 +57,25 @@ pub struct Violation {
 }
 
 impl Violation {
-    pub(super) fn of(kind: Kind, intent: &str, told: String, known: &Intent) -> Self {
+    pub(super) fn of(kind: Kind, intent: &str, what: String, known: &Intent) -> Self {
         Self {
             kind,
             intent: intent.to_owned(),
-            told,
+            what,
             attempts: known.attempts.clone(),
             effects: known.effects.clone(),
         }
     }
 }
 
-/// Whether what clients were told and what took effect fit together:
+/// Whether what clients got as answers and what took effect fit together:
 ///
-/// * at most one effect per intent, and exactly one where anybody was told success;
-/// * the same answer to everybody who was told success;
-/// * no effect where all were told that nothing was done (*unknown* allows none or one);
+/// * at most one effect per intent, and exactly one where anybody got success;
+/// * the same answer to everybody who got success;
+/// * no effect where all got the answer that nothing was done (*unknown* allows none or one);
 /// * no effect of an intent that nobody asked for;
 /// * no effect, and no success, for a payload that conflicts with the acknowledged one;
-/// * amounts, their sum, and the order within each subject, where effects tell them;
+/// * amounts, their sum, and the order within each subject, where effects have them;
 /// * the coverage that was required.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -108,13 +108,13 @@ impl Verdict {
 
 impl Verdict {
     /// Takes note of a violation that was seen elsewhere.
-    pub(crate) fn add(&mut self, kind: Kind, intent: &str, told: String, history: &History) {
+    pub(crate) fn add(&mut self, kind: Kind, intent: &str, what: String, history: &History) {
         let mut attempts = history.attempts();
         attempts.retain(|attempt| attempt.intent == intent);
         let effects = Vec::new();
         let known = Intent { attempts, effects };
         self.violations
-            .push(Violation::of(kind, intent, told, &known));
+            .push(Violation::of(kind, intent, what, &known));
     }
 }
 
@@ -138,8 +138,8 @@ impl fmt::Display for Verdict {
         if !counts.is_empty() {
             write!(out, "\nmet: {}", counts.join(", "))?;
         }
-        for (place, violation) in self.violations.iter().take(SHOWN).enumerate() {
-            write!(out, "\n\n{}. {violation}", place + 1)?;
+        for (index, violation) in self.violations.iter().take(SHOWN).enumerate() {
+            write!(out, "\n\n{}. {violation}", index + 1)?;
         }
         if broken > SHOWN {
             write!(out, "\n\n… and {} more", broken - SHOWN)?;
@@ -153,7 +153,7 @@ impl fmt::Display for Violation {
         if !self.intent.is_empty() {
             write!(out, "{}: ", self.intent)?;
         }
-        write!(out, "{} ({:?})", self.told, self.kind)?;
+        write!(out, "{} ({:?})", self.what, self.kind)?;
         for attempt in self.attempts.iter().take(ATTEMPTS_SHOWN) {
             write!(out, "\n   {}", Line(attempt))?;
         }
@@ -183,14 +183,14 @@ impl fmt::Display for Line<'_> {
             "{asked} attempt {} asked for {}",
             attempt.attempt, attempt.payload
         )?;
-        match &attempt.told {
-            None => write!(out, " and was never told anything"),
-            Some((told, at)) => {
+        match &attempt.outcome {
+            None => write!(out, " and never got an answer"),
+            Some((outcome, at)) => {
                 let at = Seconds(*at);
-                match told {
-                    Told::Success(answer) => write!(out, ", {at} told {answer}"),
-                    Told::Failed(code) => write!(out, ", {at} told that it failed: {code}"),
-                    Told::Unknown(why) => write!(out, ", {at} told nothing certain: {why}"),
+                match outcome {
+                    Outcome::Success(answer) => write!(out, ", {at} got {answer}"),
+                    Outcome::Failed(code) => write!(out, ", {at} failed: {code}"),
+                    Outcome::Unknown(why) => write!(out, ", {at} unknown: {why}"),
                 }
             }
         }

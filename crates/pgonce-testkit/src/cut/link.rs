@@ -136,7 +136,7 @@ async fn talk(
     Ok(())
 }
 
-/// Hands the client's wish for a session, or for a cancellation, to the server. Gives what the
+/// Passes the client's request for a session, or for a cancellation, to the server. Gives what the
 /// client has sent behind it.
 async fn open(client: &mut TcpStream, server: &mut TcpStream) -> Result<(Opening, Vec<u8>), Cut> {
     let mut received = Vec::new();

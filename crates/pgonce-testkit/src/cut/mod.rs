@@ -20,13 +20,13 @@ use crate::{
 };
 
 /// A proxy on a loopback port that understands PostgreSQL's protocol, numbers every message of
-/// every connection, and cuts, swallows or holds back the one that it is told to.
+/// every connection, and cuts, swallows or holds back the one that a fault names.
 ///
 /// Run a path through it once without a fault: [`transcript`](Self::transcript) lists the
 /// messages. Then run the path again for each of them, with a fault there:
 /// [`FaultPlan::every`](crate::FaultPlan::every) makes that list.
 ///
-/// It speaks plain TCP: a client that asks for TLS is told that there is none. It works on a
+/// It speaks plain TCP: a client that asks for TLS gets the reply that there is none. It works on a
 /// thread of its own, so that clients may live on any runtime, or on none.
 ///
 /// ```no_run
@@ -37,7 +37,7 @@ use crate::{
 /// let (client, connection) =
 ///     tokio_postgres::connect(&proxy.url_for("orders"), tokio_postgres::NoTls).await?;
 /// tokio::spawn(connection);
-/// // The third message to the server: done, but the client is not told so.
+/// // The third message to the server: done, but the client gets no reply.
 /// proxy.arm("c0:s2:drop-reply".parse()?);
 /// client.batch_execute("begin").await?;
 /// client.batch_execute("insert into note values ('kept')").await?;
@@ -50,7 +50,7 @@ use crate::{
 pub struct CuttingProxy {
     address: SocketAddr,
     state: Arc<State>,
-    // Dropped first: it tells the thread to end.
+    // Dropped first: it ends the thread.
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -152,7 +152,7 @@ impl CuttingProxy {
         self.state.transcript()
     }
 
-    /// Waits until a message is held, and tells which.
+    /// Waits until a message is held, and returns which.
     pub async fn held(&self) -> Fired {
         self.state.held().await
     }

@@ -148,7 +148,7 @@ impl<'a> Pump<'a> {
                     self.state.logged_in(self.link, pid);
                 }
             }
-            // Before the client can hear of it, so that what it says next is counted.
+            // Before the client can know of it, so that what it says next is counted.
             b'Z' => self.link.exchange.ready.store(true, SeqCst),
             _ => {}
         }

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use super::{Fired, link::Link};
 use crate::{plan::Fault, wire::Message};
 
-const LONGEST_TRANSCRIPT: usize = 100_000;
+const MAX_TRANSCRIPT: usize = 100_000;
 
 /// What the proxy's owner and its connections share.
 #[derive(Debug)]
@@ -121,15 +121,15 @@ impl State {
             let here = |fault: &Fault| {
                 fault.direction == message.direction && fault.message == message.number
             };
-            let place = faults.iter().position(here)?;
-            Some(faults.remove(place))
+            let index = faults.iter().position(here)?;
+            Some(faults.remove(index))
         });
         let fired = found.map(|fault| Fired {
             fault,
             message: message.clone(),
         });
         shared.fired.extend(fired.clone());
-        if shared.transcript.len() < LONGEST_TRANSCRIPT {
+        if shared.transcript.len() < MAX_TRANSCRIPT {
             shared.transcript.push(message);
         }
         fired

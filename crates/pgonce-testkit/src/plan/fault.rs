@@ -19,7 +19,7 @@ pub enum Action {
     DropReply,
     /// The message waits, and all behind it, until it is released.
     Hold,
-    /// Like [`Action::Hold`]; whoever runs the trial lets a second client go through the same
+    /// Like [`Action::Hold`]; the runner of the trial lets a second client go through the same
     /// path meanwhile, and then releases the first.
     SecondClientBetween,
 }
@@ -177,8 +177,8 @@ impl From<Fault> for Trial {
 
 impl fmt::Display for Trial {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, fault) in self.faults.iter().enumerate() {
-            let comma = if place == 0 { "" } else { "," };
+        for (index, fault) in self.faults.iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
             write!(out, "{comma}{fault}")?;
         }
         Ok(())

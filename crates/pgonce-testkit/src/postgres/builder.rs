@@ -12,7 +12,7 @@ use crate::{
     unprivileged::Unprivileged,
 };
 
-const INITDB_PATIENCE: Duration = Duration::from_secs(120);
+const INITDB_TIMEOUT: Duration = Duration::from_secs(120);
 const PORT_ATTEMPTS: u32 = 10;
 
 /// What every server gets unless the caller says otherwise.
@@ -135,7 +135,7 @@ impl Layout {
             .args(["--username=postgres", "--auth=trust", "--no-sync"])
             .args(["--encoding=UTF8", "--locale=C"]);
         let initdb = kept.run(&mut command, &log)?;
-        initdb.ended("initdb", INITDB_PATIENCE).await?;
+        initdb.ended("initdb", INITDB_TIMEOUT).await?;
         if !initdb.succeeded() {
             return Err(Error::Program {
                 program: "initdb",

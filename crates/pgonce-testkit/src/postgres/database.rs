@@ -19,7 +19,7 @@ use tokio_postgres::{Client, error::SqlState};
 use super::{Postgres, url};
 use crate::{Error, Result, process, wait::connect};
 
-const IN_USE_PATIENCE: Duration = Duration::from_secs(20);
+const IN_USE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What a server knows about its databases. No connection is kept: tests that
 /// share a server each have a runtime of their own.
@@ -197,7 +197,7 @@ fn of_this_program(template: &str) -> String {
     format!("{template}_{:08x}", hasher.finish() as u32)
 }
 
-/// Removes the databases of processes that have ended. Whoever is second does nothing.
+/// Removes the databases of processes that have ended. A second one does nothing.
 async fn remove_orphans(client: &Client) -> Result<()> {
     let first = "select pg_catalog.pg_try_advisory_lock(0, 0)";
     if !client.query_one(first, &[]).await?.get::<_, bool>(0) {
@@ -233,10 +233,10 @@ async fn copy(client: &Client, name: &str, template: &str) -> Result<()> {
         quoted(name),
         quoted(template)
     );
-    let deadline = Instant::now() + IN_USE_PATIENCE;
+    let deadline = Instant::now() + IN_USE_TIMEOUT;
     loop {
         match client.batch_execute(&statement).await {
-            // Sessions that were told to end need a moment for it.
+            // Sessions that are being ended need a moment for it.
             Err(error)
                 if error.code() == Some(&SqlState::OBJECT_IN_USE) && Instant::now() < deadline =>
             {

@@ -18,11 +18,11 @@ use crate::{
     process::{self, children_of},
     run::{Address, Lend, Run},
     unprivileged::Unprivileged,
-    wait::{Patience, connect},
+    wait::{Deadline, connect},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const PORT_PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
+const PORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Postgres {
     /// Kills the server and all its sessions with SIGKILL in the middle of
@@ -34,9 +34,9 @@ impl Postgres {
         // Stopped first, so that it neither starts a session behind our back
         // nor helps its sessions to an orderly end.
         postmaster.signal(Signal::STOP)?;
-        let mut patience = Patience::new("the server to hold still", PATIENCE);
+        let mut deadline = Deadline::new("the server to hold still", TIMEOUT);
         while process::is_stopping(postmaster.pid()) {
-            patience.pause().await?;
+            deadline.pause().await?;
         }
         let sessions = children_of(postmaster.id())?;
         postmaster.signal(Signal::KILL)?;
@@ -44,10 +44,10 @@ impl Postgres {
             // One that has ended meanwhile is as good as killed.
             let _ = kill_process(*pid, Signal::KILL);
         }
-        postmaster.ended("the crashed server", PATIENCE).await?;
-        let mut patience = Patience::new("the crashed server's sessions to end", PATIENCE);
+        postmaster.ended("the crashed server", TIMEOUT).await?;
+        let mut deadline = Deadline::new("the crashed server's sessions to end", TIMEOUT);
         while sessions.iter().any(|pid| process::is_active(*pid)) {
-            patience.pause().await?;
+            deadline.pause().await?;
         }
         self.put_pid_file_aside()?;
         kept.let_go()
@@ -59,7 +59,7 @@ impl Postgres {
         let mut kept = self.owned("stop it").await?;
         let postmaster = kept.running().ok_or_else(|| not_running("stop"))?;
         postmaster.signal(Signal::INT)?;
-        postmaster.ended("postgres", PATIENCE).await?;
+        postmaster.ended("postgres", TIMEOUT).await?;
         kept.let_go()
     }
 
@@ -69,11 +69,11 @@ impl Postgres {
         let mut kept = self.owned("start it").await?;
         if kept.running().is_some() {
             return Err(Error::WrongState {
-                wish: "start the server",
+                request: "start the server",
                 state: "running already; stop() or crash() it first, or call restart()",
             });
         }
-        let deadline = Instant::now() + PORT_PATIENCE;
+        let deadline = Instant::now() + PORT_TIMEOUT;
         loop {
             match self.launch(&mut kept).await {
                 // The callers know the port by now, so it has to be this one.
@@ -110,9 +110,9 @@ impl Postgres {
         kill_process(backend, Signal::KILL).attempt(|| format!("kill process {pid}"))?;
         // Gone means that the server has noticed: from here on no new session
         // is let in before the recovery is over.
-        let mut patience = Patience::new("the server to notice the kill", PATIENCE);
+        let mut deadline = Deadline::new("the server to notice the kill", TIMEOUT);
         while process::exists(backend) {
-            patience.pause().await?;
+            deadline.pause().await?;
         }
         Ok(())
     }
@@ -137,9 +137,9 @@ impl Postgres {
 
     /// Waits until the server answers queries, after a crash recovery say.
     pub async fn wait_ready(&self) -> Result<()> {
-        let mut patience = Patience::new("PostgreSQL to answer", PATIENCE);
+        let mut deadline = Deadline::new("PostgreSQL to answer", TIMEOUT);
         while !self.is_ready().await {
-            patience.pause().await?;
+            deadline.pause().await?;
         }
         Ok(())
     }
@@ -165,12 +165,12 @@ impl Postgres {
         let seen = process::log_length(&log);
         let mut command = self.layout.command(&self.binaries, "postgres");
         let postmaster = kept.run(&mut command, &log)?;
-        let mut patience = Patience::new("PostgreSQL to start", PATIENCE);
+        let mut deadline = Deadline::new("PostgreSQL to start", TIMEOUT);
         while !postmaster.has_ended() {
             if self.reports_ready(postmaster.id()) && self.is_ready().await {
                 return Ok(());
             }
-            patience.pause().await?;
+            deadline.pause().await?;
         }
         kept.let_go()?;
         Err(Error::Program {
@@ -235,14 +235,14 @@ impl Lend for Postgres {
 
 fn shared(attempt: &'static str) -> Error {
     Error::WrongState {
-        wish: attempt,
+        request: attempt,
         state: "shared with other tests; start one of your own with Postgres::builder()",
     }
 }
 
-fn not_running(wish: &'static str) -> Error {
+fn not_running(request: &'static str) -> Error {
     Error::WrongState {
-        wish,
+        request,
         state: "not running; start_again() it first",
     }
 }

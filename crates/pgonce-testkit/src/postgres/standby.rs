@@ -18,10 +18,10 @@ use crate::{
     kept::{EndBy, Kept},
     port,
     unprivileged::Unprivileged,
-    wait::{Patience, connect},
+    wait::{Deadline, connect},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const PORT_ATTEMPTS: u32 = 10;
 
 /// What belongs to the running server, or is made anew by one that starts.
@@ -120,7 +120,7 @@ impl Postgres {
     }
 
     /// A setting of the running server. Returns when every process of the server has it: those
-    /// that are there are told before the next is started, and the checkpointer, which decides
+    /// that are there get it before the next is started, and the checkpointer, which decides
     /// whether commits wait for a standby, reads it before it writes a checkpoint.
     async fn configure_running(&self, name: &str, value: &str) -> Result<()> {
         let client = connect(&self.url()).await?;
@@ -148,15 +148,15 @@ impl Postgres {
         .await
     }
 
-    /// Asks over a new connection each time: one that was there before may not have heard yet.
+    /// Asks over a new connection each time: one that was there before may not know yet.
     async fn wait_for(&self, what: &str, query: &str) -> Result<()> {
-        let mut patience = Patience::new(what, PATIENCE);
+        let mut deadline = Deadline::new(what, TIMEOUT);
         loop {
             let client = connect(&self.url()).await?;
             if client.query_one(query, &[]).await?.get(0) {
                 return Ok(());
             }
-            patience.pause().await?;
+            deadline.pause().await?;
         }
     }
 

@@ -8,9 +8,9 @@ use crate::history::History;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Call {
-    /// What names the wish: the idempotency key. The same over all attempts.
+    /// What names the request: the idempotency key. The same over all attempts.
     pub intent: String,
-    /// What is wished for.
+    /// What is preferred for.
     pub payload: Value,
     /// The database's address, through the proxy that cuts. The same for all calls.
     pub url: String,

@@ -18,7 +18,7 @@ pub struct Report {
     pub seed: u64,
     /// How long it took.
     pub took: Duration,
-    /// Who asked for what, and was told what.
+    /// Who asked for what, and got which answer.
     pub history: Arc<History>,
 }
 

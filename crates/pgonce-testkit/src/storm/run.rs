@@ -4,25 +4,25 @@ use tokio::{sync::watch, task::JoinSet, time::Instant};
 
 use super::{
     Call, Plan, Report,
-    crew::Crew,
+    clients::Clients,
+    fault_injector::{self, FaultInjector},
     target::Target,
-    weather::{self, Weather},
 };
 use crate::{
     Error, Result,
     checker::{self, Effect, Kind},
     cut::CuttingProxy,
-    history::{History, Told},
-    wait::{Patience, connect},
+    history::{History, Outcome},
+    wait::{Deadline, connect},
 };
 
 /// A dead client's session may have to finish a statement first.
-const SESSIONS_END_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
+const SESSIONS_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);
 
 pub(super) async fn run<H, F>(handler: H, plan: Plan, url: &str) -> Result<Report>
 where
     H: Fn(Call) -> F + Send + Sync + 'static,
-    F: Future<Output = Told> + Send + 'static,
+    F: Future<Output = Outcome> + Send + 'static,
 {
     let began = Instant::now();
     let query = plan.effects.clone().ok_or_else(|| {
@@ -32,13 +32,13 @@ where
         )
     })?;
     let target = Target::read(url)?;
-    // What is there from before is not ours to judge; and a wrong query is told at once.
+    // What is there from before is not ours to judge; and a wrong query is reported at once.
     let earlier = Effect::read(url, &query).await?;
     let earlier: BTreeSet<_> = earlier.into_iter().map(|effect| effect.intent).collect();
 
     let seed = plan.seed.unwrap_or_else(rand::random);
     let proxy = Arc::new(CuttingProxy::start(target.server())?);
-    let crew = Arc::new(Crew {
+    let clients = Arc::new(Clients {
         handler: Arc::new(handler),
         plan,
         url: target.through(proxy.addr()),
@@ -47,38 +47,41 @@ where
         run: rand::random(),
     });
 
-    rehearse(&crew).await?;
-    let spread = weather::spread(&proxy.transcript());
+    rehearse(&clients).await?;
+    let spread = fault_injector::spread(&proxy.transcript());
     proxy.start_over();
-    let mut weather = Weather::new();
-    if crew.plan.cuts {
-        let connections = crew.plan.intents.saturating_mul(crew.plan.duplicates * 8);
-        weather::arm(&proxy, seed, &spread, connections.clamp(1_000, 100_000));
-        weather.release_what_is_held(&proxy, crew.ended.subscribe());
+    let mut fault_injector = FaultInjector::new();
+    if clients.plan.cuts {
+        let connections = clients
+            .plan
+            .intents
+            .saturating_mul(clients.plan.duplicates * 8);
+        fault_injector::arm(&proxy, seed, &spread, connections.clamp(1_000, 100_000));
+        fault_injector.release_what_is_held(&proxy, clients.ended.subscribe());
     }
-    if crew.plan.kills {
+    if clients.plan.kills {
         let killer = connect(url).await?;
-        weather.kill_sessions(&proxy, seed, killer, crew.ended.subscribe());
+        fault_injector.kill_sessions(&proxy, seed, killer, clients.ended.subscribe());
     }
-    let begun = brave(&crew).await;
-    let kills = weather.calm_down().await;
+    let begun = brave(&clients).await;
+    let kills = fault_injector.calm_down().await;
     proxy.disarm();
     let faults = proxy.all_fired();
-    let unanswered = bring_home(&crew, begun).await;
+    let unanswered = bring_home(&clients, begun).await;
     all_sessions_end(proxy, url).await?;
 
-    let history = Arc::clone(&crew.history);
+    let history = Arc::clone(&clients.history);
     history.saw_times("fault", u64::try_from(faults.len()).unwrap_or(u64::MAX));
     history.saw_times("kill", kills);
     let mut effects = Effect::read(url, &query).await?;
     effects.retain(|effect| !earlier.contains(&effect.intent));
-    let coverage = crew.plan.coverage.clone();
-    let coverage = coverage.or_require("fault", u64::from(crew.plan.cuts) * (1 + begun / 10));
-    let coverage = coverage.or_require("kill", u64::from(crew.plan.kills));
+    let coverage = clients.plan.coverage.clone();
+    let coverage = coverage.or_require("fault", u64::from(clients.plan.cuts) * (1 + begun / 10));
+    let coverage = coverage.or_require("kill", u64::from(clients.plan.kills));
     let mut verdict = checker::check_covering(&history, &effects, &coverage);
     for (number, last) in unanswered {
-        let told = format!("no success in calm weather, the last attempt was told {last:?}");
-        verdict.add(Kind::NeverAnswered, &crew.intent(number), told, &history);
+        let what = format!("no success without faults; the last outcome was {last:?}");
+        verdict.add(Kind::NeverAnswered, &clients.intent(number), what, &history);
     }
     Ok(Report {
         trials: verdict.attempts,
@@ -91,73 +94,73 @@ where
     })
 }
 
-/// A handler that does not work in calm weather would make a storm meaningless.
-async fn rehearse<H, F>(crew: &Crew<H>) -> Result<()>
+/// A handler that does not work without faults would make a storm meaningless.
+async fn rehearse<H, F>(clients: &Clients<H>) -> Result<()>
 where
     H: Fn(Call) -> F + Send + Sync + 'static,
-    F: Future<Output = Told> + Send + 'static,
+    F: Future<Output = Outcome> + Send + 'static,
 {
-    let payload = (crew.plan.payload)(0);
-    match crew.call(&crew.intent(0), &payload).await {
-        Told::Success(_) => Ok(()),
+    let payload = (clients.plan.payload)(0);
+    match clients.call(&clients.intent(0), &payload).await {
+        Outcome::Success(_) => Ok(()),
         other => {
-            let why = format!("expected success without any fault, it was told {other:?}");
+            let why = format!("expected success without any fault, the outcome was {other:?}");
             Err(refused("call the handler once before the storm", why))
         }
     }
 }
 
 /// Asks for all intents while the time lasts; says how many were begun.
-async fn brave<H, F>(crew: &Arc<Crew<H>>) -> u64
+async fn brave<H, F>(clients: &Arc<Clients<H>>) -> u64
 where
     H: Fn(Call) -> F + Send + Sync + 'static,
-    F: Future<Output = Told> + Send + 'static,
+    F: Future<Output = Outcome> + Send + 'static,
 {
-    let until = Instant::now() + crew.plan.at_most;
+    let until = Instant::now() + clients.plan.at_most;
     let mut under_way = JoinSet::new();
     let mut begun = 0;
-    while begun < crew.plan.intents && Instant::now() < until {
-        if under_way.len() >= crew.plan.at_once {
+    while begun < clients.plan.intents && Instant::now() < until {
+        if under_way.len() >= clients.plan.at_once {
             under_way.join_next().await;
         }
         begun += 1;
         // Number 0 was the rehearsal.
-        under_way.spawn(Arc::clone(crew).ask_for(begun, until));
+        under_way.spawn(Arc::clone(clients).ask_for(begun, until));
     }
     while under_way.join_next().await.is_some() {}
     begun
 }
 
-/// Asks once more for each intent that was begun: now all must be told success. Gives those
-/// that are not, with what they were told.
-async fn bring_home<H, F>(crew: &Arc<Crew<H>>, begun: u64) -> Vec<(u64, Option<Told>)>
+/// Asks once more for each intent that was begun: now all must get success. Gives those
+/// that are not, with what they got as answers.
+async fn bring_home<H, F>(clients: &Arc<Clients<H>>, begun: u64) -> Vec<(u64, Option<Outcome>)>
 where
     H: Fn(Call) -> F + Send + Sync + 'static,
-    F: Future<Output = Told> + Send + 'static,
+    F: Future<Output = Outcome> + Send + 'static,
 {
-    let until = Instant::now() + crew.plan.calm_at_most;
+    let until = Instant::now() + clients.plan.recovery_timeout;
     let mut under_way = JoinSet::new();
     let mut lost = Vec::new();
-    let mut note = |home: (u64, Option<Told>)| {
-        if !matches!(home.1, Some(Told::Success(_))) {
+    let mut note = |home: (u64, Option<Outcome>)| {
+        if !matches!(home.1, Some(Outcome::Success(_))) {
             lost.push(home);
         }
     };
     for number in 0..=begun {
-        if under_way.len() >= crew.plan.at_once {
+        if under_way.len() >= clients.plan.at_once {
             under_way
                 .join_next()
                 .await
                 .and_then(Result::ok)
                 .map(&mut note);
         }
-        let crew = Arc::clone(crew);
+        let clients = Arc::clone(clients);
         under_way.spawn(async move {
-            let payload = (crew.plan.payload)(number);
-            let told = crew
-                .insist(&crew.intent(number), &payload, u32::MAX, until)
+            let payload = (clients.plan.payload)(number);
+            let outcome = clients
+                .insist(&clients.intent(number), &payload, u32::MAX, until)
                 .await;
-            (number, told)
+            (number, outcome)
         });
     }
     while let Some(home) = under_way.join_next().await {
@@ -173,7 +176,7 @@ async fn all_sessions_end(proxy: Arc<CuttingProxy>, url: &str) -> Result<()> {
     let sessions = proxy.sessions();
     drop(proxy);
     let what = "the sessions of clients that were cut off to end";
-    let mut patience = Patience::new(what, SESSIONS_END_WITHIN);
+    let mut deadline = Deadline::new(what, SESSIONS_TIMEOUT);
     loop {
         let busy = client
             .query_one(
@@ -185,7 +188,7 @@ async fn all_sessions_end(proxy: Arc<CuttingProxy>, url: &str) -> Result<()> {
         if busy.try_get::<_, i64>(0)? == 0 {
             return Ok(());
         }
-        patience.pause().await?;
+        deadline.pause().await?;
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::Direction;
 
-const LONGEST_TEXT: usize = 120;
+const MAX_TEXT: usize = 120;
 /// More statements than this on one connection are not remembered by name.
 const MOST_STATEMENTS: usize = 1_000;
 
@@ -51,7 +51,7 @@ pub(crate) fn name(direction: Direction, kind: u8) -> &'static str {
 }
 
 /// The statements and portals of one connection, by name. Drivers number their statements over
-/// the whole process, so that a name says nothing and changes from run to run: a Bind is told by
+/// the whole process, so that a name says nothing and changes from run to run: a Bind is named by
 /// the statement that it binds.
 #[derive(Debug, Default)]
 pub(crate) struct Statements {
@@ -143,8 +143,8 @@ fn short(text: &[u8]) -> String {
             line.push(' ');
         }
         line.push_str(word);
-        if line.len() > LONGEST_TEXT {
-            let kept: String = line.chars().take(LONGEST_TEXT).collect();
+        if line.len() > MAX_TEXT {
+            let kept: String = line.chars().take(MAX_TEXT).collect();
             return format!("{kept}…");
         }
     }
@@ -169,14 +169,14 @@ mod tests {
     #[test]
     fn an_error_is_told_by_its_code_and_message() {
         let body = b"SERROR\0C23505\0Mduplicate key\0\0";
-        let told = Statements::default().describe(Direction::ToClient, b'E', body);
-        assert_eq!(told, "23505 duplicate key");
+        let text = Statements::default().describe(Direction::ToClient, b'E', body);
+        assert_eq!(text, "23505 duplicate key");
     }
 
     #[test]
     fn a_long_statement_is_cut_between_characters() {
         let long = "ü".repeat(500);
-        let told = short(long.as_bytes());
-        assert_eq!(told.chars().count(), LONGEST_TEXT + 1);
+        let text = short(long.as_bytes());
+        assert_eq!(text.chars().count(), MAX_TEXT + 1);
     }
 }

@@ -1,7 +1,7 @@
 //! The checker passes what is right and finds what is not.
 
 use pgonce_testkit::{
-    History, Told,
+    History, Outcome,
     checker::{self, Coverage, Effect, Kind},
 };
 use proptest::prelude::*;
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone)]
 struct Run {
     /// For each intent: which attempt did the work, if one did, and what the others hear.
-    intents: Vec<(Option<usize>, Vec<Hears>)>,
+    intents: Vec<(Option<usize>, Vec<Reply>)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Hears {
+enum Reply {
     /// Success with the stored answer if there is one, else that it failed.
     Truth,
     Busy,
@@ -26,17 +26,17 @@ enum Hears {
 }
 
 fn runs() -> impl Strategy<Value = Run> {
-    let hears = prop_oneof![
-        4 => Just(Hears::Truth),
-        1 => Just(Hears::Busy),
-        2 => Just(Hears::Nothing),
-        1 => Just(Hears::NeverReturns),
-        1 => Just(Hears::Conflict),
+    let reply = prop_oneof![
+        4 => Just(Reply::Truth),
+        1 => Just(Reply::Busy),
+        2 => Just(Reply::Nothing),
+        1 => Just(Reply::NeverReturns),
+        1 => Just(Reply::Conflict),
     ];
-    let attempts = prop::collection::vec(hears, 1..6);
+    let attempts = prop::collection::vec(reply, 1..6);
     let intent = attempts.prop_flat_map(|attempts| {
         let doers: Vec<_> = (0..attempts.len())
-            .filter(|place| !matches!(attempts[*place], Hears::Busy | Hears::Conflict))
+            .filter(|index| !matches!(attempts[*index], Reply::Busy | Reply::Conflict))
             .collect();
         let doer = match doers.is_empty() {
             true => Just(None).boxed(),
@@ -59,20 +59,20 @@ fn play(run: &Run) -> (History, Vec<Effect>) {
     let history = History::new();
     let mut effects = Vec::new();
     for (number, (doer, attempts)) in run.intents.iter().enumerate() {
-        for (place, hears) in attempts.iter().enumerate() {
-            let asked = match hears {
-                Hears::Conflict => json!({ "amount": -1 }),
+        for (index, reply) in attempts.iter().enumerate() {
+            let asked = match reply {
+                Reply::Conflict => json!({ "amount": -1 }),
                 _ => payload(number),
             };
             let attempt = history.invoke(name(number), asked);
-            let done = doer.is_some_and(|doer| doer <= place);
-            match hears {
-                Hears::Truth if done => history.outcome(attempt, Told::Success(json!([number]))),
-                Hears::Truth => history.outcome(attempt, Told::Failed("rolled back".into())),
-                Hears::Busy => history.outcome(attempt, Told::Failed("busy".into())),
-                Hears::Conflict => history.outcome(attempt, Told::Failed("conflict".into())),
-                Hears::Nothing => history.outcome(attempt, Told::Unknown("cut".into())),
-                Hears::NeverReturns => {}
+            let done = doer.is_some_and(|doer| doer <= index);
+            match reply {
+                Reply::Truth if done => history.outcome(attempt, Outcome::Success(json!([number]))),
+                Reply::Truth => history.outcome(attempt, Outcome::Failed("rolled back".into())),
+                Reply::Busy => history.outcome(attempt, Outcome::Failed("busy".into())),
+                Reply::Conflict => history.outcome(attempt, Outcome::Failed("conflict".into())),
+                Reply::Nothing => history.outcome(attempt, Outcome::Unknown("cut".into())),
+                Reply::NeverReturns => {}
             }
         }
         if doer.is_some() {
@@ -87,10 +87,10 @@ fn play(run: &Run) -> (History, Vec<Effect>) {
     (history, effects)
 }
 
-/// Somebody of the run was told success.
+/// Somebody of the run got success.
 fn acknowledged(run: &Run) -> Option<usize> {
     run.intents.iter().position(|(doer, attempts)| {
-        doer.is_some_and(|doer| attempts[doer..].contains(&Hears::Truth))
+        doer.is_some_and(|doer| attempts[doer..].contains(&Reply::Truth))
     })
 }
 
@@ -132,7 +132,7 @@ proptest! {
         let (history, effects) = play(&run);
         let Some(number) = acknowledged(&run) else { return Ok(()) };
         let attempt = history.invoke(name(number), payload(number));
-        history.outcome(attempt, Told::Success(json!("another")));
+        history.outcome(attempt, Outcome::Success(json!("another")));
         let verdict = checker::check(&history, &effects);
         prop_assert_eq!(verdict.violations.len(), 1);
         prop_assert_eq!(verdict.violations[0].kind, Kind::DifferentAnswers);
@@ -157,12 +157,12 @@ proptest! {
     }
 }
 
-fn history(told: &[(Value, Option<Told>)]) -> History {
+fn history(outcome: &[(Value, Option<Outcome>)]) -> History {
     let history = History::new();
-    for (payload, told) in told {
+    for (payload, outcome) in outcome {
         let attempt = history.invoke("a", payload.clone());
-        if let Some(told) = told {
-            history.outcome(attempt, told.clone());
+        if let Some(outcome) = outcome {
+            history.outcome(attempt, outcome.clone());
         }
     }
     history
@@ -185,7 +185,7 @@ fn effect_with(payload: Value) -> Effect {
 
 #[test]
 fn an_effect_though_all_were_told_that_it_failed_is_found() {
-    let failed = || Some(Told::Failed("rolled back".into()));
+    let failed = || Some(Outcome::Failed("rolled back".into()));
     let all_failed = history(&[(json!(1), failed()), (json!(1), failed())]);
     assert_eq!(
         kinds(&all_failed, &[Effect::of("a")]),
@@ -198,10 +198,10 @@ fn an_effect_though_all_were_told_that_it_failed_is_found() {
 
 #[test]
 fn a_conflicting_payload_that_took_effect_or_was_answered_is_found() {
-    let success = || Some(Told::Success(json!("done")));
+    let success = || Some(Outcome::Success(json!("done")));
     let turned_down = history(&[
         (json!(1), success()),
-        (json!(2), Some(Told::Failed("conflict".into()))),
+        (json!(2), Some(Outcome::Failed("conflict".into()))),
     ]);
     assert_eq!(kinds(&turned_down, &[effect_with(json!(1))]), []);
     assert_eq!(
@@ -222,7 +222,7 @@ fn a_conflicting_payload_that_took_effect_or_was_answered_is_found() {
 
 #[test]
 fn a_wrong_amount_and_a_wrong_sum_are_found() {
-    let asked = history(&[(json!({"amount": 5}), Some(Told::Success(json!(1))))]);
+    let asked = history(&[(json!({"amount": 5}), Some(Outcome::Success(json!(1))))]);
     let mut effect = Effect::of("a");
     effect.amount = Some(5);
     assert_eq!(kinds(&asked, std::slice::from_ref(&effect)), []);
@@ -235,10 +235,10 @@ fn a_wrong_amount_and_a_wrong_sum_are_found() {
 
 #[test]
 fn a_run_that_hardly_did_anything_fails() {
-    let unknown = Some(Told::Unknown("cut".into()));
+    let unknown = Some(Outcome::Unknown("cut".into()));
     let few = history(&[
         (json!(1), unknown),
-        (json!(1), Some(Told::Success(json!(1)))),
+        (json!(1), Some(Outcome::Success(json!(1)))),
     ]);
     few.saw("replay");
     let effects = [Effect::of("a")];
@@ -248,11 +248,11 @@ fn a_run_that_hardly_did_anything_fails() {
         .require("success after unknown", 1);
     assert!(checker::check_covering(&few, &effects, &met).passed());
     let verdict = checker::check_covering(&few, &effects, &met.require("replay", 10));
-    let told = verdict.to_string();
-    assert!(verdict.has(Kind::TooLittleCovered), "{told}");
+    let outcome = verdict.to_string();
+    assert!(verdict.has(Kind::TooLittleCovered), "{outcome}");
     assert!(
-        told.contains("\"replay\" was met 1 times, required are 10"),
-        "{told}"
+        outcome.contains("\"replay\" was met 1 times, required are 10"),
+        "{outcome}"
     );
 }
 
@@ -261,17 +261,20 @@ fn a_verdict_shows_the_intents_part_of_the_history() {
     let asked = history(&[
         (
             json!({"amount": 5}),
-            Some(Told::Unknown("connection lost".into())),
+            Some(Outcome::Unknown("connection lost".into())),
         ),
-        (json!({"amount": 5}), Some(Told::Success(json!({"id": 2})))),
+        (
+            json!({"amount": 5}),
+            Some(Outcome::Success(json!({"id": 2}))),
+        ),
     ]);
     let twice = checker::check(&asked, &[Effect::of("a"), Effect::of("a")]).to_string();
     for expected in [
         "BROKEN, 1 violation: 1 intents, 2 attempts, 2 effects",
         "1. a: 2 effects, expected at most one (Duplicate)",
         "attempt 0 asked for {\"amount\":5}",
-        "told nothing certain: connection lost",
-        "told {\"id\":2}",
+        "unknown: connection lost",
+        "got {\"id\":2}",
         "effect {\"intent\":\"a\"}",
     ] {
         assert!(twice.contains(expected), "{expected:?} in\n{twice}");
@@ -290,7 +293,7 @@ fn a_history_in_a_file_is_there_line_by_line() {
         kept.contains(r#""what":"invoke","intent":"a","attempt":0"#),
         "{kept}"
     );
-    history.outcome(attempt, Told::Unknown("cut".into()));
+    history.outcome(attempt, Outcome::Unknown("cut".into()));
     history.written().unwrap();
     let again = History::read(std::fs::read(&path).unwrap().as_slice()).unwrap();
     assert_eq!(again.entries(), history.entries());

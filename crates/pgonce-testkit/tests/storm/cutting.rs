@@ -5,7 +5,7 @@ use std::{net::TcpStream, time::Duration};
 use pgonce_testkit::{Action, Direction, Fault, FaultPlan, Message, wait_until_lock_waited};
 use tokio_postgres::{Client, Error};
 
-use crate::{Place, SOON};
+use crate::{Fixture, SOON};
 
 const INSERT: &str = "insert into note values ('a', 1)";
 
@@ -16,24 +16,24 @@ async fn three_queries(client: &Client) -> Result<(), Error> {
     client.batch_execute("commit").await
 }
 
-async fn cut_at(fault: &str) -> (Place, Result<(), Error>) {
-    let place = Place::new().await;
-    let client = place.client().await;
-    place.proxy.arm(fault.parse().unwrap());
-    let told = three_queries(&client).await;
-    (place, told)
+async fn cut_at(fault: &str) -> (Fixture, Result<(), Error>) {
+    let fixture = Fixture::new().await;
+    let client = fixture.client().await;
+    fixture.proxy.arm(fault.parse().unwrap());
+    let outcome = three_queries(&client).await;
+    (fixture, outcome)
 }
 
 #[tokio::test]
 async fn cut_before_the_commit_leaves_nothing() {
-    let (place, told) = cut_at("c0:s2:cut-before").await;
+    let (fixture, outcome) = cut_at("c0:s2:cut-before").await;
     assert!(
-        told.unwrap_err().code().is_none(),
+        outcome.unwrap_err().code().is_none(),
         "the client sees a broken connection"
     );
-    place.sessions_are_gone().await;
-    assert_eq!(place.notes().await, 0);
-    let fired = place.proxy.fired().unwrap();
+    fixture.sessions_are_gone().await;
+    assert_eq!(fixture.notes().await, 0);
+    let fired = fixture.proxy.fired().unwrap();
     assert_eq!(
         (fired.message.name, &*fired.message.text),
         ("Query", "commit")
@@ -42,28 +42,28 @@ async fn cut_before_the_commit_leaves_nothing() {
 
 #[tokio::test]
 async fn cut_after_the_commit_leaves_the_row() {
-    let (place, told) = cut_at("c0:s2:cut-after").await;
-    assert!(told.is_err());
-    place.sessions_are_gone().await;
-    assert_eq!(place.notes().await, 1);
+    let (fixture, outcome) = cut_at("c0:s2:cut-after").await;
+    assert!(outcome.is_err());
+    fixture.sessions_are_gone().await;
+    assert_eq!(fixture.notes().await, 1);
 }
 
 #[tokio::test]
 async fn a_dropped_reply_to_the_commit_leaves_the_row_before_the_client_hears_of_the_cut() {
-    let (place, told) = cut_at("c0:s2:drop-reply").await;
-    assert!(told.unwrap_err().code().is_none());
+    let (fixture, outcome) = cut_at("c0:s2:drop-reply").await;
+    assert!(outcome.unwrap_err().code().is_none());
     // Not waited for: the cut came after the server was idle.
-    assert_eq!(place.notes().await, 1);
-    place.sessions_are_gone().await;
+    assert_eq!(fixture.notes().await, 1);
+    fixture.sessions_are_gone().await;
 }
 
 #[tokio::test]
 async fn a_dropped_reply_to_the_insert_keeps_the_commit_away() {
-    let (place, told) = cut_at("c0:s1:drop-reply").await;
-    assert!(told.is_err());
-    place.sessions_are_gone().await;
-    assert_eq!(place.notes().await, 0);
-    let seen = place.proxy.transcript();
+    let (fixture, outcome) = cut_at("c0:s1:drop-reply").await;
+    assert!(outcome.is_err());
+    fixture.sessions_are_gone().await;
+    assert_eq!(fixture.notes().await, 0);
+    let seen = fixture.proxy.transcript();
     assert!(!seen.iter().any(|message| message.text == "commit"));
 }
 
@@ -76,93 +76,93 @@ async fn a_cut_on_the_way_to_the_client_comes_when_the_work_is_done() {
         "c0:c4:drop-reply",
         "c0:c3:cut-after",
     ] {
-        let (place, told) = cut_at(fault).await;
-        assert!(told.is_err(), "{fault}");
-        place.sessions_are_gone().await;
+        let (fixture, outcome) = cut_at(fault).await;
+        assert!(outcome.is_err(), "{fault}");
+        fixture.sessions_are_gone().await;
         let committed = i64::from(!fault.starts_with("c0:c3"));
-        assert_eq!(place.notes().await, committed, "{fault}");
+        assert_eq!(fixture.notes().await, committed, "{fault}");
     }
-    let (place, told) = cut_at("c0:c5:cut-after").await;
-    told.unwrap();
-    assert_eq!(place.notes().await, 1);
+    let (fixture, outcome) = cut_at("c0:c5:cut-after").await;
+    outcome.unwrap();
+    assert_eq!(fixture.notes().await, 1);
 }
 
 #[tokio::test]
 async fn a_dropped_reply_inside_a_pipeline_lets_the_pipeline_finish() {
-    let place = Place::new().await;
-    let client = place.client().await;
+    let fixture = Fixture::new().await;
+    let client = fixture.client().await;
     let statement = client
         .prepare("insert into note values ('a', 1)")
         .await
         .unwrap();
-    let seen = place.proxy.transcript();
+    let seen = fixture.proxy.transcript();
     let next = seen
         .iter()
         .filter(|m| m.direction == Direction::ToServer)
         .count();
     // Bind, without the Execute and Sync that follow it.
-    place
+    fixture
         .proxy
         .arm(format!("c0:s{next}:drop-reply").parse().unwrap());
     assert!(client.execute(&statement, &[]).await.is_err());
-    assert_eq!(place.proxy.fired().unwrap().message.name, "Bind");
-    assert_eq!(place.notes().await, 1);
+    assert_eq!(fixture.proxy.fired().unwrap().message.name, "Bind");
+    assert_eq!(fixture.notes().await, 1);
 }
 
 #[tokio::test]
 async fn a_dropped_reply_in_a_copy_ends_as_well() {
-    let copy = async |place: &Place| {
-        let client = place.client().await;
+    let copy = async |fixture: &Fixture| {
+        let client = fixture.client().await;
         let mut sink = Box::pin(client.copy_in("copy note from stdin").await?);
         let line = bytes::Bytes::from_static(b"a\t1\n");
         futures_util::SinkExt::send(&mut sink, line).await?;
         sink.as_mut().finish().await
     };
-    let place = Place::new().await;
-    copy(&place).await.unwrap();
-    let seen = place.proxy.transcript();
+    let fixture = Fixture::new().await;
+    copy(&fixture).await.unwrap();
+    let seen = fixture.proxy.transcript();
     let plan = FaultPlan::every(&seen, &[Action::DropReply]);
     assert!(plan.trials.len() >= 5, "{plan:?}");
     for trial in &plan.trials {
-        place.proxy.start_over();
-        place.proxy.arm_trial(trial);
-        let told = tokio::time::timeout(SOON, copy(&place)).await;
+        fixture.proxy.start_over();
+        fixture.proxy.arm_trial(trial);
+        let outcome = tokio::time::timeout(SOON, copy(&fixture)).await;
         assert!(
-            told.unwrap_or_else(|_| panic!("{trial} hangs")).is_err(),
+            outcome.unwrap_or_else(|_| panic!("{trial} hangs")).is_err(),
             "{trial}"
         );
-        assert!(place.proxy.fired().is_some(), "{trial}");
-        place.sessions_are_gone().await;
+        assert!(fixture.proxy.fired().is_some(), "{trial}");
+        fixture.sessions_are_gone().await;
     }
 }
 
 #[tokio::test]
 async fn every_message_of_a_path_can_be_cut_and_the_path_never_hangs() {
-    let place = Place::new().await;
-    let path = async |place: &Place| {
-        let mut client = place.client().await;
+    let fixture = Fixture::new().await;
+    let path = async |fixture: &Fixture| {
+        let mut client = fixture.client().await;
         let transaction = client.transaction().await?;
         let insert = "insert into note values ($1, $2)";
         transaction.execute(insert, &[&"a", &1_i64]).await?;
         transaction.commit().await
     };
-    path(&place).await.unwrap();
+    path(&fixture).await.unwrap();
     let cuts = [Action::CutBefore, Action::CutAfter, Action::DropReply];
-    let plan = FaultPlan::every(&place.proxy.transcript(), &cuts);
+    let plan = FaultPlan::every(&fixture.proxy.transcript(), &cuts);
     let mut fired = 0;
     for trial in &plan.trials {
-        place.proxy.start_over();
-        place.proxy.arm_trial(trial);
-        let before = place.notes().await;
-        let told = tokio::time::timeout(SOON, path(&place)).await;
-        let told = told.unwrap_or_else(|_| panic!("{trial} hangs"));
-        place.sessions_are_gone().await;
-        let made = place.notes().await - before;
+        fixture.proxy.start_over();
+        fixture.proxy.arm_trial(trial);
+        let before = fixture.notes().await;
+        let outcome = tokio::time::timeout(SOON, path(&fixture)).await;
+        let outcome = outcome.unwrap_or_else(|_| panic!("{trial} hangs"));
+        fixture.sessions_are_gone().await;
+        let made = fixture.notes().await - before;
         assert!(
-            told.is_err() || made == 1,
-            "{trial}: told success without an effect"
+            outcome.is_err() || made == 1,
+            "{trial}: success without an effect"
         );
-        fired += u32::from(place.proxy.fired().is_some());
+        fired += u32::from(fixture.proxy.fired().is_some());
     }
     // The client's good-bye is a message too, and may come after the end of the trial.
     assert!(
@@ -174,71 +174,71 @@ async fn every_message_of_a_path_can_be_cut_and_the_path_never_hangs() {
 
 #[tokio::test]
 async fn a_held_message_waits_for_its_release_and_nothing_is_lost() {
-    let place = Place::new().await;
-    let client = place.client().await;
-    place.proxy.arm("c0:s2:hold".parse().unwrap());
+    let fixture = Fixture::new().await;
+    let client = fixture.client().await;
+    fixture.proxy.arm("c0:s2:hold".parse().unwrap());
     let writing = tokio::spawn(async move { three_queries(&client).await });
-    let held = place.proxy.held().await;
+    let held = fixture.proxy.held().await;
     assert_eq!(held.message.text, "commit");
-    assert_eq!(place.notes().await, 0);
+    assert_eq!(fixture.notes().await, 0);
     assert!(!writing.is_finished());
-    place.proxy.release();
+    fixture.proxy.release();
     writing.await.unwrap().unwrap();
-    assert_eq!(place.notes().await, 1);
+    assert_eq!(fixture.notes().await, 1);
 }
 
 #[tokio::test]
 async fn a_held_message_does_not_outlive_its_connection() {
-    let place = Place::new().await;
-    let client = place.client().await;
-    place.proxy.arm("c0:s0:hold".parse().unwrap());
+    let fixture = Fixture::new().await;
+    let client = fixture.client().await;
+    fixture.proxy.arm("c0:s0:hold".parse().unwrap());
     let asking = tokio::spawn(async move { client.batch_execute("select 1").await });
-    place.proxy.held().await;
-    place.proxy.cut_all();
+    fixture.proxy.held().await;
+    fixture.proxy.cut_all();
     assert!(asking.await.unwrap().is_err());
-    let again = place.client().await;
+    let again = fixture.client().await;
     again.batch_execute("select 1").await.unwrap();
-    let held = tokio::time::timeout(Duration::ZERO, place.proxy.held()).await;
+    let held = tokio::time::timeout(Duration::ZERO, fixture.proxy.held()).await;
     assert!(held.is_err(), "nothing is held any more");
 }
 
 #[tokio::test]
 async fn a_second_client_comes_between() {
-    let place = Place::new().await;
-    let (first, second) = (place.client().await, place.client().await);
-    place.proxy.arm("c0:s1:second-client".parse().unwrap());
+    let fixture = Fixture::new().await;
+    let (first, second) = (fixture.client().await, fixture.client().await);
+    fixture.proxy.arm("c0:s1:second-client".parse().unwrap());
     let writing = tokio::spawn(async move { three_queries(&first).await });
-    place
+    fixture
         .proxy
         .while_held(|_| async { three_queries(&second).await.unwrap() })
         .await;
     writing.await.unwrap().unwrap();
-    assert_eq!(place.notes().await, 2);
+    assert_eq!(fixture.notes().await, 2);
 }
 
 #[tokio::test]
 async fn a_second_client_that_waits_for_the_first_can_be_seen_waiting() {
-    let place = Place::new().await;
-    place
+    let fixture = Fixture::new().await;
+    fixture
         .directly()
         .await
         .batch_execute("create unique index on note (key)")
         .await
         .unwrap();
-    let (first, second) = (place.client().await, place.client().await);
+    let (first, second) = (fixture.client().await, fixture.client().await);
     let pid: i32 = second
         .query_one("select pg_backend_pid()", &[])
         .await
         .unwrap()
         .get(0);
-    place.proxy.arm("c0:s2:second-client".parse().unwrap());
+    fixture.proxy.arm("c0:s2:second-client".parse().unwrap());
     let writing = tokio::spawn(async move { three_queries(&first).await });
-    place.proxy.held().await;
+    fixture.proxy.held().await;
     let late = tokio::spawn(async move { three_queries(&second).await });
-    wait_until_lock_waited(&place.database.url(), pid)
+    wait_until_lock_waited(&fixture.database.url(), pid)
         .await
         .unwrap();
-    place.proxy.release();
+    fixture.proxy.release();
     writing.await.unwrap().unwrap();
     assert_eq!(
         late.await.unwrap().unwrap_err().code().unwrap().code(),
@@ -248,35 +248,35 @@ async fn a_second_client_that_waits_for_the_first_can_be_seen_waiting() {
 
 #[tokio::test]
 async fn a_fault_that_was_taken_back_does_not_happen() {
-    let place = Place::new().await;
-    let client = place.client().await;
-    place.proxy.arm("c0:s0:cut-before".parse().unwrap());
-    place.proxy.disarm();
+    let fixture = Fixture::new().await;
+    let client = fixture.client().await;
+    fixture.proxy.arm("c0:s0:cut-before".parse().unwrap());
+    fixture.proxy.disarm();
     three_queries(&client).await.unwrap();
-    assert!(place.proxy.fired().is_none());
+    assert!(fixture.proxy.fired().is_none());
 }
 
 #[tokio::test]
 async fn only_the_named_connection_is_cut() {
-    let place = Place::new().await;
-    let (first, second) = (place.client().await, place.client().await);
-    place.proxy.arm("c1:s1:cut-before".parse().unwrap());
+    let fixture = Fixture::new().await;
+    let (first, second) = (fixture.client().await, fixture.client().await);
+    fixture.proxy.arm("c1:s1:cut-before".parse().unwrap());
     three_queries(&first).await.unwrap();
     assert!(three_queries(&second).await.is_err());
     three_queries(&first).await.unwrap();
-    let third = place.client().await;
+    let third = fixture.client().await;
     three_queries(&third).await.unwrap();
 }
 
 #[tokio::test]
 async fn nothing_is_left_of_a_proxy_that_was_dropped() {
-    let place = Place::new().await;
-    let client = place.client().await;
-    let held = place.client().await;
-    place.proxy.arm("c1:s0:hold".parse().unwrap());
+    let fixture = Fixture::new().await;
+    let client = fixture.client().await;
+    let held = fixture.client().await;
+    fixture.proxy.arm("c1:s0:hold".parse().unwrap());
     let waiting = tokio::spawn(async move { held.batch_execute("select 1").await });
-    place.proxy.held().await;
-    let Place { database, proxy } = place;
+    fixture.proxy.held().await;
+    let Fixture { database, proxy } = fixture;
     let address = proxy.addr();
     drop(proxy);
     assert!(TcpStream::connect(address).is_err());
@@ -284,7 +284,7 @@ async fn nothing_is_left_of_a_proxy_that_was_dropped() {
     assert!(client.batch_execute("select 1").await.is_err());
     let server = pgonce_testkit::shared(None).await.unwrap();
     let proxy = pgonce_testkit::CuttingProxy::start(("127.0.0.1", server.port())).unwrap();
-    Place { database, proxy }.sessions_are_gone().await;
+    Fixture { database, proxy }.sessions_are_gone().await;
 }
 
 #[test]
@@ -297,18 +297,18 @@ fn a_trial_takes_little_time() {
             .unwrap()
     };
     let shared = runtime();
-    let place = shared.block_on(Place::new());
+    let fixture = shared.block_on(Fixture::new());
     let began = std::time::Instant::now();
     let trials = 100;
     for _ in 0..trials {
-        place.proxy.start_over();
-        place
+        fixture.proxy.start_over();
+        fixture
             .proxy
             .arm("c0:s2:drop-reply".parse::<Fault>().unwrap());
-        let told = runtime().block_on(async { three_queries(&place.client().await).await });
-        assert!(told.is_err());
+        let outcome = runtime().block_on(async { three_queries(&fixture.client().await).await });
+        assert!(outcome.is_err());
     }
-    assert_eq!(shared.block_on(place.notes()), trials);
+    assert_eq!(shared.block_on(fixture.notes()), trials);
     // 10 ms each is the aim; this is for a machine that does much else.
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }

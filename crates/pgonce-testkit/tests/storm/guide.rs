@@ -1,4 +1,4 @@
-use pgonce_testkit::{Call, Told, shared, storm};
+use pgonce_testkit::{Call, Outcome, shared, storm};
 use sqlx::PgPool;
 use tokio::sync::OnceCell;
 
@@ -16,17 +16,17 @@ async fn place_order(pool: &PgPool, key: &str, amount: i64) -> Result<i64, sqlx:
 }
 
 // What you add: one attempt, as the storm asks for it.
-async fn attempt(call: Call) -> Told {
+async fn attempt(call: Call) -> Outcome {
     static POOL: OnceCell<PgPool> = OnceCell::const_new();
     let connect = || PgPool::connect(&call.url);
     let pool = match POOL.get_or_try_init(connect).await {
         Ok(pool) => pool,
-        Err(error) => return Told::Failed(error.to_string()),
+        Err(error) => return Outcome::Failed(error.to_string()),
     };
     let amount = call.payload["amount"].as_i64().unwrap();
     match place_order(pool, &call.intent, amount).await {
-        Ok(id) => Told::Success(id.into()),
-        Err(error) => Told::Unknown(error.to_string()),
+        Ok(id) => Outcome::Success(id.into()),
+        Err(error) => Outcome::Unknown(error.to_string()),
     }
 }
 

@@ -3,9 +3,9 @@
 
 mod checking;
 mod cutting;
+mod end_to_end;
 mod guide;
 mod planning;
-mod sailing;
 mod wire;
 
 use std::time::Duration;
@@ -22,12 +22,12 @@ async fn connect(url: &str) -> Client {
 }
 
 /// A database with an empty table, and a proxy in front of it.
-struct Place {
+struct Fixture {
     database: Database,
     proxy: CuttingProxy,
 }
 
-impl Place {
+impl Fixture {
     async fn new() -> Self {
         let server = shared(None).await.unwrap();
         let prepared = server.template("storm_notes", async |url: String| {

@@ -61,11 +61,11 @@ fn a_wrong_fault_is_told_how_to_write_it() {
         "c0:s1:burn",
         "c0:s1:hold:x",
     ] {
-        let told = wrong.parse::<Fault>().unwrap_err().to_string();
+        let outcome = wrong.parse::<Fault>().unwrap_err().to_string();
         assert!(
-            told.contains(wrong) && told.contains("c0:s3:cut-before"),
-            "{told}"
+            outcome.contains(wrong) && outcome.contains("c0:s3:cut-before"),
+            "{outcome}"
         );
-        assert!(told.contains("drop-reply"), "{told}");
+        assert!(outcome.contains("drop-reply"), "{outcome}");
     }
 }

@@ -9,7 +9,7 @@ use std::{
 use pgonce_testkit::{CuttingProxy, Direction};
 use tokio_postgres::SimpleQueryMessage;
 
-use crate::Place;
+use crate::Fixture;
 
 fn packet(kind: Option<u8>, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len() + 4).unwrap();
@@ -58,13 +58,13 @@ fn every_byte_passes_in_both_directions_however_it_is_cut_into_pieces() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let proxy = CuttingProxy::start(listener.local_addr().unwrap()).unwrap();
         let expected = (start_up.clone(), questions.clone());
-        let told = (log_in.clone(), answers.clone());
+        let outcome = (log_in.clone(), answers.clone());
         let server = thread::spawn(move || {
             let (stream, _) = listener.accept().unwrap();
             assert_eq!(exactly(&stream, expected.0.len()), expected.0);
-            in_pieces(&stream, &told.0, 3);
+            in_pieces(&stream, &outcome.0, 3);
             assert_eq!(exactly(&stream, expected.1.len()), expected.1);
-            in_pieces(&stream, &told.1, size);
+            in_pieces(&stream, &outcome.1, size);
             stream.shutdown(Shutdown::Write).unwrap();
             assert_eq!(
                 (&stream).read(&mut [0]).unwrap(),
@@ -102,8 +102,8 @@ fn every_byte_passes_in_both_directions_however_it_is_cut_into_pieces() {
 
 #[tokio::test]
 async fn tokio_postgres_works_through_it() {
-    let place = Place::new().await;
-    let client = place.client().await;
+    let fixture = Fixture::new().await;
+    let client = fixture.client().await;
     let large = "ü".repeat(2_000_000);
     let row = client
         .query_one("select $1::text || '!'", &[&large])
@@ -121,16 +121,16 @@ async fn tokio_postgres_works_through_it() {
 
     let error = client.batch_execute("select 1/0").await.unwrap_err();
     assert_eq!(error.code().unwrap().code(), "22012");
-    let told = client
+    let outcome = client
         .simple_query("select key from note order by key")
         .await
         .unwrap();
-    let rows = told
+    let rows = outcome
         .iter()
-        .filter(|told| matches!(told, SimpleQueryMessage::Row(_)));
+        .filter(|outcome| matches!(outcome, SimpleQueryMessage::Row(_)));
     assert_eq!(rows.count(), 2);
 
-    let text: Vec<_> = place
+    let text: Vec<_> = fixture
         .proxy
         .transcript()
         .iter()
@@ -146,10 +146,10 @@ async fn tokio_postgres_works_through_it() {
 
 #[tokio::test]
 async fn a_cancel_request_finds_its_way() {
-    let place = Place::new().await;
-    let client = place.client().await;
+    let fixture = Fixture::new().await;
+    let client = fixture.client().await;
     let token = client.cancel_token();
-    let proxy = &place.proxy;
+    let proxy = &fixture.proxy;
     let cancel = async {
         pgonce_testkit::wait_until("the query to start", crate::SOON, async || {
             proxy.transcript().iter().any(|m| m.name == "Query")
@@ -162,18 +162,18 @@ async fn a_cancel_request_finds_its_way() {
             tokio::task::yield_now().await;
         }
     };
-    let told = tokio::select! {
-        told = client.batch_execute("select pg_sleep(60)") => told,
+    let outcome = tokio::select! {
+        outcome = client.batch_execute("select pg_sleep(60)") => outcome,
         () = cancel => unreachable!(),
     };
-    assert_eq!(told.unwrap_err().code().unwrap().code(), "57014");
+    assert_eq!(outcome.unwrap_err().code().unwrap().code(), "57014");
 }
 
 #[tokio::test]
 async fn sqlx_works_through_it() {
     use sqlx::{Connection, PgConnection};
-    let place = Place::new().await;
-    let url = place.proxy.url_for(place.database.name());
+    let fixture = Fixture::new().await;
+    let url = fixture.proxy.url_for(fixture.database.name());
     let mut connection = PgConnection::connect(&url).await.unwrap();
     let mut transaction = connection.begin().await.unwrap();
     for amount in 0..3_i64 {
@@ -185,8 +185,8 @@ async fn sqlx_works_through_it() {
     }
     transaction.commit().await.unwrap();
     connection.close().await.unwrap();
-    assert_eq!(place.notes().await, 3);
-    let seen = place.proxy.transcript();
+    assert_eq!(fixture.notes().await, 3);
+    let seen = fixture.proxy.transcript();
     let commits = seen.iter().filter(|m| m.direction == Direction::ToServer);
     assert_eq!(
         commits
@@ -199,16 +199,16 @@ async fn sqlx_works_through_it() {
 
 #[tokio::test]
 async fn a_path_has_the_same_numbers_in_every_run() {
-    let place = Place::new().await;
+    let fixture = Fixture::new().await;
     let mut runs = Vec::new();
     for _ in 0..3 {
-        place.proxy.start_over();
-        let mut client = place.client().await;
+        fixture.proxy.start_over();
+        let mut client = fixture.client().await;
         let transaction = client.transaction().await.unwrap();
         let insert = "insert into note values ($1, $2)";
         transaction.execute(insert, &[&"a", &1_i64]).await.unwrap();
         transaction.commit().await.unwrap();
-        let mut seen = place.proxy.transcript();
+        let mut seen = fixture.proxy.transcript();
         // The two directions are numbered apart: how they interleave is chance.
         seen.sort_by_key(|message| (message.direction, message.number));
         runs.push(seen);

@@ -87,6 +87,6 @@ impl Answer {
         }
         let body = String::from_utf8_lossy(&self.body);
         let wanted = if replayed { "a replay" } else { "a new order" };
-        Err(format!("wanted {wanted}, was told {}: {body}", self.status).into())
+        Err(format!("expected {wanted}, got {}: {body}", self.status).into())
     }
 }

@@ -209,7 +209,7 @@ impl Running {
         let address = bound.address();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
-            // Whoever is gone wants it to stop as well.
+            // A client that has gone wants it to stop as well.
             let stopped = async move { drop(stopped.await) };
             bound.run(stopped).await;
         });

@@ -185,8 +185,8 @@ fn again(name: &'static str, client: Arc<Client>, finished: Vec<Order>) -> Side 
         let (client, finished) = (client.clone(), finished.clone());
         let place = next.fetch_add(1, Relaxed) % finished.len();
         async move {
-            let told = client.post("/joined", &finished[place]).await?;
-            told.must_be(true).map(drop)
+            let response = client.post("/joined", &finished[place]).await?;
+            response.must_be(true).map(drop)
         }
     })
 }

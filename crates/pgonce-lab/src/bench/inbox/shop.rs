@@ -58,7 +58,7 @@ pub(super) struct Shop {
     batch: usize,
     effect: Effect,
     payload: Arc<str>,
-    /// Batches that everybody has heard.
+    /// Batches that everybody has received.
     known: Arc<Vec<Vec<Message>>>,
     turn: Arc<AtomicU64>,
     /// Partitions that nobody is at work on.

@@ -83,7 +83,7 @@ async fn write(
     Ok(committed)
 }
 
-/// Tells when each event came.
+/// Records when each event came.
 #[derive(Debug)]
 struct Clock(mpsc::UnboundedSender<(Instant, u64)>);
 

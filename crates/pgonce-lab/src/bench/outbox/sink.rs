@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CONSUMER, Result};
 
-/// Counts what it gets, and tells when it has everything. Takes a batch as a whole, as a sink does that
+/// Counts what it gets, and reports when it has everything. Takes a batch as a whole, as a sink does that
 /// writes to a socket.
 #[derive(Debug, Clone)]
 pub(super) struct Counter {

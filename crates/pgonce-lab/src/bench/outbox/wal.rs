@@ -105,7 +105,7 @@ async fn dead(client: &Client) -> Result<f64> {
     Ok(client.query_one(sql, &[]).await?.try_get(0)?)
 }
 
-/// Waits until the other sessions have ended, which is when they have told their figures.
+/// Waits until the other sessions have ended, which is when they have reported their figures.
 async fn alone(client: &Client) -> Result<()> {
     let sql = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()";
     for _ in 0..600 {

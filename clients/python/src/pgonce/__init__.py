@@ -1,0 +1,65 @@
+"""Exactly-once effects for services on PostgreSQL.
+
+Synchronous names are here, asynchronous ones of the same spelling in `pgonce.aio`.
+"""
+
+from ._intent import Done, Intent
+from ._sync import Command, Tx, accept, accept_batch, join, once, publish
+from ._sync_lease import Lease, lease
+from .errors import (
+    Busy,
+    Conflict,
+    DatabaseError,
+    Disconnected,
+    Error,
+    Failure,
+    Fenced,
+    Gone,
+    Invalid,
+    LostRace,
+    NotInTransaction,
+    PermanentFailure,
+    TransientFailure,
+    Uncertain,
+)
+from .fingerprint import canonical, fingerprint, fingerprint_of_bytes
+from .keys import derived_key, new_key, resource_id
+from .retry import Class, Policy, classify, transact
+
+__all__ = [
+    "Busy",
+    "Class",
+    "Command",
+    "Conflict",
+    "DatabaseError",
+    "Disconnected",
+    "Done",
+    "Error",
+    "Failure",
+    "Fenced",
+    "Gone",
+    "Intent",
+    "Invalid",
+    "Lease",
+    "LostRace",
+    "NotInTransaction",
+    "PermanentFailure",
+    "Policy",
+    "TransientFailure",
+    "Tx",
+    "Uncertain",
+    "accept",
+    "accept_batch",
+    "canonical",
+    "classify",
+    "derived_key",
+    "fingerprint",
+    "fingerprint_of_bytes",
+    "join",
+    "lease",
+    "new_key",
+    "once",
+    "publish",
+    "resource_id",
+    "transact",
+]

@@ -1,0 +1,130 @@
+"""The seam."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import Disconnected, Error, from_sqlstate
+
+Row = tuple[Any, ...]
+Params = Mapping[str, "str | bytes | None"]
+
+
+class Session:
+    """One connection, lent. Methods marked (call) return an awaitable in asynchronous libraries."""
+
+    raw: Any
+    """What the user's work gets: the library's own connection."""
+
+    can_autocommit = True
+    """Whether the library has a mode in which an idle connection commits every statement."""
+
+    def autocommits(self) -> Any:
+        """(call) Whether a statement sent now would commit by itself, with no transaction open."""
+        raise NotImplementedError
+
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        raise NotImplementedError
+
+    def begin(self, isolation: str | None) -> Any:
+        """(call) Opens a transaction."""
+        raise NotImplementedError
+
+    def query(self, sql: str, params: Params) -> Any:
+        """(call) Runs one statement with `:name` parameters; answers its rows."""
+        raise NotImplementedError
+
+    def commit(self) -> Any:
+        """(call) Commits; answers the command tag, `COMMIT` or `ROLLBACK`."""
+        raise NotImplementedError
+
+    def rollback(self) -> Any:
+        """(call) Rolls back."""
+        raise NotImplementedError
+
+    def release(self, keep: bool) -> Any:
+        """(call) Gives the connection back; closes it where it must not be used again."""
+        raise NotImplementedError
+
+
+class Driver:
+    """A source of sessions."""
+
+    is_async = False
+    reconnects = True
+    """Whether another connection can be had after one was lost."""
+
+    def acquire(self) -> Any:
+        """(call) A session."""
+        raise NotImplementedError
+
+    def sleep(self, seconds: float) -> Any:
+        """(call) Pauses."""
+        return asyncio.sleep(seconds) if self.is_async else time.sleep(seconds)
+
+
+def translate(error: BaseException) -> Error | None:
+    """What an exception of a library means; None where it is not of a database library."""
+    if isinstance(error, Error):
+        return error
+    if not isinstance(error, Exception):
+        return None
+    libraries = {base.__module__.partition(".")[0] for base in type(error).__mro__}
+    known = libraries & {"psycopg", "psycopg_pool", "psycopg2", "asyncpg", "sqlalchemy", "django"}
+    if not known:
+        # asyncpg lets the errors of sockets through.
+        lost = isinstance(error, (ConnectionError, EOFError))
+        return Disconnected(str(error) or type(error).__name__) if lost else None
+    found: Any = error
+    seen = 0
+    # SQLAlchemy and Django wrap the library's own error.
+    while _sqlstate(found) is None and seen < 5:
+        inner = getattr(found, "orig", None) or found.__cause__
+        if inner is None:
+            break
+        found, seen = inner, seen + 1
+    code = _sqlstate(found)
+    message = str(getattr(found, "message", None) or found).strip()
+    if code is None:
+        return Disconnected(message) if _is_lost(error, found) else None
+    diag = getattr(found, "diag", found)
+    return from_sqlstate(
+        code,
+        getattr(diag, "message_primary", None) or message,
+        detail=_text(diag, "message_detail", "detail"),
+        hint=_text(diag, "message_hint", "hint"),
+        constraint=_text(diag, "constraint_name", "constraint_name"),
+    )
+
+
+def _sqlstate(error: Any) -> str | None:
+    for name in ("sqlstate", "pgcode"):
+        code = getattr(error, name, None)
+        if isinstance(code, str) and len(code) == 5:
+            return code
+    return None
+
+
+def _text(source: Any, *names: str) -> str | None:
+    for name in names:
+        text = getattr(source, name, None)
+        if isinstance(text, str):
+            return text
+    return None
+
+
+def _is_lost(error: BaseException, inner: BaseException) -> bool:
+    """Whether an error without a code says that there is no connection."""
+    if getattr(error, "connection_invalidated", False):
+        return True
+    if isinstance(inner, (ConnectionError, EOFError, OSError, TimeoutError)):
+        return True
+    names = {base.__name__ for base in type(inner).__mro__}
+    if "OperationalError" in names:
+        return True
+    # asyncpg: "connection is closed", "connection was closed in the middle of operation".
+    return "InterfaceError" in names and "clos" in str(inner)

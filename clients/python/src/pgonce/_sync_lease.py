@@ -1,0 +1,194 @@
+"""Synchronous leases."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, overload
+
+from ._drivers import adapt
+from ._intent import UNSET, Done, Intent, Options, make_intent
+from ._lease import LeaseState, enter, finish_writes
+from ._protocol import Loop, drive
+from ._sync import Tx
+from .errors import Fenced, LostRace, Uncertain
+from .retry import Policy
+
+
+class Lease(LeaseState):
+    __doc__ = LeaseState.__doc__
+
+    _stop: threading.Event
+
+    def heartbeat(self) -> None:
+        """Renews the lease once, by its own length. The block does so in the background."""
+        drive(self._heartbeat())
+
+    def release(self) -> None:
+        """Gives the lease back, the work not done: the next claim gets it at once."""
+        drive(self._release())
+
+    @contextmanager
+    def begin(self) -> Iterator[Tx]:
+        """A transaction for writes of your own under the fence.
+
+        `tx.succeed` commits them with the answer when the block ends; a holder that was taken over is
+        turned away before any write.
+        """
+        tx = Tx(self._driver, self.intent, self._options, drive(self._begin()), self._held())
+        try:
+            yield tx
+        except BaseException as error:
+            drive(finish_writes(self, tx, error))
+            raise
+        drive(finish_writes(self, tx, None))
+
+    def _renew(self) -> None:
+        delay = self._until_next_beat()
+        while not self._stop.wait(delay) and self._lost is None:
+            delay = drive(self._beat())
+
+    @contextmanager
+    def _renewing(self) -> Iterator[None]:
+        self._stop = threading.Event()
+        thread = threading.Thread(target=self._renew, name="pgonce-heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+
+class LeaseCommand:
+    """One command under a lease, to be run or entered. Made by `lease`."""
+
+    def __init__(
+        self, source: Any, intent: Intent, options: Options, length: float | None, renew: bool
+    ) -> None:
+        self._driver = adapt(source, is_async=False)
+        self.intent = intent
+        self._options = options
+        self._length = length
+        self._renew = renew
+        self._held: Lease | None = None
+        self._loop: Loop | None = None
+        self._renewal: Any = None
+
+    def run(self, work: Callable[[Lease], Any]) -> Done:
+        """Makes `work` happen under a lease and returns what came of it, now or before.
+
+        What `work` returns is the answer, unless it calls `succeed`.
+        """
+        loop = Loop(self._driver, self.intent, self._options)
+        while True:
+            held = self._enter(loop)
+            if held._done is not None:
+                return held._done
+            try:
+                with held._renewing():
+                    value = work(held)
+                    if held._ack is None and held._done is None:
+                        held.succeed(UNSET if value is None else value)
+                drive(held._exit(loop, None))
+            except (Fenced, LostRace, Uncertain) as error:
+                # The claim knows what is true now.
+                drive(loop.again(error))
+                continue
+            except BaseException as error:
+                drive(held._exit(loop, error))
+                raise
+            if held._done is not None:
+                return held._done
+
+    def _enter(self, loop: Loop) -> Lease:
+        length, found, renewed = drive(enter(loop, self._length))
+        return Lease(self._driver, self.intent, self._options, length, found, renewed)
+
+    def __enter__(self) -> Lease:
+        self._loop = loop = Loop(self._driver, self.intent, self._options)
+        self._held = self._enter(loop)
+        if self._held.is_new and self._renew:
+            self._renewal = self._held._renewing()
+            self._renewal.__enter__()
+        return self._held
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._held is not None and self._loop is not None
+        if self._renewal is not None:
+            self._renewal.__exit__(None, None, None)
+        drive(self._held._exit(self._loop, error))
+
+
+@overload
+def lease(
+    source: Any,
+    scope: str,
+    key: str,
+    request: Any = UNSET,
+    *,
+    length: float | None = None,
+    renew: bool = True,
+    tenant: str = "",
+    fingerprint: bytes | None = None,
+    correlation: str | None = None,
+    owner: str | None = None,
+    retry: Policy | None = None,
+    schema: str = "pgonce",
+) -> LeaseCommand: ...
+
+
+@overload
+def lease(
+    source: Any,
+    scope: str,
+    key: str,
+    request: Any,
+    work: Callable[[Lease], Any],
+    *,
+    length: float | None = None,
+    renew: bool = True,
+    tenant: str = "",
+    fingerprint: bytes | None = None,
+    correlation: str | None = None,
+    owner: str | None = None,
+    retry: Policy | None = None,
+    schema: str = "pgonce",
+) -> Done: ...
+
+
+def lease(
+    source: Any,
+    scope: str,
+    key: str,
+    request: Any = UNSET,
+    work: Callable[[Lease], Any] | None = None,
+    *,
+    length: float | None = None,
+    renew: bool = True,
+    tenant: str = "",
+    fingerprint: bytes | None = None,
+    correlation: str | None = None,
+    owner: str | None = None,
+    retry: Policy | None = None,
+    schema: str = "pgonce",
+) -> LeaseCommand | Done:
+    """Makes work that calls the outside world happen once: a committed claim, renewed while the work
+    runs, fenced against a holder that was taken over.
+
+    As a function it runs `work(lease)` and returns a `Done`; as a context manager it runs the block.
+    Leave either with a `PermanentFailure` or a `TransientFailure` to have that recorded. With any
+    other exception the outside effect may have happened: the claim stays until its lease runs out,
+    and then the scope's contract decides. `length` is in seconds; default: the contract's. Without
+    `renew` a block renews nothing in the background: call `heartbeat`.
+    """
+    intent = make_intent(
+        scope, key, request, tenant=tenant, correlation=correlation, fingerprint=fingerprint
+    )
+    options = Options(None, retry or Policy(), owner, schema)
+    command = LeaseCommand(source, intent, options, length, renew)
+    return command if work is None else command.run(work)

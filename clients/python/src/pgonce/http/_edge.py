@@ -1,0 +1,314 @@
+"""From a request to its intent, and from a response to what is stored of it and back."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+import re
+import time
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any
+
+from .._intent import MAX_NAME_BYTES, Intent
+from .._table import Class
+from ..errors import Busy, Conflict, Error, Gone, Invalid, PermanentFailure, TransientFailure, Uncertain
+from ..fingerprint import fingerprint
+from ..keys import derived_key, new_key
+from ._policy import Policy, Request, Response
+
+_USUAL = frozenset(
+    "accept-patch accept-post accept-ranges allow cache-control content-disposition content-encoding "
+    "content-language content-location content-range content-type deprecation etag expires grpc-encoding "
+    "grpc-message grpc-status grpc-status-details-bin last-modified link location preference-applied sunset "
+    "vary".split()
+)
+_NEVER = frozenset(
+    "age alt-svc clear-site-data connection content-length date idempotency-expires idempotent-replayed "
+    "keep-alive proxy-authenticate proxy-authentication-info proxy-connection set-cookie set-cookie2 te "
+    "trailer transfer-encoding upgrade via www-authenticate".split()
+)
+_TRANSIENT = frozenset((401, 407, 408, 409, 421, 423, 424, 425, 426, 428, 429))
+_TITLES = {
+    "P4001": "Key missing",
+    "P4002": "Key reused with another request",
+    "P4029": "Under way",
+    "P4030": "Refused",
+    "P4031": "Gone",
+    "22023": "Key unusable",
+    "08006": "Database unavailable",
+    "08007": "Not known",
+}
+_COME_BACK = "send the same request with the same key again"
+_TAG_BYTES = 33
+
+
+class Refused(Exception):
+    """The request is refused before the database is asked."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__(response.status)
+        self.response = response
+
+
+# --- the request --------------------------------------------------------------------------------
+
+
+def intent_of(request: Request, policy: Policy) -> Intent:
+    """The intent that a request names."""
+    client_key = read_key(request, policy)
+    operation = policy.operation or f"{request.method} {request.path}"
+    principal = None
+    if policy.principal is not None:
+        principal = policy.principal(request)
+        if not principal:
+            detail = "the request does not name its principal; log in and send it again with the same key"
+            raise Refused(problem(policy, 401, "principal_missing", detail))
+    tenant: str | None = ""
+    if policy.tenant is not None:
+        tenant = policy.tenant(request)
+        if tenant is None:
+            detail = "the request does not say for which tenant it is"
+            raise Refused(problem(policy, 400, "tenant_missing", detail))
+    key = client_key if policy.plain_keys else stored_key(client_key, operation, principal)
+    try:
+        return Intent(policy.scope, key, fingerprint_of(request, operation, policy), tenant or "")
+    except Invalid as error:
+        raise Refused(problem(policy, 400, "22023", error.message)) from error
+
+
+def read_key(request: Request, policy: Policy) -> str:
+    """The key: the quoted form (a structured-field string) and the raw form are the same key."""
+    name = policy.header.lower()
+    values = request.all(name)
+    if not values and not policy.key_required:
+        return new_key()
+
+    def unusable(detail: str) -> Refused:
+        return Refused(problem(policy, 400, "22023", detail))
+
+    if len(values) > 1:
+        raise unusable(f"the header {name} was sent more than once; send one key")
+    text = values[0].decode("latin-1").strip(" \t") if values else ""
+    if not text.isascii() or any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
+        raise unusable(f"the header {name} holds other than visible ASCII characters; send a UUID, say")
+    if text.startswith('"'):
+        # Parameters mean nothing here, and unknown ones are to be ignored.
+        quoted = re.fullmatch(r'"((?:[^"\\]|\\["\\])*)"((?:; *[a-z*][a-z0-9_.*-]*(?:=[^;," ]*)?)*)', text)
+        if quoted is None:
+            raise unusable(f"the header {name} begins with a quote but is not a structured-field string")
+        key = re.sub(r"\\(.)", r"\1", quoted[1])
+    else:
+        bad = re.search(r'[",\\ ]', text)
+        if bad is not None:
+            raise unusable(f"the key in the header {name} holds {bad[0]!r}; send one key, in quotes if it must")
+        key = text
+    if not key:
+        detail = f"the header {name} is missing or empty; make a key once for each request and send it with every attempt"
+        raise Refused(problem(policy, 400, "P4001", detail))
+    if len(key) > policy.max_key_bytes:
+        raise unusable(f"the key has {len(key)} bytes; at most {policy.max_key_bytes}")
+    return key
+
+
+def stored_key(key: str, operation: str, principal: str | None) -> str:
+    """The client's key, readable, then a digest that keeps principals and operations apart."""
+    who = ("nobody",) if principal is None else ("somebody", principal)
+    digest = derived_key("pgonce-http", *who, operation, key)
+    return f"{key[: MAX_NAME_BYTES - _TAG_BYTES]}#{digest[: _TAG_BYTES - 1]}"
+
+
+def fingerprint_of(request: Request, operation: str, policy: Policy) -> bytes:
+    """Operation, version, path, query and body. A body counts by its meaning where it is JSON."""
+    meaning: dict[str, Any] = {"path": request.path}
+    if policy.with_query and request.query:
+        meaning["query"] = request.query
+    kind = (request.header("content-type") or "").partition(";")[0].strip().lower()
+    if kind == "application/json" or kind.endswith("+json"):
+        try:
+            exact = {**meaning, "json": exact_json(request.body)}
+            return fingerprint(exact, operation=operation, version=policy.version)
+        except (ValueError, RecursionError, Invalid):
+            pass
+    meaning["bytes"] = hashlib.sha256(request.body).hexdigest()
+    return fingerprint(meaning, operation=operation, version=policy.version)
+
+
+def exact_json(text: bytes) -> Any:
+    """JSON whose canonical form says all that the text says; ValueError otherwise.
+
+    A number of more than 15 digits or a member that comes twice says more: such a text counts by its bytes.
+    """
+    plain = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text.decode("utf-8"), flags=re.S)
+    for number in re.findall(r"[-0-9][-+.eE0-9]*", plain):
+        mantissa, _, exponent = number.lower().partition("e")
+        digits = re.sub(r"[^0-9]", "", mantissa)
+        power = int(exponent.lstrip("+-") or 0)
+        if len(digits.strip("0")) > 15 or power + len(digits) > 290:
+            raise ValueError("a number is not exact")
+
+    def refuse(constant: str) -> Any:
+        raise ValueError(constant)
+
+    value = json.loads(text, parse_constant=refuse)
+    if _members(value) != plain.count(":"):
+        raise ValueError("a member comes twice")
+    return value
+
+
+def _members(value: Any) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(map(_members, value.values()))
+    return sum(map(_members, value)) if isinstance(value, list) else 0
+
+
+# --- the response -------------------------------------------------------------------------------
+
+
+def disposition_of(response: Response, policy: Policy, chosen: str | None, begun: bool) -> str:
+    """As the handler says, else as the policy does."""
+    if chosen is not None:
+        return chosen
+    outcomes = policy.outcomes or ("final" if policy.mode == "atomic" else "freeze")
+    if callable(outcomes):
+        return outcomes(response)
+    status = response.status
+    if status < 400:
+        return "keep"
+    final = 400 <= status < 500 and status not in _TRANSIENT
+    found = "refuse" if outcomes == "freeze" or outcomes == "final" and final else "retry"
+    # Validation does not burn the key: nothing was begun, and a corrected request may use it again.
+    return "forget" if policy.mode == "atomic" and not begun and status < 500 else found
+
+
+def to_stored(response: Response, policy: Policy, retention: float | None) -> dict[str, Any]:
+    """What is kept of a response."""
+    named = {
+        name.strip().lower()
+        for header, value in response.headers
+        if header == "connection"
+        for name in value.decode("latin-1").split(",")
+    }
+    also = {name.lower() for name in policy.replay_headers}
+    kept: dict[str, Any] = {"http": 1, "status": response.status}
+    headers = [
+        [name, _text(value)]
+        for name, value in response.headers
+        if (name in _USUAL or name in also) and not _is_never_kept(name) and name not in named
+    ]
+    if headers:
+        kept["headers"] = headers
+    if response.body:
+        kept["body"] = _text(response.body)
+    if retention is not None:
+        kept["expires"] = int(time.time() + retention)
+    return kept
+
+
+def _is_never_kept(name: str) -> bool:
+    return name in _NEVER or name.startswith(("ratelimit", "x-ratelimit", "x-rate-limit"))
+
+
+def _text(data: bytes) -> Any:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    return {"base64": base64.b64encode(data).decode("ascii")} if "\0" in text else text
+
+
+def _bytes(text: Any) -> bytes:
+    return base64.b64decode(text["base64"]) if isinstance(text, dict) else str(text).encode("utf-8")
+
+
+def replay(policy: Policy, request: Request, answer: Any, failure: PermanentFailure | None) -> Response:
+    """The stored response, for those who may still see it."""
+    if policy.reauthorise is not None:
+        instead = policy.reauthorise(request)
+        if instead is not None:
+            return instead
+    if isinstance(answer, dict) and answer.get("http") == 1:
+        if answer.get("unkept"):
+            response = _not_kept(policy, original_status=answer["status"])
+        else:
+            headers = [(name, _bytes(value)) for name, value in answer.get("headers", [])]
+            response = Response(answer["status"], headers, _bytes(answer.get("body", "")))
+        announce(response, answer.get("expires"))
+    elif failure is not None:
+        response = from_error(policy, failure)
+    elif answer is not None:
+        # Another entry point of the scope ended it.
+        body = json.dumps(answer, ensure_ascii=False).encode("utf-8")
+        response = Response(200, [("content-type", b"application/json")], body)
+    else:
+        response = _not_kept(policy)
+    response.headers.append(("idempotent-replayed", b"true"))
+    return response
+
+
+def announce(response: Response, expires: int | None) -> None:
+    """Says until when a response is kept."""
+    if expires is not None and expires < 253_402_300_800:
+        response.headers.append(("idempotency-expires", formatdate(expires, usegmt=True).encode()))
+
+
+def _not_kept(policy: Policy, **members: Any) -> Response:
+    detail = "it happened once, and its answer was not kept: look for what it made"
+    return problem(policy, 410, "P4031", detail, reason="answer_not_kept", **members)
+
+
+# --- problems -----------------------------------------------------------------------------------
+
+
+def problem(
+    policy: Policy, status: int, code: str, detail: str, *, retry_after: float | None = None, **members: Any
+) -> Response:
+    """An error as application/problem+json."""
+    document = {
+        "type": policy.errors_at + code.lower(),
+        "title": _TITLES.get(code) or HTTPStatus(status).phrase,
+        "status": status,
+        "code": code,
+        "detail": detail,
+        **members,
+    }
+    headers = [("content-type", b"application/problem+json")]
+    if retry_after is not None:
+        # Never 0, which would ask for a busy loop.
+        headers.append(("retry-after", str(max(math.ceil(min(retry_after, 3600)), 1)).encode()))
+    return Response(status, headers, json.dumps(document).encode("utf-8"))
+
+
+def from_error(policy: Policy, error: Error) -> Response:
+    """What a client gets for an error of pgonce."""
+    said = f"{error.message}. {error.hint}" if error.hint else error.message
+    if isinstance(error, Conflict):
+        return problem(policy, 422, "P4002", said)
+    if isinstance(error, Gone):
+        return problem(policy, 410, "P4031", said)
+    if isinstance(error, PermanentFailure):
+        return problem(policy, 422, "P4030", error.message, reason=error.failure_code)
+    if isinstance(error, TransientFailure):
+        return problem(policy, 503, error.failure_code, error.message, retry_after=1)
+    if isinstance(error, Busy):
+        detail = f"another request with this key is under way; {_COME_BACK} later"
+        return problem(policy, 409, "P4029", detail, retry_after=min(error.retry_after, 5))
+    if isinstance(error, Uncertain):
+        detail = f"it is not known yet whether it happened; {_COME_BACK} to learn it"
+        return problem(policy, 503, "08007", detail, retry_after=1)
+    if error.error_class in (Class.RETRY, Class.RETRY_AFTER_DELAY, Class.CLAIM_AGAIN, Class.AMBIGUOUS):
+        detail = f"the database is unavailable and nothing happened; {_COME_BACK}"
+        return problem(policy, 503, "08006", detail, retry_after=1)
+    return internal(policy)
+
+
+def internal(policy: Policy, code: str = "internal") -> Response:
+    # What the database says about itself is for our logs, not for clients.
+    detail = "something is wrong on the server's side; it is safe to send the same request with the same key again"
+    return problem(policy, 500, code, detail)
+
+
+def too_large(policy: Policy) -> Response:
+    return problem(policy, 413, "body_too_large", f"the body has more than {policy.max_body} bytes")

@@ -1,0 +1,151 @@
+"""Idempotency for ASGI applications: Starlette, FastAPI, Django, Litestar."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from .._drivers import adapt
+from .._intent import Intent, Options
+from .._protocol import drive_async
+from ..aio import Command, Lease, LeaseCommand, Tx
+from . import _edge
+from ._exchange import Exchange, Forgotten, Retentions
+from ._policy import Attempt, Policy, Request, Response
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class IdempotencyMiddleware:
+    """Makes requests with an `Idempotency-Key` happen once.
+
+    `policy` is a Policy, or a function of the ASGI scope that returns one, or None to let a request
+    pass. `source` is an asynchronous pool or engine. The handler finds its transaction at
+    `scope["pgonce"].tx`.
+    """
+
+    def __init__(self, app: App, source: Any, policy: Policy | Callable[[Scope], Policy | None]) -> None:
+        self.app = app
+        self.source = adapt(source, is_async=True)
+        self.policy = policy
+        self._retentions = Retentions()
+        self._running: set[asyncio.Task[Response]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        policy = None
+        if scope["type"] == "http":
+            policy = self.policy if isinstance(self.policy, Policy) else self.policy(scope)
+        if policy is None or scope["method"] not in policy.methods:
+            await self.app(scope, receive, send)
+            return
+        try:
+            request = await _read(scope, receive, policy)
+            if request is None:
+                return
+            intent = _edge.intent_of(request, policy)
+        except _edge.Refused as refused:
+            await _send(send, refused.response)
+            return
+        # A task of its own: a client that disconnects stops waiting and nothing else.
+        task = asyncio.create_task(self._respond(scope, request, intent, policy))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        await _send(send, await asyncio.shield(task))
+
+    async def drained(self) -> None:
+        """Returns when no request is in progress: call it before the process ends."""
+        while self._running:
+            await asyncio.wait(set(self._running))
+
+    async def _respond(self, scope: Scope, request: Request, intent: Intent, policy: Policy) -> Response:
+        options = Options(schema=policy.schema)
+        retention = await drive_async(self._retentions.of(self.source, intent, options))
+        exchange = Exchange(policy, request, retention)
+
+        async def atomic(tx: Tx) -> None:
+            await self._handle(scope, exchange, tx, Attempt(tx, None))
+
+        async def leased(lease: Lease) -> None:
+            exchange.abandoned(lease)
+            try:
+                await self._handle(scope, exchange, lease, Attempt(None, lease))
+            except Forgotten:
+                await lease.release()
+                raise
+
+        try:
+            if policy.mode == "atomic":
+                done = await Command(self.source, intent, options).run(atomic)
+            else:
+                command = LeaseCommand(self.source, intent, options, policy.lease, True)
+                done = await command.run(leased)
+        except Exception as error:
+            return exchange.failed(error)
+        return exchange.ended(done)
+
+    async def _handle(self, scope: Scope, exchange: Exchange, held: Any, attempt: Attempt) -> None:
+        try:
+            response = await _call(self.app, {**scope, "pgonce": attempt}, exchange.request.body)
+        except Exception as error:
+            response = exchange.crashed(error)
+        exchange.judge(held, attempt, response)
+
+
+async def _read(scope: Scope, receive: Receive, policy: Policy) -> Request | None:
+    """The whole request; None where the client disconnected before it was sent."""
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > policy.max_body:
+            raise _edge.Refused(_edge.too_large(policy))
+    headers = [(name.decode("latin-1").lower(), value) for name, value in scope["headers"]]
+    # The path that the client sent, undecoded where the server says it.
+    path = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
+    query = scope.get("query_string", b"").decode("latin-1")
+    return Request(scope["method"], path.partition("?")[0], query, headers, bytes(body))
+
+
+async def _call(app: App, scope: Scope, body: bytes) -> Response:
+    """The application's whole response."""
+    response = Response(500)
+    sent = False
+    waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    async def receive() -> Message:
+        nonlocal sent
+        if sent:
+            # The client's connection is not the handler's business: there is nothing more to come.
+            return await waiting
+        sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            response.status = message["status"]
+            response.headers = [
+                (name.decode("latin-1").lower(), value) for name, value in message.get("headers", [])
+            ]
+        elif message["type"] == "http.response.body":
+            response.body += message.get("body", b"")
+            if not message.get("more_body", False) and not waiting.done():
+                waiting.set_result({"type": "http.disconnect"})
+
+    await app(scope, receive, send)
+    return response
+
+
+async def _send(send: Send, response: Response) -> None:
+    headers = [(name.encode("latin-1"), value) for name, value in response.headers if name != "content-length"]
+    headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})

@@ -1,0 +1,138 @@
+"""Idempotency for WSGI applications: Flask, Django, Pyramid."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+
+from .._drivers import adapt
+from .._intent import Intent, Options
+from .._protocol import drive
+from .._sync import Command, Tx
+from .._sync_lease import Lease, LeaseCommand
+from . import _edge
+from ._exchange import Exchange, Forgotten, Retentions
+from ._policy import Attempt, Policy, Request, Response
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+App = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+
+class WsgiIdempotencyMiddleware:
+    """Makes requests with an `Idempotency-Key` happen once.
+
+    `policy` is a Policy, or a function of the WSGI environ that returns one, or None to let a request
+    pass. `source` is a synchronous pool or engine. The handler finds its transaction at
+    `environ["pgonce"].tx`.
+    """
+
+    def __init__(self, app: App, source: Any, policy: Policy | Callable[[Environ], Policy | None]) -> None:
+        self.app = app
+        self.source = adapt(source, is_async=False)
+        self.policy = policy
+        self._retentions = Retentions()
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        policy = self.policy if isinstance(self.policy, Policy) else self.policy(environ)
+        if policy is None or environ["REQUEST_METHOD"] not in policy.methods:
+            return self.app(environ, start_response)
+        try:
+            request = _read(environ, policy)
+            intent = _edge.intent_of(request, policy)
+        except _edge.Refused as refused:
+            return _send(start_response, refused.response)
+        return _send(start_response, self._respond(environ, request, intent, policy))
+
+    def _respond(self, environ: Environ, request: Request, intent: Intent, policy: Policy) -> Response:
+        options = Options(schema=policy.schema)
+        exchange = Exchange(policy, request, drive(self._retentions.of(self.source, intent, options)))
+
+        def atomic(tx: Tx) -> None:
+            self._handle(environ, exchange, tx, Attempt(tx, None))
+
+        def leased(lease: Lease) -> None:
+            exchange.abandoned(lease)
+            try:
+                self._handle(environ, exchange, lease, Attempt(None, lease))
+            except Forgotten:
+                lease.release()
+                raise
+
+        try:
+            if policy.mode == "atomic":
+                done = Command(self.source, intent, options).run(atomic)
+            else:
+                done = LeaseCommand(self.source, intent, options, policy.lease, True).run(leased)
+        except Exception as error:
+            return exchange.failed(error)
+        return exchange.ended(done)
+
+    def _handle(self, environ: Environ, exchange: Exchange, held: Any, attempt: Attempt) -> None:
+        try:
+            response = _call(self.app, {**environ, "pgonce": attempt}, exchange.request.body)
+        except Exception as error:
+            response = exchange.crashed(error)
+        exchange.judge(held, attempt, response)
+
+
+def _read(environ: Environ, policy: Policy) -> Request:
+    length = environ.get("CONTENT_LENGTH") or ""
+    declared = int(length) if length.isdigit() else None
+    stream = environ["wsgi.input"]
+    if declared is not None:
+        if declared > policy.max_body:
+            raise _edge.Refused(_edge.too_large(policy))
+        body = stream.read(declared)
+    elif environ.get("wsgi.input_terminated"):
+        body = stream.read(policy.max_body + 1)
+        if len(body) > policy.max_body:
+            raise _edge.Refused(_edge.too_large(policy))
+    else:
+        body = b""
+    headers = [
+        (name[5:].replace("_", "-").lower(), str(value).encode("latin-1"))
+        for name, value in environ.items()
+        if name.startswith("HTTP_")
+    ]
+    if environ.get("CONTENT_TYPE"):
+        headers.append(("content-type", environ["CONTENT_TYPE"].encode("latin-1")))
+    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+    return Request(environ["REQUEST_METHOD"], path, environ.get("QUERY_STRING", ""), headers, body)
+
+
+def _call(app: App, environ: Environ, body: bytes) -> Response:
+    """The application's whole response."""
+    response = Response(500)
+    written = io.BytesIO()
+
+    def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+        response.status = int(status.split(" ", 1)[0])
+        response.headers = [(name.lower(), value.encode("latin-1")) for name, value in headers]
+        return written.write
+
+    environ["wsgi.input"] = io.BytesIO(body)
+    environ["CONTENT_LENGTH"] = str(len(body))
+    parts = app(environ, start_response)
+    try:
+        for part in parts:
+            written.write(part)
+    finally:
+        close = getattr(parts, "close", None)
+        if close is not None:
+            close()
+    response.body = written.getvalue()
+    return response
+
+
+def _send(start_response: StartResponse, response: Response) -> Iterable[bytes]:
+    headers = [(name, value.decode("latin-1")) for name, value in response.headers if name != "content-length"]
+    headers.append(("content-length", str(len(response.body))))
+    try:
+        phrase = HTTPStatus(response.status).phrase
+    except ValueError:
+        phrase = "Status"
+    start_response(f"{response.status} {phrase}", headers)
+    return [response.body]

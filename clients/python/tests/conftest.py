@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+# The proxy reads the protocol: nothing may be negotiated before it.
+os.environ["PGGSSENCMODE"] = "disable"
+
+from proxy import Proxy  # noqa: E402
+from server import Server  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    server = Server()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+class Database:
+    """A fresh database, its address, and the address that goes through the proxy."""
+
+    def __init__(self, server: Server, name: str, proxy: Proxy) -> None:
+        self.dsn = server.dsn(name)
+        self.cut_dsn = server.dsn(name, proxy.port)
+        self.proxy = proxy
+        self._admin: psycopg.Connection | None = None
+
+    @property
+    def admin(self) -> psycopg.Connection:
+        if self._admin is None:
+            self._admin = psycopg.connect(self.dsn, autocommit=True)
+        return self._admin
+
+    def value(self, query: str) -> object:
+        row = self.admin.execute(query.encode()).fetchone()
+        return None if row is None else row[0]
+
+    def effects(self) -> int:
+        count = self.value("select count(*) from effect")
+        assert isinstance(count, int)
+        return count
+
+    def close(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+        self.proxy.close()
+
+
+@pytest.fixture
+def db(server: Server) -> Iterator[Database]:
+    name = server.database()
+    database = Database(server, name, Proxy(server.port))
+    try:
+        yield database
+    finally:
+        database.close()
+        server.drop(name)

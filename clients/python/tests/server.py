@@ -1,0 +1,142 @@
+"""A private PostgreSQL for the tests: on a free port, in a temporary folder, gone at the end."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+CORE = REPOSITORY / "crates/pgonce"
+
+
+def binaries() -> Path:
+    """The folder of the server's programs, found as scripts/setup finds it."""
+    named = os.environ.get("PGONCE_PG_BIN")
+    found = [named] if named else []
+    if not named:
+        config = shutil.which("pg_config")
+        if config:
+            found.append(subprocess.run([config, "--bindir"], capture_output=True, text=True).stdout.strip())
+        for pattern in ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql@*/bin"):
+            found += sorted(glob.glob(pattern), reverse=True)
+        found += os.environ.get("PATH", "").split(os.pathsep)
+    for folder in found:
+        if all(os.access(os.path.join(folder, name), os.X_OK) for name in ("initdb", "postgres", "pg_ctl")):
+            return Path(folder)
+    raise RuntimeError("no server programs of PostgreSQL: run scripts/setup, or set PGONCE_PG_BIN")
+
+
+class Server:
+    """A running server with a template database that has pgonce installed."""
+
+    def __init__(self) -> None:
+        self.bin = binaries()
+        self.folder = Path(tempfile.mkdtemp(prefix="pgonce-python-"))
+        self.user: int | None = None
+        self.group: int | None = None
+        if os.geteuid() == 0:
+            # PostgreSQL refuses to run as root.
+            entry = _unprivileged()
+            self.user, self.group = entry.pw_uid, entry.pw_gid
+            os.chown(self.folder, self.user, self.group)
+        self.port = free_port()
+        self.count = 0
+
+    def start(self) -> None:
+        data = str(self.folder / "data")
+        self._run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
+        options = (
+            f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off "
+            "-c synchronous_commit=on -c max_connections=200 -c full_page_writes=off"
+        )
+        self._run("pg_ctl", "-D", data, "-w", "-l", str(self.folder / "log"), "-o", options, "start")
+        self._install()
+
+    def stop(self) -> None:
+        try:
+            self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def database(self) -> str:
+        """A fresh database with pgonce and a table `effect`; answers its name."""
+        self.count += 1
+        name = f"t{self.count}"
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as conn:
+            conn.execute(sql.SQL("create database {} template pgonce").format(sql.Identifier(name)))
+        return name
+
+    def drop(self, name: str) -> None:
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as conn:
+            conn.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+    def dsn(self, database: str, port: int | None = None) -> str:
+        return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}?sslmode=disable"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+        # Output to a file: a server that inherits a pipe would keep it open.
+        with open(self.folder / f"{program}.out", "wb") as output:
+            ended = subprocess.run(
+                [str(self.bin / program), *arguments],
+                cwd=self.folder,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                user=self.user,
+                group=self.group,
+                start_new_session=True,
+            )
+        if ended.returncode != 0:
+            text = (self.folder / f"{program}.out").read_text("utf-8", "replace")
+            raise RuntimeError(f"{program} failed: {text}")
+
+    def _install(self) -> None:
+        with psycopg.connect(self.dsn("postgres"), autocommit=True) as conn:
+            conn.execute("create database pgonce")
+        with psycopg.connect(self.dsn("pgonce")) as conn:
+            conn.execute("set local search_path = pg_catalog, pg_temp")
+            conn.execute("create schema pgonce")
+            for path in sources():
+                conn.execute(path.read_text("utf-8").encode("utf-8"))
+            conn.execute(
+                "create table public.effect (id bigint generated always as identity primary key, note text)"
+            )
+
+
+def sources() -> list[Path]:
+    """The SQL files of the repository, in the order in which the program loads them."""
+    text = (CORE / "src/migrate/files.rs").read_text("utf-8")
+    migrations = re.search(r"MIGRATIONS: &\[Migration\] = migrations!\[(.*?)\];", text, re.S)
+    routines = re.search(r"ROUTINES: &\[Routine\] = routines!\[(.*?)\];", text, re.S)
+    if migrations is None or routines is None:
+        raise RuntimeError("src/migrate/files.rs has another form than tests/server.py reads")
+    names = [f"migrations/{name}" for name in re.findall(r'"([^"]+)"', migrations[1])]
+    names += re.findall(r'"([^"]+)"', routines[1])
+    return [CORE / "sql" / f"{name}.sql" for name in names]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _unprivileged() -> pwd.struct_passwd:
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise RuntimeError("PostgreSQL refuses to run as root, and there is no user postgres or nobody")

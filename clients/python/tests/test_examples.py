@@ -1,0 +1,84 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from typing import Any
+
+import pytest
+from conftest import Database
+from server import REPOSITORY
+
+from pgonce import webhooks
+
+
+@pytest.fixture
+def example(db: Database, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("DATABASE_URL", db.dsn)
+    monkeypatch.syspath_prepend(str(REPOSITORY / "clients/python/examples"))
+
+    def load(name: str) -> Any:
+        sys.modules.pop(name, None)
+        return importlib.import_module(name)
+
+    return load
+
+
+def test_fastapi_orders_are_created_once(db: Database, example: Any) -> None:
+    from starlette.testclient import TestClient
+
+    module = example("fastapi_orders")
+    with TestClient(module.app) as client:
+        order, key = {"item": "book", "qty": 2}, {"Idempotency-Key": "k"}
+        first, again = (client.post("/orders", json=order, headers=key) for _ in range(2))
+        assert first.status_code == again.status_code == 201
+        assert first.json() == again.json() == {"id": 1}
+        assert again.headers["idempotent-replayed"] == "true"
+        assert client.post("/orders", json={**order, "qty": 3}, headers=key).status_code == 422
+        assert client.post("/orders", json=order).status_code == 400
+        # What FastAPI refuses before the handler runs does not burn the key.
+        other = {"Idempotency-Key": "other"}
+        assert client.post("/orders", json={"item": "book", "qty": 0}, headers=other).status_code == 422
+        assert client.post("/orders", json=order, headers=other).status_code == 201
+
+        paid = [client.post("/orders/1/pay").json() for _ in range(2)]
+        assert [answer["replayed"] for answer in paid] == [False, True]
+        assert [client.post("/orders/13/pay").status_code for _ in range(2)] == [402, 402]
+
+        body, now = b'{"charge": 7}', int(time.time())
+        signature = webhooks.sign(module.WEBHOOK_SECRETS[0], "m1", now, body)
+        headers = {"webhook-id": "m1", "webhook-timestamp": str(now), "webhook-signature": signature}
+        hooks = [client.post("/webhooks/payments", content=body, headers=headers).json() for _ in range(2)]
+        assert hooks == [{"applied": True}, {"applied": False}]
+        headers["webhook-signature"] = "v1,AAAA"
+        assert client.post("/webhooks/payments", content=body, headers=headers).status_code == 401
+    assert db.value("select count(*) from orders") == 2
+    assert db.value("select count(*) from pgonce.outbox") == 2
+    assert db.value("select count(*) from payments") == 1
+
+
+def test_django_orders_are_created_once(db: Database, example: Any) -> None:
+    module = example("django_orders")
+    from django.db import connection
+    from django.test import Client
+
+    with connection.schema_editor() as editor:
+        editor.create_model(module.Order)
+    client = Client()
+
+    def post(order: dict[str, Any], key: str) -> Any:
+        return client.post("/orders", json.dumps(order), content_type="application/json", HTTP_IDEMPOTENCY_KEY=key)
+
+    order = {"item": "book", "qty": 2}
+    first, again = post(order, "k"), post(order, "k")
+    assert (first.status_code, first.json()) == (again.status_code, again.json()) == (201, {"id": 1})
+    assert (first["Idempotent-Replayed"], again["Idempotent-Replayed"]) == ("false", "true")
+    assert post({**order, "qty": 3}, "k").status_code == 422
+    assert post({**order, "qty": 0}, "v").status_code == 400
+    assert post(order, "").status_code == 400
+    assert db.value("select count(*) from django_order") == 1
+    assert db.value("select count(*) from pgonce.outbox") == 1
+    connection.close()

@@ -1,0 +1,405 @@
+"""The HTTP middleware, over ASGI and WSGI alike."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from typing import Any
+
+import psycopg_pool
+import pytest
+from conftest import Database
+from proxy import Fault
+
+import pgonce
+from pgonce.http import IdempotencyMiddleware, Policy, Request, Response, WsgiIdempotencyMiddleware
+from pgonce.http._edge import Refused, exact_json, read_key, stored_key
+
+INSERT = "insert into effect (note) values ('x')"
+
+
+class Service:
+    """One handler for both worlds: what it does is in the request."""
+
+    def __init__(self, db: Database) -> None:
+        self.db = db
+        self.calls = 0
+
+    def respond(self, path: str, attempt: Any, body: bytes) -> Response | None:
+        """What does not need the database."""
+        self.calls += 1
+        if path == "/invalid":
+            return Response(400, [("content-type", b"text/plain")], b"qty must be at least 1")
+        if path == "/crash":
+            raise RuntimeError("the handler's own")
+        if path == "/forget":
+            attempt.disposition = "forget"
+            return Response(200, [], b"forgotten")
+        if path == "/large":
+            return Response(200, [], b"x" * 200)
+        return None
+
+    def answer(self, path: str, body: bytes) -> Response:
+        """What comes after the write."""
+        if path == "/refuse":
+            return Response(409 if body == b"busy" else 404, [], b"no such item")
+        if path == "/error":
+            return Response(500, [], b"broken")
+        if path == "/declined":
+            raise pgonce.PermanentFailure("card_declined", "the bank said no")
+        headers = [("content-type", b"application/octet-stream"), ("set-cookie", b"a=b"), ("location", b"/orders/1")]
+        return Response(201, headers, b"\x00\xff" + str(self.calls).encode())
+
+    async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
+        body = (await receive())["body"]
+        attempt = scope.get("pgonce")
+        response = self.respond(scope["path"], attempt, body)
+        if response is None:
+            if attempt is not None and attempt._tx is not None:
+                await attempt.tx.conn.execute(INSERT)
+                if scope["path"] == "/again" and self.calls == 1:
+                    await attempt.tx.conn.execute("do $$ begin raise exception 'x' using errcode = '40001'; end $$")
+            else:
+                self.db.admin.execute(INSERT)
+            response = self.answer(scope["path"], body)
+        headers = [(name.encode(), value) for name, value in response.headers]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        await send({"type": "http.response.body", "body": response.body, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    def wsgi(self, environ: Any, start_response: Any) -> Any:
+        body = environ["wsgi.input"].read()
+        attempt, path = environ.get("pgonce"), environ["PATH_INFO"]
+        response = self.respond(path, attempt, body)
+        if response is None:
+            if attempt is not None and attempt._tx is not None:
+                attempt.tx.conn.execute(INSERT)
+                if path == "/again" and self.calls == 1:
+                    attempt.tx.conn.execute("do $$ begin raise exception 'x' using errcode = '40001'; end $$")
+            else:
+                self.db.admin.execute(INSERT)
+            response = self.answer(path, body)
+        headers = [(name, value.decode()) for name, value in response.headers]
+        start_response(f"{response.status} Said", headers)
+        return [response.body]
+
+
+class Client:
+    """Sends requests through the middleware of one world."""
+
+    def __init__(self, world: str, db: Database, service: Service, policy: Any, dsn: str) -> None:
+        self.world = world
+        self.db = db
+        self.service = service
+        self.policy = policy
+        self.dsn = dsn
+        self.source: Any = None
+
+    def post(
+        self, path: str, body: bytes = b"{}", key: str | None = "k", *, method: str = "POST", **headers: str
+    ) -> Response:
+        sent = {"content-type": "application/json", **{name.replace("_", "-"): v for name, v in headers.items()}}
+        if key is not None:
+            sent["idempotency-key"] = key
+        found = self._asgi(method, path, body, sent) if self.world == "asgi" else self._wsgi(method, path, body, sent)
+        assert found.status != 0
+        return found
+
+    def _asgi(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Response:
+        response = Response(0)
+
+        async def main() -> None:
+            async with psycopg_pool.AsyncConnectionPool(self.dsn, min_size=1, max_size=4) as pool:
+                app = IdempotencyMiddleware(self.service.asgi, self.source or pool, self.policy)
+
+                async def receive() -> Any:
+                    return {"type": "http.request", "body": body}
+
+                async def send(message: Any) -> None:
+                    if message["type"] == "http.response.start":
+                        response.status = message["status"]
+                        response.headers = [(name.decode(), value) for name, value in message["headers"]]
+                    else:
+                        response.body += message["body"]
+
+                pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+                scope = {"type": "http", "method": method, "path": path, "headers": pairs, "query_string": b""}
+                await app(scope, receive, send)
+                await app.drained()
+
+        asyncio.run(main())
+        return response
+
+    def _wsgi(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> Response:
+        response = Response(0)
+
+        def start(status: str, found: list[tuple[str, str]], exc_info: Any = None) -> None:
+            response.status = int(status[:3])
+            response.headers = [(name, value.encode()) for name, value in found]
+
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "QUERY_STRING": "",
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.input": io.BytesIO(body),
+        }
+        for name, value in headers.items():
+            upper = name.replace("-", "_").upper()
+            environ[upper if upper == "CONTENT_TYPE" else f"HTTP_{upper}"] = value
+        with psycopg_pool.ConnectionPool(self.dsn, min_size=1, max_size=4) as pool:
+            app = WsgiIdempotencyMiddleware(self.service.wsgi, self.source or pool, self.policy)
+            response.body = b"".join(app(environ, start))
+        return response
+
+
+@pytest.fixture(params=["asgi", "wsgi"])
+def world(request: Any) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def client(world: str, db: Database) -> Client:
+    return Client(world, db, Service(db), Policy("orders.create", None), db.cut_dsn)
+
+
+def headers_of(response: Response) -> dict[str, bytes]:
+    return dict(response.headers)
+
+
+def problem_of(response: Response) -> dict[str, Any]:
+    assert headers_of(response)["content-type"] == b"application/problem+json"
+    document: dict[str, Any] = json.loads(response.body)
+    assert document["status"] == response.status and document["type"].endswith(document["code"].lower())
+    return document
+
+
+def test_a_retry_gets_the_same_status_headers_and_bytes(client: Client) -> None:
+    first, again = client.post("/orders"), client.post("/orders", key='"k"')
+    assert (first.status, first.body) == (again.status, again.body) == (201, b"\x00\xff1")
+    assert "idempotent-replayed" not in headers_of(first)
+    kept = headers_of(again)
+    assert kept["idempotent-replayed"] == b"true" and kept["location"] == b"/orders/1"
+    assert kept["content-type"] == b"application/octet-stream"
+    assert "set-cookie" in headers_of(first) and "set-cookie" not in kept
+    assert kept["idempotency-expires"] == headers_of(first)["idempotency-expires"]
+    assert client.db.effects() == 1
+
+
+def test_another_request_with_the_key_is_422_and_another_spelling_a_replay(client: Client) -> None:
+    client.post("/orders", b'{"a": 1, "b": [1.0]}')
+    assert "idempotent-replayed" in headers_of(client.post("/orders", b'{"b":[1],"a":1}'))
+    assert problem_of(client.post("/orders", b'{"a": 2}'))["code"] == "P4002"
+    assert client.post("/orders", b'{"a": 2}').status == 422
+    assert client.db.effects() == 1
+
+
+def test_a_missing_or_bad_key_is_400_and_nothing_happens(client: Client) -> None:
+    assert problem_of(client.post("/orders", key=None))["code"] == "P4001"
+    assert problem_of(client.post("/orders", key="a,b"))["code"] == "22023"
+    assert client.service.calls == 0 and client.db.effects() == 0
+
+
+def test_other_methods_pass(client: Client) -> None:
+    assert client.post("/orders", key=None, method="PUT").status == 201
+    assert client.db.value("select count(*) from pgonce.intent") == 0
+
+
+def test_validation_does_not_burn_the_key(client: Client) -> None:
+    assert client.post("/invalid", b'{"qty": 0}').status == 400
+    assert client.db.value("select count(*) from pgonce.intent") == 0
+    assert client.post("/invalid", b'{"qty": 1}').status == 400
+    assert client.service.calls == 2
+
+
+def test_a_refusal_is_kept_and_its_write_undone(client: Client) -> None:
+    first, again = client.post("/refuse"), client.post("/refuse")
+    assert (first.status, first.body) == (again.status, again.body) == (404, b"no such item")
+    assert "idempotent-replayed" in headers_of(again)
+    assert client.service.calls == 1 and client.db.effects() == 0
+
+
+def test_a_transient_status_is_not_kept(client: Client) -> None:
+    assert client.post("/refuse", b"busy").status == 409
+    assert client.post("/refuse", b"busy").status == 409
+    assert client.post("/error").status == 500
+    assert client.service.calls == 3 and client.db.effects() == 0
+
+
+def test_a_handler_that_raises_is_500_and_leaves_nothing(client: Client) -> None:
+    assert problem_of(client.post("/crash"))["code"] == "handler_failed"
+    assert client.db.value("select count(*) from pgonce.intent") == 0
+
+
+def test_a_permanent_failure_of_the_handler_is_the_same_every_time(client: Client) -> None:
+    for replayed in (False, True):
+        response = client.post("/declined")
+        assert (response.status, problem_of(response)["reason"]) == (422, "card_declined")
+        assert ("idempotent-replayed" in headers_of(response)) is replayed
+    assert client.service.calls == 1 and client.db.effects() == 0
+
+
+def test_a_handler_overrules_the_policy_for_one_response(client: Client) -> None:
+    assert client.post("/forget").body == b"forgotten"
+    assert client.db.value("select count(*) from pgonce.intent") == 0
+
+
+def test_a_serialization_failure_runs_the_handler_again(client: Client) -> None:
+    assert client.post("/again").status == 201
+    assert client.service.calls == 2 and client.db.effects() == 1
+
+
+def test_a_lost_commit_reply_is_answered_with_what_happened(client: Client) -> None:
+    # The first commit is that of the look-up of the contract, the second carries the effect.
+    client.db.proxy.faults.append(Fault("commit", "reply", skip=1))
+    assert client.post("/orders").status == 201
+    assert client.db.proxy.struck
+    assert client.service.calls == 1 and client.db.effects() == 1
+
+
+def test_a_duplicate_in_progress_is_409_with_retry_after(client: Client) -> None:
+    client.post("/orders", key="first")
+    stored, print_ = client.db.admin.execute("select key, fingerprint from pgonce.intent").fetchone() or ("", b"")
+    second = stored_key("second", "POST /orders", None)
+    with client.db.admin.transaction():
+        client.db.admin.execute("select pgonce.claim('orders.create', %s, %s)", [second, print_])
+        response = client.post("/orders", key="second")
+    assert stored == stored_key("first", "POST /orders", None)
+    assert (response.status, problem_of(response)["code"]) == (409, "P4029")
+    assert headers_of(response)["retry-after"] == b"1"
+
+
+def test_large_bodies_and_responses_are_refused(client: Client) -> None:
+    client.policy = Policy("orders.create", None, max_body=10, max_response=100)
+    assert problem_of(client.post("/orders", b"x" * 11))["code"] == "body_too_large"
+    assert problem_of(client.post("/large"))["code"] == "response_too_large"
+    assert client.db.value("select count(*) from pgonce.intent") == 0
+
+
+def test_principals_and_tenants_never_meet(client: Client) -> None:
+    client.policy = Policy(
+        "orders.create", lambda r: r.header("x-user"), tenant=lambda r: r.header("x-tenant") or ""
+    )
+    assert problem_of(client.post("/orders"))["code"] == "principal_missing"
+    for user, tenant in (("ada", ""), ("bob", ""), ("ada", "acme")):
+        response = client.post("/orders", x_user=user, x_tenant=tenant)
+        assert "idempotent-replayed" not in headers_of(response)
+    assert "idempotent-replayed" in headers_of(client.post("/orders", x_user="bob"))
+    assert client.db.effects() == 3
+
+
+def test_a_replay_is_reauthorised(client: Client) -> None:
+    client.policy = Policy("orders.create", None, reauthorise=lambda request: Response(403))
+    assert client.post("/orders").status == 201
+    assert client.post("/orders").status == 403
+
+
+def test_without_its_database_a_route_is_503_and_the_handler_does_not_run(client: Client) -> None:
+    # A pool would wait for its connections; a function that connects fails at once.
+    client.source = refuse
+    response = client.post("/orders")
+    assert (response.status, problem_of(response)["code"]) == (503, "08006")
+    assert headers_of(response)["retry-after"] == b"1" and client.service.calls == 0
+
+
+def refuse() -> Any:
+    raise ConnectionRefusedError("no server")
+
+
+def test_a_leased_route_keeps_the_first_result(client: Client) -> None:
+    client.policy = Policy("orders.pay", None, mode="leased")
+    first, again = client.post("/orders"), client.post("/orders")
+    assert first.body == again.body and client.db.effects() == 1
+    assert client.post("/error", key="e").status == client.post("/error", key="e").status == 500
+    assert client.post("/crash", key="c").status == client.post("/crash", key="c").status == 500
+    assert client.post("/forget", key="f").status == client.post("/forget", key="f").status == 200
+    assert client.service.calls == 5
+
+
+def test_abandoned_work_of_a_leased_route_is_refused(client: Client) -> None:
+    client.policy = Policy("orders.pay", None, mode="leased")
+    client.post("/orders", key="first")
+    print_ = client.db.value("select fingerprint from pgonce.intent")
+    key = stored_key("second", "POST /orders", None)
+    client.db.admin.execute("select pgonce.claim('orders.pay', %s, %s, interval '1 minute')", [key, print_])
+    client.db.admin.execute("select pgonce._move_clock(interval '2 minutes')")
+    for _ in range(2):
+        response = client.post("/orders", key="second")
+        assert (response.status, problem_of(response)["reason"]) == (422, "abandoned")
+    assert client.db.effects() == 1
+
+
+def test_a_client_that_disconnects_does_not_cancel_the_effect(db: Database) -> None:
+    async def main() -> None:
+        inside, go_on = asyncio.Event(), asyncio.Event()
+
+        async def handler(scope: Any, receive: Any, send: Any) -> None:
+            await scope["pgonce"].tx.conn.execute(INSERT)
+            inside.set()
+            await go_on.wait()
+            await send({"type": "http.response.start", "status": 201, "headers": []})
+            await send({"type": "http.response.body", "body": b"done"})
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b""}
+
+        async def send(message: Any) -> None:
+            raise AssertionError("the client is gone")
+
+        async with psycopg_pool.AsyncConnectionPool(db.dsn, min_size=1) as pool:
+            app = IdempotencyMiddleware(handler, pool, Policy("orders.create", None))
+            headers = [(b"idempotency-key", b"k")]
+            scope = {"type": "http", "method": "POST", "path": "/", "headers": headers}
+            request = asyncio.create_task(app(scope, receive, send))
+            await inside.wait()
+            request.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await request
+            go_on.set()
+            await app.drained()
+
+    asyncio.run(main())
+    assert db.effects() == 1
+    assert db.value("select status::text from pgonce.intent") == "succeeded"
+
+
+# --- the form of keys and bodies ----------------------------------------------------------------
+
+
+def key_of(*values: bytes) -> str:
+    request = Request("POST", "/", "", [("idempotency-key", value) for value in values])
+    return read_key(request, Policy("s", None))
+
+
+def test_the_quoted_and_the_raw_form_are_one_key() -> None:
+    assert {key_of(form) for form in (b"abc-1", b'"abc-1"', b"  abc-1 ", b'"abc-1";a=1')} == {"abc-1"}
+    assert key_of(rb'"a \"b\" \\ ,c"') == r'a "b" \ ,c'
+    assert key_of(b"a:b;c=d/e") == "a:b;c=d/e"
+
+
+@pytest.mark.parametrize("bad", [b'"abc', b'"a" b', b"a,b", b"a b", b'abc"', b"a\\b", b'"a", "b"', b"\xc3\xa4", b"k" * 256])
+def test_a_key_that_could_mean_two_things_is_refused(bad: bytes) -> None:
+    with pytest.raises(Refused) as caught:
+        key_of(bad)
+    assert json.loads(caught.value.response.body)["code"] == "22023"
+    with pytest.raises(Refused):
+        key_of(b"a", b"a")
+
+
+def test_a_stored_key_is_that_of_the_rust_layer() -> None:
+    assert stored_key("k1", "POST /orders", "ada") == "k1#fd61ec214f6d260dade5382c10dce71d"
+    assert len(stored_key("k" * 255, "POST /a", None)) == 255
+
+
+@pytest.mark.parametrize(
+    "text", [b"9007199254740993", b"[1234567890123456.78]", b'{"a":1,"a":2}', b"1e400", b"{", b"", b"NaN", b"\xff"]
+)
+def test_a_text_that_says_more_than_its_canonical_form_is_not_json(text: bytes) -> None:
+    with pytest.raises(ValueError):
+        exact_json(text)
+
+
+def test_usual_texts_are_json() -> None:
+    text = rb'{"a":":1,\"9007199254740993","b":[1.50,-2e3,0,100000000000000000000]}'
+    assert exact_json(text) == json.loads(text)

@@ -1,0 +1,507 @@
+"""What the cases of conformance/ cannot say: the forms of the API, and what each library does."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import threading
+from typing import Any
+
+import asyncpg
+import psycopg
+import psycopg_pool
+import pytest
+import sqlalchemy
+from apis import ASYNC, KINDS, Api, with_api
+from conftest import Database
+from proxy import Fault
+from sqlalchemy.orm import Session
+
+import pgonce
+from pgonce import aio, lease, once
+
+REQUEST = {"item": "book"}
+# A server takes a moment to notice a cut connection, and holds its locks until then.
+WAIT = "select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')"
+INSERT = "insert into effect (note) values ('x')"
+
+
+def effect(tx: Any) -> dict[str, int]:
+    tx.conn.execute(INSERT)
+    return {"id": 1}
+
+
+@pytest.fixture
+def pool(db: Database) -> Any:
+    with psycopg_pool.ConnectionPool(db.dsn, min_size=1, max_size=4, timeout=10) as pool:
+        yield pool
+
+
+# --- forms --------------------------------------------------------------------------------------
+
+
+def test_a_decorated_function_is_a_command(db: Database, pool: Any) -> None:
+    @once(pool, "orders.create")
+    def place(tx: pgonce.Tx, key: str, request: dict[str, Any], factor: int = 1) -> dict[str, int]:
+        """Places an order."""
+        tx.conn.execute(INSERT)
+        return {"qty": request["qty"] * factor}
+
+    assert place.__doc__ == "Places an order."
+    assert place("k", {"qty": 2}, factor=3).answer == {"qty": 6}
+    again = place("k", {"qty": 2}, factor=4)
+    assert again.replayed and again.answer == {"qty": 6}
+    assert not place("k", {"qty": 2}, tenant="acme").replayed
+    assert db.effects() == 2
+
+
+def test_a_block_looks_whether_the_work_is_its_own(db: Database, pool: Any) -> None:
+    for first in (True, False):
+        with once(pool, "s", "k", REQUEST) as tx:
+            assert tx.is_new is first
+            if tx.is_new:
+                tx.conn.execute(INSERT)
+                tx.succeed({"id": 7}, reference=("order", 7))
+        assert (tx.answer, tx.reference, tx.replayed) == ({"id": 7}, ("order", "7"), not first)
+    assert db.effects() == 1
+
+
+def test_a_block_that_forgets_to_succeed_keeps_nothing_and_says_so(db: Database, pool: Any) -> None:
+    with pytest.raises(pgonce.Invalid, match="never recorded"):
+        with once(pool, "s", "k", REQUEST) as tx:
+            tx.conn.execute(INSERT)
+    assert db.effects() == 0
+    assert once(pool, "s", "k", REQUEST, effect).replayed is False
+
+
+def test_a_block_records_its_failure_and_raises_it(db: Database, pool: Any) -> None:
+    with pytest.raises(pgonce.PermanentFailure):
+        with once(pool, "s", "k", REQUEST) as tx:
+            tx.conn.execute(INSERT)
+            raise pgonce.PermanentFailure("no", "no")
+    with pytest.raises(pgonce.PermanentFailure) as caught:
+        with once(pool, "s", "k", REQUEST):
+            raise AssertionError("the block must not run")
+    assert caught.value.replayed and db.effects() == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_block_whose_commit_reply_was_lost_learns_that_it_happened(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        block = api.command("once", api.source, "s", "k", REQUEST)
+        tx = await api.enter(block)
+        await api.execute(tx.conn, INSERT)
+        tx.succeed(7)
+        db.proxy.faults.append(Fault("commit", "reply"))
+        await api.leave(block)
+        assert tx.answer == 7 and db.proxy.struck
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.effects() == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_block_whose_commit_was_lost_is_never_called_done(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        db.admin.execute(WAIT)
+        block = api.command("once", api.source, "s", "k", REQUEST)
+        tx = await api.enter(block)
+        await api.execute(tx.conn, INSERT)
+        tx.succeed(7)
+        db.proxy.faults.append(Fault("commit", "request"))
+        with pytest.raises(pgonce.Disconnected):
+            await api.leave(block)
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.effects() == 0
+
+
+def test_over_one_connection_a_lost_commit_is_uncertain(db: Database) -> None:
+    conn = psycopg.connect(db.cut_dsn)
+    db.proxy.faults.append(Fault("commit", "reply"))
+    with pytest.raises(pgonce.Uncertain) as caught:
+        once(conn, "s", "k", REQUEST, effect)
+    assert caught.value.code == "08007"
+    with psycopg.connect(db.dsn) as other:
+        assert once(other, "s", "k", REQUEST, effect).replayed
+    assert db.effects() == 1
+
+
+@pytest.mark.parametrize("kind", ("psycopg", "psycopg-async", "asyncpg", "sqlalchemy-psycopg", "sqlalchemy-psycopg-async"))
+def test_a_commit_that_answers_rollback_is_noticed(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        async def do(tx: Any) -> int:
+            await api.execute(tx.conn, INSERT)
+            return 1
+
+        db.proxy.faults.append(Fault("commit", "abort"))
+        done = await api.work("once", api.source, "s", "k", REQUEST, do=do)
+        assert db.proxy.struck and not done.replayed
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.effects() == 1, "what was rolled back was run again"
+
+
+# --- autocommit and open transactions -----------------------------------------------------------
+
+
+def refused(db: Database, call: Any) -> None:
+    with pytest.raises(pgonce.NotInTransaction) as caught:
+        call()
+    assert caught.value.code == "25P01"
+    assert db.effects() == 0
+    assert db.value("select count(*) from pgonce.intent") == 0
+
+
+def test_autocommit_is_refused_before_any_effect(db: Database) -> None:
+    with psycopg.connect(db.dsn, autocommit=True) as conn:
+        refused(db, lambda: once(conn, "s", "k", REQUEST, effect))
+        refused(db, lambda: once(conn, "s", "k", REQUEST).__enter__())
+        refused(db, lambda: pgonce.join(conn, "s", "k", REQUEST).__enter__())
+        refused(db, lambda: pgonce.publish(conn, "t", "e", {}))
+        refused(db, lambda: pgonce.accept(conn, "c", "s", "m"))
+        refused(db, lambda: pgonce.accept_batch(conn, "c", "s", [("m", b"")]))
+        with conn.transaction(), pgonce.join(conn, "s", "k", REQUEST) as tx:
+            tx.succeed(1)
+    with psycopg_pool.ConnectionPool(db.dsn, min_size=1, kwargs={"autocommit": True}) as pool:
+        with pytest.raises(pgonce.NotInTransaction):
+            once(pool, "s", "k2", REQUEST, effect)
+    assert db.effects() == 0
+
+
+def test_autocommit_of_sqlalchemy_is_refused_before_any_effect(db: Database) -> None:
+    url = db.dsn.replace("postgresql:", "postgresql+psycopg:")
+    engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT")
+
+    def work(tx: Any) -> None:
+        tx.conn.exec_driver_sql(INSERT)
+
+    refused(db, lambda: once(engine, "s", "k", REQUEST, work))
+    with engine.connect() as conn:
+        refused(db, lambda: once(conn, "s", "k", REQUEST, work))
+        refused(db, lambda: pgonce.publish(conn, "t", "e", {}))
+    engine.dispose()
+
+
+def test_autocommit_of_asynchronous_libraries_is_refused(db: Database) -> None:
+    async def main() -> None:
+        conn = await asyncpg.connect(db.dsn.partition("?")[0], ssl=False)
+        with pytest.raises(pgonce.NotInTransaction):
+            await aio.publish(conn, "t", "e", {})
+        with pytest.raises(pgonce.NotInTransaction):
+            await aio.join(conn, "s", "k", REQUEST).__aenter__()
+        await conn.close()
+        auto = await psycopg.AsyncConnection.connect(db.dsn, autocommit=True)
+        with pytest.raises(pgonce.NotInTransaction):
+            await aio.once(auto, "s", "k", REQUEST).__aenter__()
+        await auto.close()
+
+    asyncio.run(main())
+
+
+def test_an_open_transaction_is_not_committed_by_pgonce(db: Database) -> None:
+    with psycopg.connect(db.dsn) as conn:
+        conn.execute(INSERT)
+        with pytest.raises(pgonce.Invalid, match="join"):
+            once(conn, "s", "k", REQUEST, effect)
+        conn.rollback()
+    assert db.effects() == 0
+
+
+def test_a_joined_claim_commits_with_the_callers_transaction(db: Database) -> None:
+    with psycopg.connect(db.dsn) as conn:
+        conn.execute(INSERT)
+        with pgonce.join(conn, "s", "k", REQUEST) as tx:
+            assert tx.is_new
+            tx.succeed(1)
+        conn.rollback()
+        assert db.effects() == 0
+        conn.execute(INSERT)
+        with pgonce.join(conn, "s", "k", REQUEST) as tx:
+            assert tx.is_new
+            tx.succeed(2)
+        conn.commit()
+        with pgonce.join(conn, "s", "k", REQUEST) as tx:
+            assert not tx.is_new and tx.answer == 2
+    assert db.effects() == 1
+
+
+def test_a_pool_holds_no_transaction_to_publish_in(db: Database, pool: Any) -> None:
+    with pytest.raises(pgonce.Invalid, match="pool"):
+        pgonce.publish(pool, "t", "e", {})
+
+
+def test_a_commit_by_hand_is_noticed_and_not_acknowledged(db: Database, pool: Any) -> None:
+    def work(tx: Any) -> int:
+        tx.conn.execute(INSERT)
+        tx.conn.commit()
+        return 1
+
+    with pytest.raises(pgonce.DatabaseError) as caught:
+        once(pool, "s", "k", REQUEST, work)
+    assert caught.value.code == "2D000"
+    assert db.value("select count(*) from pgonce.intent") == 0
+
+
+# --- libraries ----------------------------------------------------------------------------------
+
+
+def test_a_replay_keeps_the_prepared_statements_of_psycopg(db: Database) -> None:
+    with psycopg.connect(db.dsn) as conn:
+        conn.prepare_threshold = 0
+        once(conn, "s", "k", REQUEST, effect)
+        before = conn.execute("select count(*) from pg_prepared_statements", prepare=False).fetchone()
+        conn.commit()
+        assert once(conn, "s", "k", REQUEST, effect).replayed
+        after = conn.execute("select count(*) from pg_prepared_statements", prepare=False).fetchone()
+        assert before is not None and before == after and before[0] > 0
+
+
+def test_an_orm_session_commits_its_objects_with_the_answer(db: Database) -> None:
+    engine = sqlalchemy.create_engine(db.dsn.replace("postgresql:", "postgresql+psycopg:"))
+    with Session(engine) as session:
+        for first in (True, False):
+            with once(session, "s", "k", REQUEST) as tx:
+                assert tx.is_new is first
+                if tx.is_new:
+                    tx.conn.execute(sqlalchemy.text(INSERT))
+                    tx.succeed(1)
+        assert tx.replayed
+    engine.dispose()
+    assert db.effects() == 1
+
+
+def test_a_block_of_asyncpg_inside_the_work_is_a_savepoint(db: Database) -> None:
+    async def test(api: Api) -> None:
+        async def do(tx: Any) -> int:
+            with pytest.raises(asyncpg.DivisionByZeroError):
+                async with tx.conn.transaction():
+                    await tx.conn.execute(INSERT)
+                    await tx.conn.execute("select 1/0")
+            async with tx.conn.transaction():
+                await tx.conn.execute(INSERT)
+            return 1
+
+        for _ in range(2):
+            await api.work("once", api.source, "s", "k", REQUEST, do=do)
+        async with api.source.acquire() as conn, conn.transaction():
+            await conn.execute("select 1")
+
+    with_api("asyncpg", db.dsn, test)
+    assert db.effects() == 1
+
+
+def test_the_wrong_kind_of_source_is_refused_with_the_right_one(db: Database, pool: Any) -> None:
+    with pytest.raises(pgonce.Invalid, match="synchronous"):
+        aio.once(pool, "s", "k", REQUEST)
+    with pytest.raises(pgonce.Invalid, match="source of connections"):
+        once(7, "s", "k", REQUEST)
+
+
+@pytest.mark.parametrize("kind", ASYNC)
+def test_a_cancelled_block_leaves_nothing(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        inside = asyncio.Event()
+
+        async def block() -> None:
+            async with aio.once(api.source, "s", "k", REQUEST) as tx:
+                await api.execute(tx.conn, INSERT)
+                tx.succeed(1)
+                inside.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(block())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with_api(kind, db.dsn, test)
+    assert db.effects() == 0
+
+
+@pytest.mark.parametrize("kind", ASYNC)
+def test_a_cancelled_command_leaves_nothing_and_its_connection_is_not_used_again(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        inside = asyncio.Event()
+
+        async def hang(tx: Any) -> None:
+            await api.execute(tx.conn, INSERT)
+            inside.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(aio.once(api.source, "s", "k", REQUEST, hang))
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+        async def do(tx: Any) -> int:
+            await api.execute(tx.conn, INSERT)
+            return 1
+
+        db.admin.execute(WAIT)
+        done = await aio.once(api.source, "s", "k", REQUEST, do)
+        assert not done.replayed
+
+    with_api(kind, db.dsn, test)
+    assert db.effects() == 1
+
+
+# --- many at once -------------------------------------------------------------------------------
+
+
+def _duplicate(dsn: str, keys: int, start: Any, results: Any) -> None:
+    policy = pgonce.Policy(max_tries=50)
+    start.wait()
+    for key in range(keys):
+        done = once(lambda: psycopg.connect(dsn), "s", f"k{key}", REQUEST, effect, retry=policy)
+        results.put((key, done.replayed))
+
+
+def test_duplicates_from_many_processes_make_one_effect_each(db: Database) -> None:
+    db.admin.execute(WAIT)
+    context = multiprocessing.get_context("spawn")
+    workers, keys = 6, 10
+    start, results = context.Barrier(workers), context.Queue()
+    processes = [
+        context.Process(target=_duplicate, args=(db.dsn, keys, start, results)) for _ in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    found = [results.get(timeout=120) for _ in range(workers * keys)]
+    for process in processes:
+        process.join()
+    assert sorted(key for key, replayed in found if not replayed) == list(range(keys))
+    assert db.effects() == keys
+
+
+def test_a_duplicate_waits_for_the_answer_where_the_contract_says_so(db: Database, pool: Any) -> None:
+    db.admin.execute(WAIT)
+    answers: list[Any] = []
+    with once(pool, "s", "k", REQUEST) as tx:
+        other = threading.Thread(target=lambda: answers.append(once(pool, "s", "k", REQUEST, effect)))
+        other.start()
+        # Only once it waits for the lock is the first attempt ended.
+        waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and wait_event = 'advisory'"
+        while db.value(waiting) == 0:
+            pass
+        tx.succeed("first")
+    other.join()
+    assert [(done.replayed, done.answer) for done in answers] == [(True, "first")]
+    assert db.effects() == 0
+
+
+# --- leases -------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_renewed_while_the_work_runs(db: Database, pool: Any) -> None:
+    def work(held: pgonce.Lease) -> int:
+        until = "select extract(epoch from lease_until) from pgonce.intent"
+        first = db.value(until)
+        while db.value(until) == first:
+            held.check()
+        return held.fence
+
+    done = lease(pool, "s", "k", REQUEST, work, length=0.6)
+    assert done.answer % 2 == 0 and not done.replayed
+    assert lease(pool, "s", "k", REQUEST, work, length=0.6).replayed
+
+
+def take_over(db: Database, intent: pgonce.Intent) -> int:
+    """Claims the intent as if its lease had run out. In one transaction: a heartbeat must not come between."""
+    with db.admin.transaction():
+        db.admin.execute("select pgonce._move_clock(interval '1 hour')")
+        claim = "select outcome, fence from pgonce.claim('s', 'k', %s, interval '1 hour')"
+        row = db.admin.execute(claim, [intent.fingerprint]).fetchone()
+        assert row is not None and row[0] == "takeover"
+        return int(row[1])
+
+
+def test_a_lost_lease_is_noticed_and_the_work_of_the_new_holder_stands(db: Database, pool: Any) -> None:
+    def work(held: pgonce.Lease) -> str:
+        fence = take_over(db, held.intent)
+        db.admin.execute("select pgonce.succeed('s', 'k', %s, %s, '\"new\"')", [held.intent.fingerprint, fence])
+        while not held.is_lost:
+            pass
+        with pytest.raises(pgonce.Fenced):
+            held.check()
+        with pytest.raises(pgonce.Fenced):
+            with held.begin() as tx:
+                tx.conn.execute(INSERT)
+        return "old"
+
+    done = lease(pool, "s", "k", REQUEST, work, length=0.3)
+    assert done.replayed and done.answer == "new"
+    assert db.effects() == 0
+
+
+@pytest.mark.parametrize("kind", ASYNC)
+def test_asynchronous_work_is_cancelled_when_its_lease_is_lost(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        with pytest.raises(pgonce.Fenced):
+            async with aio.lease(api.source, "s", "k", REQUEST, length=0.3) as held:
+                take_over(db, held.intent)
+                await asyncio.Event().wait()
+        assert held.is_lost
+
+    with_api(kind, db.dsn, test)
+
+
+def test_work_under_a_lease_that_raises_leaves_the_claim_to_the_contract(db: Database, pool: Any) -> None:
+    with pytest.raises(ZeroDivisionError):
+        with lease(pool, "s", "k", REQUEST, length=60):
+            1 / 0
+    assert db.value("select status::text from pgonce.intent") == "processing"
+    with pytest.raises(pgonce.Busy) as caught:
+        lease(pool, "s", "k", REQUEST, lambda held: 1, length=60)
+    assert 0 < caught.value.retry_after <= 60
+
+
+def test_a_lease_needs_a_source_of_connections(db: Database) -> None:
+    with psycopg.connect(db.dsn) as conn, pytest.raises(pgonce.Invalid, match="needs a pool"):
+        lease(conn, "s", "k", REQUEST, lambda held: 1)
+
+
+# --- retries ------------------------------------------------------------------------------------
+
+
+def test_the_librarys_own_exception_is_raised_where_a_retry_does_not_help(db: Database, pool: Any) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        once(pool, "s", "k", REQUEST, lambda tx: tx.conn.execute("select 1/0"))
+    with pytest.raises(KeyError):
+        once(pool, "s", "k", REQUEST, lambda tx: REQUEST["absent"])
+
+
+def test_a_server_that_is_away_is_reported_as_disconnected() -> None:
+    def connect() -> Any:
+        return psycopg.connect("postgresql://postgres@127.0.0.1:1/none?connect_timeout=2")
+
+    with pytest.raises(pgonce.Disconnected):
+        once(connect, "s", "k", REQUEST, effect, retry=pgonce.Policy(max_tries=2))
+
+
+def test_transact_runs_again_what_was_rolled_back(db: Database) -> None:
+    runs = []
+
+    def work() -> None:
+        with psycopg.connect(db.dsn) as conn:
+            runs.append(conn.execute(INSERT))
+            if len(runs) == 1:
+                conn.execute("do $$ begin raise exception 'again' using errcode = '40001'; end $$")
+
+    pgonce.transact(work)
+    assert len(runs) == 2 and db.effects() == 1
+
+
+def test_the_same_attempts_publish_the_same_message_id(db: Database, pool: Any) -> None:
+    ids = []
+
+    def work(tx: Any) -> None:
+        ids.append(tx.publish("orders", "order.created", {"id": 1}, subject="1"))
+        if len(ids) == 1:
+            tx.conn.execute("do $$ begin raise exception 'again' using errcode = '40001'; end $$")
+
+    once(pool, "s", "k", REQUEST, work)
+    assert len(ids) == 2 and ids[0] == ids[1]
+    assert db.value("select count(*) from pgonce.outbox") == 1

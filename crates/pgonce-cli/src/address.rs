@@ -1,0 +1,301 @@
+//! Addresses of databases, read as libpq reads them: a URL or `key=value` pairs, completed by the
+//! `PG*` variables.
+
+use std::time::Duration;
+
+use deadpool_postgres::Manager;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::{Config, NoTls};
+
+use crate::exit::{CliError, Result};
+use crate::tls::{self, Mode, Settings};
+
+/// Where a database is, as whom, and how the connection is encrypted.
+#[derive(Clone)]
+pub(crate) struct Address {
+    pub(crate) config: Config,
+    tls: Settings,
+}
+
+impl Address {
+    /// Reads an address. The error names the part that is wrong, never the address, which may have
+    /// the password.
+    pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
+        let (rest, tls) = take_tls_options(text.trim())?;
+        let config: Config = rest.parse().map_err(|error: tokio_postgres::Error| {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+            format!("{error}{}", cause.unwrap_or_default())
+        })?;
+        Self { config, tls }.completed_by(&|name| std::env::var(name).ok())
+    }
+
+    /// What the variables alone say, if they name a database.
+    pub(crate) fn from_variables() -> Option<std::result::Result<Self, String>> {
+        let given = ["PGHOST", "PGHOSTADDR", "PGDATABASE", "PGUSER"];
+        let given = given.iter().any(|name| std::env::var_os(name).is_some());
+        given.then(|| Self::parse(""))
+    }
+
+    /// Fills in what the address leaves open.
+    fn completed_by(
+        mut self,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> std::result::Result<Self, String> {
+        let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
+        let config = &mut self.config;
+        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
+            let hosts = variable("PGHOST").unwrap_or_else(|| "localhost".to_owned());
+            for host in hosts.split(',') {
+                config.host(host);
+            }
+        }
+        if config.get_ports().is_empty()
+            && let Some(ports) = variable("PGPORT")
+        {
+            for port in ports.split(',') {
+                config.port(
+                    port.parse()
+                        .map_err(|_| "PGPORT is not a port".to_owned())?,
+                );
+            }
+        }
+        for (is_set, name, set) in [
+            (
+                config.get_user().is_some(),
+                "PGUSER",
+                Config::user as fn(&mut Config, String) -> &mut Config,
+            ),
+            (config.get_dbname().is_some(), "PGDATABASE", Config::dbname),
+            (
+                config.get_application_name().is_some(),
+                "PGAPPNAME",
+                Config::application_name,
+            ),
+            (config.get_options().is_some(), "PGOPTIONS", Config::options),
+        ] {
+            if !is_set && let Some(value) = variable(name) {
+                set(config, value);
+            }
+        }
+        if config.get_password().is_none()
+            && let Some(password) = variable("PGPASSWORD")
+        {
+            config.password(password);
+        }
+        if config.get_connect_timeout().is_none()
+            && let Some(seconds) = variable("PGCONNECT_TIMEOUT")
+        {
+            let seconds = seconds
+                .parse()
+                .map_err(|_| "PGCONNECT_TIMEOUT is no number of seconds".to_owned())?;
+            config.connect_timeout(Duration::from_secs(seconds));
+        }
+        let tls = &mut self.tls;
+        if tls.mode.is_none()
+            && let Some(mode) = variable("PGSSLMODE")
+        {
+            tls.mode = Some(mode.parse()?);
+        }
+        for (option, name) in [
+            (&mut tls.root, "PGSSLROOTCERT"),
+            (&mut tls.certificate, "PGSSLCERT"),
+            (&mut tls.key, "PGSSLKEY"),
+        ] {
+            if option.is_none() {
+                *option = variable(name);
+            }
+        }
+        config.ssl_mode(match tls.mode() {
+            Mode::Disable => SslMode::Disable,
+            Mode::Allow | Mode::Prefer => SslMode::Prefer,
+            Mode::Require | Mode::VerifyCa | Mode::VerifyFull => SslMode::Require,
+        });
+        Ok(self)
+    }
+
+    /// Opens connections for a pool.
+    pub(crate) fn manager(self) -> Result<Manager> {
+        Ok(match self.tls()? {
+            Some(config) => {
+                let connector = tokio_postgres_rustls::MakeRustlsConnect::new(config);
+                Manager::new(self.config, connector)
+            }
+            None => Manager::new(self.config, NoTls),
+        })
+    }
+
+    /// How connections are encrypted, unless they are not.
+    pub(crate) fn tls(&self) -> std::result::Result<Option<rustls::ClientConfig>, CliError> {
+        match self.tls.mode() {
+            Mode::Disable => Ok(None),
+            _ => tls::client_config(&self.tls).map(Some),
+        }
+    }
+}
+
+/// Takes the options about encryption out of an address: the driver does not know all of them.
+fn take_tls_options(text: &str) -> std::result::Result<(String, Settings), String> {
+    let mut tls = Settings::default();
+    let is_url = text.starts_with("postgres://") || text.starts_with("postgresql://");
+    let rest = if is_url {
+        let (address, query) = text.split_once('?').unwrap_or((text, ""));
+        let mut kept = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            if !tls.take(name, &decoded(value)?)? {
+                kept.push(pair);
+            }
+        }
+        let separator = if kept.is_empty() { "" } else { "?" };
+        format!("{address}{separator}{}", kept.join("&"))
+    } else {
+        let mut kept = Vec::new();
+        for (name, value) in pairs(text)? {
+            if !tls.take(&name, &value)? {
+                let value = value.replace('\\', "\\\\").replace('\'', "\\'");
+                kept.push(format!("{name}='{value}'"));
+            }
+        }
+        kept.join(" ")
+    };
+    Ok((rest, tls))
+}
+
+/// `%2F` is `/`.
+fn decoded(text: &str) -> std::result::Result<String, String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        if first != b'%' {
+            bytes.push(first);
+            continue;
+        }
+        let digits = rest.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        let byte = digits.and_then(|two| u8::from_str_radix(two, 16).ok());
+        bytes.push(byte.ok_or("a % must be followed by two hexadecimal digits")?);
+        rest = &rest[2..];
+    }
+    String::from_utf8(bytes).map_err(|_| "an option of the address is not UTF-8".to_owned())
+}
+
+/// The pairs of `host=a user='b c'`.
+fn pairs(text: &str) -> std::result::Result<Vec<(String, String)>, String> {
+    let mut pairs = Vec::new();
+    let mut rest = text.trim_start();
+    while !rest.is_empty() {
+        let (name, after) = rest
+            .split_once('=')
+            .ok_or("write postgres://user@host/database, or key=value pairs")?;
+        let after = after.trim_start();
+        let quoted = after.starts_with('\'');
+        let mut value = String::new();
+        let mut characters = after.char_indices().skip(usize::from(quoted));
+        let mut end = after.len();
+        let mut closed = !quoted;
+        while let Some((at, c)) = characters.next() {
+            match c {
+                '\\' => value.extend(characters.next().map(|(_, c)| c)),
+                '\'' if quoted => {
+                    (end, closed) = (at + 1, true);
+                    break;
+                }
+                c if !quoted && c.is_whitespace() => {
+                    end = at;
+                    break;
+                }
+                c => value.push(c),
+            }
+        }
+        if !closed {
+            return Err("a quoted value has no end".to_owned());
+        }
+        pairs.push((name.trim().to_owned(), value));
+        rest = after[end..].trim_start();
+    }
+    Ok(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_postgres::config::Host;
+
+    use super::*;
+
+    fn parse(text: &str, variables: &[(&str, &str)]) -> Address {
+        let (rest, tls) = take_tls_options(text).unwrap();
+        let config = rest.parse().unwrap();
+        let variable = |name: &str| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        Address { config, tls }.completed_by(&variable).unwrap()
+    }
+
+    #[test]
+    fn urls_and_pairs_say_the_same() {
+        for text in [
+            "postgres://ada:s%27x@db:5433/shop?sslmode=verify-full&connect_timeout=3&sslrootcert=%2Fetc%2Fca.pem",
+            r"host=db port=5433 user=ada password='s\'x' dbname=shop sslmode = verify-full connect_timeout=3 sslrootcert='/etc/ca.pem'",
+        ] {
+            let Address { config, tls } = parse(text, &[]);
+            assert_eq!(config.get_hosts(), [Host::Tcp("db".to_owned())]);
+            assert_eq!(config.get_ports(), [5433]);
+            assert_eq!(config.get_password(), Some(&b"s'x"[..]));
+            assert_eq!(config.get_dbname(), Some("shop"));
+            assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(3)));
+            assert_eq!(config.get_ssl_mode(), SslMode::Require);
+            assert_eq!(
+                (tls.mode(), tls.root.as_deref()),
+                (Mode::VerifyFull, Some("/etc/ca.pem"))
+            );
+        }
+    }
+
+    #[test]
+    fn variables_fill_in_what_the_address_leaves_open_and_nothing_else() {
+        let variables = [
+            ("PGHOST", "other"),
+            ("PGPORT", "6000"),
+            ("PGUSER", "bob"),
+            ("PGPASSWORD", "secret"),
+            ("PGDATABASE", "ledger"),
+            ("PGSSLMODE", "disable"),
+            ("PGSSLROOTCERT", "/ca.pem"),
+        ];
+        let Address { config, tls } = parse("postgres://ada@db/shop", &variables);
+        assert_eq!(config.get_hosts(), [Host::Tcp("db".to_owned())]);
+        assert_eq!(
+            (config.get_user(), config.get_dbname()),
+            (Some("ada"), Some("shop"))
+        );
+        assert_eq!(
+            (config.get_ports(), config.get_password()),
+            (&[6000][..], Some(&b"secret"[..]))
+        );
+        assert_eq!(
+            (tls.mode(), tls.root.as_deref()),
+            (Mode::Disable, Some("/ca.pem"))
+        );
+
+        let Address { config, .. } = parse("", &variables);
+        assert_eq!(config.get_hosts(), [Host::Tcp("other".to_owned())]);
+        assert_eq!(
+            (config.get_user(), config.get_dbname()),
+            (Some("bob"), Some("ledger"))
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_an_error_without_the_password() {
+        for text in [
+            "postgres://a:secret@db/x?sslmode=maybe",
+            "postgres://a:secret@db/x?sslrootcert=%zz",
+            "host=db password='secret",
+            "secret",
+        ] {
+            let error = take_tls_options(text).unwrap_err();
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}
