@@ -2,12 +2,12 @@
 
 #![deny(unused_must_use)]
 
-use pgonce::driver::sqlx::Sqlx;
-use pgonce::{Attempt, Intent, Once};
+use pgonce::Intent;
+use pgonce::sqlx::{Attempt, Once};
 
-async fn ignores(once: Once<Sqlx>, intent: Intent, attempt: Attempt<Sqlx>) -> pgonce::Result<()> {
+async fn ignores(once: Once, intent: Intent, attempt: Attempt) -> pgonce::Result<()> {
     once.claim(&intent).await?;
-    once.run(&intent, |_attempt| async move { todo!() }).await?;
+    once.run::<i64, _, _>(&intent, |_attempt| async move { todo!() }).await?;
     std::convert::identity(attempt);
     Ok(())
 }

@@ -1,10 +1,9 @@
 //! After succeed the attempt is gone.
 
-use pgonce::driver::sqlx::Sqlx;
-use pgonce::{Ack, Attempt};
+use pgonce::sqlx::Attempt;
 
-async fn goes_on(mut attempt: Attempt<Sqlx>) {
-    let _ = attempt.succeed(Ack::status()).await;
+async fn goes_on(mut attempt: Attempt) {
+    let _ = attempt.succeed("done").await;
     let _ = attempt.conn();
 }
 

@@ -1,14 +1,12 @@
 //! An attempt has no commit of its own, and the client inside has no transactions.
 
-use pgonce::Attempt;
-use pgonce::driver::sqlx::Sqlx;
-use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::{sqlx, tokio_postgres};
 
-async fn commits(attempt: Attempt<Sqlx>) {
+async fn commits(attempt: sqlx::Attempt) {
     attempt.commit().await;
 }
 
-async fn nests(mut attempt: Attempt<TokioPostgres>) {
+async fn nests(mut attempt: tokio_postgres::Attempt) {
     let _ = attempt.conn().transaction().await;
 }
 

@@ -1,14 +1,14 @@
 //! Work cannot end well without recording its acknowledgement.
 
-use pgonce::driver::sqlx::Sqlx;
-use pgonce::{Attempt, Done, Intent, Once};
+use pgonce::sqlx::{Attempt, Once};
+use pgonce::{Done, Intent};
 
-async fn forgets(_attempt: Attempt<Sqlx>) -> pgonce::Result<Done> {
+async fn forgets(_attempt: Attempt) -> pgonce::Result<Done> {
     let done: Done = ();
     Ok(done)
 }
 
-async fn runs(once: Once<Sqlx>, intent: Intent) -> pgonce::Result<Done> {
+async fn runs(once: Once, intent: Intent) -> pgonce::Result<Done> {
     once.run(&intent, forgets).await
 }
 

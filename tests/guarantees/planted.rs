@@ -203,8 +203,9 @@ fn every_planted_bug_names_a_page_and_tests_that_exist() {
         let text = std::fs::read_to_string(&path).unwrap();
         let page = text
             .lines()
-            .find_map(|line| line.strip_prefix("breaks: ")?.split_once(", "));
-        if !page.is_some_and(|(page, _)| root.join("docs/src").join(page).is_file()) {
+            .find_map(|line| line.strip_prefix("breaks: ")?.strip_suffix(')'))
+            .and_then(|breaks| breaks.rsplit_once('('));
+        if !page.is_some_and(|(_, page)| root.join(page).is_file()) {
             unknown.push(format!("{}: {page:?} is no page", path.display()));
         }
         for test in text

@@ -106,11 +106,22 @@ fn no_file_has_become_two_rooms() {
     }
 }
 
+/// A test waits for a state that it observes. Pauses that are the subject have a name in
+/// tests/support/random.rs.
 #[test]
 fn no_test_sleeps() {
-    for path in files("tests/guarantees", ".rs") {
+    let mut sources = files("tests", ".rs");
+    for folder in ["crates", "examples"] {
+        let all = files(folder, ".rs");
+        let in_tests = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "tests");
+        sources.extend(all.into_iter().filter(in_tests));
+    }
+    for path in sources {
+        if path.ends_with("support/random.rs") {
+            continue;
+        }
         let text = read(&path);
-        for word in ["pg_sleep", "thread::sleep", "time::sleep"] {
+        for word in ["thread::sleep", "time::sleep", "time::{sleep", ", sleep("] {
             let code = text.lines().filter(|line| !line.contains("for word in"));
             assert!(
                 !code.clone().any(|line| line.contains(word)),
@@ -185,4 +196,67 @@ fn every_code_that_sql_raises_has_a_page() {
             );
         }
     }
+}
+
+/// Maximum number of public names that a user of the SDK sees.
+const MAX_PUBLIC_NAMES: usize = 45;
+
+/// The names that a file of the SDK makes public, without those hidden from its documentation.
+fn public_names(path: &str) -> Vec<String> {
+    let text = read(&root().join("crates/pgonce/src").join(path));
+    let text = text.split("#[cfg(test)]").next().unwrap();
+    let mut names = Vec::new();
+    let mut hidden = false;
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if line.starts_with("#[doc(hidden)]") {
+            hidden = true;
+        } else if let Some(item) = line.strip_prefix("pub ") {
+            let mut item = item.to_owned();
+            while item.starts_with("use ") && !item.ends_with(';') {
+                item += lines.next().unwrap();
+            }
+            let (kind, rest) = item.split_once(' ').unwrap();
+            let rest = rest.strip_prefix("fn ").unwrap_or(rest);
+            if hidden || kind == "mod" {
+                hidden = false;
+                continue;
+            }
+            let listed = match kind {
+                "use" => rest.rsplit("::{").next().unwrap(),
+                _ => rest.split(['<', '(', ' ', ':', ';', '=']).next().unwrap(),
+            };
+            let name = |name: &str| name.rsplit("::").next().unwrap().trim().to_owned();
+            let listed = listed.trim_end_matches([';', '}']).split(',').map(name);
+            names.extend(listed.filter(|name| !name.is_empty()));
+        } else if !line.starts_with('#') {
+            hidden = false;
+        }
+    }
+    names
+}
+
+#[test]
+fn the_sdk_shows_no_more_names_than_a_user_can_learn() {
+    let lib = read(&root().join("crates/pgonce/src/lib.rs"));
+    let mut names = public_names("lib.rs");
+    let mut hidden = false;
+    for line in lib.lines() {
+        if let Some(module) = line.strip_prefix("pub mod ").filter(|_| !hidden) {
+            let module = module.trim_end_matches([';', '{', ' ']);
+            let path = [format!("{module}.rs"), format!("{module}/mod.rs")];
+            let exists = |path: &&String| root().join("crates/pgonce/src").join(path).exists();
+            names.extend(public_names(path.iter().find(exists).unwrap()));
+        }
+        hidden = line == "#[doc(hidden)]" || (hidden && line.starts_with("#["));
+    }
+    // Both drivers have the same names.
+    names.sort();
+    names.dedup();
+    assert!(names.contains(&"Once".to_owned()) && names.contains(&"Intent".to_owned()));
+    assert!(
+        names.len() <= MAX_PUBLIC_NAMES,
+        "{} public names; move what services do not need to `unstable`: {names:?}",
+        names.len()
+    );
 }

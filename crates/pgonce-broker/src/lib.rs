@@ -11,6 +11,7 @@ macro_rules! fault_point {
 #[cfg(feature = "rabbitmq")]
 mod amqp;
 mod consumer;
+mod fatal;
 #[cfg(feature = "nats")]
 mod jetstream;
 mod metrics;

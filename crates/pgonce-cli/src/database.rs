@@ -112,6 +112,7 @@ impl Database {
         let statement = Statement {
             sql: format!("select row_to_json(q)::text from ({query}) q").into(),
             keep: false,
+            pooled: false,
         };
         let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
         let mut session = self.driver.acquire().await?;

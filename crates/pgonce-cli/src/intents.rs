@@ -204,7 +204,39 @@ pub(crate) async fn show(args: ShowArgs, target: Target) -> Result {
     let database = target.installed().await?;
     match database.row(SHOW, &names).await? {
         Some(row) => output::fields(database.format, &row),
-        None => Err(no_record(&database, &names).await?),
+        None => show_by_client_key(&database, names).await,
+    }
+}
+
+/// The HTTP layer stores a client's key with a digest of its principal and operation behind it.
+const STORED_AS: &str = "
+select i.key from pgonce.intent i
+ where i.tenant = $1 and i.scope = $2 and i.key > left($3, 222) || '#' and i.key < left($3, 222) || '$'
+   and octet_length(i.key) = octet_length(left($3, 222)) + 33
+ order by i.first_at, i.key limit 20";
+
+async fn show_by_client_key(database: &Database, names: [Option<&str>; 3]) -> Result {
+    let mut stored = Vec::new();
+    for row in database.rows(STORED_AS, &names).await? {
+        let row: serde_json::Value = serde_json::from_str(&row).map_err(std::io::Error::from)?;
+        stored.extend(row["key"].as_str().map(str::to_owned));
+    }
+    let [tenant, scope, _] = names;
+    let row = match stored.as_slice() {
+        [] => return Err(no_record(database, &names).await?),
+        [only] => database.row(SHOW, &[tenant, scope, Some(only)]).await?,
+        _ => None,
+    };
+    match row {
+        Some(row) => output::fields(database.format, &row),
+        None => Err(CliError::new(
+            exit::NOT_FOUND,
+            format!(
+                "this client key has records of several principals or operations: {}",
+                stored.join(", ")
+            ),
+            "Name one of them as the key.",
+        )),
     }
 }
 

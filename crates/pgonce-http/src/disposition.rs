@@ -37,7 +37,7 @@ pub enum Disposition {
     /// Transient failure: the effect is rolled back in atomic mode, and a retry does the work again.
     Retry,
     /// As if it had never been requested: the effect is rolled back in atomic mode, nothing is kept and the
-    /// key is free, in atomic mode also for another request.
+    /// key is free, also for another request.
     Forget,
     /// Unknown whether it happened. In leased mode the claim stays until its lease expires
     /// and then the scope's stale policy decides; in atomic mode the same as [`Disposition::Forget`].

@@ -9,7 +9,8 @@ use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use http::request::Parts;
 use http::{Extensions, StatusCode};
 use pgonce::driver::Driver;
-use pgonce::{Attempt, ClaimKind, Error, Intent, Lender, Loan, Result};
+use pgonce::unstable::{Lender, Loan};
+use pgonce::{Attempt, ClaimKind, Error, Intent, Result};
 
 use crate::Problem;
 

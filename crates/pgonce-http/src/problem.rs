@@ -126,15 +126,25 @@ impl Problem {
     pub(crate) fn into_response_at(self, base: &str) -> Response {
         let mut response = Response::new(Body::from(self.document(base)));
         *response.status_mut() = self.status;
+        response.extensions_mut().insert(OwnResponse);
         let headers = response.headers_mut();
         let kind = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, kind);
+        if self.status == StatusCode::UNAUTHORIZED {
+            // RFC 9110 requires a challenge; which scheme to use is up to the authentication in front.
+            let challenge = HeaderValue::from_static("Bearer");
+            headers.insert(header::WWW_AUTHENTICATE, challenge);
+        }
         if let Some(after) = self.retry_after {
             headers.insert(header::RETRY_AFTER, seconds(after).into());
         }
         response
     }
 }
+
+/// Marks a response that is this crate's and not the service's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnResponse;
 
 /// Whole seconds, never 0: that would ask for a busy loop.
 pub(crate) fn seconds(after: Duration) -> u32 {

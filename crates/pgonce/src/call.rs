@@ -57,8 +57,7 @@ pub(crate) fn schema_name(name: &str) -> Result<&str> {
     }
 }
 
-/// A statement as its capability writes it, for a schema called `pgonce`. `{time}` stands for a
-/// column `created_at` that is read as RFC 3339.
+/// A statement as its capability writes it, for a schema called `pgonce`.
 #[derive(Debug)]
 pub(crate) struct Sql {
     text: &'static str,
@@ -117,17 +116,12 @@ impl Schema {
     }
 
     fn make(&self, sql: &Sql) -> Statement {
-        // Where statements are not prepared, columns may come as text in the server's own format.
-        let time = match self.keep {
-            true => "created_at",
-            false => {
-                "pg_catalog.to_char(created_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
-            }
-        };
-        let text = qualified(&sql.text.replace("{time}", time));
         Statement {
-            sql: text.replace("pgonce.", &format!("{}.", self.name)).into(),
+            sql: qualified(sql.text)
+                .replace("pgonce.", &format!("{}.", self.name))
+                .into(),
             keep: self.keep && sql.often,
+            pooled: !self.keep,
         }
     }
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::error::Result;
+use crate::error::{Error, ErrorDetail, Result};
 
 /// Digest of a request: a key that comes back with another digest is a conflict.
 ///
@@ -113,7 +113,7 @@ impl FingerprintBuilder {
     }
 
     /// Only these fields count, as JSON pointers (`/customer/id`). A field that is absent counts
-    /// as absent, not as null.
+    /// as absent, not as null; a request that has none of them is refused.
     #[must_use]
     pub fn include<S: Into<String>>(mut self, pointers: impl IntoIterator<Item = S>) -> Self {
         self.include = Some(pointers.into_iter().map(Into::into).collect());
@@ -130,12 +130,21 @@ impl FingerprintBuilder {
     /// The fingerprint of `request`.
     pub fn of<T: Serialize + ?Sized>(&self, request: &T) -> Result<Fingerprint> {
         let mut value = request.serialize(strict::Strict(serde_json::value::Serializer))?;
-        for pointer in &self.exclude {
+        let pointers = self.include.iter().flatten().chain(&self.exclude);
+        for pointer in pointers {
+            if !pointer.starts_with('/') {
+                return Err(invalid(format!("{pointer:?} is not a JSON pointer")));
+            }
+        }
+        // From the back: what is removed from an array must not move what is to be removed next.
+        let mut exclude: Vec<&str> = self.exclude.iter().map(String::as_str).collect();
+        exclude.sort_by_cached_key(|pointer| std::cmp::Reverse(steps(pointer)));
+        for pointer in exclude {
             remove(&mut value, pointer);
         }
         if let Some(include) = &self.include {
             // Pairs, not an object of picked values: no field can pose as another.
-            value = include
+            let picked: Vec<Value> = include
                 .iter()
                 .filter_map(|pointer| {
                     value
@@ -143,6 +152,11 @@ impl FingerprintBuilder {
                         .map(|v| serde_json::json!([pointer, v]))
                 })
                 .collect();
+            if picked.is_empty() {
+                let none = "the request has none of the fields that its fingerprint includes";
+                return Err(invalid(none.to_owned()));
+            }
+            value = picked.into();
         }
         let mut digest = Sha256::new();
         // Without both, plain SHA-256 of the JSON, which every language has at hand. The two layouts
@@ -157,6 +171,19 @@ impl FingerprintBuilder {
         digest.update(canonical::text(&value)?);
         Ok(Fingerprint(digest.finalize().to_vec()))
     }
+}
+
+fn invalid(message: String) -> Error {
+    let hint = "Name fields that every request has, each with a slash before it: /customer/id.";
+    Error::Invalid(ErrorDetail::new("22023", message, hint))
+}
+
+/// The steps of a pointer, in the order of an array's items.
+fn steps(pointer: &str) -> Vec<(u64, String)> {
+    let steps = pointer.split('/').skip(1);
+    steps
+        .map(|step| (step.parse().unwrap_or_default(), step.to_owned()))
+        .collect()
 }
 
 /// Removes what a JSON pointer names, if it is there.
@@ -230,8 +257,29 @@ mod tests {
 
     #[test]
     fn an_excluded_field_may_be_deep_or_missing() {
-        let canon = Fingerprint::canon().exclude(["/meta/at", "/none/there", "bad"]);
+        let canon = Fingerprint::canon().exclude(["/meta/at", "/none/there"]);
         let one = canon.of(&json!({"meta": {"at": 1, "b": 2}})).unwrap();
         assert_eq!(one, canon.of(&json!({"meta": {"at": 9, "b": 2}})).unwrap());
+    }
+
+    #[test]
+    fn a_pointer_without_a_slash_or_a_request_without_the_fields_is_refused() {
+        let body = json!({"id": 1});
+        for builder in [
+            Fingerprint::canon().include(["id"]),
+            Fingerprint::canon().exclude(["id"]),
+            Fingerprint::canon().include(["/other"]),
+        ] {
+            assert_eq!(builder.of(&body).unwrap_err().code(), "22023");
+        }
+    }
+
+    #[test]
+    fn items_are_excluded_where_they_stood_before() {
+        let canon = Fingerprint::canon().exclude(["/a/0", "/a/1", "/a/10"]);
+        let of = |items: &[i32]| canon.of(&json!({"a": items})).unwrap();
+        assert_eq!(of(&[1, 2, 3]), of(&[7, 8, 3]));
+        assert_ne!(of(&[1, 2, 3]), of(&[1, 2, 4]));
+        assert_eq!(of(&[0, 0, 3]), Fingerprint::of(&json!({"a": [3]})).unwrap());
     }
 }

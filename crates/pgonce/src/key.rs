@@ -11,7 +11,9 @@ use std::fmt::Write;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-pub use lint::{Complaint, Fault, lint};
+pub use lint::lint;
+#[doc(hidden)]
+pub use lint::{Complaint, Fault};
 
 /// A key for a new wish: a UUIDv7, which sorts by time and so is kind to indexes.
 ///

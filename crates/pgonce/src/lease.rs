@@ -24,6 +24,8 @@ static HEARTBEAT: Sql = Sql::kept(
 );
 static GUARD: Sql = Sql::kept("select 'done' from pgonce.guard($1, $2, $3::text::bigint, $4)");
 static RELEASE: Sql = Sql::kept("select 'done' from pgonce.release($1, $2, $3::text::bigint, $4)");
+static FORGET: Sql =
+    Sql::kept("select 'done' from pgonce.release($1, $2, $3::text::bigint, $4, true)");
 
 /// The right to do the work for a while, holding no transaction and no connection.
 ///
@@ -311,6 +313,12 @@ impl<D: Driver> Lease<D> {
         self.call(&RELEASE, self.names()).await?;
         fault_point!("lease.released");
         Ok(())
+    }
+
+    /// As [`Lease::release`], where nothing was begun: after a first attempt the key is free, also for
+    /// another request.
+    pub async fn forget(self) -> Result<()> {
+        self.call(&FORGET, self.names()).await
     }
 
     /// The intent that is held.

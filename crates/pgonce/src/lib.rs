@@ -13,9 +13,12 @@ pub mod driver;
 #[cfg(feature = "faults")]
 #[doc(hidden)]
 pub mod faults;
+#[doc(hidden)]
 pub mod inbox;
 pub mod key;
+#[doc(hidden)]
 pub mod migrate;
+#[doc(hidden)]
 pub mod outbox;
 pub mod retry;
 pub mod scope;
@@ -50,19 +53,39 @@ mod ttl_cache;
 mod tx;
 
 pub use ack::{Ack, Done, IntoAck};
-pub use attempt::Attempt;
-pub use call::DEFAULT_SCHEMA;
 pub use claim::{Claim, ClaimKind};
+#[doc(inline)]
 pub use driver::InTransaction;
 pub use error::{Error, ErrorDetail, Result};
 pub use failure::Failure;
 pub use fingerprint::{Fingerprint, FingerprintBuilder};
-pub use intent::{Intent, MAX_NAME_BYTES};
-pub use joined::Joined;
-pub use lease::Lease;
-pub use loan::{Lender, Loan};
-pub use once::{Isolation, Once, OnceBuilder};
-pub use outbox::Event;
+#[doc(inline)]
+pub use inbox::Message;
+pub use intent::Intent;
+pub use once::Isolation;
+#[doc(inline)]
+pub use outbox::{Event, Subscription};
 pub use recovery::{Classification, StuckIntent};
-pub use tx::Tx;
 pub use unique::Inserted;
+
+// For code that works with any driver; services use the aliases in `sqlx` and `tokio_postgres`.
+#[doc(hidden)]
+pub use {
+    attempt::Attempt,
+    call::DEFAULT_SCHEMA,
+    intent::MAX_NAME_BYTES,
+    joined::Joined,
+    lease::Lease,
+    once::{Once, OnceBuilder},
+    tx::Tx,
+};
+
+/// What relays, consumers and operators' programs of this project build on. It may change with any
+/// release.
+#[doc(hidden)]
+pub mod unstable {
+    pub use crate::loan::{Lender, Loan};
+    pub use crate::retry::Schedule;
+    pub use crate::sqlstate::{Entry, GROUPS, TABLE, lookup, markdown};
+    pub use crate::{driver, inbox, migrate, outbox};
+}

@@ -14,7 +14,7 @@ use crate::call::{
 use crate::claim::{Claim, ClaimKind, Outcome};
 use crate::contract::InForce;
 use crate::counts::{Suppressed, Suppression};
-use crate::driver::{Driver, Opening, OrRaise, Session};
+use crate::driver::{Driver, Opening, Session};
 use crate::error::{Error, Result};
 use crate::intent::Intent;
 use crate::lease::{Lease, Term};
@@ -244,10 +244,6 @@ impl<D: Driver> Once<D> {
                 begin: self.shared.begin,
                 claim: &schema.statement(claim),
                 params: fast_args(intent).as_slice(),
-                or_raise: OrRaise {
-                    schema: schema.name(),
-                    intent,
-                },
             })
             .await?;
         match row.map_or(Ok(Outcome::fresh()), |row| Outcome::read(Row::from(row)))? {

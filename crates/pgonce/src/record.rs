@@ -9,14 +9,15 @@ use crate::intent::Intent;
 /// kept if that is simple.
 pub(crate) static INSERT_SUCCESS: Sql = Sql::kept(
     "insert into pgonce.intent select * from \
-     pgonce._success_row($1, $2, $3, $4, $5, $6, $7, $8, $9) where pgonce._assert_same_transaction() \
+     pgonce._success_row($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+     where pgonce._assert_same_transaction() and pgonce._force_durable_commit() \
      returning pgonce._simple_retention($7, $1)",
 );
 /// The same, where the retention is known.
 pub(crate) static INSERT_KEPT: Sql = Sql::kept(
     "insert into pgonce.intent select * from \
      pgonce._success_row_with_retention($1, $2, $3, $4, $5, $6, $7, $8, $9, $10::text::interval) \
-     where pgonce._assert_same_transaction()",
+     where pgonce._assert_same_transaction() and pgonce._force_durable_commit()",
 );
 /// Any other success in the transaction of its claim.
 pub(crate) static SUCCEED: Sql = Sql::kept(

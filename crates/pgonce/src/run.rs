@@ -153,7 +153,11 @@ impl<D: Driver> Once<D> {
         }
         let started = Instant::now();
         if let Ok(_permit) = self.shared.waiters.try_acquire() {
-            self.sleep_on_lock(intent, left).await?;
+            match self.sleep_on_lock(intent, left).await {
+                // A timeout of the session is shorter than the wait: look, and sleep again.
+                Err(error) if matches!(error.code(), "57014" | "55P03") => {}
+                slept => slept?,
+            }
         }
         if started.elapsed() < waiting.pause {
             // A lease holds no lock to sleep on: ask again later and later.
@@ -257,7 +261,14 @@ where
             Err(error) => error,
         };
         let Some(mut session) = left else {
-            // succeed or fail has taken the session and dealt with it.
+            // succeed or fail has taken the session and dealt with it. What is stored counts, not what
+            // the work says afterwards.
+            if matches!(error, Error::Refused(_) | Error::Failed(_))
+                && let Ok(Some(mut done)) = once.stored_answer(intent).await
+            {
+                done.replayed = false;
+                return Ok(done.typed());
+            }
             return Err(Ended::Retry(error));
         };
         if matches!(error, Error::Disconnected(_)) {
@@ -319,10 +330,14 @@ where
             Ok(done) if done.fence == fence => Ok(done),
             Ok(_) => Err(Ended::Stop(not_ended())),
             Err(Error::Refused(failure) | Error::Failed(failure)) => {
-                let recorded = lease::record_failure(once, intent, fence, &failure, &term).await;
-                Err(Ended::Stop(
-                    recorded.err().unwrap_or_else(|| failure.into()),
-                ))
+                match lease::record_failure(once, intent, fence, &failure, &term).await {
+                    Ok(()) => Err(Ended::Stop(failure.into())),
+                    // Settled otherwise, by the work itself or by another attempt: the claim knows.
+                    Err(error @ (Error::Fenced(_) | Error::LostRace(_))) => {
+                        Err(Ended::Retry(error))
+                    }
+                    Err(error) => Err(Ended::Stop(error)),
+                }
             }
             // Fenced, or the reply to the last commit was lost: the claim knows.
             Err(error @ (Error::Fenced(_) | Error::LostRace(_) | Error::Uncertain(_))) => {

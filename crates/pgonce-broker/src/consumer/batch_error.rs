@@ -3,6 +3,8 @@
 use pgonce::Error;
 use pgonce::retry::Class;
 
+use crate::fatal::is_fatal;
+
 /// Why a transaction failed, by what that says about its messages.
 pub(super) enum BatchError {
     /// Nothing about the messages: the database is unavailable. Retried however long it takes.
@@ -29,14 +31,10 @@ pub(super) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
 
 /// An error of a call of ours: never a message's fault.
 pub(super) fn of_database(error: Error) -> BatchError {
-    match error.class() {
-        _ if matches!(error, Error::Fenced(_)) => BatchError::Fenced(error),
-        Class::Retry | Class::RetryAfterDelay | Class::Ambiguous | Class::ClaimAgain => {
-            BatchError::Database(error)
-        }
-        // It waited for a lock for longer than a statement may take, or an operator cancelled it.
-        _ if error.code() == "57014" => BatchError::Database(error),
-        _ => BatchError::Fatal(error),
+    match error {
+        Error::Fenced(_) => BatchError::Fenced(error),
+        _ if is_fatal(&error) => BatchError::Fatal(error),
+        _ => BatchError::Database(error),
     }
 }
 

@@ -137,7 +137,11 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         let todo = self.not_yet_applied(piece).await?;
         if !todo.is_empty() {
             let mut batch = self.begin().await?;
-            let worked = match self.work(&mut batch, &todo).await {
+            let worked = tokio::select! {
+                worked = self.work(&mut batch, &todo) => worked,
+                lost = self.renew_lease() => Err(lost),
+            };
+            let worked = match worked {
                 Ok(tally) => self.commit(batch, &todo).await.map(|()| tally),
                 Err(error) => {
                     // The error is what counts; a session that cannot roll back, or is still busy with what its
@@ -161,6 +165,26 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         self.shared.counts.duplicates.add(copies);
         self.settle(piece);
         Ok(())
+    }
+
+    /// Renews the partition's lease while a batch is being applied, however long that takes. Ends when another worker has
+    /// the partition: then the batch is for nothing.
+    async fn renew_lease(&self) -> BatchError {
+        let Some(held) = &self.held else {
+            return std::future::pending().await;
+        };
+        loop {
+            tokio::time::sleep(self.shared.limits.lease / 3).await;
+            match self.shared.inbox.renew_partition(held).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    return BatchError::Fenced(Error::work("another worker has the partition"));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "the lease of a partition could not be renewed")
+                }
+            }
+        }
     }
 
     /// Leaves out what the cursor is past.

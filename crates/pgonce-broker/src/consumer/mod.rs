@@ -39,17 +39,19 @@ pub enum Dedup {
 /// Applies the messages of a source, each once. As many as you like may run at once, here or elsewhere.
 ///
 /// A handler gets an open transaction and a message, and nothing else. What it writes commits together with
-/// the mark that the message was applied; the source gets its acknowledgement only afterwards. What fails is stored in the
+/// the marker that the message was applied; the source gets its acknowledgement only afterwards. What fails is stored in the
 /// database with its payload and the reason, and tried again from there, while the source goes on; what
 /// comes for the same key waits behind it.
 ///
 /// ```no_run
-/// # async fn example(once: pgonce::Once<pgonce::driver::sqlx::Sqlx>) -> pgonce::Result<()> {
+/// # async fn example(once: pgonce::sqlx::Once) -> pgonce::Result<()> {
+/// # use std::sync::Arc;
+/// use pgonce::{inbox::Message, sqlx::Tx};
 /// use pgonce_broker::{Consumer, sources::Channel};
 /// use tokio_util::sync::CancellationToken;
 ///
 /// let shop = Channel::new("shop"); // or a real broker
-/// let billing = Consumer::new(&once, "billing", shop.source(), |mut tx: pgonce::inbox::Tx<_>, message: std::sync::Arc<pgonce::inbox::Message>| async move {
+/// let billing = Consumer::new(&once, "billing", shop.source(), |mut tx: Tx, message: Arc<Message>| async move {
 ///     let order: i64 = message.json()?["order"].as_i64().unwrap_or_default();
 ///     sqlx::query("insert into invoice (order_id) values ($1)").bind(order).execute(tx.conn()).await?;
 ///     Ok(())

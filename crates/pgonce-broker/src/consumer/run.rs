@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::lane::{Item, Lane};
 use super::source::{Incoming, Order, Source, SourceError};
 use super::{Dedup, Handler, Shared, stored};
+use crate::fatal::is_fatal;
 use crate::relay::jittered;
 
 /// How long to wait before a partition that another worker holds is asked for again.
@@ -39,6 +40,7 @@ pub(super) async fn run<D: Driver, S: Source, H: Handler<D>>(
         shared,
         source,
         held: HashMap::new(),
+        batches: HashMap::new(),
     };
     let ended = engine.run(&stop).await;
     stop.cancel();
@@ -55,6 +57,8 @@ struct Engine<D: Driver, S: Source, H> {
     source: S,
     /// The partitions in hand.
     held: HashMap<String, PartitionLease>,
+    /// Partitions that were lost with a batch in hand: how many messages to apply at once until it goes well again.
+    batches: HashMap<String, usize>,
 }
 
 /// What belongs together: a partition's messages, or those of some keys.
@@ -136,7 +140,17 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
             }
         }
         let settled = Mutex::default();
-        let (held, worked) = work(&*self.shared, lanes, &settled, stop).await;
+        let taken: Vec<String> = lanes.iter().filter_map(|lane| lane.0.clone()).collect();
+        let (held, worked) = work(&*self.shared, lanes, &self.batches, &settled, stop).await;
+        for partition in taken {
+            let most = self.shared.limits.batch;
+            let size = self.batches.remove(&partition).unwrap_or(most);
+            match held.contains_key(&partition) {
+                true if size >= most => {}
+                true => drop(self.batches.insert(partition, size * 2)),
+                false => drop(self.batches.insert(partition, (size / 2).max(1))),
+            }
+        }
         self.held.extend(held);
         let mut acked = Vec::new();
         for index in settled.into_inner().unwrap_or_default() {
@@ -201,7 +215,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
             match taken.await {
                 Ok(Some(held)) => break held,
                 Ok(None) => return Ok(Ok(Taken::No)),
-                Err(error) if stored::is_passing(&error) => {
+                Err(error) if !is_fatal(&error) => {
                     tracing::warn!(%error, ?pause, "database error, trying again");
                     shared.counts.database_errors.add(1);
                     tokio::select! {
@@ -289,6 +303,7 @@ enum Taken {
 async fn work<D: Driver, H: Handler<D>>(
     shared: &Shared<D, H>,
     lanes: Vec<(Option<String>, Option<PartitionLease>, Vec<Item>)>,
+    batches: &HashMap<String, usize>,
     settled: &Mutex<Vec<usize>>,
     stop: &CancellationToken,
 ) -> (HashMap<String, PartitionLease>, Result<()>) {
@@ -304,7 +319,8 @@ async fn work<D: Driver, H: Handler<D>>(
         };
         async move {
             let mut worked = Ok(());
-            for batch in items.chunks(limits.batch) {
+            let size = lane.partition.as_ref().and_then(|name| batches.get(name));
+            for batch in items.chunks(size.map_or(limits.batch, |size| *size)) {
                 worked = lane.run(batch).await;
                 // A lane that ended early has no right to what comes after.
                 if worked.is_err()

@@ -3,15 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
+use pgonce::Result;
 use pgonce::driver::Driver;
 use pgonce::inbox::ClaimedMessage;
-use pgonce::retry::Class;
-use pgonce::{Error, Result};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::lane::{Item, Lane};
 use super::{Handler, Shared};
+use crate::fatal::is_fatal;
 use crate::relay::jittered;
 
 /// How many stored messages are claimed at once, at most: their leases must not run out meanwhile.
@@ -26,6 +26,7 @@ pub(super) async fn run<D: Driver, H: Handler<D>>(
     let limits = &shared.limits;
     let mut pause = limits.first_pause;
     let mut next_maintain = Instant::now();
+    let mut at_once = limits.batch.min(MAX_CLAIMED);
     while !stop.is_cancelled() {
         if Instant::now() >= next_maintain {
             next_maintain = Instant::now() + jittered(limits.maintain_every);
@@ -33,13 +34,18 @@ pub(super) async fn run<D: Driver, H: Handler<D>>(
                 tracing::warn!(%error, "the inbox could not be tended");
             }
         }
-        let wait = match turn(&shared, &stop).await {
-            Ok(0) => limits.poll_stored,
-            Ok(_) => {
+        let wait = match turn(&shared, &stop, at_once).await {
+            Ok((0, _)) => limits.poll_stored,
+            Ok((claimed, settled)) => {
+                // What is not settled took longer than its lease, and is another worker's: fewer at a time then.
+                at_once = match settled < claimed {
+                    true => (claimed / 2).max(1),
+                    false => (at_once * 2).min(limits.batch.min(MAX_CLAIMED)),
+                };
                 pause = limits.first_pause;
                 continue;
             }
-            Err(error) if is_passing(&error) => {
+            Err(error) if !is_fatal(&error) => {
                 tracing::warn!(%error, ?pause, "database error, trying again");
                 shared.counts.database_errors.add(1);
                 let wait = jittered(pause);
@@ -57,30 +63,21 @@ pub(super) async fn run<D: Driver, H: Handler<D>>(
     Ok(())
 }
 
-pub(super) fn is_passing(error: &Error) -> bool {
-    matches!(
-        error.class(),
-        Class::Retry | Class::RetryAfterDelay | Class::Ambiguous | Class::ClaimAgain
-    )
-}
-
-/// Claims what is due and applies it. Answers how many messages it had in hand.
+/// Claims what is due, at most so many, and applies it. Answers how many messages it had in hand, and how many it settled.
 async fn turn<D: Driver, H: Handler<D>>(
     shared: &Shared<D, H>,
     stop: &CancellationToken,
-) -> Result<usize> {
+    at_once: usize,
+) -> Result<(usize, usize)> {
     fault_point!("consumer.before_claim");
     let limits = &shared.limits;
-    let claimed = shared.inbox.claim(
-        &shared.name,
-        &shared.owner,
-        limits.lease,
-        limits.batch.min(MAX_CLAIMED),
-    );
+    let claimed = shared
+        .inbox
+        .claim(&shared.name, &shared.owner, limits.lease, at_once);
     let claimed = claimed.await?;
     fault_point!("consumer.claimed");
     if claimed.is_empty() {
-        return Ok(0);
+        return Ok((0, 0));
     }
     let count = claimed.len();
     let kept: Vec<ClaimedMessage> = claimed.clone();
@@ -130,5 +127,5 @@ async fn turn<D: Driver, H: Handler<D>>(
         // Those that are still ours; where it cannot be said, their leases run out.
         let _ = timeout(limits.lease, shared.inbox.release(&shared.name, &left)).await;
     }
-    ended.map(|()| count)
+    ended.map(|()| (count, count - left.len()))
 }

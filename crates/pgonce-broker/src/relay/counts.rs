@@ -1,8 +1,9 @@
 //! What a relay has done, for monitoring.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use pgonce::Error;
 use pgonce::outbox::Outcome;
 
 /// What a relay has done so far.
@@ -14,6 +15,7 @@ pub struct Counts {
     held: AtomicU64,
     lanes: AtomicU64,
     waiting: AtomicU64,
+    database_error: Mutex<Option<String>>,
 }
 
 impl Counts {
@@ -45,6 +47,24 @@ impl Counts {
     /// Lanes whose sink is unavailable: they wait for it.
     pub fn waiting(&self) -> u64 {
         self.waiting.load(Relaxed)
+    }
+
+    /// The database error that it is retrying after now; `None` while the database answers.
+    pub fn database_error(&self) -> Option<String> {
+        self.retrying().clone()
+    }
+
+    fn retrying(&self) -> MutexGuard<'_, Option<String>> {
+        let error = self.database_error.lock();
+        error.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn database_failed(&self, error: &Error) {
+        *self.retrying() = Some(error.to_string());
+    }
+
+    pub(super) fn database_answered(&self) {
+        *self.retrying() = None;
     }
 
     pub(super) fn add(&self, outcome: &Outcome) {

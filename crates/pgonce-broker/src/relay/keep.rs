@@ -6,7 +6,7 @@ use pgonce::Result;
 use pgonce::driver::Driver;
 use tokio::time::Instant;
 
-use super::run::Engine;
+use super::run::{Engine, in_time};
 use crate::Sink;
 
 /// How long to wait before dead letters that are full are tried again.
@@ -17,29 +17,30 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     pub(super) async fn settle(&mut self) -> Result<()> {
         for (&lane, held) in &mut self.lanes {
             let mut at = 0;
-            while let Some((settlement, when)) = held.unsettled.get_mut(at) {
-                if *when > Instant::now() {
+            while let Some(unsettled) = held.unsettled.get_mut(at) {
+                if unsettled.at > Instant::now() {
                     at += 1;
                     continue;
                 }
                 fault_point!("relay.before_settle");
                 let relay = &self.relay;
+                let settlement = &mut unsettled.settlement;
                 let settled =
                     relay
                         .outbox
                         .settle(&relay.subscription, lane, held.epoch, settlement);
-                match settled.await {
+                match in_time(&relay.limits, settled).await {
                     Ok(()) => {
                         if let Some(cursor) = settlement.cursor.take() {
+                            held.saved = cursor.clone();
                             held.cursor = cursor;
-                            held.kept = true;
                         }
                         held.unsettled.remove(at);
                         fault_point!("relay.settled");
                     }
                     Err(error) if error.code() == "P4060" => {
                         tracing::warn!(%error, lane, "the lane waits");
-                        *when = Instant::now() + FULL_PAUSE;
+                        unsettled.at = Instant::now() + FULL_PAUSE;
                         at += 1;
                     }
                     Err(error) => return Err(error),
@@ -53,7 +54,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     pub(super) async fn keep(&mut self) -> Result<()> {
         for release in [false, true] {
             let lanes = self.lanes_that(|held| match release {
-                false => !held.kept && !held.surplus,
+                false => !held.is_saved() && !held.surplus,
                 true => held.surplus && held.is_done(),
             });
             if lanes.is_empty() {
@@ -61,16 +62,14 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             }
             fault_point!("relay.before_advance");
             let relay = &self.relay;
-            let kept = relay
-                .outbox
-                .advance(&relay.subscription, &lanes, release)
-                .await?;
+            let kept = relay.outbox.advance(&relay.subscription, &lanes, release);
+            let kept = in_time(&relay.limits, kept).await?;
             fault_point!("relay.advanced");
             for held in &lanes {
                 if release || !kept.contains(&held.lane) {
                     self.lanes.remove(&held.lane);
                 } else if let Some(lane) = self.lanes.get_mut(&held.lane) {
-                    lane.kept = lane.cursor == held.cursor;
+                    lane.saved = held.cursor.clone();
                 }
             }
         }

@@ -2,6 +2,7 @@
 
 mod counts;
 mod deliver;
+mod health;
 mod keep;
 mod lane;
 mod once;

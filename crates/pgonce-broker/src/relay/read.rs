@@ -8,7 +8,7 @@ use pgonce::outbox::{LaneLease, Page};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::run::{Engine, SHORTEST_POLL, by_lane};
+use super::run::{Engine, SHORTEST_POLL, by_lane, in_time};
 use crate::Sink;
 use crate::metrics::RelayMetrics as _;
 
@@ -81,8 +81,11 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.next_look = Instant::now() + self.poll;
         let mut cursors: Vec<_> = idle.iter().map(|held| &held.cursor).collect();
         cursors.dedup();
-        if !self.reads.more && !self.relay.outbox.has_new_events(&cursors).await? {
-            return Ok(());
+        if !self.reads.more {
+            let news = self.relay.outbox.has_new_events(&cursors);
+            if !in_time(&self.relay.limits, news).await? {
+                return Ok(());
+            }
         }
         // Where there is much, one half each.
         let alone = !self.reads.more || self.reads.tasks.len() + 1 == AT_ONCE;
@@ -109,10 +112,11 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.relay.limits.lane_events * lanes.len(),
             self.relay.limits.lane_bytes * lanes.len(),
         );
-        let held = lanes.clone();
+        let (held, limits) = (lanes.clone(), self.relay.limits.clone());
         let task = self.reads.tasks.spawn(async move {
             fault_point!("relay.before_read");
-            let page = outbox.read(&subscription, &held, events, bytes).await?;
+            let read = outbox.read(&subscription, &held, events, bytes);
+            let page = in_time(&limits, read).await?;
             fault_point!("relay.read");
             Ok(page)
         });
@@ -151,7 +155,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             match batches.remove(&lane) {
                 Some(batch) => {
                     self.reads.more |= batch.len() >= self.relay.limits.lane_events / MUCH;
-                    self.send(lane, batch, Some(cursor));
+                    self.send(lane, batch, cursor);
                 }
                 None => self.move_to(lane, cursor),
             }

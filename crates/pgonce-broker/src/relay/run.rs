@@ -1,26 +1,33 @@
 //! The loop of a relay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pgonce::driver::Driver;
 use pgonce::outbox::{Cursor, LaneLease, Message, Outcome, Settlement};
 use pgonce::retry::Class;
 use pgonce::{Error, Result};
-use tokio::task::{Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::Relay;
 use super::deliver::{Ended, Terms, deliver, jittered};
-use super::lane::Holding;
+use super::health::{SinkHealth, Subject, subject_of};
+use super::lane::{Holding, ParkedBatch, Unsettled};
 use super::read::Reads;
 use super::wake::WakeReceiver;
+use super::{Limits, Relay};
 use crate::Sink;
+use crate::fatal::is_fatal;
 use crate::metrics::RelayMetrics as _;
 
 /// How often parked events are looked for.
 const DUE_EVERY: Duration = Duration::from_millis(100);
+/// So many parked subjects of a lane that failed are remembered.
+const MAX_SUSPECTS: usize = 1000;
 /// The shortest pause between two looks at the log.
 pub(super) const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
@@ -33,8 +40,9 @@ pub(super) struct Engine<D: Driver, S> {
     tasks: JoinSet<Delivered>,
     pub(super) reads: Reads,
     wake: WakeReceiver,
-    /// Until when the database surely thinks that the lanes are ours, by our own clock.
-    lease_ends: Instant,
+    /// Until when the database surely thinks that the lanes are ours, by our own clock. Deliveries watch it.
+    lease_ends: watch::Sender<Instant>,
+    health: Arc<SinkHealth>,
     next_claim: Instant,
     next_keep: Instant,
     next_due: Instant,
@@ -62,7 +70,8 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             lanes: BTreeMap::new(),
             tasks: JoinSet::new(),
             reads: Reads::default(),
-            lease_ends: now,
+            lease_ends: watch::Sender::new(now),
+            health: Arc::default(),
             next_claim: now,
             next_keep: now,
             next_due: now,
@@ -77,7 +86,10 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         while !stop.is_cancelled() {
             match self.turn().await {
                 Ok(()) if self.reads.last_read_failed() => {}
-                Ok(()) => self.pause = self.relay.limits.first_pause,
+                Ok(()) => {
+                    self.pause = self.relay.limits.first_pause;
+                    self.relay.counts.database_answered();
+                }
                 Err(error) => self.retry_or_fail(error, &stop).await?,
             }
             let wake = self.wakes_at();
@@ -108,11 +120,11 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let now = Instant::now();
         if let Some(reason) = &self.gone {
             let (outbox, subscription) = (&self.relay.outbox, &self.relay.subscription);
-            outbox.evict(subscription, reason).await?;
+            in_time(&self.relay.limits, outbox.evict(subscription, reason)).await?;
             // Claiming raises that it was evicted, and why; that ends this relay.
             self.claim().await?;
         }
-        if now >= self.lease_ends && !self.lanes.is_empty() {
+        if now >= *self.lease_ends.borrow() && !self.lanes.is_empty() {
             tracing::warn!("the lease could not be renewed in time: lanes are given up");
             self.relay.metrics.lanes(0, 0, self.lanes.len());
             self.lanes.clear();
@@ -123,7 +135,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         }
         if now >= self.next_maintain {
             self.next_maintain = now + jittered(self.relay.limits.maintain_every);
-            self.relay.outbox.maintain().await?;
+            in_time(&self.relay.limits, self.relay.outbox.maintain()).await?;
         }
         self.settle().await?;
         if now >= self.next_due {
@@ -142,14 +154,18 @@ impl<D: Driver, S: Sink> Engine<D, S> {
 
     fn wakes_at(&self) -> Instant {
         let mut wake = self.next_claim.min(self.next_due).min(self.next_maintain);
-        if self.lanes.values().any(|lane| !lane.kept || lane.surplus) {
+        if self
+            .lanes
+            .values()
+            .any(|lane| !lane.is_saved() || lane.surplus)
+        {
             wake = wake.min(self.next_keep);
         }
         if self.reads.may_begin() && self.lanes.values().any(Holding::is_idle) {
             wake = wake.min(self.next_look);
         }
         let unsettled = self.lanes.values().flat_map(|lane| &lane.unsettled);
-        if let Some(at) = unsettled.map(|(_, at)| *at).min() {
+        if let Some(at) = unsettled.map(|unsettled| unsettled.at).min() {
             wake = wake.min(at);
         }
         wake
@@ -162,16 +178,17 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let claimed = relay
             .outbox
             .claim_lanes(&relay.subscription, &relay.owner, lease);
-        let claimed = claimed.await?;
+        let claimed = in_time(&relay.limits, claimed).await?;
         fault_point!("relay.claimed");
-        self.lease_ends = asked + lease;
+        self.lease_ends.send_replace(asked + lease);
         self.next_claim = asked + lease / 3;
         // Lanes that are no longer ours are dropped, and with them what they were delivering.
         let mut before = std::mem::take(&mut self.lanes);
         let (mut taken, mut kept, had) = (0, 0, before.len());
         for lane in claimed {
             let held = match before.remove(&lane.lane) {
-                Some(mut held) if held.epoch == lane.epoch => {
+                // A cursor that somebody else wrote, such as a restore: what is in memory counts no more.
+                Some(mut held) if held.epoch == lane.epoch && held.saved == lane.cursor => {
                     kept += 1;
                     held.surplus = lane.surplus;
                     held
@@ -198,50 +215,77 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         lanes.map(|(lane, held)| held.held(*lane)).collect()
     }
 
-    /// Parked events whose time has come go before what is read next.
+    /// Sends parked events whose time has come, beside what is read from the log.
     async fn take_due(&mut self) -> Result<()> {
         let ready = self.lanes_that(Holding::takes_parked);
         if ready.is_empty() {
             return Ok(());
         }
-        let limit = self.relay.limits.lane_events;
+        let (events, bytes) = (
+            self.relay.limits.lane_events,
+            self.relay.limits.lane_bytes * 4,
+        );
         let due = self
             .relay
             .outbox
-            .due(
-                &self.relay.subscription,
-                &ready,
-                limit,
-                self.relay.limits.lane_bytes * 4,
-            )
-            .await?;
-        for (lane, batch) in by_lane(due) {
-            self.send(lane, batch, None);
+            .due(&self.relay.subscription, &ready, events, bytes);
+        let due = in_time(&self.relay.limits, due).await?;
+        for (lane, due) in by_lane(due) {
+            let Some(held) = self.lanes.get(&lane) else {
+                continue;
+            };
+            // Those that failed before go alone, so that nobody waits for them.
+            let mut batches: BTreeMap<Option<Subject>, Vec<Message>> = BTreeMap::new();
+            for message in due {
+                let subject = subject_of(&message);
+                if !held.is_busy(&subject) {
+                    let alone = held.suspects.contains(&subject).then_some(subject);
+                    batches.entry(alone).or_default().push(message);
+                }
+            }
+            for batch in batches.into_values() {
+                self.send_parked(lane, batch);
+            }
         }
         Ok(())
     }
 
-    pub(super) fn send(&mut self, lane: u8, batch: Vec<Message>, next: Option<Cursor>) {
-        let Some(held) = self.lanes.get_mut(&lane) else {
-            return;
-        };
+    fn send_parked(&mut self, lane: u8, batch: Vec<Message>) {
+        let subjects: HashSet<Subject> = batch.iter().map(subject_of).collect();
+        let task = self.spawn_delivery(batch, None);
+        if let Some(held) = self.lanes.get_mut(&lane) {
+            held.parked
+                .insert(task.id(), ParkedBatch { task, subjects });
+        }
+    }
+
+    pub(super) fn send(&mut self, lane: u8, batch: Vec<Message>, next: Cursor) {
+        if self.lanes.contains_key(&lane) {
+            let task = self.spawn_delivery(batch, Some(next));
+            if let Some(held) = self.lanes.get_mut(&lane) {
+                held.delivering = Some(task);
+            }
+        }
+    }
+
+    fn spawn_delivery(&mut self, batch: Vec<Message>, next: Option<Cursor>) -> AbortHandle {
         let sink = self.relay.sink.clone();
         let terms = Terms {
             limits: self.relay.limits.clone(),
             counts: self.relay.counts.clone(),
             metrics: self.relay.metrics.clone(),
+            health: self.health.clone(),
+            lease: self.lease_ends.subscribe(),
             from_log: next.is_some(),
         };
-        let task = self.tasks.spawn(async move {
+        self.tasks.spawn(async move {
             let ended = deliver(&*sink, batch, &terms).await;
             (next, ended)
-        });
-        held.delivering = Some(task);
+        })
     }
 
     pub(super) fn move_to(&mut self, lane: u8, cursor: Cursor) {
         if let Some(held) = self.lanes.get_mut(&lane) {
-            held.kept &= held.cursor == cursor;
             held.cursor = cursor;
         }
     }
@@ -257,11 +301,16 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                 (error.id(), None)
             }
         };
-        let ours = |held: &Holding| held.delivering.as_ref().is_some_and(|task| task.id() == id);
+        let of_log = |held: &Holding| held.delivering.as_ref().is_some_and(|task| task.id() == id);
+        let ours = |held: &Holding| of_log(held) || held.parked.contains_key(&id);
         let Some((&lane, held)) = self.lanes.iter_mut().find(|(_, held)| ours(held)) else {
             return;
         };
-        held.delivering = None;
+        let parked = held.parked.remove(&id);
+        if parked.is_none() {
+            held.delivering = None;
+        }
+        let subjects = parked.map(|batch| batch.subjects).unwrap_or_default();
         let (next, outcomes) = match delivered {
             Some((next, Ok(Ended::Settled(outcomes)))) => (next, outcomes),
             Some((_, Ok(Ended::Gone(reason)))) => {
@@ -269,8 +318,13 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                 self.gone = Some(reason);
                 return;
             }
+            Some((_, Ok(Ended::LeaseOver))) => {
+                self.next_claim = Instant::now();
+                return;
+            }
             _ => {
-                // Of unknown fate: its cursor is as it was, so it is read again, but not in haste.
+                // Of unknown fate: its cursor is as it was, so it is read again, after a pause.
+                held.suspects.extend(subjects);
                 self.back_off_reads();
                 return;
             }
@@ -281,13 +335,23 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         }
         self.relay.metrics.batch_settled(&outcomes);
         let plain = outcomes.iter().all(|(_, what)| *what == Outcome::Sent);
+        if held.suspects.len() > MAX_SUSPECTS {
+            held.suspects.clear();
+        }
+        match plain {
+            true => held.suspects.retain(|subject| !subjects.contains(subject)),
+            false => held.suspects.extend(subjects.iter().cloned()),
+        }
         self.next_look = Instant::now();
         match next {
-            // Kept later, for many batches at once.
+            // Written down later, for many batches at once.
             Some(cursor) if plain => self.move_to(lane, cursor),
             cursor => {
-                held.unsettled
-                    .push((Settlement { cursor, outcomes }, Instant::now()));
+                held.unsettled.push(Unsettled {
+                    settlement: Settlement { cursor, outcomes },
+                    at: Instant::now(),
+                    subjects,
+                });
                 self.next_due = Instant::now();
             }
         }
@@ -314,21 +378,19 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.read_backoff = (self.read_backoff * 2).min(self.relay.limits.max_delay);
     }
 
-    /// Waits after an error, or gives up.
+    /// Waits after an error. Only a wrong configuration ends a relay.
     async fn retry_or_fail(&mut self, error: Error, stop: &CancellationToken) -> Result<()> {
-        match error.class() {
+        if is_fatal(&error) {
+            return Err(error);
+        }
+        self.next_claim = Instant::now();
+        if error.class() == Class::ClaimAgain {
             // Somebody else holds a lane: ask which are left.
-            Class::ClaimAgain => {
-                tracing::info!(%error, "a lane went to another relay");
-                self.next_claim = Instant::now();
-            }
-            Class::Final | Class::Conflict | Class::Classify => return Err(error),
-            Class::Retry | Class::RetryAfterDelay | Class::Ambiguous => {
-                self.relay.metrics.database_error();
-                tracing::warn!(%error, pause = ?self.pause, "database error, trying again");
-                self.next_claim = Instant::now();
-            }
-            _ => return Err(error),
+            tracing::info!(%error, "a lane went to another relay");
+        } else {
+            self.relay.metrics.database_error();
+            self.relay.counts.database_failed(&error);
+            tracing::warn!(%error, pause = ?self.pause, "database error, trying again");
         }
         tokio::select! {
             () = stop.cancelled() => {}
@@ -352,20 +414,30 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.relay.counts.holds(0);
         self.relay.metrics.lanes(0, 0, 0);
         let now = Instant::now();
-        let ours = now < self.lease_ends;
+        let ours = now < *self.lease_ends.borrow();
         if ours && let Err(error) = self.settle().await {
             tracing::warn!(%error, "what came of the last batches could not be kept");
         }
         let lanes = self.lanes_that(|_| true);
         let relay = &self.relay;
         if ours && !lanes.is_empty() {
-            relay
-                .outbox
-                .advance(&relay.subscription, &lanes, true)
-                .await?;
+            let kept = relay.outbox.advance(&relay.subscription, &lanes, true);
+            in_time(&relay.limits, kept).await?;
         }
-        relay.outbox.leave(&relay.subscription, &relay.owner).await
+        let left = relay.outbox.leave(&relay.subscription, &relay.owner);
+        in_time(&relay.limits, left).await
     }
+}
+
+/// A call of the database, for as long as it can matter: half the lease. One that hangs must not keep the relay
+/// from noticing that its lease is over.
+pub(super) async fn in_time<T>(
+    limits: &Limits,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let most = limits.lease / 2;
+    let late = |_| Error::work(format!("the database did not answer within {most:?}"));
+    timeout(most, call).await.map_err(late)?
 }
 
 pub(super) fn by_lane(messages: Vec<Message>) -> BTreeMap<u8, Vec<Message>> {

@@ -21,7 +21,7 @@ pub const SCHEMES: [&str; 10] = [
 /// | `amqp://user:password@host:5672/vhost`, `amqps://…` | `exchange`, `routing_key`, `source`, `timeout` |
 /// | `redis://host:6379/0`, `rediss://…` | `stream`, `maxlen`, `source`, `timeout` |
 /// | `kafka://host:9092,other:9092` | `topic`, `source`, `timeout` |
-/// | `https://host/path`, `http://…` | only beside it: `secret`, `allow`, `allow_http`, `source`, `timeout` |
+/// | `https://host/path`, `http://…` | only beside it: `secret`, `allow`, `allow_http`, `retry_status`, `dead_status`, `source`, `timeout` |
 ///
 /// ```
 /// use pgonce_broker::sinks::{Options, open};
@@ -166,7 +166,15 @@ async fn kafka(_: &str, _: &Options, scheme: &str) -> Result<AnySink, Refusal> {
 
 #[cfg(feature = "webhook")]
 async fn webhook(url: &str, options: &Options, _scheme: &str) -> Result<AnySink, Refusal> {
-    let known = ["secret", "allow", "allow_http", "source", "timeout"];
+    let known = [
+        "secret",
+        "allow",
+        "allow_http",
+        "retry_status",
+        "dead_status",
+        "source",
+        "timeout",
+    ];
     // The query is the endpoint's own.
     let url = parse(url, "https://host/path")?;
     let settings = Settings::read("webhook", url, false, options, &known)?;
@@ -175,6 +183,8 @@ async fn webhook(url: &str, options: &Options, _scheme: &str) -> Result<AnySink,
     config.allow = settings.several("allow").to_vec();
     let flag = settings.parsed("allow_http", "true or false")?;
     config.allow_http = flag.unwrap_or(false);
+    config.retry_status = settings.statuses("retry_status")?;
+    config.dead_status = settings.statuses("dead_status")?;
     config.source = settings.source()?;
     config.timeout = settings.timeout()?;
     super::Webhook::new(config).await.map(AnySink::Webhook)

@@ -147,6 +147,21 @@ impl Settings {
         text.parse().map(Some).map_err(wrong)
     }
 
+    #[cfg(feature = "webhook")]
+    pub(super) fn statuses(&self, option: &str) -> Result<Vec<u16>, Refusal> {
+        let wrong = |value: &String| Refusal::BadOption {
+            option: option.to_owned(),
+            value: value.clone(),
+            expected: "statuses such as [\"404\", \"409\"], from 300 to 599".to_owned(),
+        };
+        let said = self.several(option).iter();
+        said.map(|text| match text.parse() {
+            Ok(status @ 300..=599) => Ok(status),
+            _ => Err(wrong(text)),
+        })
+        .collect()
+    }
+
     pub(super) fn template(&self, option: &str) -> Result<Template, Refusal> {
         let text = self.text(option)?.unwrap_or("{topic}");
         text.parse().map_err(|refusal| match refusal {

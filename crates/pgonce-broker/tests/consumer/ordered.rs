@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pgonce::Failure;
-use pgonce::inbox::{Message, Position};
-use pgonce_broker::{Consumer, Dedup, Incoming, Order, Source, SourceError};
+use pgonce::inbox::{Message, Position, Tx};
+use pgonce_broker::{Consumer, Dedup, Handler, Incoming, Order, Source, SourceError};
 use tokio::sync::Notify;
 
 use super::fixture::{Fixture, Running, Witness, quick};
@@ -236,6 +236,36 @@ async fn two_workers_share_a_log_and_one_takes_over_when_the_other_is_killed() {
         .await;
     fixture.wait_for(120).await;
     second.stop().await.unwrap();
+    fixture.check().await;
+}
+
+/// Takes longer for a batch than a lease lasts.
+struct Slow(Witness);
+
+impl Handler<super::fixture::Db> for Slow {
+    async fn apply(&self, tx: Tx<super::fixture::Db>, message: Arc<Message>) -> pgonce::Result<()> {
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        self.0.apply(tx, message).await
+    }
+}
+
+#[tokio::test]
+async fn workers_whose_batches_outlast_their_leases_get_through_all_the_same() {
+    let fixture = Fixture::new().await;
+    let log = Log::default();
+    fill(&log, 1, 90);
+    // A batch of ten takes 600 ms.
+    let worker = || {
+        let handler = Slow(fixture.witness.clone());
+        let worker = Consumer::new(&fixture.once(), "c", log.source(), handler);
+        let worker = quick(worker).batch(10, Duration::ZERO);
+        worker.lease(Duration::from_millis(300))
+    };
+    let workers: Vec<Running> = (0..3).map(|_| Running::start(worker())).collect();
+    fixture.wait_for(90).await;
+    for worker in workers {
+        worker.stop().await.unwrap();
+    }
     fixture.check().await;
 }
 

@@ -4,6 +4,7 @@
 
 mod basics;
 mod failures;
+mod fairness;
 #[allow(dead_code)]
 mod fixture;
 mod servers;

@@ -209,6 +209,24 @@ async fn a_refusal_parks_the_subject_a_fault_is_tried_again_and_the_others_flow(
 }
 
 #[tokio::test]
+async fn a_deployment_that_answers_404_401_403_and_409_for_a_while_loses_nothing() {
+    let short = Duration::from_millis(20);
+    let stage = stage_with(Subscription::new("c").backoff(short, short * 4)).await;
+    stage.site.script(|n, times| match (n, times) {
+        (1..=5, 1..=3) => status(404),
+        (6..=10, 1..=3) => status(401),
+        (11..=15, 1..=3) => status(403),
+        (16..=20, 1..=3) => status(409),
+        _ => None,
+    });
+    let running = Running::start(stage.relay_to(stage.site.sink().await));
+    stage.fixture.publish(1, 40, 10).await;
+    stage.wait_for(40).await;
+    running.stop().await.unwrap();
+    assert_eq!(stage.check(&stage.site.got().await).await, 0);
+}
+
+#[tokio::test]
 async fn an_endpoint_that_asks_for_a_pause_gets_it_whole_and_nothing_is_parked() {
     let stage = stage_with(Subscription::new("c")).await;
     stage.site.script(|_, times| {

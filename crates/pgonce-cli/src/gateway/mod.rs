@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use pgonce_http::gateway::{Config, Difference, EXAMPLE, Faults, Gateway};
+use pgonce_http::gateway::{Config, Difference, EXAMPLE, Faults, Gateway, Reload};
 use serde_json::json;
 
 use crate::exit::{self, CliError, Result};
@@ -81,7 +81,7 @@ async fn obey(args: Args, format: Format) -> std::result::Result<(), Stopped> {
         return Ok(output::say(format, words, &json!({"differences": 0}))?);
     }
     agreed(&gateway.agree().await?)?;
-    Ok(serve(gateway, format).await?)
+    Ok(serve(gateway, &file, format).await?)
 }
 
 fn read(file: &Path) -> Result<String> {
@@ -107,7 +107,7 @@ fn agreed(differences: &[Difference]) -> Result {
     ))
 }
 
-async fn serve(gateway: Gateway<database::Driver>, format: Format) -> Result {
+async fn serve(gateway: Gateway<database::Driver>, file: &Path, format: Format) -> Result {
     let bound = gateway.bind().await.map_err(|error| {
         CliError::new(
             exit::FAILED,
@@ -117,6 +117,7 @@ async fn serve(gateway: Gateway<database::Driver>, format: Format) -> Result {
     })?;
     // Before the address is printed, so that no signal can be missed.
     let mut asked = Signals::listen()?;
+    let reloading = reload_on_hangup(bound.reload(), file.to_owned())?;
     let (address, admin) = (bound.address(), bound.admin_address());
     let words = format!("gateway on http://{address}, health on http://{admin}");
     output::say(format, &words, &json!({"address": address, "admin": admin}))?;
@@ -135,12 +136,49 @@ async fn serve(gateway: Gateway<database::Driver>, format: Format) -> Result {
             }
         }
     };
+    reloading.abort();
     match drained.unfinished {
         0 => Ok(()),
         left => Err(cut_off(&format!(
             "{left} were still under way when drain_timeout was over"
         ))),
     }
+}
+
+/// Reads the file again at each SIGHUP. A file that is wrong changes nothing.
+#[cfg(unix)]
+fn reload_on_hangup(
+    reload: Reload<database::Driver>,
+    file: PathBuf,
+) -> io::Result<tokio::task::JoinHandle<()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            let applied = match tokio::fs::read_to_string(&file).await {
+                Ok(text) => match Config::parse(&file.to_string_lossy(), &text) {
+                    Ok(config) => reload
+                        .apply(config)
+                        .await
+                        .map_err(|error| error.to_string()),
+                    Err(faults) => Err(faults.to_string()),
+                },
+                Err(error) => Err(error.to_string()),
+            };
+            match applied {
+                Ok(()) => tracing::info!("reloaded"),
+                Err(error) => tracing::error!(error, "not reloaded; the gateway goes on as before"),
+            }
+        }
+    }))
+}
+
+#[cfg(not(unix))]
+fn reload_on_hangup(
+    _: Reload<database::Driver>,
+    _: PathBuf,
+) -> io::Result<tokio::task::JoinHandle<()>> {
+    Ok(tokio::spawn(std::future::pending()))
 }
 
 fn cut_off(why: &str) -> CliError {

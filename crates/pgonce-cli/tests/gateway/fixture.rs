@@ -155,7 +155,7 @@ pub(crate) struct Gateway {
     pub(crate) url: String,
     pub(crate) admin: String,
     log: Arc<Mutex<String>>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Gateway {
@@ -196,12 +196,17 @@ impl Gateway {
             url: url("address"),
             admin: url("admin"),
             log,
-            _folder: folder,
+            folder: folder,
         }
     }
 
     pub(crate) fn address(&self) -> &str {
         self.url.trim_start_matches("http://")
+    }
+
+    /// Its configuration.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.folder.path().join("gateway.toml")
     }
 
     pub(crate) fn log(&self) -> String {

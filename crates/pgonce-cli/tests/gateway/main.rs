@@ -3,6 +3,7 @@
 
 mod check;
 mod database;
+mod edge;
 mod fixture;
 mod life;
 mod limits;

@@ -127,7 +127,7 @@ fn abandoned() -> Failure {
 
 /// Frees the claim for the next attempt; where that cannot be recorded, the lease expires.
 async fn give_back<D: Driver>(lease: Lease<D>) {
-    if let Err(error) = lease.release().await {
+    if let Err(error) = lease.forget().await {
         tracing::warn!(%error, "a lease could not be released; it expires by itself");
     }
 }

@@ -1,5 +1,8 @@
-//! `/healthz`, `/readyz` and `/counters`, on a listener of their own.
+//! `/healthz`, `/readyz`, `/metrics` and `/counters`, on a listener of their own.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -10,15 +13,18 @@ use pgonce::driver::Driver;
 use pgonce::migrate::Migrator;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::errors;
-use crate::IdempotencyLayer;
+use super::lifecycle::Current;
+use crate::{IdempotencyLayer, Policy, Scope};
 
 /// What an orchestrator asks.
 pub(crate) struct Admin<D: Driver> {
     pub(crate) migrator: Migrator<D>,
     pub(crate) database_timeout: Duration,
-    pub(crate) layers: Vec<IdempotencyLayer<D>>,
+    pub(crate) current: Arc<Current<D>>,
+    pub(crate) connections: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
 
@@ -34,8 +40,9 @@ impl<D: Driver> Admin<D> {
             "/healthz" => said(StatusCode::OK, "alive", "answers"),
             "/readyz" => self.ready().await,
             "/counters" => self.counters(),
+            "/metrics" => self.metrics(),
             _ => {
-                let detail = "there are only /healthz, /readyz and /counters";
+                let detail = "there are only /healthz, /readyz, /metrics and /counters";
                 errors::answer(StatusCode::NOT_FOUND, "route_missing", detail)
             }
         }
@@ -63,24 +70,85 @@ impl<D: Driver> Admin<D> {
         }
     }
 
-    /// What each operation that happens once did since the start.
+    /// The counters of each protected operation since the start, by scope and operation. A reload makes
+    /// new layers: those of one operation are added up.
+    fn counts(&self) -> BTreeMap<(String, String), BTreeMap<&'static str, u64>> {
+        let mut counts: BTreeMap<_, BTreeMap<&'static str, u64>> = BTreeMap::new();
+        for layer in self.current.layers() {
+            let of = counts.entry(names(layer.policy())).or_default();
+            for (name, count) in layer.counters().all() {
+                *of.entry(name).or_default() += count;
+            }
+        }
+        counts
+    }
+
     fn counters(&self) -> Response {
-        let counted = self.layers.iter().map(|layer| {
-            let counters = layer
-                .counters()
-                .all()
-                .into_iter()
-                .map(|(name, count)| (name.to_owned(), count.into()));
-            let operation = layer.policy().operation.clone().unwrap_or_default();
-            (operation, Value::Object(counters.collect()))
-        });
+        let counted = self
+            .counts()
+            .into_iter()
+            .map(|((_, operation), counts)| (operation, json!(counts)));
         axum::Json(Value::Object(counted.collect())).into_response()
+    }
+
+    /// The same for Prometheus, and how much is in progress.
+    fn metrics(&self) -> Response {
+        let mut text = String::from(
+            "# HELP pgonce_http_requests_total Requests of protected operations by outcome.\n\
+             # TYPE pgonce_http_requests_total counter\n",
+        );
+        // Writing to a String cannot fail.
+        for ((scope, operation), counts) in self.counts() {
+            let (scope, operation) = (label(&scope), label(&operation));
+            for (outcome, count) in counts {
+                let _ = writeln!(
+                    text,
+                    "pgonce_http_requests_total{{scope=\"{scope}\",operation=\"{operation}\",outcome=\"{outcome}\"}} {count}"
+                );
+            }
+        }
+        let layers = self.current.layers();
+        let work: usize = layers.iter().map(IdempotencyLayer::under_way).sum();
+        let gauges = [
+            (
+                "pgonce_http_work_in_progress",
+                "Protected requests whose work is in progress.",
+                work,
+            ),
+            (
+                "pgonce_gateway_connections",
+                "Open connections of clients.",
+                self.connections.len(),
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let _ = writeln!(
+                text,
+                "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}"
+            );
+        }
+        let kind = "text/plain; version=0.0.4; charset=utf-8";
+        ([(header::CONTENT_TYPE, kind)], text).into_response()
     }
 
     async fn check(&self) -> Result<(), Error> {
         let checked = tokio::time::timeout(self.database_timeout, self.migrator.check()).await;
         checked.unwrap_or_else(|_| Err(Error::Disconnected("no answer in time".to_owned())))
     }
+}
+
+fn names(policy: &Policy) -> (String, String) {
+    let scope = match &policy.scope {
+        Scope::Named(name) => name.clone(),
+        Scope::Operation => String::new(),
+    };
+    (scope, policy.operation.clone().unwrap_or_default())
+}
+
+/// A label's value as Prometheus wants it.
+fn label(value: &str) -> String {
+    let value = value.replace('\\', "\\\\").replace('"', "\\\"");
+    value.replace('\n', "\\n")
 }
 
 fn said(status: StatusCode, word: &str, detail: &str) -> Response {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use http::HeaderName;
 use pgonce::Once;
 use pgonce::driver::Driver;
 use tower::Layer as _;
@@ -10,6 +9,7 @@ use tower::util::BoxCloneSyncService;
 
 use super::config::values::Principal;
 use super::config::{self, Config, Route};
+use super::headers::Trusted;
 use super::policy::policy;
 use super::proxy::{Proxy, ProxySettings};
 use super::router::{Entry, ProtectedRoute};
@@ -21,24 +21,39 @@ pub(crate) fn proxy(
     route: &Route,
     upstream: Arc<Upstream>,
     table: &config::Upstream,
+    trusted: &Trusted,
 ) -> Proxy {
-    let principal = route.once.as_ref().map(|once| once.principal.get_ref());
-    let principal: Option<HeaderName> = match principal {
-        Some(Principal::Header(name)) => Some(name.clone()),
-        Some(Principal::None) | None => None,
-    };
     Proxy::new(ProxySettings {
         upstream,
         host: table.host,
         key_form: table.key_form,
         trust_forwarded: config.tables.listen.trust_forwarded,
-        principal,
+        trusted: trusted.clone(),
         body_timeout: config.tables.listen.body_timeout.0,
         max_response: route
             .once
             .as_ref()
             .map_or(0, |once| once.max_response.get_ref().0),
     })
+}
+
+/// The headers whose values any of the file's routes trusts.
+pub(crate) fn trusted(config: &Config) -> Trusted {
+    let named = |principal: &Principal| match principal {
+        Principal::Header(name) => Some(name.clone()),
+        Principal::None => None,
+    };
+    let protected = config
+        .tables
+        .routes
+        .iter()
+        .filter_map(|route| route.once.as_ref());
+    Trusted::new(protected.flat_map(|once| {
+        let headers = [&once.key_header, &once.version_header];
+        let headers = headers.map(|name| name.as_ref().map(|name| name.0.clone()));
+        let callers = [named(once.principal.get_ref()), named(&once.tenant)];
+        headers.into_iter().chain(callers).flatten()
+    }))
 }
 
 /// What is made of the routes.

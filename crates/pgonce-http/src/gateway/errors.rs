@@ -6,6 +6,13 @@
 //! # method_missing
 //! **405 and `Allow`.** Routes match the path, but not with this method.
 //!
+//! # host_invalid
+//! **400.** The request has no `Host` header, more than one, or one that is not a host. Nothing happened.
+//!
+//! # route_unprotected
+//! **400.** The request has an idempotency key, but its route does not protect it: a retry could happen twice. Nothing
+//! happened. Send it to a protected route, or without a key.
+//!
 //! # protocol_unsupported
 //! **501.** A tunnel (CONNECT) or another protocol (a WebSocket, say) was asked for. Connect to the service
 //! itself.

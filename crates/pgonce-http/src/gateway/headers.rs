@@ -1,6 +1,7 @@
 //! Which headers cross the gateway, and which end at it.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST,
@@ -30,7 +31,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 ];
 
 /// Headers that `Connection` may name only to hide them from the upstream.
-const END_TO_END: [HeaderName; 7] = [
+const END_TO_END: [HeaderName; 11] = [
     AUTHORIZATION,
     CONTENT_LENGTH,
     CONTENT_TYPE,
@@ -38,13 +39,45 @@ const END_TO_END: [HeaderName; 7] = [
     FORWARDED,
     HOST,
     IDEMPOTENCY_KEY,
+    FORWARDED_FOR,
+    FORWARDED_HOST,
+    FORWARDED_PROTO,
+    FORWARDED_PORT,
 ];
 
-/// Takes away what belongs to one connection only. `kept` is end-to-end whatever `Connection` says.
-pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap, kept: Option<&HeaderName>) {
+/// The headers that the upstream trusts: names of the file's routes (principals, tenants, keys,
+/// versions) beside those that every upstream trusts. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Trusted(Arc<[HeaderName]>);
+
+impl Trusted {
+    pub(crate) fn new(names: impl IntoIterator<Item = HeaderName>) -> Self {
+        Self(names.into_iter().collect())
+    }
+
+    fn contains(&self, name: &HeaderName) -> bool {
+        END_TO_END.contains(name) || self.0.contains(name) || is_ours(name)
+    }
+
+    /// Whether an upstream that reads `_` as `-` (CGI, WSGI) would take this for a trusted header.
+    fn is_imitated_by(&self, name: &HeaderName) -> bool {
+        name.as_str().contains('_')
+            && HeaderName::try_from(name.as_str().replace('_', "-"))
+                .is_ok_and(|dashed| self.contains(&dashed))
+    }
+}
+
+/// Whether only the gateway may send it.
+fn is_ours(name: &HeaderName) -> bool {
+    name.as_str().starts_with("pgonce-")
+}
+
+/// Takes away what belongs to one connection only. Trusted headers are end-to-end whatever
+/// `Connection` says.
+fn strip_hop_by_hop(headers: &mut HeaderMap, trusted: &Trusted) {
     let named: Vec<HeaderName> = tokens(headers, &CONNECTION)
         .filter_map(|name| name.parse().ok())
-        .filter(|name| !END_TO_END.contains(name) && Some(name) != kept)
+        .filter(|name| !trusted.contains(name))
         .collect();
     for name in named.iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
@@ -73,18 +106,30 @@ pub(crate) fn for_upstream(
     headers: &mut HeaderMap,
     client: Option<SocketAddr>,
     trust_forwarded: bool,
-    kept: Option<&HeaderName>,
+    trusted: &Trusted,
 ) {
     // A body that was sent in pieces may have had a length as well: the pieces are right.
     let in_pieces = headers.contains_key(TRANSFER_ENCODING);
-    strip_hop_by_hop(headers, kept);
+    let takes_trailers = tokens(headers, &TE).any(|word| word.eq_ignore_ascii_case("trailers"));
+    strip_hop_by_hop(headers, trusted);
     if in_pieces {
         headers.remove(CONTENT_LENGTH);
     }
+    if takes_trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+    }
     // The gateway has said "100 Continue" itself.
     headers.remove(EXPECT);
-    headers.remove(ATTEMPT);
-    headers.remove(FENCE);
+    let forged = |name: &HeaderName| is_ours(name) || trusted.is_imitated_by(name);
+    let forged: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| forged(name))
+        .cloned()
+        .collect();
+    for name in &forged {
+        headers.remove(name);
+    }
     forwarded(
         headers,
         client.map(|client| client.ip().to_canonical()),
@@ -140,7 +185,7 @@ fn forwarded(headers: &mut HeaderMap, client: Option<IpAddr>, trust: bool) {
 /// Makes an upstream's headers fit for the client.
 pub(crate) fn for_client(headers: &mut HeaderMap) {
     let in_pieces = headers.contains_key(TRANSFER_ENCODING);
-    strip_hop_by_hop(headers, None);
+    strip_hop_by_hop(headers, &Trusted::default());
     if in_pieces {
         headers.remove(CONTENT_LENGTH);
     }
@@ -162,12 +207,12 @@ mod tests {
 
     fn sent(lines: &[(&'static str, &'static str)], trust: bool) -> HeaderMap {
         let mut headers = headers(lines);
-        let kept = HeaderName::from_static("x-user-id");
+        let trusted = ["x-user-id", "x-tenant"].map(HeaderName::from_static);
         for_upstream(
             &mut headers,
             Some("192.0.2.7:1234".parse().unwrap()),
             trust,
-            Some(&kept),
+            &Trusted::new(trusted),
         );
         headers
     }
@@ -199,7 +244,20 @@ mod tests {
         );
         let mut left: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
-        assert_eq!(left, ["accept", "x-forwarded-for", "x-forwarded-proto"]);
+        assert_eq!(
+            left,
+            [
+                "accept",
+                "connection",
+                "te",
+                "x-forwarded-for",
+                "x-forwarded-proto"
+            ]
+        );
+        assert_eq!(
+            (text(&sent, "te"), text(&sent, "connection")),
+            ("trailers".into(), "te".into())
+        );
     }
 
     #[test]
@@ -223,6 +281,36 @@ mod tests {
             assert!(sent.contains_key(name), "{name}");
         }
         assert!(!sent.contains_key(FENCE) && !sent.contains_key(ATTEMPT));
+    }
+
+    /// WSGI and CGI read `X_User_Id` and `X-User-Id` as one name.
+    #[test]
+    fn no_spelling_of_a_trusted_header_passes_beside_it() {
+        let lines = [
+            ("connection", "X-Tenant, X-Forwarded-For, x-other"),
+            ("x-tenant", "acme"),
+            ("x_user_id", "bob"),
+            ("x_user-id", "bob"),
+            ("idempotency_key", "other"),
+            ("x_forwarded_for", "203.0.113.9"),
+            ("pgonce_fence", "99"),
+            ("pgonce-disposition", "keep"),
+            ("x_other", "passes"),
+            ("x-other", "named"),
+        ];
+        for trust in [false, true] {
+            let sent = sent(&lines, trust);
+            let mut left: Vec<&str> = sent.keys().map(HeaderName::as_str).collect();
+            left.sort_unstable();
+            let passed = [
+                "x-forwarded-for",
+                "x-forwarded-proto",
+                "x-tenant",
+                "x_other",
+            ];
+            assert_eq!(left, passed);
+            assert_eq!(text(&sent, "x-forwarded-for"), "192.0.2.7");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use pgonce::Once;
 use pgonce::driver::Driver;
@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::admin::Admin;
-use super::build::{RouteBuilder, proxy};
+use super::build::{RouteBuilder, proxy, trusted};
 use super::config::{Config, Contracts};
-use super::dispatch::Dispatcher;
+use super::dispatch::{Dispatcher, OwnHeaders};
+use super::headers::IDEMPOTENCY_KEY;
 use super::router::Router;
 use super::scopes::{self, Difference};
 use super::server::{Limits, Server};
@@ -26,12 +27,13 @@ use crate::{Budget, IdempotencyLayer};
 /// How many connections the listener for health checks has at most.
 const ADMIN_CONNECTIONS: usize = 64;
 
-/// A gateway that is ready to listen. RouteBuilder from a [`Config`].
+/// A gateway that is ready to listen. Made from a [`Config`].
 pub struct Gateway<D: Driver> {
     config: Config,
     once: Once<D>,
-    router: Router,
+    dispatcher: Dispatcher,
     layers: Vec<IdempotencyLayer<D>>,
+    budget: Budget,
 }
 
 /// What is wrong with a gateway that could not be made: the particulars of one upstream or route.
@@ -45,6 +47,11 @@ pub struct BuildError {
 impl<D: Driver> Gateway<D> {
     /// Makes it. Nothing is connected yet.
     pub fn new(config: Config, once: Once<D>) -> Result<Self, BuildError> {
+        let budget = Budget::bytes(config.tables.listen.memory.0);
+        Self::with_budget(config, once, budget)
+    }
+
+    fn with_budget(config: Config, once: Once<D>, budget: Budget) -> Result<Self, BuildError> {
         let mut upstreams = BTreeMap::new();
         for (name, table) in &config.tables.upstreams {
             let ca_file = table
@@ -58,10 +65,12 @@ impl<D: Driver> Gateway<D> {
             upstreams.insert(name.as_str(), (Arc::new(upstream), table));
         }
         let mut made = RouteBuilder {
-            budget: Budget::bytes(config.tables.listen.memory.0),
+            budget: budget.clone(),
             entries: Vec::new(),
             layers: Vec::new(),
         };
+        let matching = config.tables.listen.matching;
+        let trusted = trusted(&config);
         for route in &config.tables.routes {
             let build_error = |why| BuildError {
                 place: format!("route {}", route.path.get_ref()),
@@ -70,15 +79,27 @@ impl<D: Driver> Gateway<D> {
             let named = upstreams.get(route.upstream.get_ref().as_str());
             let (upstream, table) =
                 named.ok_or_else(|| build_error("the upstream is not defined".to_owned()))?;
-            let proxy = proxy(&config, route, upstream.clone(), table);
+            let proxy = proxy(&config, route, upstream.clone(), table, &trusted);
             made.add(&config, &once, route, &proxy)
                 .map_err(build_error)?;
         }
+        let key_headers = made
+            .layers
+            .iter()
+            .map(|layer| layer.policy().header.clone());
+        let dispatcher = Dispatcher {
+            log: config.log().requests,
+            keyed_on_pass: config.tables.listen.keyed_on_pass,
+            key_headers: key_headers.chain([IDEMPOTENCY_KEY]).collect(),
+            own: OwnHeaders::new(&config.tables.responses),
+            router: Router::new(made.entries, matching),
+        };
         Ok(Self {
             config,
             once,
-            router: Router::new(made.entries),
+            dispatcher,
             layers: made.layers,
+            budget,
         })
     }
 
@@ -122,7 +143,13 @@ impl<D: Driver> Gateway<D> {
         let admin = open(*listen.admin.get_ref()).await?;
         let (address, admin_address) = (clients.local_addr()?, admin.local_addr()?);
         Ok(Bound {
-            gateway: self,
+            current: Arc::new(Current {
+                dispatcher: RwLock::new(Arc::new(self.dispatcher)),
+                layers: Mutex::new(self.layers),
+                once: self.once,
+                budget: self.budget,
+            }),
+            config: self.config,
             clients,
             admin,
             address,
@@ -137,11 +164,73 @@ impl<D: Driver> Gateway<D> {
 
 /// A gateway that listens; [`Bound::run`] serves.
 pub struct Bound<D: Driver> {
-    gateway: Gateway<D>,
+    current: Arc<Current<D>>,
+    config: Config,
     clients: TcpListener,
     admin: TcpListener,
     address: SocketAddr,
     admin_address: SocketAddr,
+}
+
+/// The routes that a running gateway serves, and all the layers that may have work.
+pub(crate) struct Current<D: Driver> {
+    dispatcher: RwLock<Arc<Dispatcher>>,
+    layers: Mutex<Vec<IdempotencyLayer<D>>>,
+    once: Once<D>,
+    budget: Budget,
+}
+
+impl<D: Driver> Current<D> {
+    fn dispatcher(&self) -> Arc<Dispatcher> {
+        let dispatcher = self.dispatcher.read();
+        dispatcher.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn layers(&self) -> Vec<IdempotencyLayer<D>> {
+        let layers = self.layers.lock();
+        layers.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Replaces the routes of a running gateway, from [`Bound::reload`].
+pub struct Reload<D: Driver>(Arc<Current<D>>);
+
+/// Why a gateway keeps its routes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReloadError {
+    /// A route or an upstream cannot be made.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// The contracts could not be compared with the database's.
+    #[error("the contracts cannot be compared: {0}")]
+    Database(#[from] pgonce::Error),
+    /// The database has other contracts.
+    #[error("the file and the database disagree: {0}")]
+    Contracts(String),
+}
+
+impl<D: Driver> Reload<D> {
+    /// Serves new requests by this configuration; those in progress end by the one before. Its
+    /// addresses, limits of connections, database and log stay as they were at the start.
+    pub async fn apply(&self, config: Config) -> Result<(), ReloadError> {
+        let current = &self.0;
+        let (once, budget) = (current.once.clone(), current.budget.clone());
+        let gateway = Gateway::with_budget(config, once, budget)?;
+        let differences = gateway.agree().await?;
+        if !differences.is_empty() {
+            let list: Vec<String> = differences.iter().map(Difference::to_string).collect();
+            return Err(ReloadError::Contracts(list.join("; ")));
+        }
+        let mut layers = current
+            .layers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        layers.extend(gateway.layers);
+        let mut dispatcher = (current.dispatcher.write()).unwrap_or_else(PoisonError::into_inner);
+        *dispatcher = Arc::new(gateway.dispatcher);
+        Ok(())
+    }
 }
 
 /// How a gateway ended.
@@ -162,19 +251,21 @@ impl<D: Driver> Bound<D> {
         self.admin_address
     }
 
+    /// Replaces the routes while the gateway runs.
+    pub fn reload(&self) -> Reload<D> {
+        Reload(self.current.clone())
+    }
+
     /// Serves until `stop` is done, then drains: nothing is accepted any more, `/readyz` answers
     /// 503, and what is under way may finish within the file's `drain_timeout`.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Drained {
-        let Gateway {
-            config,
-            once,
-            router,
-            layers,
-        } = self.gateway;
+        let (config, current) = (self.config, self.current);
         let (stopping, connections) = (CancellationToken::new(), TaskTracker::new());
         let listen = &config.tables.listen;
         let limits = Limits {
             connections: *listen.max_connections.get_ref(),
+            connections_per_peer: listen.max_connections_per_peer(),
+            write_timeout: listen.write_timeout.0,
             header_bytes: listen.max_header_bytes.get_ref().0,
             header_timeout: listen.header_timeout.0,
         };
@@ -184,18 +275,17 @@ impl<D: Driver> Bound<D> {
             stop: stopping.clone(),
             connections: connections.clone(),
         };
-        let served = Arc::new(Dispatcher {
-            router,
-            log: config.log().requests,
-        });
+        let routes = current.clone();
         let serving = tokio::spawn(server.accept(move |request| {
-            let served = served.clone();
-            async move { served.answer(request).await }
+            let dispatcher = routes.dispatcher();
+            async move { dispatcher.answer(request).await }
         }));
         let admin = Admin {
-            migrator: Migrator::new(once.driver().clone()).schema(config.database().schema()),
+            migrator: Migrator::new(current.once.driver().clone())
+                .schema(config.database().schema()),
             database_timeout: config.database().timeout(),
-            layers: layers.clone(),
+            current: current.clone(),
+            connections: connections.clone(),
             stop: stopping.clone(),
         };
         let admin = tokio::spawn(admin_server(self.admin, limits, admin));
@@ -207,13 +297,17 @@ impl<D: Driver> Bound<D> {
         let drained = async {
             connections.wait().await;
             // Work goes on when its client has gone.
-            for layer in &layers {
+            for layer in current.layers() {
                 layer.drained().await;
             }
         };
         let _ = tokio::time::timeout(listen.drain_timeout.0, drained).await;
         admin.abort();
-        let work: usize = layers.iter().map(IdempotencyLayer::under_way).sum();
+        let work: usize = current
+            .layers()
+            .iter()
+            .map(IdempotencyLayer::under_way)
+            .sum();
         Drained {
             unfinished: connections.len().max(work),
         }
@@ -224,6 +318,7 @@ impl<D: Driver> Bound<D> {
 async fn admin_server<D: Driver>(listener: TcpListener, limits: Limits, admin: Admin<D>) {
     let limits = Limits {
         connections: ADMIN_CONNECTIONS,
+        connections_per_peer: ADMIN_CONNECTIONS,
         ..limits
     };
     let server = Server {

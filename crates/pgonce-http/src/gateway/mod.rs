@@ -30,6 +30,7 @@ mod config;
 mod dispatch;
 pub mod errors;
 mod headers;
+mod io;
 mod lifecycle;
 mod log;
 mod pattern;
@@ -44,5 +45,5 @@ mod upstream;
 pub use config::{
     Config, Contracts, Database, EXAMPLE, Fault, Faults, Log, LogFormat, Summary, UrlFrom,
 };
-pub use lifecycle::{Bound, BuildError, Drained, Gateway};
+pub use lifecycle::{Bound, BuildError, Drained, Gateway, Reload, ReloadError};
 pub use scopes::Difference;

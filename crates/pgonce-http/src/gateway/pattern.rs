@@ -26,6 +26,23 @@ enum Segment {
 }
 
 impl Pattern {
+    /// Whether it matches as services that ignore case, a trailing slash and repeated slashes would.
+    pub(crate) fn matches_loosely(&self, path: &str) -> bool {
+        let loose = |path: &str| {
+            let decoded = decoded(path);
+            let lower = String::from_utf8_lossy(&decoded).to_lowercase();
+            let segments: Vec<_> = lower.split('/').filter(|s| !s.is_empty()).collect();
+            format!("/{}", segments.join("/"))
+        };
+        let ours = Self {
+            written: self.written.clone(),
+            segments: self.segments.iter().map(Segment::lower).collect(),
+        };
+        let path = loose(path);
+        let rest_of_nothing = self.segments.last() == Some(&Segment::Rest);
+        ours.matches(&path) || rest_of_nothing && ours.matches(&format!("{path}/"))
+    }
+
     pub(crate) fn matches(&self, path: &str) -> bool {
         let Some(path) = path.strip_prefix('/') else {
             return false;
@@ -90,6 +107,13 @@ impl Pattern {
 }
 
 impl Segment {
+    fn lower(&self) -> Self {
+        match self {
+            Self::Exact(name) => Self::Exact(name.to_lowercase()),
+            other => other.clone(),
+        }
+    }
+
     /// Whether some segment of a path is both.
     fn meets(&self, other: &Self) -> bool {
         match (self, other) {
@@ -210,6 +234,29 @@ mod tests {
                 continue;
             };
             assert_eq!(pattern.matches(path), matches, "{written} against {path}");
+        }
+    }
+
+    #[test]
+    fn a_loose_match_ignores_case_and_slashes() {
+        for (written, path, matches) in [
+            ("/orders", "/orders/", true),
+            ("/orders", "/Orders", true),
+            ("/orders", "//orders", true),
+            ("/Orders", "/%4frders//", true),
+            ("/orders", "/order", false),
+            ("/orders", "/orders/7", false),
+            ("/orders/{id}", "/ORDERS/7/", true),
+            ("/", "/", true),
+            ("/{*rest}", "/", true),
+            ("/files/{*rest}", "/FILES/a/b", true),
+            ("/orders", "*", false),
+        ] {
+            assert_eq!(
+                pattern(written).matches_loosely(path),
+                matches,
+                "{written} against {path}"
+            );
         }
     }
 

@@ -59,7 +59,7 @@ fn contract(policy: Policy, scope: &Scope) -> Policy {
         .map_or(DEFAULT_WAIT_TIMEOUT, |wait| wait.get_ref().0);
     policy
         .retention(scope.retention.get_ref().0)
-        .lease(scope.lease.0)
+        .lease(scope.lease.get_ref().0)
         .wait_timeout(wait_timeout)
         .busy(match scope.busy {
             Busy::Reject => scope::Busy::Reject,

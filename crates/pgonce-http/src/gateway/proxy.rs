@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::header::{CONTENT_TYPE, HOST};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use tower::Service;
 
 use super::body::{StallTimeout, Stalled};
 use super::config::{HostSent, KeyForm};
 use super::errors;
-use super::headers::{self, ATTEMPT, FENCE, IDEMPOTENCY_KEY};
+use super::headers::{self, ATTEMPT, FENCE, IDEMPOTENCY_KEY, Trusted};
 use super::upstream::{Delivery, Unanswered, Upstream};
 use crate::body::{Read, read_up_to};
 use crate::{AttemptInfo, Disposition, Key};
@@ -36,8 +36,8 @@ pub(crate) struct ProxySettings {
     pub(crate) host: HostSent,
     pub(crate) key_form: KeyForm,
     pub(crate) trust_forwarded: bool,
-    /// The header with the principal, which no client may make vanish.
-    pub(crate) principal: Option<HeaderName>,
+    /// The headers that no client may hide or imitate.
+    pub(crate) trusted: Trusted,
     /// How long a client may send nothing more of its body.
     pub(crate) body_timeout: Duration,
     /// How much of an answer the route keeps.
@@ -60,17 +60,16 @@ impl ProxySettings {
         let attempt = request.extensions().get::<AttemptInfo>().copied();
         let key = request.extensions().get::<Key>().cloned();
         let headers = request.headers_mut();
-        headers::for_upstream(
-            headers,
-            client,
-            self.trust_forwarded,
-            self.principal.as_ref(),
-        );
+        headers::for_upstream(headers, client, self.trust_forwarded, &self.trusted);
         if self.host == HostSent::Upstream {
             headers.remove(HOST);
         }
-        if let Some((attempt, key)) = attempt.zip(key) {
-            self.add_attempt(headers, attempt, &key.0);
+        if let Some(key) = key {
+            self.add_key(headers, &key.0);
+        }
+        if let Some(attempt) = attempt {
+            headers.insert(ATTEMPT, attempt.number.into());
+            headers.insert(FENCE, attempt.fence.into());
         }
         match self.upstream.send(request).await {
             Ok(mut answer) => {
@@ -106,11 +105,8 @@ impl ProxySettings {
         }
     }
 
-    /// Adds the key, the attempt number and the fence, which lets the upstream refuse an
-    /// older try that comes late.
-    fn add_attempt(&self, headers: &mut HeaderMap, attempt: AttemptInfo, key: &str) {
-        headers.insert(ATTEMPT, attempt.number.into());
-        headers.insert(FENCE, attempt.fence.into());
+    /// Adds the key in one form, with a claim and without one.
+    fn add_key(&self, headers: &mut HeaderMap, key: &str) {
         // A key may be sent with quotes or without; it is always forwarded in one form, so that
         // the upstream sees one key and not two.
         let sent = match self.key_form {
@@ -144,6 +140,26 @@ pub(crate) fn refuse_protocol(request: &Request<Body>) -> Option<Response<Body>>
         "protocol_unsupported",
         detail,
     ))
+}
+
+/// The response to a request whose target host is missing or ambiguous (RFC 9112, section 3.2): two
+/// servers on the way could read two different hosts.
+pub(crate) fn refuse_host(request: &Request<Body>) -> Option<Response<Body>> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let well_formed = match (hosts.next(), hosts.next()) {
+        (None, _) => request.version() != Version::HTTP_11,
+        (Some(host), None) => host.to_str().is_ok_and(is_host),
+        (Some(_), Some(_)) => false,
+    };
+    let detail = "the request needs exactly one Host header, with a host and perhaps a port";
+    (!well_formed).then(|| errors::answer(StatusCode::BAD_REQUEST, "host_invalid", detail))
+}
+
+fn is_host(host: &str) -> bool {
+    host.is_empty()
+        || host
+            .parse::<http::uri::Authority>()
+            .is_ok_and(|authority| !authority.as_str().contains('@'))
 }
 
 /// The response, and its disposition, where the upstream sent none.

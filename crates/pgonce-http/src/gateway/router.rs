@@ -7,6 +7,7 @@ use axum::response::Response;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use tower::util::BoxCloneSyncService;
 
+use super::config::Matching;
 use super::errors;
 use super::pattern::Pattern;
 
@@ -29,22 +30,25 @@ pub(crate) struct ProtectedRoute {
     pub(crate) key_header: HeaderName,
 }
 
-/// The routes, the narrower before the wider.
-pub(crate) struct Router(Vec<Entry>);
+/// The routes, the narrower before the wider, and how paths are compared.
+pub(crate) struct Router {
+    entries: Vec<Entry>,
+    matching: Matching,
+}
 
 impl Router {
-    pub(crate) fn new(mut entries: Vec<Entry>) -> Self {
+    pub(crate) fn new(mut entries: Vec<Entry>, matching: Matching) -> Self {
         entries.sort_by_key(|entry| entry.pattern.width());
-        Self(entries)
+        Self { entries, matching }
     }
 
     /// The narrowest route that matches, or what to answer where there is none.
     pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Entry, Box<Response>> {
-        let mut there = self
-            .0
-            .iter()
-            .filter(|entry| entry.pattern.matches(path))
-            .peekable();
+        let matches = |entry: &&Entry| match self.matching {
+            Matching::Exact => entry.pattern.matches(path),
+            Matching::Loose => entry.pattern.matches_loosely(path),
+        };
+        let mut there = self.entries.iter().filter(matches).peekable();
         if there.peek().is_none() {
             let detail = "no route of the gateway matches this path";
             return Err(Box::new(errors::answer(

@@ -95,7 +95,7 @@ fn fields(name: &str, scope: &Scope) -> Vec<Field> {
     vec![
         word("scope", name),
         length("retention", Some(scope.retention.get_ref().0)),
-        length("lease", Some(scope.lease.0)),
+        length("lease", Some(scope.lease.get_ref().0)),
         word("busy", scope.busy.word()),
         length(
             "wait_timeout",
@@ -185,6 +185,7 @@ async fn call<D: Driver>(
     let statement = Statement {
         sql: sql.into(),
         keep: false,
+        pooled: false,
     };
     let params: Vec<Param<'_>> = fields
         .iter()

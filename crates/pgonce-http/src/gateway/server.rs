@@ -20,14 +20,17 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::io::{Peers, WriteTimeout};
 use super::proxy::Client;
 
 /// How much anybody may ask of a listener.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) connections: usize,
+    pub(crate) connections_per_peer: usize,
     pub(crate) header_bytes: usize,
     pub(crate) header_timeout: Duration,
+    pub(crate) write_timeout: Duration,
 }
 
 /// A listener, and how it ends.
@@ -52,6 +55,7 @@ impl Server {
             Arc::new(handler),
             Arc::new(Semaphore::new(self.limits.connections)),
         );
+        let peers = Peers::default();
         loop {
             // A client that connects when all permits are taken waits in the kernel's queue, at no cost here.
             let next = async {
@@ -64,10 +68,15 @@ impl Server {
             };
             match accepted {
                 Ok((stream, client)) => {
+                    let Some(peer) = peers.enter(client.ip(), self.limits.connections_per_peer)
+                    else {
+                        tracing::warn!(peer = %client.ip(), "a peer has too many connections; one was closed");
+                        continue;
+                    };
                     let (handler, stop, limits) = (handler.clone(), self.stop.clone(), self.limits);
                     self.connections.spawn(async move {
                         serve(stream, client, limits, &*handler, stop).await;
-                        drop(permit);
+                        drop((permit, peer));
                     });
                 }
                 Err(error) => {
@@ -92,6 +101,7 @@ async fn serve<H, F>(
 {
     // Small answers must not wait for an acknowledgement of the piece before.
     let _ = stream.set_nodelay(true);
+    let stream = WriteTimeout::new(stream, limits.write_timeout);
     let asked = AtomicBool::new(false);
     let service = service_fn(|request: Request<Incoming>| {
         asked.store(true, Ordering::Relaxed);

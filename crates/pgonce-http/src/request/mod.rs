@@ -80,7 +80,9 @@ fn who(head: &Parts, caller: &Caller) -> Result<Option<String>, ()> {
         Caller::None => return Ok(None),
         Caller::Header(name) => {
             let mut values = head.headers.get_all(name).iter();
-            let only = values.next().filter(|_| values.next().is_none());
+            // An empty header names no tenant, and is not a way to the data without one.
+            let only = values.next().filter(|value| !value.is_empty());
+            let only = only.filter(|_| values.next().is_none());
             only.and_then(|value| {
                 std::str::from_utf8(value.as_bytes())
                     .ok()

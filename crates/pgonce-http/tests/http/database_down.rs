@@ -213,7 +213,7 @@ async fn an_answer_is_recorded_whatever_error_meets_it_first() {
     world
         .run_sql(
             "create sequence records; create function cancel_first() returns trigger language plpgsql as $$ begin \
-             if new.status in ('succeeded', 'failed_final') and nextval('records') % 2 = 1 then \
+             if new.status in ('succeeded', 'failed_final') and nextval('public.records') in (1, 3) then \
              raise exception 'canceling statement' using errcode = '57014'; end if; return new; end $$; \
              create trigger cancel_first before update on pgonce.intent for each row execute function cancel_first()",
         )
@@ -222,9 +222,9 @@ async fn an_answer_is_recorded_whatever_error_meets_it_first() {
         let status: u16 = status.parse().unwrap();
         (http::StatusCode::from_u16(status).unwrap(), "the first")
     });
-    let layer = world.leased(limited(SCOPE));
+    let layer = world.leased(limited(SCOPE).database_timeout(SOON));
     let site = Site::open(Router::new().route("/effects", handler.layer(layer))).await;
-    for status in [201] {
+    for status in [201, 404] {
         let first = site
             .post("/effects", &status.to_string(), status.to_string())
             .await;
@@ -234,5 +234,5 @@ async fn an_answer_is_recorded_whatever_error_meets_it_first() {
             .await;
         assert_eq!((again.status, again.replayed()), (status, true));
     }
-    assert_eq!(world.number("select last_value from records").await, 2);
+    assert!(world.number("select last_value from records").await >= 4);
 }

@@ -14,6 +14,7 @@ for_each_driver!(
     the_handler_is_told_which_attempt_it_is,
     a_transaction_that_is_not_given_back_commits_nothing,
     two_transactions_at_once_are_not_given_out,
+    a_handler_publishes_and_locks_under_the_tenant_of_its_request,
 );
 
 type Seen = Arc<Mutex<Vec<(u32, ClaimKind, i64)>>>;
@@ -79,4 +80,32 @@ async fn two_transactions_at_once_are_not_given_out<D: TestDriver>(world: World<
     site.post("/effects", "k1", "")
         .await
         .problem(500, "internal");
+}
+
+async fn a_handler_publishes_and_locks_under_the_tenant_of_its_request<D: TestDriver>(
+    world: World<D>,
+) {
+    let handler = async |mut tx: Tx<D>| {
+        tx.publish(pgonce::Event::new("orders", "order.created"))
+            .await?;
+        assert!(tx.try_lock("close").await?);
+        assert_eq!(tx.tenant(), "acme");
+        Ok::<_, HandlerError>(made())
+    };
+    let policy = Policy::new(SCOPE, Caller::None)
+        .tenant(Caller::Header(http::HeaderName::from_static("x-tenant")));
+    let layer = world.atomic(policy);
+    let site = Site::open(Router::new().route("/effects", post(handler).layer(layer))).await;
+    for _ in 0..2 {
+        let request = site
+            .request("/effects", "\"k1\"")
+            .header("x-tenant", "acme");
+        assert_eq!(request.send().await.unwrap().status(), 201);
+    }
+    let events: i64 =
+        sqlx::query_scalar("select count(*) from pgonce.outbox where tenant = 'acme'")
+            .fetch_one(&world.pool)
+            .await
+            .unwrap();
+    assert_eq!(events, 1);
 }

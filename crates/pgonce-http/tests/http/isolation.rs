@@ -91,9 +91,11 @@ async fn a_key_belongs_to_its_tenant() {
         send(&site, "/effects", &[("x-tenant", "red")]).await.body,
         red.body
     );
-    send(&site, "/effects", &[])
-        .await
-        .problem(400, "tenant_missing");
+    for nobody in [&[][..], &[("x-tenant", "")]] {
+        send(&site, "/effects", nobody)
+            .await
+            .problem(400, "tenant_missing");
+    }
     send(
         &site,
         "/effects",

@@ -10,7 +10,7 @@ use pgonce_testkit::checker::{self, Coverage, Effect};
 use pgonce_testkit::{Action, CuttingProxy, Entry, FaultPlan, History, Outcome, Spread};
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, interval, timeout};
 
 use crate::client::{ABANDONED, Try, send};
 use crate::service::{Mode, Shore, TABLE, policy, vanishes};
@@ -49,7 +49,8 @@ async fn leased_work_with_an_unknown_result_is_refused_to_all_alike_and_never_do
         let intent = format!("delivery-{}", number % intents);
         let payload = json!({ "amount": number % intents });
         clients.spawn(async move {
-            // Until there is an answer for good.
+            // Until there is a final answer.
+            let mut retry = interval(Duration::from_millis(50));
             let until = Instant::now() + Duration::from_secs(120);
             loop {
                 let number = history.invoke(&*intent, payload.clone());
@@ -73,7 +74,7 @@ async fn leased_work_with_an_unknown_result_is_refused_to_all_alike_and_never_do
                     }
                     _ => assert!(Instant::now() < until, "{one:?} was last told {told:?}"),
                 }
-                sleep(Duration::from_millis(50)).await;
+                retry.tick().await;
             }
         });
     }

@@ -309,6 +309,7 @@ pub(super) async fn ask<D: DriverExt>(
     let statement = Statement {
         sql: sql.into(),
         keep: true,
+        pooled: false,
     };
     let mut session = once.driver().acquire().await?;
     let rows = session.query(&statement, params).await?;

@@ -147,6 +147,7 @@ create table pgonce.parked (
     constraint parked_state_is_known check (state in ('delayed', 'retry', 'dead', 'behind'))
 );
 create index parked_and_due on pgonce.parked (subscription, lane, due_at) where due_at is not null;
+create index parked_by_number on pgonce.parked (subscription, seq);
 create index parked_letters on pgonce.parked (subscription, state, seq);
 
 -- What was never delivered to a subscription, by whose word and why.

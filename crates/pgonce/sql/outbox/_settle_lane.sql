@@ -15,6 +15,8 @@ create or replace function pgonce._settle_lane(p_subscription text, p_lane integ
     p_outcomes jsonb)
 returns bigint
 language plpgsql volatile set search_path = pg_catalog, pg_temp
+    -- Whatever the statistics say: the right index and no more.
+    set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);
@@ -39,9 +41,7 @@ begin
     -- What was parked and is delivered goes in one step; what was behind it comes due in the end.
     with gone as (
         delete from pgonce.parked k using jsonb_to_recordset(p_outcomes) as o (seq bigint, what text)
-         -- Every state there is, so that an index leads there.
-         where o.what = 'sent' and k.subscription = p_subscription collate "C" and k.state in ('delayed', 'retry', 'dead', 'behind')
-           and k.seq = o.seq and k.lane = p_lane
+         where o.what = 'sent' and k.subscription = p_subscription collate "C" and k.seq = o.seq and k.lane = p_lane
         returning k.tenant, k.subject
     )
     select array_agg(g.tenant), array_agg(g.subject) into v_tenants, v_subjects
@@ -51,8 +51,8 @@ begin
          where o.what is distinct from 'sent' order by o.seq
     loop
         select k.* into v_parked from pgonce.parked k
-         where k.subscription = p_subscription collate "C" and k.state in ('delayed', 'retry', 'dead', 'behind')
-           and k.seq = v_outcome.seq and k.lane = p_lane;
+         where k.subscription = p_subscription collate "C" and k.seq = v_outcome.seq and k.lane = p_lane;
+        v_counted := coalesce(v_parked.state in ('dead', 'behind'), false);
         if v_parked.seq is null then
             -- From the log: it becomes a copy here.
             select o.tenant, p_subscription, o.subject, o.seq, o.lane, null, 0, null, v_now, null, o.created_at,
@@ -97,10 +97,11 @@ begin
             -- Counted once for all of them: counting for each would make a long queue slow.
             v_room := coalesce(v_room, v_subscription.dead_limit - (select count(*) from (select from pgonce.parked k
                 where k.subscription = p_subscription collate "C" and k.state in ('dead', 'behind') limit v_subscription.dead_limit) f));
-            v_counted := exists (select from pgonce.parked k where k.subscription = p_subscription collate "C" and k.lane = p_lane
-                and k.seq = v_parked.seq and k.state in ('dead', 'behind'));
             v_full := v_room <= 0 and not v_counted;
-            if v_full and v_subscription.when_full = 'stop' then
+            -- Nothing is discarded for being behind an event that only waits for a sink that is down.
+            if v_full and (v_subscription.when_full = 'stop' or v_outcome.what = 'hold' and exists (
+                select from pgonce.parked f where f.tenant = v_parked.tenant and f.subscription = p_subscription collate "C"
+                   and f.subject = v_parked.subject and f.state = 'retry' and f.attempts = 0)) then
                 raise exception 'the dead letters of subscription "%" are full: % events', p_subscription, v_subscription.dead_limit
                     using errcode = 'P4060', detail = format('Lane %s waits at event %s.', p_lane, v_parked.seq),
                     hint = 'Look at pgonce.dead_letters, then pgonce.redrive or pgonce.skip; or raise dead_limit.';

@@ -4,6 +4,8 @@
 create or replace function pgonce._wake_subject(p_subscription text, p_tenant text, p_subject text)
 returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
+    -- Whatever the statistics say: the right index and no more.
+    set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
     v_first record;

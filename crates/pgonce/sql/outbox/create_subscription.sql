@@ -12,7 +12,7 @@
 -- example  select pgonce.create_subscription('billing', 'start', p_topics => '{orders}');
 create or replace function pgonce.create_subscription(p_subscription text, p_from text default 'start',
     p_topics text[] default null, p_types text[] default null, p_tenants text[] default null,
-    p_max_attempts integer default 10, p_backoff interval default interval '1 second',
+    p_max_attempts integer default 30, p_backoff interval default interval '1 second',
     p_max_backoff interval default interval '10 minutes', p_dead_limit integer default 10000,
     p_when_full text default 'stop')
 returns void

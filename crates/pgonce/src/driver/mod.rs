@@ -9,7 +9,6 @@ use std::time::Duration;
 #[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
 use crate::error::ErrorDetail;
 use crate::error::{Error, Result};
-use crate::intent::Intent;
 
 #[cfg(feature = "sqlx")]
 pub mod sqlx;
@@ -83,7 +82,8 @@ pub(crate) fn binary_as_text(kind: &str, bytes: &[u8]) -> Result<String> {
             .and_then(|b| rfc3339(i64::from_be_bytes(b))),
         // One byte of version before the text.
         "jsonb" | "JSONB" => bytes.get(1..).and_then(text),
-        "text" | "unknown" | "TEXT" | "UNKNOWN" => text(bytes),
+        "bool" | "BOOL" => Some((bytes == [1]).to_string()),
+        "text" | "unknown" | "name" | "TEXT" | "UNKNOWN" | "NAME" => text(bytes),
         _ => None,
     };
     decoded.ok_or_else(|| {
@@ -124,6 +124,13 @@ pub(crate) fn missing_limits(options: Option<&str>) -> Vec<(&'static str, &'stat
     missing.copied().collect()
 }
 
+/// A connection whose prepared statements are gone (DISCARD ALL) or out of date (a changed result type).
+/// It stays so: it is closed like a lost one, and the work is done on another.
+#[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
+pub(crate) fn is_stale(code: &str, routine: Option<&str>) -> bool {
+    code == "26000" || (code == "0A000" && routine == Some("RevalidateCachedQuery"))
+}
+
 /// A statement of pgonce, in the schema that it is installed in.
 #[derive(Debug, Clone)]
 pub struct Statement {
@@ -131,6 +138,8 @@ pub struct Statement {
     pub sql: Arc<str>,
     /// Whether it may be prepared by name and kept; not behind a transaction pooler.
     pub keep: bool,
+    /// Whether the connection goes through a transaction pooler.
+    pub pooled: bool,
 }
 
 /// Something that runs statements: a connection of pgonce's own, or the transaction that you
@@ -164,6 +173,11 @@ impl<C: Connection> Connection for &mut C {
 
 /// An open transaction of the user's: sqlx's, tokio-postgres' or deadpool's `Transaction`. A plain
 /// connection is none: what pgonce records there would commit without the effect it belongs to.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an open transaction",
+    label = "not a transaction",
+    note = "begin one and pass it: outside a transaction a record would commit without its effect"
+)]
 pub trait InTransaction: Connection + sealed::Sealed {}
 
 impl<C: InTransaction> InTransaction for &mut C {}
@@ -221,13 +235,10 @@ pub trait Session: Connection + Sized + 'static {
 pub struct Opening<'a> {
     /// `begin`, with the isolation level that was asked for.
     pub begin: &'a str,
-    /// The claim, for drivers that can send it along with BEGIN and read its row.
+    /// The claim, sent along with BEGIN where the driver can.
     pub claim: &'a Statement,
     /// Its parameters.
     pub params: &'a [Param<'a>],
-    /// The same claim as a text that raises `P4029` unless it is fresh, for drivers that can
-    /// send texts along with BEGIN but read no row there.
-    pub or_raise: OrRaise<'a>,
 }
 
 /// A pool of connections of one driver.
@@ -237,28 +248,6 @@ pub trait Driver: Clone + Send + Sync + 'static {
 
     /// Takes a connection out of the pool.
     fn acquire(&self) -> impl Future<Output = Result<Self::Session>> + Send;
-}
-
-/// The text of a claim that is fresh or raises. Written out only by a driver that needs it.
-#[derive(Debug, Clone, Copy)]
-pub struct OrRaise<'a> {
-    pub(crate) schema: &'a str,
-    pub(crate) intent: &'a Intent,
-}
-
-impl fmt::Display for OrRaise<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "select {}._begin_fresh({},{},{},{},{})",
-            self.schema,
-            quote_literal(self.intent.scope()),
-            quote_literal(self.intent.key()),
-            quote_bytes(self.intent.fingerprint().as_bytes()),
-            quote_literal(self.intent.tenant_name()),
-            !self.intent.is_known_first(),
-        )
-    }
 }
 
 /// Quotes a text so that it is one literal whatever `standard_conforming_strings` says.
@@ -276,59 +265,9 @@ pub(crate) fn quote_literal(text: &str) -> String {
     quoted
 }
 
-/// Writes bytes as a bytea literal.
-fn quote_bytes(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut quoted = String::with_capacity(bytes.len() * 2 + 20);
-    quoted.push_str(" E'\\\\x");
-    for byte in bytes {
-        // Writing to a String cannot fail.
-        let _ = write!(quoted, "{byte:02x}");
-    }
-    quoted.push_str("'::pg_catalog.bytea");
-    quoted
-}
-
-/// A statement with its parameters written into it, for a driver that must send both at once.
-#[cfg(feature = "sqlx")]
-pub(crate) fn with_literals(sql: &str, params: &[Param<'_>]) -> String {
-    let mut pieces = sql.split('$');
-    let mut text = pieces.next().unwrap_or_default().to_owned();
-    for piece in pieces {
-        let digits = piece.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, rest) = piece.split_at(digits);
-        let place = number.parse::<usize>().ok();
-        match place.and_then(|n| params.get(n.checked_sub(1)?)) {
-            Some(Param::Text(Some(value)) | Param::Json(Some(value))) => {
-                text.push_str(&quote_literal(value));
-            }
-            Some(Param::Bytes(bytes)) => text.push_str(&quote_bytes(bytes)),
-            Some(param @ (Param::Int(_) | Param::Interval(_))) => {
-                text.push_str(&quote_literal(&param.written().unwrap_or_default()));
-            }
-            Some(Param::Text(None) | Param::Json(None)) | None => text.push_str(" null"),
-        }
-        text.push_str(rest);
-    }
-    text
-}
-
 #[cfg(all(test, feature = "sqlx"))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parameters_become_literals_that_cannot_leave_their_quotes() {
-        let params = [
-            Param::Text(Some(r"a'b\c $2")),
-            Param::Bytes(&[0, 255]),
-            Param::Text(None),
-        ];
-        assert_eq!(
-            with_literals("select f($1, $2), $3::text", &params),
-            r"select f( E'a''b\\c $2',  E'\\x00ff'::pg_catalog.bytea),  null::text",
-        );
-    }
 
     #[test]
     fn a_time_is_told_as_rfc_3339_or_not_at_all() {

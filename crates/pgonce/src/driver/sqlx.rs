@@ -1,5 +1,5 @@
-//! The driver sqlx. It cannot pipeline: the claim travels with BEGIN as a text, which leaves one
-//! round trip more than the bare transaction, for the acknowledgement.
+//! The driver sqlx. It cannot pipeline: a command needs two round trips more than the bare
+//! transaction, for the claim and for the acknowledgement.
 
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
@@ -17,7 +17,7 @@ use sqlx_core::transaction::TransactionManager as _;
 use super::sealed::Sealed;
 use super::{
     Connection, Driver, InTransaction, Opening, Param, Row, Session, Settled, Statement,
-    binary_as_text, missing_limits, with_literals,
+    binary_as_text, is_stale, missing_limits,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -121,24 +121,31 @@ async fn run(
     statement: &Statement,
     params: &[Param<'_>],
 ) -> Result<Vec<Row>> {
-    let rows: Vec<PgRow> = if statement.keep {
-        let mut query = sqlx::query(AssertSqlSafe(statement.sql.clone()));
-        for param in params {
-            query = match param {
-                Param::Text(text) => query.bind(*text),
-                Param::Bytes(bytes) => query.bind(*bytes),
-                Param::Json(text) => query.bind(text.map(JsonText)),
-                Param::Int(_) | Param::Interval(_) => query.bind(param.written()),
-            };
+    // sqlx prepares even an unnamed statement in a round trip of its own. Outside a transaction a
+    // pooler may change the server connection between that and the call.
+    let pin = statement.pooled && PgTransactionManager::get_transaction_depth(conn) == 0;
+    if pin {
+        PgTransactionManager::begin(conn, None).await?;
+    }
+    let query = sqlx::query(AssertSqlSafe(statement.sql.clone())).persistent(statement.keep);
+    let query = params.iter().fold(query, |query, param| match param {
+        Param::Text(text) => query.bind(*text),
+        Param::Bytes(bytes) => query.bind(*bytes),
+        Param::Json(text) => query.bind(text.map(JsonText)),
+        Param::Int(_) | Param::Interval(_) => query.bind(param.written()),
+    });
+    let rows: Vec<PgRow> = match query.fetch_all(&mut *conn).await {
+        Ok(rows) => rows,
+        Err(error) => {
+            if pin {
+                PgTransactionManager::rollback(conn).await?;
+            }
+            return Err(error.into());
         }
-        query.fetch_all(conn).await?
-    } else {
-        // sqlx prepares even an unnamed statement in a round trip of its own. Between that
-        // and the call a pooler may change the server connection: there the unnamed
-        // statement is missing, or somebody else's. One text travels in one piece.
-        let text = with_literals(&statement.sql, params);
-        sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(conn).await?
     };
+    if pin {
+        PgTransactionManager::commit(conn).await?;
+    }
     rows.iter()
         .map(|row| (0..row.len()).map(|i| column(row, i)).collect())
         .collect()
@@ -183,25 +190,11 @@ impl Encode<'_, Postgres> for JsonText<'_> {
 
 impl Session for SqlxSession {
     async fn begin(&mut self, opening: &Opening<'_>) -> Result<Option<Row>> {
-        // Through sqlx's own manager, so that a nested begin of the user's becomes a savepoint.
-        let text = format!("{};{}", opening.begin, opening.or_raise);
-        let begun =
-            PgTransactionManager::begin(self.conn(), Some(AssertSqlSafe(text).into_sql_str()));
-        match begun.await.map_err(Error::from) {
-            Ok(()) => Ok(None),
-            Err(error @ Error::Disconnected(_)) => Err(error),
-            Err(error) => {
-                // sqlx does not count a transaction that failed to begin: end it by hand.
-                if error.code() != "P4029" {
-                    self.batch("rollback").await?;
-                    return Err(error);
-                }
-                // Not fresh: begin anew, in the same round trip, and ask what it is.
-                self.open(&format!("rollback;{}", opening.begin)).await?;
-                let rows = self.query(opening.claim, opening.params).await?;
-                Ok(rows.into_iter().next())
-            }
-        }
+        // Two round trips: sqlx can send only a text along with BEGIN, and keys do not belong into the
+        // text of a statement, where logs and other sessions see them.
+        self.open(opening.begin).await?;
+        let rows = self.query(opening.claim, opening.params).await?;
+        Ok(rows.into_iter().next())
     }
 
     async fn open(&mut self, begin: &str) -> Result<()> {
@@ -267,6 +260,10 @@ impl From<sqlx::Error> for Error {
         match error {
             sqlx::Error::Database(db) => {
                 let postgres = db.try_downcast_ref::<sqlx::postgres::PgDatabaseError>();
+                let code = db.code().unwrap_or_default();
+                if is_stale(&code, postgres.and_then(|p| p.routine())) {
+                    return Error::Disconnected(format!("{} [{code}]", db.message()));
+                }
                 Error::from_problem(ErrorDetail {
                     code: db.code().unwrap_or_default().into(),
                     message: db.message().into(),

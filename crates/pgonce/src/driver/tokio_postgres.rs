@@ -15,7 +15,7 @@ use tokio_postgres::{Client, Config, GenericClient, Transaction};
 use super::sealed::Sealed;
 use super::{
     Connection, Driver, InTransaction, Opening, Param, Row, Session, Settled, Statement,
-    binary_as_text, missing_limits,
+    binary_as_text, is_stale, missing_limits,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -185,6 +185,11 @@ impl Session for TokioSession {
 
     async fn settle(&mut self, last: &Statement, params: &[Param<'_>]) -> Settled {
         let object = self.object();
+        if object.is_closed() {
+            // The server ended an idle transaction, say: nothing was asked of it, and nothing is left.
+            let why = "the connection was closed before the commit was sent";
+            return Settled::Refused(Error::Disconnected(why.to_owned()));
+        }
         let prepared = match prepare(object, last).await {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -327,6 +332,10 @@ fn rows(rows: Vec<tokio_postgres::Row>) -> Result<Vec<Row>> {
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Self {
         if let Some(db) = error.as_db_error() {
+            let code = db.code().code();
+            if is_stale(code, db.routine()) {
+                return Error::Disconnected(format!("{} [{code}]", db.message()));
+            }
             return Error::from_problem(ErrorDetail {
                 code: db.code().code().into(),
                 message: db.message().into(),

@@ -11,6 +11,9 @@ use crate::error::Result;
 static LEASE_PARTITION: Sql = Sql::kept(
     "select epoch, \"position\", minor from pgonce._lease_partition($1, $2, $3, $4, $5::text::interval)",
 );
+static RENEW_PARTITION: Sql = Sql::kept(
+    "select pgonce._renew_partition($1, $2, $3, $4::text::bigint, $5::text::interval)::text",
+);
 static RELEASE_PARTITION: Sql =
     Sql::kept("select pgonce._release_partition($1, $2, $3, $4::text::bigint)::text");
 
@@ -56,6 +59,16 @@ impl<D: Driver> Inbox<D> {
                 None => None,
             },
         }))
+    }
+
+    /// Renews the lease of a partition while a batch of it is being applied. False: another worker has it.
+    pub async fn renew_partition(&self, lease: &PartitionLease) -> Result<bool> {
+        let args = Args::texts([&lease.consumer, &lease.source, &lease.partition])
+            .int(lease.epoch)
+            .interval(lease.length);
+        let renewed = self.call(&RENEW_PARTITION, args).await?.first();
+        let renewed: Option<String> = renewed.map(|mut row| row.get()).transpose()?;
+        Ok(renewed.as_deref() == Some("true"))
     }
 
     /// Gives a partition back: the next worker need not wait for the lease.

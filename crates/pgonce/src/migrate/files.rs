@@ -217,6 +217,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "inbox/_is_at",
     "inbox/_advance_partition",
     "inbox/_release_partition",
+    "inbox/_renew_partition",
     "inbox/set_partition",
     "inbox/_create_inbox_partitions",
     "inbox/_drop_inbox_partitions",

@@ -178,6 +178,7 @@ async fn rows<C: Connection>(conn: &mut C, sql: &str) -> Result<Vec<Row>> {
     let statement = Statement {
         sql: sql.into(),
         keep: false,
+        pooled: false,
     };
     conn.query(&statement, &[]).await
 }

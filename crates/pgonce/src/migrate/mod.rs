@@ -229,6 +229,7 @@ impl<D: Driver> Migrator<D> {
         let record = Statement {
             sql: last_record.into(),
             keep: false,
+            pooled: false,
         };
         match session.settle(&record, &[]).await {
             Settled::Committed(_) => Ok(Step::Applied(work)),

@@ -17,11 +17,11 @@ static CLAIM_LANES: Sql = Sql::kept(
 );
 static HAS_NEW_EVENTS: Sql = Sql::kept("select pgonce._has_new_events($1::text::text[])::text");
 static READ_LANES: Sql = Sql::kept(
-    "select lane, cursor, seq, act, message_id, tenant, topic, type, subject, headers, payload, {time} \
+    "select lane, cursor, seq, act, message_id, tenant, topic, type, subject, headers, payload, created_at \
      from pgonce._read_lanes($1, $2, $3::text::integer, $4::text::integer)",
 );
 static DUE_PARKED: Sql = Sql::kept(
-    "select lane, cursor, seq, act, message_id, tenant, topic, type, subject, headers, payload, {time} \
+    "select lane, cursor, seq, act, message_id, tenant, topic, type, subject, headers, payload, created_at \
      from pgonce._due_parked($1, $2, $3::text::integer, $4::text::integer)",
 );
 static SETTLE_LANE: Sql =

@@ -89,7 +89,7 @@ impl Subscription {
             topics: None,
             types: None,
             tenants: None,
-            max_attempts: 10,
+            max_attempts: 30,
             backoff: (Duration::from_secs(1), Duration::from_secs(600)),
             dead_limit: 10_000,
             when_full: WhenFull::Stop,
@@ -120,7 +120,7 @@ impl Subscription {
         self
     }
 
-    /// Maximum number of tries before an event becomes a dead letter. Default: 10.
+    /// Maximum number of tries before an event becomes a dead letter. Default: 30, which takes more than three hours.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self

@@ -8,8 +8,12 @@ mod policy;
 
 use std::time::Duration;
 
-pub use crate::sqlstate::{Class, Entry, GROUPS, TABLE, classify, lookup, markdown};
-pub use policy::{Policy, Schedule};
+pub use crate::sqlstate::Class;
+#[doc(hidden)]
+pub use crate::sqlstate::{Entry, GROUPS, TABLE, classify, lookup, markdown};
+pub use policy::Policy;
+#[doc(hidden)]
+pub use policy::Schedule;
 
 use crate::error::{Error, Result};
 
@@ -18,6 +22,7 @@ const UNHURRIED: Duration = Duration::from_millis(100);
 
 /// The least time to wait before trying again after this error: what a busy intent asked for,
 /// a moment where the server is short of something, else nothing.
+#[doc(hidden)]
 pub fn at_least(error: &Error) -> Duration {
     match error {
         Error::Busy { retry_after, .. } => *retry_after,

@@ -14,6 +14,13 @@ const UNSAID: Duration = Duration::from_secs(5);
 /// Maximum characters of the response text in a reason.
 const MAX_REASON: usize = 200;
 
+/// Statuses that an operator treats otherwise than by default.
+#[derive(Debug, Clone, Default)]
+pub(super) struct StatusPolicy {
+    pub(super) retry: Vec<u16>,
+    pub(super) refuse: Vec<u16>,
+}
+
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Taken,
@@ -37,7 +44,12 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    pub(super) fn read(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Self {
+    pub(super) fn read(
+        policy: &StatusPolicy,
+        status: StatusCode,
+        headers: &HeaderMap,
+        text: &[u8],
+    ) -> Self {
         let text = String::from_utf8_lossy(text);
         let text: String = text.trim().chars().take(MAX_REASON).collect();
         let reason = match text.is_empty() {
@@ -46,6 +58,8 @@ impl Answer {
         };
         match status.as_u16() {
             200..=299 => Self::Taken,
+            code if policy.retry.contains(&code) => Self::Failed { reason },
+            code if policy.refuse.contains(&code) => Self::Refused { reason },
             410 => Self::Gone { reason },
             429 | 503 => Self::Down {
                 reason,
@@ -58,7 +72,8 @@ impl Answer {
             300..=399 => Self::Refused {
                 reason: format!("{reason} (redirects are not followed: give the final address)"),
             },
-            408 | 425 | 500..=599 => Self::Failed { reason },
+            // A deployment, a rotation of credentials, a lock: what is wrong may be put right within hours.
+            401 | 403 | 404 | 408 | 409 | 423 | 424 | 425 | 500..=599 => Self::Failed { reason },
             _ => Self::Refused { reason },
         }
     }
@@ -83,7 +98,12 @@ mod tests {
         if let Some(after) = after {
             headers.insert(RETRY_AFTER, after.parse().unwrap());
         }
-        Answer::read(StatusCode::from_u16(status).unwrap(), &headers, b" no ")
+        let policy = StatusPolicy {
+            retry: vec![418],
+            refuse: vec![409],
+        };
+        let status = StatusCode::from_u16(status).unwrap();
+        Answer::read(&policy, status, &headers, b" no ")
     }
 
     #[test]
@@ -93,8 +113,12 @@ mod tests {
             (204, "Taken"),
             (301, "Refused"),
             (400, "Refused"),
-            (401, "Refused"),
-            (404, "Refused"),
+            (401, "Failed"),
+            (403, "Failed"),
+            (404, "Failed"),
+            (409, "Refused"),
+            (418, "Failed"),
+            (422, "Refused"),
             (408, "Failed"),
             (410, "Gone"),
             (429, "Down"),

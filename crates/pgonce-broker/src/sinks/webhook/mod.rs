@@ -18,7 +18,7 @@ use pgonce::outbox::Message;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use self::answer::Answer;
+use self::answer::{Answer, StatusPolicy};
 use self::guard::Guard;
 use self::signature::Keys;
 use super::{Refusal, SOURCE, TIMEOUT};
@@ -44,8 +44,12 @@ pub struct WebhookConfig {
     pub allow_http: bool,
     /// CloudEvents' `source`: who speaks, as a URI.
     pub source: String,
-    /// How long the whole call may take.
+    /// Maximum time of the whole call.
     pub timeout: Duration,
+    /// Statuses after which an event is tried again, with growing pauses, besides those that are by default.
+    pub retry_status: Vec<u16>,
+    /// Statuses that make an event a dead letter at once, besides those that do by default.
+    pub dead_status: Vec<u16>,
 }
 
 impl WebhookConfig {
@@ -58,6 +62,8 @@ impl WebhookConfig {
             allow_http: false,
             source: SOURCE.to_owned(),
             timeout: TIMEOUT,
+            retry_status: Vec::new(),
+            dead_status: Vec::new(),
         }
     }
 }
@@ -83,6 +89,7 @@ pub struct Webhook {
     keys: Keys,
     source: String,
     timeout: Duration,
+    policy: StatusPolicy,
     state: Mutex<State>,
 }
 
@@ -139,6 +146,10 @@ impl Webhook {
             keys: Keys::read(&config.secrets)?,
             source: config.source,
             timeout: config.timeout,
+            policy: StatusPolicy {
+                retry: config.retry_status,
+                refuse: config.dead_status,
+            },
             state: Mutex::new(State::Open),
         })
     }
@@ -176,7 +187,12 @@ impl Webhook {
                 break;
             }
         }
-        Ok(Answer::read(head.status, &head.headers, &text))
+        Ok(Answer::read(
+            &self.policy,
+            head.status,
+            &head.headers,
+            &text,
+        ))
     }
 }
 

@@ -13,7 +13,17 @@ use super::{Config, Fault};
 const LEAST_HEADER_BYTES: usize = 8 * 1024;
 
 /// Headers that carry a credential, which may change while the principal stays the same.
-const CREDENTIALS: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
+const CREDENTIALS: [&str; 9] = [
+    "authorization",
+    "cookie",
+    "proxy-authorization",
+    "x-access-token",
+    "x-amz-security-token",
+    "x-api-key",
+    "x-auth-token",
+    "x-csrf-token",
+    "x-session-id",
+];
 
 pub(super) fn faults(config: &Config, text: &str) -> Vec<Fault> {
     let mut checked = Checked {
@@ -56,6 +66,15 @@ impl Checked<'_> {
                 listen.max_connections.span(),
                 "with no connections no request could be served",
                 "Give 1 or more, such as 1024.",
+            );
+        }
+        if let Some(peer) = &listen.max_connections_per_peer
+            && *peer.get_ref() == 0
+        {
+            self.refuse(
+                peer.span(),
+                "with no connections per peer no request could be served",
+                "Give 1 or more, or leave it out.",
             );
         }
         if listen.max_header_bytes.get_ref().0 < LEAST_HEADER_BYTES {
@@ -138,6 +157,13 @@ impl Checked<'_> {
                 scope.retention.span(),
                 "answers that are kept for no time cannot be replayed",
                 "Give at least as long as clients may retry, such as \"7d\".",
+            );
+        }
+        if scope.lease.get_ref().0.is_zero() {
+            self.refuse(
+                scope.lease.span(),
+                "a lease of no time would be over before the service is called",
+                "Give it longer than a pause of the gateway may be, such as \"30s\".",
             );
         }
         if let Some(retry) = scope

@@ -15,8 +15,8 @@ pub(crate) use routes::{
     AfterExpiry, Busy, HostSent, KeyForm, Needed, Once, Outcomes, Oversize, Route, Scope, Stale,
     Upstream,
 };
-pub(crate) use tables::Tables;
 pub use tables::{Contracts, Database, Log, LogFormat, UrlFrom};
+pub(crate) use tables::{KeyedOnPass, Matching, Responses, Tables};
 
 /// A configuration that passes its own checks; see [`EXAMPLE`].
 #[derive(Debug)]

@@ -84,8 +84,8 @@ pub(crate) enum KeyForm {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scope {
     pub(crate) retention: Spanned<Length>,
-    #[serde(default = "seconds::<30>")]
-    pub(crate) lease: Length,
+    #[serde(default = "lease")]
+    pub(crate) lease: Spanned<Length>,
     #[serde(default)]
     pub(crate) busy: Busy,
     pub(crate) wait_timeout: Option<Spanned<Length>>,
@@ -220,6 +220,10 @@ pub(crate) enum Oversize {
     #[default]
     Refuse,
     Pass,
+}
+
+fn lease() -> Spanned<Length> {
+    Spanned::new(0..0, seconds::<30>())
 }
 
 fn connect_timeout() -> Spanned<Length> {

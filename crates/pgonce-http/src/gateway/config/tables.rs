@@ -10,7 +10,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::routes::{Route, Scope, Upstream};
-use super::values::{Length, Size};
+use super::values::{Header, Length, Size, Text};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,6 +20,8 @@ pub(crate) struct Tables {
     pub(crate) database: Database,
     #[serde(default)]
     pub(crate) log: Log,
+    #[serde(default)]
+    pub(crate) responses: Responses,
     #[serde(default)]
     pub(crate) upstreams: BTreeMap<String, Upstream>,
     #[serde(default)]
@@ -44,10 +46,58 @@ pub(crate) struct Listen {
     pub(crate) header_timeout: Length,
     #[serde(default = "seconds::<30>")]
     pub(crate) body_timeout: Length,
-    #[serde(default = "seconds::<30>")]
+    #[serde(default = "seconds::<25>")]
     pub(crate) drain_timeout: Length,
     #[serde(default)]
     pub(crate) trust_forwarded: bool,
+    #[serde(default)]
+    pub(crate) matching: Matching,
+    #[serde(default)]
+    pub(crate) keyed_on_pass: KeyedOnPass,
+    pub(crate) max_connections_per_peer: Option<Spanned<usize>>,
+    #[serde(default = "seconds::<30>")]
+    pub(crate) write_timeout: Length,
+}
+
+impl Listen {
+    /// Behind a proxy that is trusted all connections are of one peer.
+    pub(crate) fn max_connections_per_peer(&self) -> usize {
+        let all = *self.max_connections.get_ref();
+        match &self.max_connections_per_peer {
+            Some(given) => *given.get_ref(),
+            None if self.trust_forwarded => all,
+            None => all.div_ceil(2),
+        }
+    }
+}
+
+/// What is added to responses that are not the service's: the gateway's own errors, and replays.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Responses {
+    pub(crate) headers: BTreeMap<Header, Text>,
+    pub(crate) cors_origins: Vec<Text>,
+    pub(crate) cors_credentials: bool,
+}
+
+/// How paths are compared with those of routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Matching {
+    #[default]
+    Exact,
+    /// As services that ignore case, a trailing slash and repeated slashes.
+    Loose,
+}
+
+/// What happens to a request with a key on a route that does not protect it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum KeyedOnPass {
+    Pass,
+    #[default]
+    Warn,
+    Refuse,
 }
 
 /// Where the database is, and how it is used. The address itself is never in the file.

@@ -1,9 +1,10 @@
 //! Values as people write them: lengths of time, sizes, names of headers, methods.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::time::Duration;
 
-use http::{HeaderName, Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
@@ -18,6 +19,34 @@ pub(crate) struct Size(pub(crate) usize);
 /// The name of a header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header(pub(crate) HeaderName);
+
+impl PartialOrd for Header {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Header {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.as_str().cmp(other.0.as_str())
+    }
+}
+
+/// The value of a header.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Text(pub(crate) HeaderValue);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(Word {
+            expected: "the value of a header",
+            read: |text: &str| {
+                let value = HeaderValue::from_str(text);
+                value.map(Self).map_err(|_| "cannot be sent".to_owned())
+            },
+        })
+    }
+}
 
 /// A method such as "POST".
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,12 +88,12 @@ pub(crate) enum Print {
 }
 
 /// A text that is read by a function.
-struct Text<F> {
+struct Word<F> {
     expected: &'static str,
     read: F,
 }
 
-impl<T, F: FnOnce(&str) -> Result<T, String>> Visitor<'_> for Text<F> {
+impl<T, F: FnOnce(&str) -> Result<T, String>> Visitor<'_> for Word<F> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,7 +108,7 @@ impl<T, F: FnOnce(&str) -> Result<T, String>> Visitor<'_> for Text<F> {
 
 impl<'de> Deserialize<'de> for Length {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text {
+        deserializer.deserialize_str(Word {
             expected: "a length of time such as \"250ms\", \"30s\", \"15m\", \"1h 30m\" or \"7d\"",
             read: |text: &str| {
                 let read = humantime::parse_duration(text);
@@ -92,7 +121,7 @@ impl<'de> Deserialize<'de> for Length {
 
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text {
+        deserializer.deserialize_str(Word {
             expected: "a size such as \"64 KiB\", \"1 MiB\" or \"500 kB\"",
             read: |text: &str| {
                 let read = text
@@ -113,7 +142,7 @@ fn header(text: &str) -> Result<HeaderName, String> {
 
 impl<'de> Deserialize<'de> for Header {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text {
+        deserializer.deserialize_str(Word {
             expected: "the name of a header such as \"X-User-Id\"",
             read: |text: &str| header(text).map(Self),
         })
@@ -122,7 +151,7 @@ impl<'de> Deserialize<'de> for Header {
 
 impl<'de> Deserialize<'de> for Verb {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(Text {
+        deserializer.deserialize_str(Word {
             expected: "a method in capitals such as \"POST\"",
             read: |text: &str| {
                 // Methods differ by case: "post" would be a method that no client sends.

@@ -1,0 +1,17 @@
+-- pgonce._renew_partition(p_consumer, p_source, p_partition, p_epoch, p_lease, p_tenant): a worker that has a batch in hand
+--          still holds its partition.
+-- answers  true: its lease begins anew; false: another worker has it
+-- locks    the cursor, for a moment
+-- writes   the end of the lease, under the epoch
+create or replace function pgonce._renew_partition(p_consumer text, p_source text, p_partition text, p_epoch bigint,
+    p_lease interval, p_tenant text default '')
+returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+begin
+    update pgonce.inbox_cursor c set lease_until = pgonce.now() + p_lease
+     where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition
+       and c.epoch = p_epoch and p_epoch >= pgonce._timeline() << 41;
+    return found;
+end
+$$;

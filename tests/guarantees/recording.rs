@@ -1,0 +1,180 @@
+//! What leased work did is recorded, whatever passes in between, for as long as the lease holds.
+
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use pgonce::driver::{Connection as _, Session as _};
+use pgonce::{Claim, Error, Failure};
+use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+const ASLEEP: &str = "select exists (select from pg_stat_activity where application_name = 'recording' \
+    and wait_event_type = 'Lock')";
+
+/// Holds the intent's row until a timeout has struck whoever records.
+async fn strike<D: TestDriver, T>(
+    world: &World<D>,
+    recording: impl Future<Output = pgonce::Result<T>>,
+) -> pgonce::Result<T> {
+    let mut holder = world.once.driver().acquire().await.unwrap();
+    holder.open("begin").await.unwrap();
+    let lock = "select from pgonce.intent for update";
+    D::exec(holder.raw(), lock).await.unwrap();
+    let strikes = async {
+        world.see.wait_until(ASLEEP).await;
+        let awake = format!("select not ({})", ASLEEP.trim_start_matches("select "));
+        world.see.wait_until(&awake).await;
+        holder.rollback().await.unwrap();
+        holder.keep();
+    };
+    join(recording, strikes).await.0
+}
+
+async fn set_for_new_sessions<D: TestDriver>(world: &World<D>, setting: &str) {
+    let database = world.see.text("select current_database()").await;
+    let sql = format!("alter database \"{database}\" set {setting}");
+    world.see.run(&sql).await;
+}
+
+async fn a_timeout_while_recording_is_tried_again<D: TestDriver>(world: World<D>) {
+    // Opened before the timeouts are set.
+    let _ = world.run(&intent("first")).await.unwrap();
+    for (setting, end) in [
+        ("statement_timeout = '300ms'", "succeed"),
+        ("statement_timeout = '300ms'", "fail"),
+        ("lock_timeout = '200ms'", "transact"),
+    ] {
+        set_for_new_sessions(&world, setting).await;
+        let wanted = intent(end);
+        let once = world.another("recording", 2, |b| b);
+        let Claim::Run(lease) = once.lease(&wanted, MINUTE).await.unwrap() else {
+            panic!("fresh")
+        };
+        let recording = async {
+            match end {
+                "succeed" => lease.succeed("done").await.map(drop),
+                "fail" => lease.fail(Failure::permanent("no", "not this one")).await,
+                _ => {
+                    let work = |mut tx: pgonce::Attempt<D>| async move {
+                        effect(&mut tx).await?;
+                        tx.succeed("done").await
+                    };
+                    lease.transact(work).await.map(drop)
+                }
+            }
+        };
+        strike(&world, recording).await.unwrap();
+        let status = world.see.record(&wanted, "status").await;
+        let ended = if end == "fail" {
+            "failed_final"
+        } else {
+            "succeeded"
+        };
+        assert_eq!(status, ended, "{end}");
+    }
+}
+
+async fn leased_work_ends_where_serializable_is_the_default<D: TestDriver>(world: World<D>) {
+    set_for_new_sessions(&world, "default_transaction_isolation = serializable").await;
+    let once = world.another("strict", 8, |b| b);
+    let run = |n: usize| {
+        let once = once.clone();
+        async move {
+            let wanted = intent(&format!("strict-{n}"));
+            let ended = once.run_leased(&wanted, |mut lease| async move {
+                lease.renew_while(async {}).await?;
+                match n % 3 {
+                    0 => lease.succeed(&n).await,
+                    1 => {
+                        lease
+                            .transact(|mut tx| async move {
+                                effect(&mut tx).await?;
+                                tx.succeed(&n).await
+                            })
+                            .await
+                    }
+                    _ => Err(Failure::permanent("no", "not this one").into()),
+                }
+            });
+            match ended.await {
+                Ok(done) => assert_eq!(done.into_answer().unwrap(), n),
+                Err(Error::Refused(_)) => assert_eq!(n % 3, 2),
+                Err(error) => panic!("{n}: {error}"),
+            }
+        }
+    };
+    join_all((0..60).map(run)).await;
+    let open = "select count(*) from pgonce.intent where status = 'processing'";
+    assert_eq!(world.see.number(open).await, 0);
+}
+
+async fn a_connection_that_lost_its_statements_is_replaced<D: TestDriver>(world: World<D>) {
+    let once = world.another("forgetful", 1, |b| b);
+    for key in ["a", "b"] {
+        let wanted = intent(key);
+        let done = once.run(&wanted, |mut tx| async move {
+            effect(&mut tx).await?;
+            tx.succeed("done").await
+        });
+        assert!(!done.await.unwrap().replayed());
+        let mut session = once.driver().acquire().await.unwrap();
+        D::exec(session.raw(), "deallocate all").await.unwrap();
+        session.keep();
+    }
+    let wanted = intent("c");
+    let done = once.run(&wanted, |mut tx| async move {
+        effect(&mut tx).await?;
+        tx.succeed("done").await
+    });
+    assert!(!done.await.unwrap().replayed());
+}
+
+async fn what_is_stored_counts_not_what_the_work_says_afterwards<D: TestDriver>(world: World<D>) {
+    let wanted = intent("contradicts itself");
+    let done = world.once.run(&wanted, |mut tx| async move {
+        effect(&mut tx).await?;
+        let _ = tx.succeed("done").await?;
+        Err::<pgonce::Done<str>, _>(Failure::permanent("no", "not this one").into())
+    });
+    assert_eq!(done.await.unwrap().read::<String>().unwrap(), "done");
+    assert_eq!(world.see.effects(&wanted).await, 1);
+}
+
+async fn idle_work_that_the_server_ended_is_done_again<D: TestDriver>(world: World<D>) {
+    let wanted = intent("idles");
+    let mut tries = 0;
+    let see = &world.see;
+    let done = world.once.run(&wanted, |mut tx| {
+        tries += 1;
+        let first = tries == 1;
+        async move {
+            effect(&mut tx).await?;
+            if first {
+                D::exec(
+                    tx.conn(),
+                    "set idle_in_transaction_session_timeout = '50ms'",
+                )
+                .await?;
+                let pid = D::fetch(tx.conn(), "select pg_backend_pid()")
+                    .await?
+                    .unwrap();
+                see.wait_until(&format!(
+                    "select not exists (select from pg_stat_activity where pid = {pid})"
+                ))
+                .await;
+            }
+            tx.succeed("done").await
+        }
+    });
+    assert!(!done.await.unwrap().replayed());
+    assert_eq!(world.see.effects(&wanted).await, 1);
+}
+
+for_each_driver!(
+    a_timeout_while_recording_is_tried_again,
+    leased_work_ends_where_serializable_is_the_default,
+    a_connection_that_lost_its_statements_is_replaced,
+    what_is_stored_counts_not_what_the_work_says_afterwards,
+    idle_work_that_the_server_ended_is_done_again,
+);
