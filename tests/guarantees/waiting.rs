@@ -165,7 +165,29 @@ async fn a_crowd_of_waiters_never_empties_the_pool<D: TestDriver>(world: World<D
     }
 }
 
+async fn a_waiter_outlives_the_statement_timeout_of_its_session<D: TestDriver>(world: World<D>) {
+    world.once.define_scope(SCOPE, &waits(LONG)).await.unwrap();
+    let request = intent("awaited for long");
+    let Claim::Run(owner) = world.once.claim(&request).await.unwrap() else {
+        panic!("fresh")
+    };
+    let database = world.see.text("select current_database()").await;
+    let short = format!("alter database \"{database}\" set statement_timeout = '300ms'");
+    world.see.run(&short).await;
+    let waiter = world.another("waiter", 2, |b| b);
+    let (done, ()) = join(waiter.run(&request, work::<D>), async {
+        let asleep = "exists (select from pg_stat_activity where application_name = 'waiter' \
+             and wait_event_type = 'Lock')";
+        world.see.wait_until(&format!("select {asleep}")).await;
+        world.see.wait_until(&format!("select not {asleep}")).await;
+        let _ = owner.succeed("owner's").await.unwrap();
+    })
+    .await;
+    assert_eq!(done.unwrap().read::<String>().unwrap(), "owner's");
+}
+
 for_each_driver!(
+    a_waiter_outlives_the_statement_timeout_of_its_session,
     a_waiter_sleeps_on_the_lock_and_is_woken_by_the_end_of_the_owner,
     a_wait_is_bounded_and_ends_with_busy,
     a_waiter_gets_the_answer_of_leased_work_too,

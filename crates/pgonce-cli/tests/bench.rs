@@ -28,7 +28,7 @@ fn a_small_bench_writes_every_line_with_a_number() {
         "--json",
         file.to_str().unwrap(),
     ]);
-    let (told, said) = (text(&output.stdout), text(&output.stderr));
+    let (table, said) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}");
 
     let report: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
@@ -38,7 +38,7 @@ fn a_small_bench_writes_every_line_with_a_number() {
         // JSON has no NaN: what could not be measured would be null.
         assert!(line["measured"].is_f64(), "{line}");
         assert_eq!(line["budget"].is_null(), line["met"].is_null(), "{line}");
-        assert!(told.contains(name), "{name} is not in the table");
+        assert!(table.contains(name), "{name} is not in the table");
     }
     for wanted in [
         "tokio-postgres: atomic ÷ tokio-postgres: bare",
@@ -87,7 +87,7 @@ fn a_small_bench_writes_every_line_with_a_number() {
     ] {
         assert!(
             lines.iter().any(|line| line["name"] == wanted),
-            "{wanted} is missing in {told}"
+            "{wanted} is missing in {table}"
         );
     }
     let facts = &report["facts"];

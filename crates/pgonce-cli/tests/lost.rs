@@ -20,7 +20,7 @@ fn driver(url: &str) -> TokioPostgres {
 }
 
 #[derive(Debug)]
-struct Told {
+struct Run {
     code: i32,
     rows: Vec<Value>,
     out: String,
@@ -28,7 +28,7 @@ struct Told {
 }
 
 /// Runs `pgonce lost -` with these lines.
-fn lost(url: &str, lines: &str, format: &str) -> Told {
+fn lost(url: &str, lines: &str, format: &str) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_pgonce"))
         .args(["lost", "-", "--format", format, "--limit", "2"])
         .env("DATABASE_URL", url)
@@ -48,7 +48,7 @@ fn lost(url: &str, lines: &str, format: &str) -> Told {
     writer.join().unwrap();
     let out = String::from_utf8(output.stdout).unwrap();
     let parsed = out.lines().map(serde_json::from_str);
-    Told {
+    Run {
         code: output.status.code().unwrap(),
         rows: if format == "json" {
             parsed.map(Result::unwrap).collect()
@@ -70,12 +70,13 @@ async fn run(once: &Once<TokioPostgres>, key: &str) -> String {
         })
         .await
         .unwrap();
-    let told = json!({"scope": "orders.create", "key": key, "answer": done.ack().json(), "at": "as a log has it"});
-    format!("{told}\n")
+    let line = json!({"scope": "orders.create", "key": key, "answer": done.ack().json(), "at": "as a log has it"});
+    format!("{line}\n")
 }
 
-fn keys(told: &Told) -> Vec<&str> {
-    told.rows
+fn keys(report: &Run) -> Vec<&str> {
+    report
+        .rows
         .iter()
         .map(|row| row["key"].as_str().unwrap())
         .collect()
@@ -91,7 +92,7 @@ async fn every_acknowledged_intent_that_a_failover_lost_is_listed_and_no_other()
     Migrator::new(once.driver().clone()).up().await.unwrap();
     let standby = primary.standby(Replication::Asynchronous).await.unwrap();
 
-    // The access log: what callers were told, in the order in which they were.
+    // The access log: what was acknowledged to callers, in order.
     let mut log = String::new();
     for number in 0..50 {
         log += &run(&once, &format!("kept {number}")).await;
@@ -114,23 +115,23 @@ async fn every_acknowledged_intent_that_a_failover_lost_is_listed_and_no_other()
     primary.crash().await.unwrap();
     standby.promote().await.unwrap();
     let url = standby.url_for("shop");
-    let told = lost(&url, &log, "json");
+    let report = lost(&url, &log, "json");
     assert_eq!(
-        (told.code, keys(&told)),
+        (report.code, keys(&report)),
         (1, expected.iter().map(String::as_str).collect())
     );
-    assert!(told.rows.iter().all(|row| row["finding"] == "missing"));
-    assert_eq!(told.rows[7]["acknowledged"], json!({"order": "lost 7"}));
-    assert!(told.err.contains("1100 of 1150"), "{}", told.err);
+    assert!(report.rows.iter().all(|row| row["finding"] == "missing"));
+    assert_eq!(report.rows[7]["acknowledged"], json!({"order": "lost 7"}));
+    assert!(report.err.contains("1100 of 1150"), "{}", report.err);
 
     // Sent again, each under its old key: then nothing is lost any more.
     let once = Once::builder(driver(&url)).build().unwrap();
     for key in &expected {
         run(&once, key).await;
     }
-    let told = lost(&url, &log, "table");
+    let report = lost(&url, &log, "table");
     assert_eq!(
-        (told.code, &*told.out),
+        (report.code, &*report.out),
         (0, "All 1150 acknowledged intents are here.\n")
     );
 }
@@ -193,8 +194,8 @@ async fn each_way_in_which_an_acknowledgement_can_be_wrong_has_its_name() {
         writeln!(lines, "{line}\n").unwrap();
         lines
     });
-    let told = lost(&url, &lines, "json");
-    let found: Vec<_> = told
+    let report = lost(&url, &lines, "json");
+    let found: Vec<_> = report
         .rows
         .iter()
         .map(|row| row["finding"].as_str().unwrap())
@@ -204,7 +205,7 @@ async fn each_way_in_which_an_acknowledgement_can_be_wrong_has_its_name() {
         .map(|(_, finding)| *finding)
         .filter(|f| !f.is_empty())
         .collect();
-    assert_eq!(found, expected, "{told:?}");
+    assert_eq!(found, expected, "{report:?}");
     let table = lost(&url, &lines, "table");
     assert!(
         table.out.contains("other answer") && !table.out.contains("refused"),
@@ -225,7 +226,10 @@ async fn each_way_in_which_an_acknowledgement_can_be_wrong_has_its_name() {
             "longer than 1 MiB",
         ),
     ] {
-        let told = lost(&url, &format!("{}\n{line}\n", cases[0].0), "table");
-        assert!(told.code == 2 && told.err.contains(why), "{why}: {told:?}");
+        let report = lost(&url, &format!("{}\n{line}\n", cases[0].0), "table");
+        assert!(
+            report.code == 2 && report.err.contains(why),
+            "{why}: {report:?}"
+        );
     }
 }

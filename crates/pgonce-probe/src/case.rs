@@ -272,7 +272,7 @@ pub(super) const CASES: [About; 26] = [
     About {
         case: Case::FailedValidation,
         level: Level::Advice,
-        tries: "An invalid body, then the mended one with the same key.",
+        tries: "An invalid body, then the corrected one with the same key.",
         correct: "4xx, then accepted: nothing had begun, so the key is not used up.",
         source: STRIPE,
         statuses: &[],

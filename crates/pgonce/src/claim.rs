@@ -109,7 +109,7 @@ impl Outcome {
             "refused" => {
                 let (code, message) = (row.opt_text(), row.opt_text());
                 let (code, message) = (code.unwrap_or_default(), message.unwrap_or_default());
-                Self::Refused(Failure::new(false, code, message, value).as_replayed())
+                Self::Refused(Failure::new(false, code, message, value).mark_replayed())
             }
             "busy" => {
                 let (_, _) = (row.opt_text(), row.opt_text());

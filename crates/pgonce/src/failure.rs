@@ -67,7 +67,7 @@ impl Failure {
     }
 
     /// Marks a failure that an earlier attempt stored.
-    pub(crate) fn as_replayed(mut self) -> Self {
+    pub(crate) fn mark_replayed(mut self) -> Self {
         self.replayed = true;
         self
     }

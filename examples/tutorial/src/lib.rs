@@ -1,6 +1,8 @@
 //! The service of the tutorial, docs/src/tutorial/first-service.md, which includes this file part by part.
 //! The README shows parts of it, too.
 
+#![allow(missing_docs, reason = "the tutorial says what each item is for")]
+
 // ANCHOR: uses
 use std::sync::Arc;
 

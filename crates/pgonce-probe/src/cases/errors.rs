@@ -50,7 +50,7 @@ pub(super) async fn failed_validation(p: &Prober) -> Found {
         )));
     }
     Err(Finding::advice(format!(
-        "an invalid request used the key up: the mended one was answered {second}"
+        "an invalid request used the key up: the corrected one was answered {second}"
     )))
 }
 

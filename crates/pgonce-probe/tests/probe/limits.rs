@@ -127,7 +127,7 @@ async fn an_api_whose_answers_all_look_alike_is_neither_blamed_nor_praised() {
     assert!(run.with_outcome("skipped").contains("changed-payload"));
 }
 
-/// Answers whoever has a key, and nobody else.
+/// Answers requests with a key, and no others.
 async fn answer_to_keys(headers: HeaderMap) -> &'static str {
     if !headers.contains_key("idempotency-key") {
         std::future::pending::<()>().await;
