@@ -64,7 +64,8 @@ async fn a_lost_race_is_reported_without_its_key<D: TestDriver>(world: World<D>)
     world
         .see
         .run(&format!(
-            "select pgonce.succeed('orders.create', '{SECRET}', '\\x01', 1)"
+            "insert into pgonce.intent select * from pgonce._success_row('orders.create', '{SECRET}', '\\x01', \
+             null, null, null, '', null, null)"
         ))
         .await;
     let lost = late.succeed("late").await.unwrap_err();

@@ -176,10 +176,21 @@ async fn a_waiter_outlives_the_statement_timeout_of_its_session<D: TestDriver>(w
     world.see.run(&short).await;
     let waiter = world.another("waiter", 2, |b| b);
     let (done, ()) = join(waiter.run(&request, work::<D>), async {
-        let asleep = "exists (select from pg_stat_activity where application_name = 'waiter' \
-             and wait_event_type = 'Lock')";
-        world.see.wait_until(&format!("select {asleep}")).await;
-        world.see.wait_until(&format!("select not {asleep}")).await;
+        // It sleeps a second time: the first statement ran out of time.
+        let asleep =
+            "from pg_stat_activity where application_name = 'waiter' and wait_event_type = 'Lock'";
+        let see = &world.see;
+        see.wait_until(&format!("select exists (select {asleep})"))
+            .await;
+        let first = see
+            .text(&format!(
+                "select coalesce(max(query_start), now())::text {asleep}"
+            ))
+            .await;
+        see.wait_until(&format!(
+            "select exists (select {asleep} and query_start > '{first}')"
+        ))
+        .await;
         let _ = owner.succeed("owner's").await.unwrap();
     })
     .await;

@@ -1,6 +1,7 @@
 //! Random tests that can be repeated.
 
 use std::env;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rand::{Rng, RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -45,4 +46,11 @@ pub fn runner(cases: u32) -> TestRunner {
         ..Config::default()
     };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+}
+
+/// A name that no other test has, in this process or in another: tests of one run share their brokers.
+pub fn unique(prefix: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    let number = NEXT.fetch_add(1, Ordering::SeqCst);
+    format!("{prefix}{}x{number}", std::process::id())
 }

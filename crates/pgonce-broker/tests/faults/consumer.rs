@@ -30,7 +30,7 @@ async fn finish(fixture: &Fixture, place: &str) {
     fixture
         .world
         .see
-        .run("select pgonce.move_clock('1 minute')")
+        .run("select pgonce._move_clock('1 minute')")
         .await;
     let running = fixture.run();
     fixture.send(41, 48, 4);
@@ -69,7 +69,7 @@ async fn paused_at_any_point_while_another_does_the_work_it_does_no_harm() {
         fixture
             .world
             .see
-            .run("select pgonce.move_clock('1 minute')")
+            .run("select pgonce._move_clock('1 minute')")
             .await;
         let heir = fixture.run();
         fixture.send(1, 40, 4);
@@ -99,7 +99,7 @@ async fn failing_at_any_point_it_goes_on_by_itself() {
         fixture
             .world
             .see
-            .run("select pgonce.move_clock('1 minute')")
+            .run("select pgonce._move_clock('1 minute')")
             .await;
         fixture.wait_for(40).await;
         running.stop().await.unwrap();

@@ -77,7 +77,7 @@ async fn paused_at_any_point_until_another_took_over_it_does_no_harm() {
         let zombie = fixture.run();
         paused.reached().await;
         // Its lanes are taken from it: where only its delivery stands still, it would renew a lease.
-        let taken = "select pgonce.leave_lanes('c', owner) from pgonce.outbox_relay";
+        let taken = "select pgonce._release_lanes('c', owner) from pgonce.outbox_relay";
         fixture.world.see.run(taken).await;
         let heir = fixture.run();
         fixture

@@ -39,7 +39,7 @@ async fn killed_at_any_point<S: Site>() {
         fixture
             .world
             .see
-            .run("select pgonce.move_clock('1 minute')")
+            .run("select pgonce._move_clock('1 minute')")
             .await;
         let heir = stage.run().await;
         stage.site.send_numbers(41..=48, keys).await;

@@ -251,12 +251,6 @@ macro_rules! conforms {
 }
 pub(crate) use conforms;
 
-/// A name that no other test has.
-pub(crate) fn unique(prefix: &str) -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    format!("{prefix}{}", NEXT.fetch_add(1, Ordering::SeqCst))
-}
-
 /// A server of the test's own, or everybody's.
 pub(crate) enum Server<T: 'static> {
     Own(T),

@@ -5,8 +5,9 @@ use std::time::Duration;
 use async_nats::jetstream::{self, stream};
 use pgonce_broker::sinks::{Options, open};
 use pgonce_testkit::{Nats, shared_nats};
+use pgonce_tests::unique;
 
-use super::conformance::{Got, Server, Site, Stage, conforms, unique};
+use super::conformance::{Got, Server, Site, Stage, conforms};
 use super::fixture::Running;
 
 struct NatsSite {

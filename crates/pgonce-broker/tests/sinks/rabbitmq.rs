@@ -9,8 +9,9 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 use pgonce_broker::sinks::{Options, open};
 use pgonce_testkit::{RabbitMq, shared_rabbitmq};
+use pgonce_tests::unique;
 
-use super::conformance::{Got, Server, Site, Stage, conforms, unique};
+use super::conformance::{Got, Server, Site, Stage, conforms};
 use super::fixture::Running;
 
 struct RabbitSite {

@@ -6,7 +6,9 @@ use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
 
-use super::conformance::{Got, Server, Site, Stage, conforms, unique};
+use pgonce_tests::unique;
+
+use super::conformance::{Got, Server, Site, Stage, conforms};
 use super::fixture::Running;
 
 struct RedisSite {

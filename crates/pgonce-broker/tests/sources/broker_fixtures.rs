@@ -1,6 +1,5 @@
 //! The other side of each source, with a place of the test's own.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::HeaderMap;
@@ -13,6 +12,7 @@ use pgonce_broker::sources::{
     Nats, NatsConfig, RabbitMq, RabbitMqConfig, RedisStream, RedisStreamConfig,
 };
 use pgonce_testkit as testkit;
+use pgonce_tests::unique;
 use redis::AsyncCommands as _;
 
 /// How long a broker waits for a worker that is gone.
@@ -61,11 +61,6 @@ pub(crate) trait Site: Sized + 'static {
         });
         self.send(letters.collect()).await;
     }
-}
-
-fn unique(prefix: &str) -> String {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    format!("{prefix}{}", NEXT.fetch_add(1, Ordering::SeqCst))
 }
 
 /// A server of the test's own, or everybody's.
