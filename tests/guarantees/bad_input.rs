@@ -46,10 +46,7 @@ fn bad_names() -> Vec<([String; 4], &'static str)> {
 #[tokio::test]
 async fn every_function_refuses_a_bad_name_with_its_own_code_and_changes_nothing() {
     let world = World::<TokioPostgres>::new().await;
-    world
-        .see
-        .run("select pgonce.succeed('s', 'there', '\\x01', 1)")
-        .await;
+    world.see.run("select finish('s', 'there', '\\x01')").await;
     let before = world.see.dump().await;
     for ([scope, key, print, tenant], code) in bad_names() {
         for sql in [
@@ -82,7 +79,7 @@ async fn names_of_exactly_255_bytes_are_taken() {
     let tenant = "p_tenant => repeat('t', 255)";
     world
         .see
-        .run(&format!("select pgonce.succeed({names}, 1, '1', {tenant})"))
+        .run(&format!("select finish({names}, '1', {tenant})"))
         .await;
     assert_eq!(
         world

@@ -61,7 +61,7 @@ async fn every_call_that_writes_makes_its_transaction_durable_and_no_other() {
         "select * from pgonce._claim_optimistic('s', 'a', '\\x01')".to_owned(),
         "select pgonce._begin_fresh('s', 'a', '\\x01')".to_owned(),
         "select pgonce._begin_fresh('s', 'a', '\\x01', '', false)".to_owned(),
-        "select pgonce.succeed('s', 'a', '\\x01', 1)".to_owned(),
+        "select finish('s', 'a', '\\x01')".to_owned(),
         "select pgonce.fail('s', 'a', '\\x01', 1, true, 'c', 'm')".to_owned(),
         format!("select pgonce.succeed('s', 'held', '\\x01', {fence})"),
         format!("select pgonce.fail('s', 'held', '\\x01', {fence}, false, 'c', 'm')"),

@@ -88,32 +88,71 @@ async fn an_atomic_attempt_over_a_failed_one_succeeds_once<D: TestDriver>(world:
 #[tokio::test]
 async fn a_lease_starts_above_everything_its_timeline_has_lost() {
     let world = World::<TokioPostgres>::new().await;
-    let timeline = world
-        .see
-        .number("select timeline_id from pg_control_checkpoint()")
-        .await;
-    let mut last = timeline << 41;
-    for key in 0..3 {
-        let lease =
-            format!("select fence from pgonce.claim('s', '{key}', '\\x01', interval '1 minute')");
-        let fence = world.see.number(&lease).await;
-        assert!(fence > last && fence % 2 == 0, "{fence} after {last}");
-        assert!(
-            fence < (timeline + 1) << 41,
-            "{fence} is below the first of the next timeline"
-        );
-        last = fence;
+    let see = &world.see;
+    let lease = |key: &str| {
+        format!("select fence from pgonce.claim('s', '{key}', '\\x01', interval '1 minute')")
+    };
+    let mut last = 0;
+    // A promotion, a restore elsewhere with an older sequence, and a restore in place.
+    for (round, change) in [
+        "",
+        "update pgonce.installation set timeline = timeline + 1",
+        "update pgonce.installation set life = life + 1; select setval('pgonce.lease_number', 1)",
+        "delete from pgonce.installation; select setval('pgonce.lease_number', 1)",
+    ]
+    .iter()
+    .enumerate()
+    {
+        see.run(change).await;
+        for key in 0..3 {
+            let fence = see.number(&lease(&format!("{round} {key}"))).await;
+            assert!(fence % 2 == 0 && fence < 1 << 53, "{fence}");
+            // An installation that has forgotten its epoch differs by chance, or by the day.
+            assert!(fence > last || round == 3, "{fence} after {last}: {change}");
+            last = fence;
+        }
     }
-    // What an intent has seen counts too, however high.
+    // What an intent has seen counts too, however high: another installation gave it out.
+    let foreign = last * 2;
+    let next = format!("select pgonce._next_fence({foreign}, true)");
+    let next = see.number(&next).await;
+    assert!(
+        next > foreign + (1 << 36),
+        "not the next of the other one, which it may give out too"
+    );
+}
+
+#[tokio::test]
+async fn under_refuse_a_lease_that_ran_out_is_over_written_or_not() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_scope('r', '7 days', p_stale => 'refuse')")
+        .await;
+    let claim = "from pgonce.claim('r', 'k', '\\x01', interval '1 minute')";
+    let fence = see.number(&format!("select fence {claim}")).await;
+    see.run("select pgonce._move_clock(interval '2 minutes')")
+        .await;
+    // A claim in a caller's transaction answers that it was abandoned, and the caller rolls back.
+    see.run("begin").await;
     assert_eq!(
-        world
-            .see
-            .number(&format!(
-                "select pgonce._next_fence({}, true)",
-                last * 2 + 1
-            ))
-            .await,
-        last * 2 + 2
+        see.text(&format!("select outcome {claim}")).await,
+        "refused"
+    );
+    see.run("rollback").await;
+    for act in [
+        "succeed('r', 'k', '\\x01', $, '1')",
+        "succeed('r', 'k', '\\x01', $, p_keep => '1 day')",
+        "fail('r', 'k', '\\x01', $, true, 'c', 'm')",
+        "heartbeat('r', 'k', $, interval '1 minute')",
+        "guard('r', 'k', $)",
+        "release('r', 'k', $)",
+    ] {
+        let sql = format!("select pgonce.{}", act.replace('$', &fence.to_string()));
+        assert_eq!(see.code(&sql).await, "P4012", "{sql}");
+    }
+    assert_eq!(
+        see.text(&format!("select outcome {claim}")).await,
+        "refused"
     );
 }
 
@@ -245,8 +284,7 @@ async fn a_wrong_fence_opens_nothing_and_changes_nothing() {
         .await;
     see.run("select pgonce.fail('s', 'failed', '\\x01', 1, true, 'later', 'm')")
         .await;
-    see.run("select pgonce.succeed('s', 'done', '\\x01', 1)")
-        .await;
+    see.run("select finish('s', 'done', '\\x01')").await;
     see.run("select pgonce.fail('s', 'refused', '\\x01', 1, false, 'no', 'm')")
         .await;
     let before = see.dump().await;
@@ -270,27 +308,27 @@ async fn a_wrong_fence_opens_nothing_and_changes_nothing() {
             for (sql, codes) in [
                 (
                     format!("select pgonce.succeed({names})"),
-                    ["P4010", "P4012", "22023"],
+                    ["P4010", "P4012", "22023", "2D000"],
                 ),
                 (
                     format!("select pgonce.fail({names}, true, 'c', 'm')"),
-                    ["P4011", "P4012", "22023"],
+                    ["P4011", "P4012", "22023", "22023"],
                 ),
                 (
                     format!("select pgonce.fail({names}, false, 'c', 'm')"),
-                    ["P4011", "P4012", "22023"],
+                    ["P4011", "P4012", "22023", "22023"],
                 ),
                 (
                     format!("select pgonce.heartbeat('s', '{key}', {fence}, interval '1 minute')"),
-                    ["P4012"; 3],
+                    ["P4012"; 4],
                 ),
                 (
                     format!("select pgonce.release('s', '{key}', {fence})"),
-                    ["P4012"; 3],
+                    ["P4012"; 4],
                 ),
                 (
                     format!("select pgonce.guard('s', '{key}', {fence})"),
-                    ["P4012"; 3],
+                    ["P4012"; 4],
                 ),
             ] {
                 let code = see.code(&sql).await;

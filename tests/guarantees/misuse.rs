@@ -11,6 +11,51 @@ fn misuse_does_not_compile() {
     trybuild::TestCases::new().compile_fail("compile_fail/*.rs");
 }
 
+#[tokio::test]
+async fn an_atomic_claim_in_autocommit_cannot_succeed() {
+    let world = World::<pgonce::driver::tokio_postgres::TokioPostgres>::new().await;
+    let see = &world.see;
+    let claim = "select outcome from pgonce.claim('s', 'k', '\\x01')";
+    assert_eq!(see.text(claim).await, "fresh");
+    for succeed in [
+        "select pgonce.succeed('s', 'k', '\\x01', 1)",
+        "select pgonce.succeed('s', 'k', '\\x01', 1, p_keep => '1 day')",
+        // Another intent's transaction is not this one's.
+        "select pgonce.claim('s', 'other', '\\x01'); select pgonce.succeed('s', 'k', '\\x01', 1)",
+    ] {
+        assert_eq!(see.code(succeed).await, "2D000", "{succeed}");
+    }
+    see.run("select pgonce.fail('s', 'k', '\\x01', 1, true, 'c', 'm')")
+        .await;
+    let retry = "select fence from pgonce.claim('s', 'k', '\\x01')";
+    let fence = see.number(retry).await;
+    let late = format!("select pgonce.succeed('s', 'k', '\\x01', {fence})");
+    assert_eq!(see.code(&late).await, "2D000");
+    see.run(&format!("begin; {retry}; {late}; commit")).await;
+}
+
+#[tokio::test]
+async fn a_second_claim_in_one_transaction_is_busy() {
+    let world = World::<pgonce::driver::tokio_postgres::TokioPostgres>::new().await;
+    let see = &world.see;
+    let claim = |key: &str| format!("select outcome from pgonce.claim('s', '{key}', '\\x01')");
+    see.run("begin").await;
+    assert_eq!(see.text(&claim("a")).await, "fresh");
+    assert_eq!(see.text(&claim("b")).await, "fresh");
+    assert_eq!(see.text(&claim("a")).await, "busy");
+    assert_eq!(see.text(&claim("b")).await, "busy");
+    // A savepoint takes the claim back, and its lock with it.
+    see.run("savepoint s").await;
+    assert_eq!(see.text(&claim("c")).await, "fresh");
+    see.run("rollback to savepoint s").await;
+    assert_eq!(see.text(&claim("c")).await, "fresh");
+    see.run(
+        "select pgonce.succeed('s', k, '\\x01', 1) from unnest(array['a', 'b', 'c']) k; commit",
+    )
+    .await;
+    assert_eq!(see.text(&claim("a")).await, "replay");
+}
+
 async fn the_answer_of_another_intent_is_not_this_ones<D: TestDriver>(world: World<D>) {
     // The types ask for a `Done`; one that was got elsewhere is not enough.
     let _ = world.run(&intent("other")).await.unwrap();

@@ -150,7 +150,7 @@ async fn the_loser_of_a_finished_race_leaves_nothing_and_replays<D: TestDriver>(
                         // Somebody without our lock finishes first.
                         world.see.run(&format!("insert into effects values ('', 'orders.create', '{key}')")).await;
                         let fingerprint = digest_of(attempt.intent());
-                        world.see.run(&format!("select pgonce.succeed('orders.create', '{key}', {fingerprint}, 1, '\"theirs\"')")).await;
+                        world.see.run(&format!("select finish('orders.create', '{key}', {fingerprint}, '\"theirs\"')")).await;
                     }
                     attempt.succeed(Ack::value("ours")?).await
                 }

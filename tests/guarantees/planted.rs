@@ -22,15 +22,18 @@ async fn lease<D: TestDriver>(world: &World<D>, key: &str, length: Duration) -> 
 
 async fn a_takeover_that_waited_for_the_row_gets_its_whole_lease<D: TestDriver>(world: World<D>) {
     let old = lease(&world, "slow", MINUTE).await;
-    world.see.run(EXPIRE).await;
-    // The old holder is in the middle of a write, which it then gives up.
-    let write = old.begin().await.unwrap();
+    old.release().await.unwrap();
+    // Somebody looks at the row for a while.
+    let other = world.observer().await;
+    other
+        .run("begin; select from pgonce.intent for update")
+        .await;
     let taker = world.another("taker", 1, |b| b);
     let request = intent("slow");
     let (taken, waited_until) = join(taker.lease(&request, MINUTE), async {
         wait_until_lock_waited(&world.url(), "taker").await.unwrap();
         let now = world.see.text("select pgonce.now()").await;
-        write.abandon().await.unwrap();
+        other.run("rollback").await;
         now
     })
     .await;
@@ -84,7 +87,7 @@ async fn held_work_is_dropped_at_the_first_heartbeat_that_is_turned_away<D: Test
 
 async fn a_purge_passes_by_a_record_that_somebody_is_using<D: TestDriver>(world: World<D>) {
     let see = &world.see;
-    see.run("select pgonce.succeed('s', key, '\\x01', 1) from unnest(array['used', 'unused']) key")
+    see.run("select finish('s', key, '\\x01') from unnest(array['used', 'unused']) key")
         .await;
     see.run("select pgonce._move_clock(interval '30 days')")
         .await;

@@ -42,7 +42,7 @@ async fn a_purge_never_touches_what_is_unfinished_or_in_its_retention<D: TestDri
 async fn a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind<D: TestDriver>(
     world: World<D>,
 ) {
-    world.see.run("select pgonce.succeed('s', n::text, '\\x01', 1, to_jsonb(repeat('x', 100))) from generate_series(1, 2500) n").await;
+    world.see.run("select finish('s', n::text, '\\x01', to_jsonb(repeat('x', 100))) from generate_series(1, 2500) n").await;
     world
         .see
         .run("select pgonce._move_clock(interval '30 days')")
@@ -53,7 +53,7 @@ async fn a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind<D: TestD
     // Also from the middle of the table, and one by one.
     world
         .see
-        .run("select pgonce.succeed('s', n::text, '\\x01', 1) from generate_series(1, 5) n")
+        .run("select finish('s', n::text, '\\x01') from generate_series(1, 5) n")
         .await;
     world
         .see
@@ -67,7 +67,7 @@ async fn a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind<D: TestD
 async fn two_purges_at_once_never_take_the_same_record_nor_wait<D: TestDriver>(world: World<D>) {
     world
         .see
-        .run("select pgonce.succeed('s', n::text, '\\x01', 1) from generate_series(1, 30) n")
+        .run("select finish('s', n::text, '\\x01') from generate_series(1, 30) n")
         .await;
     world
         .see
@@ -81,7 +81,7 @@ async fn two_purges_at_once_never_take_the_same_record_nor_wait<D: TestDriver>(w
     assert_eq!(world.once.purge(100).await.unwrap(), 20);
     world
         .see
-        .run("select pgonce.succeed('s', n::text, '\\x01', 1) from generate_series(1, 500) n")
+        .run("select finish('s', n::text, '\\x01') from generate_series(1, 500) n")
         .await;
     world
         .see
@@ -101,7 +101,7 @@ async fn a_purge_racing_retries_never_opens_a_second_effect_inside_retention<D: 
     let requests: Vec<_> = (0..30).map(|n| intent(&format!("kept {n}"))).collect();
     world
         .see
-        .run("select pgonce.succeed('old', n::text, '\\x01', 1) from generate_series(1, 2000) n")
+        .run("select finish('old', n::text, '\\x01') from generate_series(1, 2000) n")
         .await;
     world
         .see

@@ -6,7 +6,7 @@ use pgonce_tests::World;
 /// One record in each status, made by the protocol.
 const ONE_OF_EACH: &str = "
 select from pgonce.claim('s', 'processing', '\\x01', interval '1 minute');
-select pgonce.succeed('s', 'succeeded', '\\x01', 1, '\"a\"');
+select finish('s', 'succeeded', '\\x01', '\"a\"');
 select pgonce.fail('s', 'failed_retryable', '\\x01', 1, true, 'later', 'm');
 select pgonce.fail('s', 'failed_final', '\\x01', 1, false, 'no', 'm');
 ";
@@ -87,7 +87,10 @@ async fn a_tombstone_never_changes_again() {
         .see
         .run("select pgonce.define_scope('s', interval '1 hour', p_after_expiry => 'gone')")
         .await;
-    world.see.run("select pgonce.succeed('s', 'k', '\\x01', 1); select pgonce._move_clock(interval '2 hours')").await;
+    world
+        .see
+        .run("select finish('s', 'k', '\\x01'); select pgonce._move_clock(interval '2 hours')")
+        .await;
     assert_eq!(world.see.number("select pgonce.purge()").await, 1);
     for change in [
         "gone_at = null",
@@ -118,7 +121,7 @@ async fn a_duplicate_cannot_complete_somebody_elses_unfinished_work() {
     assert_eq!(
         world
             .see
-            .code("select pgonce.succeed('s', 'processing', '\\x01', 1)")
+            .code("select finish('s', 'processing', '\\x01')")
             .await,
         "P4010"
     );

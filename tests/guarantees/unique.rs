@@ -167,9 +167,7 @@ async fn a_unique_violation_is_classified_and_burns_no_key() {
     let print = digest_of(&intent("raced"));
     world
         .see
-        .run(&format!(
-            "select pgonce.succeed('orders.create', 'raced', {print}, 1)"
-        ))
+        .run(&format!("select finish('orders.create', 'raced', {print})"))
         .await;
     let Err(Error::LostRace(problem)) = blind.succeed(Ack::status()).await else {
         panic!("lost")

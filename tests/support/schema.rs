@@ -6,7 +6,8 @@ use pgonce::migrate::Migrator;
 use crate::{Observer, TestDriver as _};
 
 /// The business of the tests. `effects` has no constraint at all: it is the witness that counts
-/// how often something happened, and nothing but pgonce keeps it from being twice.
+/// how often something happened, and nothing but pgonce keeps it from being twice. `finish` records
+/// a success as an attempt that went past the advisory lock would.
 const BUSINESS: &str = "
 create table effects (tenant text not null, scope text not null, key text not null, note text);
 create table orders (
@@ -18,6 +19,14 @@ create table orders (
 );
 create table account (id integer primary key, balance bigint not null);
 insert into account select n, 100 from generate_series(1, 4) n;
+create function finish(p_scope text, p_key text, p_fingerprint bytea, p_answer jsonb default null, p_tenant text default '')
+returns void language plpgsql as $$
+begin
+    perform set_config('pgonce.attempt', '', true);
+    perform pgonce._open_attempt(p_tenant, p_scope, p_key);
+    perform pgonce.succeed(p_scope, p_key, p_fingerprint, 1, p_answer, p_tenant => p_tenant);
+    perform set_config('pgonce.attempt', '', true);
+end $$;
 create table checked_at_commit (id integer unique deferrable initially deferred);
 ";
 

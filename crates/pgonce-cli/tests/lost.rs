@@ -146,7 +146,8 @@ async fn each_way_in_which_an_acknowledgement_can_be_wrong_has_its_name() {
     tokio::spawn(connection);
     client
         .batch_execute(
-            "select pgonce.succeed('s', 'done', '\\x01', 1, '{\"id\": 7}');
+            "select pgonce.claim('s', k, '\\x01', p_tenant => t) from (values ('done', ''), ('null', ''), ('bare', ''), ('ours', 'acme')) v (k, t);
+             select pgonce.succeed('s', 'done', '\\x01', 1, '{\"id\": 7}');
              select pgonce.succeed('s', 'null', '\\x01', 1, 'null');
              select pgonce.succeed('s', 'bare', '\\x01', 1);
              select pgonce.succeed('s', 'ours', '\\x01', 1, p_tenant => 'acme');

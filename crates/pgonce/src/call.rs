@@ -20,12 +20,28 @@ pub(crate) const BEGIN: &str = "begin isolation level read committed read write"
 /// Ends a transaction whose commit needs no last check.
 pub(crate) static COMMIT: Sql = Sql::kept("select 'done'");
 
+/// Words of SQL that cannot name a schema without quotes, on any supported version.
+#[rustfmt::skip]
+const RESERVED: &[&str] = &[
+    "all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric", "authorization", "binary", "both",
+    "case", "cast", "check", "collate", "collation", "column", "concurrently", "constraint", "create", "cross",
+    "current_catalog", "current_date", "current_role", "current_schema", "current_time", "current_timestamp",
+    "current_user", "default", "deferrable", "desc", "distinct", "do", "else", "end", "except", "false", "fetch", "for",
+    "foreign", "freeze", "from", "full", "grant", "group", "having", "ilike", "in", "initially", "inner", "intersect",
+    "into", "is", "isnull", "join", "lateral", "leading", "left", "like", "limit", "localtime", "localtimestamp",
+    "natural", "not", "notnull", "null", "offset", "on", "only", "or", "order", "outer", "overlaps", "placing",
+    "primary", "references", "returning", "right", "select", "session_user", "similar", "some", "symmetric",
+    "system_user", "table", "tablesample", "then", "to", "trailing", "true", "union", "unique", "user", "using",
+    "variadic", "verbose", "when", "where", "window", "with",
+];
+
 /// Checks the name of a schema: lower case letters, digits and underscores, so that it needs no
 /// quotes anywhere and can stand in every function's body.
 pub(crate) fn schema_name(name: &str) -> Result<&str> {
     let ok = !name.is_empty()
         && name.len() <= 63
         && !name.starts_with("pg_")
+        && !RESERVED.contains(&name)
         && name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         && name
             .chars()
@@ -36,7 +52,7 @@ pub(crate) fn schema_name(name: &str) -> Result<&str> {
         Err(Error::Invalid(ErrorDetail::new(
             "22023",
             format!("{name:?} cannot be the name of pgonce's schema"),
-            "Use at most 63 lower case letters, digits and underscores, beginning with a letter and not with pg_.",
+            "Use at most 63 lower case letters, digits and underscores, beginning with a letter and not with pg_, and no reserved word of SQL.",
         )))
     }
 }
@@ -101,14 +117,30 @@ impl Schema {
 
     fn make(&self, sql: &Sql) -> Statement {
         Statement {
-            sql: sql
-                .text
+            sql: qualified(sql.text)
                 .replace("pgonce.", &format!("{}.", self.name))
                 .into(),
             keep: self.keep && sql.often,
             pooled: !self.keep,
         }
     }
+}
+
+/// Types by their schema: they are no keywords, and a `search_path` could put others in their place.
+/// Functions and operators are written with theirs.
+fn qualified(text: &str) -> String {
+    const TYPES: [&str; 7] = [
+        "text",
+        "jsonb",
+        "bytea",
+        "uuid",
+        "regclass",
+        "name",
+        "pg_snapshot",
+    ];
+    TYPES.iter().fold(text.to_owned(), |text, name| {
+        text.replace(&format!("::{name}"), &format!("::pg_catalog.{name}"))
+    })
 }
 
 /// The arguments of a call, in the order of its parameters.

@@ -33,7 +33,7 @@ static CLAIM_OPTIMISTIC: Sql = Sql::kept(
 /// The full claim.
 pub(crate) static CLAIM: Sql = Sql::kept(
     "select outcome, fence, answer, ref_type, ref_id, attempts, failure_code, failure_message, \
-     ceil(extract(epoch from retry_after) * 1000)::bigint \
+     pg_catalog.ceil(extract(epoch from retry_after) operator(pg_catalog.*) 1000)::bigint \
      from pgonce.claim($1, $2, $3, $4::text::interval, $5, $6, $7)",
 );
 static ANSWER_OF: Sql =

@@ -9,7 +9,7 @@ use crate::once::Once;
 
 static STUCK: Sql = Sql::seldom(
     "select tenant, scope, key, attempts::text, owner, \
-     floor(extract(epoch from stuck_for) * 1000)::bigint::text, failure_code, classification \
+     pg_catalog.floor(extract(epoch from stuck_for) operator(pg_catalog.*) 1000)::bigint::text, failure_code, classification \
      from pgonce.stuck limit $1::text::integer",
 );
 

@@ -20,9 +20,9 @@ static DEFINE: Sql = Sql::seldom(
      p_tenant => $15)",
 );
 static CONTRACT: Sql = Sql::kept(
-    "select busy, ceil(extract(epoch from wait_timeout) * 1000)::bigint::text, \
-     ceil(extract(epoch from lease) * 1000)::bigint::text, \
-     floor(extract(epoch from pgonce._retention_for(c, null)) * 1000)::bigint::text \
+    "select busy, pg_catalog.ceil(extract(epoch from wait_timeout) operator(pg_catalog.*) 1000)::bigint::text, \
+     pg_catalog.ceil(extract(epoch from lease) operator(pg_catalog.*) 1000)::bigint::text, \
+     pg_catalog.floor(extract(epoch from pgonce._retention_for(c, null)) operator(pg_catalog.*) 1000)::bigint::text \
      from pgonce._contract($1, $2) c",
 );
 

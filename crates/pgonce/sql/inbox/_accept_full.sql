@@ -9,19 +9,20 @@ returns boolean
 language plpgsql volatile
 as $$
 declare
-    v_hash bytea;
+    v_same boolean;
 begin
-    if (octet_length(p_consumer) between 1 and 255 and octet_length(p_source) between 1 and 255
-        and octet_length(p_message_id) between 1 and 255 and octet_length(p_tenant) <= 255) is not true then
+    if pgonce._message_fits(p_consumer, p_source, p_message_id, p_tenant) is not true then
         perform pgonce._raise_message_fenced(p_consumer, p_source, p_message_id, p_tenant);
     end if;
     perform pgonce._force_durable_commit();
     for v_try in 1..10 loop
-        select m.hash into v_hash from pgonce.inbox_marker m
-         where m.tenant = p_tenant and m.consumer = p_consumer and m.source = p_source
-           and m.message_id = p_message_id and m.day = pgonce._day_of(p_message_id);
+        select (m.hash operator(pg_catalog.<>) p_hash) is not true into v_same from pgonce.inbox_marker m
+         where m.tenant operator(pg_catalog.=) p_tenant collate "C" and m.consumer operator(pg_catalog.=) p_consumer collate "C"
+           and m.source operator(pg_catalog.=) p_source collate "C"
+           and m.message_id operator(pg_catalog.=) p_message_id collate "C"
+           and m.day operator(pg_catalog.=) pgonce._day_of(p_message_id);
         if found then
-            if v_hash <> p_hash then
+            if not v_same then
                 perform pgonce._raise_message_id_reused(p_consumer, p_source, array[p_message_id], p_tenant);
             end if;
             return false;

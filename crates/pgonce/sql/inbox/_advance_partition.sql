@@ -11,20 +11,21 @@ returns void
 language plpgsql volatile
 as $$
 begin
-    if p_to is not null and p_to_minor is not null and (p_from is null or (p_to, p_to_minor) > (p_from, p_from_minor))
-        and pgonce._force_durable_commit() then
+    if pgonce._is_after(p_to, p_to_minor, p_from, p_from_minor) and pgonce._force_durable_commit() then
         update pgonce.inbox_cursor c
-           set position = p_to, minor = p_to_minor, moved_at = pgonce.now(), lease_until = pgonce.now() + p_lease
-         where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition
-           and c.epoch = p_epoch and c.position is not distinct from p_from and c.minor is not distinct from p_from_minor
-           and p_epoch >= pgonce._timeline() << 41;
+           set position = p_to, minor = p_to_minor, moved_at = pgonce.now(),
+               lease_until = pgonce.now() operator(pg_catalog.+) p_lease
+         where c.tenant operator(pg_catalog.=) p_tenant collate "C" and c.consumer operator(pg_catalog.=) p_consumer collate "C"
+           and c.source operator(pg_catalog.=) p_source collate "C" and c.partition operator(pg_catalog.=) p_partition collate "C"
+           and c.epoch operator(pg_catalog.=) p_epoch and pgonce._is_at(c.position, c.minor, p_from, p_from_minor)
+           and p_epoch operator(pg_catalog.>=) pgonce._first_fence();
         if not found then
             perform pgonce._raise_cursor_fenced(p_consumer, p_source, p_partition, p_epoch, p_tenant);
         end if;
         return;
     end if;
-    raise exception 'a partition moves forward, not from % to %', coalesce(p_from || '-' || p_from_minor, 'none'),
-        coalesce(p_to || '-' || p_to_minor, 'none') using errcode = '22023',
+    raise exception 'a partition moves forward, not from %-% to %-%', p_from, p_from_minor, p_to, p_to_minor
+        using errcode = '22023',
         hint = 'Leave out what is not after the position that pgonce._lease_partition answered.';
 end
 $$;

@@ -13,23 +13,23 @@ returns table (ordinal integer, verdict text)
 language plpgsql volatile
 as $$
 declare
-    v_made text[];
+    v_made pg_catalog.text[];
 begin
     -- Mostly all of them are new: one insert, and whatever it does not fit goes the long way.
-    if octet_length(p_consumer) between 1 and 255 and octet_length(p_source) between 1 and 255
-        and octet_length(p_tenant) <= 255 and (cardinality(p_hashes) <> cardinality(p_message_ids)) is not true
+    if pgonce._message_fits(p_consumer, p_source, 'any', p_tenant)
+        and (pg_catalog.cardinality(p_hashes) operator(pg_catalog.<>) pg_catalog.cardinality(p_message_ids)) is not true
         and pgonce._force_durable_commit() then
         with made as (
             insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id, hash)
             select pgonce.now(), pgonce._day_of(g.id), p_tenant, p_consumer, p_source, g.id, g.hash
-              from unnest(p_message_ids, p_hashes) with ordinality g (id, hash, n)
-             where octet_length(g.id) between 1 and 255
+              from rows from (pg_catalog.unnest(p_message_ids), pg_catalog.unnest(p_hashes)) with ordinality g (id, hash, n)
+             where pgonce._message_fits('any', 'any', g.id, '')
              order by g.id collate "C", g.n
             on conflict do nothing
             returning message_id
         )
-        select array_agg(m.message_id) into v_made from made m;
-        if cardinality(v_made) = cardinality(p_message_ids) then
+        select pg_catalog.array_agg(m.message_id) into v_made from made m;
+        if pg_catalog.cardinality(v_made) operator(pg_catalog.=) pg_catalog.cardinality(p_message_ids) then
             return;
         end if;
     end if;

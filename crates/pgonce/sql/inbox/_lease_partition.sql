@@ -23,14 +23,14 @@ begin
     values (p_tenant, p_consumer, p_source, p_partition, 0, pgonce.now())
     on conflict on constraint one_cursor_per_partition do nothing;
     perform from pgonce.inbox_cursor c
-      where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition
+      where c.tenant = p_tenant collate "C" and c.consumer = p_consumer collate "C" and c.source = p_source collate "C" and c.partition = p_partition collate "C"
         for update;
     return query
         update pgonce.inbox_cursor c
            set epoch = pgonce._next_fence(c.epoch, true), owner = p_owner, lease_until = pgonce.now() + p_lease
-         where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition
+         where c.tenant = p_tenant collate "C" and c.consumer = p_consumer collate "C" and c.source = p_source collate "C" and c.partition = p_partition collate "C"
            and (c.owner is null or c.owner = p_owner or c.lease_until <= pgonce.now()
-                or c.epoch < pgonce._timeline() << 41)
+                or c.epoch < pgonce._first_fence())
         returning c.epoch, c.position, c.minor;
 end
 $$;

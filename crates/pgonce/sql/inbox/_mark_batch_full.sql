@@ -7,7 +7,7 @@
 create or replace function pgonce._mark_batch_full(p_consumer text, p_source text, p_message_ids text[],
     p_hashes bytea[], p_tenant text, p_made text[])
 returns table (ordinal integer, verdict text)
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
     -- A plan from when the table was small must not read all of it later.
     set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
@@ -33,12 +33,12 @@ begin
           into v_ordinals, v_verdicts
           from (select u.id, u.hash, u.n::integer as n, row_number() over (partition by u.id collate "C" order by u.n) as nth
                   from unnest(p_message_ids, p_hashes) with ordinality u (id, hash, n)) g
-          left join unnest(v_made) made (id) on made.id = g.id and g.nth = 1
+          left join unnest(v_made) made (id) on made.id = g.id collate "C" and g.nth = 1
           -- One by one, by the key: a join of the two would read all that the consumer ever accepted.
           left join lateral (
                 select x.message_id, x.hash from pgonce.inbox_marker x
-                 where x.tenant = p_tenant and x.consumer = p_consumer and x.source = p_source
-                   and x.message_id = g.id and x.day = pgonce._day_of(g.id) offset 0) m on true
+                 where x.tenant = p_tenant collate "C" and x.consumer = p_consumer collate "C" and x.source = p_source collate "C"
+                   and x.message_id = g.id collate "C" and x.day = pgonce._day_of(g.id) offset 0) m on true
          where made.id is null;
         if ('gone' = any (v_verdicts)) is not true then
             return query select * from unnest(v_ordinals, v_verdicts);

@@ -28,7 +28,12 @@ begin
     foreach v_name in array array['inbox_marker_timeless', 'inbox_marker_default'] loop
         select w.next_block into v_from from pgonce.sweep w
          where w.tenant = '' and w.name = v_name for update skip locked;
-        continue when not found;
+        if not found then
+            insert into pgonce.sweep (name) select v_name
+             where not exists (select from pgonce.sweep w where w.tenant = '' and w.name = v_name)
+            on conflict on constraint one_place_per_sweep do nothing;
+            continue;
+        end if;
         v_blocks := pg_relation_size(('pgonce.' || v_name)::regclass) / current_setting('block_size')::bigint;
         v_walked := 0;
         v_done := 0;

@@ -10,7 +10,7 @@ begin
         coalesce(p_epoch::text, 'null'), p_partition, p_source, p_consumer using errcode = 'P4012',
         detail = coalesce((select format('Now epoch %s, owner %s, position %s.', c.epoch, coalesce(c.owner, 'none'),
             coalesce(c.position || '-' || c.minor, 'none')) from pgonce.inbox_cursor c
-            where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition),
+            where c.tenant = p_tenant collate "C" and c.consumer = p_consumer collate "C" and c.source = p_source collate "C" and c.partition = p_partition collate "C"),
             'Nobody has taken it.'),
         hint = 'Roll back, take the partition again, and go on from the position that it answers.';
 end

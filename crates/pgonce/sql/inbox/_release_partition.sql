@@ -8,7 +8,7 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     update pgonce.inbox_cursor c set owner = null, lease_until = null
-     where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition
+     where c.tenant = p_tenant collate "C" and c.consumer = p_consumer collate "C" and c.source = p_source collate "C" and c.partition = p_partition collate "C"
        and c.epoch = p_epoch;
     return found;
 end

@@ -16,9 +16,7 @@ language plpgsql volatile
 as $$
 begin
     -- Most messages are new: one insert, and whatever it does not fit goes the long way.
-    if octet_length(p_consumer) between 1 and 255 and octet_length(p_source) between 1 and 255
-        and octet_length(p_message_id) between 1 and 255 and octet_length(p_tenant) <= 255
-        and pgonce._force_durable_commit() then
+    if pgonce._message_fits(p_consumer, p_source, p_message_id, p_tenant) and pgonce._force_durable_commit() then
         insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id, hash)
         values (pgonce.now(), pgonce._day_of(p_message_id), p_tenant, p_consumer, p_source, p_message_id, p_hash)
         on conflict do nothing;

@@ -15,17 +15,20 @@ declare
     v_old      integer[];
     v_conflict integer[];
 begin
-    select array_agg(m.ordinal), array_agg(m.ordinal order by m.ordinal) filter (where m.verdict = 'conflict')
+    select pg_catalog.array_agg(m.ordinal), pg_catalog.array_agg(m.ordinal order by m.ordinal)
+               filter (where m.verdict operator(pg_catalog.=) 'conflict')
       into v_old, v_conflict
       from pgonce._insert_markers(p_consumer, p_source, p_message_ids, p_hashes, p_tenant) m;
     if v_conflict is not null then
-        perform pgonce._raise_message_id_reused(p_consumer, p_source, array(select p_message_ids[n] from unnest(v_conflict) n), p_tenant);
+        perform pgonce._raise_message_id_reused(p_consumer, p_source,
+            array(select p_message_ids[n] from pg_catalog.unnest(v_conflict) n), p_tenant);
     elsif v_old is null then
-        return query select unnest(p_message_ids);
+        return query select pg_catalog.unnest(p_message_ids);
     else
         return query
-            select p_message_ids[r.n] from (select generate_series(1, cardinality(p_message_ids)) as n
-                except select unnest(v_old)) r order by r.n;
+            select p_message_ids[r.n]
+              from (select pg_catalog.generate_series(1, pg_catalog.cardinality(p_message_ids)) as n
+                    except select pg_catalog.unnest(v_old)) r order by r.n;
     end if;
 end
 $$;

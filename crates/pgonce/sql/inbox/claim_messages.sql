@@ -20,12 +20,12 @@ begin
     update pgonce.inbox_message m
        set status = 'failed_final', due_at = null, owner = null, failure_code = 'abandoned',
            failure_message = format('its workers vanished, %s attempts in a row', m.attempts)
-     where m.consumer = p_consumer and m.status = 'processing' and m.due_at <= pgonce.now()
+     where m.consumer = p_consumer collate "C" and m.status = 'processing' and m.due_at <= pgonce.now()
        and m.attempts >= (pgonce._inbox_rules(m.consumer, m.tenant)).max_attempts;
     return query
         with due as materialized (
             select m.tenant, m.seq from pgonce.inbox_message m
-             where m.consumer = p_consumer and m.due_at <= pgonce.now()
+             where m.consumer = p_consumer collate "C" and m.due_at <= pgonce.now()
                and m.status in ('received', 'processing', 'failed_retryable')
                and (m.key is null or not exists (
                     select from pgonce.inbox_message f
@@ -39,7 +39,7 @@ begin
                set status = 'processing', attempts = m.attempts + 1, fence = pgonce._next_fence(m.fence, true),
                    owner = p_owner, due_at = pgonce.now() + p_lease
               from due d
-             where m.tenant = d.tenant and m.consumer = p_consumer and m.seq = d.seq
+             where m.tenant = d.tenant and m.consumer = p_consumer collate "C" and m.seq = d.seq
             returning m.*
         )
         select t.tenant::text, t.seq, t.fence, t.attempts, t.source::text, t.message_id::text, t.key::text,

@@ -23,7 +23,7 @@ begin
            due_at = case when p_retryable and m.attempts < v_rules.max_attempts
                          then pgonce.now() + pgonce._retry_delay(v_rules, m.attempts) end,
            owner = null, failure_code = p_code, failure_message = left(p_reason, 4000)
-     where m.tenant = p_tenant and m.consumer = p_consumer and m.seq = p_seq and m.fence = p_fence
+     where m.tenant = p_tenant collate "C" and m.consumer = p_consumer collate "C" and m.seq = p_seq and m.fence = p_fence
        and m.status = 'processing'
     returning m.status into v_status;
     if not found then

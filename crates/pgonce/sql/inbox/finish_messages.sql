@@ -18,13 +18,13 @@ begin
        set status = 'processed', due_at = null, owner = null, settled_at = pgonce.now(),
            settled_xid = pg_current_xact_id(), failure_code = null, failure_message = null
       from jsonb_to_recordset(p_claimed) as c (tenant text, seq bigint, fence bigint)
-     where m.tenant = c.tenant and m.consumer = p_consumer and m.seq = c.seq and m.fence = c.fence
+     where m.tenant = c.tenant and m.consumer = p_consumer collate "C" and m.seq = c.seq and m.fence = c.fence
        and m.status = 'processing';
     get diagnostics v_count = row_count;
     if v_count <> jsonb_array_length(p_claimed) then
         select c.seq, c.fence, m.fence as now, m.status into v_lost
           from jsonb_to_recordset(p_claimed) as c (tenant text, seq bigint, fence bigint)
-          left join pgonce.inbox_message m on m.tenant = c.tenant and m.consumer = p_consumer and m.seq = c.seq
+          left join pgonce.inbox_message m on m.tenant = c.tenant and m.consumer = p_consumer collate "C" and m.seq = c.seq
          where not (m.fence = c.fence and m.status = 'processed' and m.settled_xid = pg_current_xact_id()) or m.seq is null
          limit 1;
         raise exception 'fence % does not hold message % of consumer "%"', v_lost.fence, v_lost.seq, p_consumer

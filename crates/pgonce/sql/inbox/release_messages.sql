@@ -14,7 +14,7 @@ begin
     update pgonce.inbox_message m
        set status = 'received', due_at = pgonce.now(), owner = null, attempts = greatest(m.attempts - 1, 0)
       from jsonb_to_recordset(p_claimed) as c (tenant text, seq bigint, fence bigint)
-     where m.tenant = c.tenant and m.consumer = p_consumer and m.seq = c.seq and m.fence = c.fence
+     where m.tenant = c.tenant and m.consumer = p_consumer collate "C" and m.seq = c.seq and m.fence = c.fence
        and m.status = 'processing';
     get diagnostics v_count = row_count;
     return v_count;

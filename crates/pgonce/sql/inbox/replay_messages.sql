@@ -23,14 +23,14 @@ begin
     end if;
     for v_message in
         select m.* from pgonce.inbox_message m
-         where m.consumer = p_consumer and (p_tenant is null or m.tenant = p_tenant) and m.status = 'processed'
+         where m.consumer = p_consumer collate "C" and (p_tenant is null or m.tenant = p_tenant collate "C") and m.status = 'processed'
            and (p_since is null or m.received_at >= p_since)
          order by m.seq for update
     loop
         if p_into is null then
             update pgonce.inbox_message m
                set status = 'received', attempts = 0, due_at = pgonce.now(), settled_at = null, settled_xid = null
-             where m.tenant = v_message.tenant and m.consumer = p_consumer and m.seq = v_message.seq;
+             where m.tenant = v_message.tenant and m.consumer = p_consumer collate "C" and m.seq = v_message.seq;
         else
             v_verdict := pgonce.store_message(p_into, v_message.source, v_message.message_id, v_message.payload,
                 v_message.key, v_message.type, v_message.headers, v_message.hash, p_tenant => v_message.tenant);

@@ -16,7 +16,7 @@ declare
 begin
     for v_message in
         select m.* from pgonce.inbox_message m
-         where m.consumer = p_consumer and (p_tenant is null or m.tenant = p_tenant)
+         where m.consumer = p_consumer collate "C" and (p_tenant is null or m.tenant = p_tenant collate "C")
            and case when p_seq is null then m.status = 'failed_final' and m.skipped_at is null
                        and octet_length(m.payload) = m.size
                     else m.seq = p_seq and m.status in ('failed_retryable', 'failed_final') end
@@ -30,7 +30,7 @@ begin
         perform pgonce._audit_inbox(v_message, 'retry', p_reason);
         update pgonce.inbox_message m
            set status = 'received', attempts = 0, due_at = pgonce.now(), skipped_at = null, settled_at = null
-         where m.tenant = v_message.tenant and m.consumer = p_consumer and m.seq = v_message.seq;
+         where m.tenant = v_message.tenant and m.consumer = p_consumer collate "C" and m.seq = v_message.seq;
         v_count := v_count + 1;
     end loop;
     return v_count;

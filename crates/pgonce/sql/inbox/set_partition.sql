@@ -21,7 +21,7 @@ begin
             hint = 'Say why this consumer goes on from another place; it is kept with your name.';
     end if;
     select c.* into v_before from pgonce.inbox_cursor c
-     where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition for update;
+     where c.tenant = p_tenant collate "C" and c.consumer = p_consumer collate "C" and c.source = p_source collate "C" and c.partition = p_partition collate "C" for update;
     if not found then
         raise exception 'consumer "%" has no cursor in partition "%" of source "%"', p_consumer, p_partition, p_source
             using errcode = '42704', hint = 'See pgonce.inbox_cursor; a consumer makes it when it takes the partition.';
@@ -29,7 +29,7 @@ begin
     update pgonce.inbox_cursor c
        set position = p_position, minor = case when p_position is not null then coalesce(p_minor, 0) end,
            epoch = pgonce._next_fence(c.epoch, true), owner = null, lease_until = null, moved_at = pgonce.now()
-     where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition;
+     where c.tenant = p_tenant collate "C" and c.consumer = p_consumer collate "C" and c.source = p_source collate "C" and c.partition = p_partition collate "C";
     insert into pgonce.inbox_audit (tenant, consumer, seq, entry, at, who, act, reason, status, attempts)
     values (p_tenant, p_consumer, 0, nextval('pgonce.inbox_seq'), pgonce.now(), session_user, 'set_partition',
         format('%s "%s" from %s to %s: %s', p_source, p_partition, coalesce(v_before.position::text, 'none'),

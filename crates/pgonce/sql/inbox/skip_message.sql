@@ -17,7 +17,7 @@ begin
             hint = 'Say why this message is never to be applied; it is kept with your name.';
     end if;
     select m.* into v_message from pgonce.inbox_message m
-     where m.consumer = p_consumer and m.seq = p_seq and (p_tenant is null or m.tenant = p_tenant)
+     where m.consumer = p_consumer collate "C" and m.seq = p_seq and (p_tenant is null or m.tenant = p_tenant collate "C")
        and m.skipped_at is null and m.status in ('received', 'failed_retryable', 'failed_final')
        for update;
     if not found then
@@ -26,7 +26,7 @@ begin
     perform pgonce._audit_inbox(v_message, 'skip', p_reason);
     update pgonce.inbox_message m
        set status = 'failed_final', due_at = null, skipped_at = pgonce.now(), settled_at = pgonce.now()
-     where m.tenant = v_message.tenant and m.consumer = p_consumer and m.seq = p_seq;
+     where m.tenant = v_message.tenant and m.consumer = p_consumer collate "C" and m.seq = p_seq;
     return true;
 end
 $$;

@@ -1,8 +1,7 @@
 -- pgonce._assert_same_transaction(): is this still the transaction in which the claim was made?
 -- answers  true
 -- raises   2D000 it was ended by hand, and its effect parted from its acknowledgement
--- note     for an SDK to ask together with the success. pgonce.succeed does not ask: from a
---          console, claim and success may be two transactions, with nothing in between to lose
+-- note     for an SDK to ask together with the success; pgonce.succeed asks for its own intent
 create or replace function pgonce._assert_same_transaction()
 returns boolean
 language sql volatile

@@ -12,21 +12,21 @@ returns void
 language plpgsql volatile
 as $$
 declare
-    v_outcome text;
+    v_fresh boolean;
 begin
     if p_look and pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint) then
         -- The glance alone says "fresh" most of the time, and costs a quarter less.
-        select g.outcome into v_outcome
+        select g.outcome operator(pg_catalog.=) 'fresh' into v_fresh
           from pgonce._claim_fast(p_scope, p_key, p_fingerprint, p_tenant) g;
-        if v_outcome is null then
-            select c.outcome into v_outcome
+        if v_fresh is null then
+            select c.outcome operator(pg_catalog.=) 'fresh' into v_fresh
               from pgonce.claim(p_scope, p_key, p_fingerprint, p_tenant => p_tenant) c;
         end if;
     else
-        select case when h.holds then 'fresh' end into v_outcome
+        select h.holds into v_fresh
           from pgonce._claim_optimistic(p_scope, p_key, p_fingerprint, p_tenant) h;
     end if;
-    if v_outcome is distinct from 'fresh' then
+    if v_fresh is not true then
         raise exception 'the intent is not fresh' using errcode = 'P4029',
             hint = 'Roll back and call pgonce.claim: it answers replay, refused, retry or busy.';
     end if;

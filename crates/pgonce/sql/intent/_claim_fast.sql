@@ -6,7 +6,8 @@
 --          PL/pgSQL would cost more than the whole protocol. Its body is parsed when it is
 --          created, so no search_path can bend it.
 --          The caller has seen to it that pgonce._names_fit: every further expression here costs
---          every command. Where synchronous_commit is not plainly on, pgonce.claim sees to it.
+--          every command. Where synchronous_commit is not plainly on, or nothing can be
+--          written, pgonce.claim sees to it.
 create or replace function pgonce._claim_fast(p_scope text, p_key text, p_fingerprint bytea, p_tenant text default '')
 returns table (outcome text, fence bigint, answer jsonb, ref_type text, ref_id text, attempts integer)
 language sql stable
@@ -14,7 +15,7 @@ begin atomic
     select case
                when i.status is null then
                    case when pgonce._scope_is_allowed(p_tenant, p_scope)
-                        and current_setting('synchronous_commit') = 'on'
+                        and current_setting('synchronous_commit') = 'on' and current_setting('transaction_read_only') = 'off'
                         and pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key))
                    then pgonce._open_attempt(p_tenant, p_scope, p_key) end
                when i.status = 'succeeded' and i.fingerprint = p_fingerprint

@@ -23,14 +23,24 @@ begin
 
     -- A row may vanish (purge) or appear (another claim) between two looks: then look again.
     for v_look in 1 .. 10 loop
-        if v_locked then
+        if v_locked and v_row.status = 'processing' then
             select i.* into v_row from pgonce.intent i
-             where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key for update;
+             where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
+               for update skip locked;
+            if not found and exists (select from pgonce.intent i
+                 where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C") then
+                -- The holder of a lease is inside its guarded write, however long that takes.
+                return pgonce._busy(interval '100 milliseconds', 1);
+            end if;
+        elsif v_locked then
+            select i.* into v_row from pgonce.intent i
+             where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
+               for update;
         else
             select i.* into v_row from pgonce.intent i
-             where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key;
+             where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
         end if;
-        v_exists := found;
+        v_exists := v_row.scope is not null;
         v_now := pgonce.now();
 
         if v_exists and v_row.expires_at <= v_now
@@ -44,7 +54,7 @@ begin
                 continue;
             end if;
             delete from pgonce.intent i
-             where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key;
+             where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
             v_exists := false;
         elsif v_exists and v_row.expires_at is not null
               and (v_row.gone_at is not null or v_row.expires_at <= v_now) then
@@ -68,7 +78,12 @@ begin
             return pgonce._busy(v_row.lease_until - v_now, v_row.attempts);
         end if;
 
-        -- From here on somebody is to do the work: one at a time.
+        -- From here on somebody is to do the work: one at a time, and where it can be recorded.
+        if current_setting('transaction_read_only') = 'on' then
+            raise exception 'the intent is not finished, and nothing can be written here' using errcode = '25006',
+                detail = 'The server is a standby, or the transaction is read-only.',
+                hint = 'Claim on the primary, in a transaction that can write.';
+        end if;
         if not v_locked then
             v_locked := pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key));
             if not v_locked then
@@ -77,8 +92,10 @@ begin
             continue;  -- what was seen before the lock may be stale
         end if;
 
-        if p_lease is null then
-            perform pgonce._open_attempt(p_tenant, p_scope, p_key);
+        -- Claimed twice in one transaction: the lock does not keep a transaction from itself.
+        if p_lease is null and pgonce._open_attempt(p_tenant, p_scope, p_key,
+               case when v_exists then v_row.first_at end) is null then
+            return pgonce._busy(interval '100 milliseconds', case when v_exists then v_row.attempts else 1 end);
         end if;
         if not v_exists and p_lease is null then
             return row('fresh', 1, null, null, null, null, null, null, 1)::pgonce.claimed;
@@ -102,7 +119,7 @@ begin
                set status = 'failed_final', lease_until = null, last_at = v_now,
                    expires_at = v_now + v_contract.retention, failure_code = 'abandoned',
                    failure_message = 'the holder vanished; whether its effect happened is not known'
-             where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key
+             where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
             returning i.* into strict v_row;
             return row('refused', v_row.fence, null, null, null, v_row.failure_code,
                 v_row.failure_message, null, v_row.attempts)::pgonce.claimed;
@@ -115,7 +132,7 @@ begin
                    lease_until = v_now + p_lease, owner = pgonce._owner_or_session(p_owner),
                    correlation_id = coalesce(p_correlation, i.correlation_id),
                    failure_code = null, failure_message = null, answer = null
-             where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key;
+             where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
         end if;
         return row(case v_row.status when 'processing' then 'takeover' else 'retry' end, v_fence,
             null, null, null, v_row.failure_code, v_row.failure_message, null,

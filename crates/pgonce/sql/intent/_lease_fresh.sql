@@ -16,9 +16,9 @@ begin
     insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence,
         first_at, last_at, lease_until, owner, correlation_id)
     select p_tenant, p_scope, p_key, p_fingerprint, 'processing', 1, pgonce._next_fence(null, true),
-           n.now, n.now, n.now + p_lease, pgonce._owner_or_session(p_owner), p_correlation
+           n.now, n.now, n.now operator(pg_catalog.+) p_lease, pgonce._owner_or_session(p_owner), p_correlation
       from (select pgonce.now() as now offset 0) as n
-     where p_lease > interval '0'
+     where p_lease operator(pg_catalog.>) interval '0'
     on conflict on constraint one_row_per_intent do nothing
     returning fence into v_fence;
     if v_fence is null then

@@ -4,13 +4,12 @@
 --          number of a lease.
 -- writes   takes a number from pgonce.lease_number for a lease: no two leases ever share a fence,
 --          not even when the record between them was purged
--- note     a lease's number starts with the server's timeline: after a failover to a standby
---          that had not seen the last claims, new numbers are still higher than any lost one
+-- note     a lease's number starts with the epoch of the installation: after a failover to a standby that had
+--          not seen the last claims, or a restore, new numbers are still higher than any lost one
 create or replace function pgonce._next_fence(p_last bigint, p_leased boolean)
 returns bigint
 language sql volatile
 return case
-    when p_leased then greatest(coalesce(p_last, 0) / 2,
-        (pgonce._timeline() << 40) + nextval('pgonce.lease_number')) * 2 + 2
+    when p_leased then pgonce._lease_fence(coalesce(p_last, 0))
     else (coalesce(p_last, 0) + 1) / 2 * 2 + 1
 end;

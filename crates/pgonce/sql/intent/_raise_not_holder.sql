@@ -8,13 +8,13 @@ as $$
 declare
     v_row pgonce.intent;
 begin
-    perform pgonce._check_names(p_tenant, p_scope, p_key, coalesce(p_fingerprint, '\x00'));
+    perform pgonce._check_names(p_tenant, p_scope, p_key, coalesce(p_fingerprint, decode('00', 'hex')));
     if p_fence is null or p_fence < 1 then
         raise exception '%: a fence of % was never given out', p_what, coalesce(p_fence::text, 'null')
             using errcode = '22023', hint = 'Pass the fence that pgonce.claim answered.';
     end if;
     select i.* into v_row from pgonce.intent i
-     where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key;
+     where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
     if not found then
         raise exception '%: no attempt holds this intent under fence %', p_what, p_fence
             using errcode = p_code, detail = format('scope %s has no record of the key.', p_scope),
@@ -28,8 +28,9 @@ begin
             detail = format('scope %s: fence %s is past, now %s; status %s.', p_scope, p_fence, v_row.fence, v_row.status),
             hint = 'Roll back what this attempt did in the database and claim again to learn the answer.';
     elsif v_row.fence = p_fence and v_row.status = 'processing' then
-        raise exception '%: the lease is from before a failover and has run out', p_what using errcode = 'P4012',
-            detail = format('scope %s: a takeover of fence %s may have been lost.', p_scope, p_fence),
+        raise exception '%: the lease has run out and may not be used any more', p_what using errcode = 'P4012',
+            detail = format('scope %s, fence %s: the contract says refuse, or the lease is from before a failover '
+                'that may have lost a takeover.', p_scope, p_fence),
             hint = 'Roll back what this attempt did in the database and claim again to learn the answer.';
     else
         raise exception '%: the intent is % under fence %', p_what, v_row.status, v_row.fence

@@ -7,7 +7,8 @@
 -- locks    atomic mode: the intent's transaction-level advisory lock; replay: nothing
 -- writes   atomic mode: nothing. Leased mode: the intent's row, in processing under a new fence
 -- raises   P4000 P4001 P4003 scope, key or fingerprint missing; P4002 the key belongs to another request;
---          P4031 the answer is gone; 22023 a bad name or lease
+--          P4031 the answer is gone; 22023 a bad name or lease; 25006 not
+--          finished, and the server is a standby or the transaction read-only
 -- note     p_lease null is atomic mode: the open transaction is the claim, and success is recorded in it.
 --          With a lease: commit the claim, work, then succeed or fail under the fence
 -- example  begin;

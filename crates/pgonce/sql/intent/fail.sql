@@ -37,7 +37,7 @@ begin
         v_now := pgonce.now();
         -- What the claim removed because its retention was over came back with the rollback.
         delete from pgonce.intent i
-         where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key and i.expires_at <= v_now
+         where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C" and i.expires_at <= v_now
            and (i.gone_at is not null or v_contract.after_expiry = 'rerun');
         insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence, first_at,
             last_at, expires_at, answer, failure_code, failure_message, correlation_id, owner)
@@ -47,7 +47,7 @@ begin
         on conflict on constraint one_row_per_intent do nothing;
     else
         perform from pgonce.intent i
-          where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key for update;
+          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C" for update;
         v_now := pgonce.now();
         update pgonce.intent i
            set status = v_status, fence = p_fence, last_at = v_now, lease_until = null,
@@ -57,9 +57,9 @@ begin
                failure_message = left(p_message, 4000),
                correlation_id = coalesce(p_correlation, i.correlation_id),
                owner = coalesce(p_owner, i.owner)
-         where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key
+         where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
            and i.fingerprint = p_fingerprint
-           and pgonce._fence_is_current(i, p_fence, v_now);
+           and pgonce._fence_is_current(i, p_fence, v_now, v_contract.stale);
     end if;
     if not found then
         perform pgonce._raise_not_holder('P4011', 'the failure was not recorded',

@@ -24,6 +24,6 @@ begin
     update pgonce.intent i
        set status = 'failed_retryable', lease_until = null, last_at = pgonce.now(),
            failure_code = 'released', failure_message = 'the holder gave the lease back'
-     where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key;
+     where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
 end
 $$;

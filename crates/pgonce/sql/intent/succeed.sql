@@ -19,65 +19,36 @@ create or replace function pgonce.succeed(
 returns void
 language plpgsql volatile
 as $$
-declare
-    v_contract pgonce.scope;
-    v_row      pgonce.intent;
-    v_now      timestamptz;
 begin
-    if p_keep is null and p_fence % 2 = 0 and pgonce._force_durable_commit() then
+    if p_keep is null and pgonce._is_lease(p_fence) and pgonce._force_durable_commit() then
         -- A lease under the common contract: one statement; what it does not fit goes on below.
         update pgonce.intent i
            set status = 'succeeded', last_at = pgonce.now(), lease_until = null,
-               expires_at = pgonce.now() + s.retention, answer = p_answer, ref_type = p_ref_type,
+               expires_at = pgonce.now() operator(pg_catalog.+) s.retention, answer = p_answer, ref_type = p_ref_type,
                ref_id = p_ref_id, correlation_id = coalesce(p_correlation, i.correlation_id),
                owner = coalesce(p_owner, i.owner), failure_code = null, failure_message = null
           from pgonce.scope s
-         where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key
-           and i.fingerprint = p_fingerprint and i.fence = p_fence and i.status = 'processing'
-           and p_fence >= pgonce._timeline() << 41
-           and s.tenant = p_tenant and s.scope = p_scope and s.storage = 'answer';
+         where i.tenant operator(pg_catalog.=) p_tenant collate "C" and i.scope operator(pg_catalog.=) p_scope collate "C"
+           and i.key operator(pg_catalog.=) p_key collate "C"
+           and i.fingerprint operator(pg_catalog.=) p_fingerprint
+           and pgonce._fence_is_current(i, p_fence, pgonce.now(), s.stale)
+           and s.tenant operator(pg_catalog.=) p_tenant collate "C" and s.scope operator(pg_catalog.=) p_scope collate "C"
+           and s.storage operator(pg_catalog.=) 'answer';
         if found then
             return;
         end if;
     end if;
-    if p_keep is null and p_fence = 1 and pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint)
-       and pgonce._force_durable_commit() then
+    if p_keep is null and pgonce._is_first(p_fence) and pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint)
+       and pgonce._is_open_attempt(p_tenant, p_scope, p_key) and pgonce._force_durable_commit() then
         insert into pgonce.intent
         select r.* from pgonce._success_row(p_scope, p_key, p_fingerprint, p_answer, p_ref_type,
             p_ref_id, p_tenant, p_correlation, p_owner) r
         on conflict on constraint one_row_per_intent do nothing;
-    elsif p_fence = 1 and pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint)
-       and pgonce._force_durable_commit() then
-        select r.* into v_row from pgonce._success_row(p_scope, p_key, p_fingerprint, p_answer, p_ref_type,
-            p_ref_id, p_tenant, p_correlation, p_owner) r;
-        v_row.expires_at := v_row.first_at + pgonce._retention_for(pgonce._contract(p_tenant, p_scope), p_keep);
-        insert into pgonce.intent select v_row.*
-        on conflict on constraint one_row_per_intent do nothing;
-    else
-        perform pgonce._check_names(p_tenant, p_scope, p_key, p_fingerprint);
-        v_contract := pgonce._contract(p_tenant, p_scope);
-        perform pgonce._force_durable_commit();
-        -- The row first, the clock after: a wait for the row must not shorten its retention.
-        perform from pgonce.intent i
-          where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key for update;
-        v_now := pgonce.now();
-        update pgonce.intent i
-           set status = 'succeeded', fence = p_fence, last_at = v_now, lease_until = null,
-               attempts = i.attempts + (p_fence % 2)::integer,
-               expires_at = v_now + pgonce._retention_for(v_contract, p_keep),
-               answer = case when v_contract.storage = 'answer' then p_answer end,
-               ref_type = case when v_contract.storage in ('answer', 'reference') then p_ref_type end,
-               ref_id = case when v_contract.storage in ('answer', 'reference') then p_ref_id end,
-               correlation_id = coalesce(p_correlation, i.correlation_id),
-               owner = coalesce(p_owner, i.owner),
-               failure_code = null, failure_message = null
-         where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key
-           and i.fingerprint = p_fingerprint
-           and pgonce._fence_is_current(i, p_fence, v_now);
+        if found then
+            return;
+        end if;
     end if;
-    if not found then
-        perform pgonce._raise_not_holder('P4010', 'the success was not recorded',
-            p_scope, p_key, p_fingerprint, p_fence, p_tenant);
-    end if;
+    perform pgonce._succeed_full(p_scope, p_key, p_fingerprint, p_fence, p_answer, p_ref_type, p_ref_id, p_tenant,
+        p_correlation, p_owner, p_keep);
 end
 $$;

@@ -76,6 +76,19 @@ create table pgonce.intent (
 -- What leases are numbered from: it never goes back, whatever is purged.
 create sequence pgonce.lease_number;
 
+-- Which installation this is: the cluster, the database and its tables, and the server's timeline. Where one of
+-- them is another (restored, promoted, upgraded, failed over to a logical replica) a new epoch begins, and with
+-- it the numbers of leases.
+create table pgonce.installation (
+    one      boolean not null default true,
+    life     bigint not null,
+    timeline bigint not null,
+    epoch    bigint not null,
+    since    timestamptz not null,
+    constraint one_installation primary key (one),
+    constraint there_is_only_one_installation check (one)
+);
+
 -- Only leased and retryable rows are in here: an atomic success never touches this index.
 create index unfinished_intents on pgonce.intent (coalesce(lease_until, last_at))
     where expires_at is null;

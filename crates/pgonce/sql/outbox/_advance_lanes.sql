@@ -12,7 +12,7 @@ begin
     perform pgonce._record_watermark();
     perform pgonce._force_durable_commit();
     perform from pgonce.outbox_cursor c
-      where c.subscription = p_subscription
+      where c.subscription = p_subscription collate "C"
         and c.lane in (select h.lane from jsonb_to_recordset(p_held) as h (lane smallint))
       order by c.lane for update;
     return query
@@ -21,7 +21,7 @@ begin
                owner = case when p_release then null else c.owner end,
                lease_until = case when p_release then null else c.lease_until end
           from pgonce._leased_lanes(p_subscription, p_held) h
-         where h.held and c.subscription = p_subscription and c.lane = h.lane and c.epoch = h.epoch
+         where h.held and c.subscription = p_subscription collate "C" and c.lane = h.lane and c.epoch = h.epoch
         returning c.lane;
 end
 $$;

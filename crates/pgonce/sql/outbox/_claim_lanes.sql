@@ -27,28 +27,28 @@ begin
     perform pgonce._force_durable_commit();
     insert into pgonce.outbox_relay (subscription, owner, until) values (p_subscription, p_owner, pgonce.now() + p_lease)
     on conflict on constraint one_row_per_relay do update set until = excluded.until;
-    delete from pgonce.outbox_relay r where r.subscription = p_subscription and r.until <= pgonce.now() - interval '1 day';
+    delete from pgonce.outbox_relay r where r.subscription = p_subscription collate "C" and r.until <= pgonce.now() - interval '1 day';
     select ceil(16.0 / count(*)) into v_share from pgonce.outbox_relay r
-     where r.subscription = p_subscription and r.until > pgonce.now();
+     where r.subscription = p_subscription collate "C" and r.until > pgonce.now();
 
     update pgonce.outbox_cursor c set lease_until = pgonce.now() + p_lease
-     where c.subscription = p_subscription and c.owner = p_owner and c.epoch >= pgonce._timeline() << 41;
+     where c.subscription = p_subscription collate "C" and c.owner = p_owner and c.epoch >= pgonce._first_fence();
     get diagnostics v_held = row_count;
     with free as (
         select f.lane from pgonce.outbox_cursor f
-         where f.subscription = p_subscription
+         where f.subscription = p_subscription collate "C"
            and (f.owner is null or f.lease_until <= pgonce.now()
-                or f.owner = p_owner and f.epoch < pgonce._timeline() << 41)
+                or f.owner = p_owner and f.epoch < pgonce._first_fence())
          order by f.lane limit greatest(v_share - v_held, 0)
            for update skip locked
     )
     update pgonce.outbox_cursor c
        set owner = p_owner, epoch = pgonce._next_fence(c.epoch, true), lease_until = pgonce.now() + p_lease
-      from free where c.subscription = p_subscription and c.lane = free.lane;
+      from free where c.subscription = p_subscription collate "C" and c.lane = free.lane;
     return query
         select c.lane, c.epoch, c.cursor::text, row_number() over (order by c.lane) > v_share
           from pgonce.outbox_cursor c
-         where c.subscription = p_subscription and c.owner = p_owner and c.epoch >= pgonce._timeline() << 41
+         where c.subscription = p_subscription collate "C" and c.owner = p_owner and c.epoch >= pgonce._first_fence()
          order by c.lane;
 end
 $$;

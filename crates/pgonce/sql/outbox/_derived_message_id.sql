@@ -1,19 +1,24 @@
 -- pgonce._derived_message_id(p_type): the id of the next event of this type in the open attempt.
--- answers  a UUID made of the intent's names, the type and how many of the type came before: the
---          same on every attempt. The transaction must hold one.
+-- answers  a UUID made of the intent's names, this life of its key, the type and how many of the type came
+--          before: the same for every attempt that finds a record of this life. The transaction must hold an
+--          attempt.
 -- writes   the setting pgonce.published, until the end of the transaction: how many of which type
--- note     a rollback to a savepoint takes the count back, as it does the events
+-- note     a rollback to a savepoint takes the count back, as it does the events. An atomic attempt that finds
+--          no record begins a life with its transaction: nothing of an earlier one of that kind was committed
 create or replace function pgonce._derived_message_id(p_type text)
 returns uuid
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_attempt text := current_setting('pgonce.attempt', true);
+    v_attempt text := substr(current_setting('pgonce.attempt', true), strpos(current_setting('pgonce.attempt', true), ';') + 1);
     v_counts  jsonb;
     v_key     text;
     v_ordinal bigint;
     v_hex     text;
 begin
+    if v_attempt ^@ ';' then
+        v_attempt := extract(epoch from transaction_timestamp())::text || v_attempt;
+    end if;
     v_key := octet_length(v_attempt) || ':' || v_attempt || p_type;
     v_counts := coalesce(nullif(current_setting('pgonce.published', true), ''), '{}')::jsonb;
     v_ordinal := coalesce((v_counts ->> v_key)::bigint, 0) + 1;

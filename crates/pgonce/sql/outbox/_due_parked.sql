@@ -21,7 +21,7 @@ begin
         with first as materialized (
             select k.tenant, k.subject, k.seq, k.state, k.due_at
               from pgonce.parked k
-             where k.subscription = p_subscription and k.due_at <= pgonce.now()
+             where k.subscription = p_subscription collate "C" and k.due_at <= pgonce.now()
                and k.lane in (select h.lane from jsonb_to_recordset(p_held) as h (lane smallint))
                and not exists (select from pgonce.parked f
                                 where f.tenant = k.tenant and f.subscription = k.subscription and f.subject = k.subject
@@ -39,7 +39,7 @@ begin
                      cross join lateral (
                            select p.*, bool_and(p.seq = k.seq or p.state = 'behind') over (order by p.seq) as in_run
                              from (select f.* from pgonce.parked f
-                                    where f.tenant = k.tenant and f.subscription = p_subscription
+                                    where f.tenant = k.tenant and f.subscription = p_subscription collate "C"
                                       and f.subject = k.subject and f.seq >= k.seq
                                       and (f.seq = k.seq or k.state <> 'delayed' and f.state <> 'delayed')
                                     order by f.seq limit 256) p) r

@@ -15,7 +15,7 @@ begin atomic
            and (h.cursor is null or (h.cursor::pgonce.outbox_position).floor <= s.last)
       from jsonb_to_recordset(p_held) as h (lane smallint, epoch bigint, cursor text)
       cross join (select l.database_life = pgonce._database_life() as same,
-                         pgonce._timeline() << 41 as oldest,
+                         pgonce._first_fence() as oldest,
                          coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0) as last
                     from pgonce.outbox_state l offset 0) s
       left join pgonce.outbox_cursor c on c.subscription = p_subscription and c.lane = h.lane;

@@ -8,7 +8,7 @@ begin
     raise exception 'epoch % does not hold lane % of subscription "%"', coalesce(p_epoch::text, 'null'), p_lane, p_subscription
         using errcode = 'P4012',
         detail = coalesce((select format('Now epoch %s, owner %s.', c.epoch, coalesce(c.owner, 'none'))
-            from pgonce.outbox_cursor c where c.subscription = p_subscription and c.lane = p_lane), 'There is no such lane.'),
+            from pgonce.outbox_cursor c where c.subscription = p_subscription collate "C" and c.lane = p_lane), 'There is no such lane.'),
         hint = 'Stop delivering, and claim lanes again.';
 end
 $$;

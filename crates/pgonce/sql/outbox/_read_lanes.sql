@@ -56,7 +56,7 @@ begin
     select l.* into strict v_life from pgonce.outbox_state l;
     v_upto := pg_current_snapshot();
     v_written := pg_current_wal_insert_lsn();  -- what the snapshot sees is before this
-    v_parked := exists (select from pgonce.parked k where k.subscription = p_subscription and k.state <> 'delayed');
+    v_parked := exists (select from pgonce.parked k where k.subscription = p_subscription collate "C" and k.state <> 'delayed');
     v_floor := greatest(pgonce._outbox_floor(v_upto), v_life.base_seq);
 
     for v_group in
@@ -84,7 +84,7 @@ begin
                         select o.lane, null::text, o.seq,
                                case when o.deliver_at > v_now then 'wait'
                                     when v_parked and exists (select from pgonce.parked k
-                                        where k.tenant = o.tenant and k.subscription = p_subscription
+                                        where k.tenant = o.tenant and k.subscription = p_subscription collate "C"
                                           and k.subject = o.subject and k.state <> 'delayed') then 'hold'
                                     else 'send' end,
                                o.message_id,
@@ -140,7 +140,7 @@ begin
             select o.lane, null::text, o.seq,
                    case when o.deliver_at > v_now then 'wait'
                         when v_parked and exists (select from pgonce.parked k
-                            where k.tenant = o.tenant and k.subscription = p_subscription
+                            where k.tenant = o.tenant and k.subscription = p_subscription collate "C"
                               and k.subject = o.subject and k.state <> 'delayed') then 'hold'
                         else 'send' end,
                    o.message_id, o.tenant::text, o.topic::text, o.type::text, o.subject::text, o.headers,

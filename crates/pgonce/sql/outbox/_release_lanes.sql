@@ -8,9 +8,9 @@ as $$
 declare
     v_count bigint;
 begin
-    delete from pgonce.outbox_relay r where r.subscription = p_subscription and r.owner = p_owner;
+    delete from pgonce.outbox_relay r where r.subscription = p_subscription collate "C" and r.owner = p_owner;
     update pgonce.outbox_cursor c set owner = null, lease_until = null
-     where c.subscription = p_subscription and c.owner = p_owner;
+     where c.subscription = p_subscription collate "C" and c.owner = p_owner;
     get diagnostics v_count = row_count;
     return v_count;
 end

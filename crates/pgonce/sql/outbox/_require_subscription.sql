@@ -7,7 +7,7 @@ as $$
 declare
     v_subscription pgonce.outbox_subscription;
 begin
-    select c.* into v_subscription from pgonce.outbox_subscription c where c.subscription = p_subscription;
+    select c.* into v_subscription from pgonce.outbox_subscription c where c.subscription = p_subscription collate "C";
     if not found then
         raise exception 'there is no subscription "%"', p_subscription using errcode = '42704',
             hint = 'Create it: select pgonce.create_subscription(''name'').';

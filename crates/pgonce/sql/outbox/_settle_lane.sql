@@ -32,7 +32,7 @@ declare
 begin
     perform pgonce._record_watermark();
     perform pgonce._force_durable_commit();
-    perform from pgonce.outbox_cursor c where c.subscription = p_subscription and c.lane = p_lane for update;
+    perform from pgonce.outbox_cursor c where c.subscription = p_subscription collate "C" and c.lane = p_lane for update;
     if not exists (select from pgonce._leased_lanes(p_subscription,
             jsonb_build_array(jsonb_build_object('lane', p_lane, 'epoch', p_epoch, 'cursor', p_cursor))) h where h.held) then
         perform pgonce._raise_lane_fenced(p_subscription, p_lane, p_epoch);
@@ -41,7 +41,7 @@ begin
     -- What was parked and is delivered goes in one step; what was behind it comes due in the end.
     with gone as (
         delete from pgonce.parked k using jsonb_to_recordset(p_outcomes) as o (seq bigint, what text)
-         where o.what = 'sent' and k.subscription = p_subscription and k.seq = o.seq and k.lane = p_lane
+         where o.what = 'sent' and k.subscription = p_subscription collate "C" and k.seq = o.seq and k.lane = p_lane
         returning k.tenant, k.subject
     )
     select array_agg(g.tenant), array_agg(g.subject) into v_tenants, v_subjects
@@ -51,7 +51,7 @@ begin
          where o.what is distinct from 'sent' order by o.seq
     loop
         select k.* into v_parked from pgonce.parked k
-         where k.subscription = p_subscription and k.seq = v_outcome.seq and k.lane = p_lane;
+         where k.subscription = p_subscription collate "C" and k.seq = v_outcome.seq and k.lane = p_lane;
         v_counted := coalesce(v_parked.state in ('dead', 'behind'), false);
         if v_parked.seq is null then
             -- From the log: it becomes a copy here.
@@ -86,7 +86,7 @@ begin
             -- What it was held for may have been settled since it was read, or have a higher number.
             v_parked.due_at := case when not exists (
                 select from pgonce.parked f
-                 where f.tenant = v_parked.tenant and f.subscription = p_subscription and f.subject = v_parked.subject
+                 where f.tenant = v_parked.tenant and f.subscription = p_subscription collate "C" and f.subject = v_parked.subject
                    and f.seq < v_parked.seq and f.state <> 'delayed') then v_now end;
         else
             raise exception 'an outcome is sent, defer, retry, dead, hold or wait, not %', coalesce(quote_literal(v_outcome.what), 'null')
@@ -96,11 +96,11 @@ begin
         if v_parked.state in ('dead', 'behind') then
             -- Counted once for all of them: counting for each would make a long queue slow.
             v_room := coalesce(v_room, v_subscription.dead_limit - (select count(*) from (select from pgonce.parked k
-                where k.subscription = p_subscription and k.state in ('dead', 'behind') limit v_subscription.dead_limit) f));
+                where k.subscription = p_subscription collate "C" and k.state in ('dead', 'behind') limit v_subscription.dead_limit) f));
             v_full := v_room <= 0 and not v_counted;
             -- Nothing is discarded for being behind an event that only waits for a sink that is down.
             if v_full and (v_subscription.when_full = 'stop' or v_outcome.what = 'hold' and exists (
-                select from pgonce.parked f where f.tenant = v_parked.tenant and f.subscription = p_subscription
+                select from pgonce.parked f where f.tenant = v_parked.tenant and f.subscription = p_subscription collate "C"
                    and f.subject = v_parked.subject and f.state = 'retry' and f.attempts = 0)) then
                 raise exception 'the dead letters of subscription "%" are full: % events', p_subscription, v_subscription.dead_limit
                     using errcode = 'P4060', detail = format('Lane %s waits at event %s.', p_lane, v_parked.seq),
@@ -121,7 +121,7 @@ begin
     perform pgonce._wake_subject(p_subscription, g.tenant, g.subject) from unnest(v_tenants, v_subjects) g (tenant, subject);
     if p_cursor is not null then
         update pgonce.outbox_cursor c set cursor = p_cursor::pgonce.outbox_position, advanced_at = v_now
-         where c.subscription = p_subscription and c.lane = p_lane;
+         where c.subscription = p_subscription collate "C" and c.lane = p_lane;
     end if;
     return v_count;
 end

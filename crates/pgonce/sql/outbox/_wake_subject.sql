@@ -11,11 +11,11 @@ declare
     v_first record;
 begin
     select k.seq, k.state into v_first from pgonce.parked k
-     where k.tenant = p_tenant and k.subscription = p_subscription and k.subject = p_subject and k.state <> 'delayed'
+     where k.tenant = p_tenant collate "C" and k.subscription = p_subscription collate "C" and k.subject = p_subject collate "C" and k.state <> 'delayed'
      order by k.seq limit 1;
     if v_first.state = 'behind' then
         update pgonce.parked k set due_at = pgonce.now()
-         where k.tenant = p_tenant and k.subscription = p_subscription and k.subject = p_subject and k.seq = v_first.seq;
+         where k.tenant = p_tenant collate "C" and k.subscription = p_subscription collate "C" and k.subject = p_subject collate "C" and k.seq = v_first.seq;
     end if;
 end
 $$;

@@ -24,6 +24,6 @@ begin
            max_backoff = coalesce(p_max_backoff, c.max_backoff),
            dead_limit = coalesce(p_dead_limit, c.dead_limit),
            when_full = coalesce(p_when_full, c.when_full)
-     where c.subscription = p_subscription;
+     where c.subscription = p_subscription collate "C";
 end
 $$;

@@ -10,7 +10,7 @@ returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
-    delete from pgonce.outbox_subscription c where c.subscription = p_subscription;
+    delete from pgonce.outbox_subscription c where c.subscription = p_subscription collate "C";
     return found;
 end
 $$;

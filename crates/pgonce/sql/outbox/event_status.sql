@@ -23,8 +23,8 @@ declare
     v_event    pgonce.outbox;
     v_fate     text;
 begin
-    select k.* into v_parked from pgonce.parked k where k.subscription = p_subscription and k.seq = p_seq;
-    select s.* into v_skipped from pgonce.outbox_skipped s where s.subscription = p_subscription and s.seq = p_seq;
+    select k.* into v_parked from pgonce.parked k where k.subscription = p_subscription collate "C" and k.seq = p_seq;
+    select s.* into v_skipped from pgonce.outbox_skipped s where s.subscription = p_subscription collate "C" and s.seq = p_seq;
     -- All lanes: their index leads to the number.
     select o.* into v_event from pgonce.outbox o
      where o.lane = any (array(select n::smallint from generate_series(0, 15) n)) and o.seq = p_seq;
@@ -37,7 +37,7 @@ begin
         when not pgonce._is_wanted(v_event.topic, v_event.type, v_event.tenant, v_subscription.topics, v_subscription.types,
             v_subscription.tenants) then 'unwanted'
         when exists (select from pgonce.outbox_cursor l cross join pgonce.outbox_state f
-                      where l.subscription = p_subscription and l.lane = v_event.lane
+                      where l.subscription = p_subscription collate "C" and l.lane = v_event.lane
                         and pgonce._is_unread(v_event.seq, v_event.xid, l.cursor, f.base_seq)) then 'waiting'
         else 'passed' end;
     return query select p_seq, coalesce(v_parked.message_id, v_skipped.message_id, v_event.message_id), v_fate,

@@ -16,14 +16,14 @@ begin
             hint = 'Its relays report the reason, and pgonce.outbox_backlog shows it.';
     end if;
     perform pgonce._require_subscription(p_subscription);
-    perform from pgonce.outbox_cursor c where c.subscription = p_subscription order by c.lane for update;
+    perform from pgonce.outbox_cursor c where c.subscription = p_subscription collate "C" order by c.lane for update;
     update pgonce.outbox_subscription c set evicted_at = pgonce.now(), evicted_why = left(p_reason, 1000)
-     where c.subscription = p_subscription and c.evicted_at is null;
+     where c.subscription = p_subscription collate "C" and c.evicted_at is null;
     if not found then
         return false;
     end if;
     update pgonce.outbox_cursor c set epoch = pgonce._next_fence(c.epoch, true), owner = null, lease_until = null
-     where c.subscription = p_subscription;
+     where c.subscription = p_subscription collate "C";
     return true;
 end
 $$;

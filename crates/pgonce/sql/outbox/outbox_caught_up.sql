@@ -14,12 +14,12 @@ as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);
 begin
-    return not exists (select from pgonce.parked k where k.subscription = p_subscription and k.due_at <= pgonce.now())
+    return not exists (select from pgonce.parked k where k.subscription = p_subscription collate "C" and k.due_at <= pgonce.now())
        and not exists (
             select from pgonce.outbox_cursor l
              cross join pgonce.outbox_state f
               join pgonce.outbox o on o.lane = l.lane and o.seq > (l.cursor).floor
-             where l.subscription = p_subscription
+             where l.subscription = p_subscription collate "C"
                and pgonce._is_unread(o.seq, o.xid, l.cursor, f.base_seq)
                and (o.seq <= f.base_seq or pg_visible_in_snapshot(o.xid, p_with))
                and pgonce._is_wanted(o.topic, o.type, o.tenant, v_subscription.topics, v_subscription.types, v_subscription.tenants));

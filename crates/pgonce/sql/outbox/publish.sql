@@ -14,7 +14,7 @@ returns uuid
 language plpgsql volatile
 as $$
 declare
-    v_id uuid;
+    v_id pg_catalog.uuid;
 begin
     insert into pgonce.outbox
     select e.* from pgonce._event_row(p_topic, p_type, p_subject, p_payload, p_message_id, p_headers,

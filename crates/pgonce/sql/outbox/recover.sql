@@ -23,10 +23,10 @@ begin
     end if;
     v_count := pgonce.redrive(p_subscription, p_since => p_since);
     if p_skipped then
-        perform from pgonce.outbox_cursor c where c.subscription = p_subscription order by c.lane for update;
+        perform from pgonce.outbox_cursor c where c.subscription = p_subscription collate "C" order by c.lane for update;
         with back as (
             delete from pgonce.outbox_skipped s using pgonce.outbox o
-             where s.subscription = p_subscription and s.skipped_at >= p_since
+             where s.subscription = p_subscription collate "C" and s.skipped_at >= p_since
                and o.lane = pgonce._lane_of(s.tenant, s.subject) and o.seq = s.seq
             returning o.*
         )

@@ -17,8 +17,8 @@ declare
 begin
     perform pgonce._require_subscription(p_subscription);
     update pgonce.parked k set state = 'retry', attempts = 0, due_at = pgonce.now()
-     where k.subscription = p_subscription and k.state = 'dead'
-       and (p_subject is null or k.subject = p_subject) and (p_tenant is null or k.tenant = p_tenant)
+     where k.subscription = p_subscription collate "C" and k.state = 'dead'
+       and (p_subject is null or k.subject = p_subject collate "C") and (p_tenant is null or k.tenant = p_tenant collate "C")
        and (p_since is null or k.parked_at >= p_since);
     get diagnostics v_count = row_count;
     return v_count;

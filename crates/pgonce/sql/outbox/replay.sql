@@ -23,10 +23,10 @@ begin
         perform pgonce._rebase_outbox();
     end if;
     perform pgonce._require_subscription(p_subscription);
-    perform from pgonce.outbox_cursor c where c.subscription = p_subscription order by c.lane for update;
+    perform from pgonce.outbox_cursor c where c.subscription = p_subscription collate "C" order by c.lane for update;
     select min(o.seq) into v_first from pgonce.outbox o
      where (p_from_seq is null or o.seq >= p_from_seq) and (p_from_time is null or o.created_at >= p_from_time);
-    update pgonce.outbox_subscription c set evicted_at = null, evicted_why = null where c.subscription = p_subscription;
+    update pgonce.outbox_subscription c set evicted_at = null, evicted_why = null where c.subscription = p_subscription collate "C";
     update pgonce.outbox_cursor c
        set epoch = pgonce._next_fence(c.epoch, true), owner = null, lease_until = null, advanced_at = pgonce.now(),
            -- Somebody may yet commit below the first that is seen now.
@@ -34,7 +34,7 @@ begin
                else least(coalesce(v_first - 1, pgonce._outbox_floor(pg_current_snapshot())),
                           pgonce._outbox_floor(pg_current_snapshot())) end,
                '1:1:', null, null)::pgonce.outbox_position
-     where c.subscription = p_subscription;
+     where c.subscription = p_subscription collate "C";
     return v_first;
 end
 $$;

@@ -28,14 +28,14 @@ begin
         raise exception 'subscription "%" was evicted: %', p_subscription, v_subscription.evicted_why using errcode = 'P4031',
             hint = 'Let it read on with pgonce.replay, or drop it.';
     end if;
-    perform from pgonce.outbox_cursor c where c.subscription = p_subscription order by c.lane for update;
+    perform from pgonce.outbox_cursor c where c.subscription = p_subscription collate "C" order by c.lane for update;
     select l.base_seq into strict v_base from pgonce.outbox_state l;
     insert into pgonce.parked (tenant, subscription, subject, seq, lane, state, due_at, parked_at, reason, created_at,
         size, message_id, topic, type, headers, payload)
     select o.tenant, p_subscription, o.subject, o.seq, o.lane, 'delayed', v_now, v_now, 'replayed', o.created_at,
            o.size, o.message_id, o.topic, o.type, o.headers, o.payload
       from pgonce.outbox o
-      join pgonce.outbox_cursor l on l.subscription = p_subscription and l.lane = o.lane
+      join pgonce.outbox_cursor l on l.subscription = p_subscription collate "C" and l.lane = o.lane
      where (p_from_seq is null or o.seq >= p_from_seq) and (p_to_seq is null or o.seq <= p_to_seq)
        and (p_from_time is null or o.created_at >= p_from_time) and (p_to_time is null or o.created_at < p_to_time)
        and not pgonce._is_unread(o.seq, o.xid, l.cursor, v_base)

@@ -17,10 +17,10 @@ begin
             hint = 'Say why this event is never to be delivered; it is kept with your name.';
     end if;
     perform from pgonce.outbox_cursor c
-      where c.subscription = p_subscription
-        and c.lane in (select k.lane from pgonce.parked k where k.subscription = p_subscription and k.seq = p_seq)
+      where c.subscription = p_subscription collate "C"
+        and c.lane in (select k.lane from pgonce.parked k where k.subscription = p_subscription collate "C" and k.seq = p_seq)
         for update;
-    select k.* into v_parked from pgonce.parked k where k.subscription = p_subscription and k.seq = p_seq;
+    select k.* into v_parked from pgonce.parked k where k.subscription = p_subscription collate "C" and k.seq = p_seq;
     if not found then
         return false;
     end if;

@@ -6,7 +6,7 @@
 --          where the projection begins; 42501 the role may not create tables there
 create or replace function pgonce._begin_build(p_projection text, p_purpose text)
 returns void
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_projection pgonce.projection := pgonce._require_projection(p_projection);

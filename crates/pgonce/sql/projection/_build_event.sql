@@ -5,7 +5,7 @@
 create or replace function pgonce._build_event(p_projection pgonce.projection, p_build pgonce.projection_build,
     p_event pgonce.projected)
 returns boolean
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_build.purpose = 'verify' and not pgonce._projection_has(p_projection, p_event) then

@@ -7,7 +7,7 @@
 --          COMMITTED
 create or replace function pgonce._end_rebuild(p_projection text)
 returns table (events bigint, removed bigint, added bigint)
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_projection pgonce.projection := pgonce._require_projection(p_projection);
@@ -41,19 +41,19 @@ begin
     get diagnostics added = row_count;
 
     if v_projection.gate = 'version' then
-        delete from pgonce.projection_gate g where g.projection = p_projection;
+        delete from pgonce.projection_gate g where g.projection = p_projection collate "C";
         insert into pgonce.projection_gate (tenant, projection, entity, version)
         select g.tenant, p_projection, g.name, g.version from pgonce.projection_build_gate g
-         where g.projection = p_projection and g.purpose = 'rebuild';
+         where g.projection = p_projection collate "C" and g.purpose = 'rebuild';
     else
         insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id)
         select pgonce.now(), pgonce._day_of(g.name), g.tenant, 'projection:' || p_projection, 'event', g.name
-          from pgonce.projection_build_gate g where g.projection = p_projection and g.purpose = 'rebuild'
+          from pgonce.projection_build_gate g where g.projection = p_projection collate "C" and g.purpose = 'rebuild'
          order by g.tenant, g.name
         on conflict do nothing;
     end if;
     update pgonce.projection p set rebuilt_at = pgonce.now(), rebuilt_rows = added
-     where p.tenant = '' and p.projection = p_projection;
+     where p.tenant = '' and p.projection = p_projection collate "C";
     perform pgonce._drop_build(p_projection, 'rebuild');
     events := v_build.events;
     return next;

@@ -8,7 +8,7 @@
 create or replace function pgonce._end_verify(p_projection text)
 returns table (live_rows bigint, rebuilt_rows bigint, missing bigint, surplus bigint, live_hash text,
     rebuilt_hash text, pending bigint)
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_projection pgonce.projection := pgonce._require_projection(p_projection);

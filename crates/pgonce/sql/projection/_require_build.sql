@@ -9,7 +9,7 @@ declare
     v_build pgonce.projection_build;
 begin
     select b.* into v_build from pgonce.projection_build b
-     where b.tenant = '' and b.projection = p_projection and b.purpose = p_purpose for update;
+     where b.tenant = '' and b.projection = p_projection collate "C" and b.purpose = p_purpose collate "C" for update;
     if not found then
         raise exception 'projection "%" is not being built', p_projection using errcode = '42704',
             hint = 'Begin with pgonce._begin_build(''name'', ''rebuild''), or ''verify''.';

@@ -7,7 +7,7 @@ as $$
 declare
     v_projection pgonce.projection;
 begin
-    select p.* into v_projection from pgonce.projection p where p.tenant = p_tenant and p.projection = p_projection;
+    select p.* into v_projection from pgonce.projection p where p.tenant = p_tenant collate "C" and p.projection = p_projection collate "C";
     if not found then
         raise exception 'there is no projection "%"', p_projection using errcode = '42704',
             hint = 'Define it: select pgonce.define_projection(''name'', ''table'', ''function'', ''version'').';

@@ -6,7 +6,7 @@
 -- raises   42704 it is not being built; P4031 the log does not reach back any more
 create or replace function pgonce._step_build(p_projection text, p_purpose text, p_limit integer default 1000)
 returns integer
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_projection pgonce.projection := pgonce._require_projection(p_projection);
@@ -30,7 +30,7 @@ begin
         end if;
     end loop;
     update pgonce.projection_build b set lane = v_build.lane, after = v_build.after, events = v_build.events
-     where b.tenant = '' and b.projection = p_projection and b.purpose = p_purpose;
+     where b.tenant = '' and b.projection = p_projection collate "C" and b.purpose = p_purpose collate "C";
     return v_count;
 end
 $$;

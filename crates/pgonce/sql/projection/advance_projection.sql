@@ -12,18 +12,14 @@ returns boolean
 language plpgsql volatile
 as $$
 begin
-    if (octet_length(p_projection) between 1 and 255 and octet_length(p_entity) between 1 and 255
-        and octet_length(p_tenant) <= 255 and p_version is not null) is not true then
-        raise exception 'a projection moves forward by its name, an entity of 1 to 255 bytes and a version' using errcode = '22023',
-            detail = format('Projection %s, entity %s, version %s.', quote_nullable(p_projection), quote_nullable(p_entity),
-                coalesce(p_version::text, 'null')),
-            hint = 'For example: pgonce.advance_projection(''profile'', ''user-7'', 3).';
+    if (pgonce._message_fits(p_projection, p_entity, 'any', p_tenant) and p_version is not null) is not true then
+        perform pgonce._raise_bad_version(p_projection, p_entity, p_version);
     end if;
     perform pgonce._force_durable_commit();
     insert into pgonce.projection_gate as g (tenant, projection, entity, version)
     values (p_tenant, p_projection, p_entity, p_version)
     on conflict on constraint one_gate_per_entity do update set version = excluded.version
-     where g.version < excluded.version;
+     where g.version operator(pg_catalog.<) excluded.version;
     return found;
 end
 $$;

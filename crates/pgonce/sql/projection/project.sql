@@ -11,7 +11,7 @@
 create or replace function pgonce.project(p_projection text, p_message_id text, p_type text, p_entity text,
     p_payload jsonb, p_headers jsonb default '{}', p_tenant text default '')
 returns boolean
-language plpgsql volatile
+language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_projection pgonce.projection := pgonce._require_projection(p_projection);

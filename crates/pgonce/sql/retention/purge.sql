@@ -28,6 +28,10 @@ begin
     select w.next_block into v_from from pgonce.sweep w
      where w.tenant = '' and w.name = 'intent' for update skip locked;
     if not found then
+        -- Another purge is at it; or the row is missing, and the next call finds it.
+        insert into pgonce.sweep (name) select 'intent'
+         where not exists (select from pgonce.sweep w where w.tenant = '' and w.name = 'intent')
+        on conflict on constraint one_place_per_sweep do nothing;
         return 0;
     end if;
     v_blocks := pg_relation_size('pgonce.intent') / current_setting('block_size')::bigint;

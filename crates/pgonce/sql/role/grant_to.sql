@@ -30,6 +30,8 @@ begin
     select n.* into strict v_schema from pg_catalog.pg_namespace n
       join pg_catalog.pg_class c on c.relnamespace = n.oid
      where c.oid = 'pgonce.intent'::regclass;
+    -- One at a time, and none beside a migration: PostgreSQL fails where two change one object's rights.
+    perform pg_advisory_xact_lock(20260102, hashtext(v_schema.nspname::text));
     execute format('grant usage on schema %I to %I', v_schema.nspname, p_role);
     for v_what in
         select 'execute on function ' || p.oid::regprocedure from pg_catalog.pg_proc p
@@ -44,8 +46,9 @@ begin
         union all values
             ('select, insert, update, delete on pgonce.intent'),
             ('select, insert, update, delete on pgonce.scope'),
+            ('select on pgonce.installation'),
             ('select, insert, update on pgonce.suppressed'),
-            ('select, update on pgonce.sweep'),
+            ('select, insert, update on pgonce.sweep'),
             ('select, insert on pgonce.outbox'),
             ('select, insert, update, delete on pgonce.outbox_subscription'),
             ('select, insert, update, delete on pgonce.outbox_cursor'),

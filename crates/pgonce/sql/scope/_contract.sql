@@ -9,9 +9,9 @@ declare
     v_contract pgonce.scope;
 begin
     -- One look by the primary key most of the time; one query for all three costs ten times that.
-    select s.* into v_contract from pgonce.scope s where s.tenant = p_tenant and s.scope = p_scope;
-    if not found and p_tenant <> '' then
-        select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope = p_scope;
+    select s.* into v_contract from pgonce.scope s where s.tenant = p_tenant collate "C" and s.scope = p_scope collate "C";
+    if not found and p_tenant <> '' collate "C" then
+        select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope = p_scope collate "C";
     end if;
     if v_contract.scope is null then
         select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope = '*';

@@ -11,7 +11,7 @@ begin
         raise exception 'an answer cannot be kept for %', p_keep using errcode = '22023',
             hint = 'Give a positive time, or none for the retention of the scope.';
     end if;
-    return greatest(coalesce(p_keep, p_contract.retention), p_contract.client_retry,
+    return greatest(coalesce(pgonce._fixed_length(p_keep), p_contract.retention), p_contract.client_retry,
         p_contract.redelivery, p_contract.reconciliation, p_contract.audit);
 end
 $$;

@@ -36,13 +36,17 @@ begin
     if coalesce(p_scope, '') = '' then
         raise exception 'the scope is missing' using errcode = 'P4000',
             hint = 'Name a bounded kind of command, such as ''orders.create''.';
+    elsif p_tenant is null or p_tenant <> '' and p_scope = '*' or p_scope = '*off' then
+        raise exception 'a contract for scope "%" and tenant % would never be used', p_scope, coalesce(quote_literal(p_tenant), 'null')
+            using errcode = '22023',
+            hint = 'Leave the tenant out, or pass the empty text, for all tenants; a tenant has contracts for its own scopes only.';
     end if;
     insert into pgonce.scope as s (tenant, scope, retention, lease, busy, wait_timeout, storage,
         after_expiry, tombstone_for, stale, key_source, boundary, client_retry, redelivery,
         reconciliation, audit, note, defined_at)
-    values (coalesce(p_tenant, ''), p_scope, p_retention, p_lease, p_busy, p_wait_timeout,
-        p_storage, p_after_expiry, p_tombstone_for, p_stale, p_key_source, p_boundary,
-        p_client_retry, p_redelivery, p_reconciliation, p_audit, p_note, pgonce.now())
+    values (p_tenant, p_scope, pgonce._fixed_length(p_retention), pgonce._fixed_length(p_lease), p_busy, pgonce._fixed_length(p_wait_timeout),
+        p_storage, p_after_expiry, pgonce._fixed_length(p_tombstone_for), p_stale, p_key_source, p_boundary,
+        pgonce._fixed_length(p_client_retry), pgonce._fixed_length(p_redelivery), pgonce._fixed_length(p_reconciliation), pgonce._fixed_length(p_audit), p_note, pgonce.now())
     on conflict (tenant, scope) do update
        set retention = excluded.retention, lease = excluded.lease, busy = excluded.busy,
            wait_timeout = excluded.wait_timeout, storage = excluded.storage,

@@ -9,11 +9,14 @@ returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if p_scope = '*' and p_tenant = '' then
+    if p_tenant is null then
+        raise exception 'the tenant is null' using errcode = '22023',
+            hint = 'Leave it out, or pass the empty text, for the contract of all tenants.';
+    elsif p_scope in ('*', '*off') and p_tenant = '' then
         raise exception 'the contract of scope ''*'' cannot be dropped by itself' using errcode = '22023',
-            hint = 'To refuse scopes that nobody defined: select pgonce.set_strict(true), or `pgonce strict on`.';
+            hint = 'To refuse scopes without a contract: select pgonce.set_strict(true), or `pgonce strict on`.';
     end if;
-    delete from pgonce.scope where tenant = p_tenant and scope = p_scope;
+    delete from pgonce.scope s where s.tenant = p_tenant collate "C" and s.scope = p_scope collate "C";
     return found;
 end
 $$;

@@ -2,7 +2,7 @@
 --          only.
 -- answers  nothing
 -- locks    the contract of scope "*"
--- writes   on: removes the contract of scope "*" and replaces pgonce._scope_is_allowed; off: restores both.
+-- writes   on: puts the contract of scope "*" aside, as "*off", and replaces pgonce._scope_is_allowed; off: restores both.
 --          Nothing where the mode is that already
 -- raises   22023 p_on is null
 -- example  select pgonce.set_strict(true);
@@ -12,15 +12,19 @@ returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if p_on then
-        delete from pgonce.scope where tenant = '' and scope = '*';
+    if p_on is null then
+        raise exception 'strict mode is on or off, not null' using errcode = '22023',
+            hint = 'For example: select pgonce.set_strict(true).';
+    elsif p_on then
+        -- Put aside, so that it comes back as it was.
+        update pgonce.scope s set scope = '*off' where s.tenant = '' and s.scope = '*';
         execute 'create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text) '
             'returns boolean language sql stable parallel safe '
             'return exists (select from pgonce.scope s '
-            'where s.tenant in (p_tenant, '''') and s.scope = p_scope)';
+            'where s.tenant in (p_tenant, '''') and s.scope = p_scope collate "C")';
     else
-        perform pgonce.define_scope('*', interval '7 days',
-            p_note => 'the contract of scopes that nobody defined');
+        update pgonce.scope s set scope = '*' where s.tenant = '' and s.scope = '*off'
+           and not exists (select from pgonce.scope o where o.tenant = '' and o.scope = '*');
         execute 'create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text) '
             'returns boolean language sql stable parallel safe return true';
     end if;

@@ -172,7 +172,8 @@ struct JsonText<'a>(&'a str);
 
 impl Type<Postgres> for JsonText<'_> {
     fn type_info() -> PgTypeInfo {
-        PgTypeInfo::with_name("jsonb")
+        // The built-in one: a name would be looked up on the search_path.
+        <sqlx::types::Json<()> as Type<Postgres>>::type_info()
     }
 }
 

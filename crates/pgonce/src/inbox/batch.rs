@@ -60,10 +60,12 @@ impl<D: Driver> Inbox<D> {
     pub async fn begin_with_timeout(&self, timeout: Duration) -> Result<Batch<D>> {
         // The most that the setting can hold; 0 would mean no end.
         let ms = timeout.as_millis().clamp(1, i32::MAX as u128);
-        let shorter =
-            format!("current_setting('statement_timeout')::interval between '1 us' and '{ms} ms'");
+        let shorter = format!(
+            "pg_catalog.interval_cmp(pg_catalog.current_setting('statement_timeout')::interval, '1 us') operator(pg_catalog.>=) 0 \
+                 and pg_catalog.interval_cmp(pg_catalog.current_setting('statement_timeout')::interval, '{ms} ms') operator(pg_catalog.<=) 0"
+        );
         self.open(&format!(
-            "; select set_config('statement_timeout', case when {shorter} then current_setting('statement_timeout') else '{ms}' end, true)"
+            "; select pg_catalog.set_config('statement_timeout', case when {shorter} then pg_catalog.current_setting('statement_timeout') else '{ms}' end, true)"
         ))
         .await
     }

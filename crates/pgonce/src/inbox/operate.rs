@@ -17,18 +17,18 @@ static SKIP: Sql =
     Sql::seldom("select s::text from pgonce.skip_message($1, $2::text::bigint, $3) s");
 static REPLAY: Sql = Sql::seldom(
     "select n::text from pgonce.replay_messages($1, $2, $3, \
-     to_timestamp($4::text::double precision)) n",
+     pg_catalog.to_timestamp($4::text::double precision)) n",
 );
 static CREATE_PARTITIONS: Sql = Sql::seldom("select pgonce._create_inbox_partitions()");
 static DROP_PARTITIONS: Sql = Sql::seldom("select pgonce._drop_inbox_partitions()");
 static PURGE: Sql = Sql::seldom("select pgonce._purge_inbox(10000)");
 static BACKLOG: Sql = Sql::seldom(
     "select tenant::text, consumer::text, received, processing, retrying, poison, held, \
-     ceil(extract(epoch from oldest_age) * 1000)::bigint from pgonce.inbox_backlog order by 2, 1",
+     pg_catalog.ceil(extract(epoch from oldest_age) operator(pg_catalog.*) 1000)::bigint from pgonce.inbox_backlog order by 2, 1",
 );
 static POISON: Sql = Sql::seldom(
     "select seq, tenant::text, source::text, message_id::text, key::text, attempts, failure_code, \
-     failure_message, behind from pgonce.inbox_poison where consumer = $1 \
+     failure_message, behind from pgonce.inbox_poison where consumer operator(pg_catalog.=) $1 \
      order by seq limit $2::text::integer",
 );
 

@@ -16,7 +16,7 @@ pub(super) static STORE: Sql = Sql::kept(
     "select pgonce.store_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::bigint, $13)",
 );
 static CLAIM: Sql = Sql::kept(
-    "select tenant, seq, fence, attempts, source, message_id, key, type, headers, encode(payload, 'hex') \
+    "select tenant, seq, fence, attempts, source, message_id, key, type, headers, pg_catalog.encode(payload, 'hex') \
      from pgonce.claim_messages($1, $2, $3::text::interval, $4::text::integer)",
 );
 static FAIL: Sql = Sql::kept(

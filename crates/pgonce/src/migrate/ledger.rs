@@ -13,11 +13,11 @@ pub(super) struct Ledger {
     routines: Option<(String, String)>,
 }
 
-/// The next step of a migrator.
+/// What a migrator has to do, all in one transaction: routines rely on the shape of the tables.
 #[derive(Debug)]
-pub(super) enum Work {
-    Migration(&'static Migration),
-    Routines,
+pub(super) struct Work {
+    pub(super) migrations: Vec<&'static Migration>,
+    pub(super) routines: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -80,13 +80,16 @@ impl Ledger {
         })
     }
 
-    /// What is to be done next, if migrations after `last` are left out. Routines come when all
+    /// What is to be done, if migrations after `last` are left out. Routines come when all
     /// migrations are there.
     pub(super) fn work(&self, last: u32) -> Option<Work> {
-        match self.pending().next() {
-            Some(next) => (next.number <= last).then_some(Work::Migration(next)),
-            None => self.routines().need_loading().then_some(Work::Routines),
-        }
+        let migrations: Vec<_> = self.pending().filter(|next| next.number <= last).collect();
+        let complete = migrations.len() == self.pending().count();
+        let routines = complete && self.routines().need_loading();
+        (routines || !migrations.is_empty()).then_some(Work {
+            migrations,
+            routines,
+        })
     }
 
     /// This build's migrations that were not applied.

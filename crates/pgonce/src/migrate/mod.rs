@@ -1,9 +1,9 @@
 //! Installing pgonce into a database, and keeping it up to date.
 //!
 //! Tables, types and data come from numbered files that never change once they are released; each
-//! is applied in one transaction with its row in the ledger, `migration`. Functions, views and
-//! triggers are replaced, all in one transaction, whenever they differ from this build's, and never
-//! by a build that is older than the database. Migrators may run at the same time and be killed at
+//! has a row in the ledger, `migration`. Functions, views and triggers are replaced whenever they
+//! differ from this build's, and never by a build that is older than the database. All of it is one
+//! transaction: no session ever sees new tables with old functions. Migrators may run at the same time and be killed at
 //! any moment: the next [`Migrator::up`] goes on.
 //!
 //! ```no_run
@@ -71,8 +71,7 @@ pub struct Report {
 
 /// What one step of `up` did.
 enum Step {
-    Applied(&'static str),
-    Routines,
+    Applied(Work),
     Nothing(Vec<String>),
 }
 
@@ -118,8 +117,12 @@ impl<D: Driver> Migrator<D> {
         let mut report = Report::default();
         let done = loop {
             match self.step(&mut session, last).await {
-                Ok(Step::Applied(name)) => report.applied.push(name),
-                Ok(Step::Routines) => report.routines = true,
+                Ok(Step::Applied(work)) => {
+                    report
+                        .applied
+                        .extend(work.migrations.iter().map(|m| m.name));
+                    report.routines |= work.routines;
+                }
                 Ok(Step::Nothing(newer)) => {
                     report.newer = newer;
                     break Ok(report);
@@ -201,38 +204,38 @@ impl<D: Driver> Migrator<D> {
         let ledger = Ledger::read(session, schema).await?;
         let status = ledger.status(schema);
         status.can_migrate()?;
-        let (name, text, record, step) = match ledger.work(last) {
-            None => {
-                session.rollback().await?;
-                return Ok(Step::Nothing(status.newer()));
-            }
-            Some(Work::Migration(migration)) => (
-                migration.name,
-                script::ledger(schema) + &script::in_schema(schema, migration.sql),
-                script::record_migration(schema, migration),
-                Step::Applied(migration.name),
-            ),
-            Some(Work::Routines) => (
-                "the routines",
-                script::routines(schema),
-                script::record_routines(schema),
-                Step::Routines,
-            ),
+        let Some(work) = ledger.work(last) else {
+            session.rollback().await?;
+            return Ok(Step::Nothing(status.newer()));
         };
-        session
-            .batch(&text)
-            .await
-            .map_err(|error| in_file(error, name))?;
+        let mut steps: Vec<(&str, String, String)> = Vec::new();
+        for migration in &work.migrations {
+            let text = script::ledger(schema) + &script::in_schema(schema, migration.sql);
+            let record = script::record_migration(schema, migration);
+            steps.push((migration.name, text, record));
+        }
+        if work.routines {
+            let record = script::record_routines(schema);
+            steps.push(("the routines", script::routines(schema), record));
+        }
+        let mut last_record = "select 'done'".to_owned();
+        for (name, text, record) in steps {
+            session
+                .batch(&format!("{text};{last_record}"))
+                .await
+                .map_err(|error| in_file(error, name))?;
+            last_record = record;
+        }
         let record = Statement {
-            sql: record.into(),
+            sql: last_record.into(),
             keep: false,
             pooled: false,
         };
         match session.settle(&record, &[]).await {
-            Settled::Committed(_) => Ok(step),
-            Settled::Refused(error) => Err(in_file(error, name)),
+            Settled::Committed(_) => Ok(Step::Applied(work)),
+            Settled::Refused(error) => Err(error),
             Settled::Unknown(why) => Err(Error::Disconnected(format!(
-                "{why}; whether {name} was committed is in the ledger: run `up` again, it goes on from there"
+                "{why}; whether the migration was committed is in the ledger: run `up` again, it goes on from there"
             ))),
         }
     }

@@ -16,12 +16,12 @@ use crate::tx::Tx;
 /// is checked before; the usual one has no id and no time of its own.
 static PUBLISH: Sql = Sql::kept(
     "insert into pgonce.outbox select * from pgonce._event_row($1, $2, $3, $4, null, $5, null, $6, \
-     coalesce(pg_column_size($4::jsonb), 0) + pg_column_size($5::jsonb)) returning message_id",
+     coalesce(pg_catalog.pg_column_size($4::jsonb), 0) operator(pg_catalog.+) pg_catalog.pg_column_size($5::jsonb)) returning message_id",
 );
 static PUBLISH_AS: Sql = Sql::kept(
     "insert into pgonce.outbox select * from pgonce._event_row($1, $2, $3, $4, $7::text::uuid, $5, \
-     to_timestamp($8::text::double precision), $6, \
-     coalesce(pg_column_size($4::jsonb), 0) + pg_column_size($5::jsonb)) returning message_id",
+     pg_catalog.to_timestamp($8::text::double precision), $6, \
+     coalesce(pg_catalog.pg_column_size($4::jsonb), 0) operator(pg_catalog.+) pg_catalog.pg_column_size($5::jsonb)) returning message_id",
 );
 
 impl<C: Connection> Tx<C> {

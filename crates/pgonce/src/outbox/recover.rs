@@ -9,14 +9,14 @@ use crate::driver::Driver;
 use crate::error::Result;
 
 static RECOVER: Sql = Sql::seldom(
-    "select n::text from pgonce.recover($1, to_timestamp($2::text::double precision), \
+    "select n::text from pgonce.recover($1, pg_catalog.to_timestamp($2::text::double precision), \
      $3::text::boolean) n",
 );
 static REPLAY_RANGE: Sql = Sql::seldom(
     "select n::text from pgonce.replay_range($1, p_from_seq => $2::text::bigint, \
      p_to_seq => $3::text::bigint) n",
 );
-static GOAL: Sql = Sql::seldom("select pg_current_snapshot()::text");
+static GOAL: Sql = Sql::seldom("select pg_catalog.pg_current_snapshot()::text");
 static CAUGHT_UP: Sql =
     Sql::seldom("select c::text from pgonce.outbox_caught_up($1, $2::text::pg_snapshot) c");
 

@@ -9,9 +9,9 @@ use crate::error::Result;
 
 static CREATE: Sql = Sql::seldom(
     "select 'done' from pgonce.create_subscription($1, $2, \
-     (select array_agg(v) from jsonb_array_elements_text($3) v), \
-     (select array_agg(v) from jsonb_array_elements_text($4) v), \
-     (select array_agg(v) from jsonb_array_elements_text($5) v), $6::text::integer, \
+     (select pg_catalog.array_agg(v) from pg_catalog.jsonb_array_elements_text($3) v), \
+     (select pg_catalog.array_agg(v) from pg_catalog.jsonb_array_elements_text($4) v), \
+     (select pg_catalog.array_agg(v) from pg_catalog.jsonb_array_elements_text($5) v), $6::text::integer, \
      $7::text::interval, $8::text::interval, $9::text::integer, $10)",
 );
 static DROP: Sql = Sql::seldom("select d::text from pgonce.drop_subscription($1) d");
@@ -21,17 +21,17 @@ static REPLAY_FROM: Sql =
     Sql::seldom("select 'done' from pgonce.replay($1, p_from_seq => $2::text::bigint)");
 static REPLAY_SINCE: Sql = Sql::seldom(
     "select 'done' from pgonce.replay($1, \
-     p_from_time => to_timestamp($2::text::double precision))",
+     p_from_time => pg_catalog.to_timestamp($2::text::double precision))",
 );
 static EVICT: Sql = Sql::seldom("select 'done' from pgonce.evict_subscription($1, $2)");
 static DEAD_LETTERS: Sql = Sql::seldom(
     "select seq, message_id::text, tenant::text, topic::text, type::text, subject::text, \
-     attempts, reason, behind from pgonce.dead_letters where subscription = $1 \
+     attempts, reason, behind from pgonce.dead_letters where subscription operator(pg_catalog.=) $1 \
      order by seq limit $2::text::integer",
 );
 static BACKLOG: Sql = Sql::seldom(
     "select subscription::text, waiting, \
-     ceil(extract(epoch from oldest_age) * 1000)::bigint, delayed, retrying, dead, behind, \
+     pg_catalog.ceil(extract(epoch from oldest_age) operator(pg_catalog.*) 1000)::bigint, delayed, retrying, dead, behind, \
      lanes_held, stuck::text, evicted_why from pgonce.outbox_backlog order by subscription",
 );
 

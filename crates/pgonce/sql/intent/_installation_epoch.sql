@@ -1,0 +1,18 @@
+-- pgonce._installation_epoch(): the epoch of this installation. It grows where the server's timeline is another, and
+--          where the database came here by dump and restore, upgrade or logical replication.
+-- writes   a new epoch, where it is the first to notice
+create or replace function pgonce._installation_epoch()
+returns bigint
+language plpgsql volatile
+as $$
+declare
+    v_epoch bigint;
+begin
+    select i.epoch into v_epoch from pgonce.installation i
+     where i.life operator(pg_catalog.=) pgonce._database_life() and i.timeline operator(pg_catalog.=) pgonce._timeline();
+    if not found then
+        v_epoch := pgonce._begin_epoch(0);
+    end if;
+    return v_epoch;
+end
+$$;

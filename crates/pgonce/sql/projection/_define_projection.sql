@@ -1,0 +1,35 @@
+-- pgonce._define_projection(..., p_table, p_function): pgonce.define_projection, once the names are found.
+-- writes   as pgonce.define_projection
+-- raises   as pgonce.define_projection
+create or replace function pgonce._define_projection(p_projection text, p_into text, p_apply text, p_gate text,
+    p_topics text[], p_from_consumer text, p_tenant text, p_table oid, p_function oid)
+returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if p_table is null then
+        raise exception 'there is no table %', quote_nullable(p_into) using errcode = '42P01',
+            hint = 'Name it with its schema, such as ''public.balance''.';
+    elsif p_function is null then
+        raise exception 'there is no function %(regclass, pgonce.projected)', coalesce(p_apply, 'null') using errcode = '42883',
+            hint = 'Name it with its schema, such as ''public.apply_balance''; it gets the table to write to and the event.';
+    elsif not exists (select from pg_catalog.pg_index i where i.indrelid = p_table and i.indisprimary) then
+        raise exception 'table % has no primary key', p_into using errcode = '42P10',
+            hint = 'A projection is compared and replaced row by row: give it one.';
+    end if;
+    insert into pgonce.projection as p (tenant, projection, into_table, apply, gate, from_consumer, topics, begins_after, defined_at)
+    values (p_tenant, p_projection, (select format('%I.%I', n.nspname, c.relname) from pg_catalog.pg_class c
+            join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = p_table),
+        (select format('%I.%I', n.nspname, f.proname) from pg_catalog.pg_proc f
+            join pg_catalog.pg_namespace n on n.oid = f.pronamespace where f.oid = p_function),
+        p_gate, p_from_consumer, pgonce._like_patterns(p_topics),
+        (select min(o.from_seq) - 1 from pgonce.outbox_partition o), pgonce.now())
+    on conflict on constraint one_row_per_projection do update
+        set into_table = excluded.into_table, apply = excluded.apply, gate = excluded.gate,
+            from_consumer = excluded.from_consumer, topics = excluded.topics, defined_at = excluded.defined_at;
+    if p_gate = 'marker' then
+        -- A replay may come at any time: what was applied is known for ever.
+        perform pgonce.define_inbox('projection:' || p_projection, null);
+    end if;
+end
+$$;
