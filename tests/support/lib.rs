@@ -21,7 +21,7 @@ pub use drivers::{Raw, TestDriver};
 pub use examples::run_example;
 pub use log::{LogReader, Seen, publish};
 pub use observer::{Observer, digest_of, hex_text};
-pub use random::{poll_pause, random, random_moment, runner, seed, unique};
+pub use random::{poll_pause, random, random_moment, runner, seed, slow_work, unique};
 pub use schema::install;
 pub use world::{SCOPE, Setting, World, effect, intent, work};
 

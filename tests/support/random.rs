@@ -30,6 +30,11 @@ pub async fn random_moment(random: &mut impl Rng) {
     tokio::time::sleep(pause).await;
 }
 
+/// The time that work takes, where slow work is what is tested.
+pub async fn slow_work(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
 /// The pause of somebody who asks again: a client between two tries, a source that had nothing.
 pub async fn poll_pause() {
     tokio::time::sleep(Duration::from_millis(5)).await;

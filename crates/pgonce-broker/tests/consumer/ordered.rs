@@ -244,7 +244,7 @@ struct Slow(Witness);
 
 impl Handler<super::fixture::Db> for Slow {
     async fn apply(&self, tx: Tx<super::fixture::Db>, message: Arc<Message>) -> pgonce::Result<()> {
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        pgonce_tests::slow_work(Duration::from_millis(60)).await;
         self.0.apply(tx, message).await
     }
 }

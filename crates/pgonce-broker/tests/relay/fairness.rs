@@ -256,7 +256,7 @@ struct Slow {
 impl Sink for Slow {
     async fn send(&self, _: &Message) -> Delivery {
         self.calls.lock().unwrap().push(self.relay);
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        pgonce_tests::slow_work(Duration::from_millis(20)).await;
         Delivery::Acknowledged
     }
 }
