@@ -269,7 +269,8 @@ async fn a_migrator_killed_at_any_point_is_survived_by_its_migration() {
         .unwrap();
     for driver in [Sqlx::NAME, TokioPostgres::NAME] {
         for point in MIGRATE {
-            for action in ["kill@1", "kill@2", "panic@2", "error@2"] {
+            // Each is reached once: a migration is one transaction.
+            for action in ["kill@1", "panic@1", "error@1"] {
                 let database = server.database_from("empty").await.unwrap();
                 let url = database.url();
                 let first = Worker::run(
@@ -281,11 +282,11 @@ async fn a_migrator_killed_at_any_point_is_survived_by_its_migration() {
                 )
                 .await;
                 match action {
-                    "panic@2" => assert!(
+                    "panic@1" => assert!(
                         first.said.contains(&"panicked".to_owned()),
                         "{point}: {first:?}"
                     ),
-                    "error@2" => {
+                    "error@1" => {
                         assert_eq!(first.after("error"), Some("08006"), "{point}: {first:?}")
                     }
                     _ => assert!(first.was_killed(), "{point} {action}: {first:?}"),

@@ -21,12 +21,22 @@ impl Address {
     /// Reads an address. The error names the part that is wrong, never the address, which may have
     /// the password.
     pub(crate) fn parse(text: &str) -> std::result::Result<Self, String> {
-        let (rest, tls) = take_tls_options(text.trim())?;
+        Self::parse_with(text.trim(), &|name| std::env::var(name).ok())
+    }
+
+    fn parse_with(
+        text: &str,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> std::result::Result<Self, String> {
+        let (mut rest, tls) = take_tls_options(text)?;
+        if let Some(port) = variable("PGPORT").filter(|port| !port.is_empty()) {
+            rest = with_port(&rest, &port);
+        }
         let config: Config = rest.parse().map_err(|error: tokio_postgres::Error| {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
             format!("{error}{}", cause.unwrap_or_default())
         })?;
-        Self { config, tls }.completed_by(&|name| std::env::var(name).ok())
+        Self { config, tls }.completed_by(variable)
     }
 
     /// What the variables alone say, if they name a database.
@@ -161,6 +171,24 @@ fn take_tls_options(text: &str) -> std::result::Result<(String, Settings), Strin
     Ok((rest, tls))
 }
 
+/// A URL whose hosts have this port where they name none: the driver would fill in 5432.
+fn with_port(address: &str, port: &str) -> String {
+    let Some((scheme, rest)) = address.split_once("://") else {
+        return address.to_owned();
+    };
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let (user, hosts) = authority.split_at(authority.rfind('@').map_or(0, |at| at + 1));
+    let hosts = hosts.split(',').map(|host| {
+        let after_brackets = &host[host.rfind(']').unwrap_or(0)..];
+        match host.is_empty() || after_brackets.contains(':') {
+            true => host.to_owned(),
+            false => format!("{host}:{port}"),
+        }
+    });
+    let hosts = hosts.collect::<Vec<_>>().join(",");
+    format!("{scheme}://{user}{hosts}{path}")
+}
+
 /// `%2F` is `/`.
 fn decoded(text: &str) -> std::result::Result<String, String> {
     let mut bytes = Vec::with_capacity(text.len());
@@ -223,13 +251,11 @@ mod tests {
     use super::*;
 
     fn parse(text: &str, variables: &[(&str, &str)]) -> Address {
-        let (rest, tls) = take_tls_options(text).unwrap();
-        let config = rest.parse().unwrap();
         let variable = |name: &str| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        Address { config, tls }.completed_by(&variable).unwrap()
+        Address::parse_with(text, &variable).unwrap()
     }
 
     #[test]
@@ -277,6 +303,12 @@ mod tests {
             (tls.mode(), tls.root.as_deref()),
             (Mode::Disable, Some("/ca.pem"))
         );
+        for (url, ports) in [
+            ("postgres://a:b@db:7000/shop", &[7000][..]),
+            ("postgres://[::1],db:7000/shop", &[6000, 7000]),
+        ] {
+            assert_eq!(parse(url, &variables).config.get_ports(), ports, "{url}");
+        }
 
         let Address { config, .. } = parse("", &variables);
         assert_eq!(config.get_hosts(), [Host::Tcp("other".to_owned())]);

@@ -313,3 +313,15 @@ async fn an_admitted_role_can_relay_and_tend_the_log() {
     }
     drop(app);
 }
+
+#[tokio::test]
+async fn partitions_are_dropped_only_where_later_commits_can_be_seen() {
+    let world = World::<TokioPostgres>::new().await;
+    for function in ["_drop_outbox_partitions", "_drop_inbox_partitions"] {
+        for level in ["repeatable read", "serializable"] {
+            let call = format!("begin isolation level {level}; select pgonce.{function}()");
+            assert_eq!(world.see.code(&call).await, "25001", "{function}, {level}");
+            world.see.run("rollback").await;
+        }
+    }
+}

@@ -107,7 +107,7 @@ async fn weather<D: TestDriver>(mode: Mode) {
         .iter()
         .fold(report, |storm, cut| storm.require(cut.name(), intents / 12))
         .require("replay", intents / 2)
-        .require("success after doubt", intents / 4)
+        .require("success after unknown", intents / 4)
         .require("overlap", intents / 2)
         .require("failed:P4002", intents / 6)
         .run(&url)

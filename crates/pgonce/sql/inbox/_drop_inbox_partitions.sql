@@ -2,6 +2,7 @@
 -- answers  how many it dropped
 -- locks    each old partition, and the markers for the moment of dropping it; waits at most a moment for
 --          writers, then leaves the rest to the next call
+-- raises   25001 not at READ COMMITTED: it could not see what commits while it waits for the lock
 -- note     with the owner's rights: consumers call it. A day is over only when its last marker is: a message
 --          may come long after its id was made. It is looked at under the lock, so nobody adds one meanwhile.
 --          Later ids of such a day go to inbox_marker_default
@@ -14,6 +15,10 @@ declare
     v_kept  boolean;
     v_count integer := 0;
 begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'dropping partitions has to see what commits meanwhile' using errcode = '25001',
+            hint = 'Call it in a transaction at READ COMMITTED.';
+    end if;
     perform from pgonce.sweep w where w.tenant = '' and w.name = 'inbox_marker_default' for update;
     for v_part in
         select c.oid::regclass as name from pg_inherits i join pg_class c on c.oid = i.inhrelid
@@ -37,6 +42,8 @@ begin
         end;
     end loop;
     return v_count;
+exception when lock_not_available then
+    return 0;
 end
 $$;
 revoke execute on function pgonce._drop_inbox_partitions() from public;

@@ -4,6 +4,7 @@
 -- locks    each old partition, and the log for the moment of dropping it; waits at most a moment for
 --          writers, then leaves the rest to the next call
 -- writes   evicts subscriptions that have not read what is older than max_keep
+-- raises   25001 not at READ COMMITTED: it could not see what commits while it waits for the lock
 -- note     with the owner's rights: relays call it
 create or replace function pgonce._drop_outbox_partitions()
 returns integer
@@ -15,6 +16,10 @@ declare
     v_age   interval;
     v_count integer := 0;
 begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'dropping partitions has to see what commits meanwhile' using errcode = '25001',
+            hint = 'Call it in a transaction at READ COMMITTED.';
+    end if;
     select l.* into strict v_life from pgonce.outbox_state l for update;
     for v_part in
         select p.from_seq, p.to_seq, (select min(m.at) from pgonce.outbox_watermark m where m.seq >= p.to_seq - 1) as over_at
@@ -68,6 +73,8 @@ begin
     delete from pgonce.outbox_skipped s
      where s.skipped_at < pgonce.now() - greatest(v_life.keep, v_life.max_keep, interval '30 days');
     return v_count;
+exception when lock_not_available then
+    return 0;
 end
 $$;
 revoke execute on function pgonce._drop_outbox_partitions() from public;
