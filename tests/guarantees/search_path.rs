@@ -91,12 +91,14 @@ fn unqualified(body: &str) -> Vec<String> {
             if !(schema || star || assigns || token == "=>") {
                 found.push(format!("{before} {token} {}", at(n + 1)));
             }
-        } else if before.starts_with("v_") && is_word && at(n + 1) != "(" && declared(&tokens, n) {
-            if !TYPES.contains(&token.as_str())
-                && !["pg_catalog", "pgonce"].contains(&token.as_str())
-            {
-                found.push(format!("{before} {token}"));
-            }
+        } else if before.starts_with("v_")
+            && is_word
+            && at(n + 1) != "("
+            && declared(&tokens, n)
+            && !TYPES.contains(&token.as_str())
+            && !["pg_catalog", "pgonce"].contains(&token.as_str())
+        {
+            found.push(format!("{before} {token}"));
         }
     }
     found

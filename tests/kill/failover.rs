@@ -84,6 +84,7 @@ async fn no_answer_comes_before_the_synchronous_standby_has_it_whatever_the_role
     let see = Observer::connect(&primary.url_for("kill")).await;
     // Only what must be durable waits from here on: these would wait too.
     see.run("set synchronous_commit = off").await;
+    see.run("select pgonce._installation_epoch()").await;
     standby.fall_behind().await.unwrap();
     for setting in ["on", "local", "off"] {
         for path in ["run", "known first", "lease", "fail"] {

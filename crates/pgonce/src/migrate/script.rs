@@ -104,6 +104,8 @@ do $$ begin
     if not exists (select from pgonce.scope where tenant = '' and scope = '*') then
         perform pgonce.set_strict(true);
     end if;
+    -- Else the first lease would begin the epoch, and the others would wait for its commit.
+    perform pgonce._installation_epoch();
     perform pgonce.grant_to(r.rolname)
        from pg_class c, aclexplode(c.relacl) a
        join pg_roles r on r.oid = a.grantee
