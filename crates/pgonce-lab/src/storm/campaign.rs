@@ -74,8 +74,15 @@ async fn rehearse<D: DriverExt>(fixture: &Fixture<D>, plan: &Plan) -> Result<Tra
     for path in plan.intent_paths().chain(brokers) {
         // The first time the server is cold, and a lease may need more heartbeats.
         rehearse_path(fixture, &proxy, path).await?;
-        let messages = rehearse_path(fixture, &proxy, path).await?;
-        transcripts.insert(path, messages);
+        let second = rehearse_path(fixture, &proxy, path).await?;
+        let third = rehearse_path(fixture, &proxy, path).await?;
+        // A slow walk has more messages, at which the others would meet no fault.
+        let shorter = if third.len() < second.len() {
+            third
+        } else {
+            second
+        };
+        transcripts.insert(path, shorter);
     }
     Ok(transcripts)
 }
