@@ -9,7 +9,7 @@ use pgonce::inbox::{Message, Tx};
 
 /// Applies messages. A closure that takes a [`Tx`] and an [`Arc<Message>`](Message) is one.
 ///
-/// An error rolls everything back. [`Failure::refused`](pgonce::Failure::refused) says that the message will never
+/// An error rolls everything back. [`Failure::permanent`](pgonce::Failure::permanent) says that the message will never
 /// be applied, so that it needs manual action at once; any other error is tried again, with growing pauses.
 pub trait Handler<D: Driver>: Send + Sync + 'static {
     /// Applies one message.
