@@ -10,7 +10,8 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     update pgonce.inbox_cursor c set lease_until = pgonce.now() + p_lease
-     where c.tenant = p_tenant and c.consumer = p_consumer and c.source = p_source and c.partition = p_partition
+     where c.tenant = p_tenant collate "C" and c.consumer = p_consumer collate "C" and c.source = p_source collate "C"
+       and c.partition = p_partition collate "C"
        and c.epoch = p_epoch and p_epoch >= pgonce._timeline() << 41;
     return found;
 end

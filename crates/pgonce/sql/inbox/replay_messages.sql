@@ -17,7 +17,7 @@ declare
     v_count   bigint := 0;
     v_verdict text;
 begin
-    if coalesce(p_reason, '') = '' or p_into = p_consumer then
+    if coalesce(p_reason, '') = '' or p_into collate "C" = p_consumer collate "C" then
         raise exception 'a replay needs a reason, and another consumer to be stored for or none' using errcode = '22023',
             hint = 'Say why these messages are to be applied again; it is kept with your name.';
     end if;

@@ -16,7 +16,8 @@ begin
     perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
     if p_forget then
         delete from pgonce.intent i
-         where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key and i.attempts = 1;
+         where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
+           and i.attempts = 1;
         if found then
             return;
         end if;
