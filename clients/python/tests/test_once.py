@@ -494,7 +494,7 @@ def test_transact_runs_again_what_was_rolled_back(db: Database) -> None:
     assert len(runs) == 2 and db.effects() == 1
 
 
-def test_the_same_attempts_publish_the_same_message_id(db: Database, pool: Any) -> None:
+def test_an_attempt_that_is_rolled_back_publishes_nothing_and_the_next_one_event(db: Database, pool: Any) -> None:
     ids = []
 
     def work(tx: Any) -> None:
@@ -503,5 +503,5 @@ def test_the_same_attempts_publish_the_same_message_id(db: Database, pool: Any) 
             tx.conn.execute("do $$ begin raise exception 'again' using errcode = '40001'; end $$")
 
     once(pool, "s", "k", REQUEST, work)
-    assert len(ids) == 2 and ids[0] == ids[1]
-    assert db.value("select count(*) from pgonce.outbox") == 1
+    assert len(ids) == 2
+    assert db.value("select string_agg(message_id::text, ',') from pgonce.outbox") == str(ids[1])
