@@ -85,7 +85,7 @@ impl Event {
         self
     }
 
-    /// An id of your own. Without one it is derived from the intent, the same on every attempt; or
+    /// An id of your own. Without one it is derived from the intent, the same for every recorded attempt; or
     /// random outside an intent.
     pub fn message_id(mut self, id: Uuid) -> Self {
         self.message_id = Some(id);

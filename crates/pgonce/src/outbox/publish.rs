@@ -26,7 +26,7 @@ static PUBLISH_AS: Sql = Sql::kept(
 
 impl<C: Connection> Tx<C> {
     /// Publishes an event that exists if and only if the transaction commits, under the transaction's
-    /// tenant unless the event names one. Returns its message id, which is the same on every attempt
+    /// tenant unless the event names one. Returns its message id, which is the same for every recorded attempt
     /// at an intent.
     pub async fn publish(&mut self, event: impl Borrow<Event> + Send) -> Result<Uuid> {
         let event = event.borrow();
