@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test python-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
+.PHONY: help setup check test python-tests node-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
 
 CARGO ?= cargo
 
@@ -50,10 +50,16 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	$(CARGO) test --locked --workspace --all-features --no-fail-fast --doc
 	$(call step,python-tests)
 	@scripts/python-tests
+	$(call step,node-tests)
+	@scripts/node-tests
 
 python-tests: setup ## types and tests of clients/python, with the cases of conformance/
 	$(call step,python-tests)
 	@scripts/python-tests
+
+node-tests: setup ## types and tests of clients/node, with the cases of conformance/
+	$(call step,node-tests)
+	@scripts/node-tests
 
 kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT says how often
 	$(call step,kill-tests)
