@@ -109,19 +109,28 @@ fn no_file_has_become_two_rooms() {
     }
 }
 
-/// A test waits for a state that it observes. Pauses that are the subject have a name in
-/// tests/support/random.rs.
 #[test]
 fn every_client_has_the_version_of_the_workspace() {
     let workspace = env!("CARGO_PKG_VERSION");
     for (file, line) in [
-        ("clients/python/pyproject.toml", format!("\nversion = \"{workspace}\"\n")),
-        ("clients/node/package.json", format!("\n  \"version\": \"{workspace}\",\n")),
+        (
+            "clients/python/pyproject.toml",
+            format!("\nversion = \"{workspace}\"\n"),
+        ),
+        (
+            "clients/node/package.json",
+            format!("\n  \"version\": \"{workspace}\",\n"),
+        ),
     ] {
-        assert!(read(&root().join(file)).contains(&line), "{file}: not {workspace}");
+        assert!(
+            read(&root().join(file)).contains(&line),
+            "{file}: not {workspace}"
+        );
     }
 }
 
+/// A test waits for a state that it observes. Pauses that are the subject have a name in
+/// tests/support/random.rs.
 #[test]
 fn no_test_sleeps() {
     let mut sources = files("tests", ".rs");
