@@ -13,6 +13,8 @@ import { service, WEBHOOK_SECRETS } from "../examples/express-orders.js";
 import { withDatabase } from "./apis.js";
 import { PACKAGE, REPOSITORY } from "./server.js";
 
+const ITEMS = "select string_agg(item, ',' order by id) from orders";
+
 describe("examples", { concurrency: 2 }, () => {
   it("orders of the Express example are created once", () =>
     withDatabase(async (db) => {
@@ -59,15 +61,21 @@ describe("examples", { concurrency: 2 }, () => {
       await pool.end();
     }));
 
-  for (const [page, items] of [
-    ["docs/src/how-to/node.md", "book,cup,ink,from a message,by http"],
-    ["clients/node/README.md", "book"],
+  for (const [page, query, expected] of [
+    ["docs/src/how-to/node.md", ITEMS, "book,cup,ink,from a message,by http"],
+    ["clients/node/README.md", ITEMS, "book"],
+    ["docs/src/how-to/loops.md", "select string_agg(account || ' ' || amount, ',' order by account) from balance", "ada 105,eve 309"],
   ] as const) {
     it(`every block of ${page} runs`, () =>
       withDatabase(async (db) => {
         const text = readFileSync(path.join(REPOSITORY, page), "utf8");
-        const blocks = [...text.matchAll(/^```js\n(.*?)^```$/gms)].map(([, block]) => block ?? "");
+        const blocksIn = (language: string): string =>
+          [...text.matchAll(/^```(\w+)\n(.*?)^```$/gms)].flatMap(([, name, block]) => (name === language ? [block ?? ""] : [])).join("\n");
+        const blocks = blocksIn("js");
         assert.ok(blocks.length > 0);
+        if (blocksIn("sql") !== "") {
+          execFileSync("psql", ["-X", "-q", "-v", "ON_ERROR_STOP=1", db.url], { input: blocksIn("sql"), stdio: "pipe" });
+        }
         if (!page.startsWith("docs")) {
           await db.run("create table orders (id bigint generated always as identity, item text, qty int)");
         }
@@ -75,13 +83,13 @@ describe("examples", { concurrency: 2 }, () => {
         const folder = path.join(PACKAGE, "build/pages");
         mkdirSync(folder, { recursive: true });
         const script = path.join(folder, `${path.basename(page, ".md")}-${process.pid}.mjs`);
-        writeFileSync(script, blocks.join("\n"));
+        writeFileSync(script, blocks);
         try {
           execFileSync(process.execPath, [script], { env: { ...process.env, DATABASE_URL: db.url }, stdio: "pipe" });
         } finally {
           rmSync(script);
         }
-        assert.equal(await db.value("select string_agg(item, ',' order by id) from orders"), items);
+        assert.equal(await db.value(query), expected);
       }));
   }
 });
