@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test python-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
+.PHONY: help setup check test python-tests hostile-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
 
 CARGO ?= cargo
 
@@ -61,6 +61,10 @@ kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT
 	PGONCE_EXHAUSTIVE=1 $(CARGO) test --locked -p pgonce-tests --all-features --test guarantees killed -- --nocapture
 
 murder: kill-tests
+
+hostile-tests: setup ## ten thousand random operations in each hostile setting; HOSTILE_OPERATIONS says how many
+	$(call step,hostile-tests)
+	PGONCE_HOSTILE_OPERATIONS=$${HOSTILE_OPERATIONS:-10000} $(CARGO) test --locked -p pgonce-tests --all-features --test hostile -- --nocapture --test-threads 2
 
 replay: setup ## replay a million events into projections, again and again; REPLAY_EVENTS says how many
 	$(call step,replay)
