@@ -1,6 +1,6 @@
 //! Random callers in a hostile setting, and an oracle outside of it. Callers try every path, several at a time for each
 //! request; what they learn goes into a history that no fault reaches, and is compared with what took effect:
-//! nothing twice, no two answers, nothing acknowledged that is not there, nothing done that all were told is not,
+//! nothing twice, no two answers, nothing acknowledged that is not there, nothing done that everybody was refused,
 //! and nothing that cannot be finished once its lease has run out.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use pgonce::scope::{Busy, Contract};
 use pgonce::{Error, Intent, Once, Result};
 use pgonce_testkit::checker::{Effect, check};
 use pgonce_testkit::{Database, History, Outcome, Postgres, shared};
-use pgonce_tests::{Observer, TestDriver, install, poll_pause, seed};
+use pgonce_tests::{Observer, TestDriver, install, poll_pause, random_moment, seed};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -27,7 +27,7 @@ use crate::callers::{
     vanishing,
 };
 
-/// How many operations a campaign has where nothing else is asked for.
+/// How many operations a campaign has by default.
 const OPERATIONS: u64 = 240;
 const CALLERS: usize = 6;
 /// Far longer than an operation, a lease and a retry take together, on a machine that is busy.
@@ -35,7 +35,7 @@ const HANGS: Duration = Duration::from_secs(40);
 const DAY: Duration = Duration::from_secs(86_400);
 const EFFECTS: &str = "select key as intent from effects";
 
-/// So many operations are tried in every setting; `PGONCE_HOSTILE_OPERATIONS` says otherwise.
+/// So many operations are tried in every setting; default: 240, or `PGONCE_HOSTILE_OPERATIONS`.
 fn operations() -> u64 {
     let chosen = std::env::var("PGONCE_HOSTILE_OPERATIONS").ok();
     chosen.and_then(|n| n.parse().ok()).unwrap_or(OPERATIONS)
@@ -142,6 +142,15 @@ impl Campaign {
         join(callers, strikes).await;
     }
 
+    /// Lets some operations begin: what strikes too often would only be waited for.
+    pub(crate) async fn some_operations(&self, random: &mut StdRng) {
+        let until = self.next.load(SeqCst) + random.random_range(3..40);
+        while self.next.load(SeqCst) < until && !self.over.load(SeqCst) {
+            poll_pause().await;
+        }
+        random_moment(random).await;
+    }
+
     async fn calls(&self, caller: usize) {
         let mut random = StdRng::seed_from_u64(self.seed.wrapping_add(caller as u64));
         let mut sql = SqlCaller::at(&self.url);
@@ -169,8 +178,12 @@ impl Campaign {
         preamble: &'static str,
         path: u32,
     ) -> bool {
-        let is_message = number % 5 == 0;
-        let scope = if number % 2 == 0 { "waits" } else { "rejects" };
+        let is_message = number.is_multiple_of(5);
+        let scope = if number.is_multiple_of(2) {
+            "waits"
+        } else {
+            "rejects"
+        };
         let key = format!("{} {number}", if is_message { "message" } else { scope });
         let payload = json!({"number": number, "twisted": twisted});
         let attempt = self.history.invoke(&key, payload.clone());

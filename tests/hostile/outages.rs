@@ -6,7 +6,7 @@ use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::{Claim, Intent, Once};
 use pgonce_testkit::{Postgres, Replication};
-use pgonce_tests::{Observer, TestDriver as _, install, random_moment};
+use pgonce_tests::{Observer, TestDriver as _, install};
 
 use crate::address::Address;
 use crate::callers::LEASE;
@@ -40,9 +40,8 @@ async fn the_server_crashes_where_nobody_waits_for_its_commits() {
         drop(see);
         campaign
             .work_while(async |random| {
-                for _ in 0..60 {
-                    random_moment(random).await;
-                }
+                campaign.some_operations(random).await;
+                campaign.some_operations(random).await;
                 server.crash().await.unwrap();
                 server.start_again().await.unwrap();
             })
@@ -87,9 +86,7 @@ async fn a_standby_refuses_and_is_promoted_under_load() {
         let mut failed_over = false;
         campaign
             .work_while(async |random| {
-                for _ in 0..100 {
-                    random_moment(random).await;
-                }
+                campaign.some_operations(random).await;
                 if !failed_over {
                     primary.crash().await.unwrap();
                     standby.promote().await.unwrap();

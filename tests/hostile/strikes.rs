@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pgonce_testkit::{Action, CuttingProxy, Direction, Fault, PgBouncer, Postgres, shared};
-use pgonce_tests::{Observer, install, poll_pause, random_moment, slow_work};
+use pgonce_tests::{Observer, install, random_moment, slow_work};
 use rand::{RngExt as _, rngs::StdRng};
 use tokio_postgres::{Client, NoTls};
 
@@ -89,16 +89,14 @@ async fn a_pooler_with_one_connection_is_paused_killed_and_reconnected() {
         let name = database.name();
         campaign
             .work_while(async |random| {
-                for _ in 0..10 {
-                    random_moment(random).await;
-                }
+                campaign.some_operations(random).await;
                 let acts = match random.random_range(0..3) {
                     0 => ["pause", "resume"],
                     1 => ["kill", "resume"],
                     _ => ["reconnect", ""],
                 };
                 for act in acts.into_iter().filter(|act| !act.is_empty()) {
-                    // A pause waits for the transactions that are open; it may be told to resume before.
+                    // A pause waits for the transactions that are open; RESUME may come first.
                     let _ = console.batch_execute(&format!("{act} {name}")).await;
                     random_moment(random).await;
                 }
@@ -139,9 +137,7 @@ async fn the_server_has_no_connections_left() {
                 random_moment(random).await;
                 random_moment(random).await;
                 drop(taken);
-                for _ in 0..20 {
-                    poll_pause().await;
-                }
+                campaign.some_operations(random).await;
             })
             .await;
         campaign.end().await;
