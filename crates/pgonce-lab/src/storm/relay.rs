@@ -58,7 +58,7 @@ pub(super) async fn walk<D: DriverExt>(
         mailbox: Mailbox::new(ill),
     };
     let walked = match path {
-        Path::RelayTend => fixture.partitions.walk(&post, proxy, trial).await,
+        Path::RelayMaintain => fixture.partitions.walk(&post, proxy, trial).await,
         _ => post.walk(proxy, path, trial).await,
     };
     let mut delivered = fixture.delivered.lock().map_err(|_| "a trial panicked")?;
