@@ -66,7 +66,7 @@ fn to_nats(nats: &Nats) -> String {
 }
 
 /// What NATS has: for each subject the types in order.
-async fn delivered(nats: &Nats) -> BTreeMap<String, Vec<String>> {
+async fn received(nats: &Nats) -> BTreeMap<String, Vec<String>> {
     let stream = stream_of(nats).await;
     let mut delivered: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for sequence in 1..=stream.get_info().await.unwrap().state.last_sequence {
@@ -95,7 +95,7 @@ async fn everything_reaches_nats_once_and_in_order_although_nats_is_killed() {
     };
     let (delivered, ()) = tokio::join!(deliver(&once, "shop", out), restart);
     assert!(delivered.unwrap());
-    let delivered = delivered(&nats).await;
+    let delivered = received(&nats).await;
     assert_eq!(delivered.len(), 3, "{delivered:?}");
     for (subject, types) in &delivered {
         assert_eq!(types, &["order.placed", "order.shipped"], "{subject}");
@@ -103,7 +103,7 @@ async fn everything_reaches_nats_once_and_in_order_although_nats_is_killed() {
     // What was delivered is not delivered again.
     let out = sink(&to_nats(&nats), Options::new()).await.unwrap();
     assert!(deliver(&once, "shop", out).await.unwrap());
-    assert_eq!(self::delivered(&nats).await, delivered);
+    assert_eq!(received(&nats).await, delivered);
 }
 
 /// What a partner has got; the first request for each event is turned away.
