@@ -193,7 +193,7 @@ async fn a_count_that_cannot_be_written_keeps_no_other_back<D: TestDriver>(world
     assert_eq!(world.see.text(written).await, "a1 b1 c1");
 }
 
-async fn one_that_waits_is_counted_once_by_what_it_was_told<D: TestDriver>(world: World<D>) {
+async fn one_that_waits_is_counted_once_by_its_final_answer<D: TestDriver>(world: World<D>) {
     let waiting = Contract::keep(HOUR).busy(Busy::Wait).wait_timeout(HOUR);
     world.once.define_scope(SCOPE, &waiting).await.unwrap();
     let request = intent("awaited");
@@ -249,6 +249,6 @@ for_each_driver!(
     stuck_work_is_found_oldest_first_and_classified_by_its_contract,
     nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone,
     suppressed_duplicates_are_counted_by_tenant_and_scope,
-    one_that_waits_is_counted_once_by_what_it_was_told,
+    one_that_waits_is_counted_once_by_its_final_answer,
     the_most_retried_intents_come_first,
 );
