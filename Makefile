@@ -9,10 +9,10 @@ CARGO ?= cargo
 step = @printf '\n== %s\n' "$(1)"
 
 # nextest runs the tests of all programs side by side. Where it is not installed (`make nextest`),
-# cargo runs one program after the other. Tests wait more than they compute: two for each core.
+# cargo runs one program after the other. Tests wait more than they compute: three for each core.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ifeq ($(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes),yes)
-TEST = $(CARGO) nextest run --locked --test-threads $$((2 * $(CORES)))
+TEST = $(CARGO) nextest run --locked --test-threads $$((3 * $(CORES)))
 else
 TEST = $(CARGO) test --locked --no-fail-fast
 endif
