@@ -44,12 +44,12 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	$(call step,documentation)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
-	$(call step,tests)
-	$(TEST) --workspace --all-features --lib --bins --tests
+	$(call step,tests; those of clients/python beside them)
+	@scripts/python-tests >target/python-tests.log 2>&1 & python=$$!; trap 'kill $$python' INT TERM; \
+	$(TEST) --workspace --all-features --lib --bins --tests; rust=$$?; \
+	wait $$python; python=$$?; cat target/python-tests.log; exit $$((rust + python))
 	$(call step,examples in the documentation)
 	$(CARGO) test --locked --workspace --all-features --no-fail-fast --doc
-	$(call step,python-tests)
-	@scripts/python-tests
 
 python-tests: setup ## types and tests of clients/python, with the cases of conformance/
 	$(call step,python-tests)

@@ -11,7 +11,15 @@ fn storm(options: &[&str]) -> (Output, Value) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_pgonce"))
         // Few at a time: other tests run meanwhile, and leases are short.
-        .args(["storm", "--quick", "--workers", "6", "--seed", "7", "--ledger"])
+        .args([
+            "storm",
+            "--quick",
+            "--workers",
+            "6",
+            "--seed",
+            "7",
+            "--ledger",
+        ])
         .arg(file.path())
         .args(options)
         .output()
