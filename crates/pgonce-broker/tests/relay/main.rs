@@ -7,5 +7,7 @@ mod failures;
 mod fairness;
 #[allow(dead_code)]
 mod fixture;
+mod idle;
+mod rates;
 mod servers;
 mod wal;

@@ -264,6 +264,27 @@ async fn an_endpoint_that_asks_for_a_pause_gets_it_whole_and_nothing_is_parked()
 }
 
 #[tokio::test]
+async fn a_pause_is_asked_for_once_however_many_events_wait() {
+    let stage = stage_with(Subscription::new("c")).await;
+    stage.site.script(|_, times| {
+        let busy = ([("retry-after", "1")], StatusCode::SERVICE_UNAVAILABLE);
+        (times == 1).then(|| busy.into_response())
+    });
+    stage.fixture.publish(1, 3, 3).await;
+    let running = Running::start(stage.relay_to(stage.site.sink().await));
+    stage.wait_for(3).await;
+    running.stop().await.unwrap();
+    let mut asked: Vec<_> = (1..=3).flat_map(|n| stage.site.asked(n)).collect();
+    asked.sort();
+    for pair in asked[..4].windows(2) {
+        assert!(
+            pair[1] - pair[0] >= Duration::from_millis(990),
+            "a second call within the pause"
+        );
+    }
+}
+
+#[tokio::test]
 async fn an_endpoint_that_is_gone_evicts_the_subscription_with_the_reason_and_ends_the_relay() {
     let stage = stage_with(Subscription::new("c")).await;
     stage.site.script(|_, _| status(410));
