@@ -242,9 +242,9 @@ async fn poll<D: Driver>(outbox: &Outbox<D>, members: &Members) {
                     }
                     pause = DUE_EVERY;
                 }
-                // Relays notice it when they renew their leases, and say so. What was missed is news afterwards.
+                // Relays notice an outage when they renew their leases, and say so. What was missed is news afterwards.
                 failed => {
-                    tracing::debug!(?failed, "the log could not be polled, trying again");
+                    tracing::warn!(?failed, ?pause, "the log could not be polled, trying again");
                     cursor = None;
                     sleep(jittered(pause)).await;
                     pause = (pause * 2).min(MAX_PAUSE);

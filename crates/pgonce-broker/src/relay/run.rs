@@ -404,6 +404,11 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.relay.metrics.database_error();
             self.relay.counts.database_failed(&error);
             tracing::warn!(%error, pause = ?self.pause, "database error, trying again");
+            if matches!(error.code(), "26000" | "42P05") {
+                tracing::warn!(
+                    "prepared statements are lost or taken: behind a pooler, say so (`behind_pooler`)"
+                );
+            }
         }
         tokio::select! {
             () = stop.cancelled() => {}

@@ -19,7 +19,7 @@ static CLAIM_LANES_OF: Sql = Sql::kept(
     "select claim, lane::integer, epoch, cursor, surplus::text from pgonce._claim_lanes_of($1)",
 );
 static POLL: Sql = Sql::kept(
-    "select news::text, cursor, pg_catalog.to_json(due) from pgonce._poll_outbox($1, $2::text::text[])",
+    "select news::text, cursor, pg_catalog.to_json(due)::text from pgonce._poll_outbox($1, $2::text::text[])",
 );
 static HAS_NEW_EVENTS: Sql = Sql::kept("select pgonce._has_new_events($1::text::text[])::text");
 static READ_LANES: Sql = Sql::kept(
