@@ -5,9 +5,9 @@
 mod basics;
 mod failures;
 mod fairness;
-#[allow(dead_code)]
-mod fixture;
 mod idle;
 mod rates;
 mod servers;
 mod wal;
+
+use pgonce_tests::relay as fixture;
