@@ -44,7 +44,7 @@ async fn attempt_once<D: Driver, S: HttpService>(
     if lease.kind() == ClaimKind::Takeover && policy.stale != Stale::Takeover {
         return Err(abandoned().into());
     }
-    if !job.timer.begin() {
+    if !job.timer.begin(lease.attempts()) {
         give_back(lease).await;
         return Err(Error::work(ClientGone));
     }
