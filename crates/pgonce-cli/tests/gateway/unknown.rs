@@ -85,7 +85,7 @@ async fn an_answer_whose_end_nothing_marks_is_unknown_unless_the_file_says_that_
     let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     assert_eq!(gateway.order("k").await.status, 201);
     let again = gateway.order("k").await;
-    assert!(again.is_replay() && again.body == "half", "{again:?}");
+    assert!(again.is_replay() && again.body == b"half", "{again:?}");
 }
 
 #[tokio::test]
