@@ -52,8 +52,13 @@ async fn an_old_holder_is_turned_away_after_every_act() {
         let fence = claim(see, "hold", done).await;
         // It is alive: only by force.
         assert_eq!(see.code(&act(done, "hold", done, "")).await, "55000");
-        see.run(&act(done, "hold", done, ", true, '{\"by\": \"hand\"}'"))
-            .await;
+        see.run(&act(
+            done,
+            "hold",
+            done,
+            ", p_force => true, p_answer => '{\"by\": \"hand\"}'",
+        ))
+        .await;
         let gone = done == "evict";
         for (late, expected) in [
             (

@@ -74,7 +74,7 @@ async fn an_operator_settles_what_is_held_and_the_record_says_who_and_why() {
 }
 
 #[tokio::test]
-async fn a_second_effect_is_opened_only_by_whoever_types_the_scope() {
+async fn a_second_effect_is_opened_only_by_typing_the_scope() {
     let fixture = stuck(&["k"]).await;
     let release = [&["intent", "release", "pay", "k", "--yes"][..], &WHY].concat();
     let refused = fixture.run(&release);
