@@ -91,7 +91,7 @@ fn an_effect_that_is_parted_from_its_claim_is_found_out_and_can_be_replayed() {
 
 #[test]
 fn relays_that_are_cut_off_lose_nothing_and_turn_nothing_round() {
-    let paths = "relay-window,relay-settle,relay-park,relay-redrive,relay-tend";
+    let paths = "relay-window,relay-settle,relay-park,relay-redrive,relay-maintain";
     let (output, ledger) = storm(&["--path", paths, "--sample", "150"]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");

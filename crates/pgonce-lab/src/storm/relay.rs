@@ -58,7 +58,7 @@ pub(super) async fn walk<D: DriverExt>(
         mailbox: Mailbox::new(ill),
     };
     let walked = match path {
-        Path::RelayTend => fixture.partitions.walk(&post, proxy, trial).await,
+        Path::RelayMaintain => fixture.partitions.walk(&post, proxy, trial).await,
         _ => post.walk(proxy, path, trial).await,
     };
     let mut delivered = fixture.delivered.lock().map_err(|_| "a trial panicked")?;
@@ -305,7 +305,7 @@ impl<D: DriverExt> Post<'_, D> {
             }
             self.fixture.history.saw("second relay between");
             let stop = CancellationToken::new();
-            let second = self.relay().run(stop.clone());
+            let second = self.relay(LEASE).run(stop.clone());
             let leave = async {
                 sleep(LEASE + 2 * WINDOW).await;
                 stop.cancel();
@@ -318,10 +318,10 @@ impl<D: DriverExt> Post<'_, D> {
         }
     }
 
-    /// The engine itself, calm.
-    fn relay(&self) -> Relay<D, Mailbox> {
+    /// The engine itself, over a connection without faults.
+    fn relay(&self, lease: Duration) -> Relay<D, Mailbox> {
         Relay::new(self.fixture.calm.outbox(), self.key, self.mailbox.clone())
-            .lease(LEASE)
+            .lease(lease)
             .keep_every(Duration::from_millis(20))
             .backoff(Duration::from_millis(5), Duration::from_millis(50))
     }
@@ -332,7 +332,7 @@ impl<D: DriverExt> Post<'_, D> {
         let stop = CancellationToken::new();
         let watching = async {
             let wait = match self.fixture.sabotage {
-                true => STUCK / 10,
+                true => STUCK / 30,
                 false => STUCK,
             };
             let until = Instant::now() + wait;
@@ -346,7 +346,7 @@ impl<D: DriverExt> Post<'_, D> {
             stop.cancel();
             Ok::<_, Error>(())
         };
-        let (ran, watched) = tokio::join!(self.relay().run(stop.clone()), watching);
+        let (ran, watched) = tokio::join!(self.relay(CALM_LEASE).run(stop.clone()), watching);
         ran?;
         watched?;
         let there = self.mailbox.different();
