@@ -8,8 +8,9 @@ use redis::streams::StreamRangeReply;
 
 use pgonce_tests::unique;
 
-use super::conformance::{Got, Server, Site, Stage, conforms};
+use super::conformance::{Got, Site, Stage, conforms};
 use super::fixture::Running;
+use pgonce_tests::Server;
 
 struct RedisSite {
     server: Server<Redis>,
