@@ -15,6 +15,7 @@ mod fences;
 mod fingerprints;
 mod heartbeats;
 mod joined;
+mod ledger;
 mod locks;
 mod lost_commit;
 mod misuse;
