@@ -201,7 +201,6 @@ impl State {
 
 /// A group that is in the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[must_use = "it says whether the group is new"]
 pub struct Recorded {
     /// Whether this call recorded it; else it was recorded before, with the same content.
     pub new: bool,

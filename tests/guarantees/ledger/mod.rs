@@ -29,7 +29,7 @@ pub(crate) async fn problems<D: TestDriver>(world: &World<D>) -> Vec<Vec<Option<
 }
 
 async fn the_sdk_does_what_a_wallet_needs<D: TestDriver>(world: World<D>) {
-    let request = intent("wallet").tenant("acme");
+    let request = intent("wallet").tenant("acme").unwrap();
     let run = world.once.run(&request, async |mut tx: Attempt<D>| {
         let mut ledger = tx.ledger();
         for (name, side, floor) in [
@@ -97,7 +97,7 @@ async fn the_sdk_does_what_a_wallet_needs<D: TestDriver>(world: World<D>) {
         assert_eq!(ledger.balance_at("ada", future).await?.balance, 1_000);
         assert!(ledger.close("bob").await?);
         assert!(!ledger.close("bob").await?);
-        tx.succeed(Ack::empty()).await
+        tx.succeed(Ack::value(&"done")?).await
     });
     run.await.unwrap();
     assert_eq!(problems(&world).await, Vec::<Vec<_>>::new());
@@ -122,10 +122,10 @@ async fn every_bad_input_has_its_code_and_changes_nothing() {
     let world = World::<TokioPostgres>::new().await;
     open(&world, "").await;
     let see = &world.see;
-    see.run("select pgonce.ledger_open('usd', 'USD', 'debit'), pgonce.ledger_open('old', 'EUR', 'debit'), pgonce.ledger_close('old')").await;
+    see.run("select pgonce.ledger_open('usd', 'USD', 'debit'), pgonce.ledger_open('old', 'EUR', 'debit'), pgonce.ledger_close('old'), pgonce.ledger_open('vault', 'EUR', 'debit'), pgonce.ledger_open('deep', 'EUR', 'debit')").await;
     let nines = "9".repeat(38);
     let big = format!(
-        r#"[{{"account": "cash", "debit": "{nines}"}}, {{"account": "fees", "credit": "{nines}"}}]"#
+        r#"[{{"account": "vault", "debit": "{nines}"}}, {{"account": "deep", "credit": "{nines}"}}]"#
     );
     see.run(&format!("select pgonce.ledger_post('big', '1', '{big}')"))
         .await;
@@ -228,7 +228,7 @@ async fn every_bad_input_has_its_code_and_changes_nothing() {
         ("P4070", "pgonce.ledger_open('cash', 'USD', 'debit')"),
         ("P4070", "pgonce.ledger_open('old', 'EUR', 'debit')"),
         ("P4072", "pgonce.ledger_close('nobody')"),
-        ("P4077", "pgonce.ledger_close('cash')"),
+        ("P4077", "pgonce.ledger_close('vault')"),
         ("P4072", "pgonce.ledger_balance('nobody')"),
         (
             "P4072",
