@@ -102,11 +102,11 @@ struct Name {
 struct Post {
     #[command(flatten)]
     name: Name,
-    /// An account and the minor units to debit; may be given several times.
-    #[arg(long, value_name = "ACCOUNT=AMOUNT", required = true, value_parser = line)]
+    /// An account and how much to debit, in minor units; may be given several times.
+    #[arg(long, value_name = "ACCOUNT=N", required = true, value_parser = line)]
     debit: Vec<(String, String)>,
-    /// An account and the minor units to credit; may be given several times.
-    #[arg(long, value_name = "ACCOUNT=AMOUNT", required = true, value_parser = line)]
+    /// An account and how much to credit, in minor units; may be given several times.
+    #[arg(long, value_name = "ACCOUNT=N", required = true, value_parser = line)]
     credit: Vec<(String, String)>,
     /// What it is about.
     #[arg(long)]

@@ -325,7 +325,7 @@ async fn nothing_recorded_can_be_changed_and_what_was_changed_by_force_is_found(
     assert_eq!(problems(&world).await, Vec::<Vec<_>>::new());
     assert_eq!(see.text("select who || reason || (before ->> 'balance') || (after ->> 'balance') from pgonce.ledger_audit").await,
         format!("{}a test76", see.text("select session_user").await));
-    // Whoever can get past the triggers breaks the chain, in whatever column.
+    // What gets past the triggers breaks the chain, in any column.
     for (problem, tampering) in [
         (
             "chain",

@@ -80,7 +80,7 @@ async fn a_ledger_is_kept_looked_at_verified_and_repaired() {
                 "ledger", "post", "x", "y", "--debit", "cash=2", "--credit", "ada=1"
             ])
             .code,
-        1
+        2
     );
 
     assert_eq!(
