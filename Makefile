@@ -9,10 +9,10 @@ CARGO ?= cargo
 step = @printf '\n== %s\n' "$(1)"
 
 # nextest runs the tests of all programs side by side. Where it is not installed (`make nextest`),
-# cargo runs one program after the other. Tests wait more than they compute: two for each core.
+# cargo runs one program after the other. Tests wait more than they compute: three for each core.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ifeq ($(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes),yes)
-TEST = $(CARGO) nextest run --locked --test-threads $$((2 * $(CORES)))
+TEST = $(CARGO) nextest run --locked --test-threads $$((3 * $(CORES)))
 else
 TEST = $(CARGO) test --locked --no-fail-fast
 endif
@@ -44,12 +44,12 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	$(call step,documentation)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
-	$(call step,tests)
-	$(TEST) --workspace --all-features --lib --bins --tests
+	$(call step,tests; those of clients/python beside them)
+	@scripts/python-tests >target/python-tests.log 2>&1 & python=$$!; trap 'kill $$python' INT TERM; \
+	$(TEST) --workspace --all-features --lib --bins --tests; rust=$$?; \
+	wait $$python; python=$$?; cat target/python-tests.log; exit $$((rust + python))
 	$(call step,examples in the documentation)
 	$(CARGO) test --locked --workspace --all-features --no-fail-fast --doc
-	$(call step,python-tests)
-	@scripts/python-tests
 
 python-tests: setup ## types and tests of clients/python, with the cases of conformance/
 	$(call step,python-tests)

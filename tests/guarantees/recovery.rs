@@ -167,7 +167,7 @@ async fn suppressed_duplicates_are_counted_by_tenant_and_scope<D: TestDriver>(wo
     );
 }
 
-async fn one_that_waits_is_counted_once_by_what_it_was_told<D: TestDriver>(world: World<D>) {
+async fn one_that_waits_is_counted_once_by_its_final_answer<D: TestDriver>(world: World<D>) {
     let waiting = Contract::keep(HOUR).busy(Busy::Wait).wait_timeout(HOUR);
     world.once.define_scope(SCOPE, &waiting).await.unwrap();
     let request = intent("awaited");
@@ -222,6 +222,6 @@ for_each_driver!(
     stuck_work_is_found_oldest_first_and_classified_by_its_contract,
     nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone,
     suppressed_duplicates_are_counted_by_tenant_and_scope,
-    one_that_waits_is_counted_once_by_what_it_was_told,
+    one_that_waits_is_counted_once_by_its_final_answer,
     the_most_retried_intents_come_first,
 );

@@ -25,7 +25,7 @@ pub(crate) struct Args {
 /// So many are asked about at once, and so long may a line be: memory stays bounded whatever the
 /// length of the file.
 const BATCH: usize = 1000;
-const LONGEST_LINE: u64 = 1 << 20;
+const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// A line of the file. What else a log has in a line is not looked at.
 #[derive(Debug, Serialize, Deserialize)]
@@ -161,7 +161,7 @@ impl Lines {
         let mut batch = Vec::new();
         // Long answers count too, not only how many they are.
         let mut bytes = 0;
-        while batch.len() < BATCH && bytes < LONGEST_LINE {
+        while batch.len() < BATCH && bytes < MAX_LINE_BYTES {
             let Some(line) = self.line()? else { break };
             bytes += line.len() as u64;
             if !line.trim().is_empty() {
@@ -175,12 +175,12 @@ impl Lines {
         self.read += 1;
         let mut line = String::new();
         let read = (&mut self.from)
-            .take(LONGEST_LINE + 1)
+            .take(MAX_LINE_BYTES + 1)
             .read_line(&mut line)
             .map_err(|error| self.unfit(&format!("cannot be read: {error}")))?;
         match read as u64 {
             0 => Ok(None),
-            1..=LONGEST_LINE => Ok(Some(line)),
+            1..=MAX_LINE_BYTES => Ok(Some(line)),
             _ => Err(self.unfit("is longer than 1 MiB")),
         }
     }

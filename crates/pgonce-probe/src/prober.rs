@@ -23,7 +23,7 @@ use crate::exit::Result;
 /// Whatever happens, no more requests than these.
 const MOST_REQUESTS: u64 = 5_000;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Something that is wanted once.
 #[derive(Debug, Clone)]
@@ -258,12 +258,12 @@ impl Prober {
                 Ok(answer) if answer.is_busy() => answer.retry_after().unwrap_or(pause),
                 _ => return response,
             };
-            let wait = wait.clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            let wait = wait.clamp(FIRST_PAUSE, MAX_PAUSE);
             if Instant::now() + wait > until {
                 return response;
             }
             sleep(wait).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 

@@ -49,7 +49,7 @@ pub enum Fault {
     OptionalKey,
     /// Of two keys, the first is taken.
     FirstOfTwoKeys,
-    /// A replay cannot be told from a first answer.
+    /// A replay looks like a first answer.
     Unmarked,
     /// Errors are plain text.
     PlainErrors,

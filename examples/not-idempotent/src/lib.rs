@@ -62,7 +62,7 @@ async fn pay(State(bank): State<Arc<Bank>>, uri: Uri, headers: HeaderMap, body: 
 }
 
 impl Bank {
-    /// The name of the wish; none for a request that needs no key.
+    /// The name of the request; none for a request that needs no key.
     fn name(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<Name>, (u16, &'static str)> {
         let fault = self.fault;
         let keys: Vec<_> = headers.get_all("idempotency-key").iter().collect();

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use axum::body::Bytes;
 use axum::http::{HeaderName, StatusCode};
 
-/// What a wish is known by.
+/// What a request is known by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     pub(crate) endpoint: String,
@@ -33,7 +33,7 @@ pub(crate) enum Claim {
 struct Inside {
     effects: u64,
     /// The payload, and the answer once there is one.
-    wishes: HashMap<Name, (Bytes, Option<Stored>)>,
+    requests: HashMap<Name, (Bytes, Option<Stored>)>,
 }
 
 #[derive(Default)]
@@ -55,13 +55,13 @@ impl Memory {
         inside.effects
     }
 
-    /// Exactly one is told that the work is its own.
+    /// Exactly one gets the work.
     pub(crate) fn claim(&self, name: &Name, payload: &Bytes) -> Claim {
         let mut inside = self.inside();
-        match inside.wishes.get(name) {
+        match inside.requests.get(name) {
             None => {
                 let begun = (payload.clone(), None);
-                inside.wishes.insert(name.clone(), begun);
+                inside.requests.insert(name.clone(), begun);
                 Claim::Mine
             }
             Some((known, None)) => Claim::Busy {
@@ -75,14 +75,14 @@ impl Memory {
     }
 
     pub(crate) fn remember(&self, name: &Name, answer: Stored) {
-        if let Some((_, stored)) = self.inside().wishes.get_mut(name) {
+        if let Some((_, stored)) = self.inside().requests.get_mut(name) {
             *stored = Some(answer);
         }
     }
 
     pub(crate) fn recall(&self, name: &Name) -> Option<(Bytes, Stored)> {
         let inside = self.inside();
-        let (payload, stored) = inside.wishes.get(name)?;
+        let (payload, stored) = inside.requests.get(name)?;
         Some((payload.clone(), stored.clone()?))
     }
 
@@ -110,7 +110,7 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if let Some(name) = self.name {
-            self.memory.inside().wishes.remove(name);
+            self.memory.inside().requests.remove(name);
         }
     }
 }

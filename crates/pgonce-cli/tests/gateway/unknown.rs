@@ -78,12 +78,16 @@ async fn an_answer_that_stalls_in_its_body_is_unknown() {
 }
 
 #[tokio::test]
-async fn with_stale_hold_it_waits_for_a_person() {
+async fn with_stale_hold_it_waits_for_an_operator() {
     let (upstream, fixture) = (BadUpstream::start(Bad::Closes).await, Fixture::new().await);
     let gateway = gateway(&fixture, &upstream.url, "hold").await;
     assert_eq!(gateway.order("k").await.code(), "upstream_unknown");
     wait_until("an operator to be asked", TIMEOUT, || async {
-        fixture.run(&["stuck"]).await.out.contains("needs_a_person")
+        fixture
+            .run(&["stuck"])
+            .await
+            .out
+            .contains("needs_manual_action")
     })
     .await
     .unwrap();

@@ -174,7 +174,7 @@ fn no_answer(unanswered: &Unanswered) -> Response<Body> {
         Delivery::NotSent => {
             let detail = "the service behind the gateway could not be reached and nothing happened; send the same again";
             (
-                errors::answer_for_now(status, "upstream_not_reached", detail),
+                errors::temporary_error(status, "upstream_not_reached", detail),
                 Disposition::Retry,
             )
         }

@@ -270,11 +270,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_told_as_rfc_3339_or_not_at_all() {
-        let told = |micros: i64| binary_as_text("timestamptz", &micros.to_be_bytes()).ok();
-        assert_eq!(told(0).as_deref(), Some("2000-01-01T00:00:00.000000Z"));
+    fn a_time_is_written_as_rfc_3339_or_not_at_all() {
+        let text = |micros: i64| binary_as_text("timestamptz", &micros.to_be_bytes()).ok();
+        assert_eq!(text(0).as_deref(), Some("2000-01-01T00:00:00.000000Z"));
         assert_eq!(
-            told(820_454_400_000_007).as_deref(),
+            text(820_454_400_000_007).as_deref(),
             Some("2025-12-31T00:00:00.000007Z")
         );
         for no_time in [
@@ -283,7 +283,7 @@ mod tests {
             -946_684_800_000_001,
             252_455_616_000_000_000,
         ] {
-            assert_eq!(told(no_time), None, "{no_time}");
+            assert_eq!(text(no_time), None, "{no_time}");
         }
     }
 }

@@ -353,7 +353,7 @@ fn every_fault_is_shown_where_it_is_with_what_to_do() {
 }
 
 #[test]
-fn all_faults_between_fields_are_told_at_once() {
+fn all_faults_between_fields_are_reported_at_once() {
     let text = minimal(
         "[[routes]]\npath = \"/a\"\nupstream = \"x\"\n[[routes]]\npath = \"/c\"\nupstream = \"y\"",
     );
