@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test python-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
+.PHONY: help setup check test python-tests node-tests hostile-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
 
 CARGO ?= cargo
 
@@ -50,10 +50,16 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	wait $$python; python=$$?; cat target/python-tests.log; exit $$((rust + python))
 	$(call step,examples in the documentation)
 	$(CARGO) test --locked --workspace --all-features --no-fail-fast --doc
+	$(call step,node-tests)
+	@scripts/node-tests
 
 python-tests: setup ## types and tests of clients/python, with the cases of conformance/
 	$(call step,python-tests)
 	@scripts/python-tests
+
+node-tests: setup ## types and tests of clients/node, with the cases of conformance/
+	$(call step,node-tests)
+	@scripts/node-tests
 
 kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT says how often
 	$(call step,kill-tests)
@@ -61,6 +67,10 @@ kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT
 	PGONCE_EXHAUSTIVE=1 $(CARGO) test --locked -p pgonce-tests --all-features --test guarantees killed -- --nocapture
 
 murder: kill-tests
+
+hostile-tests: setup ## ten thousand random operations in each hostile setting; HOSTILE_OPERATIONS says how many
+	$(call step,hostile-tests)
+	PGONCE_HOSTILE_OPERATIONS=$${HOSTILE_OPERATIONS:-10000} $(CARGO) test --locked -p pgonce-tests --all-features --test hostile -- --nocapture --test-threads 2
 
 replay: setup ## replay a million events into projections, again and again; REPLAY_EVENTS says how many
 	$(call step,replay)

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
@@ -36,19 +36,19 @@ struct Acknowledged {
     key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
-    /// Absent is "not known"; null is an answer.
+    /// Absent is "not known"; null is an answer. As it is written: a number may have more digits than a float.
     #[serde(
         default,
         deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
-    answer: Option<Value>,
+    answer: Option<Box<RawValue>>,
 }
 
 fn present<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
-) -> std::result::Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
+) -> std::result::Result<Option<Box<RawValue>>, D::Error> {
+    Box::deserialize(deserializer).map(Some)
 }
 
 /// A stored answer is compared only where both sides have one: a contract may keep none, and a
@@ -92,6 +92,13 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 Format::Table => {}
             }
         }
+    }
+    if checked == 0 {
+        return Err(CliError::new(
+            exit::USAGE,
+            format!("{} holds no acknowledged intent", lines.name),
+            "Nothing was checked. Give it the acknowledged intents, one JSON object a line.",
+        ));
     }
     if lost == 0 {
         let words = format!("All {checked} acknowledged intents are here.");

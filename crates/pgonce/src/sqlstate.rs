@@ -98,6 +98,7 @@ pub const TABLE: &[Entry] = &[
     entry("25006", "read_only_sql_transaction", Class::Retry, "This may be a former primary: connect again and run the whole transaction again."),
     entry("25P02", "in_failed_sql_transaction", Class::ClaimAgain, "An earlier error of this transaction was ignored: roll back, claim again, and look for that first error."),
     entry("25P03", "idle_in_transaction_session_timeout", Class::Retry, "The server rolled back a transaction that stood still: run it again, and keep slow work out of it."),
+    entry("25P04", "transaction_timeout", Class::Retry, "The server rolled back a transaction that took too long: run it again, and keep slow work out of it."),
     entry("2D000", "invalid_transaction_termination", Class::Final, "The transaction of the attempt was ended by hand: never send COMMIT or ROLLBACK on its connection."),
     entry("3F000", "invalid_schema_name", Class::Final, "The schema does not exist: run `pgonce migrate up`."),
     entry("40001", "serialization_failure", Class::Retry, "Run the whole transaction again."),

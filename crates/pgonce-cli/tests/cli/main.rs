@@ -5,6 +5,7 @@
 mod fixture;
 mod help;
 mod inbox;
+mod intervene;
 mod ledger;
 mod outbox;
 mod relay;
