@@ -217,7 +217,7 @@ mod tests {
         let trusted = ["x-user-id", "x-tenant"].map(HeaderName::from_static);
         for_upstream(
             &mut headers,
-            Some("192.0.2.7:1234".parse().unwrap()),
+            Some(Client::new("192.0.2.7:1234".parse().unwrap(), false)),
             trust,
             &Trusted::new(trusted),
         );
