@@ -20,6 +20,7 @@ mod lost_commit;
 mod misuse;
 mod names;
 mod one_effect;
+mod one_statement;
 mod optimistic;
 mod planted;
 mod purge;

@@ -24,9 +24,9 @@ const QUALIFIED: &[&str] = &[
 
 /// Words before a parenthesis that call nothing, and types that the grammar itself knows.
 const WORDS: &[&str] = &[
-    "and", "array", "as", "by", "coalesce", "conflict", "exists", "filter", "from", "if", "in", "insert",
-    "not", "on", "operator", "or", "order", "perform", "return", "row", "select", "values", "when",
-    "where", "with", "g", "loop", "rows", "excluded",
+    "and", "array", "as", "by", "coalesce", "conflict", "exists", "filter", "from", "if", "in",
+    "insert", "not", "on", "operator", "or", "order", "perform", "return", "row", "select",
+    "values", "when", "where", "with", "g", "loop", "rows", "excluded",
 ];
 const TYPES: &[&str] = &["bigint", "boolean", "integer", "interval", "smallint"];
 

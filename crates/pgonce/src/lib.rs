@@ -35,6 +35,7 @@ mod claim;
 mod contract;
 mod counts;
 mod error;
+mod execute;
 mod failure;
 mod fingerprint;
 mod intent;
