@@ -235,7 +235,7 @@ async fn admission_does_not_rest_on_what_everybody_may_do() {
 }
 
 #[tokio::test]
-async fn a_role_that_is_not_there_cannot_be_admitted() {
+async fn an_unknown_role_cannot_be_admitted() {
     let shop = Shop::open().await;
     for role in ["no_such_role", "public", "x; drop schema pgonce"] {
         let error = Migrator::new(tokio_driver(&shop.owner))

@@ -15,7 +15,7 @@ as $$
 declare
     -- What changes pgonce itself, for everyone, stays with the owner.
     c_owners_own constant text[] := array['grant_to', 'set_strict', '_set_clock', '_move_clock', '_reset_clock',
-        '_set_wal_publication'];
+        '_set_wal_publication', 'intervene'];
     v_schema     pg_catalog.pg_namespace;
     v_what       text;
 begin
