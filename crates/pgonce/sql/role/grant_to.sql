@@ -67,6 +67,8 @@ begin
             ('select, insert, update, delete on pgonce.projection_gate'),
             ('select, insert, update, delete on pgonce.projection_build'),
             ('select, insert, update, delete on pgonce.projection_build_gate'),
+            ('select on pgonce.ledger_entry'),
+            ('select on pgonce.ledger_audit'),
             ('select on pgonce.migration'),
             ('select on pgonce.routines')
     loop
