@@ -104,6 +104,9 @@ pub enum Error {
     /// An answer could not be turned into JSON, or back into the type that was asked for.
     #[error("the answer does not fit: {0} [22030]")]
     Answer(#[from] serde_json::Error),
+    /// A stored answer is encrypted and cannot be opened, or should be encrypted and is not (`P4070`).
+    #[error("{0}")]
+    Sealed(ErrorDetail),
     /// The schema in the database does not fit this build of pgonce.
     #[error("{0}")]
     Schema(ErrorDetail),
@@ -131,6 +134,7 @@ impl Error {
             | Self::Fenced(p)
             | Self::LostRace(p)
             | Self::Database(p)
+            | Self::Sealed(p)
             | Self::Schema(p) => &p.code,
             Self::Busy { .. } => "P4029",
             Self::Refused(_) => "P4030",

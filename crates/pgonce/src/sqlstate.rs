@@ -125,6 +125,7 @@ pub const TABLE: &[Entry] = &[
     entry("P4031", "gone", Class::Final, "It finished, and its answer is no longer kept: a new request takes a new key."),
     entry("P4050", "message_reused", Class::Conflict, "The message id came before with another payload: park it and ask the sender."),
     entry("P4060", "dead_letters_full", Class::RetryAfterDelay, "Too many events of a consumer are given up: look at them, then redrive or skip, or raise the limit."),
+    entry("P4070", "answer_sealed", Class::Final, "The stored answer does not open with the keys of this program: give it the key that the message names, or look who altered the row."),
     entry("P4099", "impossible_state", Class::Final, "The protocol was broken from outside, or by a bug: look at the intent, report it."),
     entry("P4100", "schema_missing", Class::Final, "pgonce is not installed in this schema: run `pgonce migrate up`, or name the schema it is in."),
     entry("P4101", "schema_outdated", Class::Final, "The schema is older than this program: run `pgonce migrate up` before you start it."),
@@ -199,9 +200,9 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const OURS: [&str; 17] = [
+    const OURS: [&str; 18] = [
         "P4000", "P4001", "P4002", "P4003", "P4010", "P4011", "P4012", "P4029", "P4030", "P4031",
-        "P4050", "P4060", "P4099", "P4100", "P4101", "P4102", "P4103",
+        "P4050", "P4060", "P4070", "P4099", "P4100", "P4101", "P4102", "P4103",
     ];
 
     fn docs(path: &str) -> PathBuf {
