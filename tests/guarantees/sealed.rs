@@ -83,10 +83,10 @@ async fn an_answer_that_does_not_open_is_refused_and_nothing_runs_again<D: TestD
     assert_eq!(charge(&once(&world, rotated), &mine).await.unwrap(), SECRET);
     for wrong in [keys("k2", 2), keys("k1", 9)] {
         let error = charge(&once(&world, wrong), &mine).await.unwrap_err();
-        assert_eq!(error.code(), "P4070", "{error}");
+        assert_eq!(error.code(), "P4032", "{error}");
     }
     let error = charge(&world.once, &mine).await.unwrap_err();
-    assert_eq!(error.code(), "P4070", "{error}");
+    assert_eq!(error.code(), "P4032", "{error}");
     // A row's answer in another row, by somebody who can write to the table.
     world
         .see
@@ -98,7 +98,7 @@ async fn an_answer_that_does_not_open_is_refused_and_nothing_runs_again<D: TestD
     let error = charge(&once(&world, keys("k1", 1)), &mine)
         .await
         .unwrap_err();
-    assert_eq!(error.code(), "P4070", "{error}");
+    assert_eq!(error.code(), "P4032", "{error}");
     for intent in [&mine, &other] {
         assert_eq!(world.see.effects(intent).await, 1);
     }

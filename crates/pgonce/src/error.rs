@@ -104,7 +104,7 @@ pub enum Error {
     /// An answer could not be turned into JSON, or back into the type that was asked for.
     #[error("the answer does not fit: {0} [22030]")]
     Answer(#[from] serde_json::Error),
-    /// A stored answer is encrypted and cannot be opened, or should be encrypted and is not (`P4070`).
+    /// A stored answer is encrypted and cannot be opened, or should be encrypted and is not (`P4032`).
     #[error("{0}")]
     Sealed(ErrorDetail),
     /// The schema in the database does not fit this build of pgonce.
@@ -161,7 +161,10 @@ impl Error {
     pub(crate) fn from_problem(problem: ErrorDetail) -> Self {
         match &*problem.code {
             "P4000" | "P4001" | "P4003" | "22023" => Self::Invalid(problem),
-            "P4002" | "P4050" => Self::Conflict(problem),
+            "P4071" | "P4072" | "P4073" | "P4074" | "P4075" | "P4076" | "P4077" => {
+                Self::Invalid(problem)
+            }
+            "P4002" | "P4050" | "P4032" | "P4078" => Self::Conflict(problem),
             "P4012" => Self::Fenced(problem),
             "P4010" | "P4011" => Self::LostRace(problem),
             "P4031" => Self::Gone(problem),

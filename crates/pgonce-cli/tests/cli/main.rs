@@ -5,6 +5,8 @@
 mod fixture;
 mod help;
 mod inbox;
+mod intervene;
+mod ledger;
 mod outbox;
 mod relay;
 mod relay_file;

@@ -63,7 +63,10 @@ async fn a_duplicate_learns_when_to_retry<D: TestDriver>(world: World<D>) {
                 .unwrap()
                 .parse()
                 .unwrap();
-            assert!((1..=5).contains(&after), "{after}");
+            // Until the lease ends where there is one, as the contract says: it is the latest time.
+            let longest = if path == "/leased" { 30 } else { 5 };
+            assert!((1..=longest).contains(&after), "{path}: {after}");
+            assert!(path == "/atomic" || after > 20, "{after}");
             gate.let_pass(1);
         });
         assert_eq!((first.status, first.replayed()), (201, false));

@@ -15,7 +15,7 @@ as $$
 declare
     -- What changes pgonce itself, for everyone, stays with the owner.
     c_owners_own constant text[] := array['grant_to', 'set_strict', '_set_clock', '_move_clock', '_reset_clock',
-        '_set_wal_publication'];
+        '_set_wal_publication', 'intervene'];
     v_schema     pg_catalog.pg_namespace;
     v_what       text;
 begin
@@ -67,6 +67,8 @@ begin
             ('select, insert, update, delete on pgonce.projection_gate'),
             ('select, insert, update, delete on pgonce.projection_build'),
             ('select, insert, update, delete on pgonce.projection_build_gate'),
+            ('select on pgonce.ledger_entry'),
+            ('select on pgonce.ledger_audit'),
             ('select on pgonce.migration'),
             ('select on pgonce.routines')
     loop

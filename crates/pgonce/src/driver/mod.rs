@@ -124,11 +124,16 @@ pub(crate) fn missing_limits(options: Option<&str>) -> Vec<(&'static str, &'stat
     missing.copied().collect()
 }
 
-/// A connection whose prepared statements are gone (DISCARD ALL) or out of date (a changed result type).
-/// It stays so: it is closed like a lost one, and the work is done on another.
+/// A connection whose prepared statements are gone (DISCARD ALL) or out of date (a changed result type),
+/// or that leads to a standby, which refuses `begin read write` as a feature that it lacks. It stays so: it
+/// is closed like a lost one, and the work is done on another.
 #[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
 pub(crate) fn is_stale(code: &str, routine: Option<&str>) -> bool {
-    code == "26000" || (code == "0A000" && routine == Some("RevalidateCachedQuery"))
+    let lacking = matches!(
+        routine,
+        Some("RevalidateCachedQuery" | "call_bool_check_hook")
+    );
+    code == "26000" || (code == "0A000" && lacking)
 }
 
 /// A statement of pgonce, in the schema that it is installed in.

@@ -230,7 +230,7 @@ mod tests {
             (keys("old", 1), &mine, answer),
         ] {
             let error = keys.open(at, value).unwrap_err();
-            assert_eq!(error.code(), "P4070", "{error}");
+            assert_eq!(error.code(), "P4032", "{error}");
         }
     }
 

@@ -71,5 +71,5 @@ pub(crate) fn opened(
 }
 
 fn unreadable(message: impl Into<String>, hint: &str) -> Error {
-    Error::Sealed(ErrorDetail::new("P4070", message, hint))
+    Error::Sealed(ErrorDetail::new("P4032", message, hint))
 }
