@@ -41,6 +41,7 @@ export const CODES: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass
   ["P4029", "retry_after_delay"],
   ["P4030", "final"],
   ["P4031", "final"],
+  ["P4032", "final"],
   ["P4050", "conflict"],
   ["P4060", "retry_after_delay"],
   ["P4070", "conflict"],
