@@ -120,7 +120,7 @@ async fn what_becomes_of_a_vanished_holder_is_what_the_contract_says<D: TestDriv
 ) {
     for stale in [Stale::Takeover, Stale::Hold, Stale::Refuse] {
         world
-            .once
+            .owner
             .define_scope(SCOPE, &Contract::keep(SHORT * 10_000).stale(stale))
             .await
             .unwrap();
@@ -149,7 +149,7 @@ async fn who_was_refused_because_a_holder_vanished_is_never_told_otherwise<D: Te
     world: World<D>,
 ) {
     world
-        .once
+        .owner
         .define_scope(SCOPE, &Contract::keep(SHORT * 10_000).stale(Stale::Refuse))
         .await
         .unwrap();

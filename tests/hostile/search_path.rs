@@ -6,7 +6,7 @@ use std::time::Duration;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::Message;
-use pgonce::migrate::{Migrator, public_headers};
+use pgonce::migrate::{Migrator, Part, public_headers};
 use pgonce::outbox::{Begin, Subscription};
 use pgonce::scope::Contract;
 use pgonce::{Ack, Attempt, Claim, Event, Failure, Intent, Once};
@@ -114,7 +114,9 @@ async fn a_migration_runs_no_strangers_code() {
         see.run("create role somebody_hostile").await;
         let migrator = Migrator::new(TokioPostgres::connect(&database.url(), 1)).schema("other");
         migrator.up().await.unwrap();
-        migrator.admit("somebody_hostile").await.unwrap();
+        for part in Part::ALL {
+            migrator.grant(part, "somebody_hostile").await.unwrap();
+        }
         migrator.check().await.unwrap();
         see.run("drop owned by somebody_hostile; drop role somebody_hostile")
             .await;

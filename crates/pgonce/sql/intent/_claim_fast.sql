@@ -8,6 +8,7 @@
 --          The caller has seen to it that pgonce._names_fit: every further expression here costs
 --          every command. Where synchronous_commit is not plainly on, or nothing can be
 --          written, pgonce.claim sees to it.
+-- writes   the setting pgonce.key, until the end of the transaction: an application sees the intents of that key only
 create or replace function pgonce._claim_fast(p_scope text, p_key text, p_fingerprint bytea, p_tenant text default '')
 returns table (outcome text, fence bigint, answer jsonb, ref_type text, ref_id text, attempts integer)
 language sql stable
@@ -23,6 +24,6 @@ begin atomic
                    then 'replay'
            end,
            i.fence, i.answer, i.ref_type, i.ref_id, i.attempts
-      from (select) as one
+      from (select set_config('pgonce.key', p_key, true) offset 0) as one  -- first: see the policy by_key
       left join pgonce.intent i on i.tenant = p_tenant and i.scope = p_scope and i.key = p_key;
 end;

@@ -68,6 +68,8 @@ pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox",
 /// `begin atomic` and `return` bodies when it creates them.
 pub(super) const ROUTINES: &[Routine] = routines![
     "clock/now",
+    "role/_tenant_is_allowed",
+    "role/_session_tenant",
     "clock/_set_clock",
     "clock/_move_clock",
     "clock/_reset_clock",
@@ -118,6 +120,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/guard",
     "intent/_is_lease",
     "intent/_is_first",
+    "intent/_succeed_lease",
     "intent/_succeed_full",
     "intent/succeed",
     "intent/fail",
@@ -245,7 +248,13 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "projection/_end_rebuild",
     "projection/_end_verify",
     "projection/projections",
+    "role/_grants",
+    "role/_apply_grants",
     "role/grant_to",
+    "role/revoke_from",
+    "role/isolate_tenants",
+    "role/bind_tenant",
+    "role/unbind_tenant",
 ];
 
 /// The number of this build's newest migration.
