@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test python-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
+.PHONY: help setup check test python-tests node-tests hostile-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
 
 CARGO ?= cargo
 
@@ -9,10 +9,10 @@ CARGO ?= cargo
 step = @printf '\n== %s\n' "$(1)"
 
 # nextest runs the tests of all programs side by side. Where it is not installed (`make nextest`),
-# cargo runs one program after the other. Tests wait more than they compute: two for each core.
+# cargo runs one program after the other. Tests wait more than they compute: three for each core.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ifeq ($(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes),yes)
-TEST = $(CARGO) nextest run --locked --test-threads $$((2 * $(CORES)))
+TEST = $(CARGO) nextest run --locked --test-threads $$((3 * $(CORES)))
 else
 TEST = $(CARGO) test --locked --no-fail-fast
 endif
@@ -44,16 +44,22 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	$(call step,documentation)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
-	$(call step,tests)
-	$(TEST) --workspace --all-features --lib --bins --tests
+	$(call step,tests; those of clients/python beside them)
+	@scripts/python-tests >target/python-tests.log 2>&1 & python=$$!; trap 'kill $$python' INT TERM; \
+	$(TEST) --workspace --all-features --lib --bins --tests; rust=$$?; \
+	wait $$python; python=$$?; cat target/python-tests.log; exit $$((rust + python))
 	$(call step,examples in the documentation)
 	$(CARGO) test --locked --workspace --all-features --no-fail-fast --doc
-	$(call step,python-tests)
-	@scripts/python-tests
+	$(call step,node-tests)
+	@scripts/node-tests
 
 python-tests: setup ## types and tests of clients/python, with the cases of conformance/
 	$(call step,python-tests)
 	@scripts/python-tests
+
+node-tests: setup ## types and tests of clients/node, with the cases of conformance/
+	$(call step,node-tests)
+	@scripts/node-tests
 
 kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT says how often
 	$(call step,kill-tests)
@@ -61,6 +67,10 @@ kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT
 	PGONCE_EXHAUSTIVE=1 $(CARGO) test --locked -p pgonce-tests --all-features --test guarantees killed -- --nocapture
 
 murder: kill-tests
+
+hostile-tests: setup ## ten thousand random operations in each hostile setting; HOSTILE_OPERATIONS says how many
+	$(call step,hostile-tests)
+	PGONCE_HOSTILE_OPERATIONS=$${HOSTILE_OPERATIONS:-10000} $(CARGO) test --locked -p pgonce-tests --all-features --test hostile -- --nocapture --test-threads 2
 
 replay: setup ## replay a million events into projections, again and again; REPLAY_EVENTS says how many
 	$(call step,replay)

@@ -16,5 +16,5 @@ create table profile (id text primary key, name text not null, version bigint no
 -- One invoice for each order that was paid: the row is keyed by the event.
 create table invoice (event_id text primary key, order_id text not null, amount bigint not null);
 
--- What the payment provider told us.
+-- What the payment provider reported.
 create table payment (id text primary key, status text not null);

@@ -13,7 +13,7 @@ create table if not exists orders (
 );
 
 -- One line each time that the work of creating an order was committed, whether it made the order
--- or found it. Nothing is unique here, on purpose: whoever wants to know whether something
+-- or found it. Nothing is unique here, on purpose: a test that asks whether something
 -- happened twice counts these lines.
 create table if not exists order_event (
     order_id bigint not null,

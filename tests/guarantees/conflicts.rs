@@ -96,7 +96,7 @@ async fn another_request_under_a_used_key_is_a_conflict_on_every_path<D: TestDri
     assert_eq!(world.see.effects(&intent("succeeded")).await, 1);
 }
 
-async fn another_request_during_an_atomic_attempt_is_told_busy_and_then_conflict<D: TestDriver>(
+async fn another_request_during_an_atomic_attempt_is_busy_and_then_a_conflict<D: TestDriver>(
     world: World<D>,
 ) {
     let Claim::Run(mut owner) = world.once.claim(&intent("key")).await.unwrap() else {
@@ -169,7 +169,7 @@ async fn a_conflict_is_a_conflict_in_every_setting<D: TestDriver>(world: World<D
 
 for_each_driver!(
     another_request_under_a_used_key_is_a_conflict_on_every_path,
-    another_request_during_an_atomic_attempt_is_told_busy_and_then_conflict,
+    another_request_during_an_atomic_attempt_is_busy_and_then_a_conflict,
     the_same_key_of_two_tenants_or_scopes_never_meets,
     a_tenants_lease_does_not_make_another_tenant_busy,
 );

@@ -21,7 +21,7 @@ async fn fails<D: TestDriver>(world: &World<D>, key: &str, failure: &Failure) ->
     run.await.unwrap_err()
 }
 
-async fn a_final_failure_is_told_the_same_every_time_and_its_work_leaves_nothing<D: TestDriver>(
+async fn a_permanent_failure_is_replayed_every_time_and_its_work_leaves_nothing<D: TestDriver>(
     world: World<D>,
 ) {
     let declined = Failure::permanent("card_declined", "the bank said no")
@@ -248,7 +248,7 @@ async fn failures_retries_and_leases_work_in_every_setting<D: TestDriver>(world:
 }
 
 for_each_driver!(
-    a_final_failure_is_told_the_same_every_time_and_its_work_leaves_nothing,
+    a_permanent_failure_is_replayed_every_time_and_its_work_leaves_nothing,
     a_retryable_failure_is_retried_and_then_succeeds_once,
     a_failure_outlives_the_transaction_that_failed,
     a_leased_failure_of_either_kind_is_recorded,

@@ -145,9 +145,7 @@ async fn what_becomes_of_a_vanished_holder_is_what_the_contract_says<D: TestDriv
     }
 }
 
-async fn who_was_refused_because_a_holder_vanished_is_never_told_otherwise<D: TestDriver>(
-    world: World<D>,
-) {
+async fn a_refusal_after_a_vanished_holder_is_final<D: TestDriver>(world: World<D>) {
     world
         .owner
         .define_scope(SCOPE, &Contract::keep(SHORT * 10_000).stale(Stale::Refuse))
@@ -226,7 +224,7 @@ for_each_driver!(
     work_is_stopped_before_its_lease_ends_when_the_database_is_out_of_reach,
     a_lease_starts_when_its_lock_is_got_not_when_its_transaction_began,
     what_becomes_of_a_vanished_holder_is_what_the_contract_says,
-    who_was_refused_because_a_holder_vanished_is_never_told_otherwise,
+    a_refusal_after_a_vanished_holder_is_final,
     a_write_under_a_lease_has_the_isolation_that_was_chosen,
     leased_work_runs_once_and_replays,
 );

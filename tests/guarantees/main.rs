@@ -14,6 +14,7 @@ mod failures;
 mod fences;
 mod fingerprints;
 mod heartbeats;
+mod interventions;
 mod joined;
 mod locks;
 mod lost_commit;

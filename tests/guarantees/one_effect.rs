@@ -9,7 +9,7 @@ use pgonce_tests::{
 };
 use std::time::Duration;
 
-async fn of_100_first_attempts_one_acts_and_the_rest_replay_or_are_told_busy<D: TestDriver>(
+async fn of_100_first_attempts_one_acts_and_the_rest_replay_or_are_busy<D: TestDriver>(
     world: World<D>,
 ) {
     let once = world.another("crowd", 30, |b| b);
@@ -179,11 +179,11 @@ async fn a_hundred_at_serializable_make_one_effect_without_an_error() {
         pooler: false,
     };
     let world = World::<pgonce::driver::tokio_postgres::TokioPostgres>::in_setting(setting).await;
-    of_100_first_attempts_one_acts_and_the_rest_replay_or_are_told_busy(world).await;
+    of_100_first_attempts_one_acts_and_the_rest_replay_or_are_busy(world).await;
 }
 
 for_each_driver!(
-    of_100_first_attempts_one_acts_and_the_rest_replay_or_are_told_busy,
+    of_100_first_attempts_one_acts_and_the_rest_replay_or_are_busy,
     where_duplicates_wait_all_100_get_the_same_answer,
     a_rejected_duplicate_never_frees_the_owners_claim,
     a_rejected_duplicate_of_leased_work_never_frees_the_lease,

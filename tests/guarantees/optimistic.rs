@@ -66,9 +66,7 @@ async fn wrong_knowledge_ends_as_the_truth_whatever_that_is<D: TestDriver>(world
     assert_eq!(world.see.effects(&intent("leased")).await, 0);
 }
 
-async fn while_the_first_is_at_work_an_optimistic_twin_is_told_busy<D: TestDriver>(
-    world: World<D>,
-) {
+async fn while_the_first_is_at_work_an_optimistic_twin_is_busy<D: TestDriver>(world: World<D>) {
     let Claim::Run(mut owner) = world.once.claim(&first("key")).await.unwrap() else {
         panic!("fresh")
     };
@@ -122,7 +120,7 @@ async fn a_crowd_that_all_believe_to_be_first_makes_one_effect_in_every_setting<
 for_each_driver!(
     right_knowledge_needs_one_run_and_wrong_knowledge_replays,
     wrong_knowledge_ends_as_the_truth_whatever_that_is,
-    while_the_first_is_at_work_an_optimistic_twin_is_told_busy,
+    while_the_first_is_at_work_an_optimistic_twin_is_busy,
 );
 for_each_driver_and_setting!(
     a_crowd_that_all_believe_to_be_first_makes_one_effect_in_every_setting

@@ -152,7 +152,19 @@ async fn a_retry_that_meets_a_purge_in_the_act_runs_once<D: TestDriver>(world: W
     assert_eq!(world.see.records(&request).await, 1);
 }
 
+async fn a_purge_whose_place_was_removed_finds_it_again<D: TestDriver>(world: World<D>) {
+    let _ = world.run(&intent("finished")).await.unwrap();
+    world
+        .see
+        .run("delete from pgonce.sweep; select pgonce._move_clock(interval '30 days')")
+        .await;
+    let first = world.once.purge(10).await.unwrap();
+    let second = world.once.purge(10).await.unwrap();
+    assert_eq!(first + second, 1);
+}
+
 for_each_driver!(
+    a_purge_whose_place_was_removed_finds_it_again,
     a_purge_never_touches_what_is_unfinished_or_in_its_retention,
     a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind,
     two_purges_at_once_never_take_the_same_record_nor_wait,

@@ -12,7 +12,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const ASLEEP: &str = "select exists (select from pg_stat_activity where application_name = 'recording' \
     and wait_event_type = 'Lock')";
 
-/// Holds the intent's row until a timeout has struck whoever records.
+/// Holds the intent's row until a timeout has struck the recording.
 async fn strike<D: TestDriver, T>(
     world: &World<D>,
     recording: impl Future<Output = pgonce::Result<T>>,

@@ -167,7 +167,33 @@ async fn suppressed_duplicates_are_counted_by_tenant_and_scope<D: TestDriver>(wo
     );
 }
 
-async fn one_that_waits_is_counted_once_by_what_it_was_told<D: TestDriver>(world: World<D>) {
+async fn a_count_that_cannot_be_written_keeps_no_other_back<D: TestDriver>(world: World<D>) {
+    for scope in ["a", "b", "c"] {
+        let request = Intent::new(scope, "counted", "request").unwrap();
+        for _ in 0..2 {
+            let _ = world.run(&request).await.unwrap();
+        }
+    }
+    world
+        .see
+        .run(
+            "create function refuse() returns trigger language plpgsql as 'begin raise exception ''no''; end'; \
+             create trigger refuse before insert on pgonce.suppressed for each row when (new.scope = 'b') \
+             execute function refuse()",
+        )
+        .await;
+    let written = "select coalesce(string_agg(scope || replays, ' ' order by scope), '') from pgonce.suppressed";
+    assert!(world.once.flush().await.is_err());
+    assert_eq!(world.see.text(written).await, "a1 c1");
+    world
+        .see
+        .run("drop trigger refuse on pgonce.suppressed")
+        .await;
+    world.once.flush().await.unwrap();
+    assert_eq!(world.see.text(written).await, "a1 b1 c1");
+}
+
+async fn one_that_waits_is_counted_once_by_its_final_answer<D: TestDriver>(world: World<D>) {
     let waiting = Contract::keep(HOUR).busy(Busy::Wait).wait_timeout(HOUR);
     world.owner.define_scope(SCOPE, &waiting).await.unwrap();
     let request = intent("awaited");
@@ -219,9 +245,10 @@ async fn the_most_retried_intents_come_first<D: TestDriver>(world: World<D>) {
 }
 
 for_each_driver!(
+    a_count_that_cannot_be_written_keeps_no_other_back,
     stuck_work_is_found_oldest_first_and_classified_by_its_contract,
     nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone,
     suppressed_duplicates_are_counted_by_tenant_and_scope,
-    one_that_waits_is_counted_once_by_what_it_was_told,
+    one_that_waits_is_counted_once_by_its_final_answer,
     the_most_retried_intents_come_first,
 );

@@ -18,8 +18,11 @@ pub(crate) fn files(under: &str, ending: &str) -> Vec<PathBuf> {
         for entry in fs::read_dir(&folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if path.is_dir() && !name.starts_with('.') && name != "target" && name != "book" {
-                folders.push(path);
+            let is_output = ["target", "book", "node_modules", "dist", "build"].contains(&&*name);
+            if path.is_dir() {
+                if !name.starts_with('.') && !is_output {
+                    folders.push(path);
+                }
             } else if name.ends_with(ending) {
                 found.push(path);
             }
@@ -103,6 +106,26 @@ fn no_file_has_become_two_rooms() {
                 path.display()
             );
         }
+    }
+}
+
+#[test]
+fn every_client_has_the_version_of_the_workspace() {
+    let workspace = env!("CARGO_PKG_VERSION");
+    for (file, line) in [
+        (
+            "clients/python/pyproject.toml",
+            format!("\nversion = \"{workspace}\"\n"),
+        ),
+        (
+            "clients/node/package.json",
+            format!("\n  \"version\": \"{workspace}\",\n"),
+        ),
+    ] {
+        assert!(
+            read(&root().join(file)).contains(&line),
+            "{file}: not {workspace}"
+        );
     }
 }
 

@@ -9,15 +9,15 @@ use std::fs;
 
 use crate::tidy::{files, read, root};
 
-const WORDS: [&str; 17] = [
+const WORDS: [&str; 20] = [
     "told", "tell", "tells", "wish", "wishes", "hear", "hears", "heard", "mend", "mends", "mended",
-    "whoever", "patience", "murder", "murders", "sulk", "glance",
+    "whoever", "patience", "murder", "murders", "sulk", "glance", "hopeless", "weather", "tend",
 ];
 const PHRASES: [&str; 5] = [
     "for good",
     "for now",
     "unless said otherwise",
-    "waits for a person",
+    "a person",
     "is not there",
 ];
 const ENDINGS: [&str; 2] = ["_at_most", "_within"];

@@ -1,5 +1,12 @@
-//! The guarantees in surroundings that somebody else controls.
+//! The guarantees in surroundings that somebody else controls. `make hostile-tests` tries ten thousand operations in each.
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../kill/address.rs"]
+mod address;
+mod callers;
+mod campaign;
+mod outages;
 mod search_path;
+mod settings;
+mod strikes;

@@ -15,7 +15,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// Of the server on this port, for now.
+    /// Of the server that has this port at present.
     pub(crate) async fn of(target: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -25,7 +25,7 @@ use pgonce_testkit::wait_until;
 use pgonce_tests::Observer;
 
 /// No single wait is longer than this.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Waits until a session of this application sleeps until another attempt has ended; its pid. (A
 /// session may wait for other locks too, for a moment.)

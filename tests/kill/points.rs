@@ -55,7 +55,7 @@ const CASES: [(&str, &str, Next); 16] = [
 const MIGRATE: [&str; 2] = ["migrate.before_step", "migrate.stepped"];
 
 #[test]
-fn every_fault_point_has_a_murder() {
+fn every_fault_point_has_a_kill() {
     let kills = CASES.iter().map(|(point, ..)| *point).chain(MIGRATE);
     assert_eq!(kills.collect::<Vec<_>>(), POINTS);
 }

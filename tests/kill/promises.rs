@@ -56,7 +56,7 @@ async fn a_commit_in_doubt_stays_in_doubt_when_nobody_can_be_asked<D: TestDriver
     }
 }
 
-async fn a_refusal_that_could_not_be_recorded_is_not_told<D: TestDriver>(world: World<D>) {
+async fn a_refusal_that_could_not_be_recorded_is_not_reported<D: TestDriver>(world: World<D>) {
     for retryable in [false, true] {
         let request = intent(&format!("refused {retryable}"));
         let mut tries = 0;
@@ -129,6 +129,6 @@ async fn a_waiter_whose_session_is_killed_waits_on<D: TestDriver>(world: World<D
 
 for_each_driver!(
     a_commit_in_doubt_stays_in_doubt_when_nobody_can_be_asked,
-    a_refusal_that_could_not_be_recorded_is_not_told,
+    a_refusal_that_could_not_be_recorded_is_not_reported,
     a_waiter_whose_session_is_killed_waits_on,
 );

@@ -178,11 +178,11 @@ async fn relay<D: TestDriver>(once: &Once<D>, file: &str) -> Result<()> {
         cure: format!("{file}.cured").into(),
     };
     let relay = Relay::new(once.outbox(), "c", sink);
-    relay.lease(SHORT).run(until_told()).await
+    relay.lease(SHORT).run(until_cancelled()).await
 }
 
 /// Is cancelled when a line comes.
-fn until_told() -> CancellationToken {
+fn until_cancelled() -> CancellationToken {
     let stop = CancellationToken::new();
     let outcome = stop.clone();
     std::thread::spawn(move || {
@@ -212,7 +212,7 @@ async fn consume<D: TestDriver>(once: &Once<D>, url: &str, by: &str) -> Result<(
         .batch(10, Duration::from_millis(1))
         .poll_stored(Duration::from_millis(20))
         .lease(SHORT);
-    consumer.run(until_told()).await
+    consumer.run(until_cancelled()).await
 }
 
 /// Does not take poison before somebody has made the file that cures it.

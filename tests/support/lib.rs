@@ -1,10 +1,12 @@
 //! What the guarantee tests share: a database with pgonce and some business tables in it, both
-//! drivers behind one trait, an observer's connection, and tools that cut and cancel.
+//! drivers behind one trait, an observer's connection, tools that cut and cancel, and what the tests of relays,
+//! consumers and brokers share.
 
 // A test says what it expected by panicking; so does what it calls.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod cancel;
+pub mod consumer;
 mod cutter;
 mod drivers;
 mod examples;
@@ -12,7 +14,10 @@ mod log;
 mod observer;
 mod pages;
 mod random;
+pub mod relay;
+mod running;
 mod schema;
+mod server;
 mod world;
 
 pub use cancel::{DropFlag, cancelled_everywhere, in_time, max_poll};
@@ -22,7 +27,9 @@ pub use examples::run_example;
 pub use log::{LogReader, Seen, publish};
 pub use observer::{Observer, digest_of, hex_text};
 pub use random::{poll_pause, random, random_moment, runner, seed, slow_work, unique};
+pub use running::{DEADLINE, Run, Running};
 pub use schema::install;
+pub use server::Server;
 pub use world::{SCOPE, Setting, World, effect, intent, work};
 
 /// What a holder of a lease can try; each has a lease of its own in the kill tests.

@@ -7,7 +7,7 @@ use pgonce_testkit::wait_until;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 /// Far longer than any state takes, even on a machine that is busy.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(180);
 
 /// Looks at the database, and plays the second actor in SQL.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 from typing import Any
 
 import pytest
@@ -11,9 +12,9 @@ from conftest import Database
 from server import REPOSITORY
 
 
-def blocks(path: str) -> str:
+def blocks(path: str, language: str = "python") -> str:
     text = (REPOSITORY / path).read_text("utf-8")
-    found = re.findall(r"^```python\n(.*?)^```$", text, re.S | re.M)
+    found = re.findall(rf"^```{language}\n(.*?)^```$", text, re.S | re.M)
     assert found
     return "\n".join(found)
 
@@ -38,6 +39,19 @@ def test_every_block_of_the_page_runs(db: Database, monkeypatch: pytest.MonkeyPa
         names["pool"].close()
     items = db.value("select string_agg(item, ',' order by id) from orders")
     assert items == "book,pen,cup,ink,from a message,by http"
+
+
+def test_the_loops_of_the_page_run_in_psql_and_in_python(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    psql = ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", db.dsn]
+    ran = subprocess.run(psql, input=blocks("docs/src/how-to/loops.md", "sql"), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    balances = "select string_agg(account || ' ' || amount, ',' order by account) from balance"
+    assert db.value(balances) == "ada 105"
+    assert db.value("select answer::text from pgonce.intent") == '{"sent": true}'
+    monkeypatch.setenv("DATABASE_URL", db.dsn)
+    exec(compile(blocks("docs/src/how-to/loops.md"), "loops.md", "exec"), {"__name__": "page"})
+    assert db.value(balances) == "ada 105,bob 207"
+    assert db.value("select status::text from pgonce.inbox_message where message_id = 'py-2'") == "failed_retryable"
 
 
 def test_the_readme_runs(db: Database) -> None:

@@ -21,7 +21,7 @@ pub enum Delivery {
         /// Not before this time is over.
         after: Duration,
     },
-    /// This event will never be taken: its subject is parked until a person decides.
+    /// This event will never be taken: its subject is parked until an operator decides.
     Poison {
         /// Why, for people.
         reason: String,

@@ -4,6 +4,7 @@ use clap::Subcommand;
 
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
+use crate::intervene::{self, ActArgs, FailArgs, SettleArgs};
 use crate::output;
 
 /// What to look at.
@@ -23,6 +24,16 @@ enum Action {
     Stuck(ListArgs),
     /// List intents that took more than one attempt, the worst first.
     Retried(ListArgs),
+    /// It happened: every retry gets the answer given here.
+    Settle(SettleArgs),
+    /// It failed permanently: every retry gets this failure.
+    Fail(FailArgs),
+    /// It did not happen: the next attempt does it. The holder, if there is one, is turned away.
+    Release(ActArgs),
+    /// A permanent failure may be tried again.
+    Retry(ActArgs),
+    /// Remove the record: the key is free, also for another request.
+    Evict(ActArgs),
 }
 
 /// Which intents to list.
@@ -76,6 +87,11 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         Action::List(args) => list(args, target).await,
         Action::Stuck(args) => stuck(args, target).await,
         Action::Retried(args) => most_retried(args, target).await,
+        Action::Settle(args) => intervene::settle(args, target).await,
+        Action::Fail(args) => intervene::fail(args, target).await,
+        Action::Release(args) => intervene::act("release", &args, [None; 3], target).await,
+        Action::Retry(args) => intervene::act("retry", &args, [None; 3], target).await,
+        Action::Evict(args) => intervene::act("evict", &args, [None; 3], target).await,
     }
 }
 
@@ -184,7 +200,10 @@ select case
        end as verdict,
        i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.answer, i.ref_type, i.ref_id,
        i.failure_code, i.failure_message, i.owner, i.correlation_id, i.first_at, i.last_at,
-       i.lease_until, i.expires_at, i.gone_at, encode(i.fingerprint, 'hex') as fingerprint
+       i.lease_until, i.expires_at, i.gone_at, encode(i.fingerprint, 'hex') as fingerprint,
+       (select json_agg(json_build_object('at', a.acted_at, 'act', a.act, 'role', a.role, 'person', a.person,
+                   'reason', a.reason, 'forced', a.forced) order by a.number)
+          from pgonce.operator_act a where a.tenant = i.tenant and a.scope = i.scope and a.key = i.key) as acts
   from pgonce.intent i
  where i.tenant = $1 and i.scope = $2 and i.key = $3";
 
@@ -202,9 +221,13 @@ pub(crate) async fn show(args: ShowArgs, target: Target) -> Result {
         Some(&args.key),
     ];
     let database = target.installed().await?;
-    match database.row(SHOW, &names).await? {
+    let key = stored_key(&database, names).await?;
+    match database
+        .row(SHOW, &[names[0], names[1], Some(&key)])
+        .await?
+    {
         Some(row) => output::fields(database.format, &row),
-        None => show_by_client_key(&database, names).await,
+        None => Err(no_record(&database, &names).await?),
     }
 }
 
@@ -215,21 +238,22 @@ select i.key from pgonce.intent i
    and octet_length(i.key) = octet_length(left($3, 222)) + 33
  order by i.first_at, i.key limit 20";
 
-async fn show_by_client_key(database: &Database, names: [Option<&str>; 3]) -> Result {
+/// The key as it is stored, from the key as it is stored or as the client sent it.
+pub(crate) async fn stored_key(database: &Database, names: [Option<&str>; 3]) -> Result<String> {
+    let known =
+        "select i.key from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key = $3";
+    if database.row(known, &names).await?.is_some() {
+        return Ok(names[2].unwrap_or_default().to_owned());
+    }
     let mut stored = Vec::new();
     for row in database.rows(STORED_AS, &names).await? {
         let row: serde_json::Value = serde_json::from_str(&row).map_err(std::io::Error::from)?;
         stored.extend(row["key"].as_str().map(str::to_owned));
     }
-    let [tenant, scope, _] = names;
-    let row = match stored.as_slice() {
-        [] => return Err(no_record(database, &names).await?),
-        [only] => database.row(SHOW, &[tenant, scope, Some(only)]).await?,
-        _ => None,
-    };
-    match row {
-        Some(row) => output::fields(database.format, &row),
-        None => Err(CliError::new(
+    match stored.as_mut_slice() {
+        [] => Err(no_record(database, &names).await?),
+        [only] => Ok(std::mem::take(only)),
+        _ => Err(CliError::new(
             exit::NOT_FOUND,
             format!(
                 "this client key has records of several principals or operations: {}",

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
@@ -25,7 +25,7 @@ pub(crate) struct Args {
 /// So many are asked about at once, and so long may a line be: memory stays bounded whatever the
 /// length of the file.
 const BATCH: usize = 1000;
-const LONGEST_LINE: u64 = 1 << 20;
+const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// A line of the file. What else a log has in a line is not looked at.
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,19 +36,19 @@ struct Acknowledged {
     key: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
-    /// Absent is "not known"; null is an answer.
+    /// Absent is "not known"; null is an answer. As it is written: a number may have more digits than a float.
     #[serde(
         default,
         deserialize_with = "present",
         skip_serializing_if = "Option::is_none"
     )]
-    answer: Option<Value>,
+    answer: Option<Box<RawValue>>,
 }
 
 fn present<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
-) -> std::result::Result<Option<Value>, D::Error> {
-    Value::deserialize(deserializer).map(Some)
+) -> std::result::Result<Option<Box<RawValue>>, D::Error> {
+    Box::deserialize(deserializer).map(Some)
 }
 
 /// A stored answer is compared only where both sides have one: a contract may keep none, and a
@@ -92,6 +92,13 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 Format::Table => {}
             }
         }
+    }
+    if checked == 0 {
+        return Err(CliError::new(
+            exit::USAGE,
+            format!("{} holds no acknowledged intent", lines.name),
+            "Nothing was checked. Give it the acknowledged intents, one JSON object a line.",
+        ));
     }
     if lost == 0 {
         let words = format!("All {checked} acknowledged intents are here.");
@@ -161,7 +168,7 @@ impl Lines {
         let mut batch = Vec::new();
         // Long answers count too, not only how many they are.
         let mut bytes = 0;
-        while batch.len() < BATCH && bytes < LONGEST_LINE {
+        while batch.len() < BATCH && bytes < MAX_LINE_BYTES {
             let Some(line) = self.line()? else { break };
             bytes += line.len() as u64;
             if !line.trim().is_empty() {
@@ -175,12 +182,12 @@ impl Lines {
         self.read += 1;
         let mut line = String::new();
         let read = (&mut self.from)
-            .take(LONGEST_LINE + 1)
+            .take(MAX_LINE_BYTES + 1)
             .read_line(&mut line)
             .map_err(|error| self.unfit(&format!("cannot be read: {error}")))?;
         match read as u64 {
             0 => Ok(None),
-            1..=LONGEST_LINE => Ok(Some(line)),
+            1..=MAX_LINE_BYTES => Ok(Some(line)),
             _ => Err(self.unfit("is longer than 1 MiB")),
         }
     }

@@ -13,6 +13,7 @@ mod faults;
 mod gateway;
 mod inbox;
 mod intents;
+mod intervene;
 mod lost;
 mod migrate;
 mod outbox;

@@ -8,6 +8,7 @@ use clap::{ColorChoice, ValueEnum};
 use comfy_table::{Attribute, Cell, Table, presets};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::exit::Result;
 
@@ -180,16 +181,20 @@ fn new_table() -> Table {
 /// The columns of an object in the order in which they were written.
 fn in_order(row: &str) -> Result<Vec<(String, String)>> {
     let Columns(columns) = serde_json::from_str(row)?;
-    let shown = columns.into_iter().map(|(name, value)| match value {
-        Value::Null => (name, String::new()),
-        Value::String(text) => (name, printable(&text)),
-        other => (name, printable(&other.to_string())),
+    let shown = columns.into_iter().map(|(name, value)| {
+        let text = match value.get() {
+            "null" => String::new(),
+            text if text.starts_with('"') => serde_json::from_str(text)?,
+            // As it is written: a number may have more digits than a float.
+            other => other.to_owned(),
+        };
+        Ok((name, printable(&text)))
     });
-    Ok(shown.collect())
+    shown.collect()
 }
 
 /// serde_json's own map would sort them.
-struct Columns(Vec<(String, Value)>);
+struct Columns(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for Columns {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {

@@ -21,10 +21,10 @@ fn a_small_bench_writes_every_line_with_a_number() {
     let file = folder.path().join("bench.json");
     let output = bench(&[
         "--rounds=1",
-        "--turn=100",
-        "--connections=4",
+        "--turn=10",
+        "--connections=2",
         "--growth=1k,10k",
-        "--events=2k",
+        "--events=500",
         "--json",
         file.to_str().unwrap(),
     ]);

@@ -233,3 +233,38 @@ async fn each_way_in_which_an_acknowledgement_can_be_wrong_has_its_name() {
         );
     }
 }
+
+#[tokio::test]
+async fn numbers_are_compared_exactly_and_nothing_is_not_everything() {
+    let server = shared(None).await.unwrap();
+    let database = server.create_database("exact").await.unwrap();
+    let url = database.url();
+    Migrator::new(driver(&url)).up().await.unwrap();
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let long = "1234567890123456789012.5";
+    client
+        .batch_execute(&format!(
+            "begin; select pgonce.claim('s', 'long', '\\x01'); \
+             select pgonce.succeed('s', 'long', '\\x01', 1, '{{\"sum\": {long}}}'); commit"
+        ))
+        .await
+        .unwrap();
+    let line =
+        |sum: &str| format!(r#"{{"scope": "s", "key": "long", "answer": {{"sum": {sum}}}}}"#);
+    assert_eq!(lost(&url, &line(long), "json").code, 0);
+    let other = lost(&url, &line("1234567890123456789012.25"), "json");
+    assert_eq!(other.rows[0]["finding"], "other answer");
+    for nothing in ["", "\n  \n"] {
+        let report = lost(&url, nothing, "table");
+        assert_eq!(report.code, 2, "{report:?}");
+        assert!(report.err.contains("no acknowledged intent"), "{report:?}");
+    }
+    let shown = Command::new(env!("CARGO_BIN_EXE_pgonce"))
+        .args(["show", "s", "long"])
+        .env("DATABASE_URL", &url)
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains(long), "{shown}");
+}

@@ -44,7 +44,7 @@ async fn the_orders_service_passes() {
             "--other-header",
             "X-Tenant: blue",
         ])
-        .args(["--format", "json"])
+        .args(["--late", "3s", "--format", "json"])
         .kill_on_drop(true)
         .output()
         .await
@@ -66,6 +66,8 @@ async fn the_orders_service_passes() {
         "duplicate-after-race",
         "changed-payload",
         "changed-payload-in-flight",
+        "changed-member",
+        "member-order",
         "key-forms",
         "missing-key",
         "empty-key",
@@ -82,6 +84,7 @@ async fn the_orders_service_passes() {
         "other-principal",
         "failed-validation",
         "problem-documents",
+        "late-duplicate",
     ] {
         assert_eq!(outcome(case), "pass", "{case}: {report:#}");
     }

@@ -10,7 +10,16 @@ use serde_json::Value;
 fn storm(options: &[&str]) -> (Output, Value) {
     let file = tempfile::NamedTempFile::new().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_pgonce"))
-        .args(["storm", "--quick", "--seed", "7", "--ledger"])
+        // Few at a time: other tests run meanwhile, and leases are short.
+        .args([
+            "storm",
+            "--quick",
+            "--workers",
+            "6",
+            "--seed",
+            "7",
+            "--ledger",
+        ])
         .arg(file.path())
         .args(options)
         .output()
@@ -27,7 +36,7 @@ fn text(output: &Output) -> String {
 fn a_sample_of_the_storm_finds_everything_done_exactly_once() {
     let history = tempfile::tempdir().unwrap();
     let folder = history.path().to_str().unwrap();
-    let (output, ledger) = storm(&["--sample", "300", "--random", "8s", "--history", folder]);
+    let (output, ledger) = storm(&["--sample", "150", "--random", "4s", "--history", folder]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     assert!(
@@ -35,8 +44,8 @@ fn a_sample_of_the_storm_finds_everything_done_exactly_once() {
         "{text}"
     );
     assert_eq!(ledger["exactly_once"], true);
-    assert!(ledger["enumerated"].as_u64() >= Some(800), "{text}");
-    assert!(ledger["random"].as_u64() >= Some(20), "{text}");
+    assert!(ledger["enumerated"].as_u64() >= Some(400), "{text}");
+    assert!(ledger["random"].as_u64() >= Some(10), "{text}");
     assert_eq!(ledger["configurations"].as_array().unwrap().len(), 4);
     for configuration in ledger["configurations"].as_array().unwrap() {
         for state in [
@@ -58,7 +67,9 @@ fn a_sample_of_the_storm_finds_everything_done_exactly_once() {
 
 #[test]
 fn an_effect_that_is_parted_from_its_claim_is_found_out_and_can_be_replayed() {
-    let (output, ledger) = storm(&["--sabotage", "--path", "atomic-fresh", "--sample", "40"]);
+    let parted = "--sabotage --path atomic-fresh --isolation read-committed --sample 40";
+    let parted: Vec<&str> = parted.split(' ').collect();
+    let (output, ledger) = storm(&parted);
     let text = text(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert_eq!(ledger["exactly_once"], false);
@@ -91,8 +102,8 @@ fn an_effect_that_is_parted_from_its_claim_is_found_out_and_can_be_replayed() {
 
 #[test]
 fn relays_that_are_cut_off_lose_nothing_and_turn_nothing_round() {
-    let paths = "relay-window,relay-settle,relay-park,relay-redrive,relay-tend";
-    let (output, ledger) = storm(&["--path", paths, "--sample", "150"]);
+    let paths = "relay-window,relay-settle,relay-park,relay-redrive,relay-maintain";
+    let (output, ledger) = storm(&["--path", paths, "--sample", "100"]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     assert_eq!(ledger["exactly_once"], true);
@@ -121,7 +132,7 @@ fn relays_that_are_cut_off_lose_nothing_and_turn_nothing_round() {
 fn consumers_that_are_cut_off_apply_every_message_once() {
     let paths =
         "inbox-accept,inbox-batch,inbox-mark,inbox-cursor,inbox-stored,inbox-project,inbox-rebuild";
-    let (output, ledger) = storm(&["--path", paths, "--sample", "200"]);
+    let (output, ledger) = storm(&["--path", paths, "--sample", "120"]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     assert_eq!(ledger["exactly_once"], true);

@@ -14,6 +14,7 @@ use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::budget::{Budget, Reserved};
 use crate::{Policy, Problem};
@@ -77,6 +78,10 @@ pub(crate) async fn read_up_to(limit: usize, body: Body) -> Read {
     })
 }
 
+/// A whole body may take so many times as long as its next piece: a slow client is served, one that
+/// drips is not.
+const WHOLE_BODY: u32 = 10;
+
 /// How much of a refused body is still taken off the wire, and for how long.
 const LINGER: (usize, Duration) = (8 * 1024 * 1024, Duration::from_secs(2));
 
@@ -110,7 +115,7 @@ impl Drop for Unread {
                 }
             }
         };
-        runtime.spawn(tokio::time::timeout(time, forgetting));
+        runtime.spawn(timeout(time, forgetting));
     }
 }
 
@@ -136,7 +141,10 @@ pub(crate) async fn read_request(
     let reading = async {
         let mut gathered = Gathered::default();
         let mut trailers = None;
-        while let Some(frame) = body.0.frame().await {
+        while let Some(frame) = timeout(policy.body_timeout, body.0.frame())
+            .await
+            .map_err(|_| too_slow())?
+        {
             let frame = frame.map_err(|_| {
                 Problem::ours(
                     StatusCode::BAD_REQUEST,
@@ -164,14 +172,16 @@ pub(crate) async fn read_request(
             Arc::new(reserved),
         ))
     };
-    match tokio::time::timeout(policy.body_timeout, reading).await {
-        Ok(read) => read,
-        Err(_) => Err(Problem::ours(
-            StatusCode::REQUEST_TIMEOUT,
-            "body_too_slow",
-            "the body did not come in time; send the request again with the same key",
-        )),
-    }
+    let all = policy.body_timeout.saturating_mul(WHOLE_BODY);
+    timeout(all, reading).await.map_err(|_| too_slow())?
+}
+
+fn too_slow() -> Problem {
+    Problem::ours(
+        StatusCode::REQUEST_TIMEOUT,
+        "body_too_slow",
+        "the body did not come in time; send the request again with the same key",
+    )
 }
 
 fn too_large(limit: usize) -> Problem {

@@ -27,6 +27,13 @@ macro_rules! counters {
         #[allow(non_camel_case_types)]
         pub(crate) enum Event { $($name,)+ }
 
+        impl Event {
+            /// The counter's name.
+            pub(crate) fn name(self) -> &'static str {
+                match self { $(Event::$name => stringify!($name),)+ }
+            }
+        }
+
         impl Counters {
             pub(crate) fn count(&self, event: Event) {
                 let counter = match event { $(Event::$name => &self.$name,)+ };

@@ -17,8 +17,8 @@ pub(crate) enum Phase {
 struct State {
     phase: Phase,
     since: Instant,
-    /// Whether the handler was ever called.
-    began: bool,
+    /// The number of the last attempt in which the handler was called; 0 before.
+    attempt: u32,
     /// Whether an earlier attempt reached its commit.
     settled: bool,
 }
@@ -60,28 +60,28 @@ impl PhaseTimer {
         Self(Mutex::new(State {
             phase: Phase::Claiming,
             since: Instant::now(),
-            began: false,
+            attempt: 0,
             settled: false,
         }))
     }
 
     /// Claimed: the handler may begin, unless the wait was given up.
     #[must_use]
-    pub(crate) fn begin(&self) -> bool {
-        self.move_on(Phase::Working)
+    pub(crate) fn begin(&self, attempt: u32) -> bool {
+        self.move_on(Phase::Working, attempt.max(1))
     }
 
     /// The handler is done: the database records it, unless the wait was given up.
     #[must_use]
     pub(crate) fn settle(&self) -> bool {
-        self.move_on(Phase::Settling)
+        self.move_on(Phase::Settling, 0)
     }
 
-    fn move_on(&self, phase: Phase) -> bool {
+    fn move_on(&self, phase: Phase, attempt: u32) -> bool {
         let mut state = self.lock();
         let goes_on = state.phase != Phase::GivenUp;
         if goes_on {
-            state.began |= phase == Phase::Working;
+            state.attempt = state.attempt.max(attempt);
             state.settled |= phase == Phase::Settling;
             (state.phase, state.since) = (phase, Instant::now());
         }
@@ -90,7 +90,12 @@ impl PhaseTimer {
 
     /// Whether the handler was ever called.
     pub(crate) fn began(&self) -> bool {
-        self.lock().began
+        self.attempt() > 0
+    }
+
+    /// The number of the last attempt in which the handler was called; 0 before.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.lock().attempt
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -12,10 +12,6 @@ use serde_json::{Map, Value, json};
 
 use crate::errors::ERRORS_AT;
 
-/// Maximum `Retry-After` of a busy response: a lease that is renewed
-/// says nothing about when the work is done.
-const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
-
 /// Why a request was not fulfilled, answered as `application/problem+json` with a stable code.
 ///
 /// ```
@@ -186,7 +182,7 @@ impl From<&Error> for Problem {
                 "P4029",
                 format!("another request with this key is under way; {COME_BACK} later"),
             )
-            .retry_after((*retry_after).min(MAX_RETRY_AFTER)),
+            .retry_after(*retry_after),
             Error::Uncertain(_) => Self::ours(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "08007",

@@ -30,6 +30,8 @@ pub(super) enum Case {
     DuplicateAfterRace,
     ChangedPayload,
     ChangedPayloadInFlight,
+    ChangedMember,
+    MemberOrder,
     KeyForms,
     MissingKey,
     EmptyKey,
@@ -48,8 +50,10 @@ pub(super) enum Case {
     OtherEndpoint,
     OtherPrincipal,
     FailedValidation,
+    KeyAfterError,
     ProblemDocuments,
     RetryAfter,
+    LateDuplicate,
 }
 
 /// What there is to know about a case.
@@ -84,7 +88,7 @@ const COMMON_SENSE: &str = "common sense";
 const STRIPE: &str = "Stripe's practice";
 
 /// In the order in which they run, which is the order of [`Case`].
-pub(super) const CASES: [About; 26] = [
+pub(super) const CASES: [About; 30] = [
     About {
         case: Case::DifferentKeys,
         level: Level::Must,
@@ -132,6 +136,22 @@ pub(super) const CASES: [About; 26] = [
         correct: "One of them is accepted; the other is refused, now and later.",
         source: DRAFT,
         statuses: &[422, 409, 400],
+    },
+    About {
+        case: Case::ChangedMember,
+        level: Level::Must,
+        tries: "A used key with a JSON body in which one member differs; each member in turn.",
+        correct: "422; 409 and 400 will do. Never the old answer: it is of another request.",
+        source: DRAFT,
+        statuses: &[422, 409, 400],
+    },
+    About {
+        case: Case::MemberOrder,
+        level: Level::Advice,
+        tries: "The same JSON object with its members in another order and other white space.",
+        correct: "The first answer: it is the same request.",
+        source: "RFC 8259, 4",
+        statuses: &[200, 201, 202, 204],
     },
     About {
         case: Case::KeyForms,
@@ -278,6 +298,14 @@ pub(super) const CASES: [About; 26] = [
         statuses: &[],
     },
     About {
+        case: Case::KeyAfterError,
+        level: Level::Must,
+        tries: "A request that the API answers with 5xx (--error-body), then the same again.",
+        correct: "Any answer but \"under way\": an error does not leave its key taken.",
+        source: COMMON_SENSE,
+        statuses: &[],
+    },
+    About {
         case: Case::ProblemDocuments,
         level: Level::Advice,
         tries: "What errors about the key look like.",
@@ -292,6 +320,14 @@ pub(super) const CASES: [About; 26] = [
         correct: "It says with Retry-After when to come back.",
         source: COMMON_SENSE,
         statuses: &[],
+    },
+    About {
+        case: Case::LateDuplicate,
+        level: Level::Must,
+        tries: "The run's first request once more, at its end and not before --late is over.",
+        correct: "The first answer, or 410; no second effect.",
+        source: DRAFT,
+        statuses: &[410],
     },
 ];
 

@@ -10,6 +10,8 @@ mod cases;
 mod evidence;
 mod exit;
 mod finding;
+mod json;
+mod ledger;
 mod options;
 mod output;
 mod prober;
@@ -57,7 +59,7 @@ async fn probe(args: Args, format: Format) -> Result<ExitCode> {
         (args.only.is_empty() || args.only.contains(case)) && !args.skip.contains(case)
     });
     // Where not even a plain intent is accepted, whatever follows says nothing about idempotency.
-    let useless = match prober.accepted(&prober.ask(&prober.intent())).await {
+    let useless = match prober.open().await {
         Ok(answer) if args.seed.is_some() && answer.replay_mark().is_some() => {
             Some(Finding::inconclusive(
                 "a fresh key was answered with a replay: was this seed used before?",

@@ -33,6 +33,9 @@ pub struct Args {
     /// A body that must be refused, or @FILE; the first half of a JSON body unless given
     #[arg(long, value_name = "BODY")]
     pub(super) invalid_body: Option<String>,
+    /// A body that the API answers with 5xx, or @FILE; members of other types are tried unless given
+    #[arg(long, value_name = "BODY")]
+    pub(super) error_body: Option<String>,
     /// A header, as 'Name: value', or @FILE with one on each line
     #[arg(short = 'H', long, value_name = "HEADER")]
     pub(super) header: Vec<String>,
@@ -96,6 +99,9 @@ pub struct Args {
     /// How long the count of effects must stand still before it is believed
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = humantime::parse_duration)]
     pub(super) settle: Duration,
+    /// How old the first request is when it is sent once more; up to the retention that the API promises
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub(super) late: Duration,
     /// How long all of it may take
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
     pub(super) deadline: Duration,

@@ -14,7 +14,8 @@ use tokio::time::{Instant, sleep, timeout};
 use super::answer::{Answer, Response};
 use super::case::Case;
 use super::evidence::{Naming, Sample};
-use super::finding::{Finding, Found};
+use super::finding::{Finding, Found, Outcome};
+use super::ledger::Ledger;
 use super::options::{Args, Template, headers, overlay};
 use super::statuses::{Allow, Statuses};
 use super::wire::{Ask, Endpoint};
@@ -23,7 +24,7 @@ use crate::exit::Result;
 /// Whatever happens, no more requests than these.
 const MOST_REQUESTS: u64 = 5_000;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Something that is wanted once.
 #[derive(Debug, Clone)]
@@ -52,6 +53,8 @@ pub(super) struct Prober {
     body: Template,
     other_body: Option<Template>,
     pub(super) invalid_body: Option<Template>,
+    pub(super) error_body: Option<Template>,
+    pub(super) late: Duration,
     counter: Option<Counter>,
     id_pointer: String,
     expect: Statuses,
@@ -63,6 +66,11 @@ pub(super) struct Prober {
     /// The last {{n}}.
     n: Cell<u64>,
     requests: Cell<u64>,
+    ledger: RefCell<Ledger>,
+    /// The count of effects when it last stood still, until something is sent.
+    settled: Cell<Option<i64>>,
+    /// The first intent of the run, and its answer.
+    pub(super) opening: OnceCell<(Intent, Answer)>,
     pub(super) sample: OnceCell<Sample>,
     pub(super) naming: OnceCell<Naming>,
     pub(super) fresh: OnceCell<(Answer, Answer)>,
@@ -113,6 +121,8 @@ impl Prober {
             quoted: args.quoted,
             other_body: read(&args.other_body, "--other-body")?,
             invalid_body: read(&args.invalid_body, "--invalid-body")?,
+            error_body: read(&args.error_body, "--error-body")?,
+            late: args.late,
             body,
             counter,
             id_pointer: args.id_pointer.clone(),
@@ -124,6 +134,9 @@ impl Prober {
             random: RefCell::new(random),
             n: Cell::new(n),
             requests: Cell::new(0),
+            ledger: RefCell::new(Ledger::new(args.key_header.clone())),
+            settled: Cell::new(None),
+            opening: OnceCell::new(),
             sample: OnceCell::new(),
             naming: OnceCell::new(),
             fresh: OnceCell::new(),
@@ -216,11 +229,58 @@ impl Prober {
     }
 
     pub(super) async fn send(&self, ask: &Ask<'_>) -> Response {
-        self.bounded(async {
+        self.noted(ask, async {
             let ready = ask.ready().await?;
             ask.send(ready).await
         })
         .await
+    }
+
+    /// An exchange that may have an effect.
+    async fn noted(&self, ask: &Ask<'_>, exchange: impl Future<Output = Response>) -> Response {
+        self.notes(ask);
+        let response = self.bounded(exchange).await;
+        let accepted = response.as_ref().is_ok_and(|answer| self.accepts(answer));
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.answered(ask, &response, accepted);
+        response
+    }
+
+    fn notes(&self, ask: &Ask<'_>) {
+        self.settled.set(None);
+        self.ledger.borrow_mut().sends(ask);
+    }
+
+    /// Sends the run's first intent.
+    pub(super) async fn open(&self) -> Found<&Answer> {
+        let opening = self.opening.get_or_try_init(async || {
+            let intent = self.intent();
+            let answer = self.accepted(&self.ask(&intent)).await?;
+            Ok((intent, answer))
+        });
+        Ok(&opening.await?.1)
+    }
+
+    /// Runs a case. Whatever it concludes, it fails where a second effect is seen.
+    pub(super) async fn audited(&self, case: impl Future<Output = Found>) -> Finding {
+        let before = self.standing().await;
+        self.ledger.borrow_mut().begin();
+        let finding = case.await.unwrap_or_else(|finding| finding);
+        if finding.outcome == Outcome::Fail {
+            return finding;
+        }
+        if let Some(two) = self.ledger.borrow().contradiction() {
+            return Finding::fail(two);
+        }
+        let most = self.ledger.borrow().most();
+        match (before, self.standing().await) {
+            (Ok(Some(before)), Ok(Some(now))) if now - before > most => Finding::fail(format!(
+                "a duplicate had a second effect: {} were counted, and the keys that were sent stand for {most}",
+                now - before
+            )),
+            (Err(why), _) | (_, Err(why)) if finding.outcome == Outcome::Pass => why,
+            _ => finding,
+        }
     }
 
     /// Sends all at once, over connections that are open before the first is sent.
@@ -230,7 +290,7 @@ impl Prober {
         let sent = asks
             .iter()
             .zip(open)
-            .map(|(ask, ready)| self.bounded(async move { ask.send(ready?).await }));
+            .map(|(ask, ready)| self.noted(ask, async move { ask.send(ready?).await }));
         join_all(sent).await
     }
 
@@ -242,6 +302,7 @@ impl Prober {
         after: Duration,
     ) -> std::result::Result<(), String> {
         self.requests.set(self.requests.get() + 1);
+        self.notes(ask);
         let connection = self.within(ask.send_part(body)).await?;
         sleep(after).await;
         drop(connection);
@@ -258,12 +319,12 @@ impl Prober {
                 Ok(answer) if answer.is_busy() => answer.retry_after().unwrap_or(pause),
                 _ => return response,
             };
-            let wait = wait.clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            let wait = wait.clamp(FIRST_PAUSE, MAX_PAUSE);
             if Instant::now() + wait > until {
                 return response;
             }
             sleep(wait).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
@@ -328,8 +389,14 @@ impl Prober {
 
     /// How many effects came since, once their number stands still.
     pub(super) async fn made_since(&self, before: Option<i64>) -> Found<Option<i64>> {
-        let (Some(counter), Some(before)) = (&self.counter, before) else {
-            return Ok(None);
+        let standing = self.standing().await?;
+        Ok(standing.zip(before).map(|(now, before)| now - before))
+    }
+
+    /// How many effects there are, once their number stands still.
+    async fn standing(&self) -> Found<Option<i64>> {
+        let (Some(counter), None) = (&self.counter, self.settled.get()) else {
+            return Ok(self.settled.get());
         };
         let until = Instant::now() + counter.settle * 10 + self.timeout;
         let mut last = self.read(counter).await?;
@@ -341,7 +408,8 @@ impl Prober {
                 (last, since) = (now, Instant::now());
             }
         }
-        Ok(Some(last - before))
+        self.settled.set(Some(last));
+        Ok(self.settled.get())
     }
 
     async fn read(&self, counter: &Counter) -> Found<i64> {
@@ -354,7 +422,8 @@ impl Prober {
         let unclear = |why: String| {
             Finding::inconclusive(format!("effects cannot be counted at --count-url: {why}"))
         };
-        let answer = self.send(&ask).await.map_err(unclear)?;
+        let exchange = async { ask.send(ask.ready().await?).await };
+        let answer = self.bounded(exchange).await.map_err(unclear)?;
         if answer.status != 200 {
             return Err(unclear(format!("it answered {answer}")));
         }

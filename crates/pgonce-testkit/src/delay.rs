@@ -191,7 +191,9 @@ impl State {
     fn carry(self: &Arc<Self>, link: &Arc<Link>, towards: Towards) -> Result<()> {
         let (line_in, line_out) = sync_channel(ON_THE_WAY);
         let (state, ours) = (Arc::clone(self), Arc::clone(link));
-        spawn("delay-in", move || state.take_in(&ours, towards, &line_in))?;
+        spawn("delay-in", move || {
+            state.read_from(&ours, towards, &line_in)
+        })?;
         let (state, ours) = (Arc::clone(self), Arc::clone(link));
         spawn("delay-out", move || {
             state.let_out(&ours, towards, &line_out);
@@ -199,7 +201,7 @@ impl State {
         })
     }
 
-    fn take_in(&self, link: &Link, towards: Towards, line: &SyncSender<(Instant, Vec<u8>)>) {
+    fn read_from(&self, link: &Link, towards: Towards, line: &SyncSender<(Instant, Vec<u8>)>) {
         let mut source = match towards {
             Towards::Server => &link.client,
             Towards::Client => &link.server,

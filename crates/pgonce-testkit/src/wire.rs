@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_openings_are_told_apart() {
+    fn the_openings_are_distinguished() {
         let packet = |code: u32| [8_u32.to_be_bytes(), code.to_be_bytes()].concat();
         for (code, expected) in [
             (SSL, Opening::Encryption),

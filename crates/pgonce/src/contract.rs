@@ -157,7 +157,7 @@ impl Contract {
         self
     }
 
-    /// Words for whoever reads the contract.
+    /// A note for readers of the contract.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self

@@ -74,7 +74,7 @@ pub enum Error {
     Busy {
         /// When it is worth asking again.
         retry_after: Duration,
-        /// The scope's contract says: tell the caller that it is accepted, and where to poll.
+        /// The scope's contract asks for an "accepted" answer that says where to poll.
         accepted: bool,
     },
     /// A permanent failure, the same for every attempt (`P4030`).
@@ -107,7 +107,7 @@ pub enum Error {
     /// The schema in the database does not fit this build of pgonce.
     #[error("{0}")]
     Schema(ErrorDetail),
-    /// The work was told to stop.
+    /// The work was cancelled.
     #[error("cancelled before it was done [57014]")]
     Cancelled,
     /// The user's own error from inside the work; nothing was recorded.

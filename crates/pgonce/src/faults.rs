@@ -71,7 +71,7 @@ fn is_known(place: &str) -> bool {
 /// What happens at an armed place.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// Stands still until it is told to go on.
+    /// Waits until it is released.
     Pause(Paused),
     /// Fails as if the connection had broken there.
     Error,
@@ -94,7 +94,7 @@ impl Paused {
         self.reached.notified().await;
     }
 
-    /// Lets whoever stands there go on.
+    /// Releases what waits there.
     pub fn resume(&self) {
         self.resumed.notify_one();
     }

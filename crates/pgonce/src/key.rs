@@ -1,6 +1,6 @@
-//! Names for wishes: making keys, deriving them, and telling bad ones.
+//! Keys: making them, deriving them, and finding bad ones.
 //!
-//! A key names one wish of one caller. It is made **once**, when the wish arises, stored or
+//! A key names one request of one caller. It is made **once**, when the request arises, stored or
 //! derivable from what is stored, and is the same on every retry.
 
 mod lint;
@@ -15,9 +15,9 @@ pub use lint::lint;
 #[doc(hidden)]
 pub use lint::{Complaint, Fault};
 
-/// A key for a new wish: a UUIDv7, which sorts by time and so is kind to indexes.
+/// A key for a new request: a UUIDv7, which sorts by time and so is kind to indexes.
 ///
-/// Call it where the wish arises, and keep what it answers for the retries. Called again for
+/// Call it where the request arises, and keep what it answers for the retries. Called again for
 /// every try, it defeats the purpose, and nothing can notice that.
 ///
 /// ```
@@ -29,7 +29,7 @@ pub fn fresh() -> String {
     Uuid::now_v7().to_string()
 }
 
-/// A key from the facts that make the wish what it is: the same facts give the same key, in any
+/// A key from the facts that make the request what it is: the same facts give the same key, in any
 /// process, language and release.
 ///
 /// It is the SHA-256, in hex, over the namespace and the parts, each preceded by its length as
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn a_derived_key_and_id_never_change_between_releases() {
-        // Keys outlive releases: a change here makes every retry in flight a new wish.
+        // Keys outlive releases: a change here makes every retry in flight a new request.
         assert_eq!(
             derived("invoice", &["acme", "2026-01"]),
             "5f6ef02eb9b30129a3c66bbf24b9a62fe9b275853051deab9e58d510a9489151"

@@ -22,7 +22,7 @@ impl<T> Lender<T> {
         })
     }
 
-    /// Takes the item for good. `None`: a loan is still out, or its borrower kept the item.
+    /// Takes the item and ends the loan. `None`: a loan is still out, or its borrower kept the item.
     pub fn take(&self) -> Option<T> {
         self.lock().take()
     }

@@ -372,7 +372,7 @@ impl UnresolvedCommit {
     /// What to end with: that the last try did nothing says nothing about the one before.
     fn or(self, error: Error) -> Error {
         match (self.0, error) {
-            // What is stored about the intent resolves it. Nothing else does: whoever holds it
+            // What is stored about the intent resolves it. Nothing else does: the holder
             // (busy) or was faster (lost race, fenced) may be that very try, still committing.
             (
                 Some(why),

@@ -13,7 +13,7 @@ use crate::loan::Loan;
 /// An attempt at an intent, a consumer's handler and an HTTP handler all work with one. Events are
 /// published, locks taken and messages accepted under the tenant of the intent or the message.
 ///
-/// A transaction cannot commit itself: whoever handed it out does that.
+/// A transaction cannot commit itself: the code that handed it out does that.
 pub struct Tx<C: Connection> {
     conn: Loan<C>,
     schema: Arc<Schema>,
@@ -55,7 +55,7 @@ impl<C: Connection> Tx<C> {
         &mut self.conn
     }
 
-    /// Takes the connection for good, with its schema.
+    /// Takes the connection back, with its schema.
     pub(crate) fn into_parts(self) -> (C, Arc<Schema>) {
         (self.conn.into_inner(), self.schema)
     }

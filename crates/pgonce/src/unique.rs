@@ -61,8 +61,8 @@ impl<T> Inserted<T> {
 }
 
 impl<C: Connection> Tx<C> {
-    /// Inserts a row, or fetches the one that has the same business identity already: whoever asks
-    /// first makes it, under whatever key. Nothing is updated.
+    /// Inserts a row, or fetches the one that has the same business identity already: the first
+    /// caller inserts it, under any key. Nothing is updated.
     ///
     /// `index` names the unique index or constraint that says what may exist only once; it may be
     /// partial or over expressions. `row` gives columns by name, and `T` reads the stored row.

@@ -1,5 +1,5 @@
 //! One invoice for each order that was paid, and an event that says so, in one transaction with the mark that
-//! the order was heard.
+//! the order was received.
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ async fn apply(mut tx: Tx<Db>, message: Arc<Message>) -> Result<()> {
         said["version"].as_i64(),
         said["name"].as_str(),
     ) else {
-        // No attempt will mend it: to a person, at once.
+        // No attempt can succeed: it is poison at once.
         return Err(Failure::permanent("incomplete", "user, version or name is missing").into());
     };
     if tx

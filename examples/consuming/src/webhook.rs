@@ -1,4 +1,4 @@
-//! A payment provider's webhooks: verified, stored and answered; applied once from the stored inbox; told to others
+//! A payment provider's webhooks: verified, stored and answered; applied once from the stored inbox; published
 //! through the outbox.
 
 use std::sync::Arc;

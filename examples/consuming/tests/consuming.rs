@@ -19,7 +19,7 @@ use ring::hmac;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Place {
     once: Once<Db>,
@@ -56,7 +56,7 @@ impl Place {
     }
 
     async fn wait_for(&self, sql: &'static str, expected: &str) {
-        let waited = wait_until(expected.to_owned(), PATIENCE, || async {
+        let waited = wait_until(expected.to_owned(), DEADLINE, || async {
             self.text(sql).await == expected
         });
         if waited.await.is_err() {
@@ -110,7 +110,7 @@ async fn balances_count_each_delta_once_and_can_be_made_anew() {
         place
             .wait_for(state, "account-0=630 account-1=590 account-2=610")
             .await;
-        wait_until("acknowledgements".to_owned(), PATIENCE, || async {
+        wait_until("acknowledgements".to_owned(), DEADLINE, || async {
             bank.acked() == 300
         })
         .await
@@ -170,7 +170,7 @@ async fn an_order_that_is_paid_gets_one_invoice_and_one_event() {
         .collect();
     storm(&shop, &events);
     while_running(invoice::consumer(&place.once, shop.source()), async {
-        wait_until("acknowledgements".to_owned(), PATIENCE, || async {
+        wait_until("acknowledgements".to_owned(), DEADLINE, || async {
             shop.acked() == 100
         })
         .await
@@ -184,7 +184,7 @@ async fn an_order_that_is_paid_gets_one_invoice_and_one_event() {
 }
 
 #[tokio::test]
-async fn a_webhook_is_applied_once_and_told_on_and_a_forged_one_is_not() {
+async fn a_webhook_is_applied_and_published_once_and_a_forged_one_is_not() {
     let place = Place::new().await;
     let secret = "whsec_c2VjcmV0IG9mIHRoZSBwcm92aWRlcg==";
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"secret of the provider");
@@ -233,9 +233,9 @@ async fn a_webhook_is_applied_once_and_told_on_and_a_forged_one_is_not() {
     })
     .await;
     server.abort();
-    let told = "select string_agg(distinct type || ' ' || n, ', ') from (select type, count(*) n from pgonce.outbox group by type) t";
+    let published = "select string_agg(distinct type || ' ' || n, ', ') from (select type, count(*) n from pgonce.outbox group by type) t";
     assert_eq!(
-        place.text(told).await,
+        place.text(published).await,
         "payment.captured 5, payment.refunded 5"
     );
 }

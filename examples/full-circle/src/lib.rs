@@ -54,7 +54,7 @@ pub async fn set_up(pool: &PgPool, nats: &str) -> Result<Once<Sqlx>, Box<dyn Err
     Ok(once)
 }
 
-/// Takes an order, and tells it. Tried again with the same key, it does neither.
+/// Takes an order, and publishes it. Retried with the same key, it does neither.
 pub async fn order(once: &Once<Sqlx>, key: &str, account: &str, amount: i64) -> Result<Done> {
     let body = json!({ "account": account, "amount": amount });
     let intent = Intent::new("orders.create", key, &body)?;
@@ -75,7 +75,7 @@ pub async fn order(once: &Once<Sqlx>, key: &str, account: &str, amount: i64) -> 
     .await
 }
 
-/// Sends what the outbox has to NATS, until it is told to stop. As many as you like may run.
+/// Sends what the outbox has to NATS, until cancelled. As many as you like may run.
 pub async fn relay(
     once: &Once<Sqlx>,
     nats: &str,
@@ -87,7 +87,7 @@ pub async fn relay(
     Ok(relay.run(stop).await?)
 }
 
-/// Adds up what comes from NATS, until it is told to stop. As many as you like may run.
+/// Adds up what comes from NATS, until cancelled. As many as you like may run.
 pub async fn consume(
     once: &Once<Sqlx>,
     nats: &str,

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use pgonce_testkit::{Nats, shared, wait_until};
 use sqlx::PgPool;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+const DEADLINE: Duration = Duration::from_secs(120);
 const ORDERS: i64 = 120;
 const ACCOUNTS: i64 = 5;
 
@@ -45,7 +45,7 @@ impl Part {
         *self = Self::start(self.what, &self.database, &self.nats);
     }
 
-    /// As whoever runs services does: one that found no NATS at its start has ended, and is started again.
+    /// As a supervisor does: a service that found no NATS at its start has ended, and is started again.
     fn keep_up(&mut self) {
         if !matches!(self.child.try_wait(), Ok(None)) {
             self.replace();
@@ -70,7 +70,7 @@ async fn stream(nats: &Nats) -> (u64, u64) {
     let stream = context.get_stream(STREAM).await.unwrap();
     let got = stream.cached_info().state.last_sequence;
     match stream.consumer_info(CONSUMER).await {
-        Ok(told) => (got, told.num_pending + told.num_ack_pending as u64),
+        Ok(state) => (got, state.num_pending + state.num_ack_pending as u64),
         Err(_) => (got, got),
     }
 }
@@ -90,7 +90,7 @@ async fn however_often_parts_are_killed_and_things_repeated_each_order_counts_on
     let counted = "select coalesce(sum(orders), 0)::bigint from balance";
     let mut kills = 0;
     for n in 1..=ORDERS {
-        // Three clients at once have the same wish; some are told to come again.
+        // Three clients at once send the same request; some are busy.
         let (key, account) = (format!("order-{n}"), format!("account-{}", n % ACCOUNTS));
         let asked = join_all((0..3).map(|_| order(&once, &key, &account, n))).await;
         let _: i64 = asked
@@ -107,7 +107,7 @@ async fn however_often_parts_are_killed_and_things_repeated_each_order_counts_on
             parts.iter_mut().for_each(Part::keep_up);
             async { number(&pool, counted).await > n - 12 }
         };
-        wait_until("some orders to be counted", PATIENCE, some)
+        wait_until("some orders to be counted", DEADLINE, some)
             .await
             .unwrap();
         match (n / 12) % 3 {
@@ -128,7 +128,7 @@ async fn however_often_parts_are_killed_and_things_repeated_each_order_counts_on
         parts.iter_mut().for_each(Part::keep_up);
         async { number(&pool, counted).await >= ORDERS }
     };
-    wait_until("all orders to be counted", PATIENCE, all)
+    wait_until("all orders to be counted", DEADLINE, all)
         .await
         .unwrap();
     // Whatever is still under way would be counted now, if it were counted again.
@@ -137,7 +137,7 @@ async fn however_often_parts_are_killed_and_things_repeated_each_order_counts_on
         parts.iter_mut().for_each(Part::keep_up);
         async { once.outbox().caught_up(RELAY, &goal).await.unwrap() && stream(&nats).await.1 == 0 }
     };
-    wait_until("everything to be settled", PATIENCE, quiet)
+    wait_until("everything to be settled", DEADLINE, quiet)
         .await
         .unwrap();
     drop(parts);

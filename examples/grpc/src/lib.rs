@@ -69,7 +69,7 @@ async fn create(request: Request<NewOrder>) -> Result<Response<Order>, Status> {
         .map_err(|problem| Status::internal(problem.code().to_owned()))?;
     let order = request.into_inner();
     if order.amount <= 0 {
-        // Nothing is written yet: whoever mends the request may use the same key.
+        // Nothing is written yet: a corrected request may use the same key.
         return Err(Status::invalid_argument("the amount is not positive"));
     }
     let inserted =

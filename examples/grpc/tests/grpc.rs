@@ -88,15 +88,15 @@ async fn a_retried_call_gets_the_same_message_and_makes_nothing() {
 #[tokio::test]
 async fn many_calls_at_once_make_one_order() {
     let shop = Shop::open().await;
-    let told = join_all((0..20).map(|_| shop.create(Some("k1"), "book", 1250))).await;
-    for one in &told {
-        // Whoever comes in between is told to come back.
+    let answers = join_all((0..20).map(|_| shop.create(Some("k1"), "book", 1250))).await;
+    for one in &answers {
+        // A call in between is busy.
         assert!(
             one.as_ref().is_ok() || one.as_ref().is_err_and(|s| s.code() == Code::Aborted),
             "{one:?}"
         );
     }
-    assert!(told.iter().any(Result::is_ok));
+    assert!(answers.iter().any(Result::is_ok));
     assert_eq!(shop.orders().await, 1);
 }
 

@@ -49,7 +49,7 @@ pub enum Fault {
     OptionalKey,
     /// Of two keys, the first is taken.
     FirstOfTwoKeys,
-    /// A replay cannot be told from a first answer.
+    /// A replay looks like a first answer.
     Unmarked,
     /// Errors are plain text.
     PlainErrors,
@@ -57,4 +57,14 @@ pub enum Fault {
     NoRetryAfter,
     /// A request that is not valid uses its key up.
     BurnsKeys,
+    /// Payloads are compared as bytes: the same object in another order is another request.
+    ComparesBytes,
+    /// Payloads are compared by their amount only.
+    ComparesAmounts,
+    /// An exception in the work leaves the key taken for ever.
+    StuckAfterException,
+    /// A key is forgotten after a second.
+    ForgetsEarly,
+    /// A stored answer is given once: the third request is done again.
+    ReplaysOnce,
 }

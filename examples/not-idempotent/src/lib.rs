@@ -1,7 +1,7 @@
 //! A payments API in memory, with faults to choose from, for `pgonce probe` to find.
 //!
 //! `POST /payments` and `POST /refunds` take `{"amount": 7}`, an `Idempotency-Key` and an
-//! `X-User`; `GET /count` counts what was done.
+//! `X-User`; `GET /count` counts what was done. On a negative amount the bank fails.
 
 mod fault;
 mod memory;
@@ -24,6 +24,9 @@ use memory::{Claim, Memory, Name, Stored};
 
 /// What the bank takes. Long enough for others to come in between.
 const WORK: Duration = Duration::from_millis(30);
+
+/// How long a service that forgets early remembers.
+const SHORT_RETENTION: Duration = Duration::from_secs(1);
 
 struct Bank {
     fault: Fault,
@@ -62,7 +65,7 @@ async fn pay(State(bank): State<Arc<Bank>>, uri: Uri, headers: HeaderMap, body: 
 }
 
 impl Bank {
-    /// The name of the wish; none for a request that needs no key.
+    /// The name of the request; none for a request that needs no key.
     fn name(&self, uri: &Uri, headers: &HeaderMap) -> Result<Option<Name>, (u16, &'static str)> {
         let fault = self.fault;
         let keys: Vec<_> = headers.get_all("idempotency-key").iter().collect();
@@ -110,9 +113,21 @@ impl Bank {
     }
 
     async fn handle(&self, name: Option<Name>, body: Bytes) -> Response {
-        let amount = serde_json::from_slice::<Value>(&body)
-            .ok()
-            .and_then(|document| document["amount"].as_i64());
+        let document = serde_json::from_slice::<Value>(&body).ok();
+        let amount = document.as_ref().and_then(|d| d["amount"].as_i64());
+        let body = match (&document, amount) {
+            (Some(_), Some(amount)) if self.fault == Fault::ComparesAmounts => {
+                Bytes::from(amount.to_string())
+            }
+            // Written with its members in order.
+            (Some(document), _) if self.fault != Fault::ComparesBytes => {
+                document.to_string().into()
+            }
+            _ => body,
+        };
+        if self.fault == Fault::ForgetsEarly {
+            self.memory.forget_older_than(SHORT_RETENTION);
+        }
         let (Some(name), Some(amount)) = (&name, amount) else {
             return match (amount, name) {
                 (Some(amount), None) => self.work(amount).await.answer(),
@@ -121,6 +136,15 @@ impl Bank {
                     let stored = Stored::refusal("the amount is missing");
                     self.memory.remember(&name, stored);
                     self.problem(422, "the amount is missing")
+                }
+                // As a handler that takes the key before it looks at what came.
+                (_, Some(name))
+                    if self.fault == Fault::StuckAfterException && document.is_some() =>
+                {
+                    match self.memory.claim(&name, &body) {
+                        Claim::Mine => self.problem(500, "TypeError"),
+                        _ => self.problem(409, "it is under way"),
+                    }
                 }
                 _ => self.problem(422, "the amount is missing"),
             };
@@ -144,6 +168,12 @@ impl Bank {
         match self.memory.claim(name, &body) {
             Claim::Mine => {
                 let mut held = self.memory.hold(name);
+                if amount < 0 {
+                    if self.fault == Fault::StuckAfterException {
+                        held.keep();
+                    }
+                    return self.problem(500, "the bank failed");
+                }
                 if self.fault == Fault::StuckOnDisconnect {
                     held.keep();
                 }
@@ -152,7 +182,12 @@ impl Bank {
                 held.keep();
                 stored.answer()
             }
-            Claim::Done { stored, same } if same || lax => self.replay(&stored),
+            Claim::Done { stored, same } if same || lax => {
+                if self.fault == Fault::ReplaysOnce {
+                    self.memory.forget(name);
+                }
+                self.replay(&stored)
+            }
             Claim::Busy { .. } if self.fault == Fault::IgnoresPayloadInFlight => {
                 sleep(2 * WORK).await;
                 match self.memory.recall(name) {

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::http::{HeaderName, StatusCode};
 
-/// What a wish is known by.
+/// What a request is known by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Name {
     pub(crate) endpoint: String,
@@ -32,8 +33,8 @@ pub(crate) enum Claim {
 #[derive(Default)]
 struct Inside {
     effects: u64,
-    /// The payload, and the answer once there is one.
-    wishes: HashMap<Name, (Bytes, Option<Stored>)>,
+    /// The payload, the answer once there is one, and since when it is known.
+    intents: HashMap<Name, (Bytes, Option<Stored>, Instant)>,
 }
 
 #[derive(Default)]
@@ -55,19 +56,19 @@ impl Memory {
         inside.effects
     }
 
-    /// Exactly one is told that the work is its own.
+    /// The work is given to exactly one.
     pub(crate) fn claim(&self, name: &Name, payload: &Bytes) -> Claim {
         let mut inside = self.inside();
-        match inside.wishes.get(name) {
+        match inside.intents.get(name) {
             None => {
-                let begun = (payload.clone(), None);
-                inside.wishes.insert(name.clone(), begun);
+                let begun = (payload.clone(), None, Instant::now());
+                inside.intents.insert(name.clone(), begun);
                 Claim::Mine
             }
-            Some((known, None)) => Claim::Busy {
+            Some((known, None, _)) => Claim::Busy {
                 same: known == payload,
             },
-            Some((known, Some(stored))) => Claim::Done {
+            Some((known, Some(stored), _)) => Claim::Done {
                 stored: stored.clone(),
                 same: known == payload,
             },
@@ -75,15 +76,26 @@ impl Memory {
     }
 
     pub(crate) fn remember(&self, name: &Name, answer: Stored) {
-        if let Some((_, stored)) = self.inside().wishes.get_mut(name) {
+        if let Some((_, stored, _)) = self.inside().intents.get_mut(name) {
             *stored = Some(answer);
         }
     }
 
     pub(crate) fn recall(&self, name: &Name) -> Option<(Bytes, Stored)> {
         let inside = self.inside();
-        let (payload, stored) = inside.wishes.get(name)?;
+        let (payload, stored, _) = inside.intents.get(name)?;
         Some((payload.clone(), stored.clone()?))
+    }
+
+    pub(crate) fn forget(&self, name: &Name) {
+        self.inside().intents.remove(name);
+    }
+
+    pub(crate) fn forget_older_than(&self, age: Duration) {
+        let mut inside = self.inside();
+        inside
+            .intents
+            .retain(|_, (_, _, since)| since.elapsed() < age);
     }
 
     /// Gives the key back when the work ends too early.
@@ -110,7 +122,7 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if let Some(name) = self.name {
-            self.memory.inside().wishes.remove(name);
+            self.memory.inside().intents.remove(name);
         }
     }
 }

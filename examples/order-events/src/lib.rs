@@ -1,5 +1,5 @@
-//! A shop whose orders tell others that they happened: if and only if they did, in order for each
-//! order, with one id however often they are told.
+//! A shop whose orders are published as events: if and only if they did, in order for each
+//! order, with one id however often they are delivered.
 
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::outbox::{Event, Subscription};
@@ -30,7 +30,7 @@ pub async fn set_up(pool: &PgPool) -> Result<Once<Sqlx>> {
     Ok(once)
 }
 
-/// Places an order, and tells it. Tried again with the same key, it does neither.
+/// Places an order, and publishes it. Retried with the same key, it does neither.
 pub async fn place(once: &Once<Sqlx>, key: &str, item: &str) -> Result<Done> {
     let intent = Intent::new("orders.place", key, &json!({ "item": item }))?;
     once.run(&intent, |mut attempt| async move {
@@ -38,13 +38,13 @@ pub async fn place(once: &Once<Sqlx>, key: &str, item: &str) -> Result<Done> {
             .bind(item)
             .fetch_one(attempt.conn())
             .await?;
-        attempt.publish(&told("order.placed", id, item)?).await?;
+        attempt.publish(&event("order.placed", id, item)?).await?;
         attempt.succeed(Ack::value(&id)?).await
     })
     .await
 }
 
-/// Ships an order, and tells it.
+/// Ships an order, and publishes it.
 pub async fn ship(once: &Once<Sqlx>, id: i64) -> Result<Done> {
     let key = format!("order-{id}");
     let intent = Intent::new("orders.ship", &*key, &json!({ "id": id }))?;
@@ -55,13 +55,13 @@ pub async fn ship(once: &Once<Sqlx>, id: i64) -> Result<Done> {
                 .bind(id)
                 .fetch_one(attempt.conn())
                 .await?;
-        attempt.publish(&told("order.shipped", id, &item)?).await?;
+        attempt.publish(&event("order.shipped", id, &item)?).await?;
         attempt.succeed(Ack::value(&id)?).await
     })
     .await
 }
 
-fn told(kind: &str, id: i64, item: &str) -> Result<Event> {
+fn event(kind: &str, id: i64, item: &str) -> Result<Event> {
     Event::new("orders", kind)
         .subject(format!("order-{id}"))
         .payload(&json!({ "id": id, "item": item }))

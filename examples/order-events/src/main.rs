@@ -1,4 +1,4 @@
-//! Places an order, ships it, and delivers what there is to tell.
+//! Places an order, ships it, and delivers the events.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -18,6 +18,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let id: i64 = place(&once, &key, "book").await?.read()?;
     let id: i64 = ship(&once, id).await?.read()?;
     deliver(&once, "shop", sink(&to, Options::new()).await?).await?;
-    writeln!(std::io::stderr(), "order {id} is placed, shipped and told")?;
+    writeln!(
+        std::io::stderr(),
+        "order {id} is placed, shipped and published"
+    )?;
     Ok(())
 }

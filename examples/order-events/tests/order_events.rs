@@ -1,4 +1,4 @@
-//! What the shop did is told where it should be, once for whoever knows ids, in order, and nothing else.
+//! What the shop did is published where it should be, once for receivers that know ids, in order, and nothing else.
 
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
@@ -23,7 +23,7 @@ use pgonce_testkit::{Database, Nats, shared, wait_until};
 use sqlx::PgPool;
 use tokio::net::TcpListener;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 
 async fn shop() -> (Database, Once<Sqlx>) {
@@ -66,21 +66,22 @@ fn to_nats(nats: &Nats) -> String {
 }
 
 /// What NATS has: for each subject the types in order.
-async fn told(nats: &Nats) -> BTreeMap<String, Vec<String>> {
+async fn received(nats: &Nats) -> BTreeMap<String, Vec<String>> {
     let stream = stream_of(nats).await;
-    let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut delivered: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for sequence in 1..=stream.get_info().await.unwrap().state.last_sequence {
         let message = stream.get_raw_message(sequence).await.unwrap();
         let header = |name| message.headers.get(name).unwrap().as_str().to_owned();
-        told.entry(header("ce-subject"))
+        delivered
+            .entry(header("ce-subject"))
             .or_default()
             .push(header("ce-type"));
     }
-    told
+    delivered
 }
 
 #[tokio::test]
-async fn everything_is_told_to_nats_once_and_in_order_although_nats_is_killed() {
+async fn everything_reaches_nats_once_and_in_order_although_nats_is_killed() {
     let (_database, once) = shop().await;
     let nats = Nats::start().await.unwrap();
     stream_of(&nats).await;
@@ -94,15 +95,15 @@ async fn everything_is_told_to_nats_once_and_in_order_although_nats_is_killed() 
     };
     let (delivered, ()) = tokio::join!(deliver(&once, "shop", out), restart);
     assert!(delivered.unwrap());
-    let told = told(&nats).await;
-    assert_eq!(told.len(), 3, "{told:?}");
-    for (subject, types) in &told {
+    let delivered = received(&nats).await;
+    assert_eq!(delivered.len(), 3, "{delivered:?}");
+    for (subject, types) in &delivered {
         assert_eq!(types, &["order.placed", "order.shipped"], "{subject}");
     }
-    // What was told is not told again.
+    // What was delivered is not delivered again.
     let out = sink(&to_nats(&nats), Options::new()).await.unwrap();
     assert!(deliver(&once, "shop", out).await.unwrap());
-    assert_eq!(self::told(&nats).await, told);
+    assert_eq!(received(&nats).await, delivered);
 }
 
 /// What a partner has got; the first request for each event is turned away.
@@ -146,7 +147,7 @@ async fn receive(
 }
 
 #[tokio::test]
-async fn a_partner_gets_shipments_signed_and_what_it_refused_for_now_once_more() {
+async fn a_partner_gets_shipments_signed_and_what_it_refused_once_more() {
     let (_database, once) = shop().await;
     let partner = Arc::new(Mutex::new(Partner::default()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -161,7 +162,7 @@ async fn a_partner_gets_shipments_signed_and_what_it_refused_for_now_once_more()
         .set("secret", SECRET)
         .set("allow", "127.0.0.0/8")
         .set("allow_http", "true");
-    wait_until("all shipments", PATIENCE, || async {
+    wait_until("all shipments", DEADLINE, || async {
         let hook = sink(&url, options.clone()).await.unwrap();
         assert!(deliver(&once, "partner", hook).await.unwrap());
         partner.lock().unwrap().got.len() >= 3

@@ -66,9 +66,9 @@ pub fn connect(url: &str) -> pgonce::Result<Once<Sqlx>> {
         .max_connections(20)
         .acquire_timeout(Duration::from_secs(2))
         .connect_lazy_with(options);
-    // Whoever asked is better told soon to come back than kept on the line.
-    let patience = Retries::default().within(Duration::from_secs(4));
-    Once::builder(Sqlx::new(pool)).retry(patience).build()
+    // A client is better off with a quick "retry later" than waiting on the line.
+    let retries = Retries::default().within(Duration::from_secs(4));
+    Once::builder(Sqlx::new(pool)).retry(retries).build()
 }
 
 /// Installs pgonce where it is not, makes the shop's tables and writes down the contract of [`SCOPE`].
@@ -117,10 +117,10 @@ async fn create(
             rejection.body_text(),
         )
     })?;
-    // Before any effect: whoever mends the request may send it again with the same key.
+    // Before any effect: a corrected request may use the same key.
     if order.amount <= 0 {
-        let told = "the amount is not positive; send it in cents, 1 or more";
-        return Err(Problem::new(StatusCode::BAD_REQUEST, "amount_not_positive", told).into());
+        let detail = "the amount is not positive; send it in cents, 1 or more";
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "amount_not_positive", detail).into());
     }
     if order.item == "forbidden" {
         return Err(Failure::permanent("item_forbidden", "this item is not for sale").into());
@@ -148,8 +148,8 @@ async fn show(
 ) -> Result<Json<Order>, HandlerError> {
     let found = store::find(once.driver().pool(), tenant(&headers)?, id).await?;
     let of = found.ok_or_else(|| {
-        let told = "there is no order with this number";
-        Problem::new(StatusCode::NOT_FOUND, "order_not_found", told)
+        let detail = "there is no order with this number";
+        Problem::new(StatusCode::NOT_FOUND, "order_not_found", detail)
     })?;
     let made = "before".to_owned();
     Ok(Json(Order { id, of, made }))
@@ -162,13 +162,13 @@ async fn health(State(once): State<Once<Sqlx>>) -> Result<&'static str, HandlerE
     Ok("fine\n")
 }
 
-/// In a real service the tenant comes from whoever is logged in, not from a header.
+/// In a real service the tenant comes from the login, not from a header.
 fn tenant(headers: &HeaderMap) -> Result<&str, Problem> {
     let header = headers
         .get("x-tenant")
         .map_or(&b""[..], |value| value.as_bytes());
     std::str::from_utf8(header).map_err(|_| {
-        let told = "the header X-Tenant is not UTF-8";
-        Problem::new(StatusCode::BAD_REQUEST, "tenant_unreadable", told)
+        let detail = "the header X-Tenant is not UTF-8";
+        Problem::new(StatusCode::BAD_REQUEST, "tenant_unreadable", detail)
     })
 }

@@ -68,7 +68,7 @@ fn book() -> Value {
     json!({"customer": "ada", "reference": "po-1", "item": "book", "amount": 1250})
 }
 
-/// Asserts the problem document that every error is told in, and gives it.
+/// Asserts the problem document of every error, and returns it.
 async fn problem(response: Response, status: u16, code: &str) -> Value {
     assert_eq!(response.status().as_u16(), status);
     assert_eq!(
@@ -81,7 +81,7 @@ async fn problem(response: Response, status: u16, code: &str) -> Value {
     assert!(
         document["detail"]
             .as_str()
-            .is_some_and(|told| told.len() > 10),
+            .is_some_and(|detail| detail.len() > 10),
         "{document}"
     );
     document
@@ -193,7 +193,7 @@ async fn a_key_with_another_order_is_a_conflict() {
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_an_intent_is_told_so() {
+async fn a_request_that_cannot_be_an_intent_is_refused() {
     let shop = Shop::open().await;
     let url = format!("{}/orders", shop.address);
     let keyless = shop.client.post(&url).json(&book()).send().await.unwrap();
@@ -219,7 +219,7 @@ async fn validation_before_the_claim_does_not_burn_the_key() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_remembered_for_good() {
+async fn a_refusal_is_permanent() {
     let shop = Shop::open().await;
     let mut forbidden = book();
     forbidden["item"] = json!("forbidden");
@@ -235,7 +235,7 @@ async fn a_refusal_is_remembered_for_good() {
 }
 
 #[tokio::test]
-async fn a_busy_key_is_told_when_to_come_back() {
+async fn a_busy_key_says_when_to_retry() {
     let shop = Shop::open().await;
     let intent = Intent::new(orders::SCOPE, "k1", &book()).unwrap();
     let month = Duration::from_secs(30 * 86_400);
@@ -250,7 +250,7 @@ async fn a_busy_key_is_told_when_to_come_back() {
     assert_eq!(busy.headers()["retry-after"], "1");
     problem(busy, 409, "P4029").await;
 
-    // Told to wait, the duplicate outlasts the holder and does the work that was given up.
+    // With busy = wait, the duplicate outlasts the holder and does the work that was given up.
     shop.once
         .define_scope(orders::SCOPE, &Contract::keep(month).busy(Busy::Wait))
         .await

@@ -28,7 +28,7 @@ fn amount(call: &Call) -> i64 {
     call.payload["amount"].as_i64().unwrap()
 }
 
-#[expect(clippy::print_stderr, reason = "for whoever runs it with --nocapture")]
+#[expect(clippy::print_stderr, reason = "for a run with --nocapture")]
 fn show(report: &Report) {
     eprintln!("{report}\n");
 }
@@ -59,7 +59,7 @@ async fn the_storm_finds_the_planted_bug() {
     );
     assert!(
         report.verdict.has(Kind::SumChanged),
-        "and the books tell: {report}"
+        "and the report shows it: {report}"
     );
 }
 

@@ -308,7 +308,7 @@ async fn batches_that_share_messages_in_opposite_orders_do_not_deadlock() {
 }
 
 #[tokio::test]
-async fn copies_are_looked_up_by_their_key_however_much_was_heard() {
+async fn copies_are_looked_up_by_their_key_however_much_was_received() {
     let world = World::<TokioPostgres>::new().await;
     let see = &world.see;
     let accept = |ids: &str| {

@@ -129,7 +129,7 @@ async fn consumers_sources_and_partitions_have_cursors_of_their_own() {
 }
 
 #[tokio::test]
-async fn a_person_can_send_a_consumer_elsewhere_and_its_worker_notices() {
+async fn an_operator_can_move_a_consumer_and_its_worker_notices() {
     let world = World::<TokioPostgres>::new().await;
     let inbox = world.once.inbox();
     let mut held = take(&inbox, "me").await.unwrap();

@@ -155,7 +155,7 @@ async fn publish(see: &pgonce_tests::Observer, from: i64, to: i64) {
 }
 
 #[tokio::test]
-async fn a_rebuilt_projection_equals_the_live_one_and_mends_one_that_is_wrong() {
+async fn a_rebuilt_projection_equals_the_live_one_and_corrects_a_wrong_one() {
     let world = world().await;
     let (see, inbox) = (&world.see, world.owner.inbox());
     publish(see, 1, 100).await;

@@ -28,7 +28,7 @@ async fn accept(see: &Observer, id: &str) -> bool {
         == "t"
 }
 
-async fn tend(see: &Observer) {
+async fn maintain(see: &Observer) {
     see.run("select pgonce._create_inbox_partitions(), pgonce._drop_inbox_partitions(), pgonce._purge_inbox()")
         .await;
 }
@@ -37,7 +37,7 @@ async fn tend(see: &Observer) {
 async fn a_copy_is_known_for_as_long_as_was_promised_whatever_its_id() {
     let world = world().await;
     let see = &world.see;
-    tend(see).await;
+    maintain(see).await;
     // Made now, long before it came, in the future, and without any time.
     let ids = [
         id_of(see, 0).await,
@@ -53,14 +53,14 @@ async fn a_copy_is_known_for_as_long_as_was_promised_whatever_its_id() {
     }
     for day in 1..=9 {
         see.run("select pgonce._move_clock('1 day')").await;
-        tend(see).await;
+        maintain(see).await;
         for id in &ids {
             assert!(!accept(see, id).await, "day {day}: {id} is applied again");
         }
     }
     see.run("select pgonce._move_clock('3 days')").await;
     for _ in 0..3 {
-        tend(see).await;
+        maintain(see).await;
     }
     let kept = "select coalesce(string_agg(message_id, ','), 'none') from pgonce.inbox_marker where consumer = 'c'";
     assert_eq!(see.text(kept).await, "none");
@@ -70,7 +70,7 @@ async fn a_copy_is_known_for_as_long_as_was_promised_whatever_its_id() {
 async fn ids_that_carry_a_time_go_by_whole_partitions() {
     let world = world().await;
     let see = &world.see;
-    tend(see).await;
+    maintain(see).await;
     let (id, late) = (id_of(see, 0).await, id_of(see, 0).await);
     assert!(accept(see, &id).await);
     let part =
@@ -81,10 +81,10 @@ async fn ids_that_carry_a_time_go_by_whole_partitions() {
     see.run("select pgonce._move_clock('8 days')").await;
     assert!(accept(see, &late).await);
     see.run("select pgonce._move_clock('4 days')").await;
-    tend(see).await;
+    maintain(see).await;
     assert!(!accept(see, &late).await);
     see.run("select pgonce._move_clock('7 days')").await;
-    tend(see).await;
+    maintain(see).await;
     assert_eq!(
         see.text(&format!("select to_regclass('{part}') is null"))
             .await,
@@ -93,7 +93,7 @@ async fn ids_that_carry_a_time_go_by_whole_partitions() {
     // What comes for a day that is gone is still known as a copy of itself.
     assert!(accept(see, &late).await);
     assert!(!accept(see, &late).await);
-    tend(see).await;
+    maintain(see).await;
     assert!(!accept(see, &late).await);
 }
 
@@ -101,7 +101,7 @@ async fn ids_that_carry_a_time_go_by_whole_partitions() {
 async fn a_partition_that_somebody_is_writing_to_is_not_dropped_under_him() {
     let world = world().await;
     let see = &world.see;
-    tend(see).await;
+    maintain(see).await;
     let id = id_of(see, 0).await;
     see.run("select pgonce._move_clock('30 days')").await;
     let writer = world.observer().await;
@@ -124,21 +124,21 @@ async fn a_shorter_contract_takes_nothing_back_that_was_promised() {
     see.run("select pgonce.define_inbox('c', '2 days', '1 hour')")
         .await;
     see.run("select pgonce._move_clock('9 days')").await;
-    tend(see).await;
+    maintain(see).await;
     assert!(!accept(see, "old").await);
     see.run("select pgonce._move_clock('2 days')").await;
-    tend(see).await;
+    maintain(see).await;
     assert!(accept(see, "old").await);
     // From then on the new one holds.
     see.run("select pgonce._move_clock('3 days')").await;
-    tend(see).await;
+    maintain(see).await;
     assert!(accept(see, "old").await);
     // For ever is for ever.
     see.run("select pgonce.define_inbox('e', null); select pgonce.accept('e', 's', 'm')")
         .await;
     see.run("select pgonce.define_inbox('e', '2 days', '1 hour'); select pgonce.define_inbox('e', '1 day', '1 hour')").await;
     see.run("select pgonce._move_clock('1000 days')").await;
-    tend(see).await;
+    maintain(see).await;
     assert_eq!(see.text("select pgonce.accept('e', 's', 'm')").await, "f");
 }
 
@@ -155,10 +155,10 @@ async fn stored_messages_go_when_they_are_done_and_never_before() {
     see.run("select pgonce.finish_messages('c', (select jsonb_agg(to_jsonb(m)) from pgonce.claim_messages('c', 'me', '1 s', 1) m))").await;
     let left = "select string_agg(message_id, ' ' order by seq) from pgonce.inbox_message";
     see.run("select pgonce._move_clock('2 days')").await;
-    tend(see).await;
+    maintain(see).await;
     assert_eq!(see.text(left).await, "m0 m1 m2 m3");
     see.run("select pgonce._move_clock('100 days')").await;
-    tend(see).await;
+    maintain(see).await;
     assert_eq!(see.text(left).await, "m1 m2");
 }
 

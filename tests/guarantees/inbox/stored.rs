@@ -115,7 +115,7 @@ for_each_driver!(
 );
 
 #[tokio::test]
-async fn a_failure_for_now_waits_longer_each_time_and_ends_with_a_person() {
+async fn a_transient_failure_waits_longer_each_time_and_ends_as_poison() {
     let world = World::<TokioPostgres>::new().await;
     let inbox = world.owner.inbox();
     let contract = Contract::default()
@@ -156,7 +156,7 @@ async fn a_failure_for_now_waits_longer_each_time_and_ends_with_a_person() {
     );
     let backlog = inbox.backlog().await.unwrap();
     assert_eq!((backlog.len(), backlog[0].counts), (1, [0, 0, 0, 1]));
-    // A person tries again, with all attempts before it, and that is written down.
+    // An operator retries, with all attempts before it, and that is written down.
     assert_eq!(
         inbox
             .retry("c", Some(poison[0].seq), "fixed")
@@ -202,7 +202,7 @@ async fn what_is_stored_and_what_is_applied_directly_share_one_memory() {
 }
 
 #[tokio::test]
-async fn another_payload_under_the_same_id_is_stored_once_for_a_person() {
+async fn another_payload_under_the_same_id_is_stored_once_for_an_operator() {
     let world = World::<TokioPostgres>::new().await;
     let inbox = world.owner.inbox();
     store(&inbox, &Message::new("m1", "one")).await;

@@ -98,7 +98,7 @@ async fn a_ledger_with_a_gap_is_refused() {
 }
 
 #[tokio::test]
-async fn a_missing_schema_is_told_apart_from_an_outdated_one() {
+async fn a_missing_schema_is_distinguished_from_an_outdated_one() {
     let db = TestDb::new().await;
     assert_eq!(db.migrator().check().await.unwrap_err().code(), MISSING);
     db.migrator().up().await.unwrap();
@@ -135,7 +135,9 @@ async fn it_does_not_make_the_application_queue_behind_a_long_transaction() {
     app.batch_execute("begin; select pgonce.claim('s', 'k', '\\x01', '30 s')")
         .await
         .unwrap();
-    let hurried = db.migrator().patience(std::time::Duration::from_millis(50));
+    let hurried = db
+        .migrator()
+        .lock_timeout(std::time::Duration::from_millis(50));
     let error = hurried.up().await.unwrap_err();
     assert!(
         error.code() == "55P03" && error.to_string().contains("End it"),

@@ -200,7 +200,7 @@ async fn after_dump_and_restore_nothing_is_skipped_and_what_comes_again_has_its_
 }
 
 #[tokio::test]
-async fn a_reader_that_finds_another_server_behind_its_address_is_told_to_claim() {
+async fn a_reader_that_finds_another_server_behind_its_address_has_to_claim() {
     let ((old, on_old), (new, on_new)) = (private().await, private().await);
     install(old.url()).await.unwrap();
     on_old.run("select pgonce.create_subscription('c')").await;

@@ -11,7 +11,7 @@ async fn fates(see: &Observer) -> String {
 }
 
 #[tokio::test]
-async fn the_fate_of_an_event_is_told_wherever_it_is() {
+async fn the_state_of_an_event_is_shown_wherever_it_is() {
     let (world, mut reader) = one_reader().await;
     let see = &world.see;
     for n in 1..=4 {

@@ -125,7 +125,7 @@ async fn a_skipped_event_does_not_come_back_when_the_relay_dies() {
 }
 
 #[tokio::test]
-async fn a_failure_for_now_is_tried_again_after_a_growing_pause_and_then_given_up() {
+async fn a_transient_failure_is_retried_after_a_growing_pause_and_then_dead() {
     let (world, mut reader) = one_reader().await;
     let see = &world.see;
     see.run("select pgonce.alter_subscription('c', p_max_attempts => 4, p_backoff => '10 s', p_max_backoff => '30 s')").await;

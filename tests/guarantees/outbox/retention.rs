@@ -120,7 +120,7 @@ async fn a_subscription_that_is_behind_holds_the_log_and_is_reported_until_it_is
 }
 
 #[tokio::test]
-async fn the_longest_age_evicts_whoever_has_not_read() {
+async fn the_maximum_age_evicts_a_subscription_that_has_not_read() {
     let (world, mut reader) = small().await;
     let see = &world.see;
     see.run("select pgonce.create_subscription('slow'); select pgonce.set_outbox_retention('1 hour', '1 day')").await;

@@ -284,8 +284,8 @@ async fn it_is_the_same_on_every_installed_major_and_isolation_level() {
             late.run("commit").await;
             assert_eq!(reader.numbers().await, ["1"], "{binaries:?} {level}");
             assert_eq!(reader.keep().await, 16);
-            let tend = "select pgonce._create_outbox_partitions(), pgonce._drop_outbox_partitions(), pgonce._record_watermark(1)";
-            world.see.run(tend).await;
+            let maintain = "select pgonce._create_outbox_partitions(), pgonce._drop_outbox_partitions(), pgonce._record_watermark(1)";
+            world.see.run(maintain).await;
             world
                 .see
                 .run("select pgonce._release_lanes('c', 'r')")

@@ -164,8 +164,8 @@ impl<D: Driver, S: Sink> Relay<D, S> {
 
     /// Runs until `stop` is cancelled, then finishes what it has in hand and gives its lanes back.
     ///
-    /// Transient errors are retried for as long as it takes. An error means that it cannot go on: the subscription is not
-    /// there (`42704`) or was evicted (`P4031`), the schema does not fit, the rights are missing.
+    /// Transient errors are retried for as long as it takes. An error means that it cannot go on: the subscription does not
+    /// exist (`42704`) or was evicted (`P4031`), the schema does not fit, the rights are missing.
     pub async fn run(self, stop: CancellationToken) -> Result<()> {
         run::Engine::new(self).run(stop).await
     }

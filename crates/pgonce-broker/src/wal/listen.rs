@@ -37,7 +37,7 @@ enum Piece {
 }
 
 impl Listener {
-    /// Connects, and finds out what a person would have to put right.
+    /// Connects, and finds out what an operator would have to put right.
     pub(super) async fn open(target: &Target) -> Result<Self, WalListenerError> {
         let mut connection = Connection::open(target).await?;
         let level = connection

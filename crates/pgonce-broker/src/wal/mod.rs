@@ -46,7 +46,7 @@ impl WalListener {
     /// Listens to the database at this address, where pgonce is in this schema. The connection is
     /// encrypted where `tls` is given. One `WalListener` is enough for all relays of a process.
     ///
-    /// What has to be put right by a person is an error at once: `wal_level`, the right to replicate, a
+    /// What has to be put right by an operator is an error at once: `wal_level`, the right to replicate, a
     /// missing publication. Everything else is tried again and again, and logged.
     pub async fn start(
         address: tokio_postgres::Config,

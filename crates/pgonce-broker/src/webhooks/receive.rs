@@ -30,7 +30,7 @@ type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
 /// | 200 | stored, or stored before |
 /// | 401 | the signature is missing or wrong, or the time is outside the window; nothing is stored |
 /// | 413 | longer than allowed; nothing is stored |
-/// | 422 | the id came before with another payload (`P4050`); stored for a person |
+/// | 422 | the id came before with another payload (`P4050`); stored for an operator |
 /// | 503 | the database is unavailable; nothing is stored, send it again |
 ///
 /// ```no_run
@@ -121,7 +121,7 @@ impl<D: Driver> Webhooks<D> {
             None => None,
         };
         let what = match flaw {
-            // Signed, so the sender's: kept for a person, and no use in sending it again.
+            // Signed, so the sender's: kept for an operator, and no use in sending it again.
             Some((code, reason)) => StoreAs::Poison {
                 code: code.to_owned(),
                 reason,

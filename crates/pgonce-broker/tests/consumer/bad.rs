@@ -1,4 +1,4 @@
-//! Messages that can never be applied are kept for a person, with the reason, and the consumer goes on.
+//! Messages that can never be applied are kept for an operator, with the reason, and the consumer goes on.
 
 use pgonce::inbox::Message;
 use pgonce_broker::cloud_event;
@@ -76,7 +76,7 @@ async fn bad_messages_are_poison_with_the_reason_and_the_others_flow() {
 }
 
 #[tokio::test]
-async fn the_same_id_with_another_payload_is_loud_and_stored_for_a_person() {
+async fn the_same_id_with_another_payload_is_loud_and_stored_for_an_operator() {
     let fixture = Fixture::new().await;
     fixture.shop.send(Message::new("m1", "one"));
     fixture.shop.send(Message::new("m1", "two"));

@@ -31,7 +31,7 @@ async fn a_forced_error_leaves_neither_mark_nor_effect() {
 }
 
 #[tokio::test]
-async fn what_fails_for_now_is_tried_again_its_key_waits_and_the_others_flow() {
+async fn a_transient_failure_is_retried_its_key_waits_and_the_others_flow() {
     let fixture = Fixture::new().await;
     let left = Arc::new(AtomicU64::new(2));
     let script = left.clone();

@@ -5,10 +5,10 @@
 mod bad;
 mod basics;
 mod failures;
-#[allow(dead_code)]
-mod fixture;
 mod log;
 mod metered;
 mod ordered;
 mod slow;
 mod webhooks;
+
+use pgonce_tests::consumer as fixture;

@@ -8,7 +8,7 @@ use pgonce::{Error, Failure};
 use super::fixture::{Fixture, Running, message};
 
 #[tokio::test]
-async fn what_a_consumer_did_is_told_by_name() {
+async fn what_a_consumer_did_is_in_its_metrics() {
     let fixture = Fixture::new().await;
     let failed = std::sync::atomic::AtomicBool::new(false);
     fixture.witness.script(move |id| match id {

@@ -14,7 +14,7 @@ use super::fixture::{Db, Fixture, Running, quick};
 const SHORT: Duration = Duration::from_millis(150);
 
 #[tokio::test]
-async fn a_handler_that_never_ends_fails_for_now_and_waits_for_a_person_in_the_end() {
+async fn a_handler_that_never_ends_fails_and_is_poisoned_in_the_end() {
     let fixture = Fixture::new().await;
     fixture.send(1, 20, 20);
     let handler = |mut tx: Tx<Db>, message: Arc<Message>| async move {

@@ -162,7 +162,7 @@ async fn what_is_not_signed_or_too_old_is_refused_and_not_stored() {
 }
 
 #[tokio::test]
-async fn the_same_id_with_another_payload_is_refused_and_stored_for_a_person() {
+async fn the_same_id_with_another_payload_is_refused_and_stored_for_an_operator() {
     let fixture = Fixture::new().await;
     let hook =
         Hook::serve(Webhooks::new(&fixture.once(), "c", "provider", scheme()).router("/hook"))
@@ -185,7 +185,7 @@ async fn the_same_id_with_another_payload_is_refused_and_stored_for_a_person() {
 }
 
 #[tokio::test]
-async fn other_schemes_can_be_told() {
+async fn other_schemes_can_be_configured() {
     let fixture = Fixture::new().await;
     let key = hmac::Key::new(hmac::HMAC_SHA256, b"secret");
     let hex = |tag: hmac::Tag| {
@@ -218,7 +218,7 @@ async fn other_schemes_can_be_told() {
     for (at, body, status) in [
         (now(), "{\"id\": \"evt_1\"}", 200),
         (now() - 1000, "{\"id\": \"evt_2\"}", 401),
-        // Signed, but without an id: kept for a person, and no use in sending it again.
+        // Signed, but without an id: kept for an operator, and no use in sending it again.
         (now(), "{}", 200),
     ] {
         let tag = hex(hmac::sign(&key, format!("{at}.{body}").as_bytes()));

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use pgonce::faults::{self, Action, CONSUMER_POINTS};
+use pgonce_tests::consumer::{Fixture, Running};
 
 use super::ONE_AT_A_TIME;
-use super::consumer_ground::{Fixture, Running};
 
 /// Forty messages of four keys; one fails with a transient error, so that the stored inbox is used as well.
 async fn failing_fixture() -> Fixture {

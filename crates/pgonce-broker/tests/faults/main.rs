@@ -3,22 +3,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[path = "../relay/fixture.rs"]
-#[allow(dead_code)]
-mod fixture;
-
 mod consumer;
-#[path = "../consumer/fixture.rs"]
-#[allow(dead_code)]
-mod consumer_ground;
 mod sources;
 
 use std::time::Duration;
 
-use fixture::{Fixture, Running};
 use pgonce::faults::{self, Action, RELAY_POINTS};
 use pgonce_broker::Delivery;
 use pgonce_testkit::wait_until;
+use pgonce_tests::relay::{Fixture, Running};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 

@@ -2,7 +2,8 @@
 
 use pgonce::faults::{self, CONSUMER_POINTS};
 
-use super::{ONE_AT_A_TIME, consumer_ground as fixture};
+use super::ONE_AT_A_TIME;
+use pgonce_tests::consumer as fixture;
 
 #[path = "../sources/broker_fixtures.rs"]
 #[allow(dead_code)]

@@ -62,7 +62,7 @@ async fn two_relays_share_the_work_and_one_takes_over_when_the_other_goes() {
 }
 
 #[tokio::test]
-async fn writers_that_commit_in_any_order_are_all_heard() {
+async fn what_commits_in_any_order_is_all_delivered() {
     let fixture = Fixture::new().await;
     let running = fixture.run();
     let unrelated = fixture.world.observer().await;
@@ -179,7 +179,7 @@ async fn json_lines_are_cloud_events() {
 }
 
 #[tokio::test]
-async fn a_subscription_that_is_not_there_or_was_evicted_ends_the_relay_with_a_reason() {
+async fn an_unknown_or_evicted_subscription_ends_the_relay_with_a_reason() {
     let fixture = Fixture::new().await;
     let stranger = Relay::new(fixture.outbox.clone(), "nobody", fixture.sink.clone());
     assert_eq!(

@@ -74,7 +74,7 @@ async fn a_skip_lets_the_rest_of_the_subject_go() {
 }
 
 #[tokio::test]
-async fn a_failure_for_now_is_tried_again_and_the_subject_waits_for_it() {
+async fn a_transient_failure_is_retried_and_the_subject_waits_for_it() {
     let short = Duration::from_millis(20);
     let fixture = Fixture::with(Subscription::new("c").backoff(short, short * 4)).await;
     let left = Arc::new(AtomicU64::new(3));
@@ -98,7 +98,7 @@ async fn a_failure_for_now_is_tried_again_and_the_subject_waits_for_it() {
 }
 
 #[tokio::test]
-async fn a_sink_that_is_not_there_is_waited_for_without_spinning() {
+async fn an_unreachable_sink_is_waited_for_without_spinning() {
     let fixture = Fixture::new().await;
     fixture.sink.script(|_| {
         Some(Delivery::Unavailable {

@@ -5,7 +5,7 @@
 mod basics;
 mod failures;
 mod fairness;
-#[allow(dead_code)]
-mod fixture;
 mod servers;
 mod wal;
+
+use pgonce_tests::relay as fixture;

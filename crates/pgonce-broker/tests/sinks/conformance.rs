@@ -250,20 +250,3 @@ macro_rules! conforms {
     };
 }
 pub(crate) use conforms;
-
-/// A server of the test's own, or everybody's.
-pub(crate) enum Server<T: 'static> {
-    Own(T),
-    Shared(&'static T),
-}
-
-impl<T> std::ops::Deref for Server<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        match self {
-            Self::Own(server) => server,
-            Self::Shared(server) => server,
-        }
-    }
-}

@@ -4,9 +4,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod conformance;
-#[path = "../relay/fixture.rs"]
-#[allow(dead_code)]
-mod fixture;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod nats;
@@ -14,3 +11,5 @@ mod opening;
 mod rabbitmq;
 mod redis;
 mod webhook;
+
+use pgonce_tests::relay as fixture;

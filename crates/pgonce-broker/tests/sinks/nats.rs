@@ -7,8 +7,9 @@ use pgonce_broker::sinks::{Options, open};
 use pgonce_testkit::{Nats, shared_nats};
 use pgonce_tests::unique;
 
-use super::conformance::{Got, Server, Site, Stage, conforms};
+use super::conformance::{Got, Site, Stage, conforms};
 use super::fixture::Running;
+use pgonce_tests::Server;
 
 struct NatsSite {
     server: Server<Nats>,

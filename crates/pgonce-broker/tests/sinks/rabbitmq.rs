@@ -11,8 +11,9 @@ use pgonce_broker::sinks::{Options, open};
 use pgonce_testkit::{RabbitMq, shared_rabbitmq};
 use pgonce_tests::unique;
 
-use super::conformance::{Got, Server, Site, Stage, conforms};
+use super::conformance::{Got, Site, Stage, conforms};
 use super::fixture::Running;
+use pgonce_tests::Server;
 
 struct RabbitSite {
     server: Server<RabbitMq>,

@@ -8,8 +8,9 @@ use redis::streams::StreamRangeReply;
 
 use pgonce_tests::unique;
 
-use super::conformance::{Got, Server, Site, Stage, conforms};
+use super::conformance::{Got, Site, Stage, conforms};
 use super::fixture::Running;
+use pgonce_tests::Server;
 
 struct RedisSite {
     server: Server<Redis>,
@@ -131,7 +132,7 @@ async fn a_full_server_is_waited_for_and_nothing_is_parked() {
 }
 
 #[tokio::test]
-async fn a_stream_keeps_about_as_many_as_it_is_told_to() {
+async fn a_stream_keeps_about_as_many_as_configured() {
     let stage = Stage::<RedisSite>::new(false).await;
     let (url, options) = stage.site.address();
     let sink = open(&url, &options.set("maxlen", "100")).await.unwrap();

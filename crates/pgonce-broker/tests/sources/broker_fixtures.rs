@@ -12,7 +12,7 @@ use pgonce_broker::sources::{
     Nats, NatsConfig, RabbitMq, RabbitMqConfig, RedisStream, RedisStreamConfig,
 };
 use pgonce_testkit as testkit;
-use pgonce_tests::unique;
+use pgonce_tests::{Server, unique};
 use redis::AsyncCommands as _;
 
 /// How long a broker waits for a worker that is gone.
@@ -60,23 +60,6 @@ pub(crate) trait Site: Sized + 'static {
             payload: format!("{{\"n\": {n}}}").into_bytes(),
         });
         self.send(letters.collect()).await;
-    }
-}
-
-/// A server of the test's own, or everybody's.
-pub(crate) enum Server<T: 'static> {
-    Own(T),
-    Shared(&'static T),
-}
-
-impl<T> std::ops::Deref for Server<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        match self {
-            Self::Own(server) => server,
-            Self::Shared(server) => server,
-        }
     }
 }
 

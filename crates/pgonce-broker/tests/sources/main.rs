@@ -6,12 +6,11 @@
 mod broker_fixtures;
 mod circle;
 mod conformance;
-#[path = "../consumer/fixture.rs"]
-#[allow(dead_code)]
-mod fixture;
 #[cfg(feature = "kafka")]
 mod kafka;
 mod own;
+
+use pgonce_tests::consumer as fixture;
 
 conformance::conforms!(nats_durable, crate::broker_fixtures::NatsDurable);
 conformance::conforms!(nats_ordered, crate::broker_fixtures::NatsOrdered);

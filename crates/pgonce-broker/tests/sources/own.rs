@@ -35,7 +35,7 @@ async fn a_durable_consumer_that_would_lose_messages_is_refused() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_the_lease_of_a_stream_leaves_no_readers_behind() {
+async fn a_wait_for_the_lease_of_a_stream_leaves_no_readers_behind() {
     let stage = Stage::<NatsOrdered>::new(false).await;
     stage.site.send_numbers(1..=20, 7).await;
     let holder = stage.run().await;

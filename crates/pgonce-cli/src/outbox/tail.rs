@@ -20,7 +20,7 @@ pub(super) async fn run(database: &Database, args: &Args) -> Result {
          exists (select from pg_catalog.pg_publication where pubname = $1) as allowed, \
          (select count(*) from pgonce.outbox_wal_listeners) as relays, \
          (select max(held_back) from pgonce.outbox_wal_listeners) as held_back, \
-         current_setting('max_slot_wal_keep_size') as held_back_at_most";
+         current_setting('max_slot_wal_keep_size') as max_held_back";
     let publication = format!("{}_outbox", database.schema);
     match database.row(query, &[Some(&publication)]).await? {
         Some(row) => output::fields(database.format, &row),

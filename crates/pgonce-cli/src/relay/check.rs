@@ -9,7 +9,7 @@ use super::config::{Config, Create, Relay};
 use super::sink;
 
 /// Longer names are refused by the database.
-const LONGEST_NAME: usize = 255;
+const MAX_NAME_BYTES: usize = 255;
 
 pub(super) fn faults(config: &Config, text: &str) -> Vec<Fault> {
     let mut checked = Checked {
@@ -59,10 +59,10 @@ impl Checked<'_> {
     }
 
     fn relay(&mut self, relay: &Relay) {
-        if !(1..=LONGEST_NAME).contains(&relay.name().len()) {
+        if !(1..=MAX_NAME_BYTES).contains(&relay.name().len()) {
             self.refuse(
                 relay.subscription.span(),
-                format!("a subscription's name has 1 to {LONGEST_NAME} bytes"),
+                format!("a subscription's name has 1 to {MAX_NAME_BYTES} bytes"),
                 "Name who gets the events, such as \"billing\".",
             );
         }

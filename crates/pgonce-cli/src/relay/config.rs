@@ -102,7 +102,7 @@ pub(super) struct Relay {
     pub(super) keep_every: Option<Length>,
     pub(super) drain_timeout: Option<Length>,
     pub(super) pause: Option<Length>,
-    pub(super) pause_at_most: Option<Length>,
+    pub(super) max_pause: Option<Length>,
     pub(super) create: Option<Create>,
 }
 
@@ -207,7 +207,7 @@ impl Relay {
             keep_every: None,
             drain_timeout: None,
             pause: None,
-            pause_at_most: None,
+            max_pause: None,
             create: None,
         }
     }

@@ -179,7 +179,7 @@ fn paced<S: pgonce_broker::Sink>(
         made = made.drain_timeout(time.0);
     }
     let pause = relay.pause.map_or(Duration::from_millis(50), |p| p.0);
-    let at_most = relay.pause_at_most.map_or(Duration::from_secs(30), |p| p.0);
+    let at_most = relay.max_pause.map_or(Duration::from_secs(30), |p| p.0);
     made.backoff(pause, at_most)
 }
 

@@ -5,6 +5,7 @@
 mod fixture;
 mod help;
 mod inbox;
+mod intervene;
 mod outbox;
 mod relay;
 mod relay_file;

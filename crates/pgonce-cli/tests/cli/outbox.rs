@@ -326,7 +326,7 @@ fn what_makes_no_sense_is_exit_2_before_anybody_is_asked() {
 }
 
 #[tokio::test]
-async fn a_relay_is_told_by_the_write_ahead_log_only_where_the_server_can() {
+async fn a_relay_follows_the_write_ahead_log_only_where_the_server_can() {
     let fixture = Fixture::installed().await;
     fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
     let tail = fixture.json(&["outbox", "tail"]);

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use crate::fixture::{Fixture, program, without_database};
 
 /// Long enough for a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A relay that runs. Dropped, it is killed.
 pub(crate) struct Running {
@@ -73,7 +73,7 @@ impl Running {
     }
 
     pub(crate) async fn wait_for(&self, count: usize) {
-        wait_until(format!("{count} events"), PATIENCE, || async {
+        wait_until(format!("{count} events"), DEADLINE, || async {
             self.numbers().len() >= count
         })
         .await
@@ -83,7 +83,7 @@ impl Running {
     /// Where it serves health and metrics.
     pub(crate) async fn admin(&self) -> String {
         let found = Mutex::new(String::new());
-        wait_until("the address", PATIENCE, || async {
+        wait_until("the address", DEADLINE, || async {
             let address = self.log.lock().unwrap().iter().find_map(|line| {
                 let line: Value = serde_json::from_str(line).ok()?;
                 line["address"].as_str().map(str::to_owned)
@@ -102,7 +102,7 @@ impl Running {
     }
 
     pub(crate) async fn end(&mut self) -> i32 {
-        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        let ended = tokio::time::timeout(DEADLINE, self.child.wait()).await;
         ended.unwrap().unwrap().code().unwrap()
     }
 }
@@ -181,7 +181,7 @@ async fn once_delivers_what_is_there_and_nothing_twice() {
 }
 
 #[tokio::test]
-async fn told_to_stop_it_finishes_gives_its_lanes_back_and_ends_well() {
+async fn on_sigterm_it_finishes_gives_its_lanes_back_and_ends_well() {
     for signal in [Signal::TERM, Signal::INT] {
         let fixture = with_subscription().await;
         let mut relay = Running::billing(&fixture, &[]);
@@ -213,7 +213,7 @@ async fn a_relay_that_is_killed_is_replaced_by_the_other() {
     publish(&fixture, 1, 20).await;
     first.wait_for(20).await;
     let second = Running::billing(&fixture, &["--lease", "1s"]);
-    wait_until("shared lanes", PATIENCE, || async {
+    wait_until("shared lanes", DEADLINE, || async {
         fixture.json(&["outbox", "status"])[0]["relays"] == 2
     })
     .await
@@ -222,7 +222,7 @@ async fn a_relay_that_is_killed_is_replaced_by_the_other() {
     let _ = first.child.wait().await;
     publish(&fixture, 21, 60).await;
     let all = || sorted([first.numbers(), second.numbers()].concat());
-    wait_until("everything", PATIENCE, || async {
+    wait_until("everything", DEADLINE, || async {
         let mut all = all();
         all.dedup();
         all == (1..=60).collect::<Vec<_>>()
@@ -253,7 +253,7 @@ async fn health_readiness_and_metrics_show_its_state() {
     assert_eq!(body["relays"][0]["subscription"], "billing");
 
     let page = Mutex::new(String::new());
-    wait_until("the counts", PATIENCE, || async {
+    wait_until("the counts", DEADLINE, || async {
         let run = get(&admin, "/metrics").await.1;
         *page.lock().unwrap() = run.clone();
         run.contains("pgonce_relay_events_total{subscription=\"billing\",outcome=\"sent\"} 5")
@@ -437,7 +437,7 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_fix_it() {
 }
 
 #[tokio::test]
-async fn a_sink_that_is_not_there_is_not_waited_for_longer_than_allowed() {
+async fn an_unreachable_sink_is_not_waited_for_longer_than_allowed() {
     let fixture = with_subscription().await;
     publish(&fixture, 1, 3).await;
     let (reader, writer) = std::io::pipe().unwrap();

@@ -1,15 +1,15 @@
 //! The database goes away: nothing runs without a claim, and nobody waits for long.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use pgonce_testkit::wait_until;
+use pgonce_testkit::{Postgres, Replication, wait_until};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use crate::fixture::{Fixture, Gateway, Setup, TIMEOUT};
+use crate::fixture::{Fixture, Gateway, Setup, TIMEOUT, program};
 use crate::upstream::Upstream;
 
 /// What a wire does with what it is given.
@@ -20,12 +20,15 @@ enum Mood {
     Swallows,
     /// Closes whatever comes.
     Cut,
+    /// Rejects new sessions as a server does that has no connection left.
+    Full,
 }
 
 /// A wire between the gateway and the database.
 #[derive(Clone)]
 struct Wire {
     address: SocketAddr,
+    target: Arc<Mutex<SocketAddr>>,
     mood: Arc<watch::Sender<Mood>>,
 }
 
@@ -34,20 +37,25 @@ impl Wire {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let wire = Self {
             address: listener.local_addr().unwrap(),
+            target: Arc::new(Mutex::new(target)),
             mood: Arc::new(watch::Sender::new(Mood::Carries)),
         };
-        let mood = wire.mood.clone();
+        let (mood, target) = (wire.mood.clone(), wire.target.clone());
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
+                let target = *target.lock().unwrap();
                 let mut cut = mood.subscribe();
                 let mood = mood.clone();
                 tokio::spawn(async move {
+                    if *mood.borrow() == Mood::Full {
+                        return reject(client).await;
+                    }
                     let server = TcpStream::connect(target).await.unwrap();
                     let (from_client, to_client) = client.into_split();
                     let (from_server, to_server) = server.into_split();
                     tokio::select! {
-                        _ = cut.wait_for(|mood| *mood == Mood::Cut) => {}
+                        _ = cut.wait_for(|mood| matches!(mood, Mood::Cut | Mood::Full)) => {}
                         () = carry(from_client, to_server, &mood) => {}
                         () = carry(from_server, to_client, &mood) => {}
                     }
@@ -59,6 +67,35 @@ impl Wire {
 
     fn set(&self, mood: Mood) {
         self.mood.send_replace(mood);
+    }
+
+    /// Ends all connections; new ones lead to this port.
+    async fn lead_to(&self, port: u16) {
+        self.target.lock().unwrap().set_port(port);
+        self.set(Mood::Cut);
+        wait_until("all connections to end", TIMEOUT, || async {
+            self.mood.receiver_count() == 0
+        })
+        .await
+        .unwrap();
+        self.set(Mood::Carries);
+    }
+}
+
+/// Says 53300 to a session that begins.
+async fn reject(mut client: TcpStream) {
+    let mut packet = [0; 1024];
+    while let Ok(length @ 8..) = client.read(&mut packet).await {
+        // A request for TLS comes first, and is declined.
+        if packet[..8] == [0, 0, 0, 8, 4, 210, 22, 47] {
+            let _ = client.write_all(b"N").await;
+            continue;
+        }
+        assert!(length > 8, "a start-up packet names a user");
+        let fields = b"SFATAL\0VFATAL\0C53300\0Msorry, too many clients already\0\0";
+        let size = u32::try_from(fields.len() + 4).unwrap().to_be_bytes();
+        let _ = client.write_all(&[b"E", &size[..], fields].concat()).await;
+        return;
     }
 }
 
@@ -178,6 +215,80 @@ async fn an_answer_is_stored_once_the_database_is_back() {
         "{answer:?}"
     );
     assert_eq!(upstream.orders().len(), 1);
+}
+
+/// The heartbeat and the recording wait for the database; the client does not.
+#[tokio::test]
+async fn a_database_that_falls_silent_during_the_work_delays_no_client() {
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let setup = Setup {
+        database: "timeout = \"1s\"",
+        scope: "lease = \"30s\"",
+        ..Setup::default()
+    };
+    let (gateway, wire) = gateway(&fixture, &setup, &upstream.url).await;
+    upstream.hold(true);
+    let silence = async {
+        wait_until("the call", TIMEOUT, || async {
+            upstream.orders().len() == 1
+        })
+        .await
+        .unwrap();
+        wire.set(Mood::Swallows);
+        upstream.hold(false);
+        Instant::now()
+    };
+    let (answer, since) = tokio::join!(gateway.order("k"), silence);
+    assert_eq!(
+        (answer.status, answer.code().as_str()),
+        (503, "08007"),
+        "{answer:?}"
+    );
+    // The limit is a second; the rest is for a loaded machine.
+    assert!(since.elapsed() < Duration::from_secs(10));
+    // What was sent into the silence is never answered: recording begins anew on another connection.
+    wire.set(Mood::Carries);
+    let answer = gateway.order_until_settled("k").await;
+    assert!(answer.status == 201 && answer.is_replay(), "{answer:?}");
+    assert_eq!(upstream.orders().len(), 1);
+}
+
+/// A server without a free connection, and a standby, are as unavailable as one that is away.
+#[tokio::test]
+async fn a_route_that_fails_open_does_so_for_a_full_server_and_a_standby() {
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let setup = Setup {
+        database: "timeout = \"2s\"\nconnections = 2",
+        once: "fail_open = true",
+        ..Setup::default()
+    };
+    let (full, wire) = gateway(&fixture, &setup, &upstream.url).await;
+    wire.set(Mood::Full);
+    assert_eq!(full.order("full").await.status, 201);
+
+    // After a failover that the gateway does not know of, its address leads to a standby.
+    let primary = Postgres::builder().start().await.unwrap();
+    let installed = program(&["migrate", "up"])
+        .env("DATABASE_URL", primary.url())
+        .output()
+        .await
+        .unwrap();
+    assert!(installed.status.success(), "{installed:?}");
+    let standby = primary.standby(Replication::Asynchronous).await.unwrap();
+    let wire = Wire::to(SocketAddr::from(([127, 0, 0, 1], primary.port()))).await;
+    let port = wire.address.port().to_string();
+    let database = primary.url().replace(&primary.port().to_string(), &port);
+    let led = Gateway::start(&setup.in_front_of(&upstream.url), &database).await;
+    wire.lead_to(standby.port()).await;
+    assert_eq!(led.order("standby").await.status, 201);
+    for gateway in [&full, &led] {
+        let counters = crate::fixture::get(&format!("{}/counters", gateway.admin)).await;
+        let counters = counters.json();
+        assert_eq!(counters["POST /orders"]["unprotected"], 1, "{counters}");
+    }
+    let seen: Vec<_> = upstream.orders();
+    let keys: Vec<_> = seen.iter().map(|s| s.header("idempotency-key")).collect();
+    assert_eq!(keys, [Some("full"), Some("standby")]);
 }
 
 #[tokio::test]

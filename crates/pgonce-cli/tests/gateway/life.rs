@@ -10,7 +10,7 @@ use crate::passing::read_head;
 use crate::upstream::Upstream;
 
 #[tokio::test]
-async fn told_to_stop_it_finishes_what_is_under_way_and_takes_no_more() {
+async fn on_sigterm_it_finishes_what_is_under_way_and_takes_no_more() {
     for signal in [Signal::TERM, Signal::INT] {
         let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
         let mut gateway = fixture

@@ -87,7 +87,7 @@ async fn an_answer_that_is_too_large_is_refused_or_passed_whole_as_the_route_say
 }
 
 #[tokio::test]
-async fn a_client_that_stops_sending_is_told_408() {
+async fn a_client_that_stops_sending_gets_408() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
         listen: "body_timeout = \"300ms\"",

@@ -223,14 +223,27 @@ async fn a_failure_of_the_service_is_frozen_or_done_again_as_the_route_says() {
 #[tokio::test]
 async fn the_log_has_a_line_for_each_request_and_never_the_key() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
-    let gateway = fixture
-        .gateway(&Setup::default().in_front_of(&upstream.url))
-        .await;
-    gateway.order("very-secret-key").await;
-    gateway.order("\"very-secret-key\"").await;
+    let setup = Setup {
+        once: "tenant = { header = \"X-Tenant\" }",
+        ..Setup::default()
+    };
+    let config = setup.in_front_of(&upstream.url) + "[log]\ncorrelation = \"X-Request-Id\"\n";
+    let gateway = fixture.gateway(&config).await;
+    let order = async |key: &str, body: &str| {
+        let headers = [
+            ("idempotency-key", key),
+            ("x-tenant", "red"),
+            ("x-request-id", "r-1"),
+        ];
+        gateway.post("/orders", &headers, body).await
+    };
+    order("very-secret-key", "{}").await;
+    order("\"very-secret-key\"", "{}").await;
     gateway.get("/x?token=very-secret-key").await;
-    wait_until("three lines", TIMEOUT, || async {
-        gateway.log().matches("\"message\":\"request\"").count() == 3
+    order("very-secret-key", "[]").await;
+    gateway.order("no-tenant").await;
+    wait_until("five lines", TIMEOUT, || async {
+        gateway.log().matches("\"message\":\"request\"").count() == 5
     })
     .await
     .unwrap();
@@ -247,7 +260,18 @@ async fn the_log_has_a_line_for_each_request_and_never_the_key() {
         .iter()
         .map(|line| line["outcome"].as_str().unwrap())
         .collect();
-    assert_eq!(outcomes, ["answered", "replayed", "passed"]);
+    assert_eq!(
+        outcomes,
+        ["done", "replayed", "passed", "conflicts", "refused"]
+    );
     assert_eq!(lines[0]["scope"], "orders.create");
+    for (line, attempts) in [(0, 1), (1, 0), (3, 0)] {
+        let line = &lines[line];
+        assert_eq!(
+            (&line["tenant"], &line["correlation"], &line["attempts"]),
+            (&"red".into(), &"r-1".into(), &attempts.into()),
+            "{line}"
+        );
+    }
     assert_eq!(lines[2]["route"], "/{*rest}");
 }

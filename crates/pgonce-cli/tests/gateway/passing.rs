@@ -139,7 +139,7 @@ async fn status_headers_and_empty_bodies_pass_as_they_are() {
 }
 
 #[tokio::test]
-async fn the_service_is_told_for_whom_it_works_and_by_its_own_name() {
+async fn the_service_learns_for_whom_it_works_and_its_own_name() {
     let upstream = Upstream::start().await;
     let fixture = Fixture::new().await;
     let gateway = fixture

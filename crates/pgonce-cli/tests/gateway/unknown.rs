@@ -72,18 +72,38 @@ async fn an_answer_that_breaks_off_in_its_body_is_unknown() {
     assert_unknown(Bad::BreaksOffInAChunk, 502).await;
 }
 
+/// It may have broken off, or be whole: only who knows the service can say.
+#[tokio::test]
+async fn an_answer_whose_end_nothing_marks_is_unknown_unless_the_file_says_that_it_is_whole() {
+    assert_unknown(Bad::MarksNoEnd, 502).await;
+    let upstream = BadUpstream::start(Bad::MarksNoEnd).await;
+    let fixture = Fixture::new().await;
+    let setup = Setup {
+        upstream: "close_delimited = \"whole\"",
+        ..Setup::default()
+    };
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
+    assert_eq!(gateway.order("k").await.status, 201);
+    let again = gateway.order("k").await;
+    assert!(again.is_replay() && again.body == b"half", "{again:?}");
+}
+
 #[tokio::test]
 async fn an_answer_that_stalls_in_its_body_is_unknown() {
     assert_unknown(Bad::StallsInTheBody, 504).await;
 }
 
 #[tokio::test]
-async fn with_stale_hold_it_waits_for_a_person() {
+async fn with_stale_hold_it_waits_for_an_operator() {
     let (upstream, fixture) = (BadUpstream::start(Bad::Closes).await, Fixture::new().await);
     let gateway = gateway(&fixture, &upstream.url, "hold").await;
     assert_eq!(gateway.order("k").await.code(), "upstream_unknown");
     wait_until("an operator to be asked", TIMEOUT, || async {
-        fixture.run(&["stuck"]).await.out.contains("needs_a_person")
+        fixture
+            .run(&["stuck"])
+            .await
+            .out
+            .contains("needs_manual_action")
     })
     .await
     .unwrap();
@@ -94,6 +114,24 @@ async fn with_stale_hold_it_waits_for_a_person() {
         "{answer:?}"
     );
     assert!(answer.headers.contains_key("retry-after"));
+    assert_eq!(upstream.heads().len(), 1);
+    // The operator found out that it had happened.
+    let settle = [
+        "intent",
+        "settle",
+        "orders.create",
+        "k",
+        "--yes",
+        "--reason",
+        "found",
+    ];
+    let settled = fixture
+        .run(&[&settle[..], &["--answer", "{\"id\": 7}"]].concat())
+        .await;
+    assert_eq!(settled.code, 0, "{settled:?}");
+    let answer = gateway.order("k").await;
+    assert!(answer.status == 200 && answer.is_replay(), "{answer:?}");
+    assert_eq!(answer.json()["id"], 7);
     assert_eq!(upstream.heads().len(), 1);
 }
 

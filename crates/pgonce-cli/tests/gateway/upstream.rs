@@ -126,6 +126,7 @@ pub(crate) enum Bad {
     BreaksOffInTheBody,
     StallsInTheBody,
     BreaksOffInAChunk,
+    MarksNoEnd,
 }
 
 /// A service that reads requests whole and does not answer them whole.
@@ -171,6 +172,7 @@ async fn misbehave(mut stream: TcpStream, bad: Bad) {
         Bad::BreaksOffInAChunk => {
             b"HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n8\r\nhalf"
         }
+        Bad::MarksNoEnd => b"HTTP/1.1 201 Created\r\n\r\nhalf",
     };
     let _ = stream.write_all(said).await;
     let _ = stream.flush().await;

@@ -33,7 +33,7 @@ async fn attempt_once<D: Driver, S: HttpService>(
     attempt: Attempt<D>,
     live: &LastResponse,
 ) -> Result<Done> {
-    if !job.timer.begin() {
+    if !job.timer.begin(attempt.attempts()) {
         return Err(Error::work(ClientGone));
     }
     let info = AttemptInfo {

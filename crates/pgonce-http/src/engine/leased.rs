@@ -44,7 +44,7 @@ async fn attempt_once<D: Driver, S: HttpService>(
     if lease.kind() == ClaimKind::Takeover && policy.stale != Stale::Takeover {
         return Err(abandoned().into());
     }
-    if !job.timer.begin() {
+    if !job.timer.begin(lease.attempts()) {
         give_back(lease).await;
         return Err(Error::work(ClientGone));
     }
@@ -68,12 +68,12 @@ async fn attempt_once<D: Driver, S: HttpService>(
         Disposition::Keep => {
             let ack = decision.ack(None)?;
             live.put(decision.response);
-            record(lease, ack).await
+            record(lease, ack, policy.database_timeout).await
         }
         Disposition::Refuse | Disposition::Retry => {
             let failure = decision.failure()?;
             live.put(decision.response);
-            reach(&mut lease).await?;
+            reach(&mut lease, policy.database_timeout).await?;
             Err(failure.into())
         }
         Disposition::Forget => {
@@ -132,11 +132,12 @@ async fn give_back<D: Driver>(lease: Lease<D>) {
     }
 }
 
-/// Records the response of work that is done. No error of the database loses it.
-async fn record<D: Driver>(lease: Lease<D>, ack: Ack) -> Result<Done> {
+/// Records the response of work that is done. No error of the database loses it, and no silence: a try
+/// that is not answered within `limit` is begun anew on another connection.
+async fn record<D: Driver>(lease: Lease<D>, ack: Ack, limit: Duration) -> Result<Done> {
     let mut retry = RecordRetry::new();
     loop {
-        match lease.record(&ack).await {
+        match in_time(limit, lease.record(&ack)).await {
             Ok(done) => return Ok(done),
             Err(error) => retry.after(error).await?,
         }
@@ -144,12 +145,17 @@ async fn record<D: Driver>(lease: Lease<D>, ack: Ack) -> Result<Done> {
 }
 
 /// Waits until the database can be reached, and renews the lease.
-async fn reach<D: Driver>(lease: &mut Lease<D>) -> Result<()> {
+async fn reach<D: Driver>(lease: &mut Lease<D>, limit: Duration) -> Result<()> {
     let mut retry = RecordRetry::new();
-    while let Err(error) = lease.heartbeat().await {
+    while let Err(error) = in_time(limit, lease.heartbeat()).await {
         retry.after(error).await?;
     }
     Ok(())
+}
+
+async fn in_time<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = || Error::Uncertain("the database did not answer in time".to_owned());
+    timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// Retries every error until the claim is lost or time is up. After a commit whose reply was lost

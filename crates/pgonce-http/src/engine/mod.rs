@@ -43,6 +43,8 @@ use work::Work;
 pub(crate) enum Completion {
     /// It was done now, or failed now: the handler's own answer.
     Done(Response),
+    /// It was done without a claim, because the policy fails open.
+    Unprotected(Response),
     /// It had ended before.
     Replay(Replay),
 }
@@ -99,26 +101,59 @@ pub(crate) async fn serve<D: Driver, S: HttpService>(
     let job = match prepare(state.clone(), service, request).await {
         Ok(job) => job,
         Err(problem) => {
-            state.counters.count(match problem.status() {
+            let event = match problem.status() {
                 StatusCode::SERVICE_UNAVAILABLE => Event::unavailable,
                 _ => Event::refused,
-            });
-            return respond(problem);
+            };
+            state.counters.count(event);
+            let mut response = respond(problem);
+            response.extensions_mut().insert(LogFields::of(event));
+            return response;
         }
     };
     let head = job.call.head.clone();
-    match run(job).await {
-        Ok(Completion::Done(response)) => {
-            state.counters.count(Event::done);
-            response
-        }
+    let (intent, timer) = (job.intent.clone(), job.timer.clone());
+    let (event, mut response) = match run(job).await {
+        Ok(Completion::Done(response)) => (Event::done, response),
+        Ok(Completion::Unprotected(response)) => (Event::unprotected, response),
         Ok(Completion::Replay(replay)) => {
-            state.counters.count(Event::replayed);
-            replayed(&state, &head, replay)
-                .await
-                .unwrap_or_else(respond)
+            let replay = replayed(&state, &head, replay).await;
+            (Event::replayed, replay.unwrap_or_else(respond))
         }
-        Err(error) => refuse(&state, &head, &error).unwrap_or_else(respond),
+        Err(error) => {
+            let (event, refused) = refuse(&state, &head, &error);
+            (event, refused.unwrap_or_else(respond))
+        }
+    };
+    state.counters.count(event);
+    response.extensions_mut().insert(LogFields {
+        tenant: Some(intent.tenant_name().to_owned()).filter(|tenant| !tenant.is_empty()),
+        attempt: timer.attempt(),
+        correlation: intent.correlation_id().map(str::to_owned),
+        ..LogFields::of(event)
+    });
+    response
+}
+
+/// What a log says about a request, beside its response.
+#[derive(Debug, Clone)]
+pub(crate) struct LogFields {
+    /// The counter that counted it.
+    pub(crate) outcome: &'static str,
+    pub(crate) tenant: Option<String>,
+    /// The attempt that called the service; 0: none did.
+    pub(crate) attempt: u32,
+    pub(crate) correlation: Option<String>,
+}
+
+impl LogFields {
+    fn of(event: Event) -> Self {
+        Self {
+            outcome: event.name(),
+            tenant: None,
+            attempt: 0,
+            correlation: None,
+        }
     }
 }
 
@@ -226,13 +261,12 @@ async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Comple
     };
     match (ended, unprotected) {
         (Err(error), Some(call)) if is_unavailable(&error) && !timer.began() => {
-            state.counters.count(Event::unprotected);
             tracing::warn!(%error, "done without a claim: the database is unavailable and the policy fails open");
             let limit = policy.max_response;
             let answered = Work::new(&state.tasks, call.answer(None, limit, |_| {})).await;
             let answered =
                 answered.map_err(|_| Error::work("the layer itself panicked; see the log"))?;
-            Ok(Completion::Done(answered.into_response()))
+            Ok(Completion::Unprotected(answered.into_response()))
         }
         // The service was called and may have done its work, whatever became of the claim since.
         (Err(error), _) if state.mode == Mode::Leased && timer.began() => {
@@ -271,21 +305,21 @@ fn unless_recorded(error: Error) -> Error {
     }
 }
 
-/// The response to an error.
+/// How an error is counted, and the response to it.
 fn refuse<D: Driver>(
     state: &RouteState<D>,
     head: &Parts,
     error: &Error,
-) -> Result<Response, Problem> {
+) -> (Event, Result<Response, Problem>) {
     if matches!(error, Error::Work(error) if error.is::<TooSlow>()) {
-        state.counters.count(Event::unavailable);
         tracing::warn!(%error, "a request was given up");
-        return Err(Problem::ours(
+        let problem = Problem::ours(
             StatusCode::SERVICE_UNAVAILABLE,
             "handler_too_slow",
             "it took too long and was undone; send the same request with the same key again",
-        )
-        .retry_after(Duration::from_secs(1)));
+        );
+        let problem = problem.retry_after(Duration::from_secs(1));
+        return (Event::unavailable, Err(problem));
     }
     let event = match error {
         Error::Conflict(_) => Event::conflicts,
@@ -294,7 +328,6 @@ fn refuse<D: Driver>(
         _ if error.class() == Class::Final => Event::errors,
         _ => Event::unavailable,
     };
-    state.counters.count(event);
     match event {
         Event::errors => tracing::error!(%error, "a request could not be answered"),
         _ => tracing::debug!(%error, "a request was rejected"),
@@ -305,7 +338,7 @@ fn refuse<D: Driver>(
     } = error
         && let Some(response) = crate::status::accepted(&state.policy, head, *retry_after)
     {
-        return Ok(response);
+        return (event, Ok(response));
     }
-    Err(Problem::from(error))
+    (event, Err(Problem::from(error)))
 }

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_gets_what_came_of_it_or_its_panic() {
+    async fn every_waiter_gets_the_result_or_the_panic() {
         let (tasks, steps) = (TaskTracker::new(), Arc::default());
         assert_eq!(Work::new(&tasks, three_steps(&steps)).await.unwrap(), 3);
         let broken = Work::new(&tasks, async { panic!("as planned") });

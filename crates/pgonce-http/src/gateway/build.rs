@@ -27,6 +27,7 @@ pub(crate) fn proxy(
         upstream,
         host: table.host,
         key_form: table.key_form,
+        close_delimited: table.close_delimited,
         trust_forwarded: config.tables.listen.trust_forwarded,
         trusted: trusted.clone(),
         body_timeout: config.tables.listen.body_timeout.0,
@@ -51,7 +52,10 @@ pub(crate) fn trusted(config: &Config) -> Trusted {
     Trusted::new(protected.flat_map(|once| {
         let headers = [&once.key_header, &once.version_header];
         let headers = headers.map(|name| name.as_ref().map(|name| name.0.clone()));
-        let callers = [named(once.principal.get_ref()), named(&once.tenant)];
+        let callers = [
+            named(once.principal.get_ref()),
+            named(once.tenant.get_ref()),
+        ];
         headers.into_iter().chain(callers).flatten()
     }))
 }

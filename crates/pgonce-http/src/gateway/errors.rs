@@ -52,7 +52,7 @@ pub(crate) fn answer(
 }
 
 /// As [`answer`], and it is worth asking again soon.
-pub(crate) fn answer_for_now(
+pub(crate) fn temporary_error(
     status: StatusCode,
     code: &'static str,
     detail: &'static str,

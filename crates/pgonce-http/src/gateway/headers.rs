@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_says_about_itself_is_believed_only_where_told_so() {
+    fn what_a_client_says_about_itself_is_believed_only_where_configured() {
         let lines = [
             ("host", "shop.example"),
             ("x-forwarded-for", "203.0.113.9"),
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_of_http2_is_no_wish_to_upgrade() {
+    fn an_offer_of_http2_is_no_request_to_upgrade() {
         let wants = |lines: &[_]| wanted_upgrade(&headers(lines)).map(str::to_owned);
         assert_eq!(
             wants(&[

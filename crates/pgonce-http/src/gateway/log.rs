@@ -8,7 +8,8 @@ use http::{HeaderMap, HeaderName, Method, Request};
 use sha2::{Digest as _, Sha256};
 
 use super::router::Entry;
-use crate::headers::REPLAYED;
+use crate::Disposition;
+use crate::engine::LogFields;
 
 /// What is known about a request before it is answered.
 pub(crate) struct Line<'a> {
@@ -30,11 +31,13 @@ impl<'a> Line<'a> {
 
     pub(crate) fn end(self, answer: &Response, took: Duration) {
         let once = self.entry.and_then(|entry| entry.once.as_ref());
-        let outcome = match (self.entry, once) {
+        let fields = answer.extensions().get::<LogFields>();
+        let unknown = answer.extensions().get() == Some(&Disposition::Unknown);
+        let outcome = match (self.entry, fields) {
             (None, _) => "refused",
+            (Some(_), Some(_)) if unknown => "unknown",
+            (Some(_), Some(fields)) => fields.outcome,
             (Some(_), None) => "passed",
-            (_, Some(_)) if answer.headers().contains_key(REPLAYED) => "replayed",
-            (_, Some(_)) => "answered",
         };
         tracing::info!(
             method = %self.method,
@@ -43,6 +46,9 @@ impl<'a> Line<'a> {
             key = self.key,
             status = answer.status().as_u16(),
             outcome,
+            tenant = fields.and_then(|fields| fields.tenant.as_deref()),
+            attempts = fields.map(|fields| fields.attempt),
+            correlation = fields.and_then(|fields| fields.correlation.as_deref()),
             milliseconds = took.as_secs_f64() * 1000.0,
             "request"
         );

@@ -21,7 +21,7 @@ pub(crate) fn policy(
     let mut policy = Policy::new(once.scope.get_ref(), caller(once.principal.get_ref()))
         .operation(format!("{method} {path}"))
         .methods([method.clone()])
-        .tenant(caller(&once.tenant))
+        .tenant(caller(once.tenant.get_ref()))
         .key_required(once.key == Needed::Required)
         .lint_keys(once.lint_keys)
         .outcomes(outcomes(once.outcomes))
@@ -41,6 +41,9 @@ pub(crate) fn policy(
         .database_timeout(config.database.timeout());
     for (status, disposition) in once.statuses.all() {
         policy = policy.on_status([status.get_ref().0], disposition);
+    }
+    if let Some(name) = &config.log.correlation {
+        policy = policy.correlation(name.0.clone());
     }
     if let Some(name) = &once.key_header {
         policy = policy.header(name.0.clone());

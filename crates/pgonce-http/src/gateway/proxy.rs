@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use http::header::{CONTENT_TYPE, HOST};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use tower::Service;
 
 use super::body::{StallTimeout, Stalled};
-use super::config::{HostSent, KeyForm};
+use super::config::{CloseDelimited, HostSent, KeyForm};
 use super::errors;
 use super::headers::{self, ATTEMPT, FENCE, IDEMPOTENCY_KEY, Trusted};
 use super::upstream::{Delivery, Unanswered, Upstream};
@@ -35,6 +35,7 @@ pub(crate) struct ProxySettings {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) host: HostSent,
     pub(crate) key_form: KeyForm,
+    pub(crate) close_delimited: CloseDelimited,
     pub(crate) trust_forwarded: bool,
     /// The headers that no client may hide or imitate.
     pub(crate) trusted: Trusted,
@@ -73,8 +74,16 @@ impl ProxySettings {
         }
         match self.upstream.send(request).await {
             Ok(mut answer) => {
+                let ends = self.close_delimited == CloseDelimited::Whole || marks_its_end(&answer);
                 headers::for_client(answer.headers_mut());
                 match attempt {
+                    Some(_) if !ends => no_answer(&Unanswered {
+                        delivery: Delivery::Unknown,
+                        late: false,
+                        why: "the answer has neither a length nor chunks, so it may have broken off; \
+                              `close_delimited = \"whole\"` takes such answers for whole"
+                            .to_owned(),
+                    }),
                     Some(_) => self.whole(answer).await,
                     None => answer,
                 }
@@ -117,6 +126,15 @@ impl ProxySettings {
             headers.insert(IDEMPOTENCY_KEY, sent);
         }
     }
+}
+
+/// Whether a response that breaks off can be distinguished from one that ends.
+fn marks_its_end(answer: &Response<Body>) -> bool {
+    let headers = answer.headers();
+    answer.body().is_end_stream()
+        || is_stream(headers)
+        || headers.contains_key(CONTENT_LENGTH)
+        || headers.contains_key(TRANSFER_ENCODING)
 }
 
 /// Whether a response is an endless stream.
@@ -174,7 +192,7 @@ fn no_answer(unanswered: &Unanswered) -> Response<Body> {
         Delivery::NotSent => {
             let detail = "the service behind the gateway could not be reached and nothing happened; send the same again";
             (
-                errors::answer_for_now(status, "upstream_not_reached", detail),
+                errors::temporary_error(status, "upstream_not_reached", detail),
                 Disposition::Retry,
             )
         }

@@ -55,7 +55,8 @@ setters! {
     oversize: Oversize;
     /// Sets the headers that are replayed.
     replay_headers: ReplayHeaders;
-    /// Sets the maximum time for a client to send its body.
+    /// Sets the maximum time for a client to send the next piece of its body; all of it may take ten
+    /// times as long.
     body_timeout: Duration;
     /// Sets the maximum time for a reply of the database.
     database_timeout: Duration;

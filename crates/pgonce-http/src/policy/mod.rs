@@ -84,7 +84,8 @@ pub struct Policy {
     pub oversize: Oversize,
     /// The headers that are replayed. Default: those that describe the response.
     pub replay_headers: ReplayHeaders,
-    /// Maximum time for a client to send its body. Default: 30 seconds.
+    /// Maximum time for a client to send the next piece of its body, and a tenth of the maximum time for
+    /// all of it. Default: 30 seconds.
     pub body_timeout: Duration,
     /// Maximum time for a reply of the database before the client gets 503; a busy wait comes on
     /// top. Default: 10 seconds.

@@ -57,10 +57,7 @@ pub(crate) fn principal(head: &Parts, policy: &Policy) -> Result<Option<String>,
             "the request does not name its caller; log in and send it again with the same key",
         )
     };
-    match who(head, &policy.principal) {
-        Ok(Some(name)) if name.is_empty() => Err(missing()),
-        found => found.map_err(|()| missing()),
-    }
+    who(head, &policy.principal).map_err(|()| missing())
 }
 
 /// The tenant; empty where there are none.
@@ -80,9 +77,7 @@ fn who(head: &Parts, caller: &Caller) -> Result<Option<String>, ()> {
         Caller::None => return Ok(None),
         Caller::Header(name) => {
             let mut values = head.headers.get_all(name).iter();
-            // An empty header names no tenant, and is not a way to the data without one.
-            let only = values.next().filter(|value| !value.is_empty());
-            let only = only.filter(|_| values.next().is_none());
+            let only = values.next().filter(|_| values.next().is_none());
             only.and_then(|value| {
                 std::str::from_utf8(value.as_bytes())
                     .ok()
@@ -91,7 +86,8 @@ fn who(head: &Parts, caller: &Caller) -> Result<Option<String>, ()> {
         }
         Caller::With(find) => find(head),
     };
-    found.map(Some).ok_or(())
+    // An empty name is not a way to the data of no tenant.
+    found.filter(|name| !name.is_empty()).map(Some).ok_or(())
 }
 
 /// The id that ties the record to logs and traces, where the client or a proxy sent one.

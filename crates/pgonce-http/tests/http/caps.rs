@@ -54,7 +54,7 @@ async fn a_body_that_drips_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn uploads_beyond_the_budget_are_told_to_come_back_and_the_budget_is_given_back() {
+async fn uploads_beyond_the_budget_get_503_and_the_budget_is_given_back() {
     let world: World = World::new().await;
     let (gate, budget) = (Gate::closed(), Budget::bytes(100));
     let at_gate = gate.clone();

@@ -11,7 +11,7 @@ use pgonce_http::{AttemptInfo, Caller, HandlerError, Key, Outcomes, Policy, Tx};
 use crate::support::{SCOPE, Site, TestDriver, World, for_each_driver, leave_effect, made};
 
 for_each_driver!(
-    the_handler_is_told_which_attempt_it_is,
+    the_handler_learns_which_attempt_it_is,
     a_transaction_that_is_not_given_back_commits_nothing,
     two_transactions_at_once_are_not_given_out,
     a_handler_publishes_and_locks_under_the_tenant_of_its_request,
@@ -19,7 +19,7 @@ for_each_driver!(
 
 type Seen = Arc<Mutex<Vec<(u32, ClaimKind, i64)>>>;
 
-async fn the_handler_is_told_which_attempt_it_is<D: TestDriver>(world: World<D>) {
+async fn the_handler_learns_which_attempt_it_is<D: TestDriver>(world: World<D>) {
     let seen = Seen::default();
     let handler = async |State(seen): State<Seen>, info: AttemptInfo, Key(key): Key| {
         assert_eq!(&*key, "k1");

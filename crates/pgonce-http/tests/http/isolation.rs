@@ -112,6 +112,14 @@ async fn a_key_belongs_to_its_tenant() {
             .await,
         2
     );
+    // Nor does a function's empty name lead to the data of no tenant.
+    let nameless = Caller::with(|_| Some(String::new()));
+    let site = world
+        .usual(Policy::new(SCOPE, Caller::None).tenant(nameless))
+        .await;
+    send(&site, "/effects", &[])
+        .await
+        .problem(400, "tenant_missing");
 }
 
 #[tokio::test]

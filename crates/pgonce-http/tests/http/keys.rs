@@ -147,7 +147,7 @@ async fn unkeyed(
 }
 
 #[tokio::test]
-async fn switched_off_or_for_other_methods_the_layer_is_not_there() {
+async fn switched_off_or_for_other_methods_the_layer_passes_requests_on() {
     let world: World = World::new().await;
     let off = post(async |tx: pgonce_http::Tx<Sqlx>| unkeyed(tx).await)
         .layer(world.atomic(Policy::new(SCOPE, Caller::None).enabled(false)));

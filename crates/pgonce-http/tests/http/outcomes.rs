@@ -362,7 +362,7 @@ async fn forbidden<D: TestDriver>(
         "forbidden" => {
             Err(Failure::permanent("item_forbidden", "this item is not for sale").into())
         }
-        _ => Err(Failure::transient("till_closed", "the till is closed for now").into()),
+        _ => Err(Failure::transient("till_closed", "the till is closed").into()),
     }
 }
 
@@ -391,7 +391,7 @@ async fn a_failure_that_the_handler_names_is_remembered<D: TestDriver>(world: Wo
 }
 
 #[tokio::test]
-async fn an_error_of_the_database_that_stays_is_told_without_its_secrets() {
+async fn a_permanent_error_of_the_database_is_reported_without_its_secrets() {
     type Sqlx = pgonce::driver::sqlx::Sqlx;
     let world: World = World::new().await;
     let handler = async |mut tx: Tx<Sqlx>| {

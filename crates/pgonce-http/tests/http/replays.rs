@@ -99,7 +99,7 @@ async fn a_replay_is_given_only_to_those_who_may_still_see_it<D: TestDriver>(wor
 }
 
 #[tokio::test]
-async fn what_another_door_has_ended_is_told_in_http_words() {
+async fn what_another_client_has_ended_is_answered_in_http_terms() {
     let world: World = World::new().await;
     let print = pgonce_http::RequestPrint::Custom(pgonce_http::Print::new(|_, _| {
         Fingerprint::of_bytes(b"x")

@@ -14,7 +14,7 @@ use crate::support::{SCOPE, Site, TestDriver, World, for_each_driver, made};
 for_each_driver!(
     abandoned_work_is_not_done_again,
     abandoned_work_is_taken_over_where_the_policy_says_so,
-    abandoned_work_waits_for_a_person_where_the_contract_says_so,
+    abandoned_work_waits_for_an_operator_where_the_contract_says_so,
 );
 
 type Runs = Arc<AtomicUsize>;
@@ -65,7 +65,7 @@ async fn abandoned_work_is_taken_over_where_the_policy_says_so<D: TestDriver>(wo
     assert!(site.post("/effects", "k1", "").await.replayed());
 }
 
-async fn abandoned_work_waits_for_a_person_where_the_contract_says_so<D: TestDriver>(
+async fn abandoned_work_waits_for_an_operator_where_the_contract_says_so<D: TestDriver>(
     world: World<D>,
 ) {
     let policy = Policy::new(SCOPE, Caller::None)

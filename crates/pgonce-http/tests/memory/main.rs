@@ -66,7 +66,7 @@ async fn a_thousand_large_uploads_at_once_stay_within_the_budget_and_nobody_is_s
         budget.free() == BUDGET
     })
     .await;
-    // Without a flood, everybody who is refused in the middle of sending hears why.
+    // Without a flood, every client that is refused in the middle of sending gets the reason.
     let reply = uploads::too_large_alone(&site.address, 20).await;
     assert_eq!(reply, [413; 20]);
     let large = "y".repeat(SIZE);

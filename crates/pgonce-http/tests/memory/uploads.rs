@@ -72,7 +72,7 @@ impl Answers {
         let too_large = self.0.get(&(Manner::TooLarge, 413)).copied().unwrap_or(0);
         assert_eq!(too_large, self.count(413), "{self:?}");
         assert_eq!(self.0.get(&(Manner::TooLarge, 201)), None, "{self:?}");
-        // A flood of those who are refused while they send: not all can be heard out.
+        // A flood of uploads refused while they send: not all can be read to their end.
         let hung_up = self.count(HUNG_UP);
         assert!(hung_up < UPLOADS / 2, "{self:?}");
         assert!(

@@ -62,14 +62,14 @@ pub(crate) struct Try {
 
 /// What a client may believe after a try, and what was seen on the way.
 #[derive(Debug)]
-pub(crate) struct Heard {
-    pub(crate) told: Outcome,
+pub(crate) struct Received {
+    pub(crate) outcome: Outcome,
     pub(crate) saw: Option<&'static str>,
 }
 
-impl Heard {
-    fn new(told: Outcome) -> Self {
-        Self { told, saw: None }
+impl Received {
+    fn new(outcome: Outcome) -> Self {
+        Self { outcome, saw: None }
     }
 }
 
@@ -80,15 +80,15 @@ pub(crate) async fn attempt(service: SocketAddr, call: Call, seed: u64) -> Outco
         payload: call.payload.clone(),
         number: call.attempt,
     };
-    let heard = send(service, &one, seed).await;
-    if let Some(state) = heard.saw {
+    let received = send(service, &one, seed).await;
+    if let Some(state) = received.saw {
         call.saw(state);
     }
-    heard.told
+    received.outcome
 }
 
 /// Sends a request, or as much of it as chance allows.
-pub(crate) async fn send(service: SocketAddr, one: &Try, seed: u64) -> Heard {
+pub(crate) async fn send(service: SocketAddr, one: &Try, seed: u64) -> Received {
     let mut chance = StdRng::seed_from_u64(seed ^ one.number.rotate_left(32));
     // The first is the rehearsal, which must succeed.
     let cut = (one.number > 0 && chance.random_bool(0.5))
@@ -103,20 +103,20 @@ pub(crate) async fn send(service: SocketAddr, one: &Try, seed: u64) -> Heard {
     );
     let whole = [head.as_bytes(), body.as_bytes()].concat();
     let Ok(mut wire) = TcpStream::connect(service).await else {
-        return Heard::new(Outcome::Failed("not connected".to_owned()));
+        return Received::new(Outcome::Failed("not connected".to_owned()));
     };
     let sent = match cut {
         None => whole.len(),
         Some(cut) => cut.sent(head.len(), body.len(), &mut chance),
     };
     if let Err(error) = wire.write_all(&whole[..sent]).await {
-        return Heard::new(Outcome::Unknown(error.to_string()));
+        return Received::new(Outcome::Unknown(error.to_string()));
     }
     let Some(cut) = cut else {
         let mut answer = Vec::new();
         return match wire.read_to_end(&mut answer).await {
-            Ok(_) => heard(&answer),
-            Err(error) => Heard::new(Outcome::Unknown(error.to_string())),
+            Ok(_) => received(&answer),
+            Err(error) => Received::new(Outcome::Unknown(error.to_string())),
         };
     };
     if cut == Cut::InAnswer {
@@ -129,13 +129,13 @@ pub(crate) async fn send(service: SocketAddr, one: &Try, seed: u64) -> Heard {
         let _ = wire.set_zero_linger();
     }
     drop(wire);
-    let told = match cut {
+    let outcome = match cut {
         // Half a request is none.
         Cut::InHead | Cut::AfterHead | Cut::InBody => Outcome::Failed(cut.name().to_owned()),
         Cut::AfterBody | Cut::InAnswer => Outcome::Unknown(cut.name().to_owned()),
     };
-    Heard {
-        told,
+    Received {
+        outcome,
         saw: Some(cut.name()),
     }
 }
@@ -144,24 +144,24 @@ pub(crate) async fn send(service: SocketAddr, one: &Try, seed: u64) -> Heard {
 pub(crate) const ABANDONED: &str = "422 P4030";
 
 /// What a whole answer means, strictly by what is written about it in `pgonce_http::errors`.
-fn heard(answer: &[u8]) -> Heard {
+fn received(answer: &[u8]) -> Received {
     let Some((status, headers, body)) = parts(answer) else {
-        return Heard::new(Outcome::Unknown("no whole answer".to_owned()));
+        return Received::new(Outcome::Unknown("no whole answer".to_owned()));
     };
     let saw = headers
         .contains("idempotent-replayed: true")
         .then_some("replay");
     if status == 201 {
         let location = headers.lines().find(|line| line.starts_with("location: "));
-        let told = json!({ "status": status, "location": location, "body": body });
-        return Heard {
-            told: Outcome::Success(told),
+        let outcome = json!({ "status": status, "location": location, "body": body });
+        return Received {
+            outcome: Outcome::Success(outcome),
             saw,
         };
     }
     let problem: Value = serde_json::from_str(&body).unwrap_or_default();
     let code = problem["code"].as_str().unwrap_or_default().to_owned();
-    Heard::new(match &*code {
+    Received::new(match &*code {
         "P4029" | "P4002" | "08006" | "overloaded" | "handler_too_slow" => Outcome::Failed(code),
         _ => Outcome::Unknown(format!("{status} {code}")),
     })

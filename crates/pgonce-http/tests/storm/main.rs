@@ -2,7 +2,7 @@
 //! PostgreSQL at random messages, sessions are killed, twins come in between. Then what every client was
 //! what they got is compared with a table in which nothing is unique.
 //!
-//! Each storm tells its seed when it fails. `PGONCE_STORM_SEED=… cargo test -p pgonce-http --test storm`
+//! Each storm prints its seed when it fails. `PGONCE_STORM_SEED=… cargo test -p pgonce-http --test storm`
 //! draws the same cuts again (clients run at the same time, so they may meet other moments);
 //! `PGONCE_STORM_INTENTS=2000` makes every storm longer than the usual 24 intents.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
@@ -32,22 +32,22 @@ use support::{TestDriver, World};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn atomic_work_happens_once_in_a_storm_with_sqlx() {
-    weather::<Sqlx>(Mode::Atomic).await;
+    survive::<Sqlx>(Mode::Atomic).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn atomic_work_happens_once_in_a_storm_with_tokio_postgres() {
-    weather::<TokioPostgres>(Mode::Atomic).await;
+    survive::<TokioPostgres>(Mode::Atomic).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leased_work_happens_once_in_a_storm_with_sqlx() {
-    weather::<Sqlx>(Mode::Leased).await;
+    survive::<Sqlx>(Mode::Leased).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leased_work_happens_once_in_a_storm_with_tokio_postgres() {
-    weather::<TokioPostgres>(Mode::Leased).await;
+    survive::<TokioPostgres>(Mode::Leased).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,7 +79,7 @@ fn chosen(variable: &str) -> Option<u64> {
     )
 }
 
-async fn weather<D: TestDriver>(mode: Mode) {
+async fn survive<D: TestDriver>(mode: Mode) {
     let seed = chosen("PGONCE_STORM_SEED").unwrap_or_else(rand::random);
     let intents = chosen("PGONCE_STORM_INTENTS").unwrap_or(24);
     let world = World::<Sqlx>::new().await;

@@ -37,7 +37,7 @@ pub(crate) enum Mode {
     Off,
 }
 
-/// A claim whose told is lost belongs to nobody: it is over soon, and others may have it.
+/// A claim whose answer is lost belongs to nobody: it is over soon, and others may have it.
 pub(crate) fn policy() -> Policy {
     Policy::new(SCOPE, Caller::None)
         .retention(Duration::from_secs(3600))

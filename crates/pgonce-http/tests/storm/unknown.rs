@@ -18,7 +18,7 @@ use crate::support::World;
 use crate::{EFFECTS, chosen, failures_are_true, url};
 
 /// Faults that leave claims and answers unknown, on one connection each.
-fn weather(seed: u64, connections: u64) -> FaultPlan {
+fn fault_plan(seed: u64, connections: u64) -> FaultPlan {
     let spread = Spread {
         connections,
         to_server: 12,
@@ -37,7 +37,7 @@ async fn leased_work_with_an_unknown_result_is_refused_to_all_alike_and_never_do
     let agreed = world.leased(policy().stale(Stale::Refuse));
     agreed.agree().await.unwrap();
     let proxy = CuttingProxy::start(("127.0.0.1", world.port)).unwrap();
-    for trial in &weather(seed, 4 * intents).trials {
+    for trial in &fault_plan(seed, 4 * intents).trials {
         proxy.arm_trial(trial);
     }
     let shore = Shore::<Sqlx>::new(&world, Mode::Refusing);
@@ -61,18 +61,18 @@ async fn leased_work_with_an_unknown_result_is_refused_to_all_alike_and_never_do
                     number,
                 };
                 let sent = timeout(Duration::from_secs(30), send(service, &one, seed));
-                let told = match sent.await {
-                    Ok(heard) => heard.told,
+                let outcome = match sent.await {
+                    Ok(received) => received.outcome,
                     Err(_) => Outcome::Unknown("no answer in time".to_owned()),
                 };
-                history.outcome(number, told.clone());
-                match &told {
+                history.outcome(number, outcome.clone());
+                match &outcome {
                     Outcome::Success(_) => return,
                     Outcome::Unknown(why) if why == ABANDONED => {
                         history.saw("abandoned");
                         return;
                     }
-                    _ => assert!(Instant::now() < until, "{one:?} was last told {told:?}"),
+                    _ => assert!(Instant::now() < until, "{one:?} last got {outcome:?}"),
                 }
                 retry.tick().await;
             }
@@ -94,11 +94,11 @@ async fn leased_work_with_an_unknown_result_is_refused_to_all_alike_and_never_do
     assert!(decision.passed(), "PGONCE_STORM_SEED={seed}\n{decision}");
     assert!(!proxy.all_fired().is_empty(), "nothing was cut");
     failures_are_true(&world, &history, seed).await;
-    nobody_was_told_otherwise(&history, seed);
+    no_answer_contradicts_it(&history, seed);
 }
 
 /// An intent is done for all who were answered, or abandoned for all of them.
-fn nobody_was_told_otherwise(history: &History, seed: u64) {
+fn no_answer_contradicts_it(history: &History, seed: u64) {
     let (mut intents, mut answers) = (BTreeMap::new(), BTreeMap::<_, BTreeSet<bool>>::new());
     for entry in history.entries() {
         match entry {
@@ -106,11 +106,9 @@ fn nobody_was_told_otherwise(history: &History, seed: u64) {
                 attempt, intent, ..
             } => drop(intents.insert(attempt, intent)),
             Entry::Outcome {
-                attempt,
-                outcome: told,
-                ..
+                attempt, outcome, ..
             } => {
-                let done = match told {
+                let done = match outcome {
                     Outcome::Success(_) => true,
                     Outcome::Unknown(why) if why == ABANDONED => false,
                     _ => continue,

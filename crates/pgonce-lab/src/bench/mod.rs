@@ -187,7 +187,7 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     }
     if args.wants(Group::Replay) {
         say("answers to duplicates");
-        report.add(replay::measure(server, &mut plan).await?);
+        report.add(replay::measure(server, &mut plan, &args.sizes()).await?);
     }
     if args.wants(Group::Http) {
         say("requests over HTTP");

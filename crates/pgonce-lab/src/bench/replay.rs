@@ -15,7 +15,8 @@ use super::rounds::{Plan, Side};
 use super::server::{Server, connect};
 use super::{with_sqlx, with_tokio_postgres};
 
-const INTENTS: u64 = 100_000;
+/// Existing intents, or fewer where no table is to grow that large.
+const MAX_INTENTS: u64 = 100_000;
 const FLOOR: Budget = Budget::AtLeast(0.80);
 
 /// The same answers under the same keys, in a table that knows nothing of pgonce.
@@ -46,9 +47,10 @@ impl Keys {
     }
 }
 
-pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line>> {
+pub(super) async fn measure(server: &Server, plan: &mut Plan, sizes: &[u64]) -> Result<Vec<Line>> {
     let url = server.database("replay").await?;
-    fill(&url, INTENTS).await?;
+    let largest = sizes.iter().copied().max().unwrap_or(MAX_INTENTS);
+    fill(&url, largest.min(MAX_INTENTS)).await?;
     let client = connect(&url).await?;
     client.batch_execute(PLAIN).await?;
     client.batch_execute("vacuum (analyze)").await?;

@@ -16,7 +16,7 @@ pub(super) async fn measure(server: &Server, plan: &Plan) -> Result<Vec<Line>> {
     let exact = server.set("full_page_writes", "off").await?;
     let one = with_tokio_postgres::Shop::open(&url, 1)?;
     let two = with_sqlx::Shop::open(&url, 1)?;
-    let commands = (150 * plan.rounds).min(2_000);
+    let commands = (50 * plan.rounds).min(2_000);
     let mut bytes = Vec::new();
     for side in command::sides(&one, &two) {
         side.times(10).await?;

@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 
 use super::plan::{Client, Cut, Intent};
 
-const REQUEST_PATIENCE: Duration = Duration::from_secs(8);
-const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
+const MAX_PAUSE: Duration = Duration::from_millis(400);
 
 /// What happened so far.
 #[derive(Debug, Default)]
@@ -86,7 +86,7 @@ impl Line<'_> {
                 return answered;
             }
             sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
         None
     }
@@ -166,6 +166,6 @@ pub(super) fn http() -> reqwest::Result<reqwest::Client> {
     reqwest::Client::builder()
         .no_proxy()
         .pool_max_idle_per_host(0)
-        .timeout(REQUEST_PATIENCE)
+        .timeout(REQUEST_TIMEOUT)
         .build()
 }

@@ -19,7 +19,7 @@ use super::service::Service;
 const GRACE: Duration = Duration::from_secs(20);
 /// A disaster waits for this many requests under way, so that it hits something.
 const WORTH_STRIKING: u64 = 8;
-const STRIKE_PATIENCE: Duration = Duration::from_secs(2);
+const STRIKE_TIMEOUT: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The answers to an intent, one for each of its clients; `None` where time was up.
@@ -71,7 +71,7 @@ impl Storm<'_> {
                 }
             };
             // If nobody is there any more it strikes all the same.
-            let _ = timeout(STRIKE_PATIENCE, worth_it).await;
+            let _ = timeout(STRIKE_TIMEOUT, worth_it).await;
             let struck = self.counts.in_flight.load(Relaxed);
             self.counts.struck.fetch_add(struck, Relaxed);
             let began = Instant::now();

@@ -92,7 +92,7 @@ impl<D: DriverExt> Case<D> {
             }
             Path::AtomicRefuse => self.run(once, &intent, mark, Some(refusal())).await,
             Path::AtomicFail if role == Role::First => {
-                self.run(once, &intent, mark, Some(for_now())).await
+                self.run(once, &intent, mark, Some(transient())).await
             }
             Path::Joined => {
                 let ack = acknowledgement(mark.attempt)?;
@@ -149,8 +149,8 @@ impl<D: DriverExt> Case<D> {
         self.saw(lease.kind());
         match self.path {
             Path::LeaseFail if role == Role::First => {
-                lease.fail(for_now()).await?;
-                Err(for_now().into())
+                lease.fail(transient()).await?;
+                Err(transient().into())
             }
             Path::LeaseRelease if role == Role::First => {
                 lease.release().await?;
@@ -336,6 +336,6 @@ fn refusal() -> Failure {
     Failure::permanent("declined", "the bank said no")
 }
 
-fn for_now() -> Failure {
-    Failure::transient("for_now", "the bank is closed")
+fn transient() -> Failure {
+    Failure::transient("bank_closed", "the bank is closed")
 }

@@ -206,7 +206,7 @@ impl<D: DriverExt> Letters<'_, D> {
                 if claimed.attempts == 1 && claimed.message.id.ends_with("/1") {
                     let reason = "not yet";
                     inbox
-                        .fail(self.key, &claimed, true, "for_now", reason)
+                        .fail(self.key, &claimed, true, "bank_closed", reason)
                         .await?;
                     self.fixture.history.saw("stored message failed");
                     sleep(BACKOFF).await;

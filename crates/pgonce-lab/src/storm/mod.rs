@@ -188,8 +188,14 @@ async fn storm(args: Args, screen: &Arc<Screen>) -> Result<bool> {
                 campaign::storm::<TokioPostgres>(server, *config, &plan, screen).await
             }
         };
-        let outcome = outcome.map_err(|error| format!("{}: {error}", config.name()))?;
-        screen.note(&ledger.add(outcome));
+        match outcome {
+            Ok(outcome) => screen.note(&ledger.add(outcome)),
+            Err(error) => {
+                // What the configurations before it have found is shown all the same.
+                screen.note(&ledger.table());
+                return Err(format!("{}: {error}", config.name()).into());
+            }
+        }
         // Each time: what a long storm has found so far survives its end.
         if let Some(file) = &args.ledger {
             keep(&ledger, file)?;

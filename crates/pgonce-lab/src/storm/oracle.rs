@@ -19,7 +19,7 @@ use super::trial::Trialed;
 use super::{Plan, Result};
 
 /// Backends whose client was cut off end by themselves.
-const CALM: Duration = Duration::from_secs(30);
+const CALM: Duration = Duration::from_secs(60);
 
 /// One broken promise.
 #[derive(Debug, Serialize)]

@@ -66,7 +66,7 @@ pub(super) enum Path {
     /// an operator redrives a parked subject, and a relay delivers it
     RelayRedrive,
     /// partitions of the log are made ahead, and dropped when everybody is past them
-    RelayTend,
+    RelayMaintain,
     /// a message is accepted in the caller's own transaction, with its effect
     InboxAccept,
     /// a batch of messages is accepted in the caller's own transaction, with its effects
@@ -185,7 +185,7 @@ impl Path {
     pub(super) fn calm_code(self) -> Option<&'static str> {
         match self {
             Self::Busy => Some("P4029"),
-            Self::AtomicFail | Self::LeaseFail => Some("for_now"),
+            Self::AtomicFail | Self::LeaseFail => Some("bank_closed"),
             Self::LeaseRelease => Some("released"),
             other => other.ends_with().filter(|_| other != Self::Purge),
         }

@@ -18,11 +18,11 @@ use super::path::{LEASE, Path};
 use super::{inbox, relay};
 
 /// A client that is not answered by then is stuck.
-pub(super) const STUCK: Duration = Duration::from_secs(20);
+pub(super) const STUCK: Duration = Duration::from_secs(60);
 /// How long a second client has the field for itself.
 pub(super) const WINDOW: Duration = Duration::from_millis(25);
-/// How long a holder waits for somebody to wait for it.
-const WATCH: Duration = Duration::from_millis(250);
+/// How long a holder waits for somebody to wait for it. One that does not wait ends long before.
+const WATCH: Duration = Duration::from_secs(5);
 
 /// What came of a trial.
 #[derive(Debug)]

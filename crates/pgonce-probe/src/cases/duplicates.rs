@@ -1,5 +1,7 @@
 //! The same request again, one after the other and all at once.
 
+use tokio::time::{Instant, sleep_until};
+
 use super::{ROUNDS, answered};
 use crate::answer::Answer;
 use crate::case::Case;
@@ -178,4 +180,36 @@ pub(super) async fn after_race(p: &Prober) -> Found {
     raced.accepted.push(late);
     let made = p.made_since(raced.before).await?;
     p.one_effect(&raced.accepted, made).await
+}
+
+/// A key that is forgotten too early makes a late retry a second effect.
+pub(super) async fn late(p: &Prober) -> Found {
+    p.open().await?;
+    let Some((intent, first)) = p.opening.get() else {
+        return Err(Finding::inconclusive("there was no first request"));
+    };
+    sleep_until(Instant::from_std(first.asked) + p.late).await;
+    let before = p.count().await?;
+    let response = p.send_until_settled(&p.ask(intent)).await;
+    let age = first.asked.elapsed().as_secs();
+    let late = answered(p, Case::LateDuplicate, "the late duplicate", response)?;
+    if let Some(more @ 1..) = p.made_since(before).await? {
+        return Err(Finding::fail(format!(
+            "after {age} s the duplicate made {more} more effects ({late})"
+        )));
+    }
+    if !p.accepts(&late) {
+        let observed = format!("after {age} s the duplicate was answered {late}");
+        return match p.is_right(Case::LateDuplicate, &late) {
+            true => Ok(Finding::pass(observed)),
+            false => Err(Finding::advice(observed)),
+        };
+    }
+    if p.contradict(first, &late) {
+        return Err(Finding::fail(format!(
+            "after {age} s the duplicate was not given the first answer, {first}, but {late}"
+        )));
+    }
+    let finding = Finding::pass(format!("after {age} s it is still the first answer"));
+    Ok(if p.counts() { finding } else { finding.weak() })
 }

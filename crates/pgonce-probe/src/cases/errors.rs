@@ -5,6 +5,7 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use super::answered;
 use crate::case::Case;
 use crate::finding::{Finding, Found};
+use crate::json::Object;
 use crate::prober::{Intent, Prober};
 
 pub(super) async fn failed_validation(p: &Prober) -> Found {
@@ -52,6 +53,53 @@ pub(super) async fn failed_validation(p: &Prober) -> Found {
     Err(Finding::advice(format!(
         "an invalid request used the key up: the corrected one was answered {second}"
     )))
+}
+
+/// A handler that raises an exception after it took the key must give it back, or keep an answer.
+pub(super) async fn key_after_error(p: &Prober) -> Found {
+    let Some((intent, first)) = failing(p).await? else {
+        return Err(Finding::skipped(
+            "no body that was tried made the API fail: give --error-body",
+        ));
+    };
+    match p.send_until_settled(&p.ask(&intent)).await {
+        Ok(answer) if matches!(answer.status, 409 | 425) => Err(Finding::fail(format!(
+            "the key is stuck: {:?} after {first} the same request was still answered {answer}",
+            p.busy_timeout
+        ))),
+        Ok(answer) => Ok(Finding::pass(format!("{first}, then {}", answer.status))),
+        Err(why) => Err(Finding::inconclusive(format!(
+            "after {first} the same request got no answer: {why}"
+        ))),
+    }
+}
+
+/// A request on which the API fails, and how.
+async fn failing(p: &Prober) -> Found<Option<(Intent, String)>> {
+    let plain = p.intent();
+    let bodies = match &p.error_body {
+        Some(body) => vec![body.fill(0, &plain.key)],
+        None => Object::read(&plain.body).map_or_else(Vec::new, |object| object.of_wrong_types()),
+    };
+    for body in bodies {
+        let intent = Intent {
+            key: p.token(),
+            body,
+        };
+        match p.send(&p.ask(&intent)).await {
+            Ok(answer) if answer.is_server_error() => {
+                return Ok(Some((intent, answer.status.to_string())));
+            }
+            Err(_) => return Ok(Some((intent, "no answer".to_owned()))),
+            Ok(answer) if p.error_body.is_some() => {
+                return Err(Finding::inconclusive(format!(
+                    "the body of --error-body was answered {answer}, not 5xx"
+                )));
+            }
+            Ok(_) => {}
+        }
+    }
+    Ok(None)
 }
 
 pub(super) async fn problem_documents(p: &Prober) -> Found {

@@ -17,13 +17,19 @@ use super::prober::Prober;
 const ROUNDS: usize = 3;
 
 pub(super) async fn run(case: Case, p: &Prober) -> Finding {
-    let found = match case {
+    p.audited(tried(case, p)).await
+}
+
+async fn tried(case: Case, p: &Prober) -> Found {
+    match case {
         Case::DifferentKeys => duplicates::different_keys(p).await,
         Case::SequentialDuplicate => duplicates::sequential(p).await,
         Case::ConcurrentDuplicates => duplicates::concurrent(p).await,
         Case::DuplicateAfterRace => duplicates::after_race(p).await,
         Case::ChangedPayload => payloads::changed(p).await,
         Case::ChangedPayloadInFlight => payloads::changed_in_flight(p).await,
+        Case::ChangedMember => payloads::changed_member(p).await,
+        Case::MemberOrder => payloads::member_order(p).await,
         Case::KeyForms => keys::forms(p).await,
         Case::MissingKey => keys::missing(p).await,
         Case::EmptyKey => keys::empty(p).await,
@@ -42,10 +48,11 @@ pub(super) async fn run(case: Case, p: &Prober) -> Finding {
         Case::OtherEndpoint => strangers::other_endpoint(p).await,
         Case::OtherPrincipal => strangers::other_principal(p).await,
         Case::FailedValidation => errors::failed_validation(p).await,
+        Case::KeyAfterError => errors::key_after_error(p).await,
         Case::ProblemDocuments => errors::problem_documents(p).await,
         Case::RetryAfter => errors::retry_after(p).await,
-    };
-    found.unwrap_or_else(|finding| finding)
+        Case::LateDuplicate => duplicates::late(p).await,
+    }
 }
 
 /// Whatever a correct API is asked, it answers, and not with an error of its own.

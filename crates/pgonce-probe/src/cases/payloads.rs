@@ -4,6 +4,7 @@ use super::{ROUNDS, answered};
 use crate::answer::Answer;
 use crate::case::Case;
 use crate::finding::{Finding, Found};
+use crate::json::Object;
 use crate::prober::{Intent, Prober};
 
 pub(super) async fn changed(p: &Prober) -> Found {
@@ -76,6 +77,70 @@ pub(super) async fn changed_in_flight(p: &Prober) -> Found {
         observed = Some(refused(p, case, &loser)?);
     }
     observed.ok_or_else(|| Finding::inconclusive("no round was run"))
+}
+
+/// A fingerprint of some members only takes two requests for one.
+pub(super) async fn changed_member(p: &Prober) -> Found {
+    let case = Case::ChangedMember;
+    let intent = p.intent();
+    let changed = object(&intent)?.changed_in_one_place();
+    if changed.is_empty() {
+        return Err(Finding::skipped("the body has no member to change"));
+    }
+    let first = p.accepted(&p.ask(&intent)).await?;
+    let mut last = None;
+    for (place, body) in &changed {
+        let other = Intent {
+            key: intent.key.clone(),
+            body: body.clone(),
+        };
+        let what = format!("a body that differs in {place}");
+        let second = answered(p, case, &what, p.send(&p.ask(&other)).await)?;
+        if p.accepts(&second) && !p.is_allowed(case, &second) {
+            return Err(Finding::fail(if second.is_of_the_effect_of(&first) {
+                format!("{what} was given the first one's answer: {second}")
+            } else {
+                format!("{what} was accepted too: {second}")
+            }));
+        }
+        last = Some(refused(p, case, &second)?);
+    }
+    let last = last.ok_or_else(|| Finding::inconclusive("nothing was tried"))?;
+    Ok(Finding {
+        observed: format!(
+            "{} places, each changed alone: {}",
+            changed.len(),
+            last.observed
+        ),
+        ..last
+    })
+}
+
+/// The same request, as another serialiser writes it.
+pub(super) async fn member_order(p: &Prober) -> Found {
+    let case = Case::MemberOrder;
+    let before = p.count().await?;
+    let intent = p.intent();
+    let rewritten = Intent {
+        key: intent.key.clone(),
+        body: object(&intent)?.rewritten(),
+    };
+    let first = p.accepted(&p.ask(&intent)).await?;
+    let response = p.send_until_settled(&p.ask(&rewritten)).await;
+    let second = answered(p, case, "the same object, written otherwise,", response)?;
+    if p.accepts(&second) {
+        let made = p.made_since(before).await?;
+        return p.one_effect(&[first, second], made).await;
+    }
+    let observed = format!("the same object, written otherwise, is another request: {second}");
+    match p.is_right(case, &second) {
+        true => Ok(Finding::pass(observed)),
+        false => Err(Finding::advice(observed)),
+    }
+}
+
+fn object(intent: &Intent) -> Found<Object> {
+    Object::read(&intent.body).ok_or_else(|| Finding::skipped("the body is no JSON object"))
 }
 
 /// Two intents that share a key, with different payloads.

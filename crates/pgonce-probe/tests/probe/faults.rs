@@ -8,7 +8,7 @@ use crate::fixture::{names, probe_all, serve};
 /// The fault, the cases that must fail, and those that must give advice.
 type Expected = (Fault, &'static [&'static str], &'static [&'static str]);
 
-const FOUND: [Expected; 25] = [
+const FOUND: [Expected; 30] = [
     (Fault::NoDedup, &["sequential-duplicate"], &[]),
     (Fault::CheckThenAct, &["concurrent-duplicates"], &[]),
     (
@@ -20,7 +20,11 @@ const FOUND: [Expected; 25] = [
     (Fault::DoesNothing, &["different-keys"], &[]),
     (
         Fault::IgnoresPayload,
-        &["changed-payload", "changed-payload-in-flight"],
+        &[
+            "changed-payload",
+            "changed-payload-in-flight",
+            "changed-member",
+        ],
         &[],
     ),
     (
@@ -50,13 +54,28 @@ const FOUND: [Expected; 25] = [
     (Fault::PlainErrors, &[], &["problem-documents"]),
     (Fault::NoRetryAfter, &[], &["retry-after"]),
     (Fault::BurnsKeys, &[], &["failed-validation"]),
+    (Fault::ComparesBytes, &[], &["member-order"]),
+    (Fault::ComparesAmounts, &["changed-member"], &[]),
+    (Fault::StuckAfterException, &["key-after-error"], &[]),
+    (Fault::ForgetsEarly, &["late-duplicate"], &[]),
+    // Each of these sends a third request, though it is about something else.
+    (
+        Fault::ReplaysOnce,
+        &["changed-payload-in-flight", "replay-date"],
+        &[],
+    ),
 ];
 
 /// Faults so deep that other cases are bound to stumble over them as well.
 fn drags_others_along(fault: Fault) -> bool {
     matches!(
         fault,
-        Fault::NoDedup | Fault::CheckThenAct | Fault::DedupsEverything | Fault::DoesNothing
+        Fault::NoDedup
+            | Fault::CheckThenAct
+            | Fault::DedupsEverything
+            | Fault::DoesNothing
+            | Fault::ForgetsEarly
+            | Fault::ReplaysOnce
     )
 }
 
@@ -110,6 +129,22 @@ async fn nothing_is_found_where_nothing_is_wrong() {
     );
 }
 
+/// A body that makes a service fail need not be known: one of another type often does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_an_exception_leaves_taken_is_found_without_a_hint() {
+    let address = serve(not_idempotent::router(Fault::StuckAfterException)).await;
+    let url = format!("{address}/payments");
+    let only = ["--only", "key-after-error", "--busy-timeout", "1s"];
+    let args = [&url, "-d", r#"{"amount": {{n}}}"#, "--format", "json"];
+    let run = crate::fixture::probe(&[&args[..], &only].concat()).await;
+    let case = run.case("key-after-error");
+    assert_eq!((run.code, &case["outcome"]), (9, &"fail".into()), "{run:?}");
+    assert!(
+        case["observed"].as_str().unwrap().contains("stuck"),
+        "{case}"
+    );
+}
+
 /// Each of these shows in answers alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_count_most_faults_are_still_found() {
@@ -139,12 +174,12 @@ async fn without_a_count_an_effect_that_no_answer_names_is_no_pass() {
     let address = serve(not_idempotent::router(Fault::ForgetsOnDisconnect)).await;
     let url = format!("{address}/payments");
     let body = r#"{"amount": {{n}}}"#;
-    let run = crate::fixture::probe(&[&url, "-d", body, "--format", "json"]).await;
+    let run = crate::fixture::probe(&[&url, "-d", body, "--late", "1s", "--format", "json"]).await;
     assert_eq!(run.code, 0, "{run:?}");
     assert_eq!(run.case("cut-before-answer")["outcome"], "inconclusive");
     assert_eq!(run.case("sequential-duplicate")["weak"], true);
     assert_eq!(
         run.with_outcome("skipped"),
-        names(&["other-endpoint", "other-principal"])
+        names(&["key-after-error", "other-endpoint", "other-principal"])
     );
 }

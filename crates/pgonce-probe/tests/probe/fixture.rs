@@ -91,7 +91,11 @@ pub(crate) fn everything_about(address: &str) -> Vec<String> {
     let words = [
         &format!("{address}/payments"),
         "--body",
-        r#"{"amount": {{n}}}"#,
+        r#"{"to": "bob", "amount": {{n}}}"#,
+        "--error-body",
+        r#"{"amount": -1}"#,
+        "--late",
+        "3s",
         "--header",
         "X-User: ada",
         "--other-header",

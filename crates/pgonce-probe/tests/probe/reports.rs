@@ -110,7 +110,7 @@ async fn the_list_shows_every_case_and_asks_for_nothing() {
     let run = probe(&["--list", "--format", "json"]).await;
     assert_eq!(run.code, 0, "{run:?}");
     let cases = run.report();
-    assert_eq!(cases.as_array().unwrap().len(), 26);
+    assert_eq!(cases.as_array().unwrap().len(), 30);
     let table = probe(&["--list"]).await.out;
     for case in cases.as_array().unwrap() {
         assert!(table.contains(case["case"].as_str().unwrap()), "{table}");

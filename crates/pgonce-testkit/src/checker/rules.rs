@@ -7,7 +7,7 @@ use crate::history::Attempted;
 
 /// What must hold for each intent by itself.
 pub(super) fn of_one_intent(intent: &Intent, report: &mut Report<'_>) {
-    let told_success: Vec<_> = intent
+    let succeeded: Vec<_> = intent
         .attempts
         .iter()
         .filter(|a| a.answer().is_some())
@@ -26,10 +26,10 @@ pub(super) fn of_one_intent(intent: &Intent, report: &mut Report<'_>) {
         );
         return;
     }
-    if effects == 0 && !told_success.is_empty() {
+    if effects == 0 && !succeeded.is_empty() {
         let what = format!(
             "{} got success, and there is no effect",
-            attempts(&told_success)
+            attempts(&succeeded)
         );
         report(Kind::Lost, what);
     }
@@ -37,16 +37,16 @@ pub(super) fn of_one_intent(intent: &Intent, report: &mut Report<'_>) {
         let what = "took effect though every attempt was answered that it failed".to_owned();
         report(Kind::DoneThoughFailed, what);
     }
-    same_answer(&told_success, report);
-    right_payload(intent, &told_success, report);
+    same_answer(&succeeded, report);
+    right_payload(intent, &succeeded, report);
     right_amount(intent, report);
 }
 
-fn same_answer(told_success: &[&Attempted], report: &mut Report<'_>) {
-    let Some(first) = told_success.first() else {
+fn same_answer(succeeded: &[&Attempted], report: &mut Report<'_>) {
+    let Some(first) = succeeded.first() else {
         return;
     };
-    let other = told_success
+    let other = succeeded
         .iter()
         .find(|attempt| attempt.answer() != first.answer());
     if let Some(other) = other {
@@ -58,9 +58,9 @@ fn same_answer(told_success: &[&Attempted], report: &mut Report<'_>) {
     }
 }
 
-fn right_payload(intent: &Intent, told_success: &[&Attempted], report: &mut Report<'_>) {
-    if let Some(first) = told_success.first()
-        && let Some(other) = told_success.iter().find(|a| a.payload != first.payload)
+fn right_payload(intent: &Intent, succeeded: &[&Attempted], report: &mut Report<'_>) {
+    if let Some(first) = succeeded.first()
+        && let Some(other) = succeeded.iter().find(|a| a.payload != first.payload)
     {
         let what = format!(
             "attempts {} and {} asked for different things and both got success",
@@ -74,7 +74,7 @@ fn right_payload(intent: &Intent, told_success: &[&Attempted], report: &mut Repo
         };
         // Of those who asked for just this, somebody must be entitled to it.
         let mut askers = intent.attempts.iter().filter(|a| a.payload == *payload);
-        let entitled = match told_success.is_empty() {
+        let entitled = match succeeded.is_empty() {
             true => askers.any(|attempt| !attempt.failed()),
             false => askers.any(|attempt| attempt.answer().is_some()),
         };

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bind_and_an_execute_are_told_by_their_statement() {
+    fn a_bind_and_an_execute_are_known_by_their_statement() {
         let mut names = Statements::default();
         let mut to_server = |kind, body: &[u8]| names.describe(Direction::ToServer, kind, body);
         assert_eq!(to_server(b'P', b"s17\0select\n  1\0\0\0"), "select 1");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_by_its_code_and_message() {
+    fn an_error_is_shown_as_its_code_and_message() {
         let body = b"SERROR\0C23505\0Mduplicate key\0\0";
         let text = Statements::default().describe(Direction::ToClient, b'E', body);
         assert_eq!(text, "23505 duplicate key");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 /// A system that is right, as it looks from outside.
 #[derive(Debug, Clone)]
 struct Run {
-    /// For each intent: which attempt did the work, if one did, and what the others hear.
+    /// For each intent: which attempt did the work, if one did, and what the others get.
     intents: Vec<(Option<usize>, Vec<Reply>)>,
 }
 
@@ -184,7 +184,7 @@ fn effect_with(payload: Value) -> Effect {
 }
 
 #[test]
-fn an_effect_though_all_were_told_that_it_failed_is_found() {
+fn an_effect_though_every_attempt_failed_is_found() {
     let failed = || Some(Outcome::Failed("rolled back".into()));
     let all_failed = history(&[(json!(1), failed()), (json!(1), failed())]);
     assert_eq!(

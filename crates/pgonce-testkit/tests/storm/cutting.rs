@@ -49,7 +49,7 @@ async fn cut_after_the_commit_leaves_the_row() {
 }
 
 #[tokio::test]
-async fn a_dropped_reply_to_the_commit_leaves_the_row_before_the_client_hears_of_the_cut() {
+async fn a_dropped_reply_to_the_commit_leaves_the_row_before_the_client_sees_the_cut() {
     let (fixture, outcome) = cut_at("c0:s2:drop-reply").await;
     assert!(outcome.unwrap_err().code().is_none());
     // Not waited for: the cut came after the server was idle.
@@ -314,7 +314,7 @@ fn a_trial_takes_little_time() {
 }
 
 #[test]
-fn a_message_tells_what_it_is() {
+fn a_message_is_shown_as_what_it_is() {
     let message = Message {
         connection: 2,
         direction: Direction::ToClient,

@@ -89,7 +89,7 @@ async fn wrong(pool: &PgPool, call: &Call) -> Result<i64, sqlx::Error> {
 }
 
 #[tokio::test]
-async fn a_right_handler_passes_with_every_kind_of_weather() {
+async fn a_right_handler_passes_under_every_kind_of_fault() {
     let database = shop().await;
     let report = storm(right)
         .effects(EFFECTS)

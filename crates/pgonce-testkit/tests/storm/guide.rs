@@ -31,7 +31,7 @@ async fn attempt(call: Call) -> Outcome {
 }
 
 #[tokio::test]
-async fn an_order_is_made_once_whatever_the_weather() {
+async fn an_order_is_made_once_under_faults() {
     // A private server; any other PostgreSQL that you may break things in will do.
     let server = shared(None).await.unwrap();
     let database = server.create_database("shop").await.unwrap();

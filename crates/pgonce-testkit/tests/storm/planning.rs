@@ -52,7 +52,7 @@ fn a_plan_is_readable_json() {
 }
 
 #[test]
-fn a_wrong_fault_is_told_how_to_write_it() {
+fn the_error_for_a_wrong_fault_says_how_to_write_it() {
     for wrong in [
         "s3:cut-before",
         "c0:x3:hold",

@@ -12,7 +12,7 @@ begin
     update pgonce.inbox_cursor c set lease_until = pgonce.now() + p_lease
      where c.tenant = p_tenant collate "C" and c.consumer = p_consumer collate "C" and c.source = p_source collate "C"
        and c.partition = p_partition collate "C"
-       and c.epoch = p_epoch and p_epoch >= pgonce._timeline() << 41;
+       and c.epoch = p_epoch and p_epoch >= pgonce._first_fence();
     return found;
 end
 $$;

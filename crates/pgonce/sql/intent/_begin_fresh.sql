@@ -15,7 +15,7 @@ declare
     v_fresh boolean;
 begin
     if p_look and pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint) then
-        -- The glance alone says "fresh" most of the time, and costs a quarter less.
+        -- The look-up alone says "fresh" most of the time, and costs a quarter less.
         select g.outcome operator(pg_catalog.=) 'fresh' into v_fresh
           from pgonce._claim_fast(p_scope, p_key, p_fingerprint, p_tenant) g;
         if v_fresh is null then

@@ -1,7 +1,8 @@
--- pgonce._installation_epoch(): the epoch of this installation. It grows where the server's timeline is another, and
---          where the database came here by dump and restore, upgrade or logical replication.
+-- pgonce._installation_epoch(p_life): the epoch of this installation. It grows where the server's timeline is another,
+--          and where the database came here by dump and restore, upgrade or logical replication.
 -- writes   a new epoch, where it is the first to notice
-create or replace function pgonce._installation_epoch()
+-- note     p_life is pgonce._database_life() where the caller knows it already
+create or replace function pgonce._installation_epoch(p_life bigint default null)
 returns bigint
 language plpgsql volatile
 as $$
@@ -9,7 +10,8 @@ declare
     v_epoch bigint;
 begin
     select i.epoch into v_epoch from pgonce.installation i
-     where i.life operator(pg_catalog.=) pgonce._database_life() and i.timeline operator(pg_catalog.=) pgonce._timeline();
+     where i.life operator(pg_catalog.=) coalesce(p_life, pgonce._database_life())
+       and i.timeline operator(pg_catalog.=) pgonce._timeline();
     if not found then
         v_epoch := pgonce._begin_epoch(0);
     end if;

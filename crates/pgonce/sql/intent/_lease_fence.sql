@@ -8,10 +8,11 @@ returns bigint
 language plpgsql volatile
 as $$
 declare
-    v_number bigint := pgonce._lease_number(pgonce._installation_epoch());
+    v_life   bigint := pgonce._database_life();
+    v_number bigint := pgonce._lease_number(pgonce._installation_epoch(v_life), v_life);
 begin
     if v_number operator(pg_catalog.<=) p_last then
-        v_number := pgonce._lease_number(pgonce._begin_epoch(p_last operator(pg_catalog.>>) 37));
+        v_number := pgonce._lease_number(pgonce._begin_epoch(p_last operator(pg_catalog.>>) 37), v_life);
     end if;
     return v_number;
 end

@@ -4,7 +4,7 @@
 -- writes   the row, 'processing' under a new fence; or, where somebody was faster or the lease is
 --          not positive, what pgonce._claim_full writes
 -- raises   as pgonce._claim_full
--- note     the glance has seen to the names, the scope, the lock and synchronous_commit
+-- note     the look-up has checked the names, the scope, the lock and synchronous_commit
 create or replace function pgonce._lease_fresh(p_scope text, p_key text, p_fingerprint bytea,
     p_lease interval, p_owner text, p_tenant text, p_correlation text)
 returns pgonce.claimed

@@ -117,6 +117,21 @@ insert into pgonce.sweep (name) values ('intent');
 insert into pgonce.scope (scope, retention, note, defined_at)
 values ('*', interval '7 days', 'the contract of scopes that nobody defined', clock_timestamp());
 
+-- Who did what to an intent by hand, and why. Never changed; the answer of the intent is not in it.
+create table pgonce.operator_act (
+    number   bigint generated always as identity primary key,
+    acted_at timestamptz not null,
+    role     name not null,
+    person   text,
+    act      text not null,
+    tenant   text collate "C" not null,
+    scope    text collate "C" not null,
+    key      text collate "C" not null,
+    reason   text not null,
+    forced   boolean not null,
+    before   jsonb not null
+);
+
 -- What pgonce.claim answers.
 create type pgonce.claimed as (
     outcome         text,

@@ -41,7 +41,7 @@ begin
         raise warning 'the outbox came here by dump and restore: its subscriptions begin anew above what is surely delivered'
             using detail = format('Events up to number %s are from before. Some are delivered again, with the same ids.', v_last);
     end if;
-    -- Up to this number everything is from before, so that the old snapshots still tell what is read.
+    -- Up to this number everything is from before, so that the old snapshots still show what is read.
     select max(m.seq) into v_marked from pgonce.outbox_watermark m;
     update pgonce.outbox_cursor c
        set cursor = row(case when (c.cursor).floor > v_last then 0

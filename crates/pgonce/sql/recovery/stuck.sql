@@ -10,7 +10,7 @@ select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.owner, i.corre
            when i.status = 'failed_retryable' then 'safe_to_retry'
            when c.stale = 'takeover' then 'safe_to_retry'
            when c.stale = 'refuse' then 'abandoned'
-           else 'needs_a_person'
+           else 'needs_manual_action'
        end as classification
   from pgonce.intent i
  left join lateral (

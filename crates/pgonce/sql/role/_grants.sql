@@ -20,7 +20,7 @@ begin
             ('consumer', 'insert', null, 'inbox_marker'),
             ('relay', 'select', null, 'outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners'),
             ('consumer', 'select', null, 'inbox_backlog projections'),
-            ('operator', 'select', null, 'intent scope installation suppressed sweep role_grant tenant_binding
+            ('operator', 'select', null, 'intent operator_act scope installation suppressed sweep role_grant tenant_binding
                 outbox outbox_default outbox_partition outbox_watermark outbox_state outbox_subscription outbox_cursor
                 outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message inbox_audit projection
                 stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners
@@ -47,7 +47,8 @@ begin
             ('operator', 'select', 'outbox_seq lease_number inbox_seq'),
             -- For the view outbox_log.
             ('relay', 'select', 'outbox_seq'),
-            ('viewer', 'select', 'outbox_seq')
+            ('viewer', 'select', 'outbox_seq'),
+            ('owner', 'usage', 'operator_act_number_seq')
           ) as g (part, privilege, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
     return query
@@ -70,7 +71,7 @@ begin
                 _require_projection _create_inbox_partitions _drop_inbox_partitions _purge_inbox'),
             ('relay', '_claim_lanes _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
-            ('operator', 'define_scope drop_scope _contract purge
+            ('operator', 'define_scope drop_scope _contract purge intervene
                 create_subscription alter_subscription drop_subscription evict_subscription redrive skip replay replay_range
                 recover event_status outbox_caught_up set_outbox_retention _create_outbox_partitions _drop_outbox_partitions
                 define_inbox retry_messages skip_message replay_messages set_partition

@@ -124,11 +124,16 @@ pub(crate) fn missing_limits(options: Option<&str>) -> Vec<(&'static str, &'stat
     missing.copied().collect()
 }
 
-/// A connection whose prepared statements are gone (DISCARD ALL) or out of date (a changed result type).
-/// It stays so: it is closed like a lost one, and the work is done on another.
+/// A connection whose prepared statements are gone (DISCARD ALL) or out of date (a changed result type),
+/// or that leads to a standby, which refuses `begin read write` as a feature that it lacks. It stays so: it
+/// is closed like a lost one, and the work is done on another.
 #[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
 pub(crate) fn is_stale(code: &str, routine: Option<&str>) -> bool {
-    code == "26000" || (code == "0A000" && routine == Some("RevalidateCachedQuery"))
+    let lacking = matches!(
+        routine,
+        Some("RevalidateCachedQuery" | "call_bool_check_hook")
+    );
+    code == "26000" || (code == "0A000" && lacking)
 }
 
 /// A statement of pgonce, in the schema that it is installed in.
@@ -270,11 +275,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_told_as_rfc_3339_or_not_at_all() {
-        let told = |micros: i64| binary_as_text("timestamptz", &micros.to_be_bytes()).ok();
-        assert_eq!(told(0).as_deref(), Some("2000-01-01T00:00:00.000000Z"));
+    fn a_time_is_written_as_rfc_3339_or_not_at_all() {
+        let text = |micros: i64| binary_as_text("timestamptz", &micros.to_be_bytes()).ok();
+        assert_eq!(text(0).as_deref(), Some("2000-01-01T00:00:00.000000Z"));
         assert_eq!(
-            told(820_454_400_000_007).as_deref(),
+            text(820_454_400_000_007).as_deref(),
             Some("2025-12-31T00:00:00.000007Z")
         );
         for no_time in [
@@ -283,7 +288,7 @@ mod tests {
             -946_684_800_000_001,
             252_455_616_000_000_000,
         ] {
-            assert_eq!(told(no_time), None, "{no_time}");
+            assert_eq!(text(no_time), None, "{no_time}");
         }
     }
 }

@@ -212,7 +212,7 @@ impl Session for SqlxSession {
                 "Commit or roll back what conn().begin() began before you call succeed.",
             )));
         }
-        let told = match self.query(last, params).await {
+        let rows = match self.query(last, params).await {
             Ok(rows) => rows.into_iter().next(),
             // Nothing asked for a commit yet: whatever went wrong, nothing is left.
             Err(error) => {
@@ -224,7 +224,7 @@ impl Session for SqlxSession {
             .await
             .map_err(Error::from)
         {
-            Ok(()) => Settled::Committed(told),
+            Ok(()) => Settled::Committed(rows),
             Err(Error::Disconnected(why)) => Settled::Unknown(why),
             Err(error) => {
                 // The server has ended the transaction; sqlx still counts it as open.

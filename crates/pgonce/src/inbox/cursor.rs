@@ -26,12 +26,12 @@ pub struct PartitionLease {
     pub(super) length: Duration,
     /// The fence of this holder: an older one can commit nothing.
     pub epoch: i64,
-    /// Everything up to here is applied; `None`: nothing yet. Whoever commits sets it anew.
+    /// Everything up to here is applied; `None`: nothing yet. Each commit sets it anew.
     pub position: Option<Position>,
 }
 
 impl<D: Driver> Inbox<D> {
-    /// Takes a partition over from whoever had it. `None`: another worker has moved it within its lease;
+    /// Takes a partition over from its holder. `None`: another worker has moved it within its lease;
     /// ask again later. What the worker before still has in hand cannot be committed any more.
     pub async fn take_partition(
         &self,

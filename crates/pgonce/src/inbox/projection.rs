@@ -88,8 +88,8 @@ impl<C: Connection> Tx<C> {
 }
 
 impl<D: Driver> Inbox<D> {
-    /// Makes a projection anew from its events, in a fresh table, and puts that in its place. Whoever applies
-    /// events meanwhile waits only for the exchange; readers do not wait at all.
+    /// Makes a projection anew from its events, in a fresh table, and puts that in its place. A worker that
+    /// applies events meanwhile waits only for the exchange; readers do not wait at all.
     pub async fn rebuild(&self, projection: &str) -> Result<Rebuilt> {
         self.build(projection, "rebuild").await?;
         let rows = self.call(&END_REBUILD, Args::texts([projection])).await?;

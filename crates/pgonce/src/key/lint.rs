@@ -1,4 +1,4 @@
-//! Tells keys that name an attempt, or nothing at all.
+//! Finds keys that name an attempt, or nothing at all.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -84,10 +84,10 @@ impl From<Complaint> for Error {
 }
 
 /// Turns down keys that name an attempt, or nothing: the mistakes that make every retry a new
-/// wish, or two wishes one.
+/// request, or two requests one.
 ///
 /// What it cannot know: a random number made for every try looks exactly like one made once for
-/// the wish. Whether a key is *stable* only its maker knows; this finds only keys that cannot
+/// the request. Whether a key is *stable* only its maker knows; this finds only keys that cannot
 /// be right.
 ///
 /// ```
@@ -137,15 +137,15 @@ fn fault(key: &str) -> Option<Fault> {
 
 fn advice(kind: Fault) -> &'static str {
     match kind {
-        Fault::Empty => "Send the caller's name for this one wish; the same on every retry.",
-        Fault::TooLong => "Hash the facts that name the wish: pgonce::key::derived.",
+        Fault::Empty => "Send the caller's name for this one request; the same on every retry.",
+        Fault::TooLong => "Hash the facts that name the request: pgonce::key::derived.",
         Fault::Unprintable => "Send letters, digits and signs such as - _ : only.",
         Fault::Accident => "Find out where the key got lost before it was sent.",
         Fault::Timestamp => {
-            "Make the key once when the wish arises (pgonce::key::fresh) and keep it for the \
-             retries, or derive it from what the wish is about."
+            "Make the key once when the request arises (pgonce::key::fresh) and keep it for the \
+             retries, or derive it from what the request is about."
         }
-        Fault::Attempt => "Leave the count out: every try of one wish has the same key.",
+        Fault::Attempt => "Leave the count out: every attempt of one request has the same key.",
         Fault::BareNumber => "Say of what, and what for: `order-7421`, not `7421`.",
         Fault::Principal => "Add what is asked for: `user-42:welcome-mail`, not `user-42`.",
     }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_keys_are_told_apart() {
+    fn bad_keys_are_distinguished() {
         let long = "k".repeat(256);
         for (kind, keys) in [
             (Fault::Empty, &["", " ", "\t\n"][..]),

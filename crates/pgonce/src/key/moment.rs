@@ -1,4 +1,4 @@
-//! Tells keys that are made from the time of day.
+//! Finds keys that are made from the time of day.
 
 use uuid::Uuid;
 

@@ -136,6 +136,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "unique/_raise_row_not_found",
     "unique/insert_or_fetch",
     "recovery/stuck",
+    "recovery/intervene",
     "recovery/most_retried",
     "retention/purge",
     "outbox/_lane_of",

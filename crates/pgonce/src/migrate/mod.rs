@@ -44,7 +44,7 @@ use crate::error::{Error, ErrorDetail, Result};
 static GRANT: Sql = Sql::seldom("select 'done' from pgonce.grant_to($1::text::name, $2)");
 
 /// How long it waits for locks of the application.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// This build.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -55,7 +55,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub struct Migrator<D> {
     driver: D,
     schema: String,
-    patience: Duration,
+    lock_timeout: Duration,
 }
 
 /// What [`Migrator::up`] did.
@@ -84,7 +84,7 @@ impl<D: Driver> Migrator<D> {
         Self {
             driver,
             schema: DEFAULT_SCHEMA.to_owned(),
-            patience: PATIENCE,
+            lock_timeout: LOCK_TIMEOUT,
         }
     }
 
@@ -94,11 +94,11 @@ impl<D: Driver> Migrator<D> {
         self
     }
 
-    /// How long to wait for a lock that a transaction of the application holds, 5 seconds unless
-    /// said otherwise. Other transactions queue behind, so this is kept short; then it fails with
+    /// Maximum wait for a lock that a transaction of the application holds. Default: 5
+    /// seconds. Other transactions queue behind, so this is kept short; then it fails with
     /// `55P03` and may be run again.
-    pub fn patience(mut self, at_most: Duration) -> Self {
-        self.patience = at_most;
+    pub fn lock_timeout(mut self, lock_timeout: Duration) -> Self {
+        self.lock_timeout = lock_timeout;
         self
     }
 
@@ -144,7 +144,7 @@ impl<D: Driver> Migrator<D> {
             schema: self.schema.clone(),
             migrations: ledger.pending().collect(),
             routines: ledger.routines().need_loading(),
-            patience: self.patience,
+            lock_timeout: self.lock_timeout,
             grants: Vec::new(),
         })
     }
@@ -212,7 +212,7 @@ impl<D: Driver> Migrator<D> {
     /// The same under the lock, where what was seen before may have been done by another.
     async fn locked_step(&self, session: &mut D::Session, last: u32) -> Result<Step> {
         let schema = &self.schema;
-        let lock = script::lock(schema, self.patience);
+        let lock = script::lock(schema, self.lock_timeout);
         session
             .batch(&format!("{}{lock}", script::SETTINGS))
             .await?;

@@ -13,7 +13,7 @@ pub struct Plan {
     pub(super) schema: String,
     pub(super) migrations: Vec<&'static Migration>,
     pub(super) routines: bool,
-    pub(super) patience: Duration,
+    pub(super) lock_timeout: Duration,
     pub(super) grants: Vec<(Part, String)>,
 }
 
@@ -60,7 +60,7 @@ impl Plan {
              {};\n{}{}{}",
             script::BEGIN,
             script::SETTINGS,
-            script::lock(schema, self.patience),
+            script::lock(schema, self.lock_timeout),
             script::ledger(schema),
         );
         for migration in &self.migrations {

@@ -26,14 +26,14 @@ set local idle_in_transaction_session_timeout = '60s';
 
 /// One migrator at a time, for the length of a transaction: a session's lock would leak through a
 /// pooler. Of the two-number kind, so that it can never meet the lock of an intent. For locks that
-/// the application holds it waits no longer than `patience`: others queue behind it.
-pub(super) fn lock(schema: &str, patience: Duration) -> String {
+/// the application holds it waits no longer than `lock_timeout`: others queue behind it.
+pub(super) fn lock(schema: &str, lock_timeout: Duration) -> String {
     // Nought would mean for ever.
-    let patience = patience.as_millis().clamp(1, i32::MAX as u128);
+    let lock_timeout = lock_timeout.as_millis().clamp(1, i32::MAX as u128);
     format!(
         "set local lock_timeout = 0;\n\
          do $$ begin perform pg_advisory_xact_lock(20260102, hashtext('{schema}')); end $$;\n\
-         set local lock_timeout = '{patience}ms';\n"
+         set local lock_timeout = '{lock_timeout}ms';\n"
     )
 }
 

@@ -106,6 +106,13 @@ impl Checked<'_> {
 
     fn upstreams(&mut self) {
         for upstream in self.config.tables.upstreams.values() {
+            if upstream.connect_timeout.get_ref().0.is_zero() {
+                self.refuse(
+                    upstream.connect_timeout.span(),
+                    "no connection is made in no time",
+                    "Give more than \"0s\", such as \"2s\".",
+                );
+            }
             if upstream.connect_timeout.get_ref() >= &upstream.response_timeout {
                 self.refuse(
                     upstream.connect_timeout.span(),
@@ -272,6 +279,13 @@ impl Checked<'_> {
             );
         }
         for size in [&once.max_body, &once.max_response] {
+            if size.get_ref().0 == 0 {
+                self.refuse(
+                    size.span(),
+                    "a limit of no bytes would refuse every request",
+                    "Give as much as the largest body has, such as \"1 MiB\".",
+                );
+            }
             if u32::try_from(size.get_ref().0).is_err() {
                 self.refuse(
                     size.span(),
@@ -280,11 +294,15 @@ impl Checked<'_> {
                 );
             }
         }
-        if let Principal::Header(name) = once.principal.get_ref()
-            && CREDENTIALS.contains(&name.as_str())
-        {
+        for caller in [&once.principal, &once.tenant] {
+            let Principal::Header(name) = caller.get_ref() else {
+                continue;
+            };
+            if !CREDENTIALS.contains(&name.as_str()) {
+                continue;
+            }
             self.refuse(
-                once.principal.span(),
+                caller.span(),
                 format!("`{name}` carries a credential, not a principal: a new token between two tries would make two requests of one"),
                 "Name the header in which your authentication puts the user or account, such as \"X-User-Id\".",
             );

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 pub use fault::{Fault, Faults};
 pub(crate) use routes::{
-    AfterExpiry, Busy, HostSent, KeyForm, Needed, Once, Outcomes, Oversize, Route, Scope, Stale,
-    Upstream,
+    AfterExpiry, Busy, CloseDelimited, HostSent, KeyForm, Needed, Once, Outcomes, Oversize, Route,
+    Scope, Stale, Upstream,
 };
 pub use tables::{Contracts, Database, Log, LogFormat, UrlFrom};
 pub(crate) use tables::{KeyedOnPass, Matching, Responses, Tables};

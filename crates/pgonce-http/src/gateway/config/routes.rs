@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error as _};
 use toml::Spanned;
 
 use super::tables::{seconds, yes};
-use super::values::{Header, Length, Principal, Print, Size, Status, Verb};
+use super::values::{Header, Length, Principal, Print, Size, Status, Verb, some_time};
 use crate::Disposition;
 use crate::gateway::pattern::Pattern;
 
@@ -19,9 +19,9 @@ pub(crate) struct Upstream {
     pub(crate) ca_file: Option<Spanned<PathBuf>>,
     #[serde(default = "connect_timeout")]
     pub(crate) connect_timeout: Spanned<Length>,
-    #[serde(default = "seconds::<30>")]
+    #[serde(default = "seconds::<30>", deserialize_with = "some_time")]
     pub(crate) response_timeout: Length,
-    #[serde(default = "seconds::<30>")]
+    #[serde(default = "seconds::<30>", deserialize_with = "some_time")]
     pub(crate) idle_timeout: Length,
     #[serde(default = "seconds::<1>")]
     pub(crate) keep_alive: Length,
@@ -29,6 +29,8 @@ pub(crate) struct Upstream {
     pub(crate) host: HostSent,
     #[serde(default)]
     pub(crate) key_form: KeyForm,
+    #[serde(default)]
+    pub(crate) close_delimited: CloseDelimited,
 }
 
 /// An address of an upstream: http or https, host, port, and perhaps a path to begin with.
@@ -69,6 +71,16 @@ pub(crate) enum HostSent {
     #[default]
     Upstream,
     Client,
+}
+
+/// What a response is whose end nothing marks but the end of its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum CloseDelimited {
+    /// It may have broken off.
+    #[default]
+    Unknown,
+    Whole,
 }
 
 /// The form of the key that the upstream receives.
@@ -141,8 +153,8 @@ pub(crate) struct Route {
 pub(crate) struct Once {
     pub(crate) scope: Spanned<String>,
     pub(crate) principal: Spanned<Principal>,
-    #[serde(default)]
-    pub(crate) tenant: Principal,
+    #[serde(default = "no_tenant")]
+    pub(crate) tenant: Spanned<Principal>,
     #[serde(default)]
     pub(crate) key: Needed,
     pub(crate) key_header: Option<Header>,
@@ -220,6 +232,10 @@ pub(crate) enum Oversize {
     #[default]
     Refuse,
     Pass,
+}
+
+fn no_tenant() -> Spanned<Principal> {
+    Spanned::new(0..0, Principal::None)
 }
 
 fn lease() -> Spanned<Length> {

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::routes::{Route, Scope, Upstream};
-use super::values::{Header, Length, Size, Text};
+use super::values::{Header, Length, Size, Text, some_bytes, some_time};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,11 +40,11 @@ pub(crate) struct Listen {
     pub(crate) max_connections: Spanned<usize>,
     #[serde(default = "max_header_bytes")]
     pub(crate) max_header_bytes: Spanned<Size>,
-    #[serde(default = "memory")]
+    #[serde(default = "memory", deserialize_with = "some_bytes")]
     pub(crate) memory: Size,
-    #[serde(default = "seconds::<75>")]
+    #[serde(default = "seconds::<75>", deserialize_with = "some_time")]
     pub(crate) header_timeout: Length,
-    #[serde(default = "seconds::<30>")]
+    #[serde(default = "seconds::<30>", deserialize_with = "some_time")]
     pub(crate) body_timeout: Length,
     #[serde(default = "seconds::<25>")]
     pub(crate) drain_timeout: Length,
@@ -55,7 +55,7 @@ pub(crate) struct Listen {
     #[serde(default)]
     pub(crate) keyed_on_pass: KeyedOnPass,
     pub(crate) max_connections_per_peer: Option<Spanned<usize>>,
-    #[serde(default = "seconds::<30>")]
+    #[serde(default = "seconds::<30>", deserialize_with = "some_time")]
     pub(crate) write_timeout: Length,
 }
 
@@ -110,7 +110,7 @@ pub struct Database {
     schema: String,
     #[serde(default = "connections")]
     pub(crate) connections: Spanned<usize>,
-    #[serde(default = "seconds::<5>")]
+    #[serde(default = "seconds::<5>", deserialize_with = "some_time")]
     pub(crate) timeout: Length,
     #[serde(default)]
     contracts: Contracts,
@@ -200,6 +200,8 @@ pub struct Log {
     level: LogLevel,
     #[serde(default = "yes")]
     pub(crate) requests: bool,
+    #[serde(default)]
+    pub(crate) correlation: Option<Header>,
 }
 
 /// For whom the log is written.
@@ -229,6 +231,7 @@ impl Default for Log {
             format: LogFormat::default(),
             level: LogLevel::default(),
             requests: true,
+            correlation: None,
         }
     }
 }

@@ -341,6 +341,60 @@ fn every_fault_is_shown_where_it_is_with_what_to_do() {
         (
             once(
                 "methods = [\"POST\"]",
+                "scope = \"s\"\nprincipal = \"none\"\ntenant = { header = \"X-Api-Key\" }",
+            ),
+            "14:10",
+            "carries a credential",
+            "X-User-Id",
+        ),
+        (
+            once(
+                "methods = [\"POST\"]",
+                "scope = \"s\"\nprincipal = \"none\"\nmax_response = \"0 B\"",
+            ),
+            "14:16",
+            "no bytes",
+            "1 MiB",
+        ),
+        (
+            minimal("").replace("\nupstreams", "\nlisten.memory = \"0 B\"\nupstreams"),
+            "2:17",
+            "no bytes",
+            example,
+        ),
+        (
+            minimal("").replace("\nupstreams", "\nlisten.body_timeout = \"0s\"\nupstreams"),
+            "2:23",
+            "no time",
+            example,
+        ),
+        (
+            minimal("[database]\ntimeout = \"0s\""),
+            "8:11",
+            "no time",
+            example,
+        ),
+        (
+            minimal("[upstreams.t]\nurl = \"http://x\"\nresponse_timeout = \"0s\""),
+            "9:20",
+            "no time",
+            example,
+        ),
+        (
+            minimal("[upstreams.t]\nurl = \"http://x\"\nconnect_timeout = \"0s\""),
+            "9:19",
+            "in no time",
+            "2s",
+        ),
+        (
+            minimal("[scopes.t]\nretention = \"1d\"\nlease = \"0s\""),
+            "9:9",
+            "a lease of no time",
+            "30s",
+        ),
+        (
+            once(
+                "methods = [\"POST\"]",
                 "scope = \"s\"\nprincipal = \"none\"\nfingerprint = { only = [\"id\"] }",
             ),
             "14:15",
@@ -353,7 +407,7 @@ fn every_fault_is_shown_where_it_is_with_what_to_do() {
 }
 
 #[test]
-fn all_faults_between_fields_are_told_at_once() {
+fn all_faults_between_fields_are_reported_at_once() {
     let text = minimal(
         "[[routes]]\npath = \"/a\"\nupstream = \"x\"\n[[routes]]\npath = \"/c\"\nupstream = \"y\"",
     );

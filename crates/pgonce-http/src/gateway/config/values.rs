@@ -119,6 +119,28 @@ impl<'de> Deserialize<'de> for Length {
     }
 }
 
+/// A limit of no time would end everything before it begins.
+pub(crate) fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Length, D::Error> {
+    let length = Length::deserialize(from)?;
+    match length.0.is_zero() {
+        true => Err(D::Error::custom(
+            "a limit of no time, expected more than \"0s\"",
+        )),
+        false => Ok(length),
+    }
+}
+
+/// A limit of no bytes would refuse everything.
+pub(crate) fn some_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Size, D::Error> {
+    let size = Size::deserialize(from)?;
+    match size.0 {
+        0 => Err(D::Error::custom(
+            "a limit of no bytes, expected more than \"0 B\"",
+        )),
+        _ => Ok(size),
+    }
+}
+
 impl<'de> Deserialize<'de> for Size {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(Word {

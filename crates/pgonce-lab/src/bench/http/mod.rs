@@ -17,8 +17,8 @@ use super::{Result, with_sqlx, with_tokio_postgres};
 use client::Client;
 use service::Service;
 
-/// How many finished orders are asked for again.
-const FINISHED: usize = 1_000;
+/// How many finished orders are asked for again, in each round and at the most.
+const FINISHED: (usize, usize) = (100, 1_000);
 
 /// How far away a database is that is not on the same machine: each way, so a round trip takes 1 ms.
 const WIRE: Duration = Duration::from_micros(500);
@@ -65,7 +65,8 @@ async fn rates(
     ];
     let mut all = Vec::new();
     for (service, names) in services.iter().zip(NAMES) {
-        all.extend(sides(service, names).await?);
+        let finished = (FINISHED.0 * plan.rounds).min(FINISHED.1);
+        all.extend(sides(service, names, finished).await?);
     }
     let client = Arc::new(Client::of(services[0].address));
     all.push(place(EMPTY, client, "/empty"));
@@ -151,10 +152,11 @@ const NAMES: [[&str; 4]; 2] = [
 async fn sides(
     service: &Service,
     [bare, joined, replay, recorded]: [&'static str; 4],
+    count: usize,
 ) -> Result<[Side; 4]> {
     let client = Arc::new(Client::of(service.address));
-    let mut finished = Vec::with_capacity(FINISHED);
-    for _ in 0..FINISHED {
+    let mut finished = Vec::with_capacity(count);
+    for _ in 0..count {
         let order = Order::new();
         client.post("/joined", &order).await?.must_be(false)?;
         finished.push(order);

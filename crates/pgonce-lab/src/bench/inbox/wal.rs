@@ -15,7 +15,7 @@ pub(super) async fn measure(server: &Server, plan: &Plan) -> Result<Vec<Line>> {
     for (batch, effect) in [(1, Effect::OneByOne), (100, Effect::Together)] {
         let url = server.database("inbox_wal").await?;
         let shop = Shop::open(&url, 1, batch, effect).await?;
-        let commands = (150 * plan.rounds).min(2_000).div_ceil(batch).max(20);
+        let commands = (50 * plan.rounds).min(2_000).div_ceil(batch).max(20);
         for how in [How::Bare, How::Recipe, How::Unordered, How::Ordered] {
             let side = side(&shop, how);
             side.times(5).await?;

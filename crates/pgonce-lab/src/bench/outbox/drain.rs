@@ -38,7 +38,7 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan, size: &Size) -> Re
     let client = connect(&many).await?;
     client.batch_execute(usual::TABLE).await?;
     client.batch_execute("analyze pgonce.outbox").await?;
-    let ground = Ground {
+    let fixture = Fixture {
         many: outbox(&many)?,
         hot: outbox(&hot)?,
         client,
@@ -50,14 +50,14 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan, size: &Size) -> Re
     for round in 0..=size.rounds {
         order.shuffle(&mut plan.random);
         for &side in &order {
-            let rate = ground.turn(SIDES[side]).await?;
+            let rate = fixture.turn(SIDES[side]).await?;
             // The first round warms up.
             if round > 0 {
                 rates[side].1.push(rate);
             }
         }
     }
-    drop(ground);
+    drop(fixture);
     server.remove(&many).await?;
     server.remove(&hot).await?;
     Ok(lines(&Measured::new(rates)))
@@ -87,7 +87,7 @@ fn lines(measured: &Measured) -> Vec<Line> {
     lines
 }
 
-struct Ground {
+struct Fixture {
     many: Outbox<TokioPostgres>,
     hot: Outbox<TokioPostgres>,
     client: Client,
@@ -95,7 +95,7 @@ struct Ground {
     events: u64,
 }
 
-impl Ground {
+impl Fixture {
     /// Events per second of one side.
     async fn turn(&self, side: &str) -> Result<f64> {
         let pinned = PINNED.contains(&side);

@@ -10,37 +10,39 @@ use pgonce::inbox::{Contract, Inbox, Message, Tx};
 use pgonce::{Once, Result};
 use pgonce_broker::sources::{Channel, ChannelSource};
 use pgonce_broker::{Consumer, Handler, Source};
-use pgonce_tests::{TestDriver as _, World};
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub use crate::running::{DEADLINE, Running};
+use crate::{TestDriver as _, World};
 
-pub(crate) type Db = TokioPostgres;
+/// The driver of these tests.
+pub type Db = TokioPostgres;
 
 /// What the handler does with a message beside its effect, by its id.
 type Script = Arc<dyn Fn(&str) -> Result<()> + Send + Sync>;
 
 /// Leaves one row for each time it is called; fails as scripted, after that.
 #[derive(Clone, Default)]
-pub(crate) struct Witness {
+pub struct Witness {
     consumer: String,
     script: Arc<Mutex<Option<Script>>>,
 }
 
 impl Witness {
-    pub(crate) fn of(consumer: &str) -> Self {
+    /// Of the consumer of this name.
+    pub fn of(consumer: &str) -> Self {
         Self {
             consumer: consumer.to_owned(),
             script: Arc::default(),
         }
     }
 
-    pub(crate) fn script(&self, script: impl Fn(&str) -> Result<()> + Send + Sync + 'static) {
+    /// From now on each message gets what the script says.
+    pub fn script(&self, script: impl Fn(&str) -> Result<()> + Send + Sync + 'static) {
         *self.script.lock().unwrap() = Some(Arc::new(script));
     }
 
-    pub(crate) fn heal(&self) {
+    /// From now on every message is applied.
+    pub fn heal(&self) {
         *self.script.lock().unwrap() = None;
     }
 }
@@ -56,50 +58,21 @@ impl Handler<Db> for Witness {
     }
 }
 
-/// A consumer that runs.
-pub(crate) struct Running {
-    stop: CancellationToken,
-    task: JoinHandle<Result<()>>,
-}
-
-impl Running {
-    pub(crate) fn start<D: Driver, S: Source, H: Handler<D>>(consumer: Consumer<D, S, H>) -> Self {
-        let stop = CancellationToken::new();
-        let task = tokio::spawn(consumer.run(stop.clone()));
-        Self { stop, task }
-    }
-
-    /// Asks it to stop and waits until it has.
-    pub(crate) async fn stop(self) -> Result<()> {
-        self.stop.cancel();
-        self.task.await.unwrap()
-    }
-
-    /// As if its process were killed: nothing is finished, nothing given back.
-    pub(crate) async fn kill(self) {
-        self.task.abort();
-        let _ = self.task.await;
-    }
-
-    /// Waits until it ends by itself.
-    pub(crate) async fn ended(self) -> Result<()> {
-        tokio::time::timeout(DEADLINE, self.task)
-            .await
-            .unwrap()
-            .unwrap()
-    }
-}
-
 /// A database of a test's own.
-pub(crate) struct Fixture {
-    pub(crate) world: World<Db>,
-    pub(crate) inbox: Inbox<Db>,
-    pub(crate) shop: Channel,
-    pub(crate) witness: Witness,
+pub struct Fixture {
+    /// Where it is, with the second actor.
+    pub world: World<Db>,
+    /// The inbox of the database.
+    pub inbox: Inbox<Db>,
+    /// Where messages come from.
+    pub shop: Channel,
+    /// The handler of the consumer `c`.
+    pub witness: Witness,
 }
 
 impl Fixture {
-    pub(crate) async fn new() -> Self {
+    /// With the contract of the consumer `c`: three attempts, short pauses.
+    pub async fn new() -> Self {
         let world = World::<Db>::new().await;
         let seen = "create table seen (n bigint generated always as identity, consumer text, id text, key text)";
         world.see.run(seen).await;
@@ -118,43 +91,45 @@ impl Fixture {
     }
 
     /// Another set of connections, as another process has.
-    pub(crate) fn once(&self) -> Once<Db> {
+    pub fn once(&self) -> Once<Db> {
         Once::tokio_postgres(TokioPostgres::connect(&self.world.url(), 6).pool().clone())
     }
 
     /// The consumer `c` over the shop.
-    pub(crate) fn consumer(&self) -> Consumer<Db, ChannelSource, Witness> {
+    pub fn consumer(&self) -> Consumer<Db, ChannelSource, Witness> {
         let consumer = Consumer::new(&self.once(), "c", self.shop.source(), self.witness.clone());
         quick(consumer)
     }
 
-    pub(crate) fn run(&self) -> Running {
+    /// Starts that consumer.
+    pub fn run(&self) -> Running {
         Running::start(self.consumer())
     }
 
     /// Sends messages `m1` … spread over keys by their remainder.
-    pub(crate) fn send(&self, from: u64, to: u64, keys: u64) {
+    pub fn send(&self, from: u64, to: u64, keys: u64) {
         for n in from..=to {
             self.shop.send(message(n, keys));
         }
     }
 
     /// Waits until this many messages were applied, and checks that each was applied once.
-    pub(crate) async fn wait_for(&self, count: u64) {
+    pub async fn wait_for(&self, count: u64) {
         let there = format!("select count(distinct id) >= {count} from seen where consumer = 'c'");
         self.world.see.wait_until(&there).await;
         self.check().await;
     }
 
     /// Waits until the source got every acknowledgement.
-    pub(crate) async fn wait_for_acks(&self, count: u64) {
+    pub async fn wait_for_acks(&self, count: u64) {
         self.wait(&format!("{count} acknowledgements"), || async {
             self.shop.acked() >= count
         })
         .await;
     }
 
-    pub(crate) async fn wait<F, Fut>(&self, what: &str, is: F)
+    /// Waits until this is so.
+    pub async fn wait<F, Fut>(&self, what: &str, is: F)
     where
         F: FnMut() -> Fut,
         Fut: Future<Output = bool>,
@@ -165,7 +140,7 @@ impl Fixture {
     }
 
     /// Nothing was applied twice, and no key was turned round.
-    pub(crate) async fn check(&self) {
+    pub async fn check(&self) {
         let twice = "select coalesce(string_agg(id || ' ' || n, ', '), 'none') from \
              (select consumer, id, count(*) n from seen group by 1, 2 having count(*) > 1) d";
         assert_eq!(self.world.see.text(twice).await, "none", "applied twice");
@@ -175,13 +150,15 @@ impl Fixture {
     }
 }
 
-pub(crate) fn quick<D: Driver, S: Source, H: Handler<D>>(
+/// The consumer with short pauses.
+pub fn quick<D: Driver, S: Source, H: Handler<D>>(
     consumer: Consumer<D, S, H>,
 ) -> Consumer<D, S, H> {
     let pause = Duration::from_millis(5);
     consumer.backoff(pause, pause * 20).poll_stored(pause)
 }
 
-pub(crate) fn message(n: u64, keys: u64) -> Message {
+/// Message `m<n>`, of a key by its remainder.
+pub fn message(n: u64, keys: u64) -> Message {
     Message::new(format!("m{n}"), format!("{{\"n\": {n}}}")).key(format!("k{}", n % keys))
 }

@@ -1,0 +1,34 @@
+/** The seam to a library: sources of sessions, and sessions. */
+
+export type Isolation = "read committed" | "repeatable read" | "serializable";
+export type Row = readonly (string | null)[];
+
+/** One connection, lent. */
+export interface Session {
+  /** What the user's work gets: the library's own connection. */
+  readonly raw: unknown;
+  /** Whether the connection is known to be lost. */
+  readonly lost: boolean;
+  /** Whether a transaction is open. May ask the server. */
+  inTransaction(): Promise<boolean>;
+  begin(isolation: Isolation | undefined): Promise<void>;
+  query(text: string, values: readonly (string | Buffer | null)[]): Promise<Row[]>;
+  /** Commits; answers the command tag, `COMMIT` or `ROLLBACK`. */
+  commit(): Promise<string>;
+  rollback(): Promise<void>;
+  /** Stops watching a connection that stays the caller's, in the caller's transaction. */
+  forget(): void;
+  /** Gives the connection back; closes it where it must not be used again. */
+  release(keep: boolean): Promise<void>;
+}
+
+/** A source of sessions. */
+export interface Driver {
+  /** Whether another connection can be had after one was lost. */
+  readonly reconnects: boolean;
+  acquire(): Promise<Session>;
+}
+
+export function beginText(isolation: Isolation | undefined): string {
+  return isolation === undefined ? "begin" : `begin isolation level ${isolation}`;
+}

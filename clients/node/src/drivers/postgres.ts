@@ -1,0 +1,134 @@
+/** postgres.js: the function `sql`, what `sql.reserve()` gives, and the transaction of `sql.begin`. */
+
+import { Disconnected } from "../errors.js";
+import { beginText, type Driver, type Isolation, type Row, type Session } from "./base.js";
+
+interface Query extends Promise<Record<string, unknown>[] & { command?: string }> {
+  raw(): Promise<(Buffer | null)[][]>;
+}
+
+interface Connection {
+  onclose?: ((error: unknown) => void) | null;
+}
+
+export interface PostgresSql {
+  (strings: TemplateStringsArray, ...values: unknown[]): unknown;
+  unsafe(
+    text: string,
+    values?: unknown[],
+    options?: { prepare?: boolean; onexecute?: (connection: Connection) => boolean },
+  ): Query;
+  reserve?(): Promise<PostgresSql>;
+  release?(): void;
+  savepoint?: unknown;
+}
+
+/** What a transaction of pgonce lends to the work: unusable once the connection is lost or the attempt has ended. */
+function guarded(sql: PostgresSql, session: PostgresSession): PostgresSql {
+  // postgres.js reconnects behind a reserved handle: a statement would then run outside of the transaction.
+  function check(): void {
+    if (session.lost || session.ended) {
+      throw new Disconnected(
+        session.lost ? "the connection of this transaction was lost" : "the transaction of this attempt has ended",
+      );
+    }
+  }
+  return new Proxy(sql, {
+    apply(target, self, args: [TemplateStringsArray, ...unknown[]]) {
+      check();
+      return Reflect.apply(target, self, args);
+    },
+    get(target, name, receiver) {
+      if (name === "unsafe" || name === "file") check();
+      return Reflect.get(target, name, receiver) as unknown;
+    },
+  });
+}
+
+class PostgresSession implements Session {
+  readonly raw: PostgresSql;
+  lost = false;
+  ended = false;
+
+  constructor(
+    private readonly sql: PostgresSql,
+    private readonly isOurs: boolean,
+  ) {
+    this.raw = guarded(sql, this);
+  }
+
+  async inTransaction(): Promise<boolean> {
+    if (this.sql.savepoint !== undefined) return true;
+    if (this.isOurs) return false;
+    try {
+      // The library does not say. Outside of a transaction this fails before it does anything.
+      await this.sql.unsafe("savepoint pgonce_probe; release savepoint pgonce_probe");
+      return true;
+    } catch (error) {
+      if ((error as { code?: unknown }).code === "25P01") return false;
+      throw error;
+    }
+  }
+
+  async begin(isolation: Isolation | undefined): Promise<void> {
+    const onexecute = (connection: Connection): boolean => {
+      // Called in the turn in which the connection closes, before anybody learns that a query failed.
+      connection.onclose = () => {
+        this.lost = true;
+      };
+      return true;
+    };
+    await this.sql.unsafe(beginText(isolation), [], { onexecute });
+  }
+
+  async query(text: string, values: readonly (string | Buffer | null)[]): Promise<Row[]> {
+    const rows = await this.alive().unsafe(text, [...values], { prepare: true }).raw();
+    return [...rows].map((row) => row.map((value) => value && value.toString("utf8")));
+  }
+
+  async commit(): Promise<string> {
+    this.ended = true;
+    return (await this.alive().unsafe("commit")).command ?? "";
+  }
+
+  async rollback(): Promise<void> {
+    this.ended = true;
+    await this.alive().unsafe("rollback");
+  }
+
+  /** A statement on a connection that was lost would end the process, or run on one that is not ours. */
+  private alive(): PostgresSql {
+    if (this.lost) throw new Disconnected("the connection of this transaction was lost");
+    return this.sql;
+  }
+
+  forget(): void {
+    // There is nothing to stop: only `begin` watches.
+  }
+
+  async release(keep: boolean): Promise<void> {
+    this.ended = true;
+    if (!this.isOurs || this.lost) return;
+    if (keep) this.sql.release?.();
+    // The library closes no single connection, but the server does.
+    else this.sql.unsafe("select pg_terminate_backend(pg_backend_pid())").catch(() => undefined);
+  }
+}
+
+export function postgresPool(sql: PostgresSql & Required<Pick<PostgresSql, "reserve">>): Driver {
+  return {
+    reconnects: true,
+    async acquire() {
+      return new PostgresSession(await sql.reserve(), true);
+    },
+  };
+}
+
+export function postgresConnection(sql: PostgresSql): Driver {
+  return {
+    reconnects: false,
+    async acquire() {
+      return new PostgresSession(sql, false);
+    },
+  };
+}

@@ -1,0 +1,219 @@
+/** One exchange: how a handler's response becomes the end of its attempt. */
+
+import { STATUS_CODES } from "node:http";
+import { adapt, type Driver } from "../drivers/index.js";
+import { PermanentFailure, PgonceError, TransientFailure, translate } from "../errors.js";
+import { makeOptions, type Intent, type Options } from "../intent.js";
+import { runLeased, type Lease } from "../lease.js";
+import { runOnce } from "../once.js";
+import { contractOf } from "../protocol.js";
+import { Tx } from "../tx.js";
+import { Attempt, complete, type FullPolicy, type HttpRequest, type HttpResponse, type Policy } from "./policy.js";
+import { fromError, internal, problem } from "./problems.js";
+import { intentOf, Refused } from "./request.js";
+import { announce, dispositionOf, replay, toStored } from "./stored.js";
+
+/** Runs the handler once, for this attempt; answers its whole response. */
+export type Run = (attempt: Attempt) => Promise<HttpResponse>;
+
+/** Nothing of the attempt is kept. */
+class Forgotten extends Error {}
+
+const attempts = new WeakMap<object, Attempt>();
+
+/** The attempt of the request that a handler is called for: pass what the framework gave you for the request. */
+export function attemptOf<C = any>(request: object): Attempt<C> {
+  const found = attempts.get(request);
+  if (found === undefined) throw new Error("this request is not handled by a route of pgonce");
+  return found as Attempt<C>;
+}
+
+export function setAttempt(request: object, attempt: Attempt): void {
+  attempts.set(request, attempt);
+}
+
+/** A protected route. */
+export class Route {
+  readonly policy: FullPolicy;
+  private readonly driver: Driver;
+  private readonly options: Options;
+  private readonly running = new Set<Promise<HttpResponse>>();
+  private readonly retentions = new Map<string, { until: number; ms: number }>();
+
+  constructor(source: unknown, policy: Policy) {
+    this.policy = complete(policy);
+    this.driver = adapt(source);
+    this.options = makeOptions({ schema: this.policy.schema });
+  }
+
+  isProtected(method: string): boolean {
+    return this.policy.methods.includes(method);
+  }
+
+  /** Resolves when no request is in progress. */
+  async drained(): Promise<void> {
+    while (this.running.size > 0) await Promise.all(this.running);
+  }
+
+  /** The response to a request, whose handler may run several times. Never rejects. */
+  async respond(request: HttpRequest, run: Run): Promise<HttpResponse> {
+    const responding = this.answer(request, run);
+    this.running.add(responding);
+    try {
+      return await responding;
+    } finally {
+      this.running.delete(responding);
+    }
+  }
+
+  private async answer(request: HttpRequest, run: Run): Promise<HttpResponse> {
+    let intent: Intent;
+    try {
+      intent = intentOf(request, this.policy);
+    } catch (error) {
+      if (error instanceof Refused) return error.response;
+      this.policy.log("the policy threw", error);
+      return internal(this.policy);
+    }
+    const exchange = new Exchange(this.policy, request, await this.retentionOf(intent), run);
+    try {
+      const done =
+        this.policy.mode === "atomic"
+          ? await runOnce(this.driver, intent, this.options, (tx) => exchange.atomic(tx))
+          : await runLeased(
+              this.driver,
+              intent,
+              this.options,
+              (held) => exchange.leased(held),
+              this.policy.leaseMs,
+              true,
+            );
+      return done.replayed || exchange.live === undefined
+        ? replay(this.policy, request, done.answer)
+        : exchange.live;
+    } catch (error) {
+      return exchange.failed(error);
+    }
+  }
+
+  /** How long responses are kept; asked for at most once in two seconds. */
+  private async retentionOf(intent: Intent): Promise<number | undefined> {
+    const known = this.retentions.get(intent.tenant);
+    if (known !== undefined && performance.now() < known.until) return known.ms;
+    try {
+      const { retentionMs: ms } = await contractOf(this.driver, intent, this.options);
+      this.retentions.set(intent.tenant, { until: performance.now() + 2000, ms });
+      return ms;
+    } catch {
+      return undefined;
+    }
+  }
+}
+
+class Exchange {
+  /** The response of this run, where it is the one to send. */
+  live: HttpResponse | undefined;
+
+  constructor(
+    private readonly policy: FullPolicy,
+    private readonly request: HttpRequest,
+    private readonly retentionMs: number | undefined,
+    private readonly run: Run,
+  ) {}
+
+  async atomic(tx: Tx): Promise<void> {
+    await this.handle(tx, new Attempt(tx, undefined));
+  }
+
+  async leased(held: Lease): Promise<void> {
+    if (held.kind === "takeover" && this.policy.stale === "refuse") {
+      throw new PermanentFailure("abandoned", "the holder vanished; whether it happened is not known");
+    }
+    try {
+      await this.handle(held, new Attempt(undefined, held));
+    } catch (error) {
+      if (error instanceof Forgotten) await held.release();
+      throw error;
+    }
+  }
+
+  private async handle(held: Tx | Lease, attempt: Attempt): Promise<void> {
+    let response: HttpResponse;
+    try {
+      response = await this.run(attempt);
+    } catch (error) {
+      response = this.crashed(error, held);
+    }
+    this.judge(held, attempt, response);
+  }
+
+  /** The response for a handler that threw; throws what is to be retried or recorded. */
+  private crashed(error: unknown, held: Tx | Lease): HttpResponse {
+    const { policy } = this;
+    if (error instanceof PgonceError) throw error;
+    if (policy.mode === "atomic" && (translate(error) !== undefined || (held instanceof Tx && held.lost))) throw error;
+    const refusal = refusalOf(error);
+    if (refusal !== undefined) return refusal;
+    policy.log("the handler threw", error);
+    const response = internal(policy, "handler_failed");
+    if (policy.mode === "atomic") {
+      this.live = response;
+      throw new Forgotten("the handler threw", { cause: error });
+    }
+    return response;
+  }
+
+  /** Ends the attempt as the response says: records the answer, or throws. */
+  private judge(held: Tx | Lease, attempt: Attempt, response: HttpResponse): void {
+    const { policy } = this;
+    let chosen = dispositionOf(response, policy, attempt.disposition, attempt.begun);
+    if (response.body.length > policy.maxResponse) {
+      policy.log("a response is too large to be kept", `${response.body.length} bytes`);
+      const happened = policy.mode === "leased" && chosen === "keep";
+      if (policy.mode === "atomic") chosen = "forget";
+      else if (chosen === "keep") chosen = "refuse";
+      const detail = `${happened ? "it happened" : "nothing happened"}; the response is too large to be kept`;
+      response = problem(policy, 500, "response_too_large", detail);
+    }
+    response.headers = response.headers.filter(([name]) => name !== "idempotent-replayed");
+    const stored = toStored(response, policy, this.retentionMs);
+    this.live = response;
+    if (chosen === "keep" || chosen === "refuse") announce(response.headers, stored.expires);
+    switch (chosen) {
+      case "keep":
+        held.succeed(stored);
+        return;
+      case "refuse":
+        throw new PermanentFailure(`http_${response.status}`, "the handler refused", { answer: stored });
+      case "retry":
+        throw new TransientFailure(`http_${response.status}`, "the handler failed");
+      default:
+        throw new Forgotten("nothing is kept");
+    }
+  }
+
+  /** The response that fits the end of the run: the handler's own only where this run made it. */
+  failed(error: unknown): HttpResponse {
+    const { policy } = this;
+    if (error instanceof PermanentFailure && error.replayed) {
+      return replay(policy, this.request, error.answer, error);
+    }
+    const own = error instanceof Forgotten || error instanceof PermanentFailure || error instanceof TransientFailure;
+    if (own && this.live !== undefined) return this.live;
+    const known = translate(error);
+    const response = known === undefined ? internal(policy) : fromError(policy, known);
+    // A conflict is the client's affair.
+    if (response.status >= 500) policy.log(known === undefined ? "the handler threw" : "the command failed", error);
+    return response;
+  }
+}
+
+/** The response that an error with a status of 4xx stands for, as frameworks throw them. */
+function refusalOf(error: unknown): HttpResponse | undefined {
+  if (!(error instanceof Error)) return undefined;
+  const { status, statusCode = status, expose } = error as { status?: unknown; statusCode?: unknown; expose?: unknown };
+  if (typeof statusCode !== "number" || statusCode < 400 || statusCode > 499) return undefined;
+  const title = STATUS_CODES[statusCode] ?? "Error";
+  const body = JSON.stringify({ statusCode, error: title, message: expose === false ? title : error.message });
+  return { status: statusCode, headers: [["content-type", "application/json; charset=utf-8"]], body: Buffer.from(body) };
+}

@@ -1,0 +1,124 @@
+/** Fastify. */
+
+import { Readable } from "node:stream";
+import { Route, setAttempt } from "./exchange.js";
+import { grouped, listed, parsedBody, split, type Drained } from "./express.js";
+import { HttpRequest, type HeaderList, type HttpResponse, type Policy } from "./policy.js";
+import { tooLarge } from "./problems.js";
+
+interface FastifyRequestLike {
+  method: string;
+  originalUrl: string;
+  raw: { rawHeaders: string[] };
+  body?: unknown;
+  rawBody?: unknown;
+}
+
+interface FastifyReplyLike {
+  raw: { statusCode: number };
+  code(status: number): unknown;
+  header(name: string, value: string | string[]): unknown;
+  getHeaders(): Record<string, unknown>;
+  removeHeader(name: string): unknown;
+  serialize(payload: unknown): string | ArrayBuffer | Buffer;
+  send(payload?: unknown): unknown;
+}
+
+/**
+ * Makes requests with an `Idempotency-Key` happen once: wraps the handler of a route, which may run several times. Its
+ * attempt is `attemptOf(request)`. What hooks do before and after the handler happens for replays, too.
+ */
+export function idempotentFastify<Req extends FastifyRequestLike, Rep extends FastifyReplyLike>(
+  source: unknown,
+  policy: Policy,
+  handler: (request: Req, reply: Rep) => unknown,
+): Drained<(request: Req, reply: Rep) => Promise<unknown>> {
+  const route = new Route(source, policy);
+  const wrapped = async function (this: unknown, request: Req, reply: Rep): Promise<unknown> {
+    if (!route.isProtected(request.method)) return handler.call(this, request, reply);
+    const body = parsedBody(request.rawBody, request.body);
+    const before = { ...reply.getHeaders() };
+    const response =
+      body.length > route.policy.maxBody
+        ? tooLarge(route.policy)
+        : await route.respond(requestOf(request, body), async (attempt) => {
+            setAttempt(request, attempt);
+            reset(reply, before);
+            return record(reply, (recording) => handler.call(this, request, recording as Rep));
+          });
+    reset(reply, before);
+    reply.code(response.status);
+    for (const [name, value] of grouped(response.headers)) reply.header(name, value);
+    return reply.send(response.body.length === 0 ? undefined : response.body);
+  };
+  return Object.assign(wrapped, { drained: () => route.drained() });
+}
+
+function requestOf(request: FastifyRequestLike, body: Buffer): HttpRequest {
+  const [path, query] = split(request.originalUrl);
+  const { rawHeaders } = request.raw;
+  const headers: HeaderList = [];
+  for (let at = 0; at + 1 < rawHeaders.length; at += 2) {
+    headers.push([(rawHeaders[at] ?? "").toLowerCase(), rawHeaders[at + 1] ?? ""]);
+  }
+  return new HttpRequest(request.method, path, query, headers, body);
+}
+
+function reset(reply: FastifyReplyLike, headers: Record<string, unknown>): void {
+  for (const name of Object.keys(reply.getHeaders())) reply.removeHeader(name);
+  for (const [name, value] of Object.entries(headers)) reply.header(name, value as string);
+  reply.code(200);
+}
+
+/** Runs the handler with a reply that keeps what is sent, so that nothing leaves before the commit. */
+async function record(
+  reply: FastifyReplyLike,
+  run: (recording: FastifyReplyLike) => unknown,
+): Promise<HttpResponse> {
+  let sent: { payload: unknown } | undefined;
+  let onSent: () => void = () => undefined;
+  const sending = new Promise<void>((resolve) => {
+    onSent = resolve;
+  });
+  const recording: FastifyReplyLike = new Proxy(reply, {
+    get(target, name, receiver) {
+      if (name === "sent") return sent !== undefined;
+      if (name !== "send") return Reflect.get(target, name, receiver) as unknown;
+      return (payload?: unknown) => {
+        sent ??= { payload };
+        onSent();
+        return receiver as unknown;
+      };
+    },
+  });
+  const result = run(recording);
+  const isPromise = result instanceof Promise;
+  const value: unknown = await result;
+  if (sent === undefined && value !== undefined && value !== recording) sent = { payload: value };
+  // A handler that answers by a callback sends later.
+  if (sent === undefined && !(isPromise && value === undefined)) await sending;
+  return responseOf(reply, (sent as { payload: unknown } | undefined)?.payload);
+}
+
+async function responseOf(reply: FastifyReplyLike, payload: unknown): Promise<HttpResponse> {
+  if (payload instanceof Error) throw payload;
+  let body: Buffer;
+  let kind: string | undefined;
+  if (payload === undefined || payload === null) {
+    body = Buffer.alloc(0);
+  } else if (typeof payload === "string") {
+    [body, kind] = [Buffer.from(payload, "utf8"), "text/plain; charset=utf-8"];
+  } else if (payload instanceof Uint8Array) {
+    [body, kind] = [Buffer.from(payload), "application/octet-stream"];
+  } else if (payload instanceof Readable) {
+    const chunks: Buffer[] = [];
+    for await (const chunk of payload) chunks.push(Buffer.from(chunk as Uint8Array));
+    [body, kind] = [Buffer.concat(chunks), "application/octet-stream"];
+  } else {
+    const text = reply.serialize(payload);
+    [body, kind] = [Buffer.from(text as string), "application/json; charset=utf-8"];
+  }
+  const headers = listed(reply.getHeaders());
+  if (kind !== undefined && !headers.some(([name]) => name === "content-type")) headers.push(["content-type", kind]);
+  return { status: reply.raw.statusCode, headers, body };
+}

@@ -1,0 +1,69 @@
+/** Hono. */
+
+import { Route, setAttempt } from "./exchange.js";
+import type { Drained } from "./express.js";
+import { HttpRequest, type HeaderList, type HttpResponse, type Policy } from "./policy.js";
+import { tooLarge } from "./problems.js";
+
+interface HonoContext {
+  req: {
+    method: string;
+    url: string;
+    raw: Request;
+    arrayBuffer(): Promise<ArrayBuffer>;
+  };
+}
+
+/**
+ * Makes requests with an `Idempotency-Key` happen once: wraps the handler of a route, which may run several times. Its
+ * attempt is `attemptOf(c)`.
+ */
+export function idempotentHono<Ctx extends HonoContext>(
+  source: unknown,
+  policy: Policy,
+  handler: (c: Ctx) => Response | Promise<Response>,
+): Drained<(c: Ctx) => Promise<Response>> {
+  const route = new Route(source, policy);
+  const wrapped = async (c: Ctx): Promise<Response> => {
+    if (!route.isProtected(c.req.method)) return handler(c);
+    if (Number(c.req.raw.headers.get("content-length") ?? 0) > route.policy.maxBody) {
+      return toResponse(tooLarge(route.policy));
+    }
+    const body = Buffer.from(await c.req.arrayBuffer());
+    if (body.length > route.policy.maxBody) return toResponse(tooLarge(route.policy));
+    const url = new URL(c.req.url);
+    const sent: HeaderList = [...c.req.raw.headers].map(([name, value]) => [name, value]);
+    const request = new HttpRequest(c.req.method, url.pathname, url.search.slice(1), sent, body);
+    const response = await route.respond(request, async (attempt) => {
+      setAttempt(c, attempt);
+      return fromResponse(await answer(c, handler));
+    });
+    return toResponse(response);
+  };
+  return Object.assign(wrapped, { drained: () => route.drained() });
+}
+
+/** What the handler returns, or the response that an HTTPException carries. */
+async function answer<Ctx>(c: Ctx, handler: (c: Ctx) => Response | Promise<Response>): Promise<Response> {
+  try {
+    return await handler(c);
+  } catch (error) {
+    const { status, getResponse } = error as { status?: unknown; getResponse?: unknown };
+    if (typeof getResponse === "function" && typeof status === "number" && status < 500) {
+      return getResponse.call(error) as Response;
+    }
+    throw error;
+  }
+}
+
+async function fromResponse(response: Response): Promise<HttpResponse> {
+  const headers: HeaderList = [...response.headers].map(([name, value]) => [name, value]);
+  return { status: response.status, headers, body: Buffer.from(await response.arrayBuffer()) };
+}
+
+function toResponse(response: HttpResponse): Response {
+  const headers = new Headers();
+  for (const [name, value] of response.headers) if (name !== "content-length") headers.append(name, value);
+  const empty = response.body.length === 0 || response.status === 204 || response.status === 304;
+  return new Response(empty ? null : new Uint8Array(response.body), { status: response.status, headers });
+}

@@ -1,0 +1,82 @@
+/** Errors as application/problem+json. */
+
+import { STATUS_CODES } from "node:http";
+import { Busy, Conflict, Gone, PermanentFailure, TransientFailure, Uncertain, type PgonceError } from "../errors.js";
+import type { FullPolicy, HeaderList, HttpResponse } from "./policy.js";
+
+const TITLES: Record<string, string> = {
+  P4001: "Key missing",
+  P4002: "Key reused with another request",
+  P4029: "Under way",
+  P4030: "Refused",
+  P4031: "Gone",
+  "22023": "Key unusable",
+  "08006": "Database unavailable",
+  "08007": "Not known",
+};
+const COME_BACK = "send the same request with the same key again";
+
+export function problem(
+  policy: FullPolicy,
+  status: number,
+  code: string,
+  detail: string,
+  members: Record<string, unknown> = {},
+  retryAfterMs?: number,
+): HttpResponse {
+  const document = {
+    type: policy.errorsAt + code.toLowerCase(),
+    title: TITLES[code] ?? STATUS_CODES[status] ?? "Error",
+    status,
+    code,
+    detail,
+    ...members,
+  };
+  const headers: HeaderList = [["content-type", "application/problem+json"]];
+  if (retryAfterMs !== undefined) {
+    // Never 0, which would ask for a busy loop.
+    headers.push(["retry-after", String(Math.max(Math.ceil(Math.min(retryAfterMs / 1000, 3600)), 1))]);
+  }
+  return { status, headers, body: Buffer.from(JSON.stringify(document)) };
+}
+
+/** What a client gets for an error of pgonce. */
+export function fromError(policy: FullPolicy, error: PgonceError): HttpResponse {
+  const said = error.hint ? `${error.reason}. ${error.hint}` : error.reason;
+  if (error instanceof Conflict) return problem(policy, 422, "P4002", said);
+  if (error instanceof Gone) return problem(policy, 410, "P4031", said);
+  if (error instanceof PermanentFailure) {
+    return problem(policy, 422, "P4030", error.reason, { reason: error.failureCode });
+  }
+  if (error instanceof TransientFailure) return problem(policy, 503, error.failureCode, error.reason, {}, 1000);
+  if (error instanceof Busy) {
+    const detail = `another request with this key is under way; ${COME_BACK} later`;
+    return problem(policy, 409, "P4029", detail, {}, Math.min(error.retryAfterMs, 5000));
+  }
+  if (error instanceof Uncertain) {
+    const detail = `it is not known yet whether it happened; ${COME_BACK} to learn it`;
+    return problem(policy, 503, "08007", detail, {}, 1000);
+  }
+  if (["retry", "retry_after_delay", "claim_again", "ambiguous"].includes(error.errorClass)) {
+    const detail = `the database is unavailable and nothing happened; ${COME_BACK}`;
+    return problem(policy, 503, "08006", detail, {}, 1000);
+  }
+  return internal(policy);
+}
+
+/** What the database or a handler says about itself is for our logs, not for clients. */
+export function internal(policy: FullPolicy, code = "internal"): HttpResponse {
+  const detail =
+    "something is wrong on the server's side; it is safe to send the same request with the same key again";
+  return problem(policy, 500, code, detail);
+}
+
+export function tooLarge(policy: FullPolicy): HttpResponse {
+  return problem(policy, 413, "body_too_large", `the body has more than ${policy.maxBody} bytes`);
+}
+
+/** It happened once, and its answer is not kept. */
+export function notKept(policy: FullPolicy, members: Record<string, unknown> = {}): HttpResponse {
+  const detail = "it happened once, and its answer was not kept: look for what it made";
+  return problem(policy, 410, "P4031", detail, { reason: "answer_not_kept", ...members });
+}

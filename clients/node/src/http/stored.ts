@@ -1,0 +1,133 @@
+/** From a response to what is stored of it, and back. */
+
+import type { PermanentFailure } from "../errors.js";
+import { toJson, type Json } from "../json.js";
+import type { Disposition, FullPolicy, HeaderList, HttpRequest, HttpResponse } from "./policy.js";
+import { fromError, notKept } from "./problems.js";
+
+const USUAL = new Set(
+  (
+    "accept-patch accept-post accept-ranges allow cache-control content-disposition content-encoding " +
+    "content-language content-location content-range content-type deprecation etag expires grpc-encoding " +
+    "grpc-message grpc-status grpc-status-details-bin last-modified link location preference-applied sunset vary"
+  ).split(" "),
+);
+const NEVER = new Set(
+  (
+    "age alt-svc clear-site-data connection content-length date idempotency-expires idempotent-replayed " +
+    "keep-alive proxy-authenticate proxy-authentication-info proxy-connection set-cookie set-cookie2 te " +
+    "trailer transfer-encoding upgrade via www-authenticate"
+  ).split(" "),
+);
+const TRANSIENT = new Set([401, 407, 408, 409, 421, 423, 424, 425, 426, 428, 429]);
+
+type Text = string | { base64: string };
+
+/** The form in which every client and the Rust layer store a response. */
+export type Stored = {
+  http: 1;
+  status: number;
+  headers?: [string, Text][];
+  body?: Text;
+  expires?: number;
+};
+
+/** As the handler says, else as the policy does. */
+export function dispositionOf(
+  response: HttpResponse,
+  policy: FullPolicy,
+  chosen: Disposition | undefined,
+  begun: boolean,
+): Disposition {
+  if (chosen !== undefined) return chosen;
+  const { outcomes } = policy;
+  if (typeof outcomes === "function") return outcomes(response);
+  const { status } = response;
+  if (status < 400) return "keep";
+  const final = status < 500 && !TRANSIENT.has(status);
+  const found = outcomes === "freeze" || (outcomes === "final" && final) ? "refuse" : "retry";
+  // Validation does not burn the key: nothing was begun, and a corrected request may use it again.
+  return policy.mode === "atomic" && !begun && status < 500 ? "forget" : found;
+}
+
+/** What is kept of a response. */
+export function toStored(response: HttpResponse, policy: FullPolicy, retentionMs: number | undefined): Stored {
+  const named = new Set(
+    response.headers
+      .filter(([name]) => name === "connection")
+      .flatMap(([, value]) => value.split(",").map((name) => name.trim().toLowerCase())),
+  );
+  const also = new Set(policy.replayHeaders.map((name) => name.toLowerCase()));
+  const headers = response.headers
+    .filter(([name]) => (USUAL.has(name) || also.has(name)) && !isNeverKept(name) && !named.has(name))
+    .map(([name, value]): [string, Text] => [name, textOf(Buffer.from(value, "latin1"))]);
+  const kept: Stored = { http: 1, status: response.status };
+  if (headers.length > 0) kept.headers = headers;
+  if (response.body.length > 0) kept.body = textOf(response.body);
+  if (retentionMs !== undefined) kept.expires = Math.floor((Date.now() + retentionMs) / 1000);
+  return kept;
+}
+
+function isNeverKept(name: string): boolean {
+  return NEVER.has(name) || /^(?:ratelimit|x-ratelimit|x-rate-limit)/.test(name);
+}
+
+function textOf(data: Buffer): Text {
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(data);
+    if (!text.includes("\0")) return text;
+  } catch {
+    // Not a text.
+  }
+  return { base64: data.toString("base64") };
+}
+
+function bytesOf(text: Text | undefined): Buffer {
+  if (text === undefined) return Buffer.alloc(0);
+  return typeof text === "string" ? Buffer.from(text, "utf8") : Buffer.from(text.base64, "base64");
+}
+
+function isStored(answer: unknown): answer is Stored & { unkept?: boolean } {
+  return typeof answer === "object" && answer !== null && (answer as { http?: unknown }).http === 1;
+}
+
+/** The stored response, for those who may still see it. */
+export function replay(
+  policy: FullPolicy,
+  request: HttpRequest,
+  answer: unknown,
+  failure?: PermanentFailure,
+): HttpResponse {
+  const instead = policy.reauthorise?.(request);
+  if (instead !== undefined) return instead;
+  let response: HttpResponse;
+  if (isStored(answer)) {
+    if (answer.unkept) {
+      response = notKept(policy, { original_status: answer.status });
+    } else {
+      const headers = (answer.headers ?? []).map(([name, value]): [string, string] => [
+        name,
+        bytesOf(value).toString("latin1"),
+      ]);
+      response = { status: answer.status, headers, body: bytesOf(answer.body) };
+    }
+    announce(response.headers, answer.expires);
+  } else if (failure !== undefined) {
+    response = fromError(policy, failure);
+  } else if (answer !== undefined && answer !== null) {
+    // Another entry point of the scope ended it.
+    const body = Buffer.from(toJson(answer as Json), "utf8");
+    response = { status: 200, headers: [["content-type", "application/json"]], body };
+  } else {
+    response = notKept(policy);
+  }
+  response.headers.push(["idempotent-replayed", "true"]);
+  return response;
+}
+
+/** Says until when a response is kept. */
+export function announce(headers: HeaderList, expires: number | undefined): void {
+  if (expires !== undefined && expires < 253_402_300_800) {
+    headers.push(["idempotency-expires", new Date(expires * 1000).toUTCString()]);
+  }
+}

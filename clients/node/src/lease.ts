@@ -1,0 +1,291 @@
+/** Leases: for work that calls the outside world. */
+
+import { adapt, type ConnectionOf, type Driver } from "./drivers/index.js";
+import { Disconnected, Failure, Fenced, Invalid, LostRace, Uncertain, translate } from "./errors.js";
+import {
+  Ack,
+  interval,
+  makeIntent,
+  makeOptions,
+  names,
+  type ClaimKind,
+  type CommandOptions,
+  type Done,
+  type Held,
+  type Intent,
+  type Options,
+  type SuccessOptions,
+} from "./intent.js";
+import { Loop, type LeasedClaim } from "./loop.js";
+import { begin, contractOf, discard, doneNow, inOwnTransaction, query, recordFailure, settle, successParams } from "./protocol.js";
+import { sleep } from "./retry.js";
+import * as sql from "./statements.js";
+import type { Params } from "./statements.js";
+import { Tx } from "./tx.js";
+
+export interface LeaseOptions extends Omit<CommandOptions, "isolation"> {
+  /** Length of the lease. Default: that of the scope's contract. */
+  leaseMs?: number;
+  /** Whether the lease is renewed in the background while the work runs. Default: true. */
+  renew?: boolean;
+}
+
+/**
+ * Makes work that calls the outside world happen once. The claim is committed first, holds no transaction and no
+ * connection, and is renewed in the background while `work` runs. What `work` returns is the answer.
+ *
+ * With an error other than a `PermanentFailure` or a `TransientFailure` the outside effect may have happened: the
+ * claim stays until its lease runs out, and then the scope's contract decides.
+ */
+export async function lease<S, A>(
+  source: S,
+  scope: string,
+  key: string,
+  request: unknown,
+  work: (held: Lease<ConnectionOf<S>>) => Promise<A> | A,
+  options: LeaseOptions = {},
+): Promise<Done<A>> {
+  const intent = makeIntent(scope, key, request, options);
+  const { leaseMs, renew = true } = options;
+  const made = makeOptions(options);
+  return (await runLeased(adapt(source), intent, made, work as (held: Lease) => unknown, leaseMs, renew)) as Done<A>;
+}
+
+/**
+ * The right to do the work for a while. After a takeover, success, failure and writes by `begin` are turned away with
+ * `Fenced`.
+ */
+export class Lease<C = unknown> {
+  /** @internal */ ack: Ack | undefined;
+  /** @internal */ done: Done | undefined;
+  /** @internal */ released = false;
+  /** @internal */ failing = false;
+  private readonly lost = new AbortController();
+  private readonly claimed: Held;
+  private renewedAt: number;
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private beating: Promise<void> | undefined;
+
+  /** @internal */
+  constructor(
+    private readonly driver: Driver,
+    /** What is to happen once. */
+    readonly intent: Intent,
+    private readonly options: Options,
+    private readonly leaseMs: number,
+    found: LeasedClaim,
+  ) {
+    this.claimed = found.claimed;
+    // Measured before the claim was sent, so that it never ends later than the database thinks.
+    this.renewedAt = found.sent;
+  }
+
+  /**
+   * How the claim came to be yours. After a takeover the outside world may have seen the first call: ask it before
+   * you repeat it.
+   */
+  get kind(): ClaimKind {
+    return this.claimed.outcome;
+  }
+
+  /** The rising number that shuts out older holders; send it along where others can check it. */
+  get fence(): bigint {
+    return this.claimed.fence;
+  }
+
+  /** Which attempt at the intent this is. */
+  get attempts(): number {
+    return this.claimed.attempts;
+  }
+
+  /** Aborted when somebody else may hold the intent: pass it to `fetch` and whatever else takes a signal. */
+  get signal(): AbortSignal {
+    return this.lost.signal;
+  }
+
+  /** Throws `Fenced` where the lease was lost: call it before each step of long work. */
+  check(): void {
+    this.lookAtClock();
+    if (this.signal.aborted) throw this.signal.reason;
+  }
+
+  /** Says that the work is done, and what its answer is; needed only where that is not what the work returns. */
+  succeed(answer?: unknown, options: SuccessOptions = {}): void {
+    this.ack = new Ack(answer, options);
+  }
+
+  /** Renews the lease once, by its own length. That happens in the background, too. */
+  async heartbeat(): Promise<void> {
+    const sent = performance.now();
+    const params = { ...this.fencedNames(), lease: interval(this.leaseMs) };
+    await inOwnTransaction(this.driver, this.options, sql.HEARTBEAT, params);
+    this.renewedAt = sent;
+  }
+
+  /** Gives the lease back, the work not done: the next claim gets it at once. */
+  async release(): Promise<void> {
+    await inOwnTransaction(this.driver, this.options, sql.RELEASE, this.fencedNames());
+    this.released = true;
+  }
+
+  /**
+   * A transaction for writes of your own under the fence: they commit with the answer, or not at all. A holder that
+   * was taken over is turned away before any write. What `writes` returns is the answer of the intent.
+   */
+  async begin<A>(writes: (tx: Tx<C>) => Promise<A> | A): Promise<A> {
+    const session = await begin(this.driver, this.options.isolation);
+    const tx = new Tx<C>(this.intent, this.options, session, this.claimed);
+    let value: A;
+    let ack: Ack;
+    try {
+      await query(session, this.options, sql.GUARD, this.fencedNames());
+      value = await writes(tx);
+      ack = tx.end(value);
+    } catch (error) {
+      tx.close();
+      await discard(session, translate(error));
+      throw error;
+    }
+    await settle(session, this.intent, this.options, this.fence, ack);
+    this.done = doneNow(this.claimed, ack);
+    return value;
+  }
+
+  private fencedNames(): Params {
+    return { ...names(this.intent), fence: this.fence.toString() };
+  }
+
+  private lookAtClock(): void {
+    if (performance.now() >= this.renewedAt + this.leaseMs) {
+      this.lose(
+        new Fenced("the lease could not be renewed before it ran out", {
+          hint: "Somebody else may hold the intent now: stop, and claim again to learn the answer.",
+        }),
+      );
+    }
+  }
+
+  private lose(why: Fenced): void {
+    if (!this.signal.aborted) this.lost.abort(why);
+  }
+
+  /** @internal Starts the renewal in the background. */
+  startRenewing(): void {
+    this.schedule(this.leaseMs / 3 - (performance.now() - this.renewedAt));
+  }
+
+  private schedule(delay: number): void {
+    this.timer = setTimeout(() => {
+      this.beating = this.beat();
+    }, Math.max(delay, 0));
+  }
+
+  private async beat(): Promise<void> {
+    let alarm: ReturnType<typeof setTimeout> | undefined;
+    // A renewal that hangs must not hide that the lease ran out, nor hold up the end of the work.
+    const ranOut = new Promise<never>((_, reject) => {
+      const left = this.renewedAt + this.leaseMs - performance.now();
+      alarm = setTimeout(() => reject(new Disconnected("the renewal hangs")), left);
+    });
+    let delay = this.leaseMs / 3;
+    try {
+      await Promise.race([this.heartbeat(), ranOut]);
+    } catch (error) {
+      if (error instanceof Fenced) this.lose(error);
+      this.lookAtClock();
+      delay = this.leaseMs / 20;
+    } finally {
+      clearTimeout(alarm);
+    }
+    if (!this.signal.aborted && this.timer !== undefined) this.schedule(delay);
+  }
+
+  /** @internal */
+  async stopRenewing(): Promise<void> {
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    await this.beating;
+  }
+
+  /**
+   * @internal Records the answer. A connection that breaks is no reason to give up work that is done: it is tried
+   * again for as long as the lease holds. Where it had worked after all, the fence turns the next try away, and a
+   * claim finds the answer.
+   */
+  async record(ack: Ack): Promise<void> {
+    const params = successParams(this.intent, this.options, this.fence, ack);
+    for (;;) {
+      try {
+        await inOwnTransaction(this.driver, this.options, sql.SUCCEED, params);
+        this.done = doneNow(this.claimed, ack);
+        return;
+      } catch (error) {
+        const broken = error instanceof Disconnected || error instanceof Uncertain;
+        if (!broken || performance.now() >= this.renewedAt + this.leaseMs) throw error;
+        await sleep(Math.min(this.leaseMs / 20, 1000));
+      }
+    }
+  }
+
+  /** @internal */
+  async fail(failure: Failure): Promise<void> {
+    this.failing = true;
+    await recordFailure(this.driver, this.intent, this.options, this.fence, failure);
+  }
+}
+
+export async function runLeased(
+  driver: Driver,
+  intent: Intent,
+  options: Options,
+  work: (held: Lease) => unknown,
+  asked: number | undefined,
+  renew: boolean,
+): Promise<Done> {
+  if (!driver.reconnects) {
+    throw new Invalid("a lease needs a pool or a function that connects", {
+      hint: "It is renewed while you work, and that needs a connection of its own.",
+    });
+  }
+  const loop = new Loop(driver, intent, options);
+  const leaseMs = asked ?? (await contractOf(driver, intent, options)).leaseMs;
+  for (;;) {
+    const found = await loop.lease(leaseMs);
+    if (!("claimed" in found)) return found;
+    const held = new Lease(driver, intent, options, leaseMs, found);
+    try {
+      return await runHeld(held, work, renew);
+    } catch (error) {
+      const claimsAgain = error instanceof Fenced || error instanceof LostRace || error instanceof Uncertain;
+      if (!claimsAgain || held.released || held.failing) throw error;
+      // The claim knows what is true now.
+      await loop.again(error);
+    }
+  }
+}
+
+async function runHeld(held: Lease, work: (held: Lease) => unknown, renew: boolean): Promise<Done> {
+  if (renew) held.startRenewing();
+  let ack: Ack;
+  try {
+    const value = await work(held);
+    if (held.done !== undefined) return held.done;
+    ack = held.ack ?? new Ack(value);
+  } catch (error) {
+    // Work that stopped because its lease was lost has nothing of its own to report.
+    if (held.signal.aborted && isAbort(error, held.signal)) throw held.signal.reason;
+    if (error instanceof Failure && !held.released) await held.fail(error);
+    throw error;
+  } finally {
+    await held.stopRenewing();
+  }
+  if (held.released) {
+    throw new Invalid("the lease was given back, so there is no answer to record");
+  }
+  await held.record(ack);
+  return held.done as unknown as Done;
+}
+
+function isAbort(error: unknown, signal: AbortSignal): boolean {
+  return error === signal.reason || (error instanceof Error && error.name === "AbortError");
+}

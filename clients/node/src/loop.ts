@@ -1,0 +1,118 @@
+/** Claims, waits and retries for one intent. */
+
+import type { Driver } from "./drivers/index.js";
+import { Busy, DatabaseError, Disconnected, Failure, Fenced, LostRace, PgonceError, Uncertain } from "./errors.js";
+import { holds, interval, names, readClaimed, type Claimed, type Done, type Held, type Intent, type Options } from "./intent.js";
+import { claimParams, contractOf, ended, inOwnTransaction, openAttempt, type OpenAttempt } from "./protocol.js";
+import { Schedule, sleep } from "./retry.js";
+import * as sql from "./statements.js";
+
+const MAX_PAUSE_MS = 500;
+// How many callers of a process may wait on a connection each for the answer of another attempt; others ask again
+// after a pause, so that waiting never empties a pool.
+const MAX_WAITERS = 4;
+let waiters = 0;
+
+/** A claim that was committed, and when it was sent. */
+export interface LeasedClaim {
+  readonly claimed: Held;
+  readonly sent: number;
+}
+
+export class Loop {
+  uncertain: Uncertain | undefined;
+  private readonly schedule: Schedule;
+  private waitUntil: number | undefined;
+  private pause = 5;
+
+  constructor(
+    readonly driver: Driver,
+    readonly intent: Intent,
+    readonly options: Options,
+  ) {
+    this.schedule = new Schedule(options.retry);
+  }
+
+  /** The right to do the work, in an open transaction; or how the intent ended before. */
+  async attempt(): Promise<OpenAttempt | Done> {
+    return this.until(async () => {
+      const found = await openAttempt(this.driver, this.intent, this.options);
+      return "session" in found ? found : this.notHeld(found);
+    });
+  }
+
+  /** A committed claim; or how the intent ended before. */
+  async lease(leaseMs: number): Promise<LeasedClaim | Done> {
+    return this.until(async () => {
+      const sent = performance.now();
+      const params = claimParams(this.intent, this.options, leaseMs);
+      const claimed = readClaimed((await inOwnTransaction(this.driver, this.options, sql.CLAIM, params))[0]);
+      return holds(claimed) ? { claimed, sent } : this.notHeld(claimed);
+    });
+  }
+
+  private async until<T>(ask: () => Promise<T | undefined>): Promise<T> {
+    for (;;) {
+      try {
+        const found = await ask();
+        if (found !== undefined) return found;
+      } catch (error) {
+        await this.again(error);
+      }
+    }
+  }
+
+  private async notHeld(claimed: Claimed): Promise<Done | undefined> {
+    if (claimed.outcome !== "busy") return ended(claimed);
+    await this.wait(claimed.retryAfterMs);
+    return undefined;
+  }
+
+  /** Pauses before the next try, or throws where another try does not help. */
+  async again(error: unknown): Promise<void> {
+    if (!(error instanceof PgonceError)) throw error;
+    if (error instanceof Uncertain) this.uncertain = error;
+    const worth =
+      !(error instanceof Failure || error instanceof Busy) &&
+      ["retry", "retry_after_delay", "claim_again", "ambiguous"].includes(error.errorClass);
+    const lost = (error instanceof Disconnected || error instanceof Uncertain) && !this.driver.reconnects;
+    const delay = worth && !lost ? this.schedule.nextDelay(error) : undefined;
+    if (delay === undefined) throw this.final(error);
+    await sleep(delay);
+  }
+
+  /**
+   * What to end with: that the last try did nothing says nothing about the one before. Only what is stored about
+   * the intent settles the doubt. The holder, or the one that was faster, may be that very try, still committing.
+   */
+  private final(error: PgonceError): PgonceError {
+    const doubtful = [Disconnected, Busy, DatabaseError, LostRace, Fenced].some((kind) => error instanceof kind);
+    return this.uncertain !== undefined && doubtful ? this.uncertain : error;
+  }
+
+  /** Does what the scope's contract says about a busy intent. */
+  private async wait(retryAfterMs: number): Promise<void> {
+    if (this.waitUntil === undefined) {
+      const contract = await contractOf(this.driver, this.intent, this.options);
+      if (contract.busy !== "wait") throw new Busy(retryAfterMs, contract.busy === "accept");
+      this.waitUntil = performance.now() + contract.waitTimeoutMs;
+    }
+    const started = performance.now();
+    const left = this.waitUntil - started;
+    if (left <= 0) throw new Busy(retryAfterMs);
+    if (waiters < MAX_WAITERS) {
+      waiters += 1;
+      try {
+        // Woken by the lock of the transaction that holds the intent. A lease has no such lock.
+        const params = { ...names(this.intent), timeout: interval(left) };
+        await inOwnTransaction(this.driver, this.options, sql.WAIT, params);
+      } finally {
+        waiters -= 1;
+      }
+    }
+    if (performance.now() - started < this.pause) {
+      await sleep(Math.min(this.pause, left, Math.max(retryAfterMs, 5)) * (0.5 + Math.random() / 2));
+      this.pause = Math.min(this.pause * 2, MAX_PAUSE_MS);
+    }
+  }
+}

@@ -1,0 +1,288 @@
+/** Sessions, transactions, and the calls that make an attempt. */
+
+import type { Driver, Row, Session } from "./drivers/index.js";
+import {
+  DatabaseError,
+  Disconnected,
+  Invalid,
+  NotInTransaction,
+  PermanentFailure,
+  PgonceError,
+  TransientFailure,
+  Uncertain,
+  translate,
+  type Failure,
+} from "./errors.js";
+import {
+  interval,
+  names,
+  readClaimed,
+  holds,
+  type Ack,
+  type Claimed,
+  type Done,
+  type Held,
+  type Intent,
+  type Options,
+} from "./intent.js";
+import { toJson } from "./json.js";
+import * as sql from "./statements.js";
+import type { Params } from "./statements.js";
+
+// --- sessions ----------------------------------------------------------------------------------
+
+/** What an error of a call of ours means: without a SQLSTATE, the connection is no longer to be trusted. */
+export function fromCall(error: unknown): PgonceError {
+  return translate(error) ?? new Disconnected(error instanceof Error ? error.message : String(error), { cause: error });
+}
+
+async function acquire(driver: Driver): Promise<Session> {
+  try {
+    return await driver.acquire();
+  } catch (error) {
+    throw fromCall(error);
+  }
+}
+
+export async function query(session: Session, options: { schema: string }, text: string, params: Params): Promise<Row[]> {
+  const statement = sql.numbered(text, options.schema);
+  try {
+    return await session.query(
+      statement.text,
+      statement.names.map((name) => params[name] ?? null),
+    );
+  } catch (error) {
+    throw fromCall(error);
+  }
+}
+
+/** Rolls back after an error and gives the session back; answers whether the connection can still be used. */
+export async function discard(session: Session, error?: unknown): Promise<boolean> {
+  let keep = !(error instanceof Disconnected) && !session.lost;
+  if (keep) {
+    try {
+      await session.rollback();
+    } catch {
+      keep = false;
+    }
+  }
+  await release(session, keep);
+  return keep;
+}
+
+async function release(session: Session, keep: boolean): Promise<void> {
+  try {
+    await session.release(keep);
+  } catch {
+    // What matters was decided before: a connection that cannot be given back is lost, no more.
+  }
+}
+
+/** The caller's own connection, in the caller's own transaction. */
+export async function borrow(driver: Driver): Promise<Session> {
+  if (driver.reconnects) {
+    throw new Invalid("this must happen in a transaction of yours, and a pool has none", {
+      hint: "Pass the connection that holds your transaction.",
+    });
+  }
+  const session = await acquire(driver);
+  if (!(await isInTransaction(session))) {
+    session.forget();
+    throw new NotInTransaction("the connection has no open transaction: every statement would commit by itself", {
+      hint: "Send BEGIN first, or use sql.begin of postgres.js.",
+    });
+  }
+  return session;
+}
+
+async function isInTransaction(session: Session): Promise<boolean> {
+  try {
+    return await session.inTransaction();
+  } catch (error) {
+    throw fromCall(error);
+  }
+}
+
+/** A session with a transaction of ours. */
+export async function begin(driver: Driver, isolation: Options["isolation"]): Promise<Session> {
+  const session = await acquire(driver);
+  try {
+    if (await session.inTransaction()) {
+      await release(session, true);
+      throw new Invalid("the connection is in a transaction already, which is not pgonce's to commit", {
+        hint: "Commit or roll back first, or use join(...) to claim inside your transaction.",
+      });
+    }
+    await session.begin(isolation);
+  } catch (raised) {
+    const error = fromCall(raised);
+    if (!(error instanceof Invalid)) await discard(session, error);
+    throw error;
+  }
+  return session;
+}
+
+/** Commits and gives the session back. An error that is not the server's leaves open what happened. */
+export async function commit(session: Session): Promise<void> {
+  let tag: string;
+  try {
+    tag = await session.commit();
+  } catch (raised) {
+    const error = fromCall(raised);
+    if (error instanceof Disconnected) {
+      await release(session, false);
+      throw new Uncertain(`the reply to the commit was lost, whether it happened is not known yet: ${error.reason}`, {
+        cause: raised,
+      });
+    }
+    await discard(session, error);
+    throw error;
+  }
+  await release(session, true);
+  if (tag !== "COMMIT") {
+    throw new DatabaseError(`the commit was answered with ${tag}: the transaction had failed before`, {
+      code: "25P02",
+      hint: "An earlier error of this transaction was ignored: look for that first error.",
+    });
+  }
+}
+
+/** One call that is committed when this returns. */
+export async function inOwnTransaction(driver: Driver, options: Options, text: string, params: Params): Promise<Row[]> {
+  const session = await begin(driver, "read committed");
+  let rows: Row[];
+  try {
+    rows = await query(session, options, text, params);
+  } catch (error) {
+    await discard(session, error);
+    throw error;
+  }
+  await commit(session);
+  return rows;
+}
+
+// --- claims ------------------------------------------------------------------------------------
+
+export async function claim(session: Session, intent: Intent, options: Options): Promise<Claimed> {
+  return readClaimed((await query(session, options, sql.CLAIM, claimParams(intent, options)))[0]);
+}
+
+export function claimParams(intent: Intent, options: Options, leaseMs?: number): Params {
+  return {
+    ...names(intent),
+    fingerprint: intent.fingerprint,
+    lease: leaseMs === undefined ? null : interval(leaseMs),
+    owner: options.owner,
+    correlation: intent.correlation,
+  };
+}
+
+/** The right to do the work, in an open transaction. */
+export interface OpenAttempt {
+  readonly session: Session;
+  readonly claimed: Held;
+}
+
+/** Claims in a transaction of our own, which stays open where the work is ours to do. */
+export async function openAttempt(driver: Driver, intent: Intent, options: Options): Promise<OpenAttempt | Claimed> {
+  const session = await begin(driver, options.isolation);
+  let claimed: Claimed;
+  try {
+    claimed = await claim(session, intent, options);
+  } catch (error) {
+    await discard(session, error);
+    throw error;
+  }
+  if (holds(claimed)) return { session, claimed };
+  // COMMIT, not ROLLBACK: a refusal that the claim itself has just decided must last before anybody learns of it.
+  try {
+    await commit(session);
+  } catch (error) {
+    if (claimed.outcome === "refused") throw error;
+  }
+  return claimed;
+}
+
+/** Records the success in the open transaction of the claim. */
+export async function succeed(session: Session, intent: Intent, options: Options, fence: bigint, ack: Ack): Promise<void> {
+  await query(session, options, sql.SUCCEED_HERE, successParams(intent, options, fence, ack));
+}
+
+export function successParams(intent: Intent, options: Options, fence: bigint, ack: Ack): Params {
+  return {
+    ...names(intent),
+    ...ack.params,
+    fingerprint: intent.fingerprint,
+    fence: fence.toString(),
+    correlation: intent.correlation,
+    owner: options.owner,
+  };
+}
+
+/** Records the success, commits it with the effect, and gives the session back. */
+export async function settle(session: Session, intent: Intent, options: Options, fence: bigint, ack: Ack): Promise<void> {
+  try {
+    await succeed(session, intent, options, fence, ack);
+  } catch (error) {
+    await discard(session, error);
+    throw error;
+  }
+  await commit(session);
+}
+
+/** Records a failure under its fence, in a transaction of its own. */
+export async function recordFailure(
+  driver: Driver,
+  intent: Intent,
+  options: Options,
+  fence: bigint,
+  failure: Failure,
+): Promise<void> {
+  await inOwnTransaction(driver, options, sql.FAIL, {
+    ...names(intent),
+    fingerprint: intent.fingerprint,
+    fence: fence.toString(),
+    retryable: failure instanceof TransientFailure ? "true" : "false",
+    code: failure.failureCode,
+    message: failure.reason,
+    answer: failure.answer === undefined ? null : toJson(failure.answer),
+    correlation: intent.correlation,
+    owner: options.owner,
+    keep: failure.keepForMs === undefined ? null : interval(failure.keepForMs),
+  });
+}
+
+/** How an intent ended before; throws where it was refused. */
+export function ended(claimed: Claimed): Done {
+  if (claimed.outcome === "refused") {
+    throw new PermanentFailure(claimed.failureCode, claimed.failureMessage, {
+      answer: claimed.answer,
+      replayed: true,
+    });
+  }
+  return { answer: claimed.answer, reference: claimed.reference, replayed: true, attempts: claimed.attempts };
+}
+
+export function doneNow(claimed: Claimed, ack: Ack): Done {
+  return { answer: ack.answer, reference: ack.reference, replayed: false, attempts: claimed.attempts };
+}
+
+/** The part of a scope's contract that a client acts on. */
+export interface Contract {
+  readonly busy: string;
+  readonly waitTimeoutMs: number;
+  readonly leaseMs: number;
+  readonly retentionMs: number;
+}
+
+export async function contractOf(driver: Driver, intent: Intent, options: Options): Promise<Contract> {
+  const params = { tenant: intent.tenant, scope: intent.scope };
+  const [row] = await inOwnTransaction(driver, options, sql.CONTRACT, params);
+  const [busy, wait, lease, retention] = row ?? [];
+  return {
+    busy: busy ?? "reject",
+    waitTimeoutMs: Number(wait) * 1000,
+    leaseMs: Number(lease) * 1000,
+    retentionMs: Number(retention) * 1000,
+  };
+}

@@ -1,0 +1,72 @@
+/**
+ * The calls to the SQL functions of pgonce.
+ *
+ * Everything travels as text or bytes, so that no library's own mapping of types can change it.
+ */
+
+export type Param = string | Buffer | null;
+export type Params = Readonly<Record<string, Param>>;
+
+export const CLAIM =
+  "select outcome, fence::text, answer::text, ref_type, ref_id, attempts::text, failure_code, failure_message, " +
+  "(extract(epoch from retry_after))::text " +
+  "from pgonce.claim(:scope::text, :key::text, :fingerprint::bytea, :lease::text::interval, :owner::text, " +
+  ":tenant::text, :correlation::text)";
+export const SUCCEED =
+  "select 'done' from pgonce.succeed(:scope::text, :key::text, :fingerprint::bytea, :fence::text::bigint, " +
+  ":answer::text::jsonb, :ref_type::text, :ref_id::text, :tenant::text, :correlation::text, :owner::text, " +
+  ":keep::text::interval)";
+export const SUCCEED_HERE = `${SUCCEED} where pgonce._assert_same_transaction()`;
+export const FAIL =
+  "select 'done' from pgonce.fail(:scope::text, :key::text, :fingerprint::bytea, :fence::text::bigint, " +
+  ":retryable::text::boolean, :code::text, :message::text, :answer::text::jsonb, :tenant::text, " +
+  ":correlation::text, :owner::text, :keep::text::interval)";
+export const HEARTBEAT =
+  "select 'done' from pgonce.heartbeat(:scope::text, :key::text, :fence::text::bigint, " +
+  ":lease::text::interval, :tenant::text)";
+export const GUARD =
+  "select 'done' from pgonce.guard(:scope::text, :key::text, :fence::text::bigint, :tenant::text)";
+export const RELEASE =
+  "select 'done' from pgonce.release(:scope::text, :key::text, :fence::text::bigint, :tenant::text)";
+export const WAIT =
+  "select pgonce.wait(:scope::text, :key::text, :timeout::text::interval, :tenant::text)::text";
+export const CONTRACT =
+  "select busy::text, (extract(epoch from wait_timeout))::text, (extract(epoch from lease))::text, " +
+  "(extract(epoch from retention))::text from pgonce._contract(:tenant::text, :scope::text)";
+export const PUBLISH =
+  "select pgonce.publish(:topic::text, :type::text, :subject::text, :payload::text::jsonb, " +
+  ":message_id::text::uuid, :headers::text::jsonb, :deliver_at::text::timestamptz, :tenant::text)::text";
+export const ACCEPT =
+  "select pgonce.accept(:consumer::text, :source::text, :message_id::text, :hash::bytea, :tenant::text)::text";
+// The lists travel as JSON: arrays are what libraries differ in most.
+export const ACCEPT_BATCH =
+  "select pgonce.accept_batch(:consumer::text, :source::text, " +
+  "array(select i.value from jsonb_array_elements_text(:ids::text::jsonb) with ordinality i (value, n) " +
+  "order by i.n), " +
+  "array(select decode(h.value, 'hex') from jsonb_array_elements_text(:hashes::text::jsonb) " +
+  "with ordinality h (value, n) order by h.n), :tenant::text)";
+
+export interface Numbered {
+  text: string;
+  names: readonly string[];
+}
+
+const made = new Map<string, Numbered>();
+
+/** A statement for a schema, with `$1` for each `:name`. */
+export function numbered(sql: string, schema: string): Numbered {
+  const id = `${schema} ${sql}`;
+  let found = made.get(id);
+  if (found === undefined) {
+    const names: string[] = [];
+    const here = schema === "pgonce" ? sql : sql.replaceAll("pgonce.", `${schema}.`);
+    // A cast (::text) is no parameter.
+    const text = here.replace(/(?<![:\w]):([a-z_]+)/g, (_, name: string) => {
+      if (!names.includes(name)) names.push(name);
+      return `$${names.indexOf(name) + 1}`;
+    });
+    found = { text, names };
+    made.set(id, found);
+  }
+  return found;
+}

@@ -1,0 +1,8 @@
+/** All tests in one process, so that they share one server. */
+
+import "./vectors.test.js";
+import "./conformance.test.js";
+import "./once.test.js";
+import "./http.test.js";
+import "./example.test.js";
+import "./package.test.js";

@@ -1,0 +1,95 @@
+/** The example, the page of the book and the README do what they say. */
+
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import path from "node:path";
+import { describe, it } from "node:test";
+import pg from "pg";
+import { signWebhook } from "pgonce";
+import { service, WEBHOOK_SECRETS } from "../examples/express-orders.js";
+import { withDatabase } from "./apis.js";
+import { PACKAGE, REPOSITORY } from "./server.js";
+
+const ITEMS = "select string_agg(item, ',' order by id) from orders";
+
+describe("examples", { concurrency: 2 }, () => {
+  it("orders of the Express example are created once", () =>
+    withDatabase(async (db) => {
+      const pool = new pg.Pool({ connectionString: db.url, max: 4 });
+      const server = createServer(await service(pool));
+      await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+      const { port } = server.address() as AddressInfo;
+      const post = async (at: string, body: unknown, headers: Record<string, string> = {}) => {
+        const response = await fetch(`http://127.0.0.1:${port}${at}`, {
+          method: "POST",
+          body: typeof body === "string" ? body : JSON.stringify(body),
+          headers: { "content-type": "application/json", ...headers },
+        });
+        return { status: response.status, headers: response.headers, json: (await response.json()) as Record<string, unknown> };
+      };
+      const order = { item: "book", qty: 2 };
+      const key = { "idempotency-key": "k" };
+      const [first, again] = [await post("/orders", order, key), await post("/orders", order, key)];
+      assert.deepEqual([first.status, again.status, first.json], [201, 201, again.json]);
+      assert.equal(again.headers.get("idempotent-replayed"), "true");
+      assert.equal((await post("/orders", { ...order, qty: 3 }, key)).status, 422);
+      assert.equal((await post("/orders", order)).status, 400);
+      const other = { "idempotency-key": "other" };
+      assert.equal((await post("/orders", { ...order, qty: 0 }, other)).status, 400);
+      assert.equal((await post("/orders", order, other)).status, 201);
+
+      const paid = [await post("/orders/1/pay", {}), await post("/orders/1/pay", {})];
+      assert.deepEqual(paid.map(({ json }) => json.replayed), [false, true]);
+      for (let turn = 0; turn < 2; turn++) assert.equal((await post("/orders/13/pay", {})).status, 402);
+
+      const [body, now] = ['{"charge": 7}', Math.floor(Date.now() / 1000)];
+      const signature = signWebhook(WEBHOOK_SECRETS[0] ?? "", "m1", now, body);
+      const signed = { "webhook-id": "m1", "webhook-timestamp": String(now), "webhook-signature": signature };
+      for (const applied of [true, false]) {
+        assert.deepEqual((await post("/webhooks/payments", body, signed)).json, { applied });
+      }
+      assert.equal((await post("/webhooks/payments", body, { ...signed, "webhook-signature": "v1,AAAA" })).status, 401);
+      assert.deepEqual(
+        [await db.value("select count(*) from orders"), await db.value("select count(*) from pgonce.outbox"), await db.value("select count(*) from payments")],
+        [2, 2, 1],
+      );
+      server.closeAllConnections();
+      server.close();
+      await pool.end();
+    }));
+
+  for (const [page, query, expected] of [
+    ["docs/src/how-to/node.md", ITEMS, "book,cup,ink,from a message,by http"],
+    ["clients/node/README.md", ITEMS, "book"],
+    ["docs/src/how-to/loops.md", "select string_agg(account || ' ' || amount, ',' order by account) from balance", "ada 105,eve 309"],
+  ] as const) {
+    it(`every block of ${page} runs`, () =>
+      withDatabase(async (db) => {
+        const text = readFileSync(path.join(REPOSITORY, page), "utf8");
+        const blocksIn = (language: string): string =>
+          [...text.matchAll(/^```(\w+)\n(.*?)^```$/gms)].flatMap(([, name, block]) => (name === language ? [block ?? ""] : [])).join("\n");
+        const blocks = blocksIn("js");
+        assert.ok(blocks.length > 0);
+        if (blocksIn("sql") !== "") {
+          execFileSync("psql", ["-X", "-q", "-v", "ON_ERROR_STOP=1", db.url], { input: blocksIn("sql"), stdio: "pipe" });
+        }
+        if (!page.startsWith("docs")) {
+          await db.run("create table orders (id bigint generated always as identity, item text, qty int)");
+        }
+        // Beside the sources, so that the package resolves by its own name.
+        const folder = path.join(PACKAGE, "build/pages");
+        mkdirSync(folder, { recursive: true });
+        const script = path.join(folder, `${path.basename(page, ".md")}-${process.pid}.mjs`);
+        writeFileSync(script, blocks);
+        try {
+          execFileSync(process.execPath, [script], { env: { ...process.env, DATABASE_URL: db.url }, stdio: "pipe" });
+        } finally {
+          rmSync(script);
+        }
+        assert.equal(await db.value(query), expected);
+      }));
+  }
+});

@@ -1,0 +1,9 @@
+/** One server for all tests of a process. */
+
+import { after, before } from "node:test";
+import { Server } from "./server.js";
+
+export const server = new Server();
+
+before(() => server.start());
+after(() => server.stop());

@@ -1,0 +1,387 @@
+/** The HTTP middleware, over Express, Fastify and Hono alike. */
+
+import assert from "node:assert/strict";
+import { createServer, type IncomingMessage, type Server as HttpServer, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import path from "node:path";
+import { describe, it } from "node:test";
+import { serve } from "@hono/node-server";
+import express from "express";
+import fastify, { type FastifyReply, type FastifyRequest } from "fastify";
+import { Hono, type Context } from "hono";
+import { HTTPException } from "hono/http-exception";
+import pg from "pg";
+import { PermanentFailure } from "pgonce";
+import { attemptOf, idempotentExpress, idempotentFastify, idempotentHono, storedKey, type Attempt, type Policy } from "pgonce/http";
+import { withDatabase } from "./apis.js";
+import { PACKAGE, type Database } from "./server.js";
+
+const INSERT = "insert into effect (note) values ('x')";
+const quiet = (): void => undefined;
+
+interface Answer {
+  status: number;
+  headers?: Record<string, string>;
+  body: string | Buffer;
+}
+
+/** One handler for all frameworks: what it does is in the path. */
+class Service {
+  calls = 0;
+  /** When set, `/slow` waits for it. */
+  goOn: Promise<void> | undefined;
+
+  async handle(at: string, attempt: Attempt<pg.PoolClient>, leased: boolean, body: string): Promise<Answer> {
+    this.calls += 1;
+    if (at === "/invalid") return { status: 400, headers: { "content-type": "text/plain" }, body: "qty must be at least 1" };
+    if (at === "/crash") throw new Error("the handler's own");
+    if (at === "/large") return { status: 200, body: "x".repeat(200) };
+    if (at === "/forget") {
+      attempt.disposition = "forget";
+      return { status: 200, body: "forgotten" };
+    }
+    if (!leased) await attempt.tx.conn.query(INSERT);
+    if (at === "/again" && this.calls === 1) {
+      await attempt.tx.conn.query("do $$ begin raise exception 'x' using errcode = '40001'; end $$");
+    }
+    if (at === "/slow") await this.goOn;
+    if (at === "/refuse") return { status: body.includes("busy") ? 409 : 404, body: "no such item" };
+    if (at === "/error") return { status: 500, body: "broken" };
+    if (at === "/declined") throw new PermanentFailure("card_declined", "the bank said no");
+    if (at === "/thrown") throw Object.assign(new HTTPException(404, { message: "thrown" }), { statusCode: 404 });
+    const headers = { "content-type": "application/octet-stream", "set-cookie": "a=b", location: "/orders/1" };
+    return { status: 201, headers, body: Buffer.concat([Buffer.from([0, 255]), Buffer.from(String(this.calls))]) };
+  }
+}
+
+type Framework = (pool: pg.Pool, policy: Policy, service: Service) => Promise<HttpServer>;
+
+const FRAMEWORKS: Record<string, Framework> = {
+  async express(pool, policy, service) {
+    const app = express();
+    const leased = policy.mode === "leased";
+    app.use(
+      idempotentExpress(pool, policy, async (req: express.Request, res: express.Response) => {
+        const attempt = req.method === "PUT" ? undefined : attemptOf(req);
+        if (attempt === undefined) return void res.status(201).end();
+        const { status, headers = {}, body } = await service.handle(req.path, attempt, leased, JSON.stringify(req.body));
+        res.status(status).set(headers).send(body);
+      }),
+    );
+    return listening(createServer(app));
+  },
+  async fastify(pool, policy, service) {
+    const app = fastify({ forceCloseConnections: true });
+    app.removeAllContentTypeParsers();
+    app.addContentTypeParser("*", { parseAs: "buffer" }, (_request, body, done) => done(null, body));
+    const leased = policy.mode === "leased";
+    app.all(
+      "/*",
+      idempotentFastify(pool, policy, async (request: FastifyRequest, reply: FastifyReply) => {
+        if (request.method === "PUT") return reply.code(201).send();
+        const body = String(request.body);
+        const answer = await service.handle(request.url, attemptOf(request), leased, body);
+        return reply.code(answer.status).headers(answer.headers ?? {}).send(answer.body);
+      }),
+    );
+    await app.listen({ port: 0, host: "127.0.0.1" });
+    return app.server;
+  },
+  async hono(pool, policy, service) {
+    const app = new Hono();
+    const leased = policy.mode === "leased";
+    app.all(
+      "*",
+      idempotentHono(pool, policy, async (c: Context) => {
+        if (c.req.method === "PUT") return c.body(null, 201);
+        const { status, headers = {}, body } = await service.handle(c.req.path, attemptOf(c), leased, await c.req.text());
+        return new Response(typeof body === "string" ? body : new Uint8Array(body), { status, headers });
+      }),
+    );
+    return await new Promise<HttpServer>((resolve) => {
+      const server = serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, () => resolve(server as HttpServer));
+    });
+  },
+};
+
+async function listening(server: HttpServer): Promise<HttpServer> {
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  return server;
+}
+
+interface Client {
+  db: Database;
+  pool: pg.Pool;
+  service: Service;
+  post(path: string, body?: string, key?: string | null, more?: Omit<RequestInit, "headers"> & { headers?: Record<string, string> }): Promise<Reply>;
+}
+
+interface Reply {
+  status: number;
+  headers: Headers;
+  body: Buffer;
+  problem: Record<string, unknown>;
+}
+
+async function withClient(framework: Framework, policy: Partial<Policy>, test: (client: Client) => Promise<void>): Promise<void> {
+  await withDatabase(async (db) => {
+    const pool = new pg.Pool({ connectionString: db.cutUrl, max: 4 });
+    pool.on("error", quiet);
+    const service = new Service();
+    const server = await framework(pool, { scope: "orders.create", principal: null, log: quiet, ...policy }, service);
+    const { port } = server.address() as AddressInfo;
+    try {
+      await test({
+        db,
+        pool,
+        service,
+        async post(at, body = "{}", key = "k", more = {}) {
+          const headers: Record<string, string> = { "content-type": "application/json", ...more.headers };
+          if (key !== null) headers["idempotency-key"] = key;
+          const response = await fetch(`http://127.0.0.1:${port}${at}`, { method: "POST", body, ...more, headers });
+          const bytes = Buffer.from(await response.arrayBuffer());
+          const isProblem = response.headers.get("content-type") === "application/problem+json";
+          const problem = isProblem ? (JSON.parse(bytes.toString()) as Record<string, unknown>) : {};
+          return { status: response.status, headers: response.headers, body: bytes, problem };
+        },
+      });
+    } finally {
+      server.closeAllConnections();
+      server.close();
+      await pool.end();
+    }
+  });
+}
+
+for (const [name, framework] of Object.entries(FRAMEWORKS)) {
+  const test = (title: string, run: (client: Client) => Promise<void>, policy: Partial<Policy> = {}): void => {
+    it(title, () => withClient(framework, policy, run));
+  };
+  const intents = "select count(*) from pgonce.intent";
+
+  describe(`HTTP over ${name}`, { concurrency: 4 }, () => {
+    test("a retry gets the same status, headers and bytes; another request 422; another spelling a replay", async ({ db, post }) => {
+      const body = '{"a": 1, "b": [1.0]}';
+      const [first, again] = [await post("/orders", body), await post("/orders", '{"b":[1],"a":1}', '"k"')];
+      assert.deepEqual([first.status, first.body.toString("hex")], [201, "00ff31"]);
+      assert.deepEqual([again.status, again.body.toString("hex")], [201, "00ff31"]);
+      assert.equal(first.headers.get("idempotent-replayed"), null);
+      assert.equal(again.headers.get("idempotent-replayed"), "true");
+      assert.equal(again.headers.get("location"), "/orders/1");
+      assert.equal(again.headers.get("content-type"), "application/octet-stream");
+      assert.deepEqual([first.headers.get("set-cookie"), again.headers.get("set-cookie")], ["a=b", null]);
+      assert.ok(first.headers.get("idempotency-expires"));
+      assert.equal(again.headers.get("idempotency-expires"), first.headers.get("idempotency-expires"));
+      const other = await post("/orders", '{"a": 2}');
+      assert.deepEqual([other.status, other.problem.code], [422, "P4002"]);
+      assert.equal(await db.effects(), 1);
+    });
+
+    test("a missing or bad key is 400 and nothing happens; other methods pass", async ({ db, service, post }) => {
+      assert.equal((await post("/orders", "{}", null)).problem.code, "P4001");
+      assert.equal((await post("/orders", "{}", "a,b")).problem.code, "22023");
+      assert.deepEqual([service.calls, await db.effects()], [0, 0]);
+      assert.equal((await post("/orders", "{}", null, { method: "PUT" })).status, 201);
+      assert.equal(await db.value(intents), 0);
+    });
+
+    test("validation does not burn the key, a refusal is kept and its write undone", async ({ db, service, post }) => {
+      assert.equal((await post("/invalid", '{"qty": 0}')).status, 400);
+      assert.equal((await post("/invalid", '{"qty": 1}')).status, 400);
+      assert.deepEqual([service.calls, await db.value(intents)], [2, 0]);
+      for (const at of ["/refuse", "/thrown"]) {
+        const [first, again] = [await post(at, "{}", at), await post(at, "{}", at)];
+        assert.deepEqual([first.status, again.status, first.body], [404, 404, again.body]);
+        assert.equal(again.headers.get("idempotent-replayed"), "true");
+      }
+      assert.deepEqual([service.calls, await db.effects()], [4, 0]);
+    });
+
+    test("transient statuses, crashes and forgotten responses are not kept", async ({ db, service, post }) => {
+      assert.equal((await post("/refuse", '"busy"', "b")).status, 409);
+      assert.equal((await post("/refuse", '"busy"', "b")).status, 409);
+      assert.equal((await post("/error", "{}", "e")).status, 500);
+      assert.equal((await post("/crash", "{}", "c")).problem.code, "handler_failed");
+      assert.equal((await post("/forget", "{}", "f")).body.toString(), "forgotten");
+      assert.equal(service.calls, 5);
+      assert.equal(await db.value(`${intents} where status in ('succeeded', 'failed_final')`), 0);
+      assert.equal(await db.effects(), 0);
+    });
+
+    test("a permanent failure of the handler is the same every time", async ({ service, post }) => {
+      for (const replayed of [null, "true"]) {
+        const { status, problem, headers } = await post("/declined");
+        assert.deepEqual([status, problem.reason, headers.get("idempotent-replayed")], [422, "card_declined", replayed]);
+      }
+      assert.equal(service.calls, 1);
+    });
+
+    test("a serialization failure runs the handler again; a lost commit reply is answered with what happened", async ({ db, service, post }) => {
+      assert.equal((await post("/again")).status, 201);
+      assert.deepEqual([service.calls, await db.effects()], [2, 1]);
+      db.proxy.faults.push({ at: "commit", action: "reply" });
+      assert.equal((await post("/orders", "{}", "lost")).status, 201);
+      assert.deepEqual([db.proxy.struck, service.calls, await db.effects()], [1, 3, 2]);
+    });
+
+    test("a duplicate in progress is 409 with retry-after", async ({ db, post }) => {
+      await post("/orders", "{}", "first");
+      const admin = await db.admin();
+      const { rows } = await admin.query<{ key: string; fingerprint: Buffer }>("select key, fingerprint from pgonce.intent");
+      assert.equal(rows[0]?.key, storedKey("first", "POST /orders", null));
+      await admin.query("begin");
+      const second = storedKey("second", "POST /orders", null);
+      await admin.query("select pgonce.claim('orders.create', $1, $2)", [second, rows[0].fingerprint]);
+      const { status, problem, headers } = await post("/orders", "{}", "second");
+      await admin.query("rollback");
+      assert.deepEqual([status, problem.code, headers.get("retry-after")], [409, "P4029", "1"]);
+    });
+
+    test(
+      "large bodies and responses are refused",
+      async ({ db, post }) => {
+        assert.equal((await post("/orders", "x".repeat(11))).problem.code, "body_too_large");
+        assert.equal((await post("/large")).problem.code, "response_too_large");
+        assert.equal(await db.value(intents), 0);
+      },
+      { maxBody: 10, maxResponse: 100 },
+    );
+
+    test(
+      "principals and tenants never meet",
+      async ({ db, post }) => {
+        assert.equal((await post("/orders")).problem.code, "principal_missing");
+        const as = (user: string, tenant = ""): Promise<Reply> =>
+          post("/orders", "{}", "k", { headers: { "x-user": user, "x-tenant": tenant } });
+        for (const reply of [await as("ada"), await as("bob"), await as("ada", "acme")]) {
+          assert.equal(reply.headers.get("idempotent-replayed"), null);
+        }
+        assert.equal((await as("bob")).headers.get("idempotent-replayed"), "true");
+        assert.equal(await db.effects(), 3);
+      },
+      { principal: (request) => request.header("x-user"), tenant: (request) => request.header("x-tenant") ?? "" },
+    );
+
+    test(
+      "a replay is reauthorised",
+      async ({ post }) => {
+        assert.deepEqual([(await post("/orders")).status, (await post("/orders")).status], [201, 403]);
+      },
+      { reauthorise: () => ({ status: 403, headers: [], body: Buffer.alloc(0) }) },
+    );
+
+    test(
+      "a leased route keeps the first result",
+      async ({ service, post }) => {
+        for (const [at, status] of [["/orders", 201], ["/error", 500], ["/crash", 500]] as const) {
+          const [first, again] = [await post(at, "{}", at), await post(at, "{}", at)];
+          assert.deepEqual([first.status, again.status, first.body], [status, status, again.body]);
+        }
+        assert.deepEqual([(await post("/forget", "{}", "f")).status, (await post("/forget", "{}", "f")).status], [200, 200]);
+        assert.equal(service.calls, 5);
+      },
+      { mode: "leased" },
+    );
+
+    test(
+      "abandoned work of a leased route is refused",
+      async ({ db, service, post }) => {
+        await post("/orders", "{}", "first");
+        const fingerprint = await db.value("select fingerprint from pgonce.intent");
+        const claim = "select pgonce.claim('orders.create', $1, $2, interval '1 minute')";
+        await db.run(claim, [storedKey("second", "POST /orders", null), fingerprint]);
+        await db.run("select pgonce._move_clock(interval '2 minutes')");
+        for (let turn = 0; turn < 2; turn++) {
+          const { status, problem } = await post("/orders", "{}", "second");
+          assert.deepEqual([status, problem.reason], [422, "abandoned"]);
+        }
+        assert.equal(service.calls, 1);
+      },
+      { mode: "leased" },
+    );
+
+    test("a client that disconnects does not cancel the effect", async ({ db, service, post }) => {
+      let goOn: () => void = quiet;
+      service.goOn = new Promise((resolve) => (goOn = resolve));
+      const leaving = new AbortController();
+      const left = post("/slow", "{}", "k", { signal: leaving.signal });
+      while (service.calls === 0) await new Promise((resolve) => setImmediate(resolve));
+      leaving.abort();
+      await assert.rejects(left);
+      goOn();
+      while ((await db.value(`${intents} where status = 'succeeded'`)) === 0);
+      assert.equal(await db.effects(), 1);
+    });
+  });
+}
+
+describe("HTTP", () => {
+  it("without its database a route is 503 and the handler does not run", async () => {
+    const pool = new pg.Pool({ connectionString: "postgresql://postgres@127.0.0.1:1/none" });
+    const policy: Policy = { scope: "s", principal: null, log: quiet };
+    const handler = idempotentExpress(pool, policy, () => assert.fail("it must not run"));
+    const server = await listening(createServer((req: IncomingMessage, res: ServerResponse) => handler(req, res)));
+    const { port } = server.address() as AddressInfo;
+    const response = await fetch(`http://127.0.0.1:${port}/`, { method: "POST", headers: { "idempotency-key": "k" } });
+    assert.deepEqual([response.status, response.headers.get("retry-after")], [503, "1"]);
+    assert.equal(((await response.json()) as { code: string }).code, "08006");
+    await handler.drained();
+    server.closeAllConnections();
+    server.close();
+  });
+
+  it("a router that does not know the path leaves it to others, with nothing kept", () =>
+    withDatabase(async (db) => {
+      const pool = new pg.Pool({ connectionString: db.url, max: 2 });
+      const router = express.Router().post("/known", async (req, res) => {
+        await attemptOf<pg.PoolClient>(req).tx.conn.query(INSERT);
+        res.json({ ok: true });
+      });
+      const app = express()
+        .use("/api", idempotentExpress(pool, { scope: "s", principal: null }, router))
+        .use((_req, res) => void res.status(404).send("nobody"));
+      const server = await listening(createServer(app));
+      const { port } = server.address() as AddressInfo;
+      const send = async (at: string): Promise<string> => {
+        const headers = { "idempotency-key": "k" };
+        const response = await fetch(`http://127.0.0.1:${port}${at}`, { method: "POST", headers });
+        return `${response.status} ${await response.text()}`;
+      };
+      assert.deepEqual([await send("/api/other"), await send("/api/known"), await send("/api/known")], [
+        "404 nobody",
+        '200 {"ok":true}',
+        '200 {"ok":true}',
+      ]);
+      assert.equal(await db.effects(), 1);
+      server.closeAllConnections();
+      server.close();
+      await pool.end();
+    }));
+
+  it("keys and bodies have the forms of the Rust layer", () => {
+    type Edge = typeof import("../dist/http/request.js");
+    type Policies = typeof import("../dist/http/policy.js");
+    // eslint-disable-next-line @typescript-eslint/no-require-imports
+    const { Refused, exactJson, readKey } = require(path.join(PACKAGE, "dist/http/request.js")) as Edge;
+    // eslint-disable-next-line @typescript-eslint/no-require-imports
+    const { HttpRequest, complete } = require(path.join(PACKAGE, "dist/http/policy.js")) as Policies;
+    const policy = complete({ scope: "s", principal: null });
+    const key = (...values: string[]): string =>
+      readKey(new HttpRequest("POST", "/", "", values.map((value) => ["idempotency-key", value]), Buffer.alloc(0)), policy);
+    for (const form of ["abc-1", '"abc-1"', "  abc-1 ", '"abc-1";a=1']) assert.equal(key(form), "abc-1");
+    assert.equal(key('"a \\"b\\" \\\\ ,c"'), 'a "b" \\ ,c');
+    assert.equal(key("a:b;c=d/e"), "a:b;c=d/e");
+    for (const bad of ['"abc', '"a" b', "a,b", "a b", 'abc"', "a\\b", '"a", "b"', "\u00e4", "k".repeat(256)]) {
+      assert.throws(() => key(bad), Refused, bad);
+    }
+    assert.throws(() => key("a", "a"), Refused);
+    assert.equal(storedKey("k1", "POST /orders", "ada"), "k1#fd61ec214f6d260dade5382c10dce71d");
+    assert.equal(storedKey("k".repeat(255), "POST /a", null).length, 255);
+    for (const text of ["9007199254740993", "[1234567890123456.78]", '{"a":1,"a":2}', "1e400", "{", "", "NaN"]) {
+      assert.throws(() => exactJson(Buffer.from(text)), SyntaxError, text);
+    }
+    assert.throws(() => exactJson(Buffer.from([255])));
+    const usual = '{"a":":1,\\"9007199254740993","b":[1.50,-2e3,0,100000000000000000000]}';
+    assert.deepEqual(exactJson(Buffer.from(usual)), { a: ':1,"9007199254740993', b: [1.5, -2000, 0, 100000000000000000000n] });
+  });
+});

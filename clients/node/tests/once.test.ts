@@ -1,0 +1,354 @@
+/** What the cases of conformance/ cannot say: the forms of the API, and what each library does. */
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import path from "node:path";
+import { describe, it } from "node:test";
+import pg from "pg";
+import postgres from "postgres";
+import * as pgonce from "pgonce";
+import { LIBRARIES, withApi, withDatabase } from "./apis.js";
+import type { Database } from "./server.js";
+
+const REQUEST = { item: "book" };
+const INSERT = "insert into effect (note) values ('x')";
+// A server takes a moment to notice a cut connection, and holds its locks until then.
+const WAIT = "select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')";
+
+
+async function withPool(test: (pool: pg.Pool, db: Database) => Promise<void>): Promise<void> {
+  await withDatabase(async (db) => {
+    const pool = new pg.Pool({ connectionString: db.url, max: 4 });
+    try {
+      await test(pool, db);
+    } finally {
+      await pool.end();
+    }
+  });
+}
+
+describe("commands", { concurrency: 4 }, () => {
+  it("a command is a function of key and request", () =>
+    withPool(async (pool, db) => {
+      const place = pgonce.command(pool, "orders.create", async (tx, request: { qty: number }, key) => {
+        await tx.conn.query(INSERT);
+        return { qty: request.qty * 3, key };
+      });
+      const first = await place("k", { qty: 2 });
+      const again = await place("k", { qty: 2 });
+      assert.deepEqual(first.answer, { qty: 6, key: "k" });
+      assert.deepEqual([first.replayed, again.replayed, again.answer], [false, true, first.answer]);
+      assert.equal((await place("k", { qty: 2 }, { tenant: "acme" })).replayed, false);
+      assert.equal(await db.effects(), 2);
+    }));
+
+  it("a reference is stored beside the answer", () =>
+    withPool(async (pool) => {
+      const make = (): Promise<pgonce.Done<void>> =>
+        pgonce.once(pool, "s", "k", REQUEST, (tx) => tx.succeed(9007199254740993n, { reference: { type: "order", id: 7 } }));
+      assert.deepEqual((await make()).reference, { type: "order", id: "7" });
+      const { answer, reference } = await make();
+      assert.deepEqual([answer, reference], [9007199254740993n, { type: "order", id: "7" }]);
+    }));
+
+  for (const library of LIBRARIES) {
+    it(`a commit that answers ROLLBACK is noticed (${library})`, () =>
+      withApi(library, async (api, db) => {
+        db.proxy.faults.push({ at: "commit", action: "abort" });
+        const done = await pgonce.once(api.source, "s", "k", REQUEST, (tx) => api.execute(tx.conn, INSERT));
+        assert.deepEqual([db.proxy.struck, done.replayed], [1, false]);
+        assert.equal(await db.effects(), 1, "what was rolled back was run again");
+      }));
+
+    it(`an idle connection is refused before any effect (${library})`, () =>
+      withApi(library, async (api, db) => {
+        const { conn, free } = await api.connection();
+        const calls = [
+          () => pgonce.join(conn, "s", "k", REQUEST, () => api.execute(conn, INSERT)),
+          () => pgonce.publish(conn, "t", "e", {}),
+          () => pgonce.accept(conn, "c", "s", "m"),
+          () => pgonce.acceptBatch(conn, "c", "s", [["m", ""]]),
+        ];
+        for (const call of calls) {
+          await assert.rejects(call, (error) => error instanceof pgonce.NotInTransaction && error.code === "25P01");
+        }
+        free();
+        assert.equal(await db.effects(), 0);
+        assert.equal(await db.value("select (select count(*) from pgonce.intent) + (select count(*) from pgonce.outbox)"), 0);
+      }));
+
+    it(`an open transaction is not committed by pgonce, but may be joined (${library})`, () =>
+      withApi(library, async (api, db) => {
+        await api.transaction(async (conn) => {
+          await api.execute(conn, INSERT);
+          const work = (): Promise<void> => api.execute(conn, INSERT);
+          await assert.rejects(pgonce.once(conn, "s", "k", REQUEST, work), pgonce.Invalid);
+          const done = await pgonce.join(conn, "s", "k", REQUEST, work);
+          assert.equal(done.replayed, false);
+        });
+        const again = await pgonce.once(api.source, "s", "k", REQUEST, (tx) => api.execute(tx.conn, INSERT));
+        assert.equal(again.replayed, true);
+        assert.equal(await db.effects(), 2);
+      }));
+
+    it(`a commit by hand is noticed and not acknowledged (${library})`, () =>
+      withApi(library, async (api, db) => {
+        const work = async (tx: pgonce.Tx): Promise<void> => {
+          await api.execute(tx.conn, INSERT);
+          await api.execute(tx.conn, "commit");
+        };
+        await assert.rejects(pgonce.once(api.source, "s", "k", REQUEST, work), { code: "2D000" });
+        assert.equal(await db.value("select count(*) from pgonce.intent"), 0);
+      }));
+
+    it(`a transaction cannot be used after its attempt (${library})`, () =>
+      withApi(library, async (api, db) => {
+        let kept: pgonce.Tx | undefined;
+        await pgonce.once(api.source, "s", "k", REQUEST, (tx) => {
+          kept = tx;
+        });
+        assert.throws(() => kept?.conn, pgonce.Invalid);
+        assert.equal(await db.effects(), 0);
+      }));
+
+    it(`a connection that breaks inside the work never writes outside of the transaction (${library})`, () =>
+      withApi(library, async (api, db) => {
+        await db.run(WAIT);
+        let runs = 0;
+        const done = await pgonce.once(api.source, "s", "k", REQUEST, async (tx) => {
+          runs += 1;
+          await api.execute(tx.conn, INSERT);
+          if (runs > 1) return;
+          const { conn } = tx;
+          const kill =
+            "select pg_terminate_backend(pid) from pg_stat_activity where state = 'idle in transaction' and datname = current_database()";
+          await db.run(kill);
+          // Work that ignores errors goes on: what it sends must not reach another connection.
+          for (;;) {
+            try {
+              await api.execute(conn, INSERT);
+            } catch {
+              break;
+            }
+          }
+          await new Promise((resolve) => setImmediate(resolve));
+          await Promise.resolve()
+            .then(() => api.execute(conn, INSERT))
+            .catch(() => undefined);
+        });
+        assert.deepEqual([done.replayed, runs], [false, 2]);
+        assert.equal(await db.effects(), 1);
+      }));
+  }
+
+  it("over one connection a lost commit is uncertain", () =>
+    withDatabase(async (db) => {
+      const client = new pg.Client(db.cutUrl);
+      client.on("error", () => undefined);
+      await client.connect();
+      db.proxy.faults.push({ at: "commit", action: "reply" });
+      const work = async (tx: pgonce.Tx<pg.Client>): Promise<void> => void (await tx.conn.query(INSERT));
+      await assert.rejects(
+        pgonce.once(client, "s", "k", REQUEST, work),
+        (error) => error instanceof pgonce.Uncertain && error.code === "08007",
+      );
+      const other = new pg.Client(db.url);
+      await other.connect();
+      assert.equal((await pgonce.once(other, "s", "k", REQUEST, work)).replayed, true);
+      await other.end();
+      assert.equal(await db.effects(), 1);
+    }));
+
+  it("the library's own error is thrown where a retry does not help", () =>
+    withPool(async (pool) => {
+      const divide = async (tx: pgonce.Tx<pg.PoolClient>): Promise<void> => void (await tx.conn.query("select 1/0"));
+      await assert.rejects(pgonce.once(pool, "s", "k", REQUEST, divide), { code: "22012", name: "error" });
+      const own = new TypeError("own");
+      await assert.rejects(
+        pgonce.once(pool, "s", "k", REQUEST, () => {
+          throw own;
+        }),
+        own,
+      );
+    }));
+
+  it("a server that is away is reported as disconnected", async () => {
+    const pool = new pg.Pool({ connectionString: "postgresql://postgres@127.0.0.1:1/none" });
+    const sql = postgres("postgresql://postgres@127.0.0.1:1/none", { max: 1 });
+    for (const source of [pool, sql]) {
+      const work = (): void => assert.fail("the work must not run");
+      await assert.rejects(
+        pgonce.once(source as unknown, "s", "k", REQUEST, work, { retry: { maxTries: 2 } }),
+        pgonce.Disconnected,
+      );
+    }
+    await pool.end();
+    await sql.end();
+  });
+
+  it("what is no source of connections is refused", async () => {
+    await assert.rejects(pgonce.once(7, "s", "k", REQUEST, () => 1), pgonce.Invalid);
+    await assert.rejects(pgonce.once(null, "s", "k", REQUEST, () => 1), pgonce.Invalid);
+    const pool = new pg.Pool();
+    await assert.rejects(pgonce.publish(pool, "t", "e", {}), /pool has none/);
+    await assert.rejects(pgonce.once(pool, "s", "k", undefined, () => 1), { code: "P4003" });
+    await assert.rejects(pgonce.once(pool, "s", "k", REQUEST, () => 1, { schema: "x; drop" }), pgonce.Invalid);
+  });
+
+  it("an attempt that is rolled back publishes nothing and the next one event", () =>
+    withPool(async (pool, db) => {
+      const ids: string[] = [];
+      await pgonce.once(pool, "s", "k", REQUEST, async (tx) => {
+        ids.push(await tx.publish("orders", "order.created", { id: 1 }, { subject: "1" }));
+        if (ids.length === 1) await tx.conn.query("do $$ begin raise exception 'again' using errcode = '40001'; end $$");
+      });
+      assert.equal(ids.length, 2);
+      assert.equal(await db.value("select string_agg(message_id::text, ',') from pgonce.outbox"), ids[1]);
+    }));
+
+  it("transact runs again what was rolled back", () =>
+    withPool(async (pool, db) => {
+      let runs = 0;
+      await pgonce.transact(async () => {
+        const client = await pool.connect();
+        try {
+          await client.query("begin");
+          await client.query(INSERT);
+          runs += 1;
+          if (runs === 1) await client.query("do $$ begin raise exception 'again' using errcode = '40001'; end $$");
+          await client.query("commit");
+        } catch (error) {
+          await client.query("rollback");
+          throw error;
+        } finally {
+          client.release();
+        }
+      });
+      assert.deepEqual([runs, await db.effects()], [2, 1]);
+    }));
+
+  it("a duplicate waits for the answer where the contract says so", () =>
+    withPool(async (pool, db) => {
+      await db.run(WAIT);
+      let other: Promise<pgonce.Done<unknown>> | undefined;
+      await pgonce.once(pool, "s", "k", REQUEST, async () => {
+        other = pgonce.once(pool as unknown, "s", "k", REQUEST, () => assert.fail("it is not its to do"));
+        // Only once it waits for the lock is the first attempt ended.
+        const waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and wait_event = 'advisory'";
+        while ((await db.value(waiting)) === 0);
+        return "first";
+      });
+      const done = await other;
+      assert.deepEqual([done?.replayed, done?.answer], [true, "first"]);
+    }));
+
+  it("duplicates from many processes make one effect each", () =>
+    withDatabase(async (db) => {
+      await db.run(WAIT);
+      const script = path.join(__dirname, "duplicate.js");
+      const workers = Array.from({ length: 4 }, async () => {
+        const child = spawn(process.execPath, [script, db.url, "10"], { stdio: ["ignore", "pipe", "inherit"] });
+        let output = "";
+        child.stdout.on("data", (chunk: Buffer) => (output += chunk.toString()));
+        const status = await new Promise((resolve) => child.on("close", resolve));
+        assert.equal(status, 0);
+        return output.trim().split("\n");
+      });
+      const found = (await Promise.all(workers)).flat();
+      assert.equal(found.length, 40);
+      assert.equal(found.filter((line) => line.endsWith("new")).length, 10);
+      assert.equal(await db.effects(), 10);
+    }));
+});
+
+/** Claims the intent as if its lease had run out. In one transaction: a heartbeat must not come between. */
+async function takeOver(db: Database, held: pgonce.Lease<unknown>): Promise<string> {
+  const admin = await db.admin();
+  await admin.query("begin");
+  await admin.query("select pgonce._move_clock(interval '1 hour')");
+  const claim = "select outcome, fence::text from pgonce.claim('s', 'k', $1, interval '1 hour')";
+  const { rows } = await admin.query<{ outcome: string; fence: string }>(claim, [held.intent.fingerprint]);
+  await admin.query("commit");
+  assert.equal(rows[0]?.outcome, "takeover");
+  return rows[0].fence;
+}
+
+describe("leases", { concurrency: 4 }, () => {
+  it("a lease is renewed while the work runs", () =>
+    withPool(async (pool, db) => {
+      const work = async (held: pgonce.Lease<pg.PoolClient>): Promise<string> => {
+        const until = "select extract(epoch from lease_until)::text from pgonce.intent";
+        const first = await db.value(until);
+        while ((await db.value(until)) === first) held.check();
+        return held.fence.toString();
+      };
+      const done = await pgonce.lease(pool, "s", "k", REQUEST, work, { leaseMs: 3000 });
+      assert.equal(BigInt(done.answer) % 2n, 0n);
+      assert.deepEqual([done.replayed, (await pgonce.lease(pool, "s", "k", REQUEST, work)).replayed], [false, true]);
+    }));
+
+  it("a lost lease is noticed and the work of the new holder stands", () =>
+    withPool(async (pool, db) => {
+      const done = await pgonce.lease(
+        pool,
+        "s",
+        "k",
+        REQUEST,
+        async (held) => {
+          const fence = await takeOver(db, held);
+          await db.run("select pgonce.succeed('s', 'k', $1, $2, '\"new\"')", [held.intent.fingerprint, fence]);
+          await new Promise((resolve) => held.signal.addEventListener("abort", resolve));
+          assert.throws(() => held.check(), pgonce.Fenced);
+          await assert.rejects(
+            held.begin((tx) => tx.conn.query(INSERT)),
+            pgonce.Fenced,
+          );
+          return "old";
+        },
+        { leaseMs: 300 },
+      );
+      assert.deepEqual([done.replayed, done.answer], [true, "new"]);
+      assert.equal(await db.effects(), 0);
+    }));
+
+  it("work that stops with its signal learns what the new holder did", () =>
+    withPool(async (pool, db) => {
+      let runs = 0;
+      const done = await pgonce.lease(
+        pool,
+        "s",
+        "k",
+        REQUEST,
+        async (held) => {
+          runs += 1;
+          const fence = await takeOver(db, held);
+          await db.run("select pgonce.succeed('s', 'k', $1, $2, '7')", [held.intent.fingerprint, fence]);
+          await new Promise((_, reject) => held.signal.addEventListener("abort", () => reject(held.signal.reason)));
+        },
+        { leaseMs: 300 },
+      );
+      assert.deepEqual([done.replayed, done.answer, runs], [true, 7, 1]);
+    }));
+
+  it("work under a lease that throws leaves the claim to the contract", () =>
+    withPool(async (pool, db) => {
+      const own = new Error("own");
+      const work = (): never => {
+        throw own;
+      };
+      await assert.rejects(pgonce.lease(pool, "s", "k", REQUEST, work, { leaseMs: 60_000 }), own);
+      assert.equal(await db.value("select status::text from pgonce.intent"), "processing");
+      await assert.rejects(
+        pgonce.lease(pool, "s", "k", REQUEST, work, { leaseMs: 60_000 }),
+        (error) => error instanceof pgonce.Busy && error.retryAfterMs > 0 && error.retryAfterMs <= 60_000,
+      );
+    }));
+
+  it("a lease needs a source of connections", () =>
+    withDatabase(async (db) => {
+      const client = new pg.Client(db.url);
+      await client.connect();
+      await assert.rejects(pgonce.lease(client, "s", "k", REQUEST, () => 1), /needs a pool/);
+      await client.end();
+    }));
+});

@@ -1,0 +1,197 @@
+/** A private PostgreSQL for the tests: on a free port, in a temporary folder, gone at the end. */
+
+import { spawnSync } from "node:child_process";
+import { accessSync, chownSync, constants, mkdtempSync, openSync, readFileSync, readdirSync, rmSync } from "node:fs";
+import net from "node:net";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import pg from "pg";
+import { Proxy } from "./proxy.js";
+
+
+// From build/tests.
+export const PACKAGE = path.resolve(__dirname, "../..");
+export const REPOSITORY = path.resolve(PACKAGE, "../..");
+const CORE = path.join(REPOSITORY, "crates/pgonce");
+
+/** The folder of the server's programs, found as scripts/setup finds it. */
+function binaries(): string {
+  const named = process.env.PGONCE_PG_BIN;
+  const found = named ? [named] : [];
+  if (!named) {
+    const config = spawnSync("pg_config", ["--bindir"], { encoding: "utf8" });
+    if (config.status === 0) found.push(config.stdout.trim());
+    for (const root of ["/usr/lib/postgresql", "/opt/homebrew/opt"]) {
+      try {
+        found.push(...readdirSync(root).sort().reverse().map((name) => path.join(root, name, "bin")));
+      } catch {
+        // It does not exist here.
+      }
+    }
+    found.push(...(process.env.PATH ?? "").split(path.delimiter));
+    const cached = path.join(process.env.PGONCE_CACHE ?? path.join(REPOSITORY, ".cache"), "postgres");
+    try {
+      found.push(...readdirSync(cached).map((name) => path.join(cached, name, "bin")));
+    } catch {
+      // Nothing was fetched.
+    }
+  }
+  for (const folder of found) {
+    try {
+      for (const name of ["initdb", "postgres", "pg_ctl"]) accessSync(path.join(folder, name), constants.X_OK);
+      return folder;
+    } catch {
+      continue;
+    }
+  }
+  throw new Error("no server programs of PostgreSQL: run scripts/setup, or set PGONCE_PG_BIN");
+}
+
+/** The SQL files of the repository, in the order in which the program loads them. */
+function sources(): string[] {
+  const text = readFileSync(path.join(CORE, "src/migrate/files.rs"), "utf8");
+  const migrations = /MIGRATIONS: &\[Migration\] = migrations!\[(.*?)\];/s.exec(text)?.[1];
+  const routines = /ROUTINES: &\[Routine\] = routines!\[(.*?)\];/s.exec(text)?.[1];
+  if (migrations === undefined || routines === undefined) {
+    throw new Error("src/migrate/files.rs has another form than tests/server.ts reads");
+  }
+  const named = (list: string): string[] => [...list.matchAll(/"([^"]+)"/g)].map(([, name]) => name ?? "");
+  const names = [...named(migrations).map((name) => `migrations/${name}`), ...named(routines)];
+  return names.map((name) => readFileSync(path.join(CORE, "sql", `${name}.sql`), "utf8"));
+}
+
+function unprivileged(): { uid: number; gid: number } {
+  for (const name of ["postgres", "nobody"]) {
+    const [uid, gid] = ["-u", "-g"].map((flag) => Number(spawnSync("id", [flag, name], { encoding: "utf8" }).stdout));
+    if (uid && gid) return { uid, gid };
+  }
+  throw new Error("PostgreSQL refuses to run as root, and there is no user postgres or nobody");
+}
+
+async function freePort(): Promise<number> {
+  const probe = net.createServer();
+  await new Promise<void>((resolve) => probe.listen(0, "127.0.0.1", resolve));
+  const { port } = probe.address() as net.AddressInfo;
+  await new Promise((resolve) => probe.close(resolve));
+  return port;
+}
+
+/** A running server with a template database that has pgonce installed. */
+export class Server {
+  port = 0;
+  private readonly bin = binaries();
+  private readonly folder = mkdtempSync(path.join(tmpdir(), "pgonce-node-"));
+  private readonly user = process.geteuid?.() === 0 ? unprivileged() : undefined;
+  private count = 0;
+
+  async start(): Promise<void> {
+    if (this.user !== undefined) chownSync(this.folder, this.user.uid, this.user.gid);
+    this.port = await freePort();
+    const data = path.join(this.folder, "data");
+    this.run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C");
+    const options =
+      `-p ${this.port} -k ${this.folder} -c listen_addresses=127.0.0.1 -c fsync=off ` +
+      "-c synchronous_commit=on -c max_connections=200 -c full_page_writes=off";
+    this.run("pg_ctl", "-D", data, "-w", "-l", path.join(this.folder, "log"), "-o", options, "start");
+    await this.administer("postgres", async (client) => client.query("create database pgonce"));
+    await this.administer("pgonce", async (client) => {
+      const effect = "create table public.effect (id bigint generated always as identity primary key, note text)";
+      const install = ["begin", "set local search_path = pg_catalog, pg_temp", "create schema pgonce", ...sources()];
+      for (const statement of [...install, effect, "commit"]) await client.query(statement);
+    });
+  }
+
+  stop(): void {
+    try {
+      this.run("pg_ctl", "-D", path.join(this.folder, "data"), "-m", "immediate", "-w", "stop");
+    } finally {
+      rmSync(this.folder, { recursive: true, force: true });
+    }
+  }
+
+  /** A fresh database with pgonce and a table `effect`. */
+  async database(): Promise<Database> {
+    const name = `t${++this.count}`;
+    await this.administer("postgres", async (client) => client.query(`create database ${name} template pgonce`));
+    const proxy = new Proxy(this.port);
+    await proxy.listen();
+    return new Database(this, name, proxy);
+  }
+
+  async drop(name: string): Promise<void> {
+    await this.administer("postgres", async (client) => client.query(`drop database ${name} with (force)`));
+  }
+
+  url(database: string, port = this.port): string {
+    return `postgresql://postgres@127.0.0.1:${port}/${database}`;
+  }
+
+  private async administer(database: string, work: (client: pg.Client) => Promise<unknown>): Promise<void> {
+    const client = new pg.Client(this.url(database));
+    await client.connect();
+    try {
+      await work(client);
+    } finally {
+      await client.end();
+    }
+  }
+
+  private run(program: string, ...parts: string[]): void {
+    const environment = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("PG")));
+    // Output to a file: a server that inherits a pipe would keep it open.
+    const log = path.join(this.folder, `${program}.out`);
+    const output = openSync(log, "w");
+    const ended = spawnSync(path.join(this.bin, program), parts, {
+      cwd: this.folder,
+      env: environment,
+      stdio: ["ignore", output, output],
+      ...this.user,
+    });
+    if (ended.status !== 0) throw new Error(`${program} failed: ${readFileSync(log, "utf8")}`);
+  }
+}
+
+/** A fresh database, its address, and the address that goes through the proxy. */
+export class Database {
+  readonly url: string;
+  readonly cutUrl: string;
+  private connected: pg.Client | undefined;
+
+  constructor(
+    private readonly server: Server,
+    private readonly name: string,
+    readonly proxy: Proxy,
+  ) {
+    this.url = server.url(name);
+    this.cutUrl = server.url(name, proxy.port);
+  }
+
+  async admin(): Promise<pg.Client> {
+    if (this.connected === undefined) {
+      this.connected = new pg.Client(this.url);
+      await this.connected.connect();
+    }
+    return this.connected;
+  }
+
+  async run(sql: string, values: unknown[] = []): Promise<void> {
+    await (await this.admin()).query(sql, values);
+  }
+
+  /** The first value of a query; a count as a number. */
+  async value(sql: string): Promise<unknown> {
+    const { rows } = await (await this.admin()).query<unknown[]>({ text: sql, rowMode: "array" });
+    const found = rows[0]?.[0];
+    return typeof found === "string" && /^-?[0-9]{1,15}$/.test(found) ? Number(found) : found;
+  }
+
+  async effects(): Promise<unknown> {
+    return this.value("select count(*) from effect");
+  }
+
+  async close(): Promise<void> {
+    await this.connected?.end();
+    this.proxy.close();
+    await this.server.drop(this.name);
+  }
+}

@@ -1,0 +1,170 @@
+//! `pgonce intent settle`, `fail`, `release`, `retry` and `evict`: what an operator decides, with a reason.
+
+use serde_json::json;
+
+use crate::confirm::Confirm;
+use crate::database::{Database, Target};
+use crate::exit::{self, CliError, Result};
+use crate::intents::stored_key;
+use crate::output;
+
+/// Maximum number of intents that one command changes.
+const MAX_INTENTS: usize = 10_000;
+
+/// Which intents, and why.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ActArgs {
+    /// The scope, such as orders.create.
+    scope: String,
+    /// The key, as the client sent it or as it is stored.
+    #[arg(required_unless_present = "stuck")]
+    key: Option<String>,
+    /// All intents of the scope that `pgonce intent stuck` lists, instead of one key.
+    #[arg(long, conflicts_with = "key")]
+    stuck: bool,
+    /// Why, such as a ticket; it is kept with your name.
+    #[arg(long)]
+    reason: String,
+    /// The tenant.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    tenant: String,
+    /// Do it even if that could open a second effect; confirm by writing the scope's name again.
+    #[arg(long, value_name = "SCOPE")]
+    force: Option<String>,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+/// It happened.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SettleArgs {
+    #[command(flatten)]
+    act: ActArgs,
+    /// The answer that every retry gets, a JSON document.
+    #[arg(long, value_name = "JSON")]
+    answer: Option<String>,
+}
+
+/// It failed.
+#[derive(Debug, clap::Args)]
+pub(crate) struct FailArgs {
+    #[command(flatten)]
+    act: ActArgs,
+    /// The code that every retry gets.
+    #[arg(long)]
+    code: String,
+    /// The text that every retry gets.
+    #[arg(long)]
+    message: Option<String>,
+}
+
+pub(crate) async fn settle(args: SettleArgs, target: Target) -> Result {
+    let more = [args.answer.as_deref(), None, None];
+    act("settle", &args.act, more, target).await
+}
+
+pub(crate) async fn fail(args: FailArgs, target: Target) -> Result {
+    let more = [None, Some(&*args.code), args.message.as_deref()];
+    act("fail", &args.act, more, target).await
+}
+
+/// `more`: the answer, the failure's code and its message.
+pub(crate) async fn act(
+    act: &'static str,
+    args: &ActArgs,
+    more: [Option<&str>; 3],
+    target: Target,
+) -> Result {
+    if args
+        .force
+        .as_ref()
+        .is_some_and(|typed| *typed != args.scope)
+    {
+        return Err(CliError::new(
+            exit::NOT_CONFIRMED,
+            "--force does not name the scope, nothing was done",
+            format!(
+                "If a second effect is what you want: --force {}",
+                args.scope
+            ),
+        ));
+    }
+    let database = target.installed().await?;
+    let keys = keys(&database, args).await?;
+    let what = match &keys[..] {
+        [key] => format!("{act} {} of {}", output::printable(key), args.scope),
+        keys => format!("{act} {} intents of {}", keys.len(), args.scope),
+    };
+    if !args
+        .confirm
+        .ask(database.format, &what, keys.len() as u64)?
+    {
+        return Ok(());
+    }
+    let (mut done, mut refused) = (0_usize, Vec::new());
+    for key in &keys {
+        match one(&database, act, args, key, more).await {
+            Ok(()) => done += 1,
+            // One that was settled or claimed meanwhile does not stop the others.
+            Err(error) if args.stuck && matches!(error.words().1, "55000" | "42704") => {
+                refused.push(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let words = format!("{act}: {done} done, {} refused", refused.len());
+    let value = json!({"act": act, "done": done, "refused": refused.len()});
+    output::say(database.format, &words, &value)?;
+    refused.into_iter().next().map_or(Ok(()), Err)
+}
+
+async fn keys(database: &Database, args: &ActArgs) -> Result<Vec<String>> {
+    if let Some(key) = &args.key {
+        let names = [Some(&*args.tenant), Some(&*args.scope), Some(&**key)];
+        return Ok(vec![stored_key(database, names).await?]);
+    }
+    let query =
+        "select key from pgonce.stuck where tenant = $1 and scope = $2 limit $3::text::integer";
+    let limit = MAX_INTENTS.to_string();
+    let params = [Some(&*args.tenant), Some(&*args.scope), Some(&*limit)];
+    let mut keys = Vec::new();
+    for row in database.rows(query, &params).await? {
+        let row: serde_json::Value = serde_json::from_str(&row)?;
+        keys.extend(row["key"].as_str().map(str::to_owned));
+    }
+    Ok(keys)
+}
+
+async fn one(
+    database: &Database,
+    act: &str,
+    args: &ActArgs,
+    key: &str,
+    [answer, code, message]: [Option<&str>; 3],
+) -> Result {
+    let query = "select pgonce.intervene($1, $2, $3, $4, $5::text::boolean, $6::text::jsonb, $7, $8, $9, $10) as before";
+    let person = ["SUDO_USER", "USER", "LOGNAME"];
+    let person = person.iter().find_map(|name| std::env::var(name).ok());
+    let force = args.force.is_some().to_string();
+    let params = [
+        Some(act),
+        Some(&args.scope),
+        Some(key),
+        Some(&args.reason),
+        Some(&force),
+        answer,
+        code,
+        message,
+        Some(&args.tenant),
+        person.as_deref(),
+    ];
+    database.row(query, &params).await.map(|_| ()).map_err(|error| {
+        let again = format!(
+            "Find out whether it happened, then settle or fail it; if a second effect is acceptable: --force {}",
+            args.scope
+        );
+        error
+            .with_hint("55000", &again)
+            .with_exit("42704", exit::NOT_FOUND)
+    })
+}

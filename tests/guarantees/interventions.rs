@@ -1,0 +1,196 @@
+//! What an operator decides about an intent by hand holds, and opens no second effect unseen.
+
+use futures_util::future::join;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce_tests::{Observer, World};
+
+async fn world() -> World<TokioPostgres> {
+    let world = World::new().await;
+    for stale in ["takeover", "hold", "refuse"] {
+        let define =
+            format!("select pgonce.define_scope('{stale}', '1 day', p_stale => '{stale}')");
+        world.see.run(&define).await;
+    }
+    world
+}
+
+async fn claim(see: &Observer, scope: &str, key: &str) -> i64 {
+    let claim = format!("select fence from pgonce.claim('{scope}', '{key}', '\\x01', '1 minute')");
+    see.number(&claim).await
+}
+
+async fn outcome(see: &Observer, scope: &str, key: &str) -> String {
+    let claim = format!("select outcome from pgonce.claim('{scope}', '{key}', '\\x01')");
+    see.text(&claim).await
+}
+
+async fn expire(see: &Observer) {
+    let past = "update pgonce.intent set lease_until = pgonce.now() - interval '1 second' where lease_until is not null";
+    see.run(past).await;
+}
+
+fn act(act: &str, scope: &str, key: &str, more: &str) -> String {
+    let fail = if act == "fail" {
+        ", p_code => 'lost'"
+    } else {
+        ""
+    };
+    format!("select pgonce.intervene('{act}', '{scope}', '{key}', 'ticket 7'{fail}{more})")
+}
+
+/// Whatever the holder does afterwards, the operator's word stands.
+#[tokio::test]
+async fn an_old_holder_is_turned_away_after_every_act() {
+    let world = world().await;
+    let see = &world.see;
+    for (done, next) in [
+        ("settle", "replay"),
+        ("fail", "refused"),
+        ("release", "retry"),
+        ("evict", "fresh"),
+    ] {
+        let fence = claim(see, "hold", done).await;
+        // It is alive: only by force.
+        assert_eq!(see.code(&act(done, "hold", done, "")).await, "55000");
+        see.run(&act(
+            done,
+            "hold",
+            done,
+            ", p_force => true, p_answer => '{\"by\": \"hand\"}'",
+        ))
+        .await;
+        let gone = done == "evict";
+        for (late, expected) in [
+            (
+                format!("select pgonce.succeed('hold', '{done}', '\\x01', {fence}, '1')"),
+                if gone { "P4010" } else { "P4012" },
+            ),
+            (
+                format!("select pgonce.fail('hold', '{done}', '\\x01', {fence}, true, 'c', 'm')"),
+                if gone { "P4011" } else { "P4012" },
+            ),
+            (
+                format!("select pgonce.heartbeat('hold', '{done}', {fence}, '1 minute')"),
+                "P4012",
+            ),
+            (
+                format!("select pgonce.guard('hold', '{done}', {fence})"),
+                "P4012",
+            ),
+        ] {
+            assert_eq!(see.code(&late).await, expected, "{done}: {late}");
+        }
+        assert_eq!(outcome(see, "hold", done).await, next);
+        if matches!(done, "release" | "evict") {
+            assert!(claim(see, "hold", done).await > fence);
+            let late = format!("select pgonce.succeed('hold', '{done}', '\\x01', {fence}, '1')");
+            assert_eq!(see.code(&late).await, "P4012", "{done}");
+        }
+    }
+    let answer = "select answer ->> 'by' from pgonce.claim('hold', 'settle', '\\x01')";
+    assert_eq!(see.text(answer).await, "hand");
+}
+
+#[tokio::test]
+async fn an_act_that_could_open_a_second_effect_is_refused_unless_forced() {
+    let world = world().await;
+    let see = &world.see;
+    for scope in ["takeover", "hold", "refuse"] {
+        for key in ["settle", "fail", "release", "evict"] {
+            claim(see, scope, key).await;
+        }
+    }
+    expire(see).await;
+    let forced = ", p_force => true";
+    for scope in ["takeover", "hold", "refuse"] {
+        for done in ["settle", "fail"] {
+            see.run(&act(done, scope, done, "")).await;
+            // What is finished stays so; only its record can be removed.
+            for again in ["settle", "fail", "release"] {
+                let again = act(again, scope, done, forced);
+                assert_eq!(see.code(&again).await, "55000", "{again}");
+            }
+        }
+        assert_eq!(see.code(&act("evict", scope, "settle", "")).await, "55000");
+        assert_eq!(see.code(&act("evict", scope, "evict", "")).await, "55000");
+        see.run(&act("evict", scope, "evict", forced)).await;
+        // A permanent failure had no effect.
+        see.run(&act("retry", scope, "fail", "")).await;
+        assert_eq!(outcome(see, scope, "fail").await, "fresh");
+        let release = act("release", scope, "release", "");
+        if scope == "takeover" {
+            see.run(&release).await;
+        } else {
+            assert_eq!(see.code(&release).await, "55000");
+            see.run(&act("release", scope, "release", forced)).await;
+        }
+        assert_eq!(outcome(see, scope, "release").await, "retry");
+    }
+    // Abandoned: it may have happened.
+    claim(see, "refuse", "vanished").await;
+    expire(see).await;
+    assert_eq!(outcome(see, "refuse", "vanished").await, "refused");
+    let retry = act("retry", "refuse", "vanished", "");
+    assert_eq!(see.code(&retry).await, "55000");
+    see.run(&act("retry", "refuse", "vanished", forced)).await;
+    assert_eq!(outcome(see, "refuse", "vanished").await, "fresh");
+}
+
+#[tokio::test]
+async fn a_holder_inside_its_guarded_write_comes_first() {
+    let world = world().await;
+    let (see, holder) = (&world.see, world.observer().await);
+    let fence = claim(see, "hold", "k").await;
+    expire(see).await;
+    holder
+        .run(&format!("begin; select pgonce.guard('hold', 'k', {fence})"))
+        .await;
+    let settle = act("settle", "hold", "k", ", p_answer => '1'");
+    let finish = async {
+        see.wait_until_asleep("operator").await;
+        let succeed = format!("select pgonce.succeed('hold', 'k', '\\x01', {fence}, '2'); commit");
+        holder.run(&succeed).await;
+    };
+    let operator = world.observer().await;
+    operator.run("set application_name = 'operator'").await;
+    let (code, ()) = join(operator.code(&settle), finish).await;
+    assert_eq!(code, "55000", "it had happened");
+    let answer = "select answer::text from pgonce.claim('hold', 'k', '\\x01')";
+    assert_eq!(see.text(answer).await, "2");
+    assert_eq!(
+        see.number("select count(*) from pgonce.operator_act").await,
+        0
+    );
+}
+
+#[tokio::test]
+async fn every_act_is_recorded_with_its_reason_and_a_refused_one_is_not() {
+    let world = world().await;
+    let (see, other) = (&world.see, world.observer().await);
+    claim(see, "hold", "k").await;
+    expire(see).await;
+    for wrong in [
+        "select pgonce.intervene('settle', 'hold', 'k', ' ')",
+        "select pgonce.intervene('erase', 'hold', 'k', 'r')",
+        "select pgonce.intervene(null, 'hold', 'k', 'r')",
+        "select pgonce.intervene('fail', 'hold', 'k', 'r')",
+    ] {
+        assert_eq!(see.code(wrong).await, "22023", "{wrong}");
+    }
+    assert_eq!(see.code(&act("settle", "hold", "none", "")).await, "42704");
+    // Two operators at once: one decides, the other learns that it is decided.
+    let settle = act(
+        "settle",
+        "hold",
+        "k",
+        ", p_answer => '\"secret\"', p_person => 'ada'",
+    );
+    let fail = act("fail", "hold", "k", "");
+    let (one, two) = join(see.code(&settle), other.code(&fail)).await;
+    let mut codes = [one, two];
+    codes.sort();
+    assert_eq!(codes, ["", "55000"]);
+    let rows = "select count(*) from pgonce.operator_act where reason = 'ticket 7' and not forced and role = session_user \
+                and before ->> 'status' = 'processing' and not before ? 'answer' and before::text !~ 'secret'";
+    assert_eq!(see.number(rows).await, 1);
+}

@@ -1,0 +1,357 @@
+//! Random callers in a hostile setting, and an oracle outside of it. Callers try every path, several at a time for each
+//! request; what they learn goes into a history that no fault reaches, and is compared with what took effect:
+//! nothing twice, no two answers, nothing acknowledged that is not there, nothing done that everybody was refused,
+//! and nothing that cannot be finished once its lease has run out.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use pgonce::driver::sqlx::Sqlx;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::retry::Class;
+use pgonce::scope::{Busy, Contract};
+use pgonce::{Error, Intent, Once, Result};
+use pgonce_testkit::checker::{Effect, check};
+use pgonce_testkit::{Database, History, Outcome, Postgres, shared};
+use pgonce_tests::{Observer, TestDriver, install, poll_pause, random_moment, seed};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::callers::{
+    Joins, LEASE, Request, SqlCaller, answer_of, atomic, failing, hangs, is_unknown, leased,
+    vanishing,
+};
+
+/// How many operations a campaign has by default.
+const OPERATIONS: u64 = 240;
+const CALLERS: usize = 6;
+/// Far longer than an operation, a lease and a retry take together, on a machine that is busy.
+const HANGS: Duration = Duration::from_secs(40);
+const DAY: Duration = Duration::from_secs(86_400);
+const EFFECTS: &str = "select key as intent from effects";
+
+/// So many operations are tried in every setting; default: 240, or `PGONCE_HOSTILE_OPERATIONS`.
+fn operations() -> u64 {
+    let chosen = std::env::var("PGONCE_HOSTILE_OPERATIONS").ok();
+    chosen.and_then(|n| n.parse().ok()).unwrap_or(OPERATIONS)
+}
+
+/// A database of a campaign's own, from the usual template.
+pub(crate) async fn database(major: Option<u32>) -> (&'static Postgres, Database) {
+    let server = shared(major).await.unwrap();
+    server.template("campaign", install).await.unwrap();
+    (server, server.database_from("campaign").await.unwrap())
+}
+
+/// Callers, and what they learned.
+pub(crate) struct Campaign {
+    /// Where the oracle looks, past any pooler or proxy.
+    oracle: String,
+    tokio: Once<TokioPostgres>,
+    sqlx: Once<Sqlx>,
+    url: String,
+    history: History,
+    /// By key: the payload that is asked for in the end.
+    asked: Mutex<BTreeMap<String, Value>>,
+    unexpected: Mutex<Vec<String>>,
+    tolerated: &'static [&'static str],
+    preambles: &'static [&'static str],
+    seed: u64,
+    next: AtomicU64,
+    last: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Campaign {
+    /// Callers that connect to `url`. What the callers need is defined on `oracle`, the database itself.
+    pub(crate) async fn new(oracle: &str, url: &str) -> Self {
+        Self::with(oracle, url, 8, false).await
+    }
+
+    /// Callers with pools of so many connections each, behind a transaction pooler or not.
+    pub(crate) async fn with(oracle: &str, url: &str, connections: u32, pooler: bool) -> Self {
+        let define = Once::builder(TokioPostgres::connect(oracle, 1))
+            .build()
+            .unwrap();
+        let contract = Contract::keep(DAY).lease(LEASE);
+        define.define_scope("rejects", &contract).await.unwrap();
+        let waits = contract.busy(Busy::Wait).wait_timeout(LEASE);
+        define.define_scope("waits", &waits).await.unwrap();
+        Self {
+            oracle: oracle.to_owned(),
+            tokio: once(url, connections, pooler),
+            sqlx: once(url, connections, pooler),
+            url: url.to_owned(),
+            history: History::new(),
+            asked: Mutex::default(),
+            unexpected: Mutex::default(),
+            tolerated: &[],
+            preambles: &[""],
+            seed: seed(),
+            next: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// Codes of errors that callers may see here although they are not of a class that passes.
+    pub(crate) fn tolerates(mut self, codes: &'static [&'static str]) -> Self {
+        self.tolerated = codes;
+        self
+    }
+
+    /// What work says in its transaction before its effect: one of these.
+    pub(crate) fn preambles(mut self, preambles: &'static [&'static str]) -> Self {
+        self.preambles = preambles;
+        self
+    }
+
+    /// The oracle looks there from now on.
+    pub(crate) fn looks_at(mut self, oracle: &str) -> Self {
+        oracle.clone_into(&mut self.oracle);
+        self
+    }
+
+    /// Lets the callers work, with nobody in their way.
+    pub(crate) async fn work(&self) {
+        self.work_while(async |_| poll_pause().await).await;
+    }
+
+    /// Lets the callers work, and strikes again and again meanwhile. A strike that has begun ends.
+    pub(crate) async fn work_while<S>(&self, mut strike: S)
+    where
+        S: AsyncFnMut(&mut StdRng),
+    {
+        self.over.store(false, SeqCst);
+        self.last.fetch_add(operations(), SeqCst);
+        let callers = async {
+            join_all((0..CALLERS).map(|caller| self.calls(caller))).await;
+            self.over.store(true, SeqCst);
+        };
+        let strikes = async {
+            let mut random = StdRng::seed_from_u64(self.seed ^ u64::MAX);
+            while !self.over.load(SeqCst) {
+                strike(&mut random).await;
+            }
+        };
+        join(callers, strikes).await;
+    }
+
+    /// Lets some operations begin: what strikes too often would only be waited for.
+    pub(crate) async fn some_operations(&self, random: &mut StdRng) {
+        let until = self.next.load(SeqCst) + random.random_range(3..40);
+        while self.next.load(SeqCst) < until && !self.over.load(SeqCst) {
+            poll_pause().await;
+        }
+        random_moment(random).await;
+    }
+
+    async fn calls(&self, caller: usize) {
+        let mut random = StdRng::seed_from_u64(self.seed.wrapping_add(caller as u64));
+        let mut sql = SqlCaller::at(&self.url);
+        loop {
+            let number = self.next.fetch_add(1, SeqCst);
+            if number >= self.last.load(SeqCst) {
+                self.next.fetch_sub(1, SeqCst);
+                return;
+            }
+            // About four attempts at each request, near each other.
+            let request = (number / 4).saturating_sub(random.random_range(0..2));
+            let twisted = random.random_range(0..20) == 0;
+            let preamble = self.preambles[random.random_range(0..self.preambles.len())];
+            let path = random.random_range(0..12);
+            self.call(&mut sql, request, twisted, preamble, path).await;
+        }
+    }
+
+    /// One operation; whether it was answered.
+    async fn call(
+        &self,
+        sql: &mut SqlCaller,
+        number: u64,
+        twisted: bool,
+        preamble: &'static str,
+        path: u32,
+    ) -> bool {
+        let is_message = number.is_multiple_of(5);
+        let scope = if number.is_multiple_of(2) {
+            "waits"
+        } else {
+            "rejects"
+        };
+        let key = format!("{} {number}", if is_message { "message" } else { scope });
+        let payload = json!({"number": number, "twisted": twisted});
+        let attempt = self.history.invoke(&key, payload.clone());
+        (self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+            .entry(key.clone())
+            .or_insert_with(|| payload.clone());
+        let request = Request {
+            intent: Intent::new(scope, key.as_str(), &payload).unwrap(),
+            answer: answer_of(attempt),
+            preamble,
+        };
+        let (tokio, sqlx) = (&self.tokio, &self.sqlx);
+        let made = async {
+            match path {
+                0..6 if is_message => TokioPostgres::accepted(tokio, &request).await,
+                _ if is_message => Sqlx::accepted(sqlx, &request).await,
+                0 => vanishing(tokio, &request).await,
+                1 => failing(sqlx, &request).await,
+                2 | 3 => atomic(tokio, &request).await,
+                4 => atomic(sqlx, &request).await,
+                5 => leased(tokio, &request).await,
+                6 => leased(sqlx, &request).await,
+                7 => TokioPostgres::joined(tokio, &request).await,
+                8 => Sqlx::joined(sqlx, &request).await,
+                9 | 10 => sql.call(&request, false).await,
+                _ => sql.call(&request, true).await,
+            }
+        };
+        let made = timeout(HANGS, made).await.unwrap_or_else(|_| Err(hangs()));
+        self.note(attempt, &key, path, made)
+    }
+
+    fn note(&self, attempt: u64, key: &str, path: u32, made: Result<Value>) -> bool {
+        let answered = made.is_ok();
+        let outcome = match made {
+            Ok(answer) => Outcome::Success(answer),
+            Err(error) => {
+                let passes = matches!(
+                    error.class(),
+                    Class::Retry | Class::RetryAfterDelay | Class::ClaimAgain | Class::Ambiguous
+                ) || matches!(error, Error::Conflict(_));
+                if !passes && !self.tolerated.contains(&error.code()) {
+                    let mut unexpected = self
+                        .unexpected
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner);
+                    unexpected.push(format!("{key}, path {path}: {error:?}"));
+                }
+                match is_unknown(&error) {
+                    true => Outcome::Unknown(error.to_string()),
+                    false => Outcome::Failed(error.to_string()),
+                }
+            }
+        };
+        self.history.outcome(attempt, outcome);
+        answered
+    }
+
+    /// Makes a pooled connection forget all that it remembers.
+    pub(crate) async fn discard_all(&self, sqlx: bool) {
+        const DISCARD: &str = "discard all";
+        if sqlx {
+            let mut connection = self.sqlx.driver().pool().acquire().await.unwrap();
+            Sqlx::exec(&mut connection, DISCARD).await.unwrap();
+        } else {
+            let client = self.tokio.driver().pool().get().await.unwrap();
+            client.batch_execute(DISCARD).await.unwrap();
+        }
+    }
+
+    /// Asks for everything until it is answered: nothing may be stuck once what strikes has stopped.
+    pub(crate) async fn ask_for_everything(&self) {
+        let keys: Vec<String> = (self.asked.lock().unwrap_or_else(PoisonError::into_inner))
+            .keys()
+            .cloned()
+            .collect();
+        let mut sql = SqlCaller::at(&self.url);
+        for key in keys {
+            let number = key.split(' ').next_back().unwrap().parse().unwrap();
+            let asking = async {
+                // A request that came first with another payload is answered under that one.
+                let mut twisted = false;
+                while !self.call(&mut sql, number, twisted, "", 2).await {
+                    twisted = !twisted;
+                    poll_pause().await;
+                }
+            };
+            if timeout(HANGS, asking).await.is_err() {
+                panic!("{key} is stuck: {}", self.report());
+            }
+        }
+    }
+
+    /// Compares answers and effects, and panics where they do not fit.
+    pub(crate) async fn check(&self) {
+        let effects = Effect::read(&self.oracle, EFFECTS).await.unwrap();
+        let verdict = check(&self.history, &effects);
+        assert!(verdict.passed(), "seed {}: {verdict}", self.seed);
+        let unexpected = self
+            .unexpected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let first: Vec<_> = unexpected.iter().take(5).collect();
+        assert!(
+            first.is_empty(),
+            "seed {}: {} errors that should not be, such as {first:#?}",
+            self.seed,
+            unexpected.len()
+        );
+    }
+
+    /// One event for each effect of an intent, and none without.
+    async fn check_events(&self) {
+        let odd = Observer::connect(&self.oracle)
+            .await
+            .rows(
+                "select coalesce(e.key, o.subject), e.n, o.n \
+                 from (select key, count(*) n from effects where key not like 'message%' group by 1) e \
+                 full join (select subject, count(*) n from pgonce.outbox group by 1) o on o.subject = e.key \
+                 where (e.n, o.n) is distinct from (1, 1)",
+            )
+            .await;
+        assert!(odd.is_empty(), "seed {}: {odd:?}", self.seed);
+    }
+
+    /// All of it: checks, asks for everything, checks again.
+    pub(crate) async fn end(&self) {
+        self.check().await;
+        self.ask_for_everything().await;
+        self.check().await;
+        self.check_events().await;
+    }
+
+    fn report(&self) -> String {
+        let lines = self.history.to_json_lines();
+        let last: Vec<_> = lines.lines().rev().take(20).collect();
+        last.join("\n")
+    }
+}
+
+fn once<D: TestDriver>(url: &str, connections: u32, pooler: bool) -> Once<D> {
+    let builder = Once::builder(D::connect(url, connections));
+    let builder = if pooler {
+        builder.behind_pooler()
+    } else {
+        builder
+    };
+    builder.build().unwrap()
+}
+
+/// The whole campaign in a database that `alter database … set` has made hostile.
+pub(crate) async fn under(major: Option<u32>, settings: &[&str]) {
+    let (_server, database) = database(major).await;
+    let see = Observer::connect(&database.url()).await;
+    let campaign = Campaign::new(&database.url(), &database.url()).await;
+    for setting in settings {
+        see.run(&format!("alter database {} set {setting}", database.name()))
+            .await;
+    }
+    campaign.work().await;
+    campaign.end().await;
+}
+
+/// What a test may take; the long campaigns take longer.
+pub(crate) async fn in_time<F: Future>(body: F) -> F::Output {
+    let limit = Duration::from_secs(120 + operations() / 4);
+    match timeout(limit, body).await {
+        Ok(output) => output,
+        Err(_) => panic!("it hangs: not done after {limit:?}"),
+    }
+}
