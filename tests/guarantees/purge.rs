@@ -158,8 +158,8 @@ async fn a_purge_whose_place_was_removed_finds_it_again<D: TestDriver>(world: Wo
         .see
         .run("delete from pgonce.sweep; select pgonce._move_clock(interval '30 days')")
         .await;
-    let first = world.once.purge(10).await.unwrap();
-    let second = world.once.purge(10).await.unwrap();
+    let first = world.owner.purge(10).await.unwrap();
+    let second = world.owner.purge(10).await.unwrap();
     assert_eq!(first + second, 1);
 }
 

@@ -36,7 +36,7 @@ pub(crate) const APP: &str = "world_app";
 /// What lets the role work; `create role` has no "if not exists".
 const ROLE: &str = "
 do $$ begin create role world_app login; exception when duplicate_object or unique_violation then null; end $$;
-select pgonce.grant_to('world_app', 'app'), pgonce.grant_to('world_app', 'consumer');
+select pgonce.grant_to('world_app', part) from unnest('{app,consumer,relay}'::text[]) part;
 do $$ begin
     if current_setting('server_version_num')::integer >= 150000 then
         execute 'grant set on parameter deadlock_timeout to world_app';

@@ -50,7 +50,7 @@ impl Setting {
 /// A database of a test's own.
 #[derive(Debug)]
 pub struct World<D: Driver> {
-    /// What is tested, as a role that has the parts of an application and of a consumer and owns nothing.
+    /// What is tested, as a role that has the parts of an application, a consumer and a relay, and owns nothing.
     pub once: Once<D>,
     /// The same as the owner, for what only operators do.
     pub owner: Once<D>,

@@ -17,7 +17,7 @@ const FORBIDDEN: &[(&[Part], &[&str])] = &[
             "select pgonce.grant_to(current_user, 'operator')",
             "select pgonce.revoke_from('postgres')",
             "select pgonce.isolate_tenants(false)",
-            "select pgonce.unbind_tenant(current_user)",
+            "select pgonce.bind_tenant(current_user, '')",
             "insert into pgonce.role_grant values (current_user, 'operator')",
             "update pgonce.migration set breaking = true",
             "delete from pgonce.routines",
@@ -280,6 +280,12 @@ async fn a_bound_role_acts_for_its_tenant_only() {
     Migrator::new(tokio_driver(&shop.owner)).up().await.unwrap();
     let app = shop.connect(Part::App).await;
     assert_eq!(code(&app, &write("globex", "z")).await, "42501");
+    all_done(
+        &owner,
+        &[&format!("select pgonce.bind_tenant('{bound}', '')")],
+    )
+    .await;
+    all_done(&app, &["rollback", &write("globex", "free")]).await;
     all_done(&owner, &["select pgonce.isolate_tenants(false)"]).await;
     let app = shop.connect(Part::App).await;
     all_done(&app, &[&write("globex", "z")]).await;

@@ -80,7 +80,7 @@ begin
                 _build_event _end_rebuild _end_verify _projection_page _projection_rest _projection_has _projection_columns
                 _projection_match'),
             -- What changes pgonce itself for everyone, and what only functions with the owner's rights call.
-            ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant unbind_tenant set_strict
+            ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant set_strict
                 _set_clock _move_clock _reset_clock _set_wal_publication
                 _begin_epoch _installation_epoch _first_fence _lease_number _lease_fence _next_fence _timeline
                 _owner_or_session _fence_is_current _raise_not_holder _check_transition

@@ -255,7 +255,6 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "role/revoke_from",
     "role/isolate_tenants",
     "role/bind_tenant",
-    "role/unbind_tenant",
 ];
 
 /// The number of this build's newest migration.
