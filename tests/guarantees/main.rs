@@ -16,6 +16,7 @@ mod fingerprints;
 mod heartbeats;
 mod interventions;
 mod joined;
+mod ledger;
 mod locks;
 mod lost_commit;
 mod misuse;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::Message;
+use pgonce::ledger::{Account, Group, Side};
 use pgonce::migrate::{Migrator, Part, public_headers};
 use pgonce::outbox::{Begin, Subscription};
 use pgonce::scope::Contract;
@@ -143,6 +144,20 @@ async fn drive<D: TestDriver>(url: &str) -> pgonce::Result<()> {
             attempt
                 .accept("c", "s", &Message::new(key, Vec::new()))
                 .await?;
+            let mut ledger = attempt.ledger();
+            for name in ["a", "b"] {
+                ledger.open(&Account::new(name, "EUR", Side::Debit)).await?;
+            }
+            let name = format!("{} {key}", D::NAME);
+            let hold = Group::new("hostile", &*name).debit("a", 5).credit("b", 5);
+            let _ = ledger.post(&hold.pending(1)).await?;
+            ledger.settle("hostile", &name, 1).await?;
+            let undo = Group::new("hostile", format!("undo {name}"));
+            let _ = ledger.reverse(&undo, "hostile", &name).await?;
+            ledger.balance("a").await?;
+            ledger.balance_at("a", std::time::SystemTime::now()).await?;
+            let now = std::time::SystemTime::now();
+            ledger.statement("a", now - minute, now).await?;
             let row = json!({"customer": key, "reference": D::NAME, "item": "book"});
             let row = attempt.insert_or_fetch::<Value>("public.one_order_per_reference", &row);
             let row = row.await?.into_inner();

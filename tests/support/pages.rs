@@ -12,6 +12,7 @@ pages! {
     Fingerprints "reference/fingerprints.md",
     Keys "how-to/keys.md",
     Leases "how-to/leases.md",
+    LedgerPage "how-to/ledger.md",
     Migrations "how-to/migrations.md",
     Outbox "how-to/outbox.md",
     Poolers "how-to/poolers.md",

@@ -1,13 +1,15 @@
 //! Where events go.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream;
 use pgonce::outbox::Message;
+use tokio::time::{Instant, sleep_until};
 
 /// What a sink says about one event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +78,40 @@ pub trait Sink: Send + Sync + 'static {
     }
 }
 
+/// Calls that take this long, and four times as long as the slowest other, while few are left: the batch does not wait
+/// for them.
+const STALL: Duration = Duration::from_secs(1);
+
+/// What has come of a batch so far.
+struct Progress {
+    deliveries: Vec<Delivery>,
+    in_flight: HashSet<usize>,
+    acknowledged: usize,
+    slowest: Duration,
+    last: Instant,
+}
+
+impl Progress {
+    fn began(&mut self, index: usize) -> Instant {
+        self.in_flight.insert(index);
+        Instant::now()
+    }
+
+    fn ended(&mut self, index: usize, began: Instant, delivery: Delivery) {
+        self.in_flight.remove(&index);
+        self.slowest = self.slowest.max(began.elapsed());
+        self.last = Instant::now();
+        self.acknowledged += usize::from(delivery == Delivery::Acknowledged);
+        self.deliveries[index] = delivery;
+    }
+
+    /// When those that are left are too slow; nothing while they are many, and it may be the sink.
+    fn stalls_at(&self) -> Option<Instant> {
+        let few = self.in_flight.len() * 3 <= self.acknowledged;
+        few.then(|| self.last + STALL.max(self.slowest * 4))
+    }
+}
+
 /// Subjects side by side, each subject's events one after the other.
 pub(crate) async fn one_by_one_in_each_subject<S: Sink + ?Sized>(
     sink: &S,
@@ -93,13 +129,20 @@ pub(crate) async fn one_by_one_in_each_subject<S: Sink + ?Sized>(
         subjects[at].push(index);
     }
     let down = &AtomicBool::new(false);
-    let mut deliveries = vec![Delivery::Untried; batch.len()];
+    let progress = &Mutex::new(Progress {
+        deliveries: vec![Delivery::Untried; batch.len()],
+        in_flight: HashSet::new(),
+        acknowledged: 0,
+        slowest: Duration::ZERO,
+        last: Instant::now(),
+    });
+    let now = || progress.lock().unwrap_or_else(PoisonError::into_inner);
     let mut sending = stream::iter(subjects.into_iter().map(|subject| async move {
-        let mut deliveries = Vec::with_capacity(subject.len());
         for index in subject {
             if down.load(Ordering::Relaxed) {
                 break;
             }
+            let began = now().began(index);
             let delivery = sink.send(&batch[index]).await;
             let go_on = delivery == Delivery::Acknowledged;
             if matches!(
@@ -108,18 +151,31 @@ pub(crate) async fn one_by_one_in_each_subject<S: Sink + ?Sized>(
             ) {
                 down.store(true, Ordering::Relaxed);
             }
-            deliveries.push((index, delivery));
+            now().ended(index, began, delivery);
             if !go_on {
                 break;
             }
         }
-        deliveries
     }))
     .buffer_unordered(in_flight.max(1));
-    while let Some(done) = sending.next().await {
-        for (index, delivery) in done {
-            deliveries[index] = delivery;
+    loop {
+        let stalls_at = now().stalls_at();
+        tokio::select! {
+            done = sending.next() => if done.is_none() {
+                break;
+            },
+            () = sleep_until(stalls_at.unwrap_or_else(|| Instant::now() + STALL)) => {
+                if now().stalls_at().is_some_and(|at| Instant::now() >= at) {
+                    break;
+                }
+            }
         }
     }
-    deliveries
+    drop(sending);
+    let mut progress = now();
+    for index in std::mem::take(&mut progress.in_flight) {
+        let reason = "it took far longer than the others of its batch".to_owned();
+        progress.deliveries[index] = Delivery::Unavailable { reason };
+    }
+    std::mem::take(&mut progress.deliveries)
 }

@@ -14,6 +14,7 @@ mod gateway;
 mod inbox;
 mod intents;
 mod intervene;
+mod ledger;
 mod lost;
 mod migrate;
 mod outbox;
@@ -55,6 +56,8 @@ enum Command {
     Purge(purge::Args),
     /// Look at messages that consumers have stored: retry, skip or replay them.
     Inbox(inbox::Args),
+    /// Keep a double-entry ledger: accounts, groups of entries, balances, verification.
+    Ledger(ledger::Args),
     /// Look at projections, build them anew, and compare that with the live ones.
     Projection(projection::Args),
     /// See how far events are; retry, skip or replay them; manage subscriptions.
@@ -170,6 +173,7 @@ async fn main() -> ExitCode {
         Command::Outbox(args) => outbox::run(args, target).await,
         Command::Purge(args) => purge::run(args, target).await,
         Command::Inbox(args) => inbox::run(args, target).await,
+        Command::Ledger(args) => ledger::run(args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
         Command::Codes(args) => codes::run(&args, format),
         Command::Completions(args) => shell::completions(&args, self::command()),

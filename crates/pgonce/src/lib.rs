@@ -16,6 +16,7 @@ pub mod faults;
 #[doc(hidden)]
 pub mod inbox;
 pub mod key;
+pub mod ledger;
 #[doc(hidden)]
 pub mod migrate;
 #[doc(hidden)]

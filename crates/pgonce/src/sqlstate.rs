@@ -125,6 +125,16 @@ pub const TABLE: &[Entry] = &[
     entry("P4031", "gone", Class::Final, "It finished, and its answer is no longer kept: a new request takes a new key."),
     entry("P4050", "message_reused", Class::Conflict, "The message id came before with another payload: park it and ask the sender."),
     entry("P4060", "dead_letters_full", Class::RetryAfterDelay, "Too many events of a consumer are given up: look at them, then redrive or skip, or raise the limit."),
+    entry("P4070", "ledger_conflict", Class::Conflict, "The operation or account is in the ledger with other content: send that, or take another name."),
+    entry("P4071", "group_not_balanced", Class::Final, "Debits and credits of a currency differ: fix the group."),
+    entry("P4072", "account_unknown", Class::Final, "There is no such account: open it first."),
+    entry("P4073", "amount_too_large", Class::Final, "An amount or a balance has more than 38 digits: use a larger minor unit."),
+    entry("P4074", "amount_not_positive", Class::Final, "An amount is a positive integer in minor units: fix the entry."),
+    entry("P4075", "currency_differs", Class::Final, "The account is in another currency: name the right one."),
+    entry("P4076", "account_closed", Class::Final, "The account is closed: name an open one."),
+    entry("P4077", "below_floor", Class::Final, "The account does not have that much: refuse the request."),
+    entry("P4078", "not_pending", Class::Conflict, "The group cannot be settled or reversed so: look at what became of it."),
+    entry("P4079", "append_only", Class::Final, "Ledgers and timelines are not changed: record a reversal instead."),
     entry("P4099", "impossible_state", Class::Final, "The protocol was broken from outside, or by a bug: look at the intent, report it."),
     entry("P4100", "schema_missing", Class::Final, "pgonce is not installed in this schema: run `pgonce migrate up`, or name the schema it is in."),
     entry("P4101", "schema_outdated", Class::Final, "The schema is older than this program: run `pgonce migrate up` before you start it."),
@@ -199,9 +209,10 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const OURS: [&str; 17] = [
+    const OURS: [&str; 27] = [
         "P4000", "P4001", "P4002", "P4003", "P4010", "P4011", "P4012", "P4029", "P4030", "P4031",
-        "P4050", "P4060", "P4099", "P4100", "P4101", "P4102", "P4103",
+        "P4050", "P4060", "P4070", "P4071", "P4072", "P4073", "P4074", "P4075", "P4076", "P4077",
+        "P4078", "P4079", "P4099", "P4100", "P4101", "P4102", "P4103",
     ];
 
     fn docs(path: &str) -> PathBuf {

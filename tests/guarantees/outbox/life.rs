@@ -200,6 +200,28 @@ async fn after_dump_and_restore_nothing_is_skipped_and_what_comes_again_has_its_
 }
 
 #[tokio::test]
+async fn after_dump_and_restore_only_what_was_in_flight_comes_again() {
+    let ((old, on_old), (new, on_new)) = (private().await, private().await);
+    install(old.url()).await.unwrap();
+    on_old.run("select pgonce.create_subscription('c')").await;
+    let mut reader = LogReader::claim(Observer::connect(&old.url()).await, "c", "r").await;
+    for n in 1..=300 {
+        on_old.run(&publish(&format!("s{}", n % 20), n)).await;
+    }
+    assert_eq!(reader.read_all(1000).await.len(), 300);
+    assert_eq!(reader.keep().await, 16);
+    for n in 301..=305 {
+        on_old.run(&publish("s1", n)).await;
+    }
+    copy(&old, &new);
+    drop(old);
+    on_new.run(&publish("s1", 306)).await;
+    let mut reader = LogReader::claim(Observer::connect(&new.url()).await, "c", "r").await;
+    let after = reader.read_all(1000).await;
+    assert_eq!(numbers(&after), (301..=306).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn a_reader_that_finds_another_server_behind_its_address_has_to_claim() {
     let ((old, on_old), (new, on_new)) = (private().await, private().await);
     install(old.url()).await.unwrap();

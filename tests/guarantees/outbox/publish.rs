@@ -210,6 +210,10 @@ async fn what_does_not_fit_is_refused_before_anything_is_written() {
         Event::new("t", "x").subject(long.as_str()),
         Event::new("t", "x").tenant(long.as_str()),
         Event::new("t", "x").header("h", "y".repeat(70_000)),
+        Event::new("t", "x").header("X-Request-Id", "1"),
+        Event::new("t", "x").header("", "1"),
+        Event::new("t", "x").header("a".repeat(21), "1"),
+        Event::new("t", "x").header("id", "1"),
         Event::new("t", "x")
             .payload(&"z".repeat(2_000_000))
             .unwrap(),
@@ -256,6 +260,16 @@ async fn the_function_refuses_the_same_and_is_not_fooled_by_what_is_stored_compr
         ("'t', 'x', 's', '{}', p_headers => '[]'", "headers"),
         ("'t', 'x', 's', '{}', p_headers => null", "headers"),
         (
+            "'t', 'x', 's', '{}', p_headers => '{\"X-Request-Id\": 1}'",
+            "header",
+        ),
+        ("'t', 'x', 's', '{}', p_headers => '{\"\": 1}'", "header"),
+        (
+            "'t', 'x', 's', '{}', p_headers => jsonb_build_object(repeat('a', 21), 1)",
+            "header",
+        ),
+        ("'t', 'x', 's', '{}', p_headers => '{\"id\": 1}'", "header"),
+        (
             "'t', 'x', 's', (select doc from docs where name = 'large')",
             "payload",
         ),
@@ -267,13 +281,14 @@ async fn the_function_refuses_the_same_and_is_not_fooled_by_what_is_stored_compr
     for args in [
         "repeat('t', 255), repeat('x', 255), repeat('s', 255), null, p_tenant => repeat('c', 255)",
         "'t', 'x', null, '{}'",
+        "'t', 'x', 's', '{}', p_headers => jsonb_build_object(repeat('a', 20), 1)",
         "'t', 'x', 's', (select doc from docs where name = 'fits')",
     ] {
         see.run(&publish(args)).await;
     }
     // What a relay counts is what it will get.
     let sizes = "select string_agg((size > 100000)::text, ' ' order by seq) from pgonce.outbox";
-    assert_eq!(see.text(sizes).await, "false false true");
+    assert_eq!(see.text(sizes).await, "false false false true");
 }
 
 #[tokio::test]

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use pgonce::MAX_NAME_BYTES;
 use pgonce::inbox::Message;
+use pgonce::{FingerprintBuilder, MAX_NAME_BYTES};
 use serde_json::Value;
 
 /// Reads names out of a message.
@@ -15,6 +15,7 @@ pub(super) struct Checks {
     pub(super) json: bool,
     pub(super) kinds: Option<HashSet<String>>,
     pub(super) read: Option<Box<Read>>,
+    pub(super) compare_by: Option<FingerprintBuilder>,
 }
 
 impl Default for Checks {
@@ -24,6 +25,7 @@ impl Default for Checks {
             json: false,
             kinds: None,
             read: None,
+            compare_by: None,
         }
     }
 }
@@ -54,6 +56,12 @@ impl Checks {
                 let inside = std::mem::replace(&mut message.payload, came);
                 message.unwrap_payload(inside);
             }
+        }
+        if let Some(counts) = &self.compare_by
+            && let Ok(came) = serde_json::from_slice::<Value>(message.raw_payload())
+            && let Ok(fingerprint) = counts.of(&came)
+        {
+            message.compare_by(&fingerprint);
         }
         for (what, text, least) in [
             ("id", Some(&message.id), 1),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use pgonce::driver::Driver;
 use pgonce::inbox::{Inbox, Message};
-use pgonce::{Once, Result};
+use pgonce::{FingerprintBuilder, Once, Result};
 use tokio_util::sync::CancellationToken;
 
 use check::Checks;
@@ -196,6 +196,12 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
         read: impl Fn(&mut Message) -> Result<(), String> + Send + Sync + 'static,
     ) -> Self {
         self.with(|shared| shared.checks.read = Some(Box::new(read)))
+    }
+
+    /// Which fields count when a message id comes again: a redelivery that differs only in others is a copy. Default: every
+    /// byte of the message as it came. What is not JSON is compared by its bytes.
+    pub fn compare_by(self, fields: FingerprintBuilder) -> Self {
+        self.with(|shared| shared.checks.compare_by = Some(fields))
     }
 
     /// How long a stored message, or a partition, stays with a consumer that does not renew its lease.

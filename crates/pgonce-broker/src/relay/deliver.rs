@@ -112,6 +112,11 @@ async fn send_all<S: Sink>(sink: &S, batch: Vec<Message>, terms: &Terms) -> Resu
         terms
             .health
             .acknowledged(passed.map(|(message, _)| message));
+        // While many others pass it is not the sink: what fails of the log makes room for them at once.
+        let count = |is: fn(&Delivery) -> bool| deliveries.iter().filter(|d| is(d)).count();
+        let failed = count(|delivery| matches!(delivery, Delivery::Unavailable { .. }));
+        let isolated =
+            terms.from_log && failed * 3 <= count(|delivery| *delivery == Delivery::Acknowledged);
         for (message, delivery) in left.into_iter().zip(deliveries) {
             let subject = subject_of(&message);
             let outcome = match delivery {
@@ -143,6 +148,10 @@ async fn send_all<S: Sink>(sink: &S, batch: Vec<Message>, terms: &Terms) -> Resu
                             Outcome::Retry { reason, after }
                         }
                         Blame::Unknown if down.is_some_and(|at| at.elapsed() >= DEFER_AFTER) => {
+                            stopped.insert(subject);
+                            Outcome::Defer { reason }
+                        }
+                        _ if isolated => {
                             stopped.insert(subject);
                             Outcome::Defer { reason }
                         }

@@ -34,6 +34,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                         if let Some(cursor) = settlement.cursor.take() {
                             held.saved = cursor.clone();
                             held.cursor = cursor;
+                            self.next_look = Instant::now();
                         }
                         held.unsettled.remove(at);
                         fault_point!("relay.settled");

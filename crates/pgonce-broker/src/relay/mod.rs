@@ -6,6 +6,7 @@ mod health;
 mod keep;
 mod lane;
 mod once;
+mod poller;
 mod read;
 mod run;
 mod wake;
@@ -27,7 +28,8 @@ use crate::Sink;
 use crate::metrics::{Metrics, RelayMetrics as _};
 
 /// Moves the events of one subscription to one sink. As many as you like may run at once, here or
-/// elsewhere: they share the subscription's lanes.
+/// elsewhere: they share the subscription's lanes. Idle relays whose outboxes are of one [`Once`](pgonce::Once) share one
+/// poller: their number costs next to nothing.
 #[derive(Debug)]
 #[must_use = "nothing moves before `run`"]
 pub struct Relay<D: Driver, S> {
@@ -54,7 +56,6 @@ pub(crate) struct Limits {
     drain_timeout: Duration,
     first_pause: Duration,
     max_delay: Duration,
-    maintain_every: Duration,
 }
 
 impl Default for Limits {
@@ -70,7 +71,16 @@ impl Default for Limits {
             drain_timeout: Duration::from_secs(10),
             first_pause: Duration::from_millis(50),
             max_delay: Duration::from_secs(30),
-            maintain_every: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Limits {
+    /// Maximum pause between two looks at the log, for a relay that this signal wakes.
+    fn poll_interval(&self, signal: &WakeSignal) -> Duration {
+        match signal.is_live() {
+            true => self.poll_when_live,
+            false => self.max_poll,
         }
     }
 }

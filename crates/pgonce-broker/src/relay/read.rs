@@ -8,7 +8,8 @@ use pgonce::outbox::{LaneLease, Page};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
-use super::run::{Engine, SHORTEST_POLL, by_lane, in_time};
+use super::deliver::jittered;
+use super::run::{Engine, REST, SHORTEST_POLL, by_lane, in_time};
 use crate::Sink;
 use crate::metrics::RelayMetrics as _;
 
@@ -84,6 +85,10 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         if !self.reads.more {
             let news = self.relay.outbox.has_new_events(&cursors);
             if !in_time(&self.relay.limits, news).await? {
+                // It has looked often enough: the poller says when there is something.
+                if self.poll >= self.max_poll_interval() && self.poller.is_alive() {
+                    self.next_look = Instant::now() + jittered(REST);
+                }
                 return Ok(());
             }
         }

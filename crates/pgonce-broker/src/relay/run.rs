@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgonce::driver::Driver;
-use pgonce::outbox::{Cursor, LaneLease, Message, Outcome, Settlement};
+use pgonce::outbox::{Cursor, LaneClaim, LaneLease, Message, Outcome, Settlement};
 use pgonce::retry::Class;
 use pgonce::{Error, Result};
 use tokio::sync::watch;
@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::deliver::{Ended, Terms, deliver, jittered};
 use super::health::{SinkHealth, Subject, subject_of};
 use super::lane::{Holding, ParkedBatch, Unsettled};
+use super::poller::{DUE_EVERY, Membership, Poller};
 use super::read::Reads;
 use super::wake::WakeReceiver;
 use super::{Limits, Relay};
@@ -24,8 +25,8 @@ use crate::Sink;
 use crate::fatal::is_fatal;
 use crate::metrics::RelayMetrics as _;
 
-/// How often parked events are looked for.
-const DUE_EVERY: Duration = Duration::from_millis(100);
+/// How often a relay looks for itself while its poller says that there is nothing.
+pub(super) const REST: Duration = Duration::from_secs(30);
 /// So many parked subjects of a lane that failed are remembered.
 const MAX_SUSPECTS: usize = 1000;
 /// The shortest pause between two looks at the log.
@@ -40,6 +41,7 @@ pub(super) struct Engine<D: Driver, S> {
     tasks: JoinSet<Delivered>,
     pub(super) reads: Reads,
     wake: WakeReceiver,
+    pub(super) poller: Membership<D>,
     /// Until when the database surely thinks that the lanes are ours, by our own clock. Deliveries watch it.
     lease_ends: watch::Sender<Instant>,
     health: Arc<SinkHealth>,
@@ -47,7 +49,6 @@ pub(super) struct Engine<D: Driver, S> {
     next_keep: Instant,
     next_due: Instant,
     pub(super) next_look: Instant,
-    next_maintain: Instant,
     pub(super) poll: Duration,
     /// Until then a signal is not listened to: what would be read has just failed.
     ignore_wakeups_until: Instant,
@@ -61,7 +62,9 @@ pub(super) struct Engine<D: Driver, S> {
 impl<D: Driver, S: Sink> Engine<D, S> {
     pub(super) fn new(relay: Relay<D, S>) -> Self {
         let now = Instant::now();
+        let (signal, limits) = (&relay.signal, &relay.limits);
         Self {
+            poller: Poller::join(&relay.outbox, &relay.subscription, limits, signal),
             pause: relay.limits.first_pause,
             read_backoff: relay.limits.first_pause,
             gone: None,
@@ -76,7 +79,6 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             next_keep: now,
             next_due: now,
             next_look: now,
-            next_maintain: now,
             poll: SHORTEST_POLL,
             ignore_wakeups_until: now,
         }
@@ -109,6 +111,14 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                     }
                 }
                 () = self.wake.notified(), if Instant::now() >= self.ignore_wakeups_until => self.poll_now(),
+                (news, due) = self.poller.hinted(), if Instant::now() >= self.ignore_wakeups_until => {
+                    if news {
+                        self.next_look = Instant::now(); // it is visible: once is enough
+                    }
+                    if due {
+                        self.next_due = Instant::now();
+                    }
+                }
                 () = sleep_until(wake) => {}
             }
         }
@@ -133,14 +143,12 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         if now >= self.next_claim {
             self.claim().await?;
         }
-        if now >= self.next_maintain {
-            self.next_maintain = now + jittered(self.relay.limits.maintain_every);
-            in_time(&self.relay.limits, self.relay.outbox.maintain()).await?;
-        }
         self.settle().await?;
         if now >= self.next_due {
             self.next_due = now + DUE_EVERY;
-            self.take_due().await?;
+            if !self.take_due().await? && self.poller.is_alive() {
+                self.next_due = now + REST; // until the poller says that something is due
+            }
         }
         if now >= self.next_look {
             self.look().await?;
@@ -153,7 +161,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     }
 
     fn wakes_at(&self) -> Instant {
-        let mut wake = self.next_claim.min(self.next_due).min(self.next_maintain);
+        let mut wake = self.next_claim.min(self.next_due);
         if self
             .lanes
             .values()
@@ -175,13 +183,15 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         fault_point!("relay.before_claim");
         let (relay, asked) = (&self.relay, Instant::now());
         let lease = relay.limits.lease;
-        let claimed = relay
-            .outbox
-            .claim_lanes(&relay.subscription, &relay.owner, lease);
-        let claimed = in_time(&relay.limits, claimed).await?;
+        let claim = LaneClaim {
+            subscription: relay.subscription.clone(),
+            owner: relay.owner.clone(),
+            lease,
+        };
+        let claimed = in_time(&relay.limits, self.poller.claim(claim)).await?;
         fault_point!("relay.claimed");
         self.lease_ends.send_replace(asked + lease);
-        self.next_claim = asked + lease / 3;
+        self.next_claim = self.poller.next_renewal(asked, lease / 3);
         // Lanes that are no longer ours are dropped, and with them what they were delivering.
         let mut before = std::mem::take(&mut self.lanes);
         let (mut taken, mut kept, had) = (0, 0, before.len());
@@ -190,6 +200,9 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                 // A cursor that somebody else wrote, such as a restore: what is in memory counts no more.
                 Some(mut held) if held.epoch == lane.epoch && held.saved == lane.cursor => {
                     kept += 1;
+                    if held.surplus && !lane.surplus {
+                        self.next_look = asked;
+                    }
                     held.surplus = lane.surplus;
                     held
                 }
@@ -201,7 +214,9 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.lanes.insert(lane.lane, held);
         }
         if taken > 0 {
-            self.poll_now(); // nothing notifies of what is there already
+            // Nothing notifies of what is there already.
+            self.poll_now();
+            self.next_due = Instant::now();
         }
         self.relay.counts.holds(self.lanes.len());
         self.relay
@@ -215,11 +230,11 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         lanes.map(|(lane, held)| held.held(*lane)).collect()
     }
 
-    /// Sends parked events whose time has come, beside what is read from the log.
-    async fn take_due(&mut self) -> Result<()> {
+    /// Sends parked events whose time has come, beside what is read from the log. Returns whether there were any.
+    async fn take_due(&mut self) -> Result<bool> {
         let ready = self.lanes_that(Holding::takes_parked);
         if ready.is_empty() {
-            return Ok(());
+            return Ok(false);
         }
         let (events, bytes) = (
             self.relay.limits.lane_events,
@@ -230,6 +245,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             .outbox
             .due(&self.relay.subscription, &ready, events, bytes);
         let due = in_time(&self.relay.limits, due).await?;
+        let any = !due.is_empty();
         for (lane, due) in by_lane(due) {
             let Some(held) = self.lanes.get(&lane) else {
                 continue;
@@ -247,7 +263,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                 self.send_parked(lane, batch);
             }
         }
-        Ok(())
+        Ok(any)
     }
 
     fn send_parked(&mut self, lane: u8, batch: Vec<Message>) {
@@ -319,7 +335,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                 return;
             }
             Some((_, Ok(Ended::LeaseOver))) => {
-                self.next_claim = Instant::now();
+                (self.next_claim, self.next_look) = (Instant::now(), Instant::now());
                 return;
             }
             _ => {
@@ -365,10 +381,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     }
 
     pub(super) fn max_poll_interval(&self) -> Duration {
-        match self.wake.is_live() {
-            true => self.relay.limits.poll_when_live,
-            false => self.relay.limits.max_poll,
-        }
+        self.relay.limits.poll_interval(&self.relay.signal)
     }
 
     /// Looks again only after a while, each time a longer one.
@@ -391,6 +404,11 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.relay.metrics.database_error();
             self.relay.counts.database_failed(&error);
             tracing::warn!(%error, pause = ?self.pause, "database error, trying again");
+            if matches!(error.code(), "26000" | "42P05") {
+                tracing::warn!(
+                    "prepared statements are lost or taken: behind a pooler, say so (`behind_pooler`)"
+                );
+            }
         }
         tokio::select! {
             () = stop.cancelled() => {}

@@ -48,23 +48,25 @@ impl WakeSignal {
     }
 
     pub(super) fn subscribe(&self) -> WakeReceiver {
-        WakeReceiver(self.clone(), self.0.subscribe())
+        WakeReceiver {
+            _signal: self.clone(),
+            notifications: self.0.subscribe(),
+        }
     }
 }
 
 /// A relay's end of a signal. It holds the signal, so that there is always something to wait for.
 #[derive(Debug)]
-pub(super) struct WakeReceiver(WakeSignal, watch::Receiver<WakeState>);
+pub(super) struct WakeReceiver {
+    _signal: WakeSignal,
+    notifications: watch::Receiver<WakeState>,
+}
 
 impl WakeReceiver {
     /// Waits for a notification; once for many.
     pub(super) async fn notified(&mut self) {
-        if self.1.changed().await.is_err() {
+        if self.notifications.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
-    }
-
-    pub(super) fn is_live(&self) -> bool {
-        self.0.is_live()
     }
 }

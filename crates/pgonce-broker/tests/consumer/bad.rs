@@ -98,6 +98,59 @@ async fn the_same_id_with_another_payload_is_loud_and_stored_for_an_operator() {
 }
 
 #[tokio::test]
+async fn a_redelivery_with_other_bytes_holds_nothing_back() {
+    let fixture = Fixture::new().await;
+    let message = |n: u64, text: &str| Message::new(format!("m{n}"), text).key("k");
+    fixture.shop.send(message(1, "one"));
+    fixture.shop.send(message(1, "two"));
+    let running = Running::start(fixture.consumer());
+    fixture.wait_for_acks(2).await;
+    let poison =
+        "select count(*) = 1 from pgonce.inbox_poison where message_id = 'm1' and key = 'k'";
+    fixture.world.see.wait_until(poison).await;
+    for n in 2..=20 {
+        fixture.shop.send(message(n, "next"));
+    }
+    fixture.wait_for(20).await;
+    // Nor does it hold back what is stored behind a message that failed.
+    fixture.witness.script(|id| match id {
+        "m21" => Err(pgonce::Failure::transient("not_yet", "later").into()),
+        _ => Ok(()),
+    });
+    fixture.shop.send(message(21, "next"));
+    fixture.shop.send(message(22, "next"));
+    fixture.wait_for_acks(23).await;
+    fixture.witness.heal();
+    let failed = "select pgonce.retry_messages('c', m.seq) from pgonce.inbox_poison m where message_id = 'm21'";
+    fixture.world.see.run(failed).await;
+    fixture.wait_for(22).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn fields_that_do_not_count_make_no_conflict() {
+    let fixture = Fixture::new().await;
+    let message = |id: &str, amount: u64, time: u64| {
+        Message::new(id, format!("{{\"amount\": {amount}, \"sent_at\": {time}}}"))
+    };
+    fixture.shop.send(message("m1", 5, 1));
+    fixture.shop.send(message("m1", 5, 2));
+    fixture.shop.send(message("m2", 5, 3));
+    fixture.shop.send(message("m2", 6, 3));
+    let without_time = pgonce::Fingerprint::canon().exclude(["/sent_at"]);
+    let consumer = fixture.consumer().compare_by(without_time);
+    let counts = consumer.counts();
+    let running = Running::start(consumer);
+    fixture.wait_for_acks(4).await;
+    fixture.wait_for(2).await;
+    running.stop().await.unwrap();
+    let poison = fixture.inbox.poison("c", 10).await.unwrap();
+    assert_eq!(poison.len(), 1);
+    assert_eq!(poison[0].id, "m2");
+    assert_eq!((counts.duplicates(), counts.conflicts()), (1, 1));
+}
+
+#[tokio::test]
 async fn an_envelope_is_read_and_what_came_is_what_is_compared_and_stored() {
     let fixture = Fixture::new().await;
     let event = |id: &str, n: u64, extra: &str| {

@@ -21,7 +21,7 @@ fn unavailable() -> Delivery {
 }
 
 /// Subjects of one lane: `a` and so many others.
-async fn lane_mates(fixture: &Fixture, count: usize) -> Vec<String> {
+pub(crate) async fn lane_mates(fixture: &Fixture, count: usize) -> Vec<String> {
     let sql = format!(
         "select 's' || i from generate_series(1, 10000) i where pgonce._lane_of('', 's' || i) = pgonce._lane_of('', 'a') limit {count}"
     );

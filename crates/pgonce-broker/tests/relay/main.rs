@@ -5,6 +5,8 @@
 mod basics;
 mod failures;
 mod fairness;
+mod idle;
+mod rates;
 mod servers;
 mod wal;
 

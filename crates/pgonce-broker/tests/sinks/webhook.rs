@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -261,6 +262,28 @@ async fn an_endpoint_that_asks_for_a_pause_gets_it_whole_and_nothing_is_parked()
             .await,
         0
     );
+}
+
+#[tokio::test]
+async fn a_pause_is_asked_for_once_however_many_events_wait() {
+    let stage = stage_with(Subscription::new("c")).await;
+    let calls = AtomicUsize::new(0);
+    stage.site.script(move |_, _| {
+        let busy = ([("retry-after", "1")], StatusCode::SERVICE_UNAVAILABLE);
+        (calls.fetch_add(1, SeqCst) < 3).then(|| busy.into_response())
+    });
+    stage.fixture.publish(1, 3, 3).await;
+    let running = Running::start(stage.relay_to(stage.site.sink().await));
+    stage.wait_for(3).await;
+    running.stop().await.unwrap();
+    let mut asked: Vec<_> = (1..=3).flat_map(|n| stage.site.asked(n)).collect();
+    asked.sort();
+    for pair in asked[..4].windows(2) {
+        assert!(
+            pair[1] - pair[0] >= Duration::from_millis(990),
+            "a second call within the pause"
+        );
+    }
 }
 
 #[tokio::test]

@@ -88,6 +88,7 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
         Some(counts) => json!({
             "subscription": relay.subscription, "lanes": counts.lanes(), "sent": counts.sent(),
             "lanes_waiting_for_the_sink": counts.waiting(),
+            "waiting_for_the_database": counts.database_error(),
         }),
         None => json!({ "subscription": relay.subscription, "waiting_for_the_sink": true }),
     });

@@ -6,6 +6,7 @@ mod fixture;
 mod help;
 mod inbox;
 mod intervene;
+mod ledger;
 mod outbox;
 mod relay;
 mod relay_file;

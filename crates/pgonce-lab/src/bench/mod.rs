@@ -6,6 +6,7 @@ mod command;
 mod growth;
 mod http;
 mod inbox;
+mod ledger;
 mod network;
 mod outbox;
 mod replay;
@@ -102,6 +103,8 @@ enum Group {
     Outbox,
     /// Messages: applied once, with markers and with cursors.
     Inbox,
+    /// Groups of the ledger, beside bare entries and balances.
+    Ledger,
 }
 
 impl Args {
@@ -200,6 +203,10 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     if args.wants(Group::Inbox) {
         let size = inbox::Size::of(&args.sizes());
         report.add(inbox::measure(server, &mut plan, &size).await?);
+    }
+    if args.wants(Group::Ledger) {
+        say("groups of the ledger");
+        report.add(ledger::measure(server, &mut plan).await?);
     }
     if args.wants(Group::Growth) {
         report.add(growth::measure(server, &mut plan, &args.sizes()).await?);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgonce::driver::{Connection as _, Param, Session as _, Statement};
+use pgonce::ledger::Group;
 use pgonce::outbox::Event;
 use pgonce::{Ack, Claim, ClaimKind, Done, Error, Failure, Intent, Isolation, Lease, Once};
 use pgonce_testkit::{History, Outcome};
@@ -11,6 +12,9 @@ use serde_json::{Value, json};
 
 use super::driver_ext::{DriverExt, Mark, finished};
 use super::path::{LEASE, Path};
+
+/// Pairs of accounts in the ledger.
+pub(super) const PAIRS: usize = 64;
 
 /// Who makes an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +140,13 @@ impl<D: DriverExt> Case<D> {
             }
             if self.path == Path::Publish {
                 attempt.publish(&event(mark)?).await?;
+            }
+            if self.path == Path::Ledger {
+                // Some accounts, so that trials at the same time meet, and not always.
+                let pair = mark.intent.bytes().map(usize::from).sum::<usize>() % PAIRS;
+                let group = Group::new("storm", &*mark.intent).debit(&format!("from {pair}"), 7);
+                let group = group.credit(&format!("to {pair}"), 7);
+                let _ = attempt.ledger().post(&group).await?;
             }
             match failure {
                 Some(failure) => Err(failure.clone().into()),

@@ -93,6 +93,9 @@ pub(super) async fn judge<D: DriverExt>(
         all.push(broken("TornId", intent, detail.clone()));
     }
     fixture.history.saw_times("delivered again", taken.again);
+    for (kind, intent, detail) in posted(&client).await? {
+        all.push(broken(kind, &intent, detail));
+    }
     for (kind, intent, detail) in published(fixture, &client).await? {
         all.push(broken(kind, &intent, detail));
     }
@@ -137,6 +140,28 @@ async fn is_empty(client: &Client, what: &str, query: &str) -> pgonce_testkit::R
             .is_ok_and(|count| count == 0)
     })
     .await
+}
+
+/// Every effect of the path that posts has its group in the ledger, nothing else has, and the ledger is whole.
+async fn posted(client: &Client) -> Result<Vec<(&'static str, String, String)>> {
+    let pattern = format!("{}-%", Path::Ledger.name());
+    let query = "select coalesce(e.intent, g.operation), case when g.operation is null then 'Lost' else 'Phantom' end \
+         from (select distinct intent from effect where intent like $1) e \
+         full join pgonce.ledger_group g on g.operation = e.intent \
+         where e.intent is null or g.operation is null";
+    let mut wrong = Vec::new();
+    for row in client.query(query, &[&pattern]).await? {
+        let kind = match row.try_get(1)? {
+            "Lost" => "Lost",
+            _ => "Phantom",
+        };
+        wrong.push((kind, row.try_get(0)?, "effect and ledger differ".to_owned()));
+    }
+    let query = "select problem || ' ' || coalesce(account, '') || ' ' || detail from pgonce.ledger_verify()";
+    for row in client.query(query, &[]).await? {
+        wrong.push(("LedgerBroken", String::new(), row.try_get(0)?));
+    }
+    Ok(wrong)
 }
 
 /// Every effect of the path that publishes is delivered as one event with one id, and nothing else is.

@@ -55,6 +55,8 @@ pub(super) enum Path {
     LeaseRun,
     /// claim, effect, event, acknowledgement in one transaction
     Publish,
+    /// claim, effect, a group of the ledger, acknowledgement in one transaction
+    Ledger,
     /// removal of expired records while a retry comes
     Purge,
     /// a relay claims lanes, reads windows while somebody commits late, delivers and keeps its place

@@ -7,5 +7,5 @@ begin atomic
     select k from (select distinct u.k from unnest(p_keys) u (k)) d
      where exists (select from pgonce.inbox_message m
                     where m.tenant = p_tenant and m.consumer = p_consumer and m.key = d.k
-                      and m.status <> 'processed' and m.skipped_at is null);
+                      and m.status <> 'processed' and m.skipped_at is null and m.holds_key);
 end;

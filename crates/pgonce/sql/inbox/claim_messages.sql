@@ -30,7 +30,7 @@ begin
                and (m.key is null or not exists (
                     select from pgonce.inbox_message f
                      where f.tenant = m.tenant and f.consumer = m.consumer and f.key = m.key and f.seq < m.seq
-                       and f.status <> 'processed' and f.skipped_at is null))
+                       and f.status <> 'processed' and f.skipped_at is null and f.holds_key))
              order by m.due_at, m.seq
              limit p_limit
                for update of m skip locked

@@ -30,7 +30,10 @@ begin
         v_after.kept_before := v_before.kept_before;
         v_after.kept_before_until := v_before.kept_before_until;
     end if;
-    if v_before.keep is null and p_keep is not null then
+    if p_consumer collate "C" <> '*' and not exists (select from pgonce.inbox_marker m
+            where m.consumer = p_consumer collate "C" and (p_tenant collate "C" = '' or m.tenant = p_tenant collate "C")) then
+        null;  -- nothing was promised to a consumer that has no markers yet
+    elsif v_before.keep is null and p_keep is not null then
         v_after.kept_before_until := 'infinity';
     elsif v_before.keep > p_keep and v_after.kept_before_until is distinct from 'infinity' then
         v_after.kept_before := greatest(v_after.kept_before, v_before.keep);

@@ -29,7 +29,7 @@ begin
         end if;
         perform pgonce._audit_inbox(v_message, 'retry', p_reason);
         update pgonce.inbox_message m
-           set status = 'received', attempts = 0, due_at = pgonce.now(), skipped_at = null, settled_at = null
+           set status = 'received', attempts = 0, due_at = pgonce.now(), skipped_at = null, settled_at = null, holds_key = true
          where m.tenant = v_message.tenant and m.consumer = p_consumer collate "C" and m.seq = v_message.seq;
         v_count := v_count + 1;
     end loop;

@@ -2,7 +2,7 @@
 --          it: it is applied from here later, without its source.
 -- answers  new        it is stored; once this is committed its source may forget it
 --          duplicate  it was stored or applied before
---          conflict   its id came before with another payload: it is stored as a poison message
+--          conflict   its id came before with another payload: it is stored as a poison message, for which nothing waits
 -- locks    the message's marker
 -- writes   its marker and one row of pgonce.inbox_message. p_outcome is what it is stored as:
 --            receive  to be applied as soon as it is its turn
@@ -55,6 +55,7 @@ begin
     v_row.failure_code := p_code;
     v_row.failure_message := left(p_reason, 4000);
     v_row.key := p_key;
+    v_row.holds_key := v_verdict is distinct from 'conflict';
     v_row.type := p_type;
     v_row.headers := p_headers;
     v_row.payload := p_payload;

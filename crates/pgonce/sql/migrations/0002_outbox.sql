@@ -106,6 +106,8 @@ create table pgonce.outbox_cursor (
     lease_until timestamptz,
     cursor       pgonce.outbox_position not null,
     advanced_at timestamptz not null,
+    -- The log's last number when this row was written: up to it everything is from this life of the database or before.
+    published   bigint not null default 0,
     constraint one_cursor_per_lane primary key (subscription, lane),
     constraint cursor_has_a_subscription foreign key (subscription)
         references pgonce.outbox_subscription (subscription) on delete cascade
@@ -146,7 +148,7 @@ create table pgonce.parked (
         references pgonce.outbox_subscription (subscription) on delete cascade,
     constraint parked_state_is_known check (state in ('delayed', 'retry', 'dead', 'behind'))
 );
-create index parked_and_due on pgonce.parked (subscription, lane, due_at) where due_at is not null;
+create index parked_and_due on pgonce.parked (subscription, due_at, lane) where due_at is not null;
 create index parked_by_number on pgonce.parked (subscription, seq);
 create index parked_letters on pgonce.parked (subscription, state, seq);
 

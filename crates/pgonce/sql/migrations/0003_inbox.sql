@@ -88,6 +88,8 @@ create table pgonce.inbox_message (
     failure_code    text,
     failure_message text,
     key             text collate "C",
+    -- Whether later messages of its key wait for it; not for one whose id came before with another payload.
+    holds_key       boolean not null,
     type            text collate "C",
     headers         jsonb not null,
     payload         bytea not null,
@@ -97,7 +99,7 @@ create table pgonce.inbox_message (
 create index inbox_due on pgonce.inbox_message (consumer, due_at, seq)
     where status in ('received', 'processing', 'failed_retryable');
 create index inbox_keys_held on pgonce.inbox_message (tenant, consumer, key, seq)
-    where status <> 'processed' and skipped_at is null;
+    where status <> 'processed' and skipped_at is null and holds_key;
 create index inbox_poisoned on pgonce.inbox_message (consumer, seq) where status = 'failed_final' and skipped_at is null;
 create index inbox_by_consumer on pgonce.inbox_message (consumer, seq);
 create index inbox_settled on pgonce.inbox_message (settled_at) where settled_at is not null;

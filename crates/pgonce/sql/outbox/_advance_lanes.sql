@@ -18,6 +18,7 @@ begin
     return query
         update pgonce.outbox_cursor c
            set cursor = h.cursor, advanced_at = pgonce.now(),
+               published = coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0),
                owner = case when p_release then null else c.owner end,
                lease_until = case when p_release then null else c.lease_until end
           from pgonce._leased_lanes(p_subscription, p_held) h

@@ -27,6 +27,11 @@ begin
     elsif jsonb_typeof(p_headers) is distinct from 'object' or v_headers > 65536 then
         raise exception 'the headers of an event are a JSON object of at most 65536 bytes'
             using errcode = '22023', hint = 'For example ''{"traceparent": "00-..."}''; leave them out where there are none.';
+    elsif exists (select from jsonb_object_keys(p_headers) k where not pgonce._is_header_name(k)) then
+        raise exception 'the header "%" cannot be sent: a name has 1 to 20 lower case letters and digits',
+            (select left(k, 100) from jsonb_object_keys(p_headers) k where not pgonce._is_header_name(k) limit 1)
+            using errcode = '22023', hint = 'Headers become attributes of a CloudEvent: write "traceparent" or "orderid", and none of its own '
+                'names: specversion, id, source, type, subject, time, topic, tenant, data, datacontenttype.';
     elsif v_payload > 1048576 then
         raise exception 'the payload has % bytes; at most 1048576', v_payload
             using errcode = '22023', hint = 'Keep what is large in a store of its own, and put a reference to it into the event.';

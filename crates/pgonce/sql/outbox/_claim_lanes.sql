@@ -31,7 +31,8 @@ begin
     select ceil(16.0 / count(*)) into v_share from pgonce.outbox_relay r
      where r.subscription = p_subscription collate "C" and r.until > pgonce.now();
 
-    update pgonce.outbox_cursor c set lease_until = pgonce.now() + p_lease
+    update pgonce.outbox_cursor c
+       set lease_until = pgonce.now() + p_lease, published = coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0)
      where c.subscription = p_subscription collate "C" and c.owner = p_owner and c.epoch >= pgonce._first_fence();
     get diagnostics v_held = row_count;
     with free as (

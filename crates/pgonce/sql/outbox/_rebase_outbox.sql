@@ -42,7 +42,8 @@ begin
             using detail = format('Events up to number %s are from before. Some are delivered again, with the same ids.', v_last);
     end if;
     -- Up to this number everything is from before, so that the old snapshots still show what is read.
-    select max(m.seq) into v_marked from pgonce.outbox_watermark m;
+    select least(v_last, greatest(max(c.published), (select max(m.seq) from pgonce.outbox_watermark m))) into v_marked
+      from pgonce.outbox_cursor c;
     update pgonce.outbox_cursor c
        set cursor = row(case when (c.cursor).floor > v_last then 0
                else greatest((c.cursor).floor, least(v_marked, (select min(o.seq) - 1 from pgonce.outbox o

@@ -120,7 +120,8 @@ begin
     end loop;
     perform pgonce._wake_subject(p_subscription, g.tenant, g.subject) from unnest(v_tenants, v_subjects) g (tenant, subject);
     if p_cursor is not null then
-        update pgonce.outbox_cursor c set cursor = p_cursor::pgonce.outbox_position, advanced_at = v_now
+        update pgonce.outbox_cursor c set cursor = p_cursor::pgonce.outbox_position, advanced_at = v_now,
+               published = coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0)
          where c.subscription = p_subscription collate "C" and c.lane = p_lane;
     end if;
     return v_count;

@@ -23,6 +23,7 @@ begin
             ('operator', 'select', null, 'intent operator_act scope installation suppressed sweep role_grant tenant_binding
                 outbox outbox_default outbox_partition outbox_watermark outbox_state outbox_subscription outbox_cursor
                 outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message inbox_audit projection
+                ledger_account ledger_group ledger_entry ledger_pending ledger_audit ledger_accounts ledger_groups
                 stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners
                 outbox_events dead_letters inbox_backlog inbox_poison projections'),
             -- Rebuilding a projection runs the user's functions, so it runs with the operator's rights.
@@ -48,7 +49,7 @@ begin
             -- For the view outbox_log.
             ('relay', 'select', 'outbox_seq'),
             ('viewer', 'select', 'outbox_seq'),
-            ('owner', 'usage', 'operator_act_number_seq')
+            ('owner', 'usage', 'operator_act_number_seq ledger_audit_seq')
           ) as g (part, privilege, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
     return query
@@ -58,7 +59,7 @@ begin
             ('every', 'now _fixed_length _lock_id lock try_lock fingerprint _canonical_json _canonical_number _utf16_order
                 _names_fit _check_names _is_lease _is_first _is_open_attempt _open_attempt _assert_same_transaction
                 _raise_transaction_ended _force_durable_commit _busy _retention_for
-                _lane_of _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
+                _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
                 _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock'),
             ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic _begin_fresh _scope_is_allowed _raise_bad_names
@@ -69,7 +70,10 @@ begin
                 finish_messages fail_message release_messages _blocked_keys _assert_same_batch _raise_batch_ended
                 _lease_partition _renew_partition _advance_partition _release_partition advance_projection project
                 _require_projection _create_inbox_partitions _drop_inbox_partitions _purge_inbox'),
-            ('relay', '_claim_lanes _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
+            ('app', 'ledger_open ledger_close ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement ledger_verify'),
+            ('consumer', 'ledger_open ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement'),
+            ('operator', 'ledger_open ledger_close ledger_balance ledger_statement ledger_verify ledger_repair'),
+            ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
             ('operator', 'define_scope drop_scope _contract purge intervene
                 create_subscription alter_subscription drop_subscription evict_subscription redrive skip replay replay_range
@@ -87,7 +91,8 @@ begin
                 _database_life _like_patterns _require_subscription _outbox_floor _record_watermark _rebase_outbox _leased_lanes
                 _raise_lane_fenced _ended_between _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
                 _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
-                _raise_bad_version')
+                _raise_bad_version _ledger_append_only _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
+                _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at')
           ) as g (part, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
 end

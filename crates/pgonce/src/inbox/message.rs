@@ -7,6 +7,8 @@ use std::time::SystemTime;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
+use crate::fingerprint::Fingerprint;
+
 /// A place in an ordered source. Sources that count with one number leave `minor` 0; a Redis stream's
 /// `1700000000000-3` is `(1700000000000, 3)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -72,6 +74,8 @@ pub struct Message {
     pub sent_at: Option<SystemTime>,
     /// The bytes as they came, where the payload was inside them.
     came: Option<Arc<[u8]>>,
+    /// What it is compared by, where that is not the bytes as they came.
+    compared_by: Option<[u8; 32]>,
 }
 
 /// The payload stays out of logs.
@@ -100,6 +104,7 @@ impl Message {
             redelivered: false,
             sent_at: None,
             came: None,
+            compared_by: None,
         }
     }
 
@@ -158,8 +163,32 @@ impl Message {
         self.came.as_ref().unwrap_or(&self.payload)
     }
 
-    /// The SHA-256 of the bytes as they came, by which another payload under the same id is noticed.
+    /// Compares it by a fingerprint instead of its bytes, so that a sender may change what does not count when it sends a
+    /// message again.
+    ///
+    /// ```
+    /// use pgonce::{Fingerprint, inbox::Message};
+    ///
+    /// let without_time = Fingerprint::canon().exclude(["/sent_at"]);
+    /// let mut first = Message::new("evt-7", r#"{"amount": 5, "sent_at": "10:00"}"#);
+    /// let mut again = Message::new("evt-7", r#"{"amount": 5, "sent_at": "10:01"}"#);
+    /// for message in [&mut first, &mut again] {
+    ///     let fingerprint = without_time.of(&message.json()?)?;
+    ///     message.compare_by(&fingerprint);
+    /// }
+    /// assert_eq!(first.hash(), again.hash());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn compare_by(&mut self, fingerprint: &Fingerprint) {
+        let digest = fingerprint.as_bytes();
+        let hash = <[u8; 32]>::try_from(digest);
+        self.compared_by = Some(hash.unwrap_or_else(|_| Sha256::digest(digest).into()));
+    }
+
+    /// The SHA-256 of the bytes as they came, by which another payload under the same id is noticed; or what
+    /// [`compare_by`](Self::compare_by) set.
     pub fn hash(&self) -> [u8; 32] {
-        Sha256::digest(self.raw_payload()).into()
+        let bytes = || Sha256::digest(self.raw_payload()).into();
+        self.compared_by.unwrap_or_else(bytes)
     }
 }

@@ -62,7 +62,8 @@ macro_rules! routines {
 }
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox"];
+pub const MIGRATIONS: &[Migration] =
+    migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -140,6 +141,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "recovery/most_retried",
     "retention/purge",
     "outbox/_lane_of",
+    "outbox/_is_header_name",
     "outbox/_check_event",
     "outbox/_event_size",
     "outbox/_derived_message_id",
@@ -156,10 +158,12 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "outbox/_leased_lanes",
     "outbox/_raise_lane_fenced",
     "outbox/_claim_lanes",
+    "outbox/_claim_lanes_of",
     "outbox/_advance_lanes",
     "outbox/_release_lanes",
     "outbox/_ended_between",
     "outbox/_has_new_events",
+    "outbox/_poll_outbox",
     "outbox/_outbox_is_settled",
     "outbox/_is_wanted",
     "outbox/_is_unread",
@@ -249,6 +253,29 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "projection/_end_rebuild",
     "projection/_end_verify",
     "projection/projections",
+    "ledger/_ledger_append_only",
+    "ledger/_ledger_genesis",
+    "ledger/_ledger_digest",
+    "ledger/_ledger_hash",
+    "ledger/_ledger_lines",
+    "ledger/_ledger_assert_balanced",
+    "ledger/_ledger_move",
+    "ledger/_ledger_record",
+    "ledger/ledger_accounts",
+    "ledger/ledger_groups",
+    "ledger/_ledger_seq_at",
+    "ledger/_ledger_balance_at",
+    "ledger/_ledger_broken",
+    "ledger/_ledger_heads",
+    "ledger/ledger_open",
+    "ledger/ledger_close",
+    "ledger/ledger_post",
+    "ledger/ledger_settle",
+    "ledger/ledger_reverse",
+    "ledger/ledger_balance",
+    "ledger/ledger_statement",
+    "ledger/ledger_verify",
+    "ledger/ledger_repair",
     "role/_grants",
     "role/_apply_grants",
     "role/grant_to",

@@ -79,7 +79,9 @@ impl Event {
         Ok(self)
     }
 
-    /// Something to go with it: `traceparent` and `tracestate` carry the trace on.
+    /// Something to go with it: `traceparent` and `tracestate` carry the trace on. Every sink can carry a name of 1 to 20
+    /// lower case letters and digits; any other, and those of CloudEvents' own attributes, are refused when the event is
+    /// published (`22023`).
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.headers.insert(name.into(), value.into());
         self
@@ -140,6 +142,15 @@ impl Event {
                 "the headers of an event are a JSON object of at most 65536 bytes".to_owned(),
                 "Keep what is large in the payload.",
             )
+        } else if let Some(name) = self.headers.keys().find(|name| !is_header_name(name)) {
+            let name: String = name.chars().take(100).collect();
+            (
+                format!(
+                    "the header \"{name}\" cannot be sent: a name has 1 to 20 lower case letters and digits"
+                ),
+                "Headers become attributes of a CloudEvent: write \"traceparent\" or \"orderid\", and none of its own \
+                 names: specversion, id, source, type, subject, time, topic, tenant, data, datacontenttype.",
+            )
         } else if let Some(bytes) = self
             .payload
             .as_ref()
@@ -155,4 +166,22 @@ impl Event {
         };
         Err(Error::Invalid(ErrorDetail::new("22023", message, hint)))
     }
+}
+
+/// The rule of `pgonce._is_header_name`.
+fn is_header_name(name: &str) -> bool {
+    const OWN: [&str; 10] = [
+        "specversion",
+        "id",
+        "source",
+        "type",
+        "subject",
+        "time",
+        "topic",
+        "tenant",
+        "data",
+        "datacontenttype",
+    ];
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    (1..=20).contains(&name.len()) && name.bytes().all(allowed) && !OWN.contains(&name)
 }

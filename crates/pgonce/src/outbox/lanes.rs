@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::message::{Cursor, Message, Read};
-use crate::call::{Args, BEGIN, COMMIT, Caller, Rows, Sql};
+use crate::call::{Args, BEGIN, COMMIT, Caller, Row, Rows, Sql, unreadable};
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::once::Once;
@@ -14,6 +14,12 @@ use crate::once::Once;
 static CLAIM_LANES: Sql = Sql::kept(
     "select lane::integer, epoch, cursor, surplus::text \
      from pgonce._claim_lanes($1, $2, $3::text::interval)",
+);
+static CLAIM_LANES_OF: Sql = Sql::kept(
+    "select claim, lane::integer, epoch, cursor, surplus::text from pgonce._claim_lanes_of($1)",
+);
+static POLL: Sql = Sql::kept(
+    "select news::text, cursor, pg_catalog.to_json(due)::text from pgonce._poll_outbox($1, $2::text::text[])",
 );
 static HAS_NEW_EVENTS: Sql = Sql::kept("select pgonce._has_new_events($1::text::text[])::text");
 static READ_LANES: Sql = Sql::kept(
@@ -49,6 +55,28 @@ pub struct Lane {
     pub cursor: Cursor,
     /// More than this relay's share: finish and give it back.
     pub surplus: bool,
+}
+
+/// A relay that asks for its share of a subscription's lanes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneClaim {
+    /// The subscription.
+    pub subscription: String,
+    /// A name that no other relay has.
+    pub owner: String,
+    /// How long the lanes stay with it unless it asks again.
+    pub lease: Duration,
+}
+
+/// What all relays of a process wait for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Poll {
+    /// Something was committed, or nothing is known.
+    pub news: bool,
+    /// To ask with the next time.
+    pub cursor: Option<Cursor>,
+    /// Subscriptions with parked events whose time has come.
+    pub due: Vec<String>,
 }
 
 /// A lane and how far its holder is.
@@ -149,24 +177,51 @@ impl<D: Driver> Outbox<D> {
         lease: Duration,
     ) -> Result<Vec<Lane>> {
         let args = Args::texts([subscription, owner]).interval(lease);
-        self.call(&CLAIM_LANES, args).await?.read(|mut row| {
-            Ok(Lane {
-                lane: row.get()?,
-                epoch: row.get()?,
-                cursor: Cursor(row.text()?),
-                surplus: row.bool()?,
-            })
+        self.call(&CLAIM_LANES, args).await?.read(lane)
+    }
+
+    /// [`claim_lanes`](Self::claim_lanes) for many relays in one step: for each its lanes, in the order of the claims.
+    /// One that cannot be claimed is an error for all: claim each alone then.
+    pub async fn claim_lanes_of(&self, claims: &[LaneClaim]) -> Result<Vec<Vec<Lane>>> {
+        let asked = claims.iter().map(|claim| {
+            let lease = format!("{} seconds", claim.lease.as_secs_f64());
+            json!({"subscription": claim.subscription, "owner": claim.owner, "lease": lease})
+        });
+        let asked = Value::from_iter(asked).to_string();
+        let rows = self
+            .call(&CLAIM_LANES_OF, Args::new().json(&*asked))
+            .await?;
+        let mut lanes = vec![Vec::new(); claims.len()];
+        for (claim, lane) in rows.read(|mut row| Ok((row.get::<usize>()?, lane(row)?)))? {
+            let claim = claim.checked_sub(1).and_then(|claim| lanes.get_mut(claim));
+            claim.ok_or_else(unreadable)?.push(lane);
+        }
+        Ok(lanes)
+    }
+
+    /// Whether anything was committed since `cursor`, and which of these subscriptions have parked events that are due.
+    /// Cheap; a hint.
+    pub async fn poll(&self, cursor: Option<&Cursor>, subscriptions: &[&str]) -> Result<Poll> {
+        let subscriptions = array(subscriptions.iter().copied());
+        let args = Args::new().text(cursor.map(|cursor| cursor.0.as_str()));
+        let rows = self.caller.call(&POLL, args.text(&*subscriptions)).await?;
+        let mut row = rows.one()?;
+        Ok(Poll {
+            news: row.bool()?,
+            cursor: row.opt_text().map(Cursor),
+            due: row.json()?,
         })
+    }
+
+    /// Which outbox it is: the same for all that one [`Once`] gave out, for as long as one of them exists.
+    #[doc(hidden)]
+    pub fn address(&self) -> usize {
+        std::sync::Arc::as_ptr(&self.caller.schema) as usize
     }
 
     /// Whether anything was committed that one of these cursors has not seen. Cheap.
     pub async fn has_new_events(&self, cursors: &[&Cursor]) -> Result<bool> {
-        let cursors = cursors
-            .iter()
-            .map(|cursor| format!("\"{}\"", cursor.0.replace('"', "\\\"")))
-            .collect::<Vec<_>>()
-            .join(",");
-        let cursors = format!("{{{cursors}}}");
+        let cursors = array(cursors.iter().map(|cursor| cursor.0.as_str()));
         let rows = self.caller.call(&HAS_NEW_EVENTS, Args::texts([&cursors]));
         rows.await?.one()?.bool()
     }
@@ -254,6 +309,22 @@ impl<D: Driver> Outbox<D> {
             .in_own_transaction(BEGIN, sql, args, &COMMIT)
             .await
     }
+}
+
+/// An array of PostgreSQL, as text.
+fn array<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+    let quoted =
+        texts.map(|text| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")));
+    format!("{{{}}}", quoted.collect::<Vec<_>>().join(","))
+}
+
+fn lane(mut row: Row) -> Result<Lane> {
+    Ok(Lane {
+        lane: row.get()?,
+        epoch: row.get()?,
+        cursor: Cursor(row.text()?),
+        surplus: row.bool()?,
+    })
 }
 
 fn page(rows: Rows) -> Result<Page> {

@@ -12,7 +12,7 @@ mod recover;
 mod subscription;
 
 pub use event::Event;
-pub use lanes::{Lane, LaneLease, Outbox, Outcome, Page, Settlement};
+pub use lanes::{Lane, LaneClaim, LaneLease, Outbox, Outcome, Page, Poll, Settlement};
 pub use message::{Act, Cursor, Message};
 pub use recover::Goal;
 pub use subscription::{Backlog, Begin, DeadLetter, Subscription, WhenFull};

@@ -15,7 +15,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use pgonce::outbox::Message;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 
 use self::answer::{Answer, StatusPolicy};
@@ -28,6 +28,9 @@ const SINK: &str = "webhook";
 
 /// How much of an answer is read: its status says it all, the rest is for the reason that people see.
 const ANSWER_BYTES: usize = 16 * 1024;
+
+/// Maximum time to wait for the call that finds out whether an endpoint answers.
+const PROBE: Duration = Duration::from_secs(1);
 
 /// How to call an endpoint.
 #[derive(Clone)]
@@ -91,11 +94,15 @@ pub struct Webhook {
     timeout: Duration,
     policy: StatusPolicy,
     state: Mutex<State>,
+    /// Held by the one call that finds out whether an endpoint answers.
+    probe: tokio::sync::Mutex<()>,
 }
 
 /// What is known of the endpoint.
 #[derive(Debug)]
 enum State {
+    /// It was not called yet, or asked to be left alone until now.
+    Unknown,
     Open,
     /// It asked to be left alone.
     Quiet {
@@ -150,7 +157,8 @@ impl Webhook {
                 retry: config.retry_status,
                 refuse: config.dead_status,
             },
-            state: Mutex::new(State::Open),
+            state: Mutex::new(State::Unknown),
+            probe: tokio::sync::Mutex::default(),
         })
     }
 
@@ -198,6 +206,11 @@ impl Webhook {
 
 impl Sink for Webhook {
     async fn send(&self, message: &Message) -> Delivery {
+        let mut probe = None;
+        if !matches!(*self.state(), State::Open) {
+            // One call is enough to find out; but no longer than a moment: it may be the event that is slow.
+            probe = timeout(PROBE, self.probe.lock()).await.ok();
+        }
         match &*self.state() {
             State::Gone { reason } => {
                 let reason = reason.clone();
@@ -213,7 +226,13 @@ impl Sink for Webhook {
             Ok(answer) => answer,
             Err(reason) => return Delivery::Unavailable { reason },
         };
-        match answer {
+        if !matches!(answer, Answer::Down { .. } | Answer::Gone { .. }) {
+            let mut state = self.state();
+            if !matches!(*state, State::Quiet { until, .. } if Instant::now() < until) {
+                *state = State::Open;
+            }
+        }
+        let delivery = match answer {
             Answer::Taken => Delivery::Acknowledged,
             Answer::Failed { reason } => Delivery::Retry {
                 reason,
@@ -234,7 +253,9 @@ impl Sink for Webhook {
                 };
                 Delivery::Gone { reason }
             }
-        }
+        };
+        drop(probe); // others see what it found out
+        delivery
     }
 }
 

@@ -1,0 +1,171 @@
+//! Neighbours keep their rate, whatever becomes of one subject of their lane.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pgonce::outbox::{Message, Subscription};
+use pgonce_broker::{Delivery, Relay, Sink};
+use pgonce_tests::slow_work;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::fairness::lane_mates;
+use super::fixture::{Fixture, Running};
+
+/// Neighbours that a round publishes, and rounds.
+const EVENTS: u64 = 400;
+const ROUNDS: usize = 5;
+
+/// What the sink does with the subject `a`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Well,
+    Failing,
+    TimingOut,
+    Unavailable,
+}
+
+/// Takes a few milliseconds for each event, and counts the neighbours.
+#[derive(Clone)]
+struct Moody {
+    mood: Arc<Mutex<Mood>>,
+    neighbours: watch::Sender<u64>,
+}
+
+impl Sink for Moody {
+    async fn send(&self, message: &Message) -> Delivery {
+        slow_work(Duration::from_millis(4)).await;
+        if message.subject != "a" {
+            self.neighbours.send_modify(|count| *count += 1);
+            return Delivery::Acknowledged;
+        }
+        let mood = *self.mood.lock().unwrap();
+        match mood {
+            Mood::Well => Delivery::Acknowledged,
+            Mood::Failing => Delivery::Retry {
+                reason: "500".into(),
+                after: Duration::ZERO,
+            },
+            Mood::TimingOut => {
+                slow_work(Duration::from_secs(5)).await;
+                Delivery::Unavailable {
+                    reason: "it took too long".into(),
+                }
+            }
+            Mood::Unavailable => Delivery::Unavailable {
+                reason: "504".into(),
+            },
+        }
+    }
+}
+
+struct Side {
+    topic: String,
+    sink: Moody,
+    running: Running,
+    times: Vec<Duration>,
+}
+
+impl Side {
+    async fn start(fixture: &Fixture, topic: &str, mood: Mood) -> Self {
+        let short = Duration::from_millis(200);
+        let subscription = Subscription::new(topic)
+            .topics([topic])
+            .backoff(short, short * 5);
+        fixture
+            .outbox
+            .create_subscription(&subscription)
+            .await
+            .unwrap();
+        let sink = Moody {
+            mood: Arc::new(Mutex::new(mood)),
+            neighbours: watch::Sender::new(0),
+        };
+        let relay = Relay::new(fixture.outbox.clone(), topic, sink.clone()).in_flight(8);
+        Self {
+            topic: topic.to_owned(),
+            sink,
+            running: Running::start(relay),
+            times: Vec::new(),
+        }
+    }
+
+    /// Publishes for the neighbours and for `a`, and waits until the neighbours have theirs.
+    async fn round(&mut self, fixture: &Fixture, mates: &[String]) {
+        let mut counted = self.sink.neighbours.subscribe();
+        let goal = *counted.borrow() + EVENTS;
+        let mates = mates.join(",");
+        let publish = format!(
+            "select pgonce.publish('{topic}', 'x', case when i % 10 = 0 then 'a' else (string_to_array('{mates}', ','))[1 + i % 16] end, '{{}}') \
+             from generate_series(1, {EVENTS} * 10 / 9) i where i % 10 = 0 or i - i / 10 <= {EVENTS}",
+            topic = self.topic,
+        );
+        fixture.world.see.run(&publish).await;
+        let began = Instant::now();
+        counted.wait_for(|count| *count >= goal).await.unwrap();
+        self.times.push(began.elapsed());
+    }
+
+    fn median(&mut self) -> Duration {
+        self.times.sort();
+        self.times[self.times.len() / 2]
+    }
+}
+
+async fn neighbours_keep_their_rate(mood: Mood, parked: u64) {
+    let fixture = Fixture::new().await;
+    let mates = lane_mates(&fixture, 16).await;
+    let mut good = Side::start(&fixture, "good", Mood::Well).await;
+    let mut bad = Side::start(&fixture, "bad", mood).await;
+    let see = &fixture.world.see;
+    if parked > 0 {
+        see.run(&format!(
+            "select pgonce.publish('bad', 'x', 'a', '{{}}') from generate_series(1, {parked}) i"
+        ))
+        .await;
+        see.wait_until(&format!("select count(*) = {parked} from pgonce.parked"))
+            .await;
+        *bad.sink.mood.lock().unwrap() = Mood::Well;
+    }
+    // The first of each shows whom to blame.
+    for _ in 0..=ROUNDS {
+        good.round(&fixture, &mates).await;
+        bad.round(&fixture, &mates).await;
+    }
+    let kept = good.median().as_secs_f64() / bad.median().as_secs_f64();
+    eprintln!(
+        "{mood:?}, {parked} parked: {:.0} % of the rate; rounds without {:?}, with {:?}",
+        kept * 100.0,
+        good.times,
+        bad.times
+    );
+    assert!(kept >= 0.8, "neighbours keep {kept:.2} of their rate");
+    let most = *bad.times.last().unwrap();
+    assert!(
+        most < *good.times.last().unwrap() + Duration::from_secs(4),
+        "a round took {most:?}"
+    );
+    for side in [good, bad] {
+        side.running.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn beside_a_failing_subject_neighbours_keep_their_rate() {
+    neighbours_keep_their_rate(Mood::Failing, 0).await;
+}
+
+#[tokio::test]
+async fn beside_a_subject_that_times_out_neighbours_keep_their_rate() {
+    neighbours_keep_their_rate(Mood::TimingOut, 0).await;
+}
+
+#[tokio::test]
+async fn beside_a_subject_for_which_the_sink_looks_down_neighbours_keep_their_rate() {
+    neighbours_keep_their_rate(Mood::Unavailable, 0).await;
+}
+
+#[tokio::test]
+async fn beside_thousands_of_parked_events_that_are_redriven_neighbours_keep_their_rate() {
+    neighbours_keep_their_rate(Mood::Failing, 5000).await;
+}

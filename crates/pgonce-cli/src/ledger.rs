@@ -1,0 +1,274 @@
+//! `pgonce ledger`: accounts, groups of entries, and whether they are what was recorded.
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use crate::confirm::Confirm;
+use crate::database::{Database, Target};
+use crate::exit::{self, CliError, Result};
+use crate::output;
+
+/// What to do with the ledger.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+    /// The tenant; empty where there are none.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    tenant: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List accounts with their balances.
+    Accounts,
+    /// Open an account.
+    Open(Open),
+    /// Show the balance of an account, now or as it was.
+    Balance(At),
+    /// Show the entries of an account between two times, with opening and closing balance.
+    Statement(Statement),
+    /// List groups, the latest first.
+    Groups(Groups),
+    /// Record a balanced group of entries, once.
+    Post(Post),
+    /// Post a pending group, or void it.
+    Settle(Settle),
+    /// Record a group that undoes another one.
+    Reverse(Reverse),
+    /// Recompute everything from the entries; exit code 1 where something is wrong.
+    Verify(Verify),
+    /// Set cached balances to what the entries say, and record who did it and why.
+    Repair(Repair),
+}
+
+#[derive(Debug, clap::Args)]
+struct Open {
+    /// The account.
+    account: String,
+    /// Its currency, such as EUR.
+    currency: String,
+    /// The side that makes its balance grow.
+    #[arg(value_parser = ["debit", "credit"])]
+    normal: String,
+    /// The least balance, in minor units.
+    #[arg(long, allow_negative_numbers = true)]
+    floor: Option<String>,
+    /// Rows to spread a busy account over.
+    #[arg(long, default_value = "1")]
+    shards: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct At {
+    /// The account.
+    account: String,
+    /// As it was at this time, such as '2026-01-31 12:00'.
+    #[arg(long, value_name = "TIME")]
+    at: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Statement {
+    /// The account.
+    account: String,
+    /// The first time.
+    #[arg(long, value_name = "TIME", default_value = "1970-01-01")]
+    from: String,
+    /// The time after the last entry.
+    #[arg(long, value_name = "TIME", default_value = "infinity")]
+    to: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct Groups {
+    /// Only groups in this state.
+    #[arg(long, value_parser = ["posted", "pending", "voided"])]
+    state: Option<String>,
+    /// Maximum number of groups.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
+}
+
+#[derive(Debug, clap::Args)]
+struct Name {
+    /// The system that the group comes from.
+    source: String,
+    /// That system's name for it.
+    operation: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct Post {
+    #[command(flatten)]
+    name: Name,
+    /// An account and how much to debit, in minor units; may be given several times.
+    #[arg(long, value_name = "ACCOUNT=N", required = true, value_parser = line)]
+    debit: Vec<(String, String)>,
+    /// An account and how much to credit, in minor units; may be given several times.
+    #[arg(long, value_name = "ACCOUNT=N", required = true, value_parser = line)]
+    credit: Vec<(String, String)>,
+    /// What it is about.
+    #[arg(long)]
+    memo: Option<String>,
+    /// Only hold the amounts, under this fence.
+    #[arg(long, value_name = "FENCE")]
+    pending: Option<i64>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Settle {
+    #[command(flatten)]
+    name: Name,
+    /// What to make of it.
+    #[arg(value_parser = ["posted", "voided"])]
+    state: String,
+    /// The fence that it is pending under.
+    #[arg(long)]
+    fence: i64,
+}
+
+#[derive(Debug, clap::Args)]
+struct Reverse {
+    #[command(flatten)]
+    name: Name,
+    /// The source of the group to undo.
+    of_source: String,
+    /// The operation of the group to undo.
+    of_operation: String,
+    /// Why.
+    #[arg(long)]
+    memo: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Verify {
+    /// The ledgers of all tenants.
+    #[arg(long)]
+    all_tenants: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Repair {
+    /// Why; it is kept with your name.
+    #[arg(long)]
+    reason: String,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+/// An account and an amount. The account's name may hold a `=`.
+fn line(text: &str) -> std::result::Result<(String, String), String> {
+    let (account, amount) = text
+        .rsplit_once('=')
+        .ok_or("write ACCOUNT=AMOUNT, such as cash=4200")?;
+    Ok((account.to_owned(), amount.to_owned()))
+}
+
+fn texts(texts: &[Option<String>]) -> Vec<Option<&str>> {
+    texts.iter().map(Option::as_deref).collect()
+}
+
+pub(crate) async fn run(args: Args, target: Target) -> Result {
+    let database = target.installed().await?;
+    let tenant = args.tenant;
+    let show = async |query: &str, params: Vec<Option<String>>, nothing: &str| {
+        let rows = database.rows(query, &texts(&params)).await;
+        let rows = rows.map_err(|error| error.with_exit("P4072", exit::NOT_FOUND))?;
+        output::rows(database.format, &rows, nothing)
+    };
+    match args.action {
+        Action::Accounts => {
+            let query = "select account, currency, normal, balance, available, pending_debit, pending_credit, entries, \
+                         closed_at from pgonce.ledger_accounts where tenant = $1 order by account";
+            show(query, vec![Some(tenant)], "No account is open here.").await
+        }
+        Action::Open(open) => {
+            let query = "select $1::text as account, pgonce.ledger_open($1, $2, $3, $4::text::numeric, \
+                         $5::text::integer, $6) as made_now";
+            let params = [Some(open.account), Some(open.currency), Some(open.normal)];
+            let rest = [open.floor, Some(open.shards), Some(tenant)];
+            show(query, params.into_iter().chain(rest).collect(), "").await
+        }
+        Action::Balance(At { account, at }) => {
+            let query = "select * from pgonce.ledger_balance($1, $2::text::timestamptz, $3)";
+            show(query, vec![Some(account), at, Some(tenant)], "").await
+        }
+        Action::Statement(Statement { account, from, to }) => {
+            let query = "select * from pgonce.ledger_statement($1, $2::text::timestamptz, $3::text::timestamptz, $4)";
+            let params = vec![Some(account), Some(from), Some(to), Some(tenant)];
+            show(query, params, "").await
+        }
+        Action::Groups(Groups { state, limit }) => {
+            let query = "select source, operation, state, accounts, amounts, memo, reverses_operation, fence, recorded_at \
+                         from pgonce.ledger_groups where tenant = $1 and state = coalesce($2::text, state) \
+                         order by recorded_at desc, source, operation limit $3::text::integer";
+            let params = vec![Some(tenant), state, Some(limit.to_string())];
+            show(query, params, "There is no such group.").await
+        }
+        Action::Post(post) => {
+            let side = |lines: &[(String, String)], side: &str| -> Vec<Value> {
+                let entry = |(account, amount): &(String, String)| json!({"account": account, side: amount});
+                lines.iter().map(entry).collect()
+            };
+            let entries = [side(&post.debit, "debit"), side(&post.credit, "credit")].concat();
+            let query = "select made_now, state, recorded_at from pgonce.ledger_post($1, $2, $3::text::jsonb, \
+                         to_jsonb($4::text), $5::text::bigint, $6)";
+            let params = vec![
+                Some(post.name.source),
+                Some(post.name.operation),
+                Some(Value::from(entries).to_string()),
+                post.memo,
+                post.pending.map(|fence| fence.to_string()),
+                Some(tenant),
+            ];
+            show(query, params, "").await
+        }
+        Action::Settle(settle) => {
+            let query = "select pgonce.ledger_settle($1, $2, $3, $4::text::bigint, $5) as made_now, $3::text as state";
+            let Name { source, operation } = settle.name;
+            let fence = settle.fence.to_string();
+            let params = [source, operation, settle.state, fence, tenant];
+            show(query, params.map(Some).to_vec(), "").await
+        }
+        Action::Reverse(reverse) => {
+            let query = "select made_now, state, recorded_at from pgonce.ledger_reverse($1, $2, $3, $4, to_jsonb($5::text), $6)";
+            let Name { source, operation } = reverse.name;
+            let of = [reverse.of_source, reverse.of_operation];
+            let params = [source, operation].into_iter().chain(of).map(Some);
+            let params = params.chain([reverse.memo, Some(tenant)]).collect();
+            show(query, params, "").await
+        }
+        Action::Verify(verify) => {
+            self::verify(&database, (!verify.all_tenants).then_some(&tenant)).await
+        }
+        Action::Repair(repair) => self::repair(&database, repair, &tenant).await,
+    }
+}
+
+async fn verify(database: &Database, tenant: Option<&String>) -> Result {
+    let query = "select * from pgonce.ledger_verify($1)";
+    let rows = database.rows(query, &[tenant.map(String::as_str)]).await?;
+    output::rows(database.format, &rows, "The ledger is what was recorded.")?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    Err(CliError::new(
+        exit::FAILED,
+        format!("{} problems were found in the ledger", rows.len()),
+        "`pgonce ledger repair` fixes problems of kind balance. Others mean that tables were changed by hand: find out by whom.",
+    ))
+}
+
+async fn repair(database: &Database, repair: Repair, tenant: &str) -> Result {
+    let query = "select count(*) as n from pgonce.ledger_verify($1) where problem = 'balance'";
+    let wrong = database.count(query, &[Some(tenant)]).await?;
+    let what = format!("set {wrong} cached balances to what their entries say");
+    if wrong > 0 && !repair.confirm.ask(database.format, &what, wrong)? {
+        return Ok(());
+    }
+    let query = "select * from pgonce.ledger_repair($1, $2)";
+    let params = [Some(&*repair.reason), Some(tenant)];
+    let rows = database.rows(query, &params).await?;
+    output::rows(database.format, &rows, "Every balance is right.")
+}

@@ -1,0 +1,102 @@
+//! The ledger, as an operator meets it.
+
+use serde_json::json;
+
+use crate::fixture::Fixture;
+
+#[tokio::test]
+async fn a_ledger_is_kept_looked_at_verified_and_repaired() {
+    let fixture = Fixture::installed().await;
+    assert_eq!(
+        fixture.ok(&["ledger", "accounts"]),
+        "No account is open here.\n"
+    );
+    let open =
+        |args: &[&str]| fixture.json(&[&["ledger", "open"], args].concat())[0]["made_now"].clone();
+    assert_eq!(open(&["cash", "EUR", "debit"]), json!(true));
+    assert_eq!(open(&["cash", "EUR", "debit"]), json!(false));
+    assert_eq!(open(&["ada", "EUR", "credit", "--floor", "0"]), json!(true));
+    let post = [
+        "ledger", "post", "bank", "1", "--debit", "cash=500", "--credit", "ada=500", "--memo",
+        "first",
+    ];
+    assert_eq!(fixture.json(&post)[0]["made_now"], true);
+    assert_eq!(fixture.json(&post)[0]["made_now"], false);
+    let hold = [
+        "ledger",
+        "post",
+        "app",
+        "2",
+        "--debit",
+        "ada=100",
+        "--credit",
+        "cash=100",
+        "--pending",
+        "3",
+    ];
+    assert_eq!(fixture.json(&hold)[0]["state"], "pending");
+    assert_eq!(
+        fixture.json(&["ledger", "groups", "--state", "pending"])[0]["fence"],
+        3
+    );
+    assert_eq!(
+        fixture.json(&["ledger", "balance", "ada"])[0]["available"],
+        400
+    );
+    assert_eq!(
+        fixture.json(&["ledger", "settle", "app", "2", "voided", "--fence", "3"])[0]["made_now"],
+        true
+    );
+    assert_eq!(
+        fixture.json(&[
+            "ledger", "reverse", "bank", "undo", "bank", "1", "--memo", "wrong"
+        ])[0]["made_now"],
+        true
+    );
+    let statement = fixture.json(&["ledger", "statement", "ada"]);
+    assert_eq!(statement.as_array().unwrap().len(), 4);
+    assert_eq!(
+        fixture.json(&["ledger", "balance", "ada", "--at", "2020-01-01"])[0]["balance"],
+        0
+    );
+    for args in [&["balance", "nobody"][..], &["statement", "nobody"]] {
+        assert_eq!(
+            fixture.run(&[&["ledger"], args].concat()).code,
+            7,
+            "{args:?}"
+        );
+    }
+    assert_eq!(
+        fixture
+            .run(&[
+                "ledger", "post", "x", "y", "--debit", "cash", "--credit", "ada=1"
+            ])
+            .code,
+        2
+    );
+    assert_eq!(
+        fixture
+            .run(&[
+                "ledger", "post", "x", "y", "--debit", "cash=2", "--credit", "ada=1"
+            ])
+            .code,
+        2
+    );
+
+    assert_eq!(
+        fixture.ok(&["ledger", "verify"]),
+        "The ledger is what was recorded.\n"
+    );
+    fixture
+        .sql("update pgonce.ledger_account set balance = 1 where account = 'cash'")
+        .await;
+    assert_eq!(fixture.run(&["ledger", "verify", "--all-tenants"]).code, 1);
+    let repair = ["ledger", "repair", "--reason", "a test"];
+    assert_eq!(fixture.run(&repair).code, 11);
+    assert_eq!(
+        fixture.json(&[&repair[..], &["--yes"]].concat())[0]["repaired"],
+        true
+    );
+    assert_eq!(fixture.ok(&repair), "Every balance is right.\n");
+    assert_eq!(fixture.run(&["ledger", "verify"]).code, 0);
+}
