@@ -8,6 +8,7 @@ mod book;
 mod cancellation;
 mod classics;
 mod conflicts;
+mod conformance;
 mod durability;
 mod example;
 mod failures;
