@@ -7,7 +7,6 @@ use pgonce_tests::World;
 /// Functions in PL/pgSQL without a path of their own, which would cost more than what they do. Every name and operator in
 /// them has its schema.
 const QUALIFIED: &[&str] = &[
-    "_begin_fresh",
     "_installation_epoch",
     "_lease_fence",
     "accept",
@@ -20,9 +19,9 @@ const QUALIFIED: &[&str] = &[
 
 /// Words before a parenthesis that call nothing, and types that the grammar itself knows.
 const WORDS: &[&str] = &[
-    "and", "array", "as", "by", "coalesce", "conflict", "filter", "from", "if", "in", "insert",
-    "not", "on", "operator", "or", "order", "perform", "return", "row", "select", "values", "when",
-    "where", "with", "g", "loop", "rows", "excluded",
+    "and", "array", "as", "by", "coalesce", "conflict", "exists", "filter", "from", "if", "in",
+    "insert", "not", "on", "operator", "or", "order", "perform", "return", "row", "select",
+    "values", "when", "where", "with", "g", "loop", "rows", "excluded",
 ];
 const TYPES: &[&str] = &["bigint", "boolean", "integer", "interval", "smallint"];
 

@@ -36,6 +36,7 @@ mod claim;
 mod contract;
 mod counts;
 mod error;
+mod execute;
 mod failure;
 mod fingerprint;
 mod intent;
@@ -48,6 +49,7 @@ mod record;
 mod recovery;
 mod retention;
 mod run;
+mod seal;
 mod sqlstate;
 mod suppressed;
 mod ttl_cache;
@@ -67,6 +69,8 @@ pub use once::Isolation;
 #[doc(inline)]
 pub use outbox::{Event, Subscription};
 pub use recovery::{Classification, StuckIntent};
+#[cfg(feature = "encryption")]
+pub use seal::AnswerKeys;
 pub use unique::Inserted;
 
 // For code that works with any driver; services use the aliases in `sqlx` and `tokio_postgres`.

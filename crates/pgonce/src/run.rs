@@ -16,7 +16,9 @@ use crate::error::{Error, Result};
 use crate::intent::Intent;
 use crate::lease::{self, Lease};
 use crate::once::Once;
+use crate::record::failure_args;
 use crate::retry::at_least;
+use crate::seal;
 use crate::sqlstate::Class;
 
 static WAIT: Sql = Sql::kept("select w::text from pgonce.wait($1, $2, $3::text::interval, $4) w");
@@ -72,7 +74,7 @@ impl<D: Driver> Once<D> {
         self.run_mode(intent, Leased { work, length: None }).await
     }
 
-    async fn run_mode<T, M>(&self, intent: &Intent, mut mode: M) -> Result<Done<T>>
+    pub(crate) async fn run_mode<T, M>(&self, intent: &Intent, mut mode: M) -> Result<Done<T>>
     where
         T: ?Sized,
         M: Mode<D, T>,
@@ -184,7 +186,7 @@ impl<D: Driver> Once<D> {
 }
 
 /// How the loop claims an intent and does the work.
-trait Mode<D: Driver, T: ?Sized> {
+pub(crate) trait Mode<D: Driver, T: ?Sized> {
     /// What a claim gives.
     type Right;
 
@@ -204,7 +206,7 @@ trait Mode<D: Driver, T: ?Sized> {
 }
 
 /// How a try without success ended.
-enum Ended {
+pub(crate) enum Ended {
     /// By its class, it may be tried again.
     Retry(Error),
     /// It must not: the outside world may have seen the work.
@@ -212,10 +214,10 @@ enum Ended {
 }
 
 /// Claim, effect and acknowledgement in one transaction.
-struct Atomic<F> {
-    work: F,
+pub(crate) struct Atomic<F> {
+    pub(crate) work: F,
     /// The same intent, not known to be new.
-    looking: Option<Intent>,
+    pub(crate) looking: Option<Intent>,
 }
 
 impl<D, T, F, W> Mode<D, T> for Atomic<F>
@@ -281,9 +283,12 @@ where
             return Err(Ended::Retry(if to_record { lost } else { error }));
         }
         if let Error::Refused(failure) | Error::Failed(failure) = &error {
-            let (schema, owner) = (&once.caller().schema, once.owner());
-            let recorded =
-                attempt::record_failure(session, schema, intent, fence, owner, failure).await;
+            let answer = match seal::stored(once.keys(), intent, failure.answer()) {
+                Ok(answer) => answer,
+                Err(error) => return Err(Ended::Retry(error)),
+            };
+            let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());
+            let recorded = attempt::record_failure(session, &once.caller().schema, args).await;
             // Not recorded: another attempt has settled it, and its answer is the one that counts.
             return Err(Ended::Retry(recorded.err().unwrap_or(error)));
         }

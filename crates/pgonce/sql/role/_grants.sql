@@ -57,12 +57,12 @@ begin
           from (values
             -- They touch no table.
             ('every', 'now _fixed_length _lock_id lock try_lock fingerprint _canonical_json _canonical_number _utf16_order
-                _names_fit _check_names _is_lease _is_first _is_open_attempt _open_attempt _assert_same_transaction
+                _names_fit _check_names _is_lease _is_first _intent_name _is_marked _is_open_attempt _open_attempt _assert_same_transaction
                 _raise_transaction_ended _force_durable_commit _busy _retention_for
                 _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
                 _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock'),
-            ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic _begin_fresh _scope_is_allowed _raise_bad_names
+            ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _raise_bad_names
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
                 answer_of _contract _simple_retention _count_suppressed
                 publish _event_row accept _accept_full accept_batch _insert_markers store_message'),
