@@ -132,7 +132,7 @@ async fn of_many_that_expect_the_same_version_one_wins_and_the_others_know_why()
 }
 
 #[tokio::test]
-async fn a_due_timer_fires_once_whoever_asks() {
+async fn a_due_timer_fires_once_however_many_ask() {
     let world = World::<TokioPostgres>::new().await;
     world.see.run("select pgonce.define_transition('m', '', 'a'), pgonce.define_transition('m', 'a', 'late')").await;
     for n in 0..5 {

@@ -4,9 +4,10 @@
 -- writes   one row of pgonce.transition_rule
 -- raises   22023 a bad name; 42883 the guard is no function of (text, text, jsonb) that returns boolean
 -- note     p_from '' is the state of an entity that does not exist yet. The guard is called with the tenant, the
---          entity and the command's data, with the rights of whoever sends the command and a search_path of
---          pg_catalog only: give names their schema. Where it is not true, the command is refused. With p_topic every transition publishes an event there, of type
---          machine.state and with the entity as subject
+--          entity and the command's data, with the rights of the command's sender and a search_path of
+--          pg_catalog only: give names their schema. Where it is not true, the command is refused. With
+--          p_topic every transition publishes an event there, of type machine.state and with the entity as
+--          subject
 -- example  select pgonce.define_transition('case', '', 'open');
 --          select pgonce.define_transition('case', 'open', 'closed', p_topic => 'cases');
 create or replace function pgonce.define_transition(p_machine text, p_from text, p_to text, p_guard text default null,

@@ -4,7 +4,7 @@
 -- locks    commands to the entity
 -- writes   at most one row of pgonce.transition_timer
 -- raises   22023 a bad name, or no time; P4081 the entity does not exist
--- note     a timer ends when its entity leaves its state. Whoever calls pgonce.fire_timers lets due ones fire
+-- note     a timer ends when its entity leaves its state. pgonce.fire_timers lets due ones fire
 -- example  select pgonce.define_transition('sla', '', 'waiting'), pgonce.define_transition('sla', 'waiting', 'overdue');
 --          select * from pgonce.transition('sla', 'case 7', 'waiting', 'c-1');
 --          select * from pgonce.set_timer('sla', 'case 7', 'answer', 'overdue', '3 days');
