@@ -46,7 +46,7 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
 	$(call step,tests; those of clients/python beside them)
 	@scripts/python-tests >target/python-tests.log 2>&1 & python=$$!; trap 'kill $$python' INT TERM; \
-	$(TEST) --workspace --all-features --lib --bins --tests; rust=$$?; \
+	$(TEST) --workspace --all-features --tests; rust=$$?; \
 	wait $$python; python=$$?; cat target/python-tests.log; exit $$((rust + python))
 	$(call step,examples in the documentation)
 	$(CARGO) test --locked --workspace --all-features --no-fail-fast --doc

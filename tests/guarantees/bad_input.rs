@@ -55,8 +55,6 @@ async fn every_function_refuses_a_bad_name_with_its_own_code_and_changes_nothing
                 "select * from pgonce.claim({scope}, {key}, {print}, interval '1 minute', p_tenant => {tenant})"
             ),
             format!("select * from pgonce._claim_optimistic({scope}, {key}, {print}, {tenant})"),
-            format!("select pgonce._begin_fresh({scope}, {key}, {print}, {tenant})"),
-            format!("select pgonce._begin_fresh({scope}, {key}, {print}, {tenant}, false)"),
             format!("select pgonce.succeed({scope}, {key}, {print}, 1, p_tenant => {tenant})"),
             format!("select pgonce.succeed({scope}, {key}, {print}, 2, p_tenant => {tenant})"),
             format!(

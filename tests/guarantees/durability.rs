@@ -59,8 +59,6 @@ async fn every_call_that_writes_makes_its_transaction_durable_and_no_other() {
         "select * from pgonce.claim('s', 'a', '\\x01')".to_owned(),
         "select * from pgonce.claim('s', 'a', '\\x01', interval '1 hour')".to_owned(),
         "select * from pgonce._claim_optimistic('s', 'a', '\\x01')".to_owned(),
-        "select pgonce._begin_fresh('s', 'a', '\\x01')".to_owned(),
-        "select pgonce._begin_fresh('s', 'a', '\\x01', '', false)".to_owned(),
         "select finish('s', 'a', '\\x01')".to_owned(),
         "select pgonce.fail('s', 'a', '\\x01', 1, true, 'c', 'm')".to_owned(),
         format!("select pgonce.succeed('s', 'held', '\\x01', {fence})"),

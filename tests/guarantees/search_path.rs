@@ -9,7 +9,6 @@ use pgonce_tests::World;
 const QUALIFIED: &[&str] = &[
     "_accept_full",
     "_advance_partition",
-    "_begin_fresh",
     "_insert_markers",
     "_installation_epoch",
     "_lease_fence",
@@ -25,9 +24,9 @@ const QUALIFIED: &[&str] = &[
 
 /// Words before a parenthesis that call nothing, and types that the grammar itself knows.
 const WORDS: &[&str] = &[
-    "and", "array", "as", "by", "coalesce", "conflict", "filter", "from", "if", "in", "insert",
-    "not", "on", "operator", "or", "order", "perform", "return", "row", "select", "values", "when",
-    "where", "with", "g", "loop", "rows", "excluded",
+    "and", "array", "as", "by", "coalesce", "conflict", "exists", "filter", "from", "if", "in",
+    "insert", "not", "on", "operator", "or", "order", "perform", "return", "row", "select",
+    "values", "when", "where", "with", "g", "loop", "rows", "excluded",
 ];
 const TYPES: &[&str] = &["bigint", "boolean", "integer", "interval", "smallint"];
 

@@ -73,7 +73,6 @@ async fn a_standby_refuses_and_is_promoted_under_load() {
         for call in [
             "pgonce.claim('s', 'k', '\\x01')",
             "pgonce.claim('s', 'k', '\\x01', '1 s')",
-            "pgonce._begin_fresh('s', 'k', '\\x01')",
             "pgonce.accept('c', 's', 'm')",
             "pgonce.publish('t', 'y', 's', '{}')",
         ] {

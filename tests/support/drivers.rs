@@ -3,12 +3,14 @@
 use std::future::Future;
 use std::time::Duration;
 
-use pgonce::Result;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::driver::{Connection, Driver};
+use pgonce::tokio_postgres::Query;
+use pgonce::{Done, Intent, Once, Result};
 use sqlx::{AssertSqlSafe, Row as _};
 use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::types::Type;
 
 /// What the work's statements run on.
 pub type Raw<D> = <<D as Driver>::Session as Connection>::Raw;
@@ -27,6 +29,14 @@ pub trait TestDriver: Driver {
     /// The first column of the first row of a query, as text.
     fn fetch(raw: &mut Raw<Self>, sql: &str)
     -> impl Future<Output = Result<Option<String>>> + Send;
+
+    /// A command of one statement with one value, a text.
+    fn execute(
+        once: &Once<Self>,
+        intent: &Intent,
+        sql: &str,
+        value: &str,
+    ) -> impl Future<Output = Result<Done>> + Send;
 }
 
 impl TestDriver for Sqlx {
@@ -57,6 +67,11 @@ impl TestDriver for Sqlx {
             .transpose()?
             .flatten())
     }
+
+    async fn execute(once: &Once<Self>, intent: &Intent, sql: &str, value: &str) -> Result<Done> {
+        let statement = sqlx::query(AssertSqlSafe(sql.to_owned())).bind(value.to_owned());
+        once.execute(intent, statement).await
+    }
 }
 
 impl TestDriver for TokioPostgres {
@@ -83,5 +98,10 @@ impl TestDriver for TokioPostgres {
             SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
             _ => None,
         }))
+    }
+
+    async fn execute(once: &Once<Self>, intent: &Intent, sql: &str, value: &str) -> Result<Done> {
+        let statement = Query::new(sql).bind(value.to_owned(), Type::TEXT);
+        once.execute(intent, statement).await
     }
 }

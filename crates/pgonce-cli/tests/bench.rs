@@ -24,7 +24,7 @@ fn a_small_bench_writes_every_line_with_a_number() {
         "--turn=10",
         "--connections=2",
         "--growth=1k,10k",
-        "--events=500",
+        "--events=200",
         "--json",
         file.to_str().unwrap(),
     ]);

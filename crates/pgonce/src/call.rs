@@ -115,6 +115,20 @@ impl Schema {
         made.entry(address).or_insert(statement).clone()
     }
 
+    /// A statement with one of the user's in it, which makes it another for each.
+    pub(crate) fn statement_of(&self, sql: String) -> Statement {
+        Statement {
+            sql: sql.into(),
+            keep: self.keep,
+            pooled: !self.keep,
+        }
+    }
+
+    /// Whether the connections go through a transaction pooler.
+    pub(crate) fn is_pooled(&self) -> bool {
+        !self.keep
+    }
+
     fn make(&self, sql: &Sql) -> Statement {
         Statement {
             sql: qualified(sql.text)

@@ -37,6 +37,7 @@ mod claim;
 mod contract;
 mod counts;
 mod error;
+mod execute;
 mod failure;
 mod fingerprint;
 mod intent;

@@ -72,7 +72,7 @@ impl<D: Driver> Once<D> {
         self.run_mode(intent, Leased { work, length: None }).await
     }
 
-    async fn run_mode<T, M>(&self, intent: &Intent, mut mode: M) -> Result<Done<T>>
+    pub(crate) async fn run_mode<T, M>(&self, intent: &Intent, mut mode: M) -> Result<Done<T>>
     where
         T: ?Sized,
         M: Mode<D, T>,
@@ -184,7 +184,7 @@ impl<D: Driver> Once<D> {
 }
 
 /// How the loop claims an intent and does the work.
-trait Mode<D: Driver, T: ?Sized> {
+pub(crate) trait Mode<D: Driver, T: ?Sized> {
     /// What a claim gives.
     type Right;
 
@@ -204,7 +204,7 @@ trait Mode<D: Driver, T: ?Sized> {
 }
 
 /// How a try without success ended.
-enum Ended {
+pub(crate) enum Ended {
     /// By its class, it may be tried again.
     Retry(Error),
     /// It must not: the outside world may have seen the work.
@@ -212,10 +212,10 @@ enum Ended {
 }
 
 /// Claim, effect and acknowledgement in one transaction.
-struct Atomic<F> {
-    work: F,
+pub(crate) struct Atomic<F> {
+    pub(crate) work: F,
     /// The same intent, not known to be new.
-    looking: Option<Intent>,
+    pub(crate) looking: Option<Intent>,
 }
 
 impl<D, T, F, W> Mode<D, T> for Atomic<F>

@@ -16,6 +16,7 @@
 use deadpool_postgres::Pool;
 use tokio_postgres::Config;
 
+pub use crate::driver::tokio_postgres::Query;
 use crate::driver::tokio_postgres::{TokioPostgres, TokioSession};
 
 /// Makes commands happen once, over a deadpool pool of tokio-postgres.

@@ -94,6 +94,12 @@ impl<D: DriverExt> Case<D> {
                 intent = intent.known_first();
                 self.run(once, &intent, mark, None).await
             }
+            Path::OneStatement | Path::StatementFirst if !self.sabotage => {
+                if self.path == Path::StatementFirst && role != Role::Again {
+                    intent = intent.known_first();
+                }
+                D::execute(once, &intent, &mark).await
+            }
             Path::AtomicRefuse => self.run(once, &intent, mark, Some(refusal())).await,
             Path::AtomicFail if role == Role::First => {
                 self.run(once, &intent, mark, Some(transient())).await

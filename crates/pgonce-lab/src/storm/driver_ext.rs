@@ -8,6 +8,7 @@ use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::{InAttempt, TokioPostgres};
 use pgonce::driver::{Connection, Driver};
 use pgonce::retry::in_commit;
+use pgonce::tokio_postgres::Query;
 use pgonce::{Ack, Claim, Done, Error, Intent, Isolation, Once};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio_postgres::types::{ToSql, Type};
@@ -20,6 +21,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 const INSERT: &str =
     "insert into effect (intent, attempt, payload) values ($1, $2, $3::text::jsonb)";
+
+const INSERT_RETURNING: &str = "insert into effect (intent, attempt, payload) \
+    values ($1, $2, $3::text::jsonb) returning attempt as by";
 
 /// One effect, as it is written down.
 #[derive(Debug, Clone)]
@@ -46,6 +50,13 @@ pub(super) trait DriverExt: Driver<Session: Send + Connection<Raw: Send>> {
         intent: &Intent,
         mark: &Mark,
         ack: Ack,
+    ) -> impl Future<Output = pgonce::Result<Done>> + Send;
+
+    /// The work as one statement with its claim and success.
+    fn execute(
+        once: &Once<Self>,
+        intent: &Intent,
+        mark: &Mark,
     ) -> impl Future<Output = pgonce::Result<Done>> + Send;
 }
 
@@ -97,6 +108,14 @@ impl DriverExt for Sqlx {
             other => finished(other),
         }
     }
+
+    async fn execute(once: &Once<Self>, intent: &Intent, mark: &Mark) -> pgonce::Result<Done> {
+        let statement = sqlx::query(INSERT_RETURNING)
+            .bind(mark.intent.clone())
+            .bind(mark.attempt)
+            .bind(mark.payload.clone());
+        once.execute(intent, statement).await
+    }
 }
 
 impl DriverExt for TokioPostgres {
@@ -147,6 +166,14 @@ impl DriverExt for TokioPostgres {
             }
             other => finished(other),
         }
+    }
+
+    async fn execute(once: &Once<Self>, intent: &Intent, mark: &Mark) -> pgonce::Result<Done> {
+        let statement = Query::new(INSERT_RETURNING)
+            .bind(mark.intent.clone(), Type::TEXT)
+            .bind(mark.attempt, Type::INT8)
+            .bind(mark.payload.clone(), Type::TEXT);
+        once.execute(intent, statement).await
     }
 }
 

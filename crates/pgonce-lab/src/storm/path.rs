@@ -19,6 +19,10 @@ pub(super) enum Path {
     AtomicRetried,
     /// the same, and the commit takes a while: a retry meets the attempt before
     SlowCommit,
+    /// claim, effect, acknowledgement in one statement
+    OneStatement,
+    /// the same, declared as the first attempt
+    StatementFirst,
     /// the work refuses, final, after it has written
     AtomicRefuse,
     /// the work fails, retryable, after it has written; then a retry

@@ -2,12 +2,13 @@
 --          "absent" and "finished", by one plain query.
 -- answers  one row: fresh (you hold it, fence 1) | replay | null: ask pgonce.claim
 -- locks    fresh: the intent's advisory lock until the end of the transaction; replay: nothing
+-- writes   fresh: the setting pgonce.attempt, as pgonce._open_attempt does
 -- note     PostgreSQL inlines it into the caller's statement, which is why it is labelled stable:
 --          PL/pgSQL would cost more than the whole protocol. Its body is parsed when it is
 --          created, so no search_path can bend it.
 --          The caller has seen to it that pgonce._names_fit: every further expression here costs
 --          every command. Where synchronous_commit is not plainly on, or nothing can be
---          written, pgonce.claim sees to it.
+--          written, pgonce.claim sees to it; and where the transaction holds another attempt already.
 create or replace function pgonce._claim_fast(p_scope text, p_key text, p_fingerprint bytea, p_tenant text default '')
 returns table (outcome text, fence bigint, answer jsonb, ref_type text, ref_id text, attempts integer)
 language sql stable
@@ -16,8 +17,10 @@ begin atomic
                when i.status is null then
                    case when pgonce._scope_is_allowed(p_tenant, p_scope)
                         and current_setting('synchronous_commit') = 'on' and current_setting('transaction_read_only') = 'off'
+                        and coalesce(current_setting('pgonce.attempt', true), '') = ''
                         and pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key))
-                   then pgonce._open_attempt(p_tenant, p_scope, p_key) end
+                        and set_config('pgonce.attempt', pgonce._intent_name(p_tenant, p_scope, p_key), true) is not null
+                   then 'fresh' end
                when i.status = 'succeeded' and i.fingerprint = p_fingerprint
                     and i.gone_at is null and i.expires_at > pgonce.now()
                    then 'replay'

@@ -20,7 +20,32 @@ returns void
 language plpgsql volatile
 as $$
 begin
-    if p_keep is null and pgonce._is_lease(p_fence) and pgonce._force_durable_commit() then
+    if p_keep is null and pgonce._is_first(p_fence) and pgonce._is_marked(p_tenant, p_scope, p_key, p_fingerprint)
+       and pgonce._force_durable_commit() then
+        insert into pgonce.intent
+        select r.* from pgonce.scope s, pgonce._success_row_with_retention(p_scope, p_key, p_fingerprint, p_answer,
+            p_ref_type, p_ref_id, p_tenant, p_correlation, p_owner, s.retention) r
+         where s.tenant operator(pg_catalog.=) p_tenant collate "C" and s.scope operator(pg_catalog.=) p_scope collate "C"
+           and s.storage operator(pg_catalog.=) 'answer'
+        on conflict on constraint one_row_per_intent do nothing;
+        if found then
+            return;
+        end if;
+        -- The contract of scopes that nobody defined.
+        insert into pgonce.intent
+        select r.* from pgonce.scope s, pgonce._success_row_with_retention(p_scope, p_key, p_fingerprint, p_answer,
+            p_ref_type, p_ref_id, p_tenant, p_correlation, p_owner, s.retention) r
+         where s.tenant operator(pg_catalog.=) '' collate "C" and s.scope operator(pg_catalog.=) '*' collate "C"
+           and s.storage operator(pg_catalog.=) 'answer'
+           and not exists (select from pgonce.scope o where o.tenant operator(pg_catalog.=) p_tenant collate "C"
+               and o.scope operator(pg_catalog.=) p_scope collate "C")
+           and not exists (select from pgonce.scope o where o.tenant operator(pg_catalog.=) '' collate "C"
+               and o.scope operator(pg_catalog.=) p_scope collate "C")
+        on conflict on constraint one_row_per_intent do nothing;
+        if found then
+            return;
+        end if;
+    elsif p_keep is null and pgonce._is_lease(p_fence) and pgonce._force_durable_commit() then
         -- A lease under the common contract: one statement; what it does not fit goes on below.
         update pgonce.intent i
            set status = 'succeeded', last_at = pgonce.now(), lease_until = null,
@@ -34,16 +59,6 @@ begin
            and pgonce._fence_is_current(i, p_fence, pgonce.now(), s.stale)
            and s.tenant operator(pg_catalog.=) p_tenant collate "C" and s.scope operator(pg_catalog.=) p_scope collate "C"
            and s.storage operator(pg_catalog.=) 'answer';
-        if found then
-            return;
-        end if;
-    end if;
-    if p_keep is null and pgonce._is_first(p_fence) and pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint)
-       and pgonce._is_open_attempt(p_tenant, p_scope, p_key) and pgonce._force_durable_commit() then
-        insert into pgonce.intent
-        select r.* from pgonce._success_row(p_scope, p_key, p_fingerprint, p_answer, p_ref_type,
-            p_ref_id, p_tenant, p_correlation, p_owner) r
-        on conflict on constraint one_row_per_intent do nothing;
         if found then
             return;
         end if;

@@ -10,14 +10,14 @@ returns uuid
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_attempt text := substr(current_setting('pgonce.attempt', true), strpos(current_setting('pgonce.attempt', true), ';') + 1);
+    v_attempt text := current_setting('pgonce.attempt', true);
     v_counts  jsonb;
     v_key     text;
     v_ordinal bigint;
     v_hex     text;
 begin
-    if v_attempt ^@ ';' then
-        v_attempt := extract(epoch from transaction_timestamp())::text || v_attempt;
+    if not v_attempt ^@ '@' then
+        v_attempt := '@' || extract(epoch from transaction_timestamp())::text || ';' || v_attempt;
     end if;
     v_key := octet_length(v_attempt) || ':' || v_attempt || p_type;
     v_counts := coalesce(nullif(current_setting('pgonce.published', true), ''), '{}')::jsonb;

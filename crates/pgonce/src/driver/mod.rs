@@ -246,6 +246,42 @@ pub struct Opening<'a> {
     pub params: &'a [Param<'a>],
 }
 
+/// A statement of the user's, with its values bound, as [`Once::execute`](crate::Once::execute) takes it.
+/// sqlx: `sqlx::query(...).bind(...)`. tokio-postgres: [`Query`](crate::tokio_postgres::Query).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a statement with its values",
+    note = "sqlx: pass `sqlx::query(..).bind(..)`; tokio-postgres: `pgonce::tokio_postgres::Query`"
+)]
+pub trait IntoEffect<S> {
+    /// The statement, ready to be sent more than once.
+    type Effect: Effect<S>;
+
+    /// Takes it apart.
+    fn into_effect(self) -> Result<Self::Effect>;
+}
+
+/// A statement of the user's that can be sent as a part of one of pgonce's.
+pub trait Effect<S>: Send + Sync {
+    /// Its SQL.
+    fn sql(&self) -> &str;
+
+    /// The number of its values.
+    fn len(&self) -> usize;
+
+    /// Whether it has no values.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Runs a statement that contains it. Its values come first, then `params`.
+    fn fetch(
+        &self,
+        session: &mut S,
+        statement: &Statement,
+        params: &[Param<'_>],
+    ) -> impl Future<Output = Result<Vec<Row>>> + Send;
+}
+
 /// A pool of connections of one driver.
 pub trait Driver: Clone + Send + Sync + 'static {
     /// Its connections.

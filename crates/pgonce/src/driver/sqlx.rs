@@ -5,19 +5,20 @@ use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{
-    PgArgumentBuffer, PgConnectOptions, PgConnection, PgRow, PgTransactionManager, PgTypeInfo,
-    PgValueFormat,
+    PgArgumentBuffer, PgArguments, PgConnectOptions, PgConnection, PgRow, PgTransactionManager,
+    PgTypeInfo, PgValueFormat,
 };
+use sqlx::query::Query;
 use sqlx::{
-    AssertSqlSafe, Encode, Executor as _, PgPool, Postgres, Row as _, SqlSafeStr as _, Transaction,
-    Type, TypeInfo as _, ValueRef as _,
+    Arguments as _, AssertSqlSafe, Encode, Execute as _, Executor as _, PgPool, Postgres, Row as _,
+    SqlSafeStr as _, SqlStr, Transaction, Type, TypeInfo as _, ValueRef as _,
 };
 use sqlx_core::transaction::TransactionManager as _;
 
 use super::sealed::Sealed;
 use super::{
-    Connection, Driver, InTransaction, Opening, Param, Row, Session, Settled, Statement,
-    binary_as_text, is_stale, missing_limits,
+    Connection, Driver, Effect, InTransaction, IntoEffect, Opening, Param, Row, Session, Settled,
+    Statement, binary_as_text, is_stale, missing_limits,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -127,28 +128,80 @@ async fn run(
     if pin {
         PgTransactionManager::begin(conn, None).await?;
     }
-    let query = sqlx::query(AssertSqlSafe(statement.sql.clone())).persistent(statement.keep);
-    let query = params.iter().fold(query, |query, param| match param {
-        Param::Text(text) => query.bind(*text),
-        Param::Bytes(bytes) => query.bind(*bytes),
-        Param::Json(text) => query.bind(text.map(JsonText)),
-        Param::Int(_) | Param::Interval(_) => query.bind(param.written()),
-    });
-    let rows: Vec<PgRow> = match query.fetch_all(&mut *conn).await {
+    let rows = match fetch(conn, statement, PgArguments::default(), params).await {
         Ok(rows) => rows,
         Err(error) => {
             if pin {
                 PgTransactionManager::rollback(conn).await?;
             }
-            return Err(error.into());
+            return Err(error);
         }
     };
     if pin {
         PgTransactionManager::commit(conn).await?;
     }
+    Ok(rows)
+}
+
+/// Runs a statement with these arguments and then `params`.
+async fn fetch(
+    conn: &mut PgConnection,
+    statement: &Statement,
+    arguments: PgArguments,
+    params: &[Param<'_>],
+) -> Result<Vec<Row>> {
+    let query = sqlx::query_with(AssertSqlSafe(statement.sql.clone()), arguments);
+    let query = params
+        .iter()
+        .fold(query, |query, param| match param {
+            Param::Text(text) => query.bind(*text),
+            Param::Bytes(bytes) => query.bind(*bytes),
+            Param::Json(text) => query.bind(text.map(JsonText)),
+            Param::Int(_) | Param::Interval(_) => query.bind(param.written()),
+        })
+        .persistent(statement.keep);
+    let rows: Vec<PgRow> = query.fetch_all(conn).await?;
     rows.iter()
         .map(|row| (0..row.len()).map(|i| column(row, i)).collect())
         .collect()
+}
+
+/// A statement of the user's, with its arguments.
+#[derive(Debug)]
+pub struct SqlxEffect {
+    sql: SqlStr,
+    arguments: PgArguments,
+}
+
+impl IntoEffect<SqlxSession> for Query<'_, Postgres, PgArguments> {
+    type Effect = SqlxEffect;
+
+    fn into_effect(mut self) -> Result<SqlxEffect> {
+        let arguments = self.take_arguments().map_err(Error::Work)?;
+        Ok(SqlxEffect {
+            arguments: arguments.unwrap_or_default(),
+            sql: self.sql(),
+        })
+    }
+}
+
+impl Effect<SqlxSession> for SqlxEffect {
+    fn sql(&self) -> &str {
+        self.sql.as_str()
+    }
+
+    fn len(&self) -> usize {
+        self.arguments.len()
+    }
+
+    async fn fetch(
+        &self,
+        session: &mut SqlxSession,
+        statement: &Statement,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>> {
+        fetch(session.conn(), statement, self.arguments.clone(), params).await
+    }
 }
 
 /// A column as text, in whichever format it came.

@@ -2,6 +2,7 @@
 //! COMMIT with the acknowledgement, so a command needs no more round trips than the bare
 //! transaction.
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use tokio_postgres::{Client, Config, GenericClient, Transaction};
 
 use super::sealed::Sealed;
 use super::{
-    Connection, Driver, InTransaction, Opening, Param, Row, Session, Settled, Statement,
-    binary_as_text, is_stale, missing_limits,
+    Connection, Driver, Effect, InTransaction, IntoEffect, Opening, Param, Row, Session, Settled,
+    Statement, binary_as_text, is_stale, missing_limits,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -258,23 +259,107 @@ async fn run_prepared(
     }
 }
 
+/// A statement with its values, for [`Once::execute`](crate::Once::execute).
+///
+/// ```
+/// use pgonce::tokio_postgres::Query;
+/// use tokio_postgres::types::Type;
+///
+/// let insert = Query::new("insert into orders (item, qty) values ($1, $2) returning id")
+///     .bind("book", Type::TEXT)
+///     .bind(2, Type::INT4);
+/// # let _ = insert;
+/// ```
+#[must_use = "a statement is nothing until it is executed"]
+pub struct Query {
+    sql: String,
+    values: Vec<Box<dyn ToSql + Sync + Send>>,
+    types: Vec<Type>,
+}
+
+impl Query {
+    /// A statement without values yet.
+    pub fn new(sql: impl Into<String>) -> Self {
+        Self {
+            sql: sql.into(),
+            values: Vec::new(),
+            types: Vec::new(),
+        }
+    }
+
+    /// Adds the next value, and its type in PostgreSQL.
+    pub fn bind(mut self, value: impl ToSql + Sync + Send + 'static, kind: Type) -> Self {
+        self.values.push(Box::new(value));
+        self.types.push(kind);
+        self
+    }
+}
+
+/// The values stay out of logs.
+impl fmt::Debug for Query {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Query")
+            .field("sql", &self.sql)
+            .finish_non_exhaustive()
+    }
+}
+
+impl IntoEffect<TokioSession> for Query {
+    type Effect = Self;
+
+    fn into_effect(self) -> Result<Self> {
+        Ok(self)
+    }
+}
+
+impl Effect<TokioSession> for Query {
+    fn sql(&self) -> &str {
+        &self.sql
+    }
+
+    fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    async fn fetch(
+        &self,
+        session: &mut TokioSession,
+        statement: &Statement,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>> {
+        let object = session.object();
+        let client: &Client = object;
+        let theirs = self.values.iter().map(|value| {
+            let value: &(dyn ToSql + Sync) = value.as_ref();
+            value
+        });
+        let theirs = theirs.zip(self.types.iter().cloned());
+        let values: Vec<_> = theirs.chain(params.iter().map(typed)).collect();
+        if !statement.keep {
+            return rows(client.query_typed(&statement.sql, &values).await?);
+        }
+        let (values, types): (Vec<&(dyn ToSql + Sync)>, Vec<Type>) = values.into_iter().unzip();
+        let prepared = object.prepare_typed_cached(&statement.sql, &types).await?;
+        rows(client.query(&prepared, &values).await?)
+    }
+}
+
 async fn run_unnamed<C: GenericClient>(
     client: &C,
     sql: &str,
     params: &[Param<'_>],
 ) -> Result<Vec<Row>> {
-    let values: Vec<(&(dyn ToSql + Sync), Type)> = params
-        .iter()
-        .map(|param| {
-            let kind = match param {
-                Param::Text(_) | Param::Int(_) | Param::Interval(_) => Type::TEXT,
-                Param::Bytes(_) => Type::BYTEA,
-                Param::Json(_) => Type::JSONB,
-            };
-            (to_sql(param), kind)
-        })
-        .collect();
+    let values: Vec<_> = params.iter().map(typed).collect();
     rows(client.query_typed(sql, &values).await?)
+}
+
+fn typed<'a>(param: &'a Param<'a>) -> (&'a (dyn ToSql + Sync), Type) {
+    let kind = match param {
+        Param::Text(_) | Param::Int(_) | Param::Interval(_) => Type::TEXT,
+        Param::Bytes(_) => Type::BYTEA,
+        Param::Json(_) => Type::JSONB,
+    };
+    (to_sql(param), kind)
 }
 
 fn to_sql<'a>(param: &'a Param<'a>) -> &'a (dyn ToSql + Sync) {

@@ -1,0 +1,237 @@
+//! Commands that are one statement: claim, effect and acknowledgement in one round trip.
+
+use serde_json::Value;
+
+use crate::ack::{Ack, Done};
+use crate::attempt::Attempt;
+use crate::call::{Row, Schema, release_unless_lost, uncertain_if_lost, unreadable};
+use crate::claim::{Claim, Outcome};
+use crate::counts::Suppression;
+use crate::driver::{Driver, Effect, IntoEffect};
+use crate::error::{Error, ErrorDetail, Result};
+use crate::intent::Intent;
+use crate::once::{CLAIM_FAST, Once, fast_args};
+use crate::run::{Atomic, Ended, Mode};
+
+/// What a statement must begin with to be a part of another one.
+const KINDS: [&str; 6] = ["insert", "update", "delete", "merge", "select", "values"];
+
+impl<D: Driver> Once<D> {
+    /// Makes one statement happen once, in one round trip and without a transaction around it: the
+    /// row that it returns is the answer.
+    ///
+    /// The statement becomes a part of one that also claims the intent and records its success, so
+    /// that all of it commits or none. It is an insert, update, delete or merge with `returning`, or a
+    /// select that calls a function, and returns exactly one row; `22023` and `21000` say that it
+    /// returned none or several, and then nothing happened. Events go along where it returns
+    /// `pgonce.publish(...)` among its columns.
+    ///
+    /// A look-up goes first, so that a duplicate gets its answer without an error on the server; not for an
+    /// intent that is [known to be the first](Intent::known_first). Duplicates, failures and lost replies are
+    /// dealt with as by [`Once::run`]. Where there is a record of a transient failure, behind a
+    /// pooler, and with a stricter [`Isolation`](crate::Isolation), the same is done in a transaction.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlx")]
+    /// # async fn example(once: pgonce::sqlx::Once, intent: pgonce::Intent) -> Result<(), pgonce::Error> {
+    /// #[derive(serde::Deserialize)]
+    /// struct Order {
+    ///     id: i64,
+    /// }
+    ///
+    /// let insert = sqlx::query("insert into orders (item, qty) values ($1, $2) returning id")
+    ///     .bind("book")
+    ///     .bind(2);
+    /// let order: Order = once.execute(&intent, insert).await?.into_answer()?;
+    /// # let _ = order.id;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// With tokio-postgres the values carry their types:
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "tokio-postgres")]
+    /// # async fn example(once: pgonce::tokio_postgres::Once, intent: pgonce::Intent) -> Result<(), pgonce::Error> {
+    /// use pgonce::tokio_postgres::Query;
+    /// use tokio_postgres::types::Type;
+    ///
+    /// let insert = Query::new("insert into orders (item, qty) values ($1, $2) returning id")
+    ///     .bind("book", Type::TEXT)
+    ///     .bind(2, Type::INT4);
+    /// let done = once.execute::<serde_json::Value>(&intent, insert).await?;
+    /// # let _ = done;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn execute<T>(
+        &self,
+        intent: &Intent,
+        statement: impl IntoEffect<D::Session>,
+    ) -> Result<Done<T>> {
+        let effect = statement.into_effect()?;
+        let first = effect.sql().split_whitespace().next().unwrap_or_default();
+        if !KINDS.iter().any(|kind| first.eq_ignore_ascii_case(kind)) {
+            return Err(Error::Invalid(ErrorDetail::new(
+                "22023",
+                format!("a command of one statement cannot begin with {first:?}"),
+                "Use insert, update, delete or merge with returning, or a select; for all else Once::run.",
+            )));
+        }
+        let mode = OneStatement {
+            effect: &effect,
+            looking: intent.is_known_first().then(|| intent.clone().not_known()),
+        };
+        self.run_mode(intent, mode).await
+    }
+
+    /// Sends the statement, and everything around it.
+    async fn execute_at_once<E>(&self, intent: &Intent, effect: &E) -> Result<Value>
+    where
+        E: Effect<D::Session>,
+    {
+        let caller = self.caller();
+        let args = fast_args(intent)
+            .text(intent.correlation_id())
+            .text(self.owner());
+        let statement = caller.schema.statement_of(whole(&caller.schema, effect));
+        let mut session = caller.driver.acquire().await?;
+        fault_point!("execute.before_send");
+        let rows = effect
+            .fetch(&mut session, &statement, args.as_slice())
+            .await;
+        let rows = rows.map_err(uncertain_if_lost);
+        release_unless_lost(session, &rows);
+        let rows = rows?;
+        fault_point!("execute.sent");
+        answer(rows)
+    }
+}
+
+/// The claim first, since its lock keeps duplicates out; then the effect, which the claim's row asks for; then the
+/// success. Each part is read once.
+fn whole<S>(schema: &Schema, effect: &impl Effect<S>) -> String {
+    let (name, n) = (schema.name(), effect.len());
+    let [scope, key, print, tenant, correlation, owner] = std::array::from_fn(|i| n + i + 1);
+    format!(
+        "{}, claimed as materialized (select fence from {name}.claim_first(${scope}, ${key}, ${print}, ${tenant})), \
+         answer as materialized (select c.fence, coalesce(case when c.fence is not null \
+         then (select pg_catalog.to_jsonb(e) from effect e) end, {name}._raise_no_row()) as value from claimed c) \
+         select a.value from answer a, {name}.succeed(${scope}, ${key}, ${print}, a.fence, a.value, null, null, \
+         ${tenant}, ${correlation}, ${owner})",
+        part(effect)
+    )
+}
+
+/// The user's statement as a part of another; the line's end closes a comment.
+fn part<S>(effect: &impl Effect<S>) -> String {
+    let sql = effect.sql().trim_end().trim_end_matches(';');
+    format!("with effect as materialized (\n{sql}\n)")
+}
+
+fn answer(rows: Vec<crate::driver::Row>) -> Result<Value> {
+    let row = rows.into_iter().next().ok_or_else(unreadable)?;
+    Row::from(row).json()
+}
+
+fn acknowledged(value: Value) -> Ack {
+    Ack {
+        value: Some(value),
+        ..Ack::default()
+    }
+}
+
+/// What a claim gives: the word to send the statement, or a transaction to run it in.
+enum Right<D: Driver> {
+    Send,
+    Attempt(Attempt<D>),
+}
+
+/// The user's statement with everything around it.
+struct OneStatement<'a, E> {
+    effect: &'a E,
+    /// The same intent, not known to be new.
+    looking: Option<Intent>,
+}
+
+impl<D, T, E> Mode<D, T> for OneStatement<'_, E>
+where
+    D: Driver,
+    E: Effect<D::Session>,
+{
+    type Right = Right<D>;
+
+    async fn claim(
+        &mut self,
+        once: &Once<D>,
+        intent: &Intent,
+        retrying: bool,
+    ) -> Result<Claim<Right<D>>> {
+        if !once.caller().schema.is_pooled() && once.begin() == "begin" {
+            if intent.is_known_first() && !retrying {
+                return Ok(Claim::Run(Right::Send));
+            }
+            let found = once.caller().call(&CLAIM_FAST, fast_args(intent)).await?;
+            match Outcome::read_full(found.first())? {
+                Outcome::Run { .. } => return Ok(Claim::Run(Right::Send)),
+                Outcome::Replay(done) => return Ok(Claim::Replay(done)),
+                // There is a record that is no answer, or somebody holds it.
+                _ => {}
+            }
+        }
+        let intent = self.looking.as_ref().unwrap_or(intent);
+        Ok(match once.claim_uncounted(intent).await? {
+            Claim::Run(attempt) => Claim::Run(Right::Attempt(attempt)),
+            Claim::Replay(done) => Claim::Replay(done),
+            Claim::Refused(failure) => Claim::Refused(failure),
+            Claim::Busy { retry_after } => Claim::Busy { retry_after },
+        })
+    }
+
+    async fn work(
+        &mut self,
+        once: &Once<D>,
+        intent: &Intent,
+        right: Right<D>,
+    ) -> Result<Done<T>, Ended> {
+        let effect = self.effect;
+        if let Right::Attempt(attempt) = right {
+            let mut atomic = Atomic {
+                work: |attempt| in_transaction(attempt, once, effect),
+                looking: None,
+            };
+            return atomic.work(once, intent, attempt).await.map(Done::typed);
+        }
+        match once.execute_at_once(intent, effect).await {
+            Ok(value) => Ok(Done::new(acknowledged(value), false, 1, 1)),
+            // An earlier attempt's effect may be what stood in the way, such as its business key.
+            Err(error @ Error::Database(_)) => match once.stored_answer(intent).await {
+                Ok(Some(done)) => {
+                    once.count(intent, Suppression::Replay);
+                    Ok(done.typed())
+                }
+                _ => Err(Ended::Retry(error)),
+            },
+            Err(error) => Err(Ended::Retry(error)),
+        }
+    }
+}
+
+/// The statement in a transaction that holds the claim.
+async fn in_transaction<D: Driver>(
+    mut attempt: Attempt<D>,
+    once: &Once<D>,
+    effect: &impl Effect<D::Session>,
+) -> Result<Done> {
+    let schema = &once.caller().schema;
+    let sql = format!(
+        "{} select coalesce((select pg_catalog.to_jsonb(e) from effect e), {}._raise_no_row())",
+        part(effect),
+        schema.name()
+    );
+    let statement = schema.statement_of(sql);
+    let rows = effect
+        .fetch(&mut **attempt.tx.loan(), &statement, &[])
+        .await?;
+    attempt.succeed(acknowledged(answer(rows)?)).await
+}
