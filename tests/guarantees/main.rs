@@ -31,6 +31,7 @@ mod recording;
 mod recovery;
 mod retention;
 mod savepoints;
+mod sealed;
 mod search_path;
 mod secrets;
 mod silence;

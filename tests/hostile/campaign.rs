@@ -1,6 +1,6 @@
 //! Random callers in a hostile setting, and an oracle outside of it. Callers try every path, several at a time for each
 //! request; what they learn goes into a history that no fault reaches, and is compared with what took effect:
-//! nothing twice, no two answers, nothing acknowledged that is not there, nothing done that everybody was refused,
+//! nothing twice, no two answers, nothing acknowledged that is missing, nothing done that everybody was refused,
 //! and nothing that cannot be finished once its lease has run out.
 
 use std::collections::BTreeMap;

@@ -8,5 +8,6 @@ mod callers;
 mod campaign;
 mod outages;
 mod search_path;
+mod secrets;
 mod settings;
 mod strikes;

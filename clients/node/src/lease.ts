@@ -143,8 +143,9 @@ export class Lease<C = unknown> {
       ack = tx.end(value);
     } catch (error) {
       tx.close();
+      const { lost } = session;
       await discard(session, translate(error));
-      throw error;
+      throw lost ? new Disconnected("the connection was lost, and nothing was written", { cause: error }) : error;
     }
     await settle(session, this.intent, this.options, this.fence, ack);
     this.done = doneNow(this.claimed, ack);

@@ -4,5 +4,6 @@ import "./vectors.test.js";
 import "./conformance.test.js";
 import "./once.test.js";
 import "./http.test.js";
+import "./storm.test.js";
 import "./example.test.js";
 import "./package.test.js";

@@ -50,8 +50,8 @@ function binaries(): string {
 /** The SQL files of the repository, in the order in which the program loads them. */
 function sources(): string[] {
   const text = readFileSync(path.join(CORE, "src/migrate/files.rs"), "utf8");
-  const migrations = /MIGRATIONS: &\[Migration\] = migrations!\[(.*?)\];/s.exec(text)?.[1];
-  const routines = /ROUTINES: &\[Routine\] = routines!\[(.*?)\];/s.exec(text)?.[1];
+  const migrations = /MIGRATIONS: &\[Migration\]\s*=\s*migrations!\[(.*?)\];/s.exec(text)?.[1];
+  const routines = /ROUTINES: &\[Routine\]\s*=\s*routines!\[(.*?)\];/s.exec(text)?.[1];
   if (migrations === undefined || routines === undefined) {
     throw new Error("src/migrate/files.rs has another form than tests/server.ts reads");
   }

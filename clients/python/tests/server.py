@@ -117,8 +117,8 @@ class Server:
 def sources() -> list[Path]:
     """The SQL files of the repository, in the order in which the program loads them."""
     text = (CORE / "src/migrate/files.rs").read_text("utf-8")
-    migrations = re.search(r"MIGRATIONS: &\[Migration\] = migrations!\[(.*?)\];", text, re.S)
-    routines = re.search(r"ROUTINES: &\[Routine\] = routines!\[(.*?)\];", text, re.S)
+    migrations = re.search(r"MIGRATIONS: &\[Migration\]\s*=\s*migrations!\[(.*?)\];", text, re.S)
+    routines = re.search(r"ROUTINES: &\[Routine\]\s*=\s*routines!\[(.*?)\];", text, re.S)
     if migrations is None or routines is None:
         raise RuntimeError("src/migrate/files.rs has another form than tests/server.py reads")
     names = [f"migrations/{name}" for name in re.findall(r'"([^"]+)"', migrations[1])]

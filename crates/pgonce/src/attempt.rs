@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::ack::{Done, IntoAck};
 use crate::call::{
-    Schema, call_on, commit_with, release_unless_lost, roll_back, uncertain_if_lost,
+    Args, Schema, call_on, commit_with, release_unless_lost, roll_back, uncertain_if_lost,
 };
 use crate::claim::ClaimKind;
 use crate::driver::{Driver, Session};
@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorDetail, Result};
 use crate::failure::Failure;
 use crate::intent::Intent;
 use crate::record::{FAIL, INSERT_KEPT, INSERT_SUCCESS, SUCCEED, Success, failure_args};
+use crate::seal::{self, AnswerKeys};
 use crate::ttl_cache::TtlCache;
 use crate::tx::Tx;
 
@@ -25,6 +26,7 @@ use crate::tx::Tx;
 pub struct Attempt<D: Driver> {
     pub(crate) tx: Tx<D::Session>,
     pub(crate) retentions: Arc<TtlCache<Arc<str>>>,
+    pub(crate) keys: Option<Arc<AnswerKeys>>,
     pub(crate) intent: Intent,
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) kind: ClaimKind,
@@ -45,13 +47,14 @@ impl<D: Driver> Attempt<D> {
         let Self {
             tx,
             retentions,
+            keys,
             intent,
             owner,
             fence,
             attempts,
             ..
         } = self;
-        let success = Success::new(&intent, &ack, owner.as_deref());
+        let success = Success::new(&intent, &ack, owner.as_deref(), keys.as_deref())?;
         fault_point!("succeed.before_settle");
         // From here the session does not go back to its lender: one whose commit was cancelled must
         // not be rolled back into a pool, it is closed.
@@ -83,8 +86,10 @@ impl<D: Driver> Attempt<D> {
     pub async fn fail(self, failure: Failure) -> Result<()> {
         let (mut session, schema) = self.tx.into_parts();
         session.rollback().await?;
+        let answer = seal::stored(self.keys.as_deref(), &self.intent, failure.answer())?;
         let owner = self.owner.as_deref();
-        record_failure(session, &schema, &self.intent, self.fence, owner, &failure).await
+        let args = failure_args(&self.intent, self.fence, owner, &failure, answer.as_deref());
+        record_failure(session, &schema, args).await
     }
 
     /// Rolls back; nothing is left and nothing is recorded.
@@ -140,13 +145,8 @@ pub(crate) fn not_ended() -> Error {
 pub(crate) async fn record_failure<S: Session>(
     mut session: S,
     schema: &Schema,
-    intent: &Intent,
-    fence: i64,
-    owner: Option<&str>,
-    failure: &Failure,
+    args: Args<'_>,
 ) -> Result<()> {
-    let answer = failure.answer().map(ToString::to_string);
-    let args = failure_args(intent, fence, owner, failure, answer.as_deref());
     fault_point!("fail.before_record");
     let recorded = call_on(&mut session, schema, &FAIL, &args).await;
     let recorded = recorded.map(drop).map_err(uncertain_if_lost);

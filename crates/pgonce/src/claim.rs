@@ -8,6 +8,8 @@ use crate::ack::{Ack, Done};
 use crate::call::{Row, unreadable};
 use crate::error::Result;
 use crate::failure::Failure;
+use crate::intent::Intent;
+use crate::seal::{self, AnswerKeys};
 
 /// The answer to a claim: exactly one of these.
 ///
@@ -117,6 +119,17 @@ impl Outcome {
             }
             _ => return Err(unreadable()),
         })
+    }
+
+    /// With the stored answer as it was before it was encrypted.
+    pub(crate) fn opened(mut self, keys: Option<&AnswerKeys>, intent: &Intent) -> Result<Self> {
+        let answer = match &mut self {
+            Self::Replay(done) => &mut done.ack.value,
+            Self::Refused(failure) => &mut failure.answer,
+            Self::Run { .. } | Self::Busy(_) | Self::Ask => return Ok(self),
+        };
+        *answer = seal::opened(keys, intent, answer.take())?;
+        Ok(self)
     }
 
     /// Reads the answer of a full claim.

@@ -104,6 +104,9 @@ pub enum Error {
     /// An answer could not be turned into JSON, or back into the type that was asked for.
     #[error("the answer does not fit: {0} [22030]")]
     Answer(#[from] serde_json::Error),
+    /// A stored answer is encrypted and cannot be opened, or should be encrypted and is not (`P4032`).
+    #[error("{0}")]
+    Sealed(ErrorDetail),
     /// The schema in the database does not fit this build of pgonce.
     #[error("{0}")]
     Schema(ErrorDetail),
@@ -131,6 +134,7 @@ impl Error {
             | Self::Fenced(p)
             | Self::LostRace(p)
             | Self::Database(p)
+            | Self::Sealed(p)
             | Self::Schema(p) => &p.code,
             Self::Busy { .. } => "P4029",
             Self::Refused(_) => "P4030",
@@ -160,7 +164,7 @@ impl Error {
             "P4071" | "P4072" | "P4073" | "P4074" | "P4075" | "P4076" | "P4077" | "P4081" => {
                 Self::Invalid(problem)
             }
-            "P4002" | "P4050" | "P4070" | "P4078" | "P4080" => Self::Conflict(problem),
+            "P4002" | "P4032" | "P4050" | "P4070" | "P4078" | "P4080" => Self::Conflict(problem),
             "P4012" => Self::Fenced(problem),
             "P4010" | "P4011" => Self::LostRace(problem),
             "P4031" => Self::Gone(problem),

@@ -12,6 +12,7 @@ use crate::intent::Intent;
 use crate::loan::Loan;
 use crate::once::{CLAIM, CLAIM_FAST, Once, claim_args, fast_args};
 use crate::record::{SUCCEED, Success};
+use crate::seal::AnswerKeys;
 use crate::tx::Tx;
 
 /// The right to do the work, in your own transaction, which it derefs to as a [`Tx`].
@@ -21,6 +22,7 @@ use crate::tx::Tx;
 #[must_use = "nothing is recorded until succeed is called and the transaction committed"]
 pub struct Joined<T: InTransaction> {
     tx: Tx<T>,
+    keys: Option<Arc<AnswerKeys>>,
     owner: Option<Arc<str>>,
     intent: Intent,
     kind: ClaimKind,
@@ -63,13 +65,14 @@ impl<D: Driver> Once<D> {
                 .await?;
             outcome = Outcome::read_full(full.first())?;
         }
-        let claimed = Ok(match outcome {
+        let claimed = Ok(match outcome.opened(self.keys(), intent)? {
             Outcome::Run {
                 kind,
                 fence,
                 attempts,
             } => Claim::Run(Joined {
                 tx,
+                keys: self.shared.keys.clone(),
                 owner: self.shared.owner.clone(),
                 intent: intent.clone(),
                 kind,
@@ -93,7 +96,8 @@ impl<T: InTransaction> Joined<T> {
     /// you commit. `ack` is an [`Ack`](crate::Ack), or a reference to the answer.
     pub async fn succeed<A: IntoAck>(mut self, ack: A) -> Result<(Done<A::Answer>, T)> {
         let ack = ack.into_ack()?;
-        let success = Success::new(&self.intent, &ack, self.owner.as_deref());
+        let keys = self.keys.as_deref();
+        let success = Success::new(&self.intent, &ack, self.owner.as_deref(), keys)?;
         self.tx.call(&SUCCEED, success.args(self.fence)).await?;
         let done = Done::new(ack, false, self.attempts, self.fence);
         Ok((done, self.tx.into_parts().0))

@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::intent::Intent;
 use crate::once::Once;
 use crate::record::{FAIL, SUCCEED_LEASE, Success, failure_args};
+use crate::seal;
 use crate::sqlstate::Class;
 
 static HEARTBEAT: Sql = Sql::kept(
@@ -293,7 +294,7 @@ impl<D: Driver> Lease<D> {
     /// all turns the next away with [`Error::Fenced`] or [`Error::LostRace`]; then claim again, and
     /// the stored answer comes back.
     pub async fn record(&self, ack: &Ack) -> Result<Done> {
-        let success = Success::new(&self.intent, ack, self.once.owner());
+        let success = Success::new(&self.intent, ack, self.once.owner(), self.once.keys())?;
         fault_point!("succeed.before_settle");
         // One statement, which is its own transaction: it checks the fence under the row's lock.
         self.call(&SUCCEED_LEASE, success.args(self.fence)).await?;
@@ -362,7 +363,7 @@ pub(crate) async fn record_failure<D: Driver>(
     failure: &Failure,
     term: &Term,
 ) -> Result<()> {
-    let answer = failure.answer().map(ToString::to_string);
+    let answer = seal::stored(once.keys(), intent, failure.answer())?;
     let mut tries = Tries::new(term);
     loop {
         fault_point!("fail.before_record");

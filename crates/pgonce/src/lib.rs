@@ -50,6 +50,7 @@ mod record;
 mod recovery;
 mod retention;
 mod run;
+mod seal;
 mod sqlstate;
 mod suppressed;
 mod ttl_cache;
@@ -69,6 +70,8 @@ pub use once::Isolation;
 #[doc(inline)]
 pub use outbox::{Event, Subscription};
 pub use recovery::{Classification, StuckIntent};
+#[cfg(feature = "encryption")]
+pub use seal::AnswerKeys;
 pub use unique::Inserted;
 
 // For code that works with any driver; services use the aliases in `sqlx` and `tokio_postgres`.

@@ -21,6 +21,7 @@ use crate::lease::{Lease, Term};
 use crate::loan::Loan;
 use crate::record::named;
 use crate::retry::Policy;
+use crate::seal::AnswerKeys;
 use crate::ttl_cache::TtlCache;
 use crate::tx::Tx;
 
@@ -81,6 +82,7 @@ pub(crate) struct Shared {
     begin: &'static str,
     pub(crate) policy: Policy,
     pub(crate) owner: Option<Arc<str>>,
+    pub(crate) keys: Option<Arc<AnswerKeys>>,
     pub(crate) suppressed: Suppressed,
     pub(crate) waiters: Semaphore,
     pub(crate) contracts: TtlCache<InForce>,
@@ -109,6 +111,7 @@ pub struct OnceBuilder<D> {
     isolation: Isolation,
     policy: Policy,
     owner: Option<String>,
+    keys: Option<Arc<AnswerKeys>>,
     pooler: bool,
 }
 
@@ -141,6 +144,14 @@ impl<D: Driver> OnceBuilder<D> {
         self
     }
 
+    /// Encrypts stored answers, of successes and of failures, with keys that the database never sees. Default: none.
+    #[cfg(feature = "encryption")]
+    #[must_use]
+    pub fn encrypt_answers(mut self, keys: AnswerKeys) -> Self {
+        self.keys = Some(Arc::new(keys));
+        self
+    }
+
     /// For connections through a transaction pooler (PgBouncer), which cannot keep named prepared
     /// statements. Default: off.
     #[must_use]
@@ -165,6 +176,7 @@ impl<D: Driver> OnceBuilder<D> {
                 begin,
                 policy: self.policy,
                 owner: self.owner.map(Into::into),
+                keys: self.keys,
                 suppressed: Suppressed::new(),
                 waiters: Semaphore::new(WAITERS),
                 contracts: TtlCache::default(),
@@ -183,6 +195,7 @@ impl<D: Driver> Once<D> {
             isolation: Isolation::default(),
             policy: Policy::default(),
             owner: None,
+            keys: None,
             pooler: false,
         }
     }
@@ -248,7 +261,7 @@ impl<D: Driver> Once<D> {
             .await?;
         match row.map_or(Ok(Outcome::fresh()), |row| Outcome::read(Row::from(row)))? {
             Outcome::Ask => self.ask(session, intent, None).await,
-            outcome => Ok(outcome),
+            outcome => outcome.opened(self.keys(), intent),
         }
     }
 
@@ -261,7 +274,7 @@ impl<D: Driver> Once<D> {
     ) -> Result<Outcome> {
         let args = claim_args(intent, lease, self.owner());
         let rows = call_on(session, &self.caller.schema, &CLAIM, &args).await?;
-        Outcome::read_full(rows.first())
+        Outcome::read_full(rows.first())?.opened(self.keys(), intent)
     }
 
     /// Asks for the right to do the work for a while (leased mode): for work that must call the
@@ -284,7 +297,7 @@ impl<D: Driver> Once<D> {
         let args = claim_args(intent, Some(length), self.owner());
         let claimed = self.caller.write(&CLAIM, args).await;
         fault_point!("lease.claimed");
-        match Outcome::read_full(claimed?.first())? {
+        match Outcome::read_full(claimed?.first())?.opened(self.keys(), intent)? {
             Outcome::Run {
                 kind,
                 fence,
@@ -311,10 +324,12 @@ impl<D: Driver> Once<D> {
 
     pub(crate) async fn stored_answer(&self, intent: &Intent) -> Result<Option<Done>> {
         let rows = self.caller.call(&ANSWER_OF, fast_args(intent)).await?;
-        Ok(match Outcome::read_full(rows.first())? {
-            Outcome::Replay(done) => Some(done),
-            _ => None,
-        })
+        Ok(
+            match Outcome::read_full(rows.first())?.opened(self.keys(), intent)? {
+                Outcome::Replay(done) => Some(done),
+                _ => None,
+            },
+        )
     }
 
     pub(crate) fn attempt(
@@ -327,6 +342,7 @@ impl<D: Driver> Once<D> {
         Attempt {
             tx: Tx::new(Loan::owned(session), schema, intent.shared_tenant()),
             retentions: self.shared.retentions.clone(),
+            keys: self.shared.keys.clone(),
             intent,
             owner: self.shared.owner.clone(),
             kind,
@@ -347,6 +363,10 @@ impl<D: Driver> Once<D> {
     /// How attempts begin.
     pub(crate) fn begin(&self) -> &'static str {
         self.shared.begin
+    }
+
+    pub(crate) fn keys(&self) -> Option<&AnswerKeys> {
+        self.shared.keys.as_deref()
     }
 
     pub(crate) fn owner(&self) -> Option<&str> {

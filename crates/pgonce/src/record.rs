@@ -2,8 +2,10 @@
 
 use crate::ack::Ack;
 use crate::call::{Args, Sql};
+use crate::error::Result;
 use crate::failure::Failure;
 use crate::intent::Intent;
+use crate::seal::{self, AnswerKeys};
 
 /// The fresh success of an atomic attempt. Looks the contract up, and says how long successes are
 /// kept if that is simple.
@@ -44,13 +46,18 @@ pub(crate) struct Success<'a> {
 }
 
 impl<'a> Success<'a> {
-    pub(crate) fn new(intent: &'a Intent, ack: &'a Ack, owner: Option<&'a str>) -> Self {
-        Self {
+    pub(crate) fn new(
+        intent: &'a Intent,
+        ack: &'a Ack,
+        owner: Option<&'a str>,
+        keys: Option<&AnswerKeys>,
+    ) -> Result<Self> {
+        Ok(Self {
             intent,
             ack,
             owner,
-            value: ack.value.as_ref().map(ToString::to_string),
-        }
+            value: seal::stored(keys, intent, ack.value.as_ref())?,
+        })
     }
 
     /// For [`SUCCEED`] and [`SUCCEED_LEASE`].

@@ -1,5 +1,6 @@
 //! Finding work that stopped on the way.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::call::{Args, Sql};
@@ -25,7 +26,7 @@ pub enum Classification {
 }
 
 /// An intent whose work stopped on the way.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct StuckIntent {
     /// The tenant; empty where there are none.
     pub tenant: String,
@@ -43,6 +44,21 @@ pub struct StuckIntent {
     pub failure_code: Option<String>,
     /// What may be done.
     pub classification: Classification,
+}
+
+/// The key stays out of logs.
+impl fmt::Debug for StuckIntent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StuckIntent")
+            .field("tenant", &self.tenant)
+            .field("scope", &self.scope)
+            .field("attempts", &self.attempts)
+            .field("owner", &self.owner)
+            .field("stuck_for", &self.stuck_for)
+            .field("failure_code", &self.failure_code)
+            .field("classification", &self.classification)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<D: Driver> Once<D> {

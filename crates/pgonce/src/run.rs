@@ -16,7 +16,9 @@ use crate::error::{Error, Result};
 use crate::intent::Intent;
 use crate::lease::{self, Lease};
 use crate::once::Once;
+use crate::record::failure_args;
 use crate::retry::at_least;
+use crate::seal;
 use crate::sqlstate::Class;
 
 static WAIT: Sql = Sql::kept("select w::text from pgonce.wait($1, $2, $3::text::interval, $4) w");
@@ -281,9 +283,12 @@ where
             return Err(Ended::Retry(if to_record { lost } else { error }));
         }
         if let Error::Refused(failure) | Error::Failed(failure) = &error {
-            let (schema, owner) = (&once.caller().schema, once.owner());
-            let recorded =
-                attempt::record_failure(session, schema, intent, fence, owner, failure).await;
+            let answer = match seal::stored(once.keys(), intent, failure.answer()) {
+                Ok(answer) => answer,
+                Err(error) => return Err(Ended::Retry(error)),
+            };
+            let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());
+            let recorded = attempt::record_failure(session, &once.caller().schema, args).await;
             // Not recorded: another attempt has settled it, and its answer is the one that counts.
             return Err(Ended::Retry(recorded.err().unwrap_or(error)));
         }

@@ -123,6 +123,7 @@ pub const TABLE: &[Entry] = &[
     entry("P4029", "busy", Class::RetryAfterDelay, "Somebody else holds the intent: ask again after the time it names."),
     entry("P4030", "refused", Class::Final, "It failed permanently: give the caller the stored refusal."),
     entry("P4031", "gone", Class::Final, "It finished, and its answer is no longer kept: a new request takes a new key."),
+    entry("P4032", "answer_sealed", Class::Final, "The stored answer does not open with the keys of this program: give it the key that the message names, or look who altered the row."),
     entry("P4050", "message_reused", Class::Conflict, "The message id came before with another payload: park it and ask the sender."),
     entry("P4060", "dead_letters_full", Class::RetryAfterDelay, "Too many events of a consumer are given up: look at them, then redrive or skip, or raise the limit."),
     entry("P4070", "ledger_conflict", Class::Conflict, "The operation or account is in the ledger with other content: send that, or take another name."),
@@ -211,10 +212,10 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const OURS: [&str; 29] = [
+    const OURS: [&str; 30] = [
         "P4000", "P4001", "P4002", "P4003", "P4010", "P4011", "P4012", "P4029", "P4030", "P4031",
-        "P4050", "P4060", "P4070", "P4071", "P4072", "P4073", "P4074", "P4075", "P4076", "P4077",
-        "P4078", "P4079", "P4080", "P4081", "P4099", "P4100", "P4101", "P4102", "P4103",
+        "P4032", "P4050", "P4060", "P4070", "P4071", "P4072", "P4073", "P4074", "P4075", "P4076",
+        "P4077", "P4078", "P4079", "P4080", "P4081", "P4099", "P4100", "P4101", "P4102", "P4103",
     ];
 
     fn docs(path: &str) -> PathBuf {

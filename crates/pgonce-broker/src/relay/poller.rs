@@ -53,6 +53,8 @@ type Asked = (LaneClaim, oneshot::Sender<Result<Vec<Lane>>>);
 struct Members {
     next_id: AtomicU64,
     all: Mutex<HashMap<u64, Member>>,
+    /// Whether the last poll went well: until then relays look for themselves.
+    answered: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -186,14 +188,15 @@ impl<D: Driver> Membership<D> {
         (news.swap(false, SeqCst), due.swap(false, SeqCst))
     }
 
-    pub(super) fn is_alive(&self) -> bool {
-        self.poller.is_alive()
+    /// Whether the poller says when there is something to do.
+    pub(super) fn can_rest(&self) -> bool {
+        self.poller.is_alive() && self.poller.members.answered.load(SeqCst)
     }
 
     /// Claims lanes, together with other relays that do it now.
     pub(super) async fn claim(&self, claim: LaneClaim) -> Result<Vec<Lane>> {
         let (reply, lanes) = oneshot::channel();
-        if self.is_alive()
+        if self.poller.is_alive()
             && self.poller.claims.send((claim.clone(), reply)).is_ok()
             && let Ok(lanes) = lanes.await
         {
@@ -233,6 +236,7 @@ async fn poll<D: Driver>(outbox: &Outbox<D>, members: &Members) {
             let polled = outbox.poll(cursor.as_ref().filter(|_| look), &names);
             match timeout(POLL_TIMEOUT, polled).await {
                 Ok(Ok(polled)) => {
+                    members.answered.store(true, SeqCst);
                     members.wake(look && polled.news, &polled.due);
                     if look {
                         (looked, cursor) = (Some(now), polled.cursor);
@@ -245,6 +249,8 @@ async fn poll<D: Driver>(outbox: &Outbox<D>, members: &Members) {
                 // Relays notice an outage when they renew their leases, and say so. What was missed is news afterwards.
                 failed => {
                     tracing::warn!(?failed, ?pause, "the log could not be polled, trying again");
+                    members.answered.store(false, SeqCst);
+                    members.wake(true, &members.subscriptions());
                     cursor = None;
                     sleep(jittered(pause)).await;
                     pause = (pause * 2).min(MAX_PAUSE);

@@ -86,7 +86,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             let news = self.relay.outbox.has_new_events(&cursors);
             if !in_time(&self.relay.limits, news).await? {
                 // It has looked often enough: the poller says when there is something.
-                if self.poll >= self.max_poll_interval() && self.poller.is_alive() {
+                if self.poll >= self.max_poll_interval() && self.poller.can_rest() {
                     self.next_look = Instant::now() + jittered(REST);
                 }
                 return Ok(());

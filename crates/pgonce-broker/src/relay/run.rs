@@ -146,7 +146,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         self.settle().await?;
         if now >= self.next_due {
             self.next_due = now + DUE_EVERY;
-            if !self.take_due().await? && self.poller.is_alive() {
+            if !self.take_due().await? && self.poller.can_rest() {
                 self.next_due = now + REST; // until the poller says that something is due
             }
         }

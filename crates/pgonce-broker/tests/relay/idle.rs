@@ -75,3 +75,22 @@ async fn thirty_idle_subscriptions_cost_hardly_more_than_one() {
         relay.stop().await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn relays_look_for_themselves_while_their_poller_gets_no_answer() {
+    let fixture = Fixture::new().await;
+    let running = fixture.run();
+    fixture.publish(1, 1, 1).await;
+    fixture.sink.wait_for(1).await;
+    let away = "alter function pgonce._poll_outbox(text, text[]) rename to poll_outbox_away";
+    fixture.world.see.run(away).await;
+    let began = Instant::now();
+    for n in 2..=5 {
+        fixture.publish(n, n, 1).await;
+        fixture.sink.wait_for(n).await;
+    }
+    // Each would wait for fifteen seconds or more.
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(50), "four events took {took:?}");
+    running.stop().await.unwrap();
+}

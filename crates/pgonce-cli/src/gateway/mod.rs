@@ -119,7 +119,8 @@ async fn serve(gateway: Gateway<database::Driver>, file: &Path, format: Format) 
     let mut asked = Signals::listen()?;
     let reloading = reload_on_hangup(bound.reload(), file.to_owned())?;
     let (address, admin) = (bound.address(), bound.admin_address());
-    let words = format!("gateway on http://{address}, health on http://{admin}");
+    let scheme = bound.scheme();
+    let words = format!("gateway on {scheme}://{address}, health on http://{admin}");
     output::say(format, &words, &json!({"address": address, "admin": admin}))?;
     io::stdout().flush()?;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

@@ -7,6 +7,7 @@ mod edge;
 mod fixture;
 mod life;
 mod limits;
+mod listener;
 mod once;
 mod passing;
 mod python;

@@ -201,7 +201,7 @@ async fn what_no_route_matches_and_what_is_no_http_is_answered_clearly() {
     assert_eq!(answer.headers["allow"], "POST");
     let (head, _) = raw(
         &gateway,
-        b"GET /files/x HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\r\n",
+        b"GET /files/x HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: irc\r\n\r\n",
     )
     .await;
     assert!(head.starts_with("HTTP/1.1 501 "), "{head}");

@@ -12,9 +12,10 @@ use super::config::{self, Config, Route};
 use super::headers::Trusted;
 use super::policy::policy;
 use super::proxy::{Proxy, ProxySettings};
+use super::reauthorise;
 use super::router::{Entry, ProtectedRoute};
 use super::upstream::Upstream;
-use crate::{Budget, IdempotencyLayer};
+use crate::{Budget, IdempotencyLayer, Reauthorise};
 
 pub(crate) fn proxy(
     config: &Config,
@@ -31,6 +32,7 @@ pub(crate) fn proxy(
         trust_forwarded: config.tables.listen.trust_forwarded,
         trusted: trusted.clone(),
         body_timeout: config.tables.listen.body_timeout.0,
+        tunnel_timeout: config.tables.listen.tunnel_timeout.0,
         max_response: route
             .once
             .as_ref()
@@ -95,7 +97,16 @@ impl<D: Driver> RouteBuilder<D> {
             .find(|(scope, _)| scope.get_ref() == name);
         let (_, scope) = scope.ok_or_else(|| "the scope is not defined".to_owned())?;
         for method in methods {
-            let policy = policy(&config.tables, pattern, &method, recorded, scope);
+            let mut policy = policy(&config.tables, pattern, &method, recorded, scope);
+            if let Some(address) = &recorded.reauthorise {
+                let limit = config.database().timeout();
+                let authority = Arc::new(Upstream::at(address.get_ref(), limit)?);
+                let at = address.get_ref().0.clone();
+                policy = policy.reauthorise(Reauthorise::new(move |head| {
+                    let asked = reauthorise::ask(authority.clone(), at.clone(), head);
+                    async move { asked.await.map_err(|refused| *refused) }
+                }));
+            }
             let layer = IdempotencyLayer::leased(once.clone(), policy);
             let layer = layer
                 .map_err(|error| error.to_string())?

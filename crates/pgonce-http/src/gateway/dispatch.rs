@@ -75,9 +75,14 @@ impl Dispatcher {
     pub(crate) async fn answer(&self, request: Request<Body>) -> Response {
         let start = Instant::now();
         let origin = request.headers().get(header::ORIGIN).cloned();
-        let found = match refuse_host(&request).or_else(|| refuse_protocol(&request)) {
+        let found = match refuse_host(&request) {
             Some(refused) => Err(Box::new(refused)),
             None => self.router.find(request.method(), request.uri().path()),
+        };
+        let passes = found.as_ref().is_ok_and(|entry| entry.once.is_none());
+        let found = match refuse_protocol(&request, passes) {
+            Some(refused) => Err(Box::new(refused)),
+            None => found,
         };
         let found = found.and_then(|entry| self.check_key(entry, &request));
         let line = self

@@ -14,8 +14,12 @@
 //! happened. Send it to a protected route, or without a key.
 //!
 //! # protocol_unsupported
-//! **501.** A tunnel (CONNECT) or another protocol (a WebSocket, say) was asked for. Connect to the service
-//! itself.
+//! **501.** A tunnel (CONNECT) or another protocol was asked for, or a WebSocket on a route that happens once. Connect
+//! to the service itself.
+//!
+//! # reauthorisation_unavailable
+//! **503 and `Retry-After`.** The request happened before, and whether the caller may see its stored response could
+//! not be found out. Nothing happened now. Send the same again with the same key.
 //!
 //! # upstream_not_reached
 //! **502, or 504 where time ran out, and `Retry-After`.** There was no connection to the service behind the gateway, so it was

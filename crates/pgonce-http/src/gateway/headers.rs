@@ -1,6 +1,6 @@
 //! Which headers cross the gateway, and which end at it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::header::{
@@ -8,6 +8,8 @@ use http::header::{
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::proxy::Client;
 
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(crate) const ATTEMPT: HeaderName = HeaderName::from_static("pgonce-attempt");
@@ -100,11 +102,16 @@ pub(crate) fn wanted_upgrade(headers: &HeaderMap) -> Option<&str> {
     tokens(headers, &UPGRADE).find(|protocol| !protocol.eq_ignore_ascii_case("h2c"))
 }
 
+/// Whether a request wants to become a WebSocket.
+pub(crate) fn is_websocket(headers: &HeaderMap) -> bool {
+    wanted_upgrade(headers).is_some_and(|wanted| wanted.eq_ignore_ascii_case("websocket"))
+}
+
 /// Makes a client's headers fit for the upstream: what is ours cannot be forged, what is the
 /// connection's own stays here.
 pub(crate) fn for_upstream(
     headers: &mut HeaderMap,
-    client: Option<SocketAddr>,
+    client: Option<Client>,
     trust_forwarded: bool,
     trusted: &Trusted,
 ) {
@@ -130,16 +137,12 @@ pub(crate) fn for_upstream(
     for name in &forged {
         headers.remove(name);
     }
-    forwarded(
-        headers,
-        client.map(|client| client.ip().to_canonical()),
-        trust_forwarded,
-    );
+    forwarded(headers, client, trust_forwarded);
 }
 
 /// Says for whom the gateway asks. What the client says about itself is believed only where the
 /// gateway is configured to stand behind a proxy that writes these headers.
-fn forwarded(headers: &mut HeaderMap, client: Option<IpAddr>, trust: bool) {
+fn forwarded(headers: &mut HeaderMap, client: Option<Client>, trust: bool) {
     if !trust {
         for name in [
             FORWARDED,
@@ -151,7 +154,8 @@ fn forwarded(headers: &mut HeaderMap, client: Option<IpAddr>, trust: bool) {
             headers.remove(name);
         }
     }
-    if let Some(ip) = client {
+    if let Some(client) = client {
+        let ip = client.address.ip().to_canonical();
         let chain: Vec<&str> = tokens(headers, &FORWARDED_FOR)
             .filter(|hop| !hop.is_empty())
             .collect();
@@ -179,7 +183,10 @@ fn forwarded(headers: &mut HeaderMap, client: Option<IpAddr>, trust: bool) {
     }
     headers
         .entry(FORWARDED_PROTO)
-        .or_insert(HeaderValue::from_static("http"));
+        .or_insert(HeaderValue::from_static(match client {
+            Some(client) if client.encrypted => "https",
+            _ => "http",
+        }));
 }
 
 /// Makes an upstream's headers fit for the client.
@@ -210,7 +217,7 @@ mod tests {
         let trusted = ["x-user-id", "x-tenant"].map(HeaderName::from_static);
         for_upstream(
             &mut headers,
-            Some("192.0.2.7:1234".parse().unwrap()),
+            Some(Client::new("192.0.2.7:1234".parse().unwrap(), false)),
             trust,
             &Trusted::new(trusted),
         );

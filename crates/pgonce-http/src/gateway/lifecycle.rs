@@ -20,7 +20,7 @@ use super::dispatch::{Dispatcher, OwnHeaders};
 use super::headers::IDEMPOTENCY_KEY;
 use super::router::Router;
 use super::scopes::{self, Difference};
-use super::server::{Limits, Server};
+use super::server::{Certificate, Limits, Server};
 use super::upstream::Upstream;
 use crate::{Budget, IdempotencyLayer};
 
@@ -139,6 +139,7 @@ impl<D: Driver> Gateway<D> {
                 io::Error::new(error.kind(), format!("cannot listen on {address}: {error}"))
             })
         };
+        let certificate = self.config.certificate().map_err(io::Error::other)?;
         let clients = open(*listen.address.get_ref()).await?;
         let admin = open(*listen.admin.get_ref()).await?;
         let (address, admin_address) = (clients.local_addr()?, admin.local_addr()?);
@@ -148,6 +149,7 @@ impl<D: Driver> Gateway<D> {
                 layers: Mutex::new(self.layers),
                 once: self.once,
                 budget: self.budget,
+                certificate: Arc::new(RwLock::new(certificate)),
             }),
             config: self.config,
             clients,
@@ -178,6 +180,7 @@ pub(crate) struct Current<D: Driver> {
     layers: Mutex<Vec<IdempotencyLayer<D>>>,
     once: Once<D>,
     budget: Budget,
+    certificate: Certificate,
 }
 
 impl<D: Driver> Current<D> {
@@ -216,6 +219,10 @@ impl<D: Driver> Reload<D> {
     pub async fn apply(&self, config: Config) -> Result<(), ReloadError> {
         let current = &self.0;
         let (once, budget) = (current.once.clone(), current.budget.clone());
+        let certificate = config.certificate().map_err(|why| BuildError {
+            place: "listen.tls".to_owned(),
+            why,
+        })?;
         let gateway = Gateway::with_budget(config, once, budget)?;
         let differences = gateway.agree().await?;
         if !differences.is_empty() {
@@ -229,6 +236,11 @@ impl<D: Driver> Reload<D> {
         layers.extend(gateway.layers);
         let mut dispatcher = (current.dispatcher.write()).unwrap_or_else(PoisonError::into_inner);
         *dispatcher = Arc::new(gateway.dispatcher);
+        // A listener does not begin or cease to encrypt: its clients would not follow.
+        let mut shown = (current.certificate.write()).unwrap_or_else(PoisonError::into_inner);
+        if shown.is_some() && certificate.is_some() {
+            *shown = certificate;
+        }
         Ok(())
     }
 }
@@ -244,6 +256,14 @@ impl<D: Driver> Bound<D> {
     /// Where clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// How clients connect: `http`, or `https` with a certificate.
+    pub fn scheme(&self) -> &'static str {
+        match self.config.tables.listen.tls {
+            Some(_) => "https",
+            None => "http",
+        }
     }
 
     /// Where `/healthz` and `/readyz` are.
@@ -272,6 +292,7 @@ impl<D: Driver> Bound<D> {
         let server = Server {
             listener: self.clients,
             limits,
+            certificate: current.certificate.clone(),
             stop: stopping.clone(),
             connections: connections.clone(),
         };
@@ -324,6 +345,7 @@ async fn admin_server<D: Driver>(listener: TcpListener, limits: Limits, admin: A
     let server = Server {
         listener,
         limits,
+        certificate: Certificate::default(),
         stop: CancellationToken::new(),
         connections: TaskTracker::new(),
     };

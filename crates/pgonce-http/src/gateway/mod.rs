@@ -30,16 +30,19 @@ mod config;
 mod dispatch;
 pub mod errors;
 mod headers;
+mod http2;
 mod io;
 mod lifecycle;
 mod log;
 mod pattern;
 mod policy;
 mod proxy;
+mod reauthorise;
 mod router;
 mod scopes;
 mod server;
 mod tls;
+mod tunnel;
 mod upstream;
 
 pub use config::{

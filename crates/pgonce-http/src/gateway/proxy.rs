@@ -18,13 +18,24 @@ use super::body::{StallTimeout, Stalled};
 use super::config::{CloseDelimited, HostSent, KeyForm};
 use super::errors;
 use super::headers::{self, ATTEMPT, FENCE, IDEMPOTENCY_KEY, Trusted};
+use super::tunnel::Tunnel;
 use super::upstream::{Delivery, Unanswered, Upstream};
 use crate::body::{Read, read_up_to};
 use crate::{AttemptInfo, Disposition, Key};
 
-/// The address that sent a request; the server leaves it in the request's extensions.
+/// Who sent a request, and whether its connection is encrypted; the server leaves it in the request's
+/// extensions.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Client(pub(crate) SocketAddr);
+pub(crate) struct Client {
+    pub(crate) address: SocketAddr,
+    pub(crate) encrypted: bool,
+}
+
+impl Client {
+    pub(crate) fn new(address: SocketAddr, encrypted: bool) -> Self {
+        Self { address, encrypted }
+    }
+}
 
 /// Sends requests on to one upstream. Cheap to clone.
 #[derive(Clone)]
@@ -41,6 +52,8 @@ pub(crate) struct ProxySettings {
     pub(crate) trusted: Trusted,
     /// How long a client may send nothing more of its body.
     pub(crate) body_timeout: Duration,
+    /// How long nothing may move in a tunnel.
+    pub(crate) tunnel_timeout: Duration,
     /// How much of an answer the route keeps.
     pub(crate) max_response: usize,
 }
@@ -57,13 +70,19 @@ impl ProxySettings {
             true => body,
             false => Body::new(StallTimeout::new(body, self.body_timeout, Stalled::Client)),
         });
-        let client = request.extensions().get().map(|Client(address)| *address);
+        let client = request.extensions().get::<Client>().copied();
+        let tunnel = headers::is_websocket(request.headers())
+            .then(|| Tunnel::wanted(&mut request))
+            .flatten();
         let attempt = request.extensions().get::<AttemptInfo>().copied();
         let key = request.extensions().get::<Key>().cloned();
         let headers = request.headers_mut();
         headers::for_upstream(headers, client, self.trust_forwarded, &self.trusted);
         if self.host == HostSent::Upstream {
             headers.remove(HOST);
+        }
+        if tunnel.is_some() {
+            Tunnel::ask(headers);
         }
         if let Some(key) = key {
             self.add_key(headers, &key.0);
@@ -76,6 +95,9 @@ impl ProxySettings {
             Ok(mut answer) => {
                 let ends = self.close_delimited == CloseDelimited::Whole || marks_its_end(&answer);
                 headers::for_client(answer.headers_mut());
+                if let Some(tunnel) = tunnel {
+                    tunnel.open(&mut answer, self.tunnel_timeout);
+                }
                 match attempt {
                     Some(_) if !ends => no_answer(&Unanswered {
                         delivery: Delivery::Unknown,
@@ -145,9 +167,10 @@ fn is_stream(headers: &HeaderMap) -> bool {
     kind.starts_with(b"text/event-stream") || kind.starts_with(b"multipart/x-mixed-replace")
 }
 
-/// What a request that wants to leave HTTP behind is answered.
-pub(crate) fn refuse_protocol(request: &Request<Body>) -> Option<Response<Body>> {
+/// What a request that wants to leave HTTP behind is answered; a WebSocket is for routes that pass.
+pub(crate) fn refuse_protocol(request: &Request<Body>, passes: bool) -> Option<Response<Body>> {
     let wanted = match headers::wanted_upgrade(request.headers()) {
+        Some(_) if passes && headers::is_websocket(request.headers()) => return None,
         Some(protocol) => format!("the protocol {protocol:?}"),
         None if request.method() == Method::CONNECT => "a tunnel".to_owned(),
         None => return None,
@@ -169,8 +192,12 @@ pub(crate) fn refuse_host(request: &Request<Body>) -> Option<Response<Body>> {
         (Some(host), None) => host.to_str().is_ok_and(is_host),
         (Some(_), Some(_)) => false,
     };
+    (!well_formed).then(host_invalid)
+}
+
+pub(crate) fn host_invalid() -> Response<Body> {
     let detail = "the request needs exactly one Host header, with a host and perhaps a port";
-    (!well_formed).then(|| errors::answer(StatusCode::BAD_REQUEST, "host_invalid", detail))
+    errors::answer(StatusCode::BAD_REQUEST, "host_invalid", detail)
 }
 
 fn is_host(host: &str) -> bool {

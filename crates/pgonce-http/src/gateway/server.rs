@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,16 +12,26 @@ use axum::response::Response;
 use http::Request;
 use http_body::Body as _;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::io::{Peers, WriteTimeout};
+use super::headers;
+use super::http2;
+use super::io::{PeerPermit, Peers, WriteTimeout};
 use super::proxy::Client;
+use super::tls::HTTP2;
+
+/// How many requests one HTTP/2 connection may have at a time.
+const MAX_STREAMS: u32 = 128;
 
 /// How much anybody may ask of a listener.
 #[derive(Debug, Clone, Copy)]
@@ -33,13 +43,25 @@ pub(crate) struct Limits {
     pub(crate) write_timeout: Duration,
 }
 
+/// The certificate that a listener shows, replaced at a reload; none: no TLS.
+pub(crate) type Certificate = Arc<RwLock<Option<Arc<ServerConfig>>>>;
+
 /// A listener, and how it ends.
 pub(crate) struct Server {
     pub(crate) listener: TcpListener,
     pub(crate) limits: Limits,
+    pub(crate) certificate: Certificate,
     /// When it is cancelled no connection is accepted any more, and those without work end.
     pub(crate) stop: CancellationToken,
     /// Has a task for each connection.
+    pub(crate) connections: TaskTracker,
+}
+
+/// What a connection counts for, until it and the tunnel that came of it are over.
+pub(crate) struct ConnectionGuard {
+    _permit: Option<OwnedSemaphorePermit>,
+    _peer: PeerPermit,
+    pub(crate) stop: CancellationToken,
     pub(crate) connections: TaskTracker,
 }
 
@@ -73,58 +95,141 @@ impl Server {
                         tracing::warn!(peer = %client.ip(), "a peer has too many connections; one was closed");
                         continue;
                     };
-                    let (handler, stop, limits) = (handler.clone(), self.stop.clone(), self.limits);
-                    self.connections.spawn(async move {
-                        serve(stream, client, limits, &*handler, stop).await;
-                        drop((permit, peer));
+                    let guard = Arc::new(ConnectionGuard {
+                        _permit: permit.ok(),
+                        _peer: peer,
+                        stop: self.stop.clone(),
+                        connections: self.connections.clone(),
                     });
+                    let certificate = self.certificate.read();
+                    let certificate = certificate.unwrap_or_else(PoisonError::into_inner).clone();
+                    let connection = open(
+                        stream,
+                        client,
+                        certificate,
+                        self.limits,
+                        handler.clone(),
+                        guard,
+                    );
+                    self.connections.spawn(connection);
                 }
                 Err(error) => {
                     // Most often too many open files: it passes when others have ended.
                     tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    sleep(Duration::from_millis(50)).await;
                 }
             }
         }
     }
 }
 
-async fn serve<H, F>(
+/// Encrypts where there is a certificate, and serves the protocol that both sides chose then.
+async fn open<H, F>(
     stream: TcpStream,
     client: SocketAddr,
+    certificate: Option<Arc<ServerConfig>>,
     limits: Limits,
-    handler: &H,
-    stop: CancellationToken,
+    handler: Arc<H>,
+    guard: Arc<ConnectionGuard>,
 ) where
-    H: Fn(Request<Body>) -> F,
-    F: Future<Output = Response>,
+    H: Fn(Request<Body>) -> F + Send + Sync + 'static,
+    F: Future<Output = Response> + Send + 'static,
 {
     // Small answers must not wait for an acknowledgement of the piece before.
     let _ = stream.set_nodelay(true);
     let stream = WriteTimeout::new(stream, limits.write_timeout);
-    let asked = AtomicBool::new(false);
-    let service = service_fn(|request: Request<Incoming>| {
-        asked.store(true, Ordering::Relaxed);
+    let Some(certificate) = certificate else {
+        let client = Client::new(client, false);
+        return serve(stream, client, false, limits, handler, guard).await;
+    };
+    let handshake = TlsAcceptor::from(certificate).accept(stream);
+    let handshake = tokio::select! {
+        handshake = timeout(limits.header_timeout, handshake) => handshake,
+        () = guard.stop.cancelled() => return,
+    };
+    match handshake {
+        Ok(Ok(stream)) => {
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
+            let client = Client::new(client, true);
+            serve(stream, client, is_http2, limits, handler, guard).await;
+        }
+        Ok(Err(error)) => tracing::debug!(%error, "a handshake failed"),
+        Err(_) => tracing::debug!("a handshake took too long"),
+    }
+}
+
+async fn serve<S, H, F>(
+    stream: S,
+    client: Client,
+    is_http2: bool,
+    limits: Limits,
+    handler: Arc<H>,
+    guard: Arc<ConnectionGuard>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Fn(Request<Body>) -> F + Send + Sync + 'static,
+    F: Future<Output = Response> + Send + 'static,
+{
+    let stop = guard.stop.clone();
+    // Requests that were begun, and those that are answered.
+    let counts: Arc<(AtomicUsize, AtomicUsize)> = Arc::default();
+    let counted = counts.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        counted.0.fetch_add(1, Ordering::Relaxed);
+        let (handler, counted) = (handler.clone(), counted.clone());
         let mut request = request.map(inbound);
-        request.extensions_mut().insert(Client(client));
-        let answer = handler(request);
-        async move { Ok::<_, Infallible>(answer.await) }
+        request.extensions_mut().insert(client);
+        if headers::is_websocket(request.headers()) {
+            request.extensions_mut().insert(guard.clone());
+        }
+        async move {
+            let answer = match http2::as_http1(&mut request) {
+                Ok(()) => handler(request).await,
+                Err(refused) => *refused,
+            };
+            counted.1.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, Infallible>(answer)
+        }
     });
-    let connection = http1::Builder::new()
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.header_timeout)
-        .max_buf_size(limits.header_bytes)
-        .serve_connection(TokioIo::new(stream), service);
+        .max_buf_size(limits.header_bytes);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+        .max_concurrent_streams(MAX_STREAMS)
+        .keep_alive_interval(Some(limits.header_timeout))
+        .keep_alive_timeout(limits.write_timeout);
+    let builder = match is_http2 {
+        true => builder.http2_only(),
+        false => builder.http1_only(),
+    };
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            if !asked.load(Ordering::Relaxed) {
-                // Nothing was ever asked on it: there is nothing to finish.
-                return;
+    let ended = loop {
+        let begun = counts.0.load(Ordering::Relaxed);
+        tokio::select! {
+            ended = connection.as_mut() => break ended,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                if counts.0.load(Ordering::Relaxed) == 0 {
+                    // Nothing was ever asked on it: there is nothing to finish.
+                    return;
+                }
+                break connection.await;
             }
-            connection.await
+            // HTTP/1 has a limit of its own for this.
+            () = sleep(limits.header_timeout), if is_http2 => {
+                let (now, answered) = (&counts.0, &counts.1);
+                let now = now.load(Ordering::Relaxed);
+                if now == begun && now == answered.load(Ordering::Relaxed) {
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
         }
     };
     if let Err(error) = ended {

@@ -1,13 +1,13 @@
-//! Encrypted connections to upstreams.
+//! Encrypted connections, of clients and to upstreams.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// The certificates in a PEM file; none at all is an error too.
 pub(crate) fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
@@ -19,6 +19,25 @@ pub(crate) fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, S
         return Err(fault("there is no certificate in it".to_owned()));
     }
     Ok(found)
+}
+
+/// The name of HTTP/2 in a handshake.
+pub(crate) const HTTP2: &[u8] = b"h2";
+
+/// What shows a certificate to clients, and speaks HTTP/2 with those that can.
+pub(crate) fn server(certificate: &Path, key: &Path) -> Result<Arc<ServerConfig>, String> {
+    let chain = authorities(certificate)?;
+    let fault = |why: String| format!("{}: {why}", key.display());
+    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| fault(error.to_string()))?;
+    let mut config =
+        ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(|error| fault(error.to_string()))?;
+    config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
 }
 
 /// What opens connections, with TLS where the address says https: the certificate is always

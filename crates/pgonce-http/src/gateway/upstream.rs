@@ -92,6 +92,28 @@ impl Upstream {
         })
     }
 
+    /// A service at an address of its own, with this limit for each step.
+    pub(crate) fn at(address: &config::Address, limit: Duration) -> Result<Self, String> {
+        let length = config::values::Length(limit);
+        let mut made = Self::new(
+            &config::Upstream {
+                url: toml::Spanned::new(0..0, address.clone()),
+                ca_file: None,
+                connect_timeout: toml::Spanned::new(0..0, length),
+                response_timeout: length,
+                idle_timeout: length,
+                keep_alive: length,
+                host: config::HostSent::Upstream,
+                key_form: config::KeyForm::Bare,
+                close_delimited: config::CloseDelimited::Whole,
+            },
+            None,
+        )?;
+        // Its path is the whole path of each request.
+        made.prefix.clear();
+        Ok(made)
+    }
+
     /// Sends a request on and waits for the head of the answer; its body follows as it comes.
     pub(crate) async fn send(&self, request: Request<Body>) -> Result<Response<Body>, Unanswered> {
         let (mut parts, body) = request.into_parts();

@@ -35,7 +35,7 @@ begin
             return true;
         end if;
     end loop;
-    raise exception 'the marker of message "%" changes too fast', p_message_id using errcode = '40001',
+    raise exception 'the marker of a message changes too fast' using errcode = '40001',
         hint = 'Run the whole transaction again.';
 end
 $$;

@@ -21,7 +21,7 @@ begin
     v_event := row(p_message_id, p_tenant, p_type, p_entity, pgonce._version_of(p_headers, p_payload), p_headers, p_payload);
     if v_projection.gate = 'version' then
         if v_event.version is null then
-            raise exception 'event "%" carries no version', p_message_id using errcode = '22023',
+            raise exception 'the event carries no version' using errcode = '22023',
                 hint = 'Give it a header or a field "version" that counts up for each entity, or gate the projection by marker.';
         elsif not pgonce.advance_projection(p_projection, p_entity, v_event.version, p_tenant) then
             return false;

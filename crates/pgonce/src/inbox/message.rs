@@ -78,11 +78,10 @@ pub struct Message {
     compared_by: Option<[u8; 32]>,
 }
 
-/// The payload stays out of logs.
+/// Id, key and payload stay out of logs.
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Message")
-            .field("id", &self.id)
             .field("tenant", &self.tenant)
             .field("kind", &self.kind)
             .field("place", &self.place)

@@ -77,6 +77,15 @@ impl Checked<'_> {
                 "Give 1 or more, or leave it out.",
             );
         }
+        if let Some(tls) = &listen.tls
+            && let Err(why) = self.config.certificate()
+        {
+            self.refuse(
+                tls.span(),
+                format!("the certificate cannot be used: {why}"),
+                "Name two PEM files: the chain, the server's own certificate first, and its private key.",
+            );
+        }
         if listen.max_header_bytes.get_ref().0 < LEAST_HEADER_BYTES {
             self.refuse(
                 listen.max_header_bytes.span(),

@@ -9,11 +9,14 @@ mod tests;
 pub(crate) mod values;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::ServerConfig;
 
 pub use fault::{Fault, Faults};
 pub(crate) use routes::{
-    AfterExpiry, Busy, CloseDelimited, HostSent, KeyForm, Needed, Once, Outcomes, Oversize, Route,
-    Scope, Stale, Upstream,
+    Address, AfterExpiry, Busy, CloseDelimited, HostSent, KeyForm, Needed, Once, Outcomes,
+    Oversize, Route, Scope, Stale, Upstream,
 };
 pub use tables::{Contracts, Database, Log, LogFormat, UrlFrom};
 pub(crate) use tables::{KeyedOnPass, Matching, Responses, Tables};
@@ -86,6 +89,16 @@ impl Config {
             once: routes.iter().filter(|route| route.once.is_some()).count(),
             scopes: self.tables.scopes.len(),
         }
+    }
+
+    /// What shows the listener's certificate; none where it has none.
+    pub(crate) fn certificate(&self) -> Result<Option<Arc<ServerConfig>>, String> {
+        let Some(tls) = &self.tables.listen.tls else {
+            return Ok(None);
+        };
+        let tls = tls.get_ref();
+        let (certificate, key) = (self.place_of(&tls.certificate), self.place_of(&tls.key));
+        super::tls::server(&certificate, &key).map(Some)
     }
 
     /// The place of a file that the configuration names.

@@ -179,6 +179,7 @@ pub(crate) struct Once {
     pub(crate) replay_headers: Vec<Header>,
     #[serde(default)]
     pub(crate) fail_open: bool,
+    pub(crate) reauthorise: Option<Spanned<Address>>,
 }
 
 /// Statuses whose responses do not follow `outcomes`.

@@ -57,6 +57,17 @@ pub(crate) struct Listen {
     pub(crate) max_connections_per_peer: Option<Spanned<usize>>,
     #[serde(default = "seconds::<30>", deserialize_with = "some_time")]
     pub(crate) write_timeout: Length,
+    #[serde(default = "seconds::<300>", deserialize_with = "some_time")]
+    pub(crate) tunnel_timeout: Length,
+    pub(crate) tls: Option<Spanned<Tls>>,
+}
+
+/// The certificate that clients are shown.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Tls {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
 }
 
 impl Listen {
