@@ -16,6 +16,10 @@ begin
             ('app', 'select', null, 'scope'),
             ('app', 'select, insert', null, 'outbox'),
             ('app', 'insert', null, 'inbox_marker'),
+            -- A guard is the user's function, so a transition runs with the caller's rights.
+            ('app', 'select', null, 'transition_rule'),
+            ('app', 'select, insert', null, 'transition_command'),
+            ('app', 'select, insert, update', null, 'transition_entity transition_timer'),
             ('consumer', 'select, insert', null, 'outbox'),
             ('consumer', 'insert', null, 'inbox_marker'),
             ('relay', 'select', null, 'outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners'),
@@ -24,6 +28,7 @@ begin
                 outbox outbox_default outbox_partition outbox_watermark outbox_state outbox_subscription outbox_cursor
                 outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message inbox_audit projection
                 ledger_account ledger_group ledger_entry ledger_pending ledger_audit ledger_accounts ledger_groups
+                transition_rule transition_entity transition_command transition_timer timelines
                 stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners
                 outbox_events dead_letters inbox_backlog inbox_poison projections'),
             -- Rebuilding a projection runs the user's functions, so it runs with the operator's rights.
@@ -43,7 +48,7 @@ begin
     return query
         select g.part, g.privilege, 'sequence pgonce.' || n.name, null::text
           from (values
-            ('app', 'usage', 'outbox_seq'),
+            ('app', 'usage', 'outbox_seq transition_seq'),
             ('consumer', 'usage', 'outbox_seq'),
             ('operator', 'select', 'outbox_seq lease_number inbox_seq'),
             -- For the view outbox_log.
@@ -73,6 +78,8 @@ begin
             ('app', 'ledger_open ledger_close ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement ledger_verify'),
             ('consumer', 'ledger_open ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement'),
             ('operator', 'ledger_open ledger_close ledger_balance ledger_statement ledger_verify ledger_repair'),
+            ('app', 'transition set_timer fire_timers'),
+            ('operator', 'define_transition'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
             ('operator', 'define_scope drop_scope _contract purge intervene
@@ -92,7 +99,8 @@ begin
                 _raise_lane_fenced _ended_between _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
                 _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
                 _raise_bad_version _ledger_append_only _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
-                _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at')
+                _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at
+                _transition_append_only')
           ) as g (part, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
 end
