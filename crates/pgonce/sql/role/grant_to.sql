@@ -69,6 +69,10 @@ begin
             ('select, insert, update, delete on pgonce.projection_build_gate'),
             ('select on pgonce.ledger_entry'),
             ('select on pgonce.ledger_audit'),
+            ('select, insert, update on pgonce.transition_rule'),
+            ('select, insert, update on pgonce.transition_entity'),
+            ('select, insert on pgonce.transition_command'),
+            ('select, insert, update on pgonce.transition_timer'),
             ('select on pgonce.migration'),
             ('select on pgonce.routines')
     loop

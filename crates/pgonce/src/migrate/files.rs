@@ -62,8 +62,7 @@ macro_rules! routines {
 }
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] =
-    migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -277,6 +276,12 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "ledger/ledger_statement",
     "ledger/ledger_verify",
     "ledger/ledger_repair",
+    "transition/_transition_append_only",
+    "transition/define_transition",
+    "transition/transition",
+    "transition/timelines",
+    "transition/set_timer",
+    "transition/fire_timers",
     "role/grant_to",
 ];
 
