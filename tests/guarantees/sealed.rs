@@ -76,7 +76,7 @@ async fn an_answer_is_stored_encrypted_on_every_path_and_replayed_as_it_was<D: T
             assert_eq!(failure.answer().unwrap(), SECRET);
         }
     }
-    assert!(!world.see.dump().await.contains("4242"));
+    assert!(!world.see.dump().await.contains(SECRET));
     assert_eq!(world.see.effects(&atomic).await, 1);
 }
 
@@ -136,11 +136,11 @@ async fn a_joined_answer_is_encrypted_too() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(!world.see.dump().await.contains("4242"));
+    assert!(!world.see.dump().await.contains(SECRET));
     let elsewhere = Intent::new("others", "plain", "request").unwrap();
     assert_eq!(charge(&once, &elsewhere).await.unwrap(), SECRET);
     assert!(
-        world.see.dump().await.contains("4242"),
+        world.see.dump().await.contains(SECRET),
         "its scope is not encrypted"
     );
 }
