@@ -116,7 +116,7 @@ async fn a_scope_keeps_of_an_answer_what_its_contract_says_and_no_more<D: TestDr
     ] {
         let scope = format!("kept.{storage:?}");
         world
-            .once
+            .owner
             .define_scope(&scope, &Contract::keep(HOUR).storage(storage))
             .await
             .unwrap();

@@ -243,7 +243,7 @@ async fn failures_retries_and_leases_work_in_every_setting<D: TestDriver>(world:
             world.setting
         );
     }
-    assert_eq!(world.once.stuck(10).await.unwrap().len(), 0);
+    assert_eq!(world.owner.stuck(10).await.unwrap().len(), 0);
     world.once.flush().await.unwrap();
 }
 

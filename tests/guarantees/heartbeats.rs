@@ -120,7 +120,7 @@ async fn what_becomes_of_a_vanished_holder_is_what_the_contract_says<D: TestDriv
 ) {
     for stale in [Stale::Takeover, Stale::Hold, Stale::Refuse] {
         world
-            .once
+            .owner
             .define_scope(SCOPE, &Contract::keep(SHORT * 10_000).stale(stale))
             .await
             .unwrap();
@@ -147,7 +147,7 @@ async fn what_becomes_of_a_vanished_holder_is_what_the_contract_says<D: TestDriv
 
 async fn a_refusal_after_a_vanished_holder_is_final<D: TestDriver>(world: World<D>) {
     world
-        .once
+        .owner
         .define_scope(SCOPE, &Contract::keep(SHORT * 10_000).stale(Stale::Refuse))
         .await
         .unwrap();

@@ -37,6 +37,7 @@ mod secrets;
 mod silence;
 mod sql_edges;
 mod sql_surface;
+mod states;
 mod storm_finds;
 mod tenants;
 mod tidy;

@@ -37,7 +37,7 @@ async fn where_duplicates_wait_all_100_get_the_same_answer<D: TestDriver>(world:
     let contract = Contract::keep(Duration::from_secs(3600))
         .busy(Busy::Wait)
         .wait_timeout(Duration::from_secs(30));
-    world.once.define_scope(SCOPE, &contract).await.unwrap();
+    world.owner.define_scope(SCOPE, &contract).await.unwrap();
     let once = world.another("crowd", 20, |b| b);
     let request = intent("waiting crowd");
     let answers = join_all((0..100).map(|_| once.run(&request, work::<D>))).await;
@@ -60,7 +60,7 @@ async fn a_crowd_over_many_intents_makes_one_effect_each_in_every_setting<D: Tes
     let contract = Contract::keep(Duration::from_secs(3600))
         .busy(Busy::Wait)
         .wait_timeout(Duration::from_secs(30));
-    world.once.define_scope(SCOPE, &contract).await.unwrap();
+    world.owner.define_scope(SCOPE, &contract).await.unwrap();
     let requests: Vec<_> = (0..5).map(|n| intent(&format!("request {n}"))).collect();
     let answers = join_all((0..40).map(|n| world.run(&requests[n % 5]))).await;
     for answer in answers {

@@ -30,7 +30,7 @@ async fn a_purge_never_touches_what_is_unfinished_or_in_its_retention<D: TestDri
         .run("select pgonce._move_clock(interval '100 years')")
         .await;
     let _ = world.run(&intent("young")).await.unwrap();
-    assert_eq!(world.once.purge(100).await.unwrap(), 1);
+    assert_eq!(world.owner.purge(100).await.unwrap(), 1);
     for key in ["processing", "failed", "young"] {
         assert_eq!(world.see.records(&intent(key)).await, 1, "{key}");
     }
@@ -48,7 +48,7 @@ async fn a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind<D: TestD
         .run("select pgonce._move_clock(interval '30 days')")
         .await;
     for expected in [1000, 1000, 500, 0, 0] {
-        assert_eq!(world.once.purge(1000).await.unwrap(), expected);
+        assert_eq!(world.owner.purge(1000).await.unwrap(), expected);
     }
     // Also from the middle of the table, and one by one.
     world
@@ -60,7 +60,7 @@ async fn a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind<D: TestD
         .run("select pgonce._move_clock(interval '30 days')")
         .await;
     for expected in [1, 1, 1, 1, 1, 0] {
-        assert_eq!(world.once.purge(1).await.unwrap(), expected);
+        assert_eq!(world.owner.purge(1).await.unwrap(), expected);
     }
 }
 
@@ -76,9 +76,9 @@ async fn two_purges_at_once_never_take_the_same_record_nor_wait<D: TestDriver>(w
     let first = world.observer().await;
     first.run("begin").await;
     assert_eq!(first.number("select pgonce.purge(10)").await, 10);
-    assert_eq!(world.once.purge(100).await.unwrap(), 0);
+    assert_eq!(world.owner.purge(100).await.unwrap(), 0);
     first.run("commit").await;
-    assert_eq!(world.once.purge(100).await.unwrap(), 20);
+    assert_eq!(world.owner.purge(100).await.unwrap(), 20);
     world
         .see
         .run("select finish('s', n::text, '\\x01') from generate_series(1, 500) n")
@@ -89,7 +89,7 @@ async fn two_purges_at_once_never_take_the_same_record_nor_wait<D: TestDriver>(w
         .await;
     let mut total = 0;
     while world.see.number("select count(*) from pgonce.intent").await > 0 {
-        let (a, b) = join(world.once.purge(40), world.once.purge(40)).await;
+        let (a, b) = join(world.owner.purge(40), world.owner.purge(40)).await;
         total += a.unwrap() + b.unwrap();
     }
     assert_eq!(total, 500);
@@ -117,7 +117,7 @@ async fn a_purge_racing_retries_never_opens_a_second_effect_inside_retention<D: 
     let purging = async {
         let mut total = 0;
         while total < 2000 {
-            total += world.once.purge(50).await.unwrap();
+            total += world.owner.purge(50).await.unwrap();
         }
     };
     let retrying = async {
@@ -158,8 +158,8 @@ async fn a_purge_whose_place_was_removed_finds_it_again<D: TestDriver>(world: Wo
         .see
         .run("delete from pgonce.sweep; select pgonce._move_clock(interval '30 days')")
         .await;
-    let first = world.once.purge(10).await.unwrap();
-    let second = world.once.purge(10).await.unwrap();
+    let first = world.owner.purge(10).await.unwrap();
+    let second = world.owner.purge(10).await.unwrap();
     assert_eq!(first + second, 1);
 }
 

@@ -17,7 +17,7 @@ async fn strike<D: TestDriver, T>(
     world: &World<D>,
     recording: impl Future<Output = pgonce::Result<T>>,
 ) -> pgonce::Result<T> {
-    let mut holder = world.once.driver().acquire().await.unwrap();
+    let mut holder = world.owner.driver().acquire().await.unwrap();
     holder.open("begin").await.unwrap();
     let lock = "select from pgonce.intent for update";
     D::exec(holder.raw(), lock).await.unwrap();

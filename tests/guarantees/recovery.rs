@@ -18,7 +18,7 @@ async fn stuck_work_is_found_oldest_first_and_classified_by_its_contract<D: Test
         ("refuse", Stale::Refuse),
     ] {
         world
-            .once
+            .owner
             .define_scope(scope, &Contract::keep(HOUR).stale(stale))
             .await
             .unwrap();
@@ -39,7 +39,7 @@ async fn stuck_work_is_found_oldest_first_and_classified_by_its_contract<D: Test
             .await;
     }
     let alive = Intent::new("takeover", "alive", "r").unwrap();
-    assert!(world.once.stuck(10).await.unwrap().is_empty());
+    assert!(world.owner.stuck(10).await.unwrap().is_empty());
     world
         .see
         .run("select pgonce._move_clock(interval '2 hours')")
@@ -64,7 +64,7 @@ async fn stuck_work_is_found_oldest_first_and_classified_by_its_contract<D: Test
         Claim::Run(_)
     ));
 
-    let stuck = world.once.stuck(10).await.unwrap();
+    let stuck = world.owner.stuck(10).await.unwrap();
     let found: Vec<_> = stuck
         .iter()
         .map(|s| (s.scope.as_str(), s.key.as_str(), s.classification))
@@ -92,14 +92,14 @@ async fn stuck_work_is_found_oldest_first_and_classified_by_its_contract<D: Test
         stuck[0].stuck_for
     );
     assert_eq!(stuck[3].failure_code.as_deref(), Some("down"));
-    assert_eq!(world.once.stuck(1).await.unwrap().len(), 1);
+    assert_eq!(world.owner.stuck(1).await.unwrap().len(), 1);
 }
 
 async fn nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone<D: TestDriver>(
     world: World<D>,
 ) {
     world
-        .once
+        .owner
         .define_scope("orphan", &Contract::keep(HOUR))
         .await
         .unwrap();
@@ -116,8 +116,8 @@ async fn nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone<D: Te
         .see
         .run("select pgonce._move_clock(interval '100 years')")
         .await;
-    assert_eq!(world.once.purge(10).await.unwrap(), 0);
-    let stuck = world.once.stuck(10).await.unwrap();
+    assert_eq!(world.owner.purge(10).await.unwrap(), 0);
+    let stuck = world.owner.stuck(10).await.unwrap();
     assert_eq!(stuck.len(), 1);
     assert_eq!(stuck[0].classification, Classification::NeedsManualAction);
 }
@@ -195,7 +195,7 @@ async fn a_count_that_cannot_be_written_keeps_no_other_back<D: TestDriver>(world
 
 async fn one_that_waits_is_counted_once_by_its_final_answer<D: TestDriver>(world: World<D>) {
     let waiting = Contract::keep(HOUR).busy(Busy::Wait).wait_timeout(HOUR);
-    world.once.define_scope(SCOPE, &waiting).await.unwrap();
+    world.owner.define_scope(SCOPE, &waiting).await.unwrap();
     let request = intent("awaited");
     // A lease holds no lock to sleep on: the waiter looks again and again.
     let Claim::Run(lease) = world.once.lease(&request, HOUR).await.unwrap() else {

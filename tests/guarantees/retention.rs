@@ -15,7 +15,7 @@ async fn after_its_retention_a_key_runs_again_where_the_contract_says_so<D: Test
     world: World<D>,
 ) {
     world
-        .once
+        .owner
         .define_scope(SCOPE, &Contract::keep(HOUR))
         .await
         .unwrap();
@@ -26,14 +26,14 @@ async fn after_its_retention_a_key_runs_again_where_the_contract_says_so<D: Test
             .see
             .run("select pgonce._move_clock(interval '59 minutes')")
             .await;
-        assert_eq!(world.once.purge(100).await.unwrap(), 0);
+        assert_eq!(world.owner.purge(100).await.unwrap(), 0);
         assert!(world.run(&request).await.unwrap().replayed());
         world
             .see
             .run("select pgonce._move_clock(interval '2 minutes')")
             .await;
         if purged {
-            assert_eq!(world.once.purge(100).await.unwrap(), 1);
+            assert_eq!(world.owner.purge(100).await.unwrap(), 1);
         }
         let done = world.run(&request).await.unwrap();
         assert!(!done.replayed());
@@ -44,7 +44,7 @@ async fn after_its_retention_a_key_runs_again_where_the_contract_says_so<D: Test
             .see
             .run("select pgonce._move_clock(interval '2 hours')")
             .await;
-        assert!(world.once.purge(100).await.unwrap() >= 1);
+        assert!(world.owner.purge(100).await.unwrap() >= 1);
     }
 }
 
@@ -79,7 +79,7 @@ async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestD
     world: World<D>,
 ) {
     let gone = Contract::keep(HOUR).after_expiry(AfterExpiry::Gone(Some(24 * HOUR)));
-    world.once.define_scope(SCOPE, &gone).await.unwrap();
+    world.owner.define_scope(SCOPE, &gone).await.unwrap();
     let (request, failed) = (intent("gone"), intent("gone too"));
     let _ = world.run(&request).await.unwrap();
     let _ = world
@@ -117,7 +117,7 @@ async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestD
             assert!(world.once.answer(request).await.unwrap().is_none());
         }
         if purged > 0 {
-            assert_eq!(world.once.purge(100).await.unwrap(), purged);
+            assert_eq!(world.owner.purge(100).await.unwrap(), purged);
             assert_eq!(
                 world
                     .see
@@ -133,7 +133,7 @@ async fn a_tombstone_says_gone_before_and_after_the_purge_until_it_ends<D: TestD
         .run("select pgonce._move_clock(interval '25 hours')")
         .await;
     assert!(!world.run(&request).await.unwrap().replayed());
-    assert_eq!(world.once.purge(100).await.unwrap(), 1);
+    assert_eq!(world.owner.purge(100).await.unwrap(), 1);
     assert_eq!(world.see.effects(&request).await, 2);
 }
 
@@ -175,7 +175,7 @@ async fn a_failure_of_a_rerun_is_recorded_over_what_has_expired<D: TestDriver>(w
 
 async fn a_tombstone_without_an_end_stays_for_ever<D: TestDriver>(world: World<D>) {
     world
-        .once
+        .owner
         .define_scope(
             SCOPE,
             &Contract::keep(HOUR).after_expiry(AfterExpiry::Gone(None)),
@@ -188,7 +188,7 @@ async fn a_tombstone_without_an_end_stays_for_ever<D: TestDriver>(world: World<D
             .see
             .run("select pgonce._move_clock(interval '1000 years')")
             .await;
-        assert!(world.once.purge(100).await.unwrap() <= 1);
+        assert!(world.owner.purge(100).await.unwrap() <= 1);
         assert_eq!(world.run(&intent("k")).await.unwrap_err().code(), "P4031");
     }
     assert_eq!(world.see.effects(&intent("k")).await, 1);
@@ -196,13 +196,13 @@ async fn a_tombstone_without_an_end_stays_for_ever<D: TestDriver>(world: World<D
 
 async fn a_changed_contract_leaves_promises_already_made<D: TestDriver>(world: World<D>) {
     world
-        .once
+        .owner
         .define_scope(SCOPE, &Contract::keep(48 * HOUR))
         .await
         .unwrap();
     let _ = world.run(&intent("old")).await.unwrap();
     world
-        .once
+        .owner
         .define_scope(SCOPE, &Contract::keep(HOUR))
         .await
         .unwrap();
@@ -211,7 +211,7 @@ async fn a_changed_contract_leaves_promises_already_made<D: TestDriver>(world: W
         .see
         .run("select pgonce._move_clock(interval '2 hours')")
         .await;
-    assert_eq!(world.once.purge(10).await.unwrap(), 1);
+    assert_eq!(world.owner.purge(10).await.unwrap(), 1);
     assert!(world.run(&intent("old")).await.unwrap().replayed());
 }
 
@@ -233,7 +233,7 @@ async fn a_contract_that_forgets_before_its_horizons_is_refused<D: TestDriver>(w
             "tombstone is positive",
         ),
     ] {
-        let error = world.once.define_scope("s", &contract).await.unwrap_err();
+        let error = world.owner.define_scope("s", &contract).await.unwrap_err();
         assert_eq!(error.code(), "22023");
         assert!(error.to_string().contains(rule), "{error}");
     }
@@ -245,13 +245,13 @@ async fn a_contract_that_forgets_before_its_horizons_is_refused<D: TestDriver>(w
         0
     );
     world
-        .once
+        .owner
         .define_scope("s", &keep().client_retry(HOUR).audit(HOUR))
         .await
         .unwrap();
     assert_eq!(
         world
-            .once
+            .owner
             .define_scope("", &keep())
             .await
             .unwrap_err()
@@ -274,12 +274,12 @@ async fn a_contract_that_forgets_before_its_horizons_is_refused<D: TestDriver>(w
 
 async fn a_tenants_own_contract_goes_before_the_general_one<D: TestDriver>(world: World<D>) {
     world
-        .once
+        .owner
         .define_scope(SCOPE, &Contract::keep(HOUR))
         .await
         .unwrap();
     world
-        .once
+        .owner
         .define_scope(SCOPE, &Contract::keep(3 * HOUR).tenant("acme"))
         .await
         .unwrap();
@@ -293,7 +293,7 @@ async fn a_tenants_own_contract_goes_before_the_general_one<D: TestDriver>(world
         .see
         .run("select pgonce._move_clock(interval '2 hours')")
         .await;
-    assert_eq!(world.once.purge(10).await.unwrap(), 2);
+    assert_eq!(world.owner.purge(10).await.unwrap(), 2);
     assert!(
         world
             .run(&intent("k").tenant("acme").unwrap())
@@ -352,7 +352,7 @@ async fn one_answer_can_be_kept_longer_or_shorter_but_never_below_the_horizons<D
     world: World<D>,
 ) {
     let contract = Contract::keep(24 * HOUR).client_retry(HOUR);
-    world.once.define_scope(SCOPE, &contract).await.unwrap();
+    world.owner.define_scope(SCOPE, &contract).await.unwrap();
     let kept = |time: Duration| Ack::status().keep_for(time);
     for (kind, keep) in [("fresh", 2 * HOUR), ("leased", 72 * HOUR), ("retry", HOUR)] {
         let request = intent(kind);

@@ -46,6 +46,15 @@ async fn an_answer_is_stored_encrypted_on_every_path_and_replayed_as_it_was<D: T
     };
     assert_eq!(done.read::<String>().unwrap(), SECRET);
 
+    let statement = "insert into effects (tenant, scope, key, note) select '', 'orders.create', $1, '4242 4242' returning note";
+    for request in [intent("one statement"), intent("first").known_first()] {
+        for _ in 0..2 {
+            let done = D::execute(&once, &request, statement, request.key());
+            let answer = done.await.unwrap().into_ack();
+            assert_eq!(answer.json().unwrap()["note"], SECRET);
+        }
+    }
+
     for (key, is_leased) in [("refused", false), ("refused, leased", true)] {
         let refused = intent(key);
         for _ in 0..2 {
@@ -67,7 +76,7 @@ async fn an_answer_is_stored_encrypted_on_every_path_and_replayed_as_it_was<D: T
             assert_eq!(failure.answer().unwrap(), SECRET);
         }
     }
-    assert!(!world.see.dump().await.contains("4242"));
+    assert!(!world.see.dump().await.contains(SECRET));
     assert_eq!(world.see.effects(&atomic).await, 1);
 }
 
@@ -127,11 +136,11 @@ async fn a_joined_answer_is_encrypted_too() {
             other => panic!("{other:?}"),
         }
     }
-    assert!(!world.see.dump().await.contains("4242"));
+    assert!(!world.see.dump().await.contains(SECRET));
     let elsewhere = Intent::new("others", "plain", "request").unwrap();
     assert_eq!(charge(&once, &elsewhere).await.unwrap(), SECRET);
     assert!(
-        world.see.dump().await.contains("4242"),
+        world.see.dump().await.contains(SECRET),
         "its scope is not encrypted"
     );
 }

@@ -7,15 +7,10 @@ use pgonce_tests::World;
 /// Functions in PL/pgSQL without a path of their own, which would cost more than what they do. Every name and operator in
 /// them has its schema.
 const QUALIFIED: &[&str] = &[
-    "_accept_full",
-    "_advance_partition",
-    "_insert_markers",
     "_installation_epoch",
     "_lease_fence",
-    "_lease_fresh",
     "accept",
     "accept_batch",
-    "advance_projection",
     "define_projection",
     "insert_or_fetch",
     "publish",

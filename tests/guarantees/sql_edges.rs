@@ -1,7 +1,7 @@
 //! Edges of the SQL functions: odd arguments, settings, encodings and neighbours.
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::migrate::Migrator;
+use pgonce::migrate::{Migrator, Part};
 use pgonce_testkit::shared;
 use pgonce_tests::{Observer, TestDriver as _, World};
 
@@ -237,7 +237,10 @@ async fn any_number_of_grants_may_run_at_once() {
     for n in 0..16 {
         let role = if n % 2 == 0 { "grantee_a" } else { "grantee_b" };
         let migrator = Migrator::new(TokioPostgres::connect(&world.url(), 1));
-        grants.push(tokio::spawn(async move { migrator.admit(role).await }));
+        let part = Part::ALL[n % Part::ALL.len()];
+        grants.push(tokio::spawn(
+            async move { migrator.grant(part, role).await },
+        ));
     }
     for grant in grants {
         grant.await.unwrap().unwrap();
@@ -309,7 +312,7 @@ async fn insert_or_fetch_finds_the_row_that_a_trigger_a_generated_key_or_nulls_d
     see.run(
         "insert into mail values ('hidden', 7); alter table mail enable row level security; create role confined;
          create policy own on mail using (n = 1) with check (true); grant select, insert, update on mail to confined;
-         select pgonce.grant_to('confined'); set role confined",
+         select pgonce.grant_to('confined', 'app'); set role confined",
     )
     .await;
     assert_eq!(

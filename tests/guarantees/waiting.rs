@@ -20,7 +20,7 @@ fn waits(at_most: Duration) -> Contract {
 async fn a_waiter_sleeps_on_the_lock_and_is_woken_by_the_end_of_the_owner<D: TestDriver>(
     world: World<D>,
 ) {
-    world.once.define_scope(SCOPE, &waits(LONG)).await.unwrap();
+    world.owner.define_scope(SCOPE, &waits(LONG)).await.unwrap();
     let proxy = DelayProxy::start(("127.0.0.1", world.server.port()), Duration::ZERO).unwrap();
     for succeeds in [true, false] {
         let request = intent(&format!("awaited {succeeds}"));
@@ -63,7 +63,11 @@ async fn a_waiter_sleeps_on_the_lock_and_is_woken_by_the_end_of_the_owner<D: Tes
 
 async fn a_wait_is_bounded_and_ends_with_busy<D: TestDriver>(world: World<D>) {
     let bound = Duration::from_millis(300);
-    world.once.define_scope(SCOPE, &waits(bound)).await.unwrap();
+    world
+        .owner
+        .define_scope(SCOPE, &waits(bound))
+        .await
+        .unwrap();
     for leased in [false, true] {
         let request = intent(&format!("endless {leased}"));
         let (attempt, lease) = if leased {
@@ -93,7 +97,7 @@ async fn a_wait_is_bounded_and_ends_with_busy<D: TestDriver>(world: World<D>) {
 }
 
 async fn a_waiter_gets_the_answer_of_leased_work_too<D: TestDriver>(world: World<D>) {
-    world.once.define_scope(SCOPE, &waits(LONG)).await.unwrap();
+    world.owner.define_scope(SCOPE, &waits(LONG)).await.unwrap();
     let request = intent("leased");
     let Claim::Run(lease) = world.once.lease(&request, HOUR).await.unwrap() else {
         panic!("fresh")
@@ -118,7 +122,7 @@ async fn a_duplicate_is_rejected_at_once_or_accepted_as_the_contract_says<D: Tes
 ) {
     for (busy, accepts) in [(Busy::Reject, false), (Busy::Accept, true)] {
         world
-            .once
+            .owner
             .define_scope(SCOPE, &Contract::keep(HOUR).busy(busy))
             .await
             .unwrap();
@@ -140,7 +144,7 @@ async fn a_duplicate_is_rejected_at_once_or_accepted_as_the_contract_says<D: Tes
 }
 
 async fn a_crowd_of_waiters_never_empties_the_pool<D: TestDriver>(world: World<D>) {
-    world.once.define_scope(SCOPE, &waits(LONG)).await.unwrap();
+    world.owner.define_scope(SCOPE, &waits(LONG)).await.unwrap();
     let once = world.another("crowded", 6, |b| b);
     let request = intent("popular");
     let Claim::Run(owner) = once.claim(&request).await.unwrap() else {
@@ -166,7 +170,7 @@ async fn a_crowd_of_waiters_never_empties_the_pool<D: TestDriver>(world: World<D
 }
 
 async fn a_waiter_outlives_the_statement_timeout_of_its_session<D: TestDriver>(world: World<D>) {
-    world.once.define_scope(SCOPE, &waits(LONG)).await.unwrap();
+    world.owner.define_scope(SCOPE, &waits(LONG)).await.unwrap();
     let request = intent("awaited for long");
     let Claim::Run(owner) = world.once.claim(&request).await.unwrap() else {
         panic!("fresh")

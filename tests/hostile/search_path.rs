@@ -7,9 +7,10 @@ use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::Message;
 use pgonce::ledger::{Account, Group, Side};
-use pgonce::migrate::{Migrator, public_headers};
+use pgonce::migrate::{Migrator, Part, public_headers};
 use pgonce::outbox::{Begin, Subscription};
 use pgonce::scope::Contract;
+use pgonce::transition::{Command, Rule};
 use pgonce::{Ack, Attempt, Claim, Event, Failure, Intent, Once};
 use pgonce_testkit::{Binaries, Database, Postgres, shared};
 use pgonce_tests::{Observer, TestDriver, install, run_example};
@@ -115,7 +116,9 @@ async fn a_migration_runs_no_strangers_code() {
         see.run("create role somebody_hostile").await;
         let migrator = Migrator::new(TokioPostgres::connect(&database.url(), 1)).schema("other");
         migrator.up().await.unwrap();
-        migrator.admit("somebody_hostile").await.unwrap();
+        for part in Part::ALL {
+            migrator.grant(part, "somebody_hostile").await.unwrap();
+        }
         migrator.check().await.unwrap();
         see.run("drop owned by somebody_hostile; drop role somebody_hostile")
             .await;
@@ -132,6 +135,9 @@ async fn drive<D: TestDriver>(url: &str) -> pgonce::Result<()> {
         .topics(["t*"])
         .begin(Begin::Start);
     once.outbox().create_subscription(&subscription).await?;
+    once.define_transition(&Rule::new("hostile", "", "open").topic("t"))
+        .await?;
+    let _ = once.fire_timers(10).await?;
     for key in ["first", "first", "second"] {
         let intent = Intent::new("hostile", format!("{} {key}", D::NAME), &key)?;
         let run = once.run(&intent, async |mut attempt: Attempt<D>| {
@@ -141,6 +147,17 @@ async fn drive<D: TestDriver>(url: &str) -> pgonce::Result<()> {
             attempt.publish(event).await?;
             attempt
                 .accept("c", "s", &Message::new(key, Vec::new()))
+                .await?;
+            let open = Command::new(
+                "hostile",
+                format!("{} {key}", D::NAME),
+                "open",
+                format!("{} {key}", D::NAME),
+            );
+            let _ = attempt.transition(&open).await?;
+            let name = format!("{} {key}", D::NAME);
+            attempt
+                .set_timer("hostile", &name, "sla", "late", minute)
                 .await?;
             let mut ledger = attempt.ledger();
             for name in ["a", "b"] {

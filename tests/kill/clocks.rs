@@ -30,7 +30,7 @@ async fn wherever_the_clock_jumps_there_is_one_holder_and_no_lease_is_dead_on_gr
                 "select pgonce._move_clock(interval '{by} seconds')"
             ))
             .await;
-        let asked = join_all((0..4).map(|_| world.once.lease(&request, MINUTE))).await;
+        let asked = join_all((0..4).map(|_| world.owner.lease(&request, MINUTE))).await;
         let granted: Vec<_> = asked
             .into_iter()
             .filter_map(|claim| match claim.unwrap() {
@@ -93,7 +93,7 @@ async fn a_clock_that_goes_back_ends_no_lease_and_keeps_no_holder_from_finishing
     world: World<D>,
 ) {
     let request = intent("back");
-    let Claim::Run(mut lease) = world.once.lease(&request, MINUTE).await.unwrap() else {
+    let Claim::Run(mut lease) = world.owner.lease(&request, MINUTE).await.unwrap() else {
         panic!("fresh")
     };
     world
@@ -101,7 +101,7 @@ async fn a_clock_that_goes_back_ends_no_lease_and_keeps_no_holder_from_finishing
         .run("select pgonce._move_clock(interval '-1 day')")
         .await;
     assert!(matches!(
-        world.once.lease(&request, MINUTE).await.unwrap(),
+        world.owner.lease(&request, MINUTE).await.unwrap(),
         Claim::Busy { .. }
     ));
     // The next heartbeat counts by the new time, so the jump is forgotten after one.

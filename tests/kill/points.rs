@@ -150,9 +150,9 @@ struct Scene<D: TestDriver> {
 impl<D: TestDriver> Scene<D> {
     async fn set(world: World<D>) -> Self {
         let long = Contract::keep(YEAR).lease(HOUR);
-        world.once.define_scope(SCOPE, &long).await.unwrap();
+        world.owner.define_scope(SCOPE, &long).await.unwrap();
         let waiting = Contract::keep(YEAR).busy(Busy::Wait).wait_timeout(HOUR);
-        world.once.define_scope(WAITING, &waiting).await.unwrap();
+        world.owner.define_scope(WAITING, &waiting).await.unwrap();
         Self { world }
     }
 
@@ -164,7 +164,7 @@ impl<D: TestDriver> Scene<D> {
         let start = || Worker::start(D::NAME, &url, path, key, &faults);
         let struck = if path == "waiting" {
             // Somebody else is at it, whose end the worker waits for.
-            let Claim::Run(holder) = self.world.once.claim(&intent(path, key)).await.unwrap()
+            let Claim::Run(holder) = self.world.owner.claim(&intent(path, key)).await.unwrap()
             else {
                 panic!("fresh")
             };
@@ -217,7 +217,7 @@ impl<D: TestDriver> Scene<D> {
             done.status.success() && done.answer().is_some(),
             "{point}: {done:?}"
         );
-        let Claim::Replay(again) = self.world.once.claim(&request).await.unwrap() else {
+        let Claim::Replay(again) = self.world.owner.claim(&request).await.unwrap() else {
             panic!("{point}: no replay")
         };
         let again = again.read::<Value>().unwrap()["by"].to_string();
@@ -249,8 +249,8 @@ impl<D: TestDriver> Scene<D> {
     }
 
     async fn is_busy(&self, request: &Intent) -> bool {
-        let leased: Claim<Lease<D>> = self.world.once.lease(request, HOUR).await.unwrap();
-        let atomic = self.world.once.claim(request).await.unwrap();
+        let leased: Claim<Lease<D>> = self.world.owner.lease(request, HOUR).await.unwrap();
+        let atomic = self.world.owner.claim(request).await.unwrap();
         matches!((leased, atomic), (Claim::Busy { .. }, Claim::Busy { .. }))
     }
 }

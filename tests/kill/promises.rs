@@ -61,7 +61,7 @@ async fn a_refusal_that_could_not_be_recorded_is_not_reported<D: TestDriver>(wor
         let request = intent(&format!("refused {retryable}"));
         let mut tries = 0;
         let done = world
-            .once
+            .owner
             .run(&request, |mut attempt| {
                 tries += 1;
                 let first = tries == 1;
@@ -88,12 +88,12 @@ async fn a_refusal_that_could_not_be_recorded_is_not_reported<D: TestDriver>(wor
 
 async fn a_waiter_whose_session_is_killed_waits_on<D: TestDriver>(world: World<D>) {
     let waits = Contract::keep(HOUR).busy(Busy::Wait).wait_timeout(HOUR);
-    world.once.define_scope(SCOPE, &waits).await.unwrap();
+    world.owner.define_scope(SCOPE, &waits).await.unwrap();
     for leased in [false, true] {
         let request = intent(&format!("waited {leased}"));
         let name = format!("waiter{leased}");
         let waiter = world.another(&name, 2, |b| b);
-        let Claim::Run(mut owner) = world.once.claim(&request).await.unwrap() else {
+        let Claim::Run(mut owner) = world.owner.claim(&request).await.unwrap() else {
             panic!("fresh")
         };
         effect(&mut owner).await.unwrap();

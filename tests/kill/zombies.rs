@@ -82,7 +82,7 @@ async fn a_worker_stopped_past_its_lease_is_turned_away_in_everything_it_does<D:
 async fn takeover<D: TestDriver>(world: &World<D>, key: &str) -> Lease<D> {
     let taken = Mutex::new(None);
     wait_until("the lease to run out", TIMEOUT, || async {
-        match world.once.lease(&intent(key), MINUTE).await.unwrap() {
+        match world.owner.lease(&intent(key), MINUTE).await.unwrap() {
             Claim::Run(lease) => taken.lock().unwrap().insert(lease).fence() > 0,
             Claim::Busy { .. } => false,
             other => panic!("{other:?}"),

@@ -76,7 +76,7 @@ impl Fixture {
         let world = World::<Db>::new().await;
         let seen = "create table seen (n bigint generated always as identity, consumer text, id text, key text)";
         world.see.run(seen).await;
-        let inbox = world.once.inbox();
+        let inbox = world.owner.inbox();
         let short = Duration::from_millis(10);
         let contract = Contract::default()
             .max_attempts(3)

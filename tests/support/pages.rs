@@ -17,5 +17,6 @@ pages! {
     Outbox "how-to/outbox.md",
     Poolers "how-to/poolers.md",
     Retries "how-to/retries.md",
+    Transitions "how-to/transitions.md",
     Uniqueness "how-to/uniqueness.md",
 }

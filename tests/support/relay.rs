@@ -123,7 +123,7 @@ impl Fixture {
     /// With this subscription.
     pub async fn with(subscription: Subscription) -> Self {
         let world = World::<TokioPostgres>::new().await;
-        let outbox = world.once.outbox();
+        let outbox = world.owner.outbox();
         outbox.create_subscription(&subscription).await.unwrap();
         Self {
             world,

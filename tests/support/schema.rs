@@ -30,12 +30,31 @@ end $$;
 create table checked_at_commit (id integer unique deferrable initially deferred);
 ";
 
+/// The role of the service under test. It belongs to the whole server.
+pub(crate) const APP: &str = "world_app";
+
+/// What lets the role work; `create role` has no "if not exists".
+const ROLE: &str = "
+do $$ begin create role world_app login; exception when duplicate_object or unique_violation then null; end $$;
+select pgonce.grant_to('world_app', part) from unnest('{app,consumer,relay}'::text[]) part;
+do $$ begin
+    if current_setting('server_version_num')::integer >= 150000 then
+        execute 'grant set on parameter deadlock_timeout to world_app';
+    end if;
+end $$;
+grant usage on schema public to world_app;
+grant all on all tables in schema public to world_app;
+grant all on all sequences in schema public to world_app;
+alter default privileges in schema public grant all on tables to world_app;
+";
+
 /// Installs pgonce and the business tables. A file that `PGONCE_PLANTED_SQL` names replaces a
 /// routine: `make mutants` plants bugs in this way.
 pub async fn install(url: String) -> pgonce::Result<()> {
     Migrator::new(TokioPostgres::connect(&url, 1)).up().await?;
     let observer = Observer::connect(&url).await;
     observer.run(BUSINESS).await;
+    observer.run(ROLE).await;
     if let Some(planted) = std::env::var_os("PGONCE_PLANTED_SQL") {
         observer
             .run(&std::fs::read_to_string(planted).unwrap())

@@ -7,6 +7,7 @@ use serde_json::json;
 use tokio::sync::OnceCell;
 
 use crate::observer::Observer;
+use crate::schema::APP;
 use crate::{TestDriver, hex_text, install};
 
 /// The scope of a test that does not care.
@@ -49,8 +50,10 @@ impl Setting {
 /// A database of a test's own.
 #[derive(Debug)]
 pub struct World<D: Driver> {
-    /// What is tested.
+    /// What is tested, as a role that has the parts of an application, a consumer and a relay, and owns nothing.
     pub once: Once<D>,
+    /// The same as the owner, for what only operators do.
+    pub owner: Once<D>,
     /// The second actor, and the eye.
     pub see: Observer,
     /// Where it runs.
@@ -82,8 +85,11 @@ impl<D: TestDriver> World<D> {
             false => database.url(),
         };
         let see = Observer::connect(&database.url()).await;
+        let owner = build(&url, 10, setting, |b| b);
+        let url = url.replace("postgres@", &format!("{APP}@"));
         Self {
             once: build(&url, 10, setting, |b| b),
+            owner,
             see,
             setting,
             server,

@@ -217,7 +217,7 @@ fn usual_hint(problem: &ErrorDetail) -> Option<String> {
             "Run `pgonce migrate up`, or give the schema that pgonce is in."
         }
         "42501" => {
-            "Do it as the schema's owner, or let the owner grant this role access: `pgonce migrate up --grant ROLE`."
+            "Do it as the schema's owner, or let the owner grant this role access: `pgonce migrate up --grant app=ROLE`."
         }
         code if code.starts_with("28") || code == "3D000" => REACH,
         _ => return pgonce::retry::lookup(&problem.code).map(|entry| entry.advice.to_owned()),

@@ -201,9 +201,9 @@ select case
        i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.answer, i.ref_type, i.ref_id,
        i.failure_code, i.failure_message, i.owner, i.correlation_id, i.first_at, i.last_at,
        i.lease_until, i.expires_at, i.gone_at, encode(i.fingerprint, 'hex') as fingerprint,
-       (select json_agg(json_build_object('at', a.acted_at, 'act', a.act, 'role', a.role, 'person', a.person,
-                   'reason', a.reason, 'forced', a.forced) order by a.number)
-          from pgonce.operator_act a where a.tenant = i.tenant and a.scope = i.scope and a.key = i.key) as acts
+       (select json_agg(json_build_object('at', o.acted_at, 'act', o.act, 'role', o.role, 'person', o.person,
+                   'reason', o.reason, 'forced', o.forced) order by o.number)
+          from pgonce.operator_act o where o.tenant = i.tenant and o.scope = i.scope and o.key = i.key) as acts
   from pgonce.intent i
  where i.tenant = $1 and i.scope = $2 and i.key = $3";
 

@@ -27,6 +27,7 @@ mod scope;
 mod shell;
 mod signals;
 mod tls;
+mod transition;
 
 /// Exactly-once effects for services on PostgreSQL.
 #[derive(Debug, Parser)]
@@ -58,6 +59,8 @@ enum Command {
     Inbox(inbox::Args),
     /// Keep a double-entry ledger: accounts, groups of entries, balances, verification.
     Ledger(ledger::Args),
+    /// Look at state machines: rules, timelines of entities, due timers.
+    Transition(transition::Args),
     /// Look at projections, build them anew, and compare that with the live ones.
     Projection(projection::Args),
     /// See how far events are; retry, skip or replay them; manage subscriptions.
@@ -174,6 +177,7 @@ async fn main() -> ExitCode {
         Command::Purge(args) => purge::run(args, target).await,
         Command::Inbox(args) => inbox::run(args, target).await,
         Command::Ledger(args) => ledger::run(args, target).await,
+        Command::Transition(args) => transition::run(args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
         Command::Codes(args) => codes::run(&args, format),
         Command::Completions(args) => shell::completions(&args, self::command()),

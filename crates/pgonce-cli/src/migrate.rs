@@ -1,7 +1,7 @@
 //! `pgonce migrate`.
 
 use clap::Subcommand;
-use pgonce::migrate::{Report, Status};
+use pgonce::migrate::{Part, Report, Status};
 use serde_json::json;
 
 use crate::database::{Database, Target};
@@ -19,12 +19,15 @@ pub(crate) struct Args {
 enum Action {
     /// Bring the schema up to this program; run it as the role that owns the schema.
     Up {
-        /// Let this role use pgonce, as far as an application needs it; may be given several times.
-        #[arg(long, value_name = "ROLE", alias = "admit")]
-        grant: Vec<String>,
+        /// Let a role do one part of the work: app, relay, consumer, operator or viewer; may be given several times.
+        #[arg(long, value_name = "PART=ROLE", value_parser = grant)]
+        grant: Vec<Grant>,
     },
     /// Print what `up` would do, and do nothing.
     Plan {
+        /// Include the rights of a role in the script, as for `up`; may be given several times.
+        #[arg(long, value_name = "PART=ROLE", value_parser = grant, requires = "sql")]
+        grant: Vec<Grant>,
         /// Print it as one script for psql.
         #[arg(long)]
         sql: bool,
@@ -33,24 +36,41 @@ enum Action {
     Status,
 }
 
+type Grant = (Part, String);
+
+fn grant(text: &str) -> std::result::Result<Grant, String> {
+    let (part, role) = text
+        .split_once('=')
+        .filter(|(_, role)| !role.is_empty())
+        .ok_or("give a part and a role, such as app=shop")?;
+    let part = part.parse::<Part>().map_err(|_| {
+        format!("{part:?} is no part: app, relay, consumer, operator or viewer, such as app=shop")
+    })?;
+    Ok((part, role.to_owned()))
+}
+
 pub(crate) async fn run(args: Args, target: Target) -> Result {
     let database = target.database()?;
     match args.action {
         Action::Up { grant } => up(&database, &grant).await,
-        Action::Plan { sql } => plan(&database, sql).await,
+        Action::Plan { sql, grant } => plan(&database, sql, grant).await,
         Action::Status => status(&database).await,
     }
 }
 
-async fn up(database: &Database, grant: &[String]) -> Result {
+async fn up(database: &Database, grant: &[Grant]) -> Result {
     let migrator = database.migrator();
     let report = migrator.up().await?;
-    for role in grant {
-        migrator.admit(role).await?;
+    for (part, role) in grant {
+        migrator.grant(*part, role).await?;
     }
+    let granted: Vec<_> = grant
+        .iter()
+        .map(|(part, role)| json!({"part": part.as_str(), "role": role}))
+        .collect();
     let value = json!({
         "schema": database.schema, "applied": report.applied, "routines": report.routines,
-        "newer": report.newer, "granted": grant,
+        "newer": report.newer, "granted": granted,
     });
     output::say(
         database.format,
@@ -59,7 +79,7 @@ async fn up(database: &Database, grant: &[String]) -> Result {
     )
 }
 
-fn words(report: &Report, schema: &str, grant: &[String]) -> String {
+fn words(report: &Report, schema: &str, grant: &[Grant]) -> String {
     let mut lines: Vec<String> = report
         .applied
         .iter()
@@ -71,7 +91,7 @@ fn words(report: &Report, schema: &str, grant: &[String]) -> String {
     lines.extend(
         grant
             .iter()
-            .map(|role| format!("granted access to role {role}")),
+            .map(|(part, role)| format!("granted {part} to role {role}")),
     );
     lines.push(if report.newer.is_empty() {
         format!("schema {schema} is up to date")
@@ -84,9 +104,12 @@ fn words(report: &Report, schema: &str, grant: &[String]) -> String {
     lines.join("\n")
 }
 
-async fn plan(database: &Database, sql: bool) -> Result {
-    let plan = database.migrator().plan().await?;
+async fn plan(database: &Database, sql: bool, grant: Vec<Grant>) -> Result {
+    let mut plan = database.migrator().plan().await?;
     if sql {
+        for (part, role) in grant {
+            plan = plan.grant(part, role);
+        }
         return output::raw(&plan.sql());
     }
     let names: Vec<&str> = plan

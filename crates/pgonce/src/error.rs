@@ -161,10 +161,10 @@ impl Error {
     pub(crate) fn from_problem(problem: ErrorDetail) -> Self {
         match &*problem.code {
             "P4000" | "P4001" | "P4003" | "22023" => Self::Invalid(problem),
-            "P4071" | "P4072" | "P4073" | "P4074" | "P4075" | "P4076" | "P4077" => {
+            "P4071" | "P4072" | "P4073" | "P4074" | "P4075" | "P4076" | "P4077" | "P4081" => {
                 Self::Invalid(problem)
             }
-            "P4002" | "P4050" | "P4032" | "P4078" => Self::Conflict(problem),
+            "P4002" | "P4032" | "P4050" | "P4070" | "P4078" | "P4080" => Self::Conflict(problem),
             "P4012" => Self::Fenced(problem),
             "P4010" | "P4011" => Self::LostRace(problem),
             "P4031" => Self::Gone(problem),

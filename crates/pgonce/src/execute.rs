@@ -167,7 +167,9 @@ where
         intent: &Intent,
         retrying: bool,
     ) -> Result<Claim<Right<D>>> {
-        if !once.caller().schema.is_pooled() && once.begin() == "begin" {
+        // The database makes the answer of one statement: one that is to be encrypted comes here first.
+        let at_once = once.keys().is_none() && !once.caller().schema.is_pooled();
+        if at_once && once.begin() == "begin" {
             if intent.is_known_first() && !retrying {
                 return Ok(Claim::Run(Right::Send));
             }

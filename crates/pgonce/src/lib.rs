@@ -27,6 +27,7 @@ pub mod scope;
 pub mod sqlx;
 #[cfg(feature = "tokio-postgres")]
 pub mod tokio_postgres;
+pub mod transition;
 pub mod unique;
 
 mod ack;

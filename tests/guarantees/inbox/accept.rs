@@ -363,7 +363,7 @@ async fn names_that_do_not_fit_are_refused() {
     let short = Contract::default().keep(Duration::from_secs(5), Duration::from_secs(6));
     assert_eq!(
         world
-            .once
+            .owner
             .inbox()
             .define("c", &short)
             .await

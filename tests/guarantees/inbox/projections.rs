@@ -157,7 +157,7 @@ async fn publish(see: &pgonce_tests::Observer, from: i64, to: i64) {
 #[tokio::test]
 async fn a_rebuilt_projection_equals_the_live_one_and_corrects_a_wrong_one() {
     let world = world().await;
-    let (see, inbox) = (&world.see, world.once.inbox());
+    let (see, inbox) = (&world.see, world.owner.inbox());
     publish(see, 1, 100).await;
     for (projection, state) in [("balance", BALANCE), ("profile", PROFILE)] {
         see.run(&project(projection, "true")).await;
@@ -196,7 +196,7 @@ async fn a_rebuilt_projection_equals_the_live_one_and_corrects_a_wrong_one() {
 #[tokio::test]
 async fn a_rebuild_takes_in_what_is_applied_meanwhile_and_what_was_not_applied_yet() {
     let world = world().await;
-    let (see, inbox) = (&world.see, world.once.inbox());
+    let (see, inbox) = (&world.see, world.owner.inbox());
     publish(see, 1, 40).await;
     see.run(&project("balance", "seq % 2 = 0")).await;
     let verified = inbox.verify("balance").await.unwrap();
@@ -215,7 +215,8 @@ async fn a_rebuild_takes_in_what_is_applied_meanwhile_and_what_was_not_applied_y
     writer
         .run("begin; select pgonce.project('balance', pgonce.publish('money', 'moved', 'a0', '{\"delta\": 1000}')::text, 'moved', 'a0', '{\"delta\": 1000}')")
         .await;
-    let other = world.another("rebuilder", 1, |b| b).inbox();
+    let url = format!("{}?application_name=rebuilder", world.url());
+    let other = world.another_at(&url, 1, |b| b).inbox();
     let (rebuilt, ()) = futures_util::future::join(other.rebuild("balance"), async {
         see.wait_until_asleep("rebuilder").await;
         writer.run("commit").await;
@@ -261,7 +262,7 @@ async fn a_rebuild_of_many_rows_ends_soon_although_memory_is_short() {
 #[tokio::test]
 async fn columns_without_an_equality_are_verified_and_rebuilt() {
     let world = World::<TokioPostgres>::new().await;
-    let (see, inbox) = (&world.see, world.once.inbox());
+    let (see, inbox) = (&world.see, world.owner.inbox());
     see.run(
         "create table seen (id text primary key, doc json not null, at point);
          create function apply_seen(p_into regclass, p_event pgonce.projected) returns void language plpgsql as $$
@@ -289,7 +290,7 @@ async fn columns_without_an_equality_are_verified_and_rebuilt() {
 #[tokio::test]
 async fn it_is_rebuilt_from_the_stored_inbox_too() {
     let world = world().await;
-    let (see, inbox) = (&world.see, world.once.inbox());
+    let (see, inbox) = (&world.see, world.owner.inbox());
     see.run("select pgonce.define_projection('balance', 'balance', 'apply_balance', 'marker', p_from_consumer => 'bank')").await;
     see.run(
         "select pgonce.store_message('bank', 'hook', 'm' || i, convert_to(jsonb_build_object('delta', i)::text, 'UTF8'), 'a' || i % 3) \
@@ -316,7 +317,7 @@ async fn it_is_rebuilt_from_the_stored_inbox_too() {
 #[tokio::test]
 async fn a_log_that_does_not_reach_back_is_refused_and_so_are_odd_definitions() {
     let world = world().await;
-    let (see, inbox) = (&world.see, world.once.inbox());
+    let (see, inbox) = (&world.see, world.owner.inbox());
     see.run("create table keyless (a int)").await;
     for (call, code) in [
         ("'x', 'nowhere', 'apply_balance', 'marker'", "42P01"),

@@ -50,7 +50,7 @@ async fn deliver(see: &Observer, projection: &str, topic: &str, salt: u32) -> i6
 #[tokio::test]
 async fn a_full_replay_converges_to_the_identical_state_twice() {
     let world = World::<TokioPostgres>::new().await;
-    let (see, inbox) = (&world.see, world.once.inbox());
+    let (see, inbox) = (&world.see, world.owner.inbox());
     see.run(TABLES).await;
     let events = events();
     fill(see, events).await;

@@ -42,7 +42,7 @@ async fn statuses(see: &Observer) -> String {
 }
 
 async fn what_is_stored_is_applied_once<D: TestDriver>(world: World<D>) {
-    let inbox = world.once.inbox();
+    let inbox = world.owner.inbox();
     let sent = message(1, "k").kind("paid").header("h", "v");
     assert_eq!(store(&inbox, &sent).await, StoreResult::New);
     assert_eq!(store(&inbox, &sent).await, StoreResult::Duplicate);
@@ -64,7 +64,7 @@ async fn what_is_stored_is_applied_once<D: TestDriver>(world: World<D>) {
 }
 
 async fn a_worker_whose_lease_ran_out_can_neither_finish_nor_fail<D: TestDriver>(world: World<D>) {
-    let inbox = world.once.inbox();
+    let inbox = world.owner.inbox();
     store(&inbox, &message(1, "k")).await;
     let zombie = claim(&inbox, "zombie").await.remove(0);
     world.see.run("select pgonce._move_clock('11 s')").await;
@@ -83,7 +83,7 @@ async fn a_worker_whose_lease_ran_out_can_neither_finish_nor_fail<D: TestDriver>
 }
 
 async fn of_each_key_only_the_first_is_given_and_others_flow<D: TestDriver>(world: World<D>) {
-    let inbox = world.once.inbox();
+    let inbox = world.owner.inbox();
     for (n, key) in [(1, "a"), (2, "a"), (3, "b"), (4, "a")] {
         store(&inbox, &message(n, key)).await;
     }
@@ -117,7 +117,7 @@ for_each_driver!(
 #[tokio::test]
 async fn a_transient_failure_waits_longer_each_time_and_ends_as_poison() {
     let world = World::<TokioPostgres>::new().await;
-    let inbox = world.once.inbox();
+    let inbox = world.owner.inbox();
     let contract = Contract::default()
         .max_attempts(4)
         .backoff(Duration::from_secs(10), Duration::from_secs(25));
@@ -175,7 +175,7 @@ async fn a_transient_failure_waits_longer_each_time_and_ends_as_poison() {
 #[tokio::test]
 async fn what_is_stored_and_what_is_applied_directly_share_one_memory() {
     let world = World::<TokioPostgres>::new().await;
-    let inbox = world.once.inbox();
+    let inbox = world.owner.inbox();
     let direct = async |sent: &Message| {
         let mut batch = inbox.begin().await.unwrap();
         let held = batch.held("c", &[sent]).await.unwrap()[0];
@@ -204,7 +204,7 @@ async fn what_is_stored_and_what_is_applied_directly_share_one_memory() {
 #[tokio::test]
 async fn another_payload_under_the_same_id_is_stored_once_for_an_operator() {
     let world = World::<TokioPostgres>::new().await;
-    let inbox = world.once.inbox();
+    let inbox = world.owner.inbox();
     store(&inbox, &Message::new("m1", "one")).await;
     for _ in 0..3 {
         assert_eq!(
@@ -230,7 +230,7 @@ async fn another_payload_under_the_same_id_is_stored_once_for_an_operator() {
 #[tokio::test]
 async fn a_replay_needs_no_source_and_another_consumer_applies_each_once_for_itself() {
     let world = World::<TokioPostgres>::new().await;
-    let inbox = world.once.inbox();
+    let inbox = world.owner.inbox();
     for n in 1..=3 {
         store(&inbox, &message(n, "k")).await;
         finish(&inbox, &claim(&inbox, "me").await[0]).await.unwrap();

@@ -46,7 +46,8 @@ fn copy(from: &Postgres, to: &Postgres) {
 fn copy_between(server: &Postgres, from: &str, to: &str) {
     let file = std::env::temp_dir().join(format!("pgonce-dump-{}.sql", uuid::Uuid::new_v4()));
     let mut dump = program(server.binaries(), "pg_dump");
-    dump.args(["-d", from, "-f"]).arg(&file);
+    // Without rights: the roles are those of the server.
+    dump.args(["-x", "-d", from, "-f"]).arg(&file);
     must_run(dump);
     let mut restore = program(server.binaries(), "psql");
     restore
@@ -67,7 +68,7 @@ fn numbers(seen: &[Seen]) -> Vec<u32> {
 async fn what_was_read_survives_a_crash_although_the_writer_commits_carelessly() {
     let (server, see) = private().await;
     install(server.url()).await.unwrap();
-    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.grant_to('careless'); select pgonce.create_subscription('c')").await;
+    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.grant_to('careless', 'app'); select pgonce.create_subscription('c')").await;
     let mut reader = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
     let url = server.url().replace("postgres@", "careless@");
     let writer = Observer::connect(&url).await;
@@ -91,7 +92,7 @@ async fn what_was_read_survives_a_crash_although_the_writer_commits_carelessly()
 async fn a_place_never_sees_transaction_ids_that_a_crash_takes_back() {
     let (server, see) = private().await;
     install(server.url()).await.unwrap();
-    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.grant_to('careless'); select pgonce.create_subscription('c', p_topics => '{orders}')").await;
+    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.grant_to('careless', 'app'); select pgonce.create_subscription('c', p_topics => '{orders}')").await;
     let mut before = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
     let url = server.url().replace("postgres@", "careless@");
     let writer = Observer::connect(&url).await;

@@ -283,14 +283,14 @@ async fn a_subscription_replays_from_a_number_or_a_time_and_its_relay_is_fenced(
 }
 
 #[tokio::test]
-async fn an_admitted_role_can_relay_and_maintain_the_log() {
+async fn a_role_with_every_part_can_relay_and_maintain_the_log() {
     let (world, reader) = small().await;
     drop(reader);
     let role = format!("relay_{}", world.database());
     world
         .see
         .run(&format!(
-            "create role {role} login; select pgonce.grant_to('{role}')"
+            "create role {role} login; select pgonce.grant_to('{role}', part) from unnest('{{app,relay,operator}}'::text[]) part"
         ))
         .await;
     let url = world.url().replace("postgres@", &format!("{role}@"));

@@ -20,7 +20,7 @@ async fn private() -> (Postgres, Observer) {
 #[tokio::test]
 async fn what_was_relayed_survives_a_crash_although_the_writer_commits_carelessly() {
     let (server, see) = private().await;
-    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.grant_to('careless')").await;
+    see.run("create role careless login; alter role careless set synchronous_commit = off; select pgonce.grant_to('careless', 'app')").await;
     let url = server.url().replace("postgres@", "careless@");
     for round in 1..=5 {
         let writer = Observer::connect(&url).await;

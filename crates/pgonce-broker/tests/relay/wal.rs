@@ -216,7 +216,7 @@ async fn what_somebody_has_to_put_right_is_said_at_once() {
 
     let server = Server::new("logical").await;
     let see = &server.see;
-    see.run("create role plain login; select pgonce.grant_to('plain')")
+    see.run("create role plain login; select pgonce.grant_to('plain', 'relay')")
         .await;
     let url = server.postgres.url().replace("postgres@", "plain@");
     let as_plain = || WalListener::start(url.parse().unwrap(), None, "pgonce");

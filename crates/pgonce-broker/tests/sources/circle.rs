@@ -26,7 +26,7 @@ async fn order(fixture: &Fixture, n: u64) {
     let intent = Intent::new("orders.create", format!("order-{n}"), &body).unwrap();
     let ran = fixture
         .world
-        .once
+        .owner
         .run(&intent, async |mut attempt: pgonce::Attempt<Db>| {
             let event = Event::new("orders", "order.paid")
                 .subject(&account)
@@ -43,7 +43,7 @@ async fn from_an_intent_to_a_balance_every_copy_counts_once() {
     let see = &fixture.world.see;
     see.run("create table balance (account text primary key, amount bigint not null)")
         .await;
-    let outbox = fixture.world.once.outbox();
+    let outbox = fixture.world.owner.outbox();
     outbox
         .create_subscription(&Subscription::new("r"))
         .await

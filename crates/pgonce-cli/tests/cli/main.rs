@@ -193,7 +193,7 @@ async fn a_role_with_access_watches_and_a_stranger_is_exit_8() {
     assert!(run.code == 8 && run.err.contains("grant"), "{run:?}");
     assert!(
         fixture
-            .ok(&["migrate", "up", "--grant", &role])
+            .ok(&["migrate", "up", "--grant", &format!("operator={role}")])
             .contains(&role)
     );
     assert_eq!(without_database(&["stuck", "--database-url", &url]).code, 0);
@@ -202,7 +202,7 @@ async fn a_role_with_access_watches_and_a_stranger_is_exit_8() {
         without_database(&["strict", "on", "--database-url", &url]).code,
         8
     );
-    let run = fixture.run(&["migrate", "up", "--grant", "no_such_role"]);
+    let run = fixture.run(&["migrate", "up", "--grant", "app=no_such_role"]);
     assert!(
         run.code == 7 && run.err.contains("create role no_such_role"),
         "{run:?}"

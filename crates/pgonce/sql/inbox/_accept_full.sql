@@ -6,7 +6,7 @@
 -- raises   as pgonce.accept; 40001 its marker comes and goes
 create or replace function pgonce._accept_full(p_consumer text, p_source text, p_message_id text, p_hash bytea, p_tenant text)
 returns boolean
-language plpgsql volatile
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_same boolean;

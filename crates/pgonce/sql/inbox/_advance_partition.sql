@@ -8,7 +8,7 @@
 create or replace function pgonce._advance_partition(p_consumer text, p_source text, p_partition text, p_epoch bigint,
     p_from bigint, p_from_minor bigint, p_to bigint, p_to_minor bigint, p_lease interval, p_tenant text default '')
 returns void
-language plpgsql volatile
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if pgonce._is_after(p_to, p_to_minor, p_from, p_from_minor) and pgonce._force_durable_commit() then

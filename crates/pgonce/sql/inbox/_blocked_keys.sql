@@ -2,7 +2,7 @@
 --          applied nor skipped. What comes for such a key is stored behind it, so that its order holds.
 create or replace function pgonce._blocked_keys(p_consumer text, p_keys text[], p_tenant text default '')
 returns setof text
-language sql stable
+language sql stable security definer set search_path = pg_catalog, pg_temp
 begin atomic
     select k from (select distinct u.k from unnest(p_keys) u (k)) d
      where exists (select from pgonce.inbox_message m

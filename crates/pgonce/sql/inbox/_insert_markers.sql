@@ -10,7 +10,7 @@
 create or replace function pgonce._insert_markers(p_consumer text, p_source text, p_message_ids text[],
     p_hashes bytea[], p_tenant text)
 returns table (ordinal integer, verdict text)
-language plpgsql volatile
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_made pg_catalog.text[];

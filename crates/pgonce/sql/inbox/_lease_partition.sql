@@ -8,7 +8,7 @@
 create or replace function pgonce._lease_partition(p_consumer text, p_source text, p_partition text, p_owner text,
     p_lease interval, p_tenant text default '')
 returns table (epoch bigint, "position" bigint, minor bigint)
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (octet_length(p_consumer) between 1 and 255 and octet_length(p_source) between 1 and 255

@@ -4,7 +4,7 @@
 create or replace function pgonce._release_partition(p_consumer text, p_source text, p_partition text, p_epoch bigint,
     p_tenant text default '')
 returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     update pgonce.inbox_cursor c set owner = null, lease_until = null

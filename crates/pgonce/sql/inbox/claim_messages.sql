@@ -10,7 +10,7 @@
 create or replace function pgonce.claim_messages(p_consumer text, p_owner text, p_lease interval, p_limit integer)
 returns table (tenant text, seq bigint, fence bigint, attempts integer, source text, message_id text, key text,
     type text, headers jsonb, payload bytea)
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if coalesce(p_owner, '') = '' or (p_lease > interval '0' and p_limit > 0) is not true then

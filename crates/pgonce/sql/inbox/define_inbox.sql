@@ -15,7 +15,7 @@ create or replace function pgonce.define_inbox(p_consumer text, p_keep interval 
     p_max_attempts integer default 10, p_backoff interval default interval '1 second',
     p_max_backoff interval default interval '10 minutes', p_tenant text default '')
 returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_before pgonce.inbox_contract := pgonce._inbox_rules(p_consumer, p_tenant);

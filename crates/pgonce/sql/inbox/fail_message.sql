@@ -11,7 +11,7 @@
 create or replace function pgonce.fail_message(p_consumer text, p_seq bigint, p_fence bigint, p_retryable boolean,
     p_code text, p_reason text, p_tenant text default '')
 returns text
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_rules  pgonce.inbox_contract := pgonce._inbox_rules(p_consumer, p_tenant);

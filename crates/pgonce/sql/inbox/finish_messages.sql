@@ -7,7 +7,7 @@
 -- example  select pgonce.finish_messages('billing', '[]');
 create or replace function pgonce.finish_messages(p_consumer text, p_claimed jsonb)
 returns integer
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count integer;

@@ -8,7 +8,7 @@
 create or replace function pgonce.retry_messages(p_consumer text, p_seq bigint default null, p_reason text default null,
     p_tenant text default null)
 returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_message pgonce.inbox_message;

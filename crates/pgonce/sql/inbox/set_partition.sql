@@ -11,7 +11,7 @@
 create or replace function pgonce.set_partition(p_consumer text, p_source text, p_partition text, p_position bigint,
     p_minor bigint, p_reason text, p_tenant text default '')
 returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_before pgonce.inbox_cursor;

@@ -7,7 +7,7 @@
 -- example  select pgonce.skip_message('billing', 7, 'a test message');
 create or replace function pgonce.skip_message(p_consumer text, p_seq bigint, p_reason text, p_tenant text default null)
 returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_message pgonce.inbox_message;

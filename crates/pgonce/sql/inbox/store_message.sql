@@ -17,7 +17,7 @@ create or replace function pgonce.store_message(p_consumer text, p_source text, 
     p_outcome text default 'receive', p_code text default null, p_reason text default null,
     p_size bigint default null, p_tenant text default '')
 returns text
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_rules   pgonce.inbox_contract;

@@ -2,7 +2,8 @@
 --          "absent" and "finished", by one plain query.
 -- answers  one row: fresh (you hold it, fence 1) | replay | null: ask pgonce.claim
 -- locks    fresh: the intent's advisory lock until the end of the transaction; replay: nothing
--- writes   fresh: the setting pgonce.attempt, as pgonce._open_attempt does
+-- writes   the setting pgonce.key, until the end of the transaction: an application sees the intents of that key only;
+--          fresh: the setting pgonce.attempt, as pgonce._open_attempt does
 -- note     PostgreSQL inlines it into the caller's statement, which is why it is labelled stable:
 --          PL/pgSQL would cost more than the whole protocol. Its body is parsed when it is
 --          created, so no search_path can bend it.
@@ -26,6 +27,6 @@ begin atomic
                    then 'replay'
            end,
            i.fence, i.answer, i.ref_type, i.ref_id, i.attempts
-      from (select) as one
+      from (select set_config('pgonce.key', p_key, true) offset 0) as one  -- first: see the policy by_key
       left join pgonce.intent i on i.tenant = p_tenant and i.scope = p_scope and i.key = p_key;
 end;

@@ -7,7 +7,7 @@
 create or replace function pgonce._claim_full(p_scope text, p_key text, p_fingerprint bytea,
     p_lease interval, p_owner text, p_tenant text, p_correlation text)
 returns pgonce.claimed
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_row      pgonce.intent;

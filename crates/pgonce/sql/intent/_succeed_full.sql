@@ -6,7 +6,7 @@
 create or replace function pgonce._succeed_full(p_scope text, p_key text, p_fingerprint bytea, p_fence bigint,
     p_answer jsonb, p_ref_type text, p_ref_id text, p_tenant text, p_correlation text, p_owner text, p_keep interval)
 returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_contract pgonce.scope;

@@ -11,8 +11,12 @@ returns table (answer jsonb, ref_type text, ref_id text, attempts integer)
 language sql stable
 begin atomic
     select i.answer, i.ref_type, i.ref_id, i.attempts
-      from pgonce.intent i
-     where i.tenant = p_tenant and i.scope = p_scope and i.key = p_key
-       and i.status = 'succeeded' and i.fingerprint = p_fingerprint
-       and i.gone_at is null and i.expires_at > pgonce.now();
+      from (select set_config('pgonce.key', p_key, true) as key offset 0) as one  -- first: see the policy by_key
+     cross join lateral (
+        select n.answer, n.ref_type, n.ref_id, n.attempts
+          from pgonce.intent n
+         where n.tenant = p_tenant and n.scope = p_scope and n.key = one.key
+           and n.status = 'succeeded' and n.fingerprint = p_fingerprint
+           and n.gone_at is null and n.expires_at > pgonce.now()
+        offset 0) i;
 end;

@@ -16,7 +16,7 @@ create or replace function pgonce.fail(
     p_correlation text default null, p_owner text default null, p_keep interval default null
 )
 returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_contract pgonce.scope;

@@ -15,7 +15,7 @@
 --          commit;
 create or replace function pgonce.guard(p_scope text, p_key text, p_fence bigint, p_tenant text default '')
 returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_row pgonce.intent;

@@ -9,7 +9,7 @@
 create or replace function pgonce.heartbeat(p_scope text, p_key text, p_fence bigint,
     p_lease interval, p_tenant text default '')
 returns timestamptz
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_until timestamptz;

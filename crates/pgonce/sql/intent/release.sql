@@ -10,7 +10,7 @@ drop function if exists pgonce.release(text, text, bigint, text);
 create or replace function pgonce.release(p_scope text, p_key text, p_fence bigint, p_tenant text default '',
     p_forget boolean default false)
 returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);

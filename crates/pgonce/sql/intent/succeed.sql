@@ -27,7 +27,7 @@ begin
             p_ref_type, p_ref_id, p_tenant, p_correlation, p_owner, s.retention) r
          where s.tenant operator(pg_catalog.=) p_tenant collate "C" and s.scope operator(pg_catalog.=) p_scope collate "C"
            and s.storage operator(pg_catalog.=) 'answer'
-        on conflict on constraint one_row_per_intent do nothing;
+        on conflict do nothing;
         if found then
             return;
         end if;
@@ -41,27 +41,13 @@ begin
                and o.scope operator(pg_catalog.=) p_scope collate "C")
            and not exists (select from pgonce.scope o where o.tenant operator(pg_catalog.=) '' collate "C"
                and o.scope operator(pg_catalog.=) p_scope collate "C")
-        on conflict on constraint one_row_per_intent do nothing;
+        on conflict do nothing;
         if found then
             return;
         end if;
-    elsif p_keep is null and pgonce._is_lease(p_fence) and pgonce._force_durable_commit() then
-        -- A lease under the common contract: one statement; what it does not fit goes on below.
-        update pgonce.intent i
-           set status = 'succeeded', last_at = pgonce.now(), lease_until = null,
-               expires_at = pgonce.now() operator(pg_catalog.+) s.retention, answer = p_answer, ref_type = p_ref_type,
-               ref_id = p_ref_id, correlation_id = coalesce(p_correlation, i.correlation_id),
-               owner = coalesce(p_owner, i.owner), failure_code = null, failure_message = null
-          from pgonce.scope s
-         where i.tenant operator(pg_catalog.=) p_tenant collate "C" and i.scope operator(pg_catalog.=) p_scope collate "C"
-           and i.key operator(pg_catalog.=) p_key collate "C"
-           and i.fingerprint operator(pg_catalog.=) p_fingerprint
-           and pgonce._fence_is_current(i, p_fence, pgonce.now(), s.stale)
-           and s.tenant operator(pg_catalog.=) p_tenant collate "C" and s.scope operator(pg_catalog.=) p_scope collate "C"
-           and s.storage operator(pg_catalog.=) 'answer';
-        if found then
-            return;
-        end if;
+    elsif p_keep is null and pgonce._is_lease(p_fence) and pgonce._succeed_lease(p_scope, p_key, p_fingerprint, p_fence,
+        p_answer, p_ref_type, p_ref_id, p_tenant, p_correlation, p_owner) then
+        return;
     end if;
     perform pgonce._succeed_full(p_scope, p_key, p_fingerprint, p_fence, p_answer, p_ref_type, p_ref_id, p_tenant,
         p_correlation, p_owner, p_keep);

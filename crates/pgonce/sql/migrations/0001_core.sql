@@ -144,3 +144,39 @@ create type pgonce.claimed as (
     retry_after     interval,
     attempts        integer
 );
+
+-- Which roles do which part; see pgonce.grant_to.
+create table pgonce.role_grant (
+    role name not null,
+    part text not null,
+    constraint one_row_per_part primary key (role, part),
+    constraint part_is_known check (part in ('app', 'relay', 'consumer', 'operator', 'viewer'))
+);
+
+-- Roles that see one tenant only: this one, or, where it is null, the one that the setting pgonce.tenant names.
+create table pgonce.tenant_binding (
+    role   name not null,
+    tenant text collate "C",
+    constraint one_binding_per_role primary key (role),
+    constraint bound_tenant_fits check (octet_length(tenant) <= 255)
+);
+
+-- An application reads and writes three tables with its own rights, since a function with the owner's rights would cost
+-- more than the statement: policies say which rows. Functions with the owner's rights, and the owner, pass.
+-- The routine of this name comes later; the policies need to know that there is one.
+create function pgonce._tenant_is_allowed(p_tenant text) returns boolean language sql stable parallel safe return true;
+
+alter table pgonce.intent enable row level security;
+-- Who knows a key may look it up; nobody can list keys. Not "key =": it must be compared after the setting was made,
+-- never be looked up by it.
+create policy by_key on pgonce.intent for select using ((key || '') = current_setting('pgonce.key', true));
+-- The success of an atomic attempt, written once, is all that an application writes by itself.
+create policy finished_at_once on pgonce.intent for insert with check (
+    fence = 1 and attempts = 1 and status = 'succeeded' and expires_at > first_at
+    and lease_until is null and gone_at is null and failure_code is null);
+create policy own_tenant on pgonce.intent as restrictive for all using (pgonce._tenant_is_allowed(tenant));
+
+alter table pgonce.scope enable row level security;
+create policy readable on pgonce.scope for select using (true);
+create policy own_tenant on pgonce.scope as restrictive for all
+    using (tenant = '' or pgonce._tenant_is_allowed(tenant)) with check (pgonce._tenant_is_allowed(tenant));

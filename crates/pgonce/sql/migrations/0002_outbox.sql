@@ -166,3 +166,10 @@ create table pgonce.outbox_skipped (
     skipped_at timestamptz not null,
     constraint one_row_per_skipped_event primary key (tenant, subscription, seq)
 );
+
+-- A writer's own events, numbered by the sequence, and no others.
+alter table pgonce.outbox enable row level security;
+create policy own_transaction on pgonce.outbox for select using (xid = pg_current_xact_id());
+create policy numbered_here on pgonce.outbox for insert
+    with check (xid = pg_current_xact_id() and seq = currval('pgonce.outbox_seq'));
+create policy own_tenant on pgonce.outbox as restrictive for all using (pgonce._tenant_is_allowed(tenant));

@@ -186,3 +186,7 @@ create type pgonce.projected as (
     headers    jsonb,
     payload    jsonb
 );
+
+alter table pgonce.inbox_marker enable row level security;
+create policy marked_now on pgonce.inbox_marker for insert with check (true);
+create policy own_tenant on pgonce.inbox_marker as restrictive for all using (pgonce._tenant_is_allowed(tenant));

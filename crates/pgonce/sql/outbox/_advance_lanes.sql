@@ -6,7 +6,7 @@
 --          the lanes back as well
 create or replace function pgonce._advance_lanes(p_subscription text, p_held jsonb, p_release boolean default false)
 returns setof smallint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgonce._record_watermark();

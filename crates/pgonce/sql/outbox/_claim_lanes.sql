@@ -8,7 +8,7 @@
 -- raises   42704 no such subscription; P4031 it was evicted; 22023 bad owner or lease
 create or replace function pgonce._claim_lanes(p_subscription text, p_owner text, p_lease interval)
 returns table (lane smallint, epoch bigint, cursor text, surplus boolean)
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);

@@ -5,7 +5,7 @@
 --          that are still open are passed by, however much they have written.
 create or replace function pgonce._has_new_events(p_cursors text[])
 returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     -- Whatever the statistics say: the right index and no more.
     set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$

@@ -5,7 +5,7 @@
 -- note     a hint, so that nobody waits for a relay that sleeps: what is read, and from where, each lane's own cursor says
 create or replace function pgonce._poll_outbox(p_cursor text, p_subscriptions text[],
     out news boolean, out cursor text, out due text[])
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     -- Whatever the statistics say: the right index and no more.
     set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$

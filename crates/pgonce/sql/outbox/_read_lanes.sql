@@ -17,7 +17,7 @@ create or replace function pgonce._read_lanes(p_subscription text, p_held jsonb,
     p_bytes integer default 4194304)
 returns table (lane smallint, cursor text, seq bigint, act text, message_id uuid, tenant text, topic text,
     type text, subject text, headers jsonb, payload jsonb, created_at timestamptz, deliver_at timestamptz)
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     -- Whatever the statistics say: the right index and no more.
     set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$

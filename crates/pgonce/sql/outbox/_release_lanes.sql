@@ -3,7 +3,7 @@
 -- answers  how many lanes it gave back
 create or replace function pgonce._release_lanes(p_subscription text, p_owner text)
 returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count bigint;

@@ -14,7 +14,7 @@
 create or replace function pgonce._settle_lane(p_subscription text, p_lane integer, p_epoch bigint, p_cursor text,
     p_outcomes jsonb)
 returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     -- Whatever the statistics say: the right index and no more.
     set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$

@@ -11,7 +11,7 @@ create or replace function pgonce.alter_subscription(p_subscription text, p_topi
     p_backoff interval default null, p_max_backoff interval default null,
     p_dead_limit integer default null, p_when_full text default null)
 returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pgonce._require_subscription(p_subscription);

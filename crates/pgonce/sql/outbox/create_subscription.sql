@@ -16,7 +16,7 @@ create or replace function pgonce.create_subscription(p_subscription text, p_fro
     p_max_backoff interval default interval '10 minutes', p_dead_limit integer default 10000,
     p_when_full text default 'stop')
 returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_cursor pgonce.outbox_position;

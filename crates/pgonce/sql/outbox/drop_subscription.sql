@@ -7,7 +7,7 @@
 --          select pgonce.drop_subscription('billing');
 create or replace function pgonce.drop_subscription(p_subscription text)
 returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     delete from pgonce.outbox_subscription c where c.subscription = p_subscription collate "C";

@@ -14,7 +14,7 @@ create or replace function pgonce.event_status(p_subscription text, p_seq bigint
 returns table (seq bigint, message_id uuid, fate text, attempts integer, due_at timestamptz, reason text,
     tenant text, topic text, type text, subject text, lane smallint, created_at timestamptz, deliver_at timestamptz,
     headers jsonb, payload jsonb)
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);

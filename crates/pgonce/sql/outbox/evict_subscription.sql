@@ -8,7 +8,7 @@
 --          select pgonce.evict_subscription('billing', 'replaced by billing-2');
 create or replace function pgonce.evict_subscription(p_subscription text, p_reason text)
 returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if coalesce(p_reason, '') = '' then

@@ -9,7 +9,7 @@
 --          select pgonce.outbox_caught_up('billing', '1:1:');
 create or replace function pgonce.outbox_caught_up(p_subscription text, p_with pg_snapshot)
 returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);

@@ -11,7 +11,7 @@
 --          select pgonce.recover('billing', '2026-01-31 08:00+00', p_skipped => true);
 create or replace function pgonce.recover(p_subscription text, p_since timestamptz, p_skipped boolean default false)
 returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count bigint;

@@ -10,7 +10,7 @@
 create or replace function pgonce.redrive(p_subscription text, p_subject text default null,
     p_since timestamptz default null, p_tenant text default null)
 returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_count bigint;

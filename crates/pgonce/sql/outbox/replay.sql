@@ -10,7 +10,7 @@
 create or replace function pgonce.replay(p_subscription text, p_from_seq bigint default null,
     p_from_time timestamptz default null)
 returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_first bigint;

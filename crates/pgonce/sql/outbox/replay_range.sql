@@ -12,7 +12,7 @@ create or replace function pgonce.replay_range(p_subscription text, p_from_seq b
     p_to_seq bigint default null, p_from_time timestamptz default null, p_to_time timestamptz default null,
     p_limit integer default 10000)
 returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);

@@ -7,7 +7,7 @@
 -- example  select pgonce.set_outbox_retention('1 day', '14 days');
 create or replace function pgonce.set_outbox_retention(p_keep interval, p_max_keep interval default null)
 returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_keep is null then

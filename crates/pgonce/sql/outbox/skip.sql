@@ -7,7 +7,7 @@
 -- example  select pgonce.skip('billing', 7, 'cancelled by the customer');
 create or replace function pgonce.skip(p_subscription text, p_seq bigint, p_reason text)
 returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_parked pgonce.parked;

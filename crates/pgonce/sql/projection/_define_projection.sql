@@ -4,7 +4,7 @@
 create or replace function pgonce._define_projection(p_projection text, p_into text, p_apply text, p_gate text,
     p_topics text[], p_from_consumer text, p_tenant text, p_table oid, p_function oid)
 returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_table is null then

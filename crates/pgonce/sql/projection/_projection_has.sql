@@ -2,7 +2,7 @@
 --          version of its entity.
 create or replace function pgonce._projection_has(p_projection pgonce.projection, p_event pgonce.projected)
 returns boolean
-language plpgsql stable set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_projection.gate = 'version' then

@@ -3,7 +3,7 @@
 -- raises   P4031 the log does not reach back any more to where the projection begins
 create or replace function pgonce._projection_page(p_projection pgonce.projection, p_lane integer, p_after bigint, p_limit integer)
 returns table (seq bigint, event pgonce.projected)
-language plpgsql stable set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
     -- Whatever the statistics say: the right index and no more.
     set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$

@@ -3,7 +3,7 @@
 --          their gates know them.
 create or replace function pgonce._projection_rest(p_projection pgonce.projection, p_seen pg_snapshot)
 returns setof pgonce.projected
-language sql stable
+language sql stable security definer set search_path = pg_catalog, pg_temp
 begin atomic
     select r.message_id, r.tenant, r.type, r.entity, pgonce._version_of(r.headers, r.payload), r.headers, r.payload
       from (select m.seq, m.message_id::text as message_id, m.tenant::text as tenant, m.type::text as type,

@@ -2,7 +2,7 @@
 -- raises   42704 there is none
 create or replace function pgonce._require_projection(p_projection text, p_tenant text default '')
 returns pgonce.projection
-language plpgsql stable set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_projection pgonce.projection;

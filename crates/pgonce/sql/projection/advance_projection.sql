@@ -9,7 +9,7 @@
 create or replace function pgonce.advance_projection(p_projection text, p_entity text, p_version bigint,
     p_tenant text default '')
 returns boolean
-language plpgsql volatile
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (pgonce._message_fits(p_projection, p_entity, 'any', p_tenant) and p_version is not null) is not true then

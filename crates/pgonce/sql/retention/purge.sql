@@ -10,7 +10,7 @@
 -- example  select pgonce.purge(1000);
 create or replace function pgonce.purge(p_limit integer default 10000)
 returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     c_stretch constant bigint := 512;  -- blocks

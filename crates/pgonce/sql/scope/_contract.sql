@@ -3,7 +3,7 @@
 -- raises   P4000 when there is none of the three (strict mode)
 create or replace function pgonce._contract(p_tenant text, p_scope text)
 returns pgonce.scope
-language plpgsql stable set search_path = pg_catalog, pg_temp
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_contract pgonce.scope;

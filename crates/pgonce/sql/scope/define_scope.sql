@@ -26,7 +26,7 @@ create or replace function pgonce.define_scope(
     p_tenant         text default ''
 )
 returns pgonce.scope
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_contract pgonce.scope;

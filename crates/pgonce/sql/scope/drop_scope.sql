@@ -6,7 +6,7 @@
 -- example  select pgonce.drop_scope('orders.create');
 create or replace function pgonce.drop_scope(p_scope text, p_tenant text default '')
 returns boolean
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 begin
     if p_tenant is null then

@@ -62,13 +62,14 @@ macro_rules! routines {
 }
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] =
-    migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
 pub(super) const ROUTINES: &[Routine] = routines![
     "clock/now",
+    "role/_tenant_is_allowed",
+    "role/_session_tenant",
     "clock/_set_clock",
     "clock/_move_clock",
     "clock/_reset_clock",
@@ -123,6 +124,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/guard",
     "intent/_is_lease",
     "intent/_is_first",
+    "intent/_succeed_lease",
     "intent/_succeed_full",
     "intent/succeed",
     "intent/fail",
@@ -277,7 +279,18 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "ledger/ledger_statement",
     "ledger/ledger_verify",
     "ledger/ledger_repair",
+    "transition/_transition_append_only",
+    "transition/define_transition",
+    "transition/transition",
+    "transition/timelines",
+    "transition/set_timer",
+    "transition/fire_timers",
+    "role/_grants",
+    "role/_apply_grants",
     "role/grant_to",
+    "role/revoke_from",
+    "role/isolate_tenants",
+    "role/bind_tenant",
 ];
 
 /// The number of this build's newest migration.

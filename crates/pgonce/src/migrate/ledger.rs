@@ -188,7 +188,7 @@ fn may_not_look(error: Error, schema: &str) -> Error {
         Error::Database(problem) if &*problem.code == "42501" => Error::Database(ErrorDetail {
             hint: Some(
                 format!(
-                    "Let the owner of schema {schema} admit this role: select {schema}.grant_to('the role')."
+                    "Let the owner of schema {schema} grant this role its part: select {schema}.grant_to('the role', 'app')."
                 )
                 .into(),
             ),

@@ -9,11 +9,11 @@
 //! ```no_run
 //! # #[cfg(feature = "sqlx")]
 //! # async fn example(pool: sqlx::PgPool) -> Result<(), pgonce::Error> {
-//! use pgonce::{driver::sqlx::Sqlx, migrate::Migrator};
+//! use pgonce::{driver::sqlx::Sqlx, migrate::{Migrator, Part}};
 //!
 //! let migrator = Migrator::new(Sqlx::new(pool));
 //! let report = migrator.up().await?;      // at deployment, by the schema's owner
-//! migrator.admit("shop").await?;          // the role that the application logs in as
+//! migrator.grant(Part::App, "shop").await?; // the role that the application logs in as
 //! migrator.check().await?;                // when a service starts, by that role
 //! # Ok(())
 //! # }
@@ -22,6 +22,7 @@
 mod files;
 mod header;
 mod ledger;
+mod part;
 mod plan;
 mod script;
 mod status;
@@ -29,6 +30,7 @@ mod status;
 pub use files::{MIGRATIONS, Migration};
 #[doc(hidden)]
 pub use header::{Header, public_headers};
+pub use part::Part;
 pub use plan::Plan;
 pub use status::{CHANGED, Entry, MISSING, OUTDATED, Routines, State, Status, TOO_NEW};
 
@@ -39,7 +41,7 @@ use crate::call::{Args, Caller, DEFAULT_SCHEMA, Schema, Sql, release_unless_lost
 use crate::driver::{Driver, Session, Settled, Statement};
 use crate::error::{Error, ErrorDetail, Result};
 
-static GRANT: Sql = Sql::seldom("select 'done' from pgonce.grant_to($1::text::name)");
+static GRANT: Sql = Sql::seldom("select 'done' from pgonce.grant_to($1::text::name, $2)");
 
 /// How long it waits for locks of the application.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -143,6 +145,7 @@ impl<D: Driver> Migrator<D> {
             migrations: ledger.pending().collect(),
             routines: ledger.routines().need_loading(),
             lock_timeout: self.lock_timeout,
+            grants: Vec::new(),
         })
     }
 
@@ -156,14 +159,26 @@ impl<D: Driver> Migrator<D> {
         self.status().await?.verdict()
     }
 
-    /// Lets a role use pgonce, as far as an application needs it. Only the owner may; again does
-    /// no harm. Later migrations keep the roles that were admitted.
-    pub async fn admit(&self, role: &str) -> Result<()> {
+    /// Lets a role do one part of the work, and no more. Only the owner may; again does no harm. Later migrations grant
+    /// the role what is new for its part.
+    ///
+    /// ```no_run
+    /// # use pgonce::migrate::{Migrator, Part};
+    /// # async fn example<D: pgonce::driver::Driver>(migrator: Migrator<D>) -> Result<(), pgonce::Error> {
+    /// migrator.grant(Part::App, "shop").await?;
+    /// migrator.grant(Part::Relay, "shop_relay").await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn grant(&self, part: Part, role: &str) -> Result<()> {
         let caller = Caller {
             driver: self.driver.clone(),
             schema: Schema::new(&self.schema, false)?,
         };
-        caller.call(&GRANT, Args::texts([role])).await.map(drop)
+        caller
+            .call(&GRANT, Args::texts([role, part.as_str()]))
+            .await
+            .map(drop)
     }
 
     async fn look(&self) -> Result<Ledger> {

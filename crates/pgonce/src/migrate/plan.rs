@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::files::Migration;
-use super::{VERSION, script};
+use super::{Part, VERSION, script};
 
 /// What [`Migrator::up`](super::Migrator::up) would run now. Made by
 /// [`Migrator::plan`](super::Migrator::plan).
@@ -14,12 +14,26 @@ pub struct Plan {
     pub(super) migrations: Vec<&'static Migration>,
     pub(super) routines: bool,
     pub(super) lock_timeout: Duration,
+    pub(super) grants: Vec<(Part, String)>,
 }
 
 impl Plan {
     /// Whether there is nothing to run.
     pub fn is_empty(&self) -> bool {
-        self.migrations.is_empty() && !self.routines
+        self.migrations.is_empty() && !self.routines && self.grants.is_empty()
+    }
+
+    /// Adds what [`Migrator::grant`](super::Migrator::grant) would run to the script, for a role that is there by then.
+    ///
+    /// ```
+    /// # use pgonce::migrate::{Part, Plan};
+    /// fn script(plan: Plan) -> String {
+    ///     plan.grant(Part::App, "shop").grant(Part::Relay, "shop_relay").sql()
+    /// }
+    /// ```
+    pub fn grant(mut self, part: Part, role: impl Into<String>) -> Self {
+        self.grants.push((part, role.into()));
+        self
     }
 
     /// The migrations that would be applied.
@@ -61,6 +75,9 @@ impl Plan {
             text.push_str(&script::routines(schema));
             text.push_str(&script::record_routines(schema));
             text.push_str(";\n");
+        }
+        for (part, role) in &self.grants {
+            text.push_str(&format!("\n{};\n", script::grant(schema, *part, role)));
         }
         text.push_str("commit;\n");
         text

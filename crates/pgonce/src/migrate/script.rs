@@ -94,7 +94,7 @@ pub(super) fn record_routines(schema: &str) -> String {
 }
 
 /// All routines, and what loading them must not change: a database that was strict stays strict
-/// (its switch is the body of a routine), and roles that were admitted are admitted to what is new.
+/// (its switch is the body of a routine), tenants stay isolated, and roles get what is new for their part.
 pub(super) fn routines(schema: &str) -> String {
     let mut text: String = ROUTINES.iter().map(|routine| routine.sql).collect();
     text.extend(public_headers().iter().map(Header::comment));
@@ -106,10 +106,15 @@ do $$ begin
     end if;
     -- Else the first lease would begin the epoch, and the others would wait for its commit.
     perform pgonce._installation_epoch();
-    perform pgonce.grant_to(r.rolname)
-       from pg_class c, aclexplode(c.relacl) a
-       join pg_roles r on r.oid = a.grantee
-      where c.oid = 'pgonce.intent'::regclass and a.privilege_type = 'INSERT' and a.grantee <> c.relowner;
+    if exists (select from pg_class c where c.oid = 'pgonce.intent'::regclass and c.relforcerowsecurity) then
+        perform pgonce.isolate_tenants(true);
+    end if;
+end $$;
+-- PostgreSQL lets everyone execute a new function.
+revoke execute on all functions in schema pgonce from public;
+do $$ begin
+    perform pgonce._apply_grants(r.rolname) from pg_roles r
+      where exists (select from pgonce.role_grant g where g.role = r.rolname);
 end $$;
 ",
     );
@@ -119,4 +124,14 @@ end $$;
 /// The files are written for the schema `pgonce`.
 pub(super) fn in_schema(schema: &str, text: &str) -> String {
     text.replace("pgonce.", &format!("{schema}."))
+        .replace("in schema pgonce ", &format!("in schema {schema} "))
+}
+
+/// Lets a role do a part of the work.
+pub(super) fn grant(schema: &str, part: super::Part, role: &str) -> String {
+    format!(
+        "select {schema}.grant_to({}, {})",
+        quote_literal(role),
+        quote_literal(part.as_str())
+    )
 }

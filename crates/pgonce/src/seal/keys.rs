@@ -211,7 +211,7 @@ mod tests {
     fn only_the_right_key_opens_the_same_answer_of_the_same_intent() {
         let (mine, answer) = (intent("a"), json!({"card": "4242"}));
         let sealed = keys("old", 1).seal(&mine, &answer).unwrap().unwrap();
-        assert!(!sealed.to_string().contains("4242"));
+        assert!(!sealed.to_string().contains("\"card\""));
         let rotated = keys("new", 2).and_old("old", [1; 32]).unwrap();
         assert_eq!(rotated.open(&mine, sealed.clone()).unwrap(), answer);
         let again = keys("old", 1).seal(&mine, &answer).unwrap().unwrap();

@@ -1,0 +1,59 @@
+-- pgonce._apply_grants(p_role): gives a role exactly what its parts in pgonce.role_grant need.
+-- locks    the catalogue rows of what it changes; callers take turns
+-- writes   grants; policies for those who may read all
+-- raises   42704 there is no such role
+-- note     revokes first: what a part had in an earlier version goes with it
+create or replace function pgonce._apply_grants(p_role name)
+returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_schema text;
+    v_policy text;
+    v_parts  text[];
+    v_reads  boolean;
+    v_what   record;
+begin
+    select n.nspname into strict v_schema from pg_catalog.pg_namespace n
+      join pg_catalog.pg_class c on c.relnamespace = n.oid
+     where c.oid = 'pgonce.intent'::regclass;
+    -- One at a time, and none beside a migration: PostgreSQL fails where two change one object's rights.
+    perform pg_advisory_xact_lock(20260102, hashtext(v_schema));
+    select array_agg(g.part) into v_parts from pgonce.role_grant g where g.role = p_role;
+    v_reads := coalesce('operator' = any (v_parts), false);
+    v_policy := 'read_by_' || (select r.oid from pg_catalog.pg_roles r where r.rolname = p_role);
+    if v_policy is null then
+        raise exception 'there is no role "%"', coalesce(p_role, 'null') using errcode = '42704', hint = 'Create it first.';
+    end if;
+    execute format('revoke all on all tables in schema %I from %I', v_schema, p_role);
+    execute format('revoke all on all sequences in schema %I from %I', v_schema, p_role);
+    execute format('revoke all on all functions in schema %I from %I', v_schema, p_role);
+    execute format('revoke all on schema %I from %I', v_schema, p_role);
+    if v_parts is not null then
+        execute format('grant usage on schema %I to %I', v_schema, p_role);
+        for v_what in
+            select g.privilege, g.object, g.columns from pgonce._grants() g
+             where g.part = any (v_parts || array['every'])
+            union all
+            select 'usage', 'type ' || t.oid::regtype, null from pg_catalog.pg_type t
+              left join pg_catalog.pg_class c on c.oid = t.typrelid
+             where t.typnamespace = v_schema::regnamespace and (t.typtype in ('e', 'd') or c.relkind = 'c')
+        loop
+            execute format('grant %s%s on %s to %I', v_what.privilege, ' (' || v_what.columns || ')', v_what.object, p_role);
+        end loop;
+    end if;
+    for v_what in
+        select c.oid::regclass as name, exists (select from pg_catalog.pg_policy p
+                   where p.polrelid = c.oid and p.polname = v_policy) as known
+          from pg_catalog.pg_class c
+         where c.relnamespace = v_schema::regnamespace and c.relrowsecurity and not c.relispartition
+    loop
+        if v_reads and not v_what.known then
+            execute format('create policy %I on %s for select to %I using (true)', v_policy, v_what.name, p_role);
+        elsif v_what.known and not v_reads then
+            execute format('drop policy %I on %s', v_policy, v_what.name);
+        end if;
+    end loop;
+end
+$$;
+revoke execute on function pgonce._apply_grants(name) from public;

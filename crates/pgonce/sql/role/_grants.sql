@@ -1,0 +1,108 @@
+-- pgonce._grants(): what each part of pgonce's work may touch.
+-- answers  part: app, relay, consumer, operator, viewer, 'every' one of them, or the 'owner' alone; privilege; object, as a
+--          grant names it; the columns where it is not all of them
+-- note     a function that is not named under a part is the owner's: functions with the owner's rights call it. A test
+--          fails for an object that is not named here
+create or replace function pgonce._grants()
+returns table (part text, privilege text, object text, columns text)
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+begin
+    return query
+        select g.part, g.privilege, 'pgonce.' || n.name, g.columns
+          from (values
+            -- Inlined statements and PL/pgSQL that run with the application's rights; row level security says on which rows.
+            ('app', 'select, insert', null, 'intent'),
+            ('app', 'select', null, 'scope'),
+            ('app', 'select, insert', null, 'outbox'),
+            ('app', 'insert', null, 'inbox_marker'),
+            -- A guard is the user's function, so a transition runs with the caller's rights.
+            ('app', 'select', null, 'transition_rule'),
+            ('app', 'select, insert', null, 'transition_command'),
+            ('app', 'select, insert, update', null, 'transition_entity transition_timer'),
+            ('consumer', 'select, insert', null, 'outbox'),
+            ('consumer', 'insert', null, 'inbox_marker'),
+            ('relay', 'select', null, 'outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners'),
+            ('consumer', 'select', null, 'inbox_backlog projections'),
+            ('operator', 'select', null, 'intent operator_act scope installation suppressed sweep role_grant tenant_binding
+                outbox outbox_default outbox_partition outbox_watermark outbox_state outbox_subscription outbox_cursor
+                outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message inbox_audit projection
+                ledger_account ledger_group ledger_entry ledger_pending ledger_audit ledger_accounts ledger_groups
+                transition_rule transition_entity transition_command transition_timer timelines
+                stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners
+                outbox_events dead_letters inbox_backlog inbox_poison projections'),
+            -- Rebuilding a projection runs the user's functions, so it runs with the operator's rights.
+            ('operator', 'insert', null, 'inbox_marker'),
+            ('operator', 'update', 'rebuilt_at, rebuilt_rows', 'projection'),
+            ('operator', 'select, insert, update, delete', null, 'projection_gate projection_build projection_build_gate'),
+            -- Nothing with an answer, a payload or headers.
+            ('viewer', 'select', null, 'scope stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes
+                outbox_log outbox_wal_listeners inbox_backlog projections'),
+            ('viewer', 'select', 'subscription, tenant, topic, type, subject, seq, message_id, attempts, reason, parked_at,
+                created_at, behind', 'dead_letters'),
+            ('viewer', 'select', 'consumer, tenant, seq, source, message_id, key, type, attempts, failure_code,
+                failure_message, received_at, size, behind', 'inbox_poison'),
+            ('every', 'select', null, 'migration routines')
+          ) as g (part, privilege, columns, names)
+         cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
+    return query
+        select g.part, g.privilege, 'sequence pgonce.' || n.name, null::text
+          from (values
+            ('app', 'usage', 'outbox_seq transition_seq'),
+            ('consumer', 'usage', 'outbox_seq'),
+            ('operator', 'select', 'outbox_seq lease_number inbox_seq'),
+            -- For the view outbox_log.
+            ('relay', 'select', 'outbox_seq'),
+            ('viewer', 'select', 'outbox_seq'),
+            ('owner', 'usage', 'operator_act_number_seq ledger_audit_seq')
+          ) as g (part, privilege, names)
+         cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
+    return query
+        select g.part, 'execute', 'function pgonce.' || n.name, null::text
+          from (values
+            -- They touch no table.
+            ('every', 'now _fixed_length _lock_id lock try_lock fingerprint _canonical_json _canonical_number _utf16_order
+                _names_fit _check_names _is_lease _is_first _intent_name _is_marked _is_open_attempt _open_attempt _assert_same_transaction
+                _raise_transaction_ended _force_durable_commit _busy _retention_for
+                _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
+                _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
+                _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock'),
+            ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _raise_bad_names
+                _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
+                answer_of _contract _simple_retention _count_suppressed
+                publish _event_row accept _accept_full accept_batch _insert_markers store_message'),
+            ('consumer', 'publish _event_row accept _accept_full accept_batch _insert_markers store_message claim_messages
+                finish_messages fail_message release_messages _blocked_keys _assert_same_batch _raise_batch_ended
+                _lease_partition _renew_partition _advance_partition _release_partition advance_projection project
+                _require_projection _create_inbox_partitions _drop_inbox_partitions _purge_inbox'),
+            ('app', 'ledger_open ledger_close ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement ledger_verify'),
+            ('consumer', 'ledger_open ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement'),
+            ('operator', 'ledger_open ledger_close ledger_balance ledger_statement ledger_verify ledger_repair'),
+            ('app', 'transition set_timer fire_timers'),
+            ('operator', 'define_transition'),
+            ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
+                outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
+            ('operator', 'define_scope drop_scope _contract purge intervene
+                create_subscription alter_subscription drop_subscription evict_subscription redrive skip replay replay_range
+                recover event_status outbox_caught_up set_outbox_retention _create_outbox_partitions _drop_outbox_partitions
+                define_inbox retry_messages skip_message replay_messages set_partition
+                _create_inbox_partitions _drop_inbox_partitions _purge_inbox
+                define_projection _define_projection _require_projection _require_build _begin_build _drop_build _step_build
+                _build_event _end_rebuild _end_verify _projection_page _projection_rest _projection_has _projection_columns
+                _projection_match'),
+            -- What changes pgonce itself for everyone, and what only functions with the owner's rights call.
+            ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant set_strict
+                _set_clock _move_clock _reset_clock _set_wal_publication
+                _begin_epoch _installation_epoch _first_fence _lease_number _lease_fence _next_fence _timeline
+                _owner_or_session _fence_is_current _raise_not_holder _check_transition
+                _database_life _like_patterns _require_subscription _outbox_floor _record_watermark _rebase_outbox _leased_lanes
+                _raise_lane_fenced _ended_between _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
+                _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
+                _raise_bad_version _ledger_append_only _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
+                _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at
+                _transition_append_only')
+          ) as g (part, names)
+         cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
+end
+$$;
+revoke execute on function pgonce._grants() from public;

@@ -1,0 +1,30 @@
+-- pgonce.bind_tenant(p_role, p_tenant): binds a login role to one tenant, or to the one that the setting pgonce.tenant names
+--          where p_tenant is left out, or to none where it is empty. Owner only.
+-- answers  nothing
+-- locks    the role's row of pgonce.tenant_binding
+-- writes   that row
+-- raises   42704 there is no such role; 22023 p_tenant is longer than 255 bytes
+-- note     it holds where pgonce.isolate_tenants(true) was called. A role that is bound by the setting can set it: that keeps
+--          a mistake from reaching another tenant, not a stranger who sends SQL of his own; a role for each tenant does
+-- example  create role pgonce_bound;
+--          select pgonce.bind_tenant('pgonce_bound', 'acme');
+--          select pgonce.bind_tenant('pgonce_bound', '');
+create or replace function pgonce.bind_tenant(p_role name, p_tenant text default null)
+returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if not exists (select from pg_catalog.pg_roles r where r.rolname = p_role) then
+        raise exception 'there is no role "%"', p_role using errcode = '42704', hint = 'Create it first.';
+    elsif octet_length(p_tenant) > 255 then
+        raise exception 'a role is bound to a tenant of at most 255 bytes' using errcode = '22023',
+            hint = 'Leave the tenant out to bind the role to the setting pgonce.tenant.';
+    elsif p_tenant = '' then
+        delete from pgonce.tenant_binding b where b.role = p_role;
+        return;
+    end if;
+    insert into pgonce.tenant_binding as b (role, tenant) values (p_role, p_tenant)
+    on conflict on constraint one_binding_per_role do update set tenant = excluded.tenant;
+end
+$$;
+revoke execute on function pgonce.bind_tenant(name, text) from public;

@@ -1,0 +1,53 @@
+-- pgonce.isolate_tenants(p_on): turns row level security by tenant on or off, for roles that pgonce.bind_tenant has bound.
+--          Owner only.
+-- answers  nothing
+-- locks    each table with tenants, exclusively, for a moment
+-- writes   the policies' function pgonce._tenant_is_allowed, and whether the policies hold for the owner's functions too.
+--          Nothing where it is so already
+-- raises   22023 p_on is null; 42501 the owner is a superuser or may bypass row level security: nothing would be isolated
+-- note     a dump by the owner then needs pg_dump --enable-row-security, or a superuser
+-- example  select pgonce.isolate_tenants(false);
+create or replace function pgonce.isolate_tenants(p_on boolean)
+returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_table record;
+begin
+    if p_on is null then
+        raise exception 'isolation is on or off, not null' using errcode = '22023',
+            hint = 'For example: select pgonce.isolate_tenants(true).';
+    elsif p_on and exists (select from pg_catalog.pg_class c join pg_catalog.pg_roles r on r.oid = c.relowner
+             where c.oid = 'pgonce.intent'::regclass and (r.rolsuper or r.rolbypassrls)) then
+        raise exception 'the owner of pgonce bypasses row level security' using errcode = '42501',
+            hint = 'Install pgonce as an ordinary role: functions with its rights would show every tenant to everyone.';
+    end if;
+    execute 'create or replace function pgonce._tenant_is_allowed(p_tenant text) returns boolean '
+        'language sql stable parallel safe return '
+        || case when p_on then 'coalesce(p_tenant = (select pgonce._session_tenant()) collate "C", true)' else 'true' end;
+    for v_table in
+        select c.oid::regclass as name, c.relrowsecurity as policed, c.relforcerowsecurity as forced,
+               c.relname in ('inbox_contract', 'projection', 'projection_build', 'sweep') as general,
+               exists (select from pg_catalog.pg_policy p where p.polrelid = c.oid and p.polname = 'of_the_owner') as known
+          from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant'
+         where c.relnamespace = (select o.relnamespace from pg_catalog.pg_class o where o.oid = 'pgonce.intent'::regclass)
+           and c.relkind in ('r', 'p') and not c.relispartition and c.relname <> 'tenant_binding'
+    loop
+        if p_on and not v_table.known then
+            -- What the functions may do; the restrictive policy own_tenant narrows it.
+            execute format('create policy of_the_owner on %s to current_user using (true)', v_table.name);
+        end if;
+        if p_on and not v_table.policed then
+            -- What is general belongs to the empty tenant, and everyone reads it.
+            execute format('create policy own_tenant on %s as restrictive using (%s pgonce._tenant_is_allowed(tenant)) '
+                'with check (pgonce._tenant_is_allowed(tenant))', v_table.name,
+                case when v_table.general then 'tenant = '''' or' else '' end);
+            execute format('alter table %s enable row level security', v_table.name);
+        end if;
+        if v_table.forced <> p_on then
+            execute format('alter table %s %s row level security', v_table.name, case when p_on then 'force' else 'no force' end);
+        end if;
+    end loop;
+end
+$$;
+revoke execute on function pgonce.isolate_tenants(boolean) from public;

@@ -1,0 +1,310 @@
+//! What roles may not do, and whose rows they do not see.
+
+use pgonce::migrate::{Migrator, Part};
+
+use super::roles::{Shop, all_done, code, count, role};
+use super::test_db::{TestDb, connect, tokio_driver};
+
+/// What each part may not do.
+const FORBIDDEN: &[(&[Part], &[&str])] = &[
+    (
+        &Part::ALL,
+        &[
+            "select pgonce._set_clock(now())",
+            "select pgonce._move_clock('1 hour')",
+            "select pgonce._reset_clock()",
+            "select pgonce.set_strict(true)",
+            "select pgonce.grant_to(current_user, 'operator')",
+            "select pgonce.revoke_from('postgres')",
+            "select pgonce.isolate_tenants(false)",
+            "select pgonce.bind_tenant(current_user, '')",
+            "insert into pgonce.role_grant values (current_user, 'operator')",
+            "update pgonce.migration set breaking = true",
+            "delete from pgonce.routines",
+            "truncate pgonce.intent",
+            "alter table pgonce.intent disable trigger all",
+            "alter table pgonce.intent disable row level security",
+            "drop policy by_key on pgonce.intent",
+            "create table pgonce.mine ()",
+            "create or replace function pgonce.now() returns timestamptz language sql return null",
+            "update pgonce.intent set answer = '1' where true",
+            "update pgonce.intent set expires_at = 'infinity'",
+            "delete from pgonce.intent",
+            "insert into pgonce.intent select 2, now(), null, 1, 'processing', '', 's', 'k', '\\x01'",
+            "update pgonce.scope set retention = '1 s'",
+            "delete from pgonce.scope",
+            "update pgonce.outbox set topic = 'x'",
+            "delete from pgonce.outbox",
+            "truncate pgonce.outbox",
+            "select nextval('pgonce.outbox_seq'); insert into pgonce.outbox select 0, pg_current_xact_id(), now(), 0, 0, gen_random_uuid(), '', 't', 'x', 's', '{}'",
+            "insert into pgonce.outbox select nextval('pgonce.outbox_seq') + 7, pg_current_xact_id(), now(), 0, 0, gen_random_uuid(), '', 't', 'x', 's', '{}'",
+            "insert into pgonce.outbox select nextval('pgonce.outbox_seq'), '7', now(), 0, 0, gen_random_uuid(), '', 't', 'x', 's', '{}'",
+            "select setval('pgonce.outbox_seq', 1)",
+            "select nextval('pgonce.lease_number')",
+            "update pgonce.outbox_cursor set cursor = cursor",
+            "delete from pgonce.outbox_subscription",
+            "update pgonce.parked set state = 'dead'",
+            "delete from pgonce.outbox_skipped",
+            "update pgonce.inbox_message set status = 'processed'",
+            "delete from pgonce.inbox_marker",
+            "update pgonce.inbox_cursor set position = 0",
+            "delete from pgonce.inbox_audit",
+            "insert into pgonce.inbox_audit default values",
+            "select pgonce._begin_epoch(7)",
+            "select pgonce._rebase_outbox()",
+        ],
+    ),
+    (
+        &[Part::App, Part::Relay, Part::Consumer, Part::Viewer],
+        &[
+            "select pgonce.define_scope('s', '1 day')",
+            "select pgonce.drop_scope('s')",
+            "select pgonce.purge()",
+            "select pgonce.create_subscription('x')",
+            "select pgonce.alter_subscription('billing')",
+            "select pgonce.drop_subscription('billing')",
+            "select pgonce.evict_subscription('billing', 'x')",
+            "select pgonce.replay('billing')",
+            "select pgonce.redrive('billing')",
+            "select pgonce.skip('billing', 1, 'x')",
+            "select pgonce.set_outbox_retention('0')",
+            "select pgonce.define_inbox('c', '1 s', '0')",
+            "select pgonce.retry_messages('c')",
+            "select pgonce.skip_message('c', 1, 'x')",
+            "select pgonce.set_partition('c', 's', '0', 1, 0, 'x')",
+            "select pgonce.define_projection('p', 't', 'f', 'version')",
+            "table pgonce.parked",
+            "table pgonce.inbox_message",
+            "table pgonce.inbox_audit",
+            "table pgonce.outbox_events",
+            "select payload from pgonce.dead_letters",
+            "select payload from pgonce.inbox_poison",
+        ],
+    ),
+    (
+        &[Part::App, Part::Consumer, Part::Operator, Part::Viewer],
+        &[
+            "select pgonce._claim_lanes('billing', 'thief', '1 h')",
+            "select pgonce._read_lanes('billing', '[]')",
+            "select pgonce._settle_lane('billing', 0, 2, null, '[]')",
+            "select pgonce._release_lanes('billing', 'host-7')",
+        ],
+    ),
+    (
+        &[Part::Relay, Part::Consumer, Part::Operator, Part::Viewer],
+        &[
+            "select pgonce.claim('s', 'k', '\\x01')",
+            "select pgonce.succeed('s', 'k', '\\x01', 2, '1')",
+            "select pgonce.fail('s', 'k', '\\x01', 1, false, 'x', 'y')",
+            "select pgonce.answer_of('s', 'k', '\\x01')",
+        ],
+    ),
+    (
+        &[Part::App, Part::Relay, Part::Operator, Part::Viewer],
+        &[
+            "select pgonce.claim_messages('c', 'thief', '1 h', 1)",
+            "select pgonce._lease_partition('c', 's', '0', 'thief', '1 h')",
+            "select pgonce.finish_messages('c', '[]')",
+        ],
+    ),
+    (
+        &[Part::Relay, Part::Operator, Part::Viewer],
+        &[
+            "select pgonce.publish('t', 'x', 's', '{}')",
+            "select pgonce.accept('c', 's', '1')",
+        ],
+    ),
+    (
+        &[Part::Relay, Part::Consumer, Part::Viewer],
+        &["table pgonce.intent"],
+    ),
+];
+
+#[tokio::test]
+async fn no_role_can_do_what_belongs_to_another() {
+    let shop = Shop::open().await;
+    let operator = shop.connect(Part::Operator).await;
+    all_done(&operator, &["select pgonce.create_subscription('billing')"]).await;
+    for (parts, statements) in FORBIDDEN {
+        for part in *parts {
+            let client = shop.connect(*part).await;
+            for sql in *statements {
+                assert_eq!(code(&client, sql).await, "42501", "{part}: {sql}");
+            }
+        }
+    }
+    let stranger = role(&shop.db).await.1;
+    let claim = "select pgonce.claim('s', 'k', '\\x01')";
+    assert_eq!(code(&connect(&stranger).await, claim).await, "42501");
+    let blind = Migrator::new(tokio_driver(&stranger))
+        .check()
+        .await
+        .unwrap_err();
+    assert!(
+        blind.code() == "42501" && blind.to_string().contains("grant_to"),
+        "{blind}"
+    );
+}
+
+#[tokio::test]
+async fn an_application_lists_no_keys_no_answers_and_no_events() {
+    let shop = Shop::open().await;
+    let app = shop.connect(Part::App).await;
+    let secret = "begin; select pgonce.claim('orders', 'secret', '\\x01'); select pgonce.succeed('orders', 'secret', '\\x01', 1, '7'); \
+                  select pgonce.publish('orders', 'x', 's', '{}'); commit";
+    all_done(&app, &[secret]).await;
+    let stranger = shop.connect(Part::App).await;
+    for sql in [
+        "select count(*) from pgonce.intent",
+        "select count(*) from pgonce.outbox",
+    ] {
+        assert_eq!(count(&app, sql).await, 0, "{sql}");
+        assert_eq!(count(&stranger, sql).await, 0, "{sql}");
+    }
+    // A function that looks at each row before the policy has.
+    all_done(
+        &stranger,
+        &[
+            "create function pg_temp.leak(text) returns boolean language plpgsql cost 0.0001 as \
+           $$ begin raise exception 'saw %', $1 using errcode = 'LEAK0'; end $$",
+        ],
+    )
+    .await;
+    for sql in [
+        "select count(*) from pgonce.intent where pg_temp.leak(key)",
+        "select count(*) from pgonce.outbox where pg_temp.leak(subject)",
+    ] {
+        assert_eq!(code(&stranger, sql).await, "done", "{sql}");
+    }
+    // Who knows the key gets the answer, by the functions as ever.
+    let known = "select count(*) from pgonce.answer_of('orders', 'secret', '\\x01')";
+    assert_eq!(count(&stranger, known).await, 1);
+    let other = "select count(*) from pgonce.answer_of('orders', 'other', '\\x01')";
+    assert_eq!(count(&stranger, other).await, 0);
+}
+
+/// Functions with the owner's rights look at nothing that a caller left in his temporary schema or his path.
+#[tokio::test]
+async fn twins_in_a_temporary_schema_are_not_seen() {
+    let shop = Shop::open().await;
+    let app = shop.connect(Part::App).await;
+    all_done(
+        &app,
+        &[
+            "create temporary table intent as select 1 as x; create temporary table scope as select 1 as x",
+            "create function pg_temp.now() returns timestamptz language plpgsql as $$ begin raise 'twin'; end $$",
+            "create function pg_temp.coalesce_(text) returns text language plpgsql as $$ begin raise 'twin'; end $$",
+            "create domain pg_temp.interval as integer",
+            "set search_path = pg_temp, pgonce, pg_catalog",
+            "select pgonce.claim('s', 'k', '\\x01', '30 s'::pg_catalog.interval)",
+            "select pgonce.fail('s', 'k2', '\\x01', 1, true, 'x'';drop schema pgonce cascade', 'y')",
+            "select pgonce.claim('s''; select 1', 'k\"; --', '\\x01', '30 s'::pg_catalog.interval, p_tenant => '$$; %s %I')",
+            "select pgonce.accept('c', 's', '1'), pgonce.store_message('c', 's', '2', '\\x00')",
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_bound_role_acts_for_its_tenant_only() {
+    let shop = Shop::open().await;
+    let owner = connect(&shop.owner).await;
+    let (by_setting, by_setting_url) = role(&shop.db).await;
+    let bound = shop.name(Part::App);
+    all_done(
+        &owner,
+        &[
+            &format!("select pgonce.grant_to('{by_setting}', 'app')"),
+            &format!(
+                "select pgonce.bind_tenant('{bound}', 'acme'), pgonce.bind_tenant('{by_setting}')"
+            ),
+        ],
+    )
+    .await;
+    let write = |tenant: &str, key: &str| {
+        format!(
+            "begin; select pgonce.claim('s', '{key}', '\\x01', p_tenant => '{tenant}'); \
+             select pgonce.succeed('s', '{key}', '\\x01', 1, '7', p_tenant => '{tenant}'); \
+             select pgonce.publish('t', 'x', 's', '{{}}', p_tenant => '{tenant}'); commit"
+        )
+    };
+    // Bound, but not isolated: nothing changes yet.
+    let app = shop.connect(Part::App).await;
+    all_done(&app, &[&write("globex", "before")]).await;
+    all_done(&owner, &["select pgonce.isolate_tenants(true)"]).await;
+
+    let app = shop.connect(Part::App).await;
+    all_done(&app, &[&write("acme", "k")]).await;
+    let answer = |tenant: &str, key: &str| {
+        format!("select count(*) from pgonce.answer_of('s', '{key}', '\\x01', '{tenant}')")
+    };
+    assert_eq!(count(&app, &answer("acme", "k")).await, 1);
+    assert_eq!(count(&app, &answer("globex", "before")).await, 0);
+    for sql in [
+        &*write("globex", "k"),
+        "select pgonce.claim('s', 'k', '\\x01', '30 s', p_tenant => 'globex')",
+        "select pgonce.fail('s', 'k', '\\x01', 1, true, 'x', 'y', p_tenant => 'globex')",
+        "select pgonce.publish('t', 'x', 's', '{}', p_tenant => 'globex')",
+        "select pgonce.accept('c', 's', '1', p_tenant => 'globex')",
+        "select pgonce.store_message('c', 's', '1', '\\x00', p_tenant => 'globex')",
+        "select pgonce._count_suppressed('s', 1, 0, 0, 0, 'globex')",
+    ] {
+        assert_eq!(code(&app, sql).await, "42501", "{sql}");
+        let _ = app.batch_execute("rollback").await;
+    }
+    // Whatever it sets: its binding names the tenant.
+    all_done(&app, &["set pgonce.tenant = 'globex'"]).await;
+    assert_eq!(count(&app, &answer("globex", "before")).await, 0);
+
+    let app = connect(&by_setting_url).await;
+    assert_eq!(code(&app, &write("globex", "x")).await, "42501");
+    let _ = app.batch_execute("rollback").await;
+    all_done(
+        &app,
+        &["set pgonce.tenant = 'globex'", &write("globex", "x")],
+    )
+    .await;
+    assert_eq!(count(&app, &answer("globex", "before")).await, 1);
+    assert_eq!(count(&app, &answer("acme", "k")).await, 0);
+    assert_eq!(code(&app, &write("acme", "y")).await, "42501");
+
+    // A relay is not bound, and a migration keeps all of it.
+    let operator = shop.connect(Part::Operator).await;
+    assert_eq!(
+        count(&operator, "select count(*) from pgonce.outbox").await,
+        3
+    );
+    shop.db
+        .run("update pgonce.routines set checksum = 'old'")
+        .await;
+    Migrator::new(tokio_driver(&shop.owner)).up().await.unwrap();
+    let app = shop.connect(Part::App).await;
+    assert_eq!(code(&app, &write("globex", "z")).await, "42501");
+    all_done(
+        &owner,
+        &[&format!("select pgonce.bind_tenant('{bound}', '')")],
+    )
+    .await;
+    all_done(&app, &["rollback", &write("globex", "free")]).await;
+    all_done(&owner, &["select pgonce.isolate_tenants(false)"]).await;
+    let app = shop.connect(Part::App).await;
+    all_done(&app, &[&write("globex", "z")]).await;
+}
+
+#[tokio::test]
+async fn isolation_is_refused_where_the_owner_would_pass_every_policy() {
+    let db = TestDb::new().await;
+    Migrator::new(tokio_driver(&db.database.url()))
+        .up()
+        .await
+        .unwrap();
+    let superuser = connect(&db.database.url()).await;
+    assert_eq!(
+        code(&superuser, "select pgonce.isolate_tenants(true)").await,
+        "42501"
+    );
+    assert_eq!(
+        code(&superuser, "select pgonce.isolate_tenants(null)").await,
+        "22023"
+    );
+}

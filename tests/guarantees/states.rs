@@ -1,0 +1,226 @@
+//! State machines: each command applied or rejected once, with a timeline.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::transition::{Command, Outcome, Rule};
+use pgonce::{Ack, Attempt};
+use pgonce_tests::{TestDriver, World, for_each_driver, intent, random};
+use rand::RngExt as _;
+use rand::seq::IndexedRandom as _;
+
+async fn a_command_is_applied_or_rejected_once_with_its_event<D: TestDriver>(world: World<D>) {
+    let once = &world.once;
+    world.see.run("create function public.may_close(t text, e text, d jsonb) returns boolean language sql as \
+        'select coalesce((d ->> ''paid'')::boolean, false)'").await;
+    for rule in [
+        Rule::new("case", "", "open"),
+        Rule::new("case", "open", "closed")
+            .guard("public.may_close")
+            .topic("cases"),
+        Rule::new("case", "open", "overdue"),
+    ] {
+        once.define_transition(&rule).await.unwrap();
+    }
+    let request = intent("case").tenant("acme").unwrap();
+    let run = once.run(&request, async |mut tx: Attempt<D>| {
+        let open = Command::new("case", "7", "open", "c1").expected_version(0);
+        let moved = tx.transition(&open).await?;
+        assert_eq!(
+            (moved.outcome, moved.new, &*moved.state, moved.version),
+            (Outcome::Applied, true, "open", 1)
+        );
+        let again = tx.transition(&open).await?;
+        assert_eq!(
+            (again.outcome, again.new, &*again.state, again.version),
+            (Outcome::Applied, false, "open", 1)
+        );
+        for (id, to, expected, outcome) in [
+            ("c2", "open", None, Outcome::IncompatibleState),
+            ("c3", "closed", Some("overdue"), Outcome::Stale),
+            ("c4", "closed", None, Outcome::Refused),
+        ] {
+            let command = Command::new("case", "7", to, id);
+            let command = expected
+                .iter()
+                .fold(command, |c, state| c.expected_state(*state));
+            for new in [true, false] {
+                let moved = tx.transition(&command).await?;
+                assert_eq!(
+                    (moved.outcome, moved.new, moved.version),
+                    (outcome, new, 1),
+                    "{id}"
+                );
+            }
+        }
+        let hour = Duration::from_secs(3600);
+        assert!(tx.set_timer("case", "7", "sla", "overdue", hour).await?);
+        assert!(!tx.set_timer("case", "7", "sla", "overdue", hour).await?);
+        let close =
+            Command::new("case", "7", "closed", "c5").data(&serde_json::json!({"paid": true}))?;
+        assert_eq!(tx.transition(&close).await?.outcome, Outcome::Applied);
+        tx.succeed(Ack::value(&"done")?).await
+    });
+    run.await.unwrap();
+    let timeline =
+        "select string_agg(command || ' ' || outcome, ', ' order by seq) from pgonce.timelines";
+    assert_eq!(
+        world.see.text(timeline).await,
+        "c1 applied, c2 incompatible_state, c3 stale, c4 refused, c5 applied"
+    );
+    let events = "select string_agg(tenant || ' ' || type || ' ' || subject || ' ' || (payload ->> 'version'), ',') from pgonce.outbox";
+    assert_eq!(world.see.text(events).await, "acme case.closed 7 2");
+    assert_eq!(
+        world
+            .see
+            .text("select outcome from pgonce.transition_timer")
+            .await,
+        "left"
+    );
+    let other = "select pgonce.transition('case', '7', 'open', 'c5', p_tenant => 'acme')";
+    assert_eq!(world.see.code(other).await, "P4080");
+    assert_eq!(
+        world
+            .see
+            .code("delete from pgonce.transition_command")
+            .await,
+        "P4079"
+    );
+}
+
+for_each_driver!(a_command_is_applied_or_rejected_once_with_its_event);
+
+#[tokio::test]
+async fn of_many_that_expect_the_same_version_one_wins_and_the_others_know_why() {
+    let world = World::<TokioPostgres>::new().await;
+    world.see.run("select pgonce.define_transition('m', '', 'a'), pgonce.define_transition('m', 'a', 'b'), pgonce.define_transition('m', 'b', 'a')").await;
+    world
+        .see
+        .run("select pgonce.transition('m', '1', 'a', 'first')")
+        .await;
+    // One holds the entity; the others have begun when it commits.
+    let holder = world.observer().await;
+    holder
+        .run("begin; select pgonce.transition('m', '1', 'b', 'winner', 'a', 1)")
+        .await;
+    let mut others = Vec::new();
+    for n in 0..4 {
+        others.push((n, world.observer().await));
+    }
+    let asking = join_all(others.iter().map(|(n, see)| async move {
+        see.text(&format!(
+            "select outcome from pgonce.transition('m', '1', 'b', 'loser {n}', 'a', 1)"
+        ))
+        .await
+    }));
+    let waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted \
+        and database = (select oid from pg_database where datname = current_database())";
+    let release = async {
+        pgonce_testkit::wait_until("four wait", Duration::from_secs(60), || async {
+            world.see.number(waiting).await == 4
+        })
+        .await
+        .unwrap();
+        holder.run("commit").await;
+    };
+    let (outcomes, ()) = futures_util::future::join(asking, release).await;
+    assert_eq!(outcomes, ["lost_race"; 4]);
+    let late = "select outcome from pgonce.transition('m', '1', 'b', 'late', 'a', 1)";
+    assert_eq!(world.see.text(late).await, "stale");
+}
+
+#[tokio::test]
+async fn a_due_timer_fires_once_however_many_ask() {
+    let world = World::<TokioPostgres>::new().await;
+    world.see.run("select pgonce.define_transition('m', '', 'a'), pgonce.define_transition('m', 'a', 'late')").await;
+    for n in 0..5 {
+        world.see.run(&format!("select pgonce.transition('m', '{n}', 'a', 'c{n}'), pgonce.set_timer('m', '{n}', 'sla', 'late', '1 hour')")).await;
+    }
+    assert_eq!(world.once.fire_timers(100).await.unwrap(), 0);
+    world.see.run("select pgonce._move_clock('2 hours')").await;
+    // A firing that is rolled back has fired nothing.
+    world
+        .see
+        .run("begin; select pgonce.fire_timers(); rollback")
+        .await;
+    let fired = join_all((0..4).map(|_| world.once.fire_timers(100))).await;
+    assert_eq!(fired.into_iter().map(Result::unwrap).sum::<u64>(), 5);
+    assert_eq!(world.see.number("select count(*) from pgonce.timelines where to_state = 'late' and outcome = 'applied'").await, 5);
+    assert_eq!(
+        world
+            .see
+            .code("select pgonce.set_timer('m', 'nobody', 'sla', 'late', '1 hour')")
+            .await,
+        "P4081"
+    );
+}
+
+#[tokio::test]
+async fn random_commands_leave_what_a_model_leaves() {
+    let world = World::<TokioPostgres>::new().await;
+    let mut random = random();
+    let states = ["", "a", "b", "c", "d"];
+    let mut rules = Vec::new();
+    for from in states {
+        for to in &states[1..] {
+            if random.random_ratio(2, 5) || (from.is_empty() && *to == "a") {
+                rules.push((from, *to));
+                world
+                    .see
+                    .run(&format!(
+                        "select pgonce.define_transition('m', '{from}', '{to}')"
+                    ))
+                    .await;
+            }
+        }
+    }
+    let mut entities: HashMap<u32, (&str, i64)> = HashMap::new();
+    let mut decided: HashMap<u32, (String, String)> = HashMap::new();
+    for _ in 0..250 {
+        let id = random.random_range(0..200);
+        let entity = random.random_range(0..4);
+        let to = *states[1..].choose(&mut random).unwrap();
+        let state = random
+            .random_ratio(1, 2)
+            .then(|| *states.choose(&mut random).unwrap());
+        let version = random
+            .random_ratio(1, 3)
+            .then(|| random.random_range(0..6_i64));
+        let sql =
+            |value: Option<String>| value.map_or("null".to_owned(), |value| format!("'{value}'"));
+        let call = format!(
+            "pgonce.transition('m', '{entity}', '{to}', '{id}', {}, {})",
+            sql(state.map(str::to_owned)),
+            sql(version.map(|v| v.to_string()))
+        );
+        let answer = format!("select outcome || ' ' || state || ' ' || version from {call}");
+        if let Some((before, outcome)) = decided.get(&id) {
+            match *before == call {
+                true => assert_eq!(world.see.text(&answer).await, *outcome),
+                false => assert_eq!(world.see.code(&answer).await, "P4080"),
+            }
+            continue;
+        }
+        let (now, at) = entities.get(&entity).copied().unwrap_or_default();
+        let expected =
+            state.is_none_or(|state| state == now) && version.is_none_or(|version| version == at);
+        let outcome = match (expected, rules.contains(&(now, to))) {
+            (false, _) => format!("stale {now} {at}"),
+            (true, false) => format!("incompatible_state {now} {at}"),
+            (true, true) => {
+                entities.insert(entity, (to, at + 1));
+                format!("applied {to} {}", at + 1)
+            }
+        };
+        assert_eq!(world.see.text(&answer).await, outcome, "{call}");
+        decided.insert(id, (call, outcome));
+    }
+    for (entity, (state, version)) in entities {
+        let found = format!(
+            "select state || version from pgonce.transition_entity where entity = '{entity}'"
+        );
+        assert_eq!(world.see.text(&found).await, format!("{state}{version}"));
+    }
+}
