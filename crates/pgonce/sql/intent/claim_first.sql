@@ -10,7 +10,7 @@
 -- example  with effect as materialized (select 7 as order_id),
 --               claimed as materialized (select fence from pgonce.claim_first('orders.create', 'order-9', '\x5e88')),
 --               answer as materialized (
---                   select c.fence, case when c.fence is not null then (select to_jsonb(e) from effect e) end as value
+--                   select c.fence, case when c.fence is not null then (select pg_catalog.to_jsonb(e) from effect e) end as value
 --                     from claimed c)
 --          select value, pgonce.succeed('orders.create', 'order-9', '\x5e88', fence, value) from answer;
 create or replace function pgonce.claim_first(p_scope text, p_key text, p_fingerprint bytea, p_tenant text default '')
