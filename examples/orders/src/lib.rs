@@ -162,11 +162,11 @@ async fn health(State(once): State<Once<Sqlx>>) -> Result<&'static str, HandlerE
     Ok("fine\n")
 }
 
-/// In a real service the tenant comes from the login, not from a header.
+/// In a real service the tenant comes from the login, not from a header. Requests without one belong to the shop.
 fn tenant(headers: &HeaderMap) -> Result<&str, Problem> {
     let header = headers
         .get("x-tenant")
-        .map_or(&b""[..], |value| value.as_bytes());
+        .map_or(&b"shop"[..], |value| value.as_bytes());
     std::str::from_utf8(header).map_err(|_| {
         let detail = "the header X-Tenant is not UTF-8";
         Problem::new(StatusCode::BAD_REQUEST, "tenant_unreadable", detail)
