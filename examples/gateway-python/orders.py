@@ -21,12 +21,12 @@ class Orders(BaseHTTPRequestHandler):
     def do_POST(self):
         if self.path != "/orders":
             return self.answer(404, {"error": "no such path"})
-        wish = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        request = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
         with lock:
-            # What the gateway tells us, for our own log: which wish, and which try.
+            # What the gateway sends, for our own log: which request, and which attempt.
             order = {
                 "id": len(orders) + 1,
-                "item": wish["item"],
+                "item": request["item"],
                 "key": self.headers.get("Idempotency-Key"),
                 "attempt": self.headers.get("Pgonce-Attempt"),
             }
