@@ -155,7 +155,7 @@ async fn failures_leases_and_strictness_count_as_for_every_command<D: TestDriver
 async fn tenants_do_not_meet_and_the_contract_says_what_is_kept<D: TestDriver>(world: World<D>) {
     let keep_status =
         Contract::keep(Duration::from_secs(60)).storage(pgonce::scope::Storage::Status);
-    world.once.define_scope(SCOPE, &keep_status).await.unwrap();
+    world.owner.define_scope(SCOPE, &keep_status).await.unwrap();
     for tenant in ["", "a", "b"] {
         let request = intent("key").tenant(tenant).unwrap().correlation("c7");
         assert!(!execute(&world, &request).await.unwrap().replayed());
@@ -173,7 +173,7 @@ async fn a_duplicate_waits_for_the_one_in_flight_as_its_contract_says<D: TestDri
     let wait = Contract::keep(Duration::from_secs(60))
         .busy(Busy::Wait)
         .wait_timeout(Duration::from_secs(20));
-    world.once.define_scope(SCOPE, &wait).await.unwrap();
+    world.owner.define_scope(SCOPE, &wait).await.unwrap();
     let request = intent("key").known_first();
     let Claim::Run(mut attempt) = world.once.claim(&intent("key")).await.unwrap() else {
         panic!("fresh")

@@ -6,7 +6,7 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::scope::{AfterExpiry, Contract};
 use pgonce::{Ack, Attempt, Claim, Error, Failure};
 use pgonce_testkit::wait_until;
-use pgonce_tests::{SCOPE, TestDriver, World, digest_of, for_each_driver, intent};
+use pgonce_tests::{SCOPE, TestDriver, World, digest_of, for_each_driver, intent, work};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -195,24 +195,32 @@ async fn a_tombstone_without_an_end_stays_for_ever<D: TestDriver>(world: World<D
 }
 
 async fn a_changed_contract_leaves_promises_already_made<D: TestDriver>(world: World<D>) {
+    // By one Once: another believes the contract that it has asked for a moment longer.
     world
         .owner
         .define_scope(SCOPE, &Contract::keep(48 * HOUR))
         .await
         .unwrap();
-    let _ = world.run(&intent("old")).await.unwrap();
+    let _ = world.owner.run(&intent("old"), work::<D>).await.unwrap();
     world
         .owner
         .define_scope(SCOPE, &Contract::keep(HOUR))
         .await
         .unwrap();
-    let _ = world.run(&intent("new")).await.unwrap();
+    let _ = world.owner.run(&intent("new"), work::<D>).await.unwrap();
     world
         .see
         .run("select pgonce._move_clock(interval '2 hours')")
         .await;
     assert_eq!(world.owner.purge(10).await.unwrap(), 1);
-    assert!(world.run(&intent("old")).await.unwrap().replayed());
+    assert!(
+        world
+            .owner
+            .run(&intent("old"), work::<D>)
+            .await
+            .unwrap()
+            .replayed()
+    );
 }
 
 async fn a_contract_that_forgets_before_its_horizons_is_refused<D: TestDriver>(world: World<D>) {

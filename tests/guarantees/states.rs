@@ -22,7 +22,7 @@ async fn a_command_is_applied_or_rejected_once_with_its_event<D: TestDriver>(wor
             .topic("cases"),
         Rule::new("case", "open", "overdue"),
     ] {
-        once.define_transition(&rule).await.unwrap();
+        world.owner.define_transition(&rule).await.unwrap();
     }
     let request = intent("case").tenant("acme").unwrap();
     let run = once.run(&request, async |mut tx: Attempt<D>| {

@@ -120,6 +120,7 @@ async fn a_waiter_gets_the_answer_of_leased_work_too<D: TestDriver>(world: World
 async fn a_duplicate_is_rejected_at_once_or_accepted_as_the_contract_says<D: TestDriver>(
     world: World<D>,
 ) {
+    // By one Once: another believes the contract that it has asked for a moment longer.
     for (busy, accepts) in [(Busy::Reject, false), (Busy::Accept, true)] {
         world
             .owner
@@ -127,13 +128,13 @@ async fn a_duplicate_is_rejected_at_once_or_accepted_as_the_contract_says<D: Tes
             .await
             .unwrap();
         let request = intent(&format!("{busy:?}"));
-        let Claim::Run(owner) = world.once.claim(&request).await.unwrap() else {
+        let Claim::Run(owner) = world.owner.claim(&request).await.unwrap() else {
             panic!("fresh")
         };
         let Err(Error::Busy {
             retry_after,
             accepted,
-        }) = world.run(&request).await
+        }) = world.owner.run(&request, work::<D>).await
         else {
             panic!("busy")
         };

@@ -1,7 +1,7 @@
 -- pgonce.ledger_accounts: the accounts of the ledger, with their balances.
 -- answers  a row per account; the balance counts on its normal side, available is what is left above the floor
 --          after what pending groups hold; heads are the hashes of its last entries, one for each shard
--- note     a head that is written down elsewhere shows later that nothing before it was changed: its entry is
+-- note     a head that is written down in another place shows later that nothing before it was changed: its entry is
 --          still in pgonce.ledger_entry
 -- example  select account, currency, balance, available from pgonce.ledger_accounts order by account;
 create or replace view pgonce.ledger_accounts as
