@@ -63,7 +63,7 @@ async fn a_command_is_applied_or_rejected_once_with_its_event<D: TestDriver>(wor
         assert_eq!(tx.transition(&close).await?.outcome, Outcome::Applied);
         tx.succeed(Ack::value(&"done")?).await
     });
-    run.await.unwrap();
+    let _ = run.await.unwrap();
     let timeline =
         "select string_agg(command || ' ' || outcome, ', ' order by seq) from pgonce.timelines";
     assert_eq!(

@@ -99,7 +99,7 @@ async fn the_sdk_does_what_a_wallet_needs<D: TestDriver>(world: World<D>) {
         assert!(!ledger.close("bob").await?);
         tx.succeed(Ack::value(&"done")?).await
     });
-    run.await.unwrap();
+    let _ = run.await.unwrap();
     assert_eq!(problems(&world).await, Vec::<Vec<_>>::new());
 
     // In one round trip, under a tenant of its own.

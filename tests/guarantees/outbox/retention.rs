@@ -207,15 +207,27 @@ async fn what_commits_while_the_lock_is_waited_for_is_never_erased() {
     let (world, mut reader) = small().await;
     let see = &world.see;
     see.run(WAITING).await;
-    // No partition is there for the last 300 of them.
-    see.run("select pgonce.publish('t', 'x', 's' || i, '{}') from generate_series(1, 500) i")
-        .await;
-    see.run("select pgonce._record_watermark(1)").await;
-    catch_up(&world, &mut reader, "c", 500).await;
-    see.run("select pgonce._move_clock('2 hours')").await;
-    reader.claim_again().await;
+    // No partition is there for the last 300 of them, nor for any of those that come when the others are dropped.
+    let (mut floor, publish) = (
+        0,
+        "select pgonce.publish('t', 'x', 's' || i, '{}') from generate_series(1, 500) i",
+    );
+    for _ in 0..2 {
+        see.run("select pgonce._drop_outbox_partitions()").await;
+        see.run(publish).await;
+        see.run("select pgonce._record_watermark(1)").await;
+        floor += 500;
+        catch_up(&world, &mut reader, "c", floor).await;
+        see.run("select pgonce._move_clock('2 hours')").await;
+        reader.claim_again().await;
+    }
     let (late, housekeeper) = (world.observer().await, world.observer().await);
-    late.run(&format!("begin; {}", publish("late", 7))).await;
+    // Straight into the rest, so that only its lock is waited for: not that of the log, nor of a partition.
+    late.run(
+        "begin; insert into pgonce.outbox_default select e.* from pgonce._event_row('orders', 'order.changed', \
+         'late', '{\"n\": 7}', null, '{}', null, '', 250) e",
+    )
+    .await;
     housekeeper
         .run("set application_name = 'housekeeper'")
         .await;
