@@ -54,7 +54,8 @@ fn a_word_to_avoid_is_found_in_prose_names_and_over_line_ends() {
 #[test]
 fn words_to_avoid_only_become_fewer() {
     let mut found = BTreeMap::new();
-    let all = [".rs", ".sql", ".md", ".toml", ".py", ".ts", "Makefile"].map(|ending| files(".", ending));
+    let all =
+        [".rs", ".sql", ".md", ".toml", ".py", ".ts", "Makefile"].map(|ending| files(".", ending));
     for path in all.into_iter().flatten().chain(files("scripts", "")) {
         let name = path.strip_prefix(root()).unwrap().display().to_string();
         let counted = count(&read(&path));

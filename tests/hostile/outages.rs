@@ -100,17 +100,22 @@ async fn a_standby_refuses_and_is_promoted_under_load() {
     .await;
 }
 
-/// Dumps a database and restores it into another, which is empty.
+/// Dumps the roles of a server and a database, and restores them into another, which is empty.
 fn copy(server: &Postgres, from: &str, to: &str) {
     let program = |name| Command::new(server.binaries().program(name).unwrap());
     let file = std::env::temp_dir().join(format!("pgonce-hostile-{}.sql", uuid::Uuid::new_v4()));
+    let mut roles = program("pg_dumpall");
+    roles.args(["-d", from, "--roles-only", "-f"]).arg(&file);
+    // Some of them are there already.
+    let mut restore_roles = program("psql");
+    restore_roles.args(["-X", "-q", "-d", to, "-f"]).arg(&file);
     let mut dump = program("pg_dump");
     dump.args(["-d", from, "-f"]).arg(&file);
     let mut restore = program("psql");
     restore
         .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", to, "-f"])
         .arg(&file);
-    for mut command in [dump, restore] {
+    for mut command in [roles, restore_roles, dump, restore] {
         let done = command.output().unwrap();
         let said = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "{command:?}: {said}");

@@ -27,6 +27,10 @@ async fn transactions_per_second(fixture: &Fixture) -> f64 {
     f64::from(u32::try_from(count().await - first).unwrap()) / took
 }
 
+#[expect(
+    clippy::print_stderr,
+    reason = "the figures, for a run with --nocapture"
+)]
 #[tokio::test]
 async fn thirty_idle_subscriptions_cost_hardly_more_than_one() {
     let fixture = Fixture::new().await;

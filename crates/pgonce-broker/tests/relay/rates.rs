@@ -121,6 +121,10 @@ impl Side {
     }
 }
 
+#[expect(
+    clippy::print_stderr,
+    reason = "the figures, for a run with --nocapture"
+)]
 async fn neighbours_keep_their_rate(mood: Mood, parked: u64) {
     let fixture = Fixture::new().await;
     let mates = lane_mates(&fixture, 16).await;

@@ -8,8 +8,8 @@ returns date
 language sql immutable parallel safe
 return case when octet_length(p_message_id) = 36
      and p_message_id collate "C" like '________-____-7___-____-____________'
-     and p_message_id collate "C" !~ '[^0-9a-fA-F-]' and octet_length(replace(p_message_id, '-', '')) = 32
-     and strpos('89abAB', substr(p_message_id, 20, 1)) > 0
+     and p_message_id collate "C" !~ '[^0-9a-fA-F-]' and octet_length(replace(p_message_id collate "C", '-', '')) = 32
+     and strpos('89abAB', substr(p_message_id collate "C", 20, 1)) > 0
     then date '1970-01-01' + (('x' || left(p_message_id, 8) || substr(p_message_id, 10, 4))::bit(48)::bigint
         / 86400000)::integer
     else date '-infinity' end;

@@ -5,8 +5,8 @@ returns boolean
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_mark text := coalesce(current_setting('pgonce.attempt', true), '');
-    v_name text := pgonce._intent_name(p_tenant, p_scope, p_key);
+    v_mark text collate "C" := coalesce(current_setting('pgonce.attempt', true), '');
+    v_name text collate "C" := pgonce._intent_name(p_tenant, p_scope, p_key);
 begin
     return v_name = substr(v_mark, case when v_mark ^@ '@' then strpos(v_mark, ';') else 0 end + 1) collate "C"
         or strpos(',' || coalesce(current_setting('pgonce.attempts', true), ''),

@@ -12,7 +12,7 @@ returns text
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_last text := coalesce(current_setting('pgonce.attempt', true), '');
+    v_last text collate "C" := coalesce(current_setting('pgonce.attempt', true), '');
 begin
     if pgonce._is_open_attempt(p_tenant, p_scope, p_key) then
         return null;

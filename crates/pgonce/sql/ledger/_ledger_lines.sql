@@ -7,7 +7,7 @@ language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_entry  jsonb;
-    v_amount text;
+    v_amount text collate "C";
     v_debit  boolean;
 begin
     if (case jsonb_typeof(p_entries) when 'array' then jsonb_array_length(p_entries) between 2 and 1000 end) is not true then

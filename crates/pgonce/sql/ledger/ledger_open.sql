@@ -21,7 +21,7 @@ declare
 begin
     if (octet_length(p_account) between 1 and 255) is not true then
         raise exception 'an account needs a name of 1 to 255 bytes' using errcode = '22023', hint = 'For example ''wallet:ada''.';
-    elsif (p_currency ~ '^[A-Za-z0-9._-]{1,32}$') is not true then
+    elsif (p_currency collate "C" ~ '^[A-Za-z0-9._-]{1,32}$') is not true then
         raise exception 'a currency has 1 to 32 letters, digits, dots, dashes and underscores' using errcode = '22023',
             hint = 'For example EUR, or BTC.';
     elsif (p_normal in ('debit', 'credit')) is not true then

@@ -30,7 +30,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_contract pgonce.scope;
-    v_rule     text;
+    v_rule     text collate "C";
     v_message  text;
 begin
     if coalesce(p_scope, '') = '' then
