@@ -10,13 +10,16 @@ use super::{open, problems};
 
 const ACCOUNTS: [&str; 4] = ["cash", "ada", "bob", "fees"];
 
+/// The entries of a group, and its state.
+type Group = (Vec<(&'static str, i64)>, &'static str);
+
 /// What the ledger should be: debits less credits, and what is held.
 #[derive(Debug, Default)]
 struct Model {
     balances: HashMap<&'static str, i64>,
     held: HashMap<&'static str, i64>,
     /// By operation: its content, and whether it is posted, pending or voided.
-    groups: HashMap<i64, (Vec<(&'static str, i64)>, &'static str)>,
+    groups: HashMap<i64, Group>,
 }
 
 impl Model {
