@@ -237,7 +237,10 @@ async fn a_refusal_is_permanent() {
 #[tokio::test]
 async fn a_busy_key_says_when_to_retry() {
     let shop = Shop::open().await;
-    let intent = Intent::new(orders::SCOPE, "k1", &book()).unwrap();
+    let intent = Intent::new(orders::SCOPE, "k1", &book())
+        .unwrap()
+        .tenant("shop")
+        .unwrap();
     let month = Duration::from_secs(30 * 86_400);
     shop.once
         .define_scope(orders::SCOPE, &Contract::keep(month).busy(Busy::Reject))
