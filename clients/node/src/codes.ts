@@ -54,6 +54,8 @@ export const CODES: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass
   ["P4077", "final"],
   ["P4078", "conflict"],
   ["P4079", "final"],
+  ["P4080", "conflict"],
+  ["P4081", "final"],
   ["P4099", "final"],
   ["P4100", "final"],
   ["P4101", "final"],
