@@ -7,6 +7,9 @@ use crate::case::Case;
 use crate::finding::{Finding, Found};
 use crate::prober::Prober;
 
+/// Into how many parts the time of a request is divided by cuts.
+const MOMENTS: u32 = 8;
+
 pub(super) async fn after_headers(p: &Prober) -> Found {
     with_body(p)?;
     retried(p, Case::CutAfterHeaders, |_| 0, Duration::ZERO).await
@@ -17,15 +20,17 @@ pub(super) async fn mid_body(p: &Prober) -> Found {
     retried(p, Case::CutMidBody, |whole| whole / 2, Duration::ZERO).await
 }
 
-/// Cut when the work has not begun, when it has, and when it is nearly done.
+/// Cut at moments spread over the work: one sample of how long it takes may be far off on a busy machine, and the
+/// effect comes at a moment that nobody outside knows.
 pub(super) async fn before_answer(p: &Prober) -> Found {
     let usual = p.sample().await?.first.took;
     let mut last = None;
-    for third in 0..3 {
-        last = Some(retried(p, Case::CutBeforeAnswer, |whole| whole, usual * third / 3).await?);
+    for part in 0..MOMENTS {
+        let after = usual * part / MOMENTS;
+        last = Some(retried(p, Case::CutBeforeAnswer, |whole| whole, after).await?);
     }
     match last {
-        Some(_) if p.counts() => Ok(Finding::pass("cut at three moments: one effect each")),
+        Some(_) if p.counts() => Ok(Finding::pass("cut at eight moments: one effect each")),
         _ => Err(Finding::inconclusive(
             "the retries were answered alike; whether a request that was cut had an effect of its own \
              cannot be seen without --count-url",
