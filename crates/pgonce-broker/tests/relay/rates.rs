@@ -16,15 +16,6 @@ use super::fixture::{Fixture, Running};
 const EVENTS: u64 = 400;
 const ROUNDS: usize = 5;
 
-/// The part of their rate that neighbours keep: four fifths on a machine that does nothing else
-/// (`PGONCE_EXHAUSTIVE=1`); on a busy one, where the two sides meet other loads, they are at least not starved.
-fn least() -> f64 {
-    match std::env::var_os("PGONCE_EXHAUSTIVE") {
-        Some(_) => 0.8,
-        None => 0.2,
-    }
-}
-
 /// What the sink does with the subject `a`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mood {
@@ -121,11 +112,24 @@ impl Side {
     }
 }
 
+/// Other programs that use the machine may strike one side of a comparison. A relay that lets neighbours starve fails
+/// all three.
+async fn neighbours_keep_their_rate(mood: Mood, parked: u64) {
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        match compare(mood, parked).await {
+            Ok(()) => return,
+            Err(slow) => found.push(slow),
+        }
+    }
+    panic!("{found:#?}");
+}
+
 #[expect(
     clippy::print_stderr,
     reason = "the figures, for a run with --nocapture"
 )]
-async fn neighbours_keep_their_rate(mood: Mood, parked: u64) {
+async fn compare(mood: Mood, parked: u64) -> Result<(), String> {
     let fixture = Fixture::new().await;
     let mates = lane_mates(&fixture, 16).await;
     let mut good = Side::start(&fixture, "good", Mood::Well).await;
@@ -152,9 +156,16 @@ async fn neighbours_keep_their_rate(mood: Mood, parked: u64) {
         good.times,
         bad.times
     );
-    assert!(kept >= least(), "neighbours keep {kept:.2} of their rate");
+    let most = *bad.times.last().unwrap();
+    let in_time = most < *good.times.last().unwrap() + Duration::from_secs(4);
     for side in [good, bad] {
         side.running.kill().await;
+    }
+    match kept >= 0.8 && in_time {
+        true => Ok(()),
+        false => Err(format!(
+            "neighbours keep {kept:.2} of their rate; a round took {most:?}"
+        )),
     }
 }
 
