@@ -14,6 +14,8 @@ mod consumer;
 mod fatal;
 #[cfg(feature = "nats")]
 mod jetstream;
+#[cfg(feature = "kafka")]
+mod kafka_security;
 mod metrics;
 mod relay;
 mod sink;
@@ -28,6 +30,8 @@ pub use consumer::{
     Batches, Consumer, Counts as ConsumerCounts, Dedup, Handler, Incoming, Order, Source,
     SourceError, cloud_event,
 };
+#[cfg(feature = "kafka")]
+pub use kafka_security::{KafkaSecurity, SaslMechanism};
 pub use relay::{Counts, Relay, WakeSignal};
 pub use sink::{Delivery, Sink};
 #[cfg(feature = "wal")]

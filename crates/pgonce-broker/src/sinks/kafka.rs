@@ -10,7 +10,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord, Producer as _};
 use tokio::sync::RwLock;
 
 use super::{Refusal, SOURCE, TIMEOUT, Template, envelope};
-use crate::{Delivery, Sink};
+use crate::{Delivery, KafkaSecurity, Sink};
 
 const SINK: &str = "Kafka";
 
@@ -22,6 +22,8 @@ pub struct KafkaConfig {
     pub brokers: String,
     /// The topic of a message. Default: `{topic}`.
     pub topic: Template,
+    /// TLS and SASL. Default: neither.
+    pub security: KafkaSecurity,
     /// CloudEvents' `source`: who speaks, as a URI.
     pub source: String,
     /// How long an acknowledgement may take.
@@ -34,6 +36,7 @@ impl KafkaConfig {
         Self {
             brokers: brokers.into(),
             topic: Template::topic(),
+            security: KafkaSecurity::default(),
             source: SOURCE.to_owned(),
             timeout: TIMEOUT,
         }
@@ -44,7 +47,8 @@ impl KafkaConfig {
         // A topic that does not exist must be known as such before the message is given up as late.
         let propagation = (timeout / 2).to_string();
         let timeout = timeout.to_string();
-        let made = ClientConfig::new()
+        let mut config = ClientConfig::new();
+        config
             .set("client.id", "pgonce-relay")
             .set("bootstrap.servers", &self.brokers)
             .set("enable.idempotence", "true")
@@ -54,12 +58,10 @@ impl KafkaConfig {
             .set("topic.metadata.propagation.max.ms", &propagation)
             // Above a mebibyte of payload with its headers: the brokers decide.
             .set("message.max.bytes", "2000000")
-            .set("linger.ms", "1")
-            .create();
-        made.map_err(|error| Refusal::Refused {
-            sink: SINK,
-            why: error.to_string(),
-        })
+            .set("linger.ms", "1");
+        let refused = |why| Refusal::Refused { sink: SINK, why };
+        self.security.apply(&mut config).map_err(refused)?;
+        config.create().map_err(|error| refused(error.to_string()))
     }
 }
 

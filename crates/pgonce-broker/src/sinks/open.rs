@@ -1,13 +1,25 @@
 //! From a URL to a sink.
 
+#[cfg(feature = "kafka")]
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 use super::settings::Settings;
 use super::{AnySink, JsonLines, Options, Refusal};
 
 /// What a sink's URL can begin with.
-pub const SCHEMES: [&str; 10] = [
-    "amqp", "amqps", "http", "https", "kafka", "nats", "nats+tls", "redis", "rediss", "stdout",
+pub const SCHEMES: [&str; 11] = [
+    "amqp",
+    "amqps",
+    "http",
+    "https",
+    "kafka",
+    "kafka+tls",
+    "nats",
+    "nats+tls",
+    "redis",
+    "rediss",
+    "stdout",
 ];
 
 /// Makes a sink from its URL and options, and asks the other side whether it will do: a missing stream
@@ -20,7 +32,7 @@ pub const SCHEMES: [&str; 10] = [
 /// | `nats://host:4222`, `nats+tls://…` | `stream`, `subject`, `credentials`, `source`, `timeout` |
 /// | `amqp://user:password@host:5672/vhost`, `amqps://…` | `exchange`, `routing_key`, `source`, `timeout` |
 /// | `redis://host:6379/0`, `rediss://…` | `stream`, `maxlen`, `source`, `timeout` |
-/// | `kafka://host:9092,other:9092` | `topic`, `source`, `timeout` |
+/// | `kafka://host:9092,other:9092`, `kafka+tls://user:password@…` | `topic`, `sasl`, `ca`, `certificate`, `key`, `source`, `timeout` |
 /// | `https://host/path`, `http://…` | only beside it: `secret`, `allow`, `allow_http`, `retry_status`, `dead_status`, `source`, `timeout` |
 ///
 /// ```
@@ -51,7 +63,7 @@ pub async fn open(url: &str, options: &Options) -> Result<AnySink, Refusal> {
         "nats" | "nats+tls" => nats(url, options, &scheme).await,
         "amqp" | "amqps" => rabbitmq(url, options, &scheme).await,
         "redis" | "rediss" => redis(url, options, &scheme).await,
-        "kafka" => kafka(url, options, &scheme).await,
+        "kafka" | "kafka+tls" => kafka(url, options, &scheme).await,
         _ => webhook(url, options, &scheme).await,
     }
 }
@@ -135,13 +147,14 @@ async fn redis(_: &str, _: &Options, scheme: &str) -> Result<AnySink, Refusal> {
 }
 
 #[cfg(feature = "kafka")]
-async fn kafka(url: &str, options: &Options, _scheme: &str) -> Result<AnySink, Refusal> {
+async fn kafka(url: &str, options: &Options, scheme: &str) -> Result<AnySink, Refusal> {
     // Several brokers with commas between are no host that a URL may have.
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
-    let brokers = place
-        .trim_start_matches("kafka:")
-        .trim_matches('/')
-        .to_owned();
+    let place = place[scheme.len() + 1..].trim_matches('/');
+    let (login, brokers) = match place.rsplit_once('@') {
+        Some((login, brokers)) => (format!("{login}@"), brokers),
+        None => (String::new(), place),
+    };
     let expected = "kafka://host:9092,other:9092?topic={topic}";
     if brokers.is_empty() {
         return Err(Refusal::BadUrl {
@@ -149,14 +162,60 @@ async fn kafka(url: &str, options: &Options, _scheme: &str) -> Result<AnySink, R
             expected,
         });
     }
-    let url = parse(&format!("kafka://brokers?{query}"), expected)?;
-    let known = ["topic", "source", "timeout"];
+    let url = parse(&format!("kafka://{login}brokers?{query}"), expected)?;
+    let known = [
+        "topic",
+        "sasl",
+        "ca",
+        "certificate",
+        "key",
+        "source",
+        "timeout",
+    ];
     let settings = Settings::read("Kafka", url, true, options, &known)?;
     let mut config = super::KafkaConfig::new(brokers);
     config.topic = settings.template("topic")?;
+    config.security = kafka_security(scheme, &settings)?;
     config.source = settings.source()?;
     config.timeout = settings.timeout()?;
     super::Kafka::connect(config).await.map(AnySink::Kafka)
+}
+
+#[cfg(feature = "kafka")]
+fn kafka_security(scheme: &str, settings: &Settings) -> Result<crate::KafkaSecurity, Refusal> {
+    let mut security = match scheme {
+        "kafka+tls" => crate::KafkaSecurity::tls(),
+        _ => crate::KafkaSecurity::default(),
+    };
+    if let Some(file) = settings.text("ca")? {
+        security = security.ca(file);
+    }
+    match (settings.text("certificate")?, settings.text("key")?) {
+        (Some(certificate), Some(key)) => security = security.client_certificate(certificate, key),
+        (None, None) => {}
+        _ => {
+            return Err(Refusal::MissingOption {
+                sink: "Kafka",
+                option: "certificate and key",
+                what: "two PEM files: a certificate is of no use without its key",
+            });
+        }
+    }
+    let expected = "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512";
+    let mechanism = settings.parsed("sasl", expected)?;
+    let plain = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let url = &settings.url;
+    match (url.username(), url.password(), mechanism) {
+        ("", None, None) => Ok(security),
+        (user, Some(password), mechanism) if !user.is_empty() => {
+            let mechanism = mechanism.unwrap_or(crate::SaslMechanism::Plain);
+            Ok(security.sasl(mechanism, plain(user), plain(password)))
+        }
+        _ => Err(Refusal::BadUrl {
+            why: "a login by SASL needs a user and a password".to_owned(),
+            expected: "kafka+tls://user:password@host:9093?sasl=SCRAM-SHA-512",
+        }),
+    }
 }
 
 #[cfg(not(feature = "kafka"))]

@@ -13,7 +13,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{TIMEOUT, attributes};
-use crate::{Incoming, Order, Source, SourceError};
+use crate::{Incoming, KafkaSecurity, Order, Source, SourceError};
 
 /// How to read a topic.
 #[derive(Debug, Clone)]
@@ -30,6 +30,8 @@ pub struct KafkaConfig {
     pub group: String,
     /// What its messages are remembered under. Default: `kafka:` and the topic.
     pub name: String,
+    /// TLS and SASL. Default: neither.
+    pub security: KafkaSecurity,
     /// How long an answer may take.
     pub timeout: Duration,
 }
@@ -44,6 +46,7 @@ impl KafkaConfig {
             topic,
             partitions: None,
             group: "pgonce".to_owned(),
+            security: KafkaSecurity::default(),
             timeout: TIMEOUT,
         }
     }
@@ -78,15 +81,17 @@ impl Kafka {
     /// Connects, and looks for the topic's partitions.
     pub async fn connect(config: KafkaConfig) -> Result<Self, SourceError> {
         let timeout = config.timeout.as_millis().clamp(100, 600_000).to_string();
-        let made = ClientConfig::new()
-            .set("client.id", "pgonce-consumer")
+        let mut made = ClientConfig::new();
+        made.set("client.id", "pgonce-consumer")
             .set("bootstrap.servers", &config.brokers)
             .set("group.id", &config.group)
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("auto.offset.reset", "earliest")
-            .set("socket.timeout.ms", &timeout)
-            .create::<StreamConsumer>();
+            .set("socket.timeout.ms", &timeout);
+        let applied = config.security.apply(&mut made);
+        applied.map_err(SourceError::Broken)?;
+        let made = made.create::<StreamConsumer>();
         let consumer = made.map_err(|error| SourceError::Broken(error.to_string()))?;
         let mut source = Self {
             config,

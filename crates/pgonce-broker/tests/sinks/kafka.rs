@@ -16,8 +16,8 @@ use super::fixture::{DEADLINE, Running};
 
 const PARTITIONS: i32 = 3;
 
-struct Cluster {
-    cluster: MockCluster<'static, DefaultProducerContext>,
+pub(super) struct Cluster {
+    pub(super) cluster: MockCluster<'static, DefaultProducerContext>,
 }
 
 impl Site for Cluster {

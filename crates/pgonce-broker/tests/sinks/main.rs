@@ -6,6 +6,8 @@
 mod conformance;
 #[cfg(feature = "kafka")]
 mod kafka;
+#[cfg(feature = "kafka")]
+mod kafka_tls;
 mod nats;
 mod opening;
 mod rabbitmq;
