@@ -15,8 +15,9 @@ use super::kafka::Cluster;
 
 /// What SASL PLAIN sends: no other identity, the user, the password.
 const LOGIN: &[u8] = b"\0orders\0s3cret@1";
-/// Kafka's number of the request for versions, the only one that is answered before the login.
-const API_VERSIONS: [u8; 2] = [0, 18];
+/// The request for versions, in the only version that the mock cluster knows.
+const API_VERSIONS: [u8; 4] = [0, 18, 0, 0];
+const SASL_HANDSHAKE: [u8; 2] = [0, 17];
 
 /// Writes a certificate for 127.0.0.1, and gives an acceptor that shows it.
 fn certify(folder: &Path) -> TlsAcceptor {
@@ -57,11 +58,24 @@ async fn pass(client: impl AsyncRead + AsyncWrite, cluster: u16, ours: u16) -> s
             answers.write_all(&[0; 4]).await?;
             continue;
         }
-        if !known && request[4..6] != API_VERSIONS {
+        if request[4..6] == SASL_HANDSHAKE {
+            // No error, and one mechanism.
+            let rest = b"\0\0\0\0\0\x01\0\x05PLAIN";
+            let answer = [&[0, 0, 0, 17], &request[8..12], rest].concat();
+            answers.write_all(&answer).await?;
+            continue;
+        }
+        if !known && request[4..6] != API_VERSIONS[..2] {
             return Ok(());
         }
         to.write_all(&request).await?;
         let mut answer = frame(&mut from).await?;
+        if request[4..8] == API_VERSIONS {
+            // One more: the handshake, version 0, after which the login is a frame of its own.
+            answer[3] += 6;
+            answer[13] += 1;
+            answer.extend([0, 17, 0, 0, 0, 0]);
+        }
         let place = |port: u16| [b"127.0.0.1".as_slice(), &u32::from(port).to_be_bytes()].concat();
         let (old, new) = (place(cluster), place(ours));
         let found = answer.windows(old.len()).position(|bytes| bytes == old);
