@@ -1,8 +1,8 @@
--- Work: what stands still, what waits for a person, what housekeeping did not do.
+-- Work: what stands still, what needs manual action, what housekeeping did not do.
 
 -- check: stuck-needs-action
 -- severity: critical
--- title: leased work stopped, and a person must decide
+-- title: leased work stopped and needs manual action
 -- why: The holder vanished and the contract forbids another attempt. Clients get "busy" or a refusal until somebody finds out whether it happened.
 select format('%s in scope %s, the oldest for %s', case when s.n = 1000 then '1000 or more' else s.n::text end, s.scope, date_trunc('second', s.longest)) as evidence,
        format('pgonce intent stuck; then pgonce intent settle|fail|release %s KEY --reason WHY', quote_literal(s.scope)) as command
