@@ -10,26 +10,27 @@ const DASHBOARD: &str = include_str!("../../../../ops/grafana/pgonce.json");
 /// The trouble of every section.
 async fn troubled() -> Fixture {
     let fixture = Fixture::installed().await;
-    fixture
-        .sql(
-            r#"select pgonce.define_scope('payments.charge', '30 days', p_stale => 'hold');
-               select pgonce.define_scope('orders.create', '30 days');
-               select pgonce.claim('payments.charge', 'k-1', '\x01', '1 minute', 'worker-7');
-               select pgonce.claim('orders.create', 'k-2', '\x01', '1 minute', 'worker-8');
-               update pgonce.intent set lease_until = pgonce.now() - interval '1 second';
-               select pgonce.store_message('billing', 'hook', 'e1', '{"n": 1}', 'customer-1',
-                   p_outcome => 'poison', p_code => 'no_account', p_reason => 'customer 1 has no account');
-               select pgonce.store_message('billing', 'hook', 'e2', '{"n": 2}', 'customer-1');
-               select pgonce.create_subscription('billing');
-               select pgonce.publish('orders', 'order.changed', 'a', jsonb_build_object('n', i)) from generate_series(1, 3) i;
-               select pgonce._claim_lanes('billing', 'hand', '1 hour');
-               select pgonce._settle_lane('billing', c.lane, c.epoch, null,
-                   jsonb_build_array(jsonb_build_object('seq', o.seq, 'what', 'dead', 'reason', 'no such address')))
-                 from (select seq, lane from pgonce.outbox order by seq limit 1) o
-                 join pgonce.outbox_cursor c on c.subscription = 'billing' and c.lane = o.lane;
-               select pgonce._release_lanes('billing', 'hand')"#,
-        )
-        .await;
+    // Each statement in a transaction of its own: a relay claims lanes so.
+    let trouble = r#"
+        select pgonce.define_scope('payments.charge', '30 days', p_stale => 'hold');
+        select pgonce.define_scope('orders.create', '30 days');
+        select pgonce.claim('payments.charge', 'k-1', '\x01', '1 minute', 'worker-7');
+        select pgonce.claim('orders.create', 'k-2', '\x01', '1 minute', 'worker-8');
+        update pgonce.intent set lease_until = pgonce.now() - interval '1 second';
+        select pgonce.store_message('billing', 'hook', 'e1', '{"n": 1}', 'customer-1',
+            p_outcome => 'poison', p_code => 'no_account', p_reason => 'customer 1 has no account');
+        select pgonce.store_message('billing', 'hook', 'e2', '{"n": 2}', 'customer-1');
+        select pgonce.create_subscription('billing');
+        select pgonce.publish('orders', 'order.changed', 'a', jsonb_build_object('n', i)) from generate_series(1, 3) i;
+        select pgonce._claim_lanes('billing', 'hand', '1 hour');
+        select pgonce._settle_lane('billing', c.lane, c.epoch, null,
+            jsonb_build_array(jsonb_build_object('seq', o.seq, 'what', 'dead', 'reason', 'no such address')))
+          from (select seq, lane from pgonce.outbox order by seq limit 1) o
+          join pgonce.outbox_cursor c on c.subscription = 'billing' and c.lane = o.lane;
+        select pgonce._release_lanes('billing', 'hand')"#;
+    for statement in trouble.split(";\n") {
+        fixture.sql(statement).await;
+    }
     fixture
 }
 
