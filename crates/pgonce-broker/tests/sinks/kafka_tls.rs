@@ -132,7 +132,7 @@ async fn events_reach_kafka_over_tls_after_a_login_and_only_then() {
         ),
         ("kafka+tls://orders:wrong@", trusting(), "sink-unreachable"),
         ("kafka+tls://", trusting(), "sink-unreachable"),
-        // The password would be read by whoever listens.
+        // The password would be read by anybody on the way.
         ("kafka://orders:s3cret%401@", Options::new(), "sink-refused"),
         ("kafka://", trusting(), "sink-refused"),
         ("kafka+tls://orders@", trusting(), "sink-bad-url"),
