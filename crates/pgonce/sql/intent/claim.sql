@@ -10,8 +10,7 @@
 --          P4031 the answer is gone; 22023 a bad name or lease; 25006 not
 --          finished, and the server is a standby or the transaction read-only
 -- note     p_lease null is atomic mode: the open transaction is the claim, and success is recorded in it.
---          With a lease: commit the claim, work, then succeed or fail under the fence. Inlined; what pgonce._claim_fast
---          does is written out here with sub-selects, since a join would cost a quarter more
+--          With a lease: commit the claim, work, then succeed or fail under the fence
 -- example  begin;
 --          select outcome, fence from pgonce.claim('orders.create', 'order-7', '\x5e88') \gset
 --          -- outcome is fresh: do the work here, in this transaction
@@ -31,6 +30,7 @@ begin atomic
            (c.claimed).ref_id, (c.claimed).failure_code, (c.claimed).failure_message,
            (c.claimed).retry_after, (c.claimed).attempts
       from (
+        -- What pgonce._claim_fast does, with sub-selects: inlined like it, and without a join, which would cost a quarter more.
         select coalesce(
                    (select case when i.status = 'succeeded' and i.fingerprint = p_fingerprint
                                     and i.gone_at is null and i.expires_at > pgonce.now()
