@@ -18,6 +18,7 @@ mod heartbeats;
 mod interventions;
 mod joined;
 mod ledger;
+mod limits;
 mod locks;
 mod lost_commit;
 mod misuse;
