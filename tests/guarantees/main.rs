@@ -6,6 +6,7 @@ mod answers;
 mod bad_input;
 mod book;
 mod cached;
+mod cached_elsewhere;
 mod cancellation;
 mod classics;
 mod conflicts;
