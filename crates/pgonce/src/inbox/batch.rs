@@ -45,6 +45,9 @@ static MOVE_PARTITION: Sql = Sql::kept(
      where pgonce._assert_same_batch()",
 );
 
+/// Maximum number of messages that are taken on with BEGIN; the database refuses larger batches (`P4043`).
+const MAX_PLAIN: usize = 10_000;
+
 /// What is to be done with a message of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -97,7 +100,9 @@ impl<D: Driver> Inbox<D> {
     ) -> Result<(Batch<D>, Vec<Verdict>)> {
         let settings = timeout.map(limited).unwrap_or_default();
         let tenant = messages.first().map_or("", |first| &first.tenant);
-        if messages.is_empty() || messages.iter().any(|message| message.tenant != tenant) {
+        let is_plain = (1..=MAX_PLAIN).contains(&messages.len())
+            && messages.iter().all(|message| message.tenant == tenant);
+        if !is_plain {
             let mut batch = self.open(&settings).await?;
             let verdicts = batch.dedupe(consumer, source, messages).await?;
             return Ok((batch, verdicts));
