@@ -56,6 +56,7 @@ export const CODES: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass
   ["P4079", "final"],
   ["P4080", "conflict"],
   ["P4081", "final"],
+  ["P4090", "conflict"],
   ["P4099", "final"],
   ["P4100", "final"],
   ["P4101", "final"],

@@ -22,6 +22,7 @@ mod output;
 mod projection;
 mod prometheus;
 mod purge;
+mod queue;
 mod relay;
 mod scope;
 mod shell;
@@ -61,6 +62,10 @@ enum Command {
     Ledger(ledger::Args),
     /// Look at state machines: rules, timelines of entities, due timers.
     Transition(transition::Args),
+    /// Look at jobs of the work queue; enqueue, retry or cancel them.
+    Job(queue::JobArgs),
+    /// Look at queues, pause them, and say what they allow.
+    Queue(queue::QueueArgs),
     /// Look at projections, build them anew, and compare that with the live ones.
     Projection(projection::Args),
     /// See how far events are; retry, skip or replay them; manage subscriptions.
@@ -178,6 +183,8 @@ async fn main() -> ExitCode {
         Command::Inbox(args) => inbox::run(args, target).await,
         Command::Ledger(args) => ledger::run(args, target).await,
         Command::Transition(args) => transition::run(args, target).await,
+        Command::Job(args) => queue::job(args, target).await,
+        Command::Queue(args) => queue::queue(args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
         Command::Codes(args) => codes::run(&args, format),
         Command::Completions(args) => shell::completions(&args, self::command()),

@@ -62,8 +62,24 @@ pub const CONSUMER_POINTS: &[&str] = &[
     "consumer.claimed",
 ];
 
+/// Those of a worker of queues, in the order of its protocol.
+pub const QUEUE_POINTS: &[&str] = &[
+    "queue.before_claim",
+    "queue.claimed",
+    "queue.before_begin",
+    "queue.begun",
+    "queue.before_finish",
+    "queue.finished",
+    "queue.before_record",
+    "queue.recorded",
+    "queue.before_fail",
+    "queue.failed",
+    "queue.before_renew",
+    "queue.renewed",
+];
+
 fn is_known(place: &str) -> bool {
-    [POINTS, RELAY_POINTS, CONSUMER_POINTS]
+    [POINTS, RELAY_POINTS, CONSUMER_POINTS, QUEUE_POINTS]
         .iter()
         .any(|points| points.contains(&place))
 }

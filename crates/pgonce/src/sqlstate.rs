@@ -138,6 +138,7 @@ pub const TABLE: &[Entry] = &[
     entry("P4079", "append_only", Class::Final, "Ledgers and timelines are not changed: record a reversal instead."),
     entry("P4080", "command_reused", Class::Conflict, "The command was sent before with other content: send that, or take a new id."),
     entry("P4081", "entity_unknown", Class::Final, "There is no such entity: create it with a transition first."),
+    entry("P4090", "job_reused", Class::Conflict, "The unique key names a job with another payload: send that, or take a new unique key."),
     entry("P4099", "impossible_state", Class::Final, "The protocol was broken from outside, or by a bug: look at the intent, report it."),
     entry("P4100", "schema_missing", Class::Final, "pgonce is not installed in this schema: run `pgonce migrate up`, or name the schema it is in."),
     entry("P4101", "schema_outdated", Class::Final, "The schema is older than this program: run `pgonce migrate up` before you start it."),
@@ -212,10 +213,11 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const OURS: [&str; 30] = [
+    const OURS: [&str; 31] = [
         "P4000", "P4001", "P4002", "P4003", "P4010", "P4011", "P4012", "P4029", "P4030", "P4031",
         "P4032", "P4050", "P4060", "P4070", "P4071", "P4072", "P4073", "P4074", "P4075", "P4076",
-        "P4077", "P4078", "P4079", "P4080", "P4081", "P4099", "P4100", "P4101", "P4102", "P4103",
+        "P4077", "P4078", "P4079", "P4080", "P4081", "P4090", "P4099", "P4100", "P4101", "P4102",
+        "P4103",
     ];
 
     fn docs(path: &str) -> PathBuf {
