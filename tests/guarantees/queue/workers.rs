@@ -93,13 +93,11 @@ async fn jobs_that_are_only_done_are_recorded_many_at_a_time<D: TestDriver>(worl
     assert_eq!(see.number(right).await, 500);
 }
 
-async fn a_handler_that_fails_or_panics_or_takes_too_long_is_tried_again<D: TestDriver>(
-    world: World<D>,
-) {
+async fn a_handler_that_fails_or_panics_is_tried_again<D: TestDriver>(world: World<D>) {
     let see = &world.see;
     see.run(MADE).await;
     see.run("select pgonce.define_queue('q', p_backoff => '1 millisecond', p_max_backoff => '2 milliseconds', p_max_attempts => 4); \
-             select from unnest(array['panic', 'work', 'database', 'transient', 'late', 'never', 'permanent']) w, pgonce.enqueue('q', to_jsonb(w), p_unique_key => w)")
+             select from unnest(array['panic', 'work', 'database', 'transient', 'never', 'permanent']) w, pgonce.enqueue('q', to_jsonb(w), p_unique_key => w)")
         .await;
     let worker = world.once.worker(["q"], |job: Job<D>| async move {
         let how: String = job.payload()?;
@@ -114,21 +112,20 @@ async fn a_handler_that_fails_or_panics_or_takes_too_long_is_tried_again<D: Test
                         "transient" => {
                             Err(Failure::transient("down", "the provider is down").into())
                         }
-                        "permanent" => Err(Failure::permanent("bad", "no such account").into()),
-                        _ => std::future::pending().await,
+                        _ => Err(Failure::permanent("bad", "no such account").into()),
                     }
                 })
                 .await?;
         }
         make(job).await
     });
-    let worker = Running::start(worker.timeout(Duration::from_millis(300)));
+    let worker = Running::start(worker);
     see.wait_until(DONE).await;
     worker.stop().await;
     let ends = "select string_agg(unique_key || ' ' || status || ' ' || attempts || coalesce(' ' || failure_code, ''), ', ' order by unique_key) from pgonce.jobs";
     assert_eq!(
         see.text(ends).await,
-        "database succeeded 2, late succeeded 2, never dead 4 failed, panic succeeded 2, \
+        "database succeeded 2, never dead 4 failed, panic succeeded 2, \
          permanent dead 1 bad, transient succeeded 2, work succeeded 2"
     );
     assert_eq!(
@@ -136,7 +133,25 @@ async fn a_handler_that_fails_or_panics_or_takes_too_long_is_tried_again<D: Test
         0,
         "nothing of a failed attempt is left"
     );
-    assert_eq!(see.number("select count(*) from made").await, 5);
+    assert_eq!(see.number("select count(*) from made").await, 4);
+}
+
+async fn a_handler_that_takes_too_long_is_dropped_and_tried_again<D: TestDriver>(world: World<D>) {
+    let see = &world.see;
+    see.run(MADE).await;
+    see.run("select pgonce.define_queue('q', p_backoff => '1 millisecond', p_max_attempts => 1000); select from pgonce.enqueue('q', '1')")
+        .await;
+    let worker = world.once.worker(["q"], |job: Job<D>| async move {
+        if job.attempts() == 1 {
+            return std::future::pending().await;
+        }
+        make(job).await
+    });
+    let worker = Running::start(worker.timeout(Duration::from_secs(1)));
+    see.wait_until("select count(*) = 1 from made").await;
+    worker.stop().await;
+    let ended = "select status || (attempts > 1)::text from pgonce.jobs";
+    assert_eq!(see.text(ended).await, "succeededtrue");
 }
 
 async fn a_worker_that_loses_a_job_stops_it_and_cannot_commit_it<D: TestDriver>(world: World<D>) {
@@ -342,7 +357,8 @@ async fn a_worker_serves_the_queues_it_was_given<D: TestDriver>(world: World<D>)
 for_each_driver!(
     every_job_has_one_effect_and_its_result_is_readable,
     jobs_that_are_only_done_are_recorded_many_at_a_time,
-    a_handler_that_fails_or_panics_or_takes_too_long_is_tried_again,
+    a_handler_that_fails_or_panics_is_tried_again,
+    a_handler_that_takes_too_long_is_dropped_and_tried_again,
     a_worker_that_loses_a_job_stops_it_and_cannot_commit_it,
     a_long_job_keeps_its_lease_and_says_how_far_it_is,
     a_slow_or_poisonous_job_delays_only_its_own_key,

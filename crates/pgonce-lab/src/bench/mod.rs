@@ -9,6 +9,7 @@ mod inbox;
 mod ledger;
 mod network;
 mod outbox;
+mod queue;
 mod replay;
 mod report;
 mod rounds;
@@ -105,6 +106,8 @@ enum Group {
     Inbox,
     /// Groups of the ledger, beside bare entries and balances.
     Ledger,
+    /// Jobs: how fast a backlog burns down, and how soon a job starts.
+    Queue,
 }
 
 impl Args {
@@ -207,6 +210,11 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     if args.wants(Group::Ledger) {
         say("groups of the ledger");
         report.add(ledger::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Queue) {
+        say("jobs of a queue");
+        let size = queue::Size::of(args.quick, args.events);
+        report.add(queue::measure(server, &mut plan, &size).await?);
     }
     if args.wants(Group::Growth) {
         report.add(growth::measure(server, &mut plan, &args.sizes()).await?);
