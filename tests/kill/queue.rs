@@ -37,7 +37,7 @@ impl<D: TestDriver> Scene<D> {
     }
 
     fn worker(&self, faults: &str) -> Worker {
-        Worker::start(D::NAME, &self.world.url(), "queue", "", faults)
+        Worker::start(D::NAME, &self.world.url(), "queue", "work", faults)
     }
 
     async fn made(&self) -> i64 {
