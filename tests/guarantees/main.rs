@@ -5,6 +5,7 @@
 mod answers;
 mod bad_input;
 mod book;
+mod cached;
 mod cancellation;
 mod classics;
 mod conflicts;

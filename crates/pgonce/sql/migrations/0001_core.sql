@@ -78,13 +78,15 @@ create sequence pgonce.lease_number;
 
 -- Which installation this is: the cluster, the database and its tables, and the server's timeline. Where one of
 -- them is another (restored, promoted, upgraded, failed over to a logical replica) a new epoch begins, and with
--- it the numbers of leases.
+-- it the numbers of leases. evicted_by is the last transaction that removed an answer before its expiry: caches of
+-- answers look for it.
 create table pgonce.installation (
-    one      boolean not null default true,
-    life     bigint not null,
-    timeline bigint not null,
-    epoch    bigint not null,
-    since    timestamptz not null,
+    one        boolean not null default true,
+    life       bigint not null,
+    timeline   bigint not null,
+    epoch      bigint not null,
+    since      timestamptz not null,
+    evicted_by xid8 not null default '0',
     constraint one_installation primary key (one),
     constraint there_is_only_one_installation check (one)
 );

@@ -26,7 +26,7 @@ declare
     v_risk     text;
     v_fence    bigint;
 begin
-    if (p_act in ('settle', 'fail', 'release', 'retry', 'evict')) is not true then
+    if (p_act collate "C" in ('settle', 'fail', 'release', 'retry', 'evict')) is not true then
         raise exception 'there is no act %', coalesce(quote_literal(p_act), 'null') using errcode = '22023',
             hint = 'The acts are settle, fail, release, retry and evict.';
     elsif coalesce(btrim(p_reason), '') = '' or p_act = 'fail' and coalesce(p_code, '') = '' then

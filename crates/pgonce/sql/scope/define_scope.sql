@@ -33,10 +33,10 @@ declare
     v_rule     text collate "C";
     v_message  text;
 begin
-    if coalesce(p_scope, '') = '' then
+    if coalesce(p_scope, '') collate "C" = '' then
         raise exception 'the scope is missing' using errcode = 'P4000',
             hint = 'Name a bounded kind of command, such as ''orders.create''.';
-    elsif p_tenant is null or p_tenant <> '' and p_scope = '*' or p_scope = '*off' then
+    elsif p_tenant is null or p_tenant collate "C" <> '' and p_scope collate "C" = '*' or p_scope collate "C" = '*off' then
         raise exception 'a contract for scope "%" and tenant % would never be used', p_scope, coalesce(quote_literal(p_tenant), 'null')
             using errcode = '22023',
             hint = 'Leave the tenant out, or pass the empty text, for all tenants; a tenant has contracts for its own scopes only.';
