@@ -300,6 +300,31 @@ async fn of_many_workers_one_enqueues_the_job_of_a_schedule() {
 }
 
 #[tokio::test]
+async fn a_schedule_that_cannot_be_enqueued_keeps_no_worker_from_its_jobs() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce._set_clock('2026-01-01'); \
+             select pgonce.define_schedule('n', '0 3 * * *', 'q', '1'); select pgonce.define_schedule('broken', '0 3 * * *', 'q', '1'); \
+             update pgonce.job_schedule set zone = 'Nowhere' where name = 'broken'; select pgonce._set_clock('2026-01-02')")
+        .await;
+    assert_eq!(
+        claim(see, "q", 10).await.len(),
+        1,
+        "the other one is enqueued"
+    );
+    // The clock goes back, and the time comes again with another payload.
+    see.run("select pgonce._set_clock('2026-01-01'); select pgonce.define_schedule('n', '0 3 * * *', 'q', '2'); \
+             select pgonce._set_clock('2026-01-02'); select from pgonce.enqueue('q', '3')")
+        .await;
+    let jobs = claim(see, "q", 10).await;
+    assert_eq!(jobs.len(), 1, "the job beside them");
+    for wrong in ["'*'", "''", "null"] {
+        let sql = format!("select pgonce.define_schedule('x', '* * * * *', {wrong})");
+        assert_eq!(see.code(&sql).await, "22023");
+    }
+}
+
+#[tokio::test]
 async fn a_cron_expression_names_the_times_that_cron_would() {
     let world = World::<TokioPostgres>::new().await;
     for (cron, zone, after, next) in [

@@ -19,7 +19,7 @@ begin
         return null;
     end if;
     if (octet_length(p_name) between 1 and 200) is not true or (octet_length(p_queue) between 1 and 200) is not true
-       or (octet_length(p_tenant) <= 255) is not true
+       or p_queue = '*' or (octet_length(p_tenant) <= 255) is not true
        or not exists (select from pg_catalog.pg_timezone_names z where z.name = p_zone) then
         raise exception 'a schedule needs a name and a queue of 1 to 200 bytes, and a time zone that the server knows' using errcode = '22023',
             hint = 'For example: pgonce.define_schedule(''nightly'', ''0 3 * * *'', ''reports'', p_zone => ''Europe/Berlin'').';
