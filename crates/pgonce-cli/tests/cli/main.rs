@@ -11,6 +11,7 @@ mod ledger;
 mod outbox;
 mod relay;
 mod relay_file;
+mod runbooks;
 mod tls;
 
 use std::io::Read as _;

@@ -79,6 +79,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "scope/_fixed_length",
     "scope/_contract",
     "scope/_simple_retention",
+    "scope/_answer_to_keep",
     "scope/_retention_for",
     "scope/_scope_is_allowed",
     "scope/define_scope",
