@@ -48,6 +48,7 @@ mod waiting;
 mod words;
 mod zombies;
 
+mod import;
 mod inbox;
 mod migrations;
 mod outbox;

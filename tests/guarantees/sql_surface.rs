@@ -84,6 +84,7 @@ const CHAPTERS: &[(&str, &str)] = &[
     ("unique", "Uniqueness"),
     ("lock", "Locks"),
     ("ledger", "Ledger"),
+    ("import", "Import"),
     ("transition", "State machines"),
     ("outbox", "Outbox"),
     ("inbox", "Inbox"),

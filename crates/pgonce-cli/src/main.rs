@@ -11,6 +11,7 @@ mod database;
 mod exit;
 mod faults;
 mod gateway;
+mod import;
 mod inbox;
 mod intents;
 mod intervene;
@@ -61,6 +62,8 @@ enum Command {
     Ledger(ledger::Args),
     /// Look at state machines: rules, timelines of entities, due timers.
     Transition(transition::Args),
+    /// Import a file into a table or a function, each row once; list, resume and cancel imports.
+    Import(Box<import::Args>),
     /// Look at projections, build them anew, and compare that with the live ones.
     Projection(projection::Args),
     /// See how far events are; retry, skip or replay them; manage subscriptions.
@@ -178,6 +181,7 @@ async fn main() -> ExitCode {
         Command::Inbox(args) => inbox::run(args, target).await,
         Command::Ledger(args) => ledger::run(args, target).await,
         Command::Transition(args) => transition::run(args, target).await,
+        Command::Import(args) => import::run(*args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
         Command::Codes(args) => codes::run(&args, format),
         Command::Completions(args) => shell::completions(&args, self::command()),

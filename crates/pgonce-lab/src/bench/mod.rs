@@ -5,6 +5,7 @@ mod business;
 mod command;
 mod growth;
 mod http;
+mod import;
 mod inbox;
 mod ledger;
 mod network;
@@ -105,6 +106,8 @@ enum Group {
     Inbox,
     /// Groups of the ledger, beside bare entries and balances.
     Ledger,
+    /// Files of rows, beside plain COPY.
+    Import,
 }
 
 impl Args {
@@ -207,6 +210,11 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     if args.wants(Group::Ledger) {
         say("groups of the ledger");
         report.add(ledger::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Import) {
+        say("imports");
+        let rows = if args.quick { 300_000 } else { 2_000_000 };
+        report.add(import::measure(server, rows).await?);
     }
     if args.wants(Group::Growth) {
         report.add(growth::measure(server, &mut plan, &args.sizes()).await?);

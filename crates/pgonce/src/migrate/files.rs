@@ -62,7 +62,7 @@ macro_rules! routines {
 }
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -285,6 +285,14 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "transition/timelines",
     "transition/set_timer",
     "transition/fire_timers",
+    "import/_import_begin",
+    "import/_import_hold",
+    "import/_import_record",
+    "import/_import_keys",
+    "import/_import_target",
+    "import/import_cancel",
+    "import/import_result",
+    "import/imports",
     "role/_grants",
     "role/_apply_grants",
     "role/grant_to",
