@@ -88,7 +88,7 @@ impl Table {
         Ok(Self {
             copy: format!("copy {target} ({all}) from stdin"),
             stage: format!(
-                "create temporary table pgonce_import_stage (pgonce_row bigint generated always as identity, {}) on commit drop",
+                "set local jit = off; create temporary table pgonce_import_stage (pgonce_row bigint generated always as identity, {}) on commit drop",
                 types.join(", ")
             ),
             copy_stage: format!("copy pg_temp.pgonce_import_stage ({all}) from stdin"),
@@ -100,7 +100,7 @@ impl Table {
                                else pg_catalog.to_jsonb(row({f})) end as same \
                      from (select *, pg_catalog.min(pgonce_row) over (partition by {keys}) as pgonce_first \
                              from pg_temp.pgonce_import_stage) s \
-                     left join {target} t on {equal} \
+                     left join lateral (select * from {target} t where {equal} limit 1) t on true \
                      join pg_temp.pgonce_import_stage f on f.pgonce_row operator(pg_catalog.=) s.pgonce_first \
                     where t.{first} is not null or s.pgonce_row operator(pg_catalog.<>) s.pgonce_first) e group by 1",
                 s = of("s"),
@@ -167,12 +167,12 @@ impl Table {
             results.skipped.extend(places);
         }
         results.skipped.sort_unstable();
-        let inserted = session
-            .raw()
-            .execute(&self.insert, &[])
-            .await
-            .map_err(Error::from)?;
         let expected = good.len() - results.skipped.len();
+        if expected == 0 {
+            return Ok(results);
+        }
+        let insert = session.raw().execute(&self.insert, &[]).await;
+        let inserted = insert.map_err(Error::from)?;
         match usize::try_from(inserted) {
             Ok(inserted) if inserted == expected => {}
             // A single row that is neither there nor inserted: a trigger made it so.
