@@ -276,3 +276,41 @@ async fn the_sql_of_the_readme_and_of_the_guide_run_as_shown_and_rust_gets_their
         }
     }
 }
+
+#[test]
+fn the_code_of_the_page_for_go_calls_what_exists_and_passes_vet_where_go_is_installed() {
+    let page = read(&root().join("docs/src/how-to/go.md"));
+    let blocks: Vec<_> = page.split("```go\n").skip(1).collect();
+    let code = blocks.iter().map(|rest| rest.split("```").next().unwrap());
+    let code = code.collect::<Vec<_>>().join("\n");
+    let headers = pgonce::migrate::public_headers();
+    let calls: Vec<_> = code.split("pgonce.").skip(1).collect();
+    assert!(calls.len() > 5);
+    for call in calls {
+        let name: String = (call.chars())
+            .take_while(|c| c.is_alphanumeric() || *c == '_')
+            .collect();
+        let is_intent_table = name == "intent";
+        assert!(
+            is_intent_table || headers.iter().any(|header| header.name == name),
+            "pgonce.{name} is not public"
+        );
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page-for-go");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("page.go"), code).unwrap();
+    fs::write(folder.join("go.mod"), "module page\n\ngo 1.21\n").unwrap();
+    let vet = std::process::Command::new("go")
+        .args(["vet", "./..."])
+        .env("GOTOOLCHAIN", "local")
+        .current_dir(&folder)
+        .output();
+    match vet {
+        Ok(vet) => assert!(
+            vet.status.success(),
+            "{}",
+            String::from_utf8_lossy(&vet.stderr)
+        ),
+        Err(_) => eprintln!("Go is not installed: its page was not compiled"),
+    }
+}

@@ -1,5 +1,6 @@
 //! The outbox: what commits is delivered, in order, once it is durable; nothing else is.
 
+mod by_sql;
 mod lanes;
 mod life;
 mod operate;

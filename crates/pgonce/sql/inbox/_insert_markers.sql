@@ -6,7 +6,7 @@
 --            conflict   its id came before with another payload: do not apply it, store it for manual action
 -- locks    the markers, in the order of the ids: two batches that share messages cannot deadlock on them
 -- writes   one row of pgonce.inbox_marker for each new one
--- raises   22023 a name or an id that does not fit
+-- raises   22023 a name or an id that does not fit; P4043 more than 10000 messages
 create or replace function pgonce._insert_markers(p_consumer text, p_source text, p_message_ids text[],
     p_hashes bytea[], p_tenant text)
 returns table (ordinal integer, verdict text)
@@ -15,6 +15,10 @@ as $$
 declare
     v_made pg_catalog.text[];
 begin
+    if pg_catalog.cardinality(p_message_ids) operator(pg_catalog.>) 10000 then
+        raise exception 'a batch has % messages; at most 10000', pg_catalog.cardinality(p_message_ids) using errcode = 'P4043',
+            hint = 'Accept them in several batches.';
+    end if;
     -- Mostly all of them are new: one insert, and whatever it does not fit goes the long way.
     if pgonce._message_fits(p_consumer, p_source, 'any', p_tenant)
         and (pg_catalog.cardinality(p_hashes) operator(pg_catalog.<>) pg_catalog.cardinality(p_message_ids)) is not true

@@ -54,7 +54,7 @@ begin
     end loop;
     v_settled := pgonce._outbox_is_settled();
     select l.* into strict v_life from pgonce.outbox_state l;
-    v_upto := pg_current_snapshot();
+    v_upto := pgonce._others_snapshot();
     v_written := pg_current_wal_insert_lsn();  -- what the snapshot sees is before this
     v_parked := exists (select from pgonce.parked k where k.subscription = p_subscription collate "C" and k.state <> 'delayed');
     v_floor := greatest(pgonce._outbox_floor(v_upto), v_life.base_seq);
