@@ -52,6 +52,7 @@ mod waiting;
 mod words;
 mod zombies;
 
+mod import;
 mod inbox;
 mod migrations;
 mod outbox;

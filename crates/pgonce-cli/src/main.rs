@@ -12,6 +12,7 @@ mod doctor;
 mod exit;
 mod faults;
 mod gateway;
+mod import;
 mod inbox;
 mod intents;
 mod intervene;
@@ -67,6 +68,8 @@ enum Command {
     Job(queue::JobArgs),
     /// Look at queues, pause them, and say what they allow.
     Queue(queue::QueueArgs),
+    /// Import a file into a table or a function, each row once; list, resume and cancel imports.
+    Import(Box<import::Args>),
     /// Look at projections, build them anew, and compare that with the live ones.
     Projection(projection::Args),
     /// See how far events are; retry, skip or replay them; manage subscriptions.
@@ -188,6 +191,7 @@ async fn main() -> ExitCode {
         Command::Transition(args) => transition::run(args, target).await,
         Command::Job(args) => queue::job(args, target).await,
         Command::Queue(args) => queue::queue(args, target).await,
+        Command::Import(args) => import::run(*args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
         Command::Doctor(args) => doctor::run(args, target).await,
         Command::Codes(args) => codes::run(&args, format),

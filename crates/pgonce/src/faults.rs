@@ -78,10 +78,25 @@ pub const QUEUE_POINTS: &[&str] = &[
     "queue.renewed",
 ];
 
+/// Those of an import, in the order of its protocol.
+pub const IMPORT_POINTS: &[&str] = &[
+    "import.begun",
+    "import.held",
+    "import.written",
+    "import.recorded",
+    "import.before_done",
+];
+
 fn is_known(place: &str) -> bool {
-    [POINTS, RELAY_POINTS, CONSUMER_POINTS, QUEUE_POINTS]
-        .iter()
-        .any(|points| points.contains(&place))
+    [
+        POINTS,
+        RELAY_POINTS,
+        CONSUMER_POINTS,
+        IMPORT_POINTS,
+        QUEUE_POINTS,
+    ]
+    .iter()
+    .any(|points| points.contains(&place))
 }
 
 /// What happens at an armed place.

@@ -13,6 +13,8 @@ pub mod driver;
 #[cfg(feature = "faults")]
 #[doc(hidden)]
 pub mod faults;
+#[cfg(feature = "import")]
+pub mod import;
 #[doc(hidden)]
 pub mod inbox;
 pub mod key;

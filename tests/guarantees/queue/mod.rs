@@ -72,11 +72,11 @@ async fn a_unique_key_names_one_job_with_one_payload<D: TestDriver>(world: World
     let _ = enqueue(1).await.unwrap();
     let error = enqueue(2).await.unwrap_err();
     assert!(matches!(error, Error::Conflict(_)), "{error:?}");
-    assert_eq!(error.code(), "P4090");
+    assert_eq!(error.code(), "P4085");
     // Also when the job is done, for as long as it is kept.
     let jobs = claim(&world.see, "mail", 10).await;
     world.see.run(&finish(&jobs)).await;
-    assert_eq!(enqueue(2).await.unwrap_err().code(), "P4090");
+    assert_eq!(enqueue(2).await.unwrap_err().code(), "P4085");
     world
         .see
         .run("select pgonce._move_clock(interval '8 days'); select pgonce._purge_jobs(100)")

@@ -5,6 +5,7 @@
 mod doctor;
 mod fixture;
 mod help;
+mod import;
 mod inbox;
 mod intervene;
 mod ledger;

@@ -6,6 +6,7 @@ mod command;
 mod cpu;
 mod growth;
 mod http;
+mod import;
 mod inbox;
 mod ledger;
 mod network;
@@ -118,6 +119,8 @@ enum Group {
     Ledger,
     /// Jobs: how fast a backlog burns down, and how soon a job starts.
     Queue,
+    /// Files of rows, beside plain COPY.
+    Import,
 }
 
 impl Args {
@@ -237,6 +240,11 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
         say("jobs of a queue");
         let size = queue::Size::of(args.quick, args.events);
         report.add(queue::measure(server, &mut plan, &size).await?);
+    }
+    if args.wants(Group::Import) {
+        say("imports");
+        let rows = if args.quick { 300_000 } else { 2_000_000 };
+        report.add(import::measure(server, rows).await?);
     }
     if args.wants(Group::Growth) {
         report.add(growth::measure(server, &mut plan, &args.sizes()).await?);

@@ -5,7 +5,7 @@
 -- locks    the unique key, until the transaction ends; for a job behind another of its key, an advisory lock that
 --          nobody waits for
 -- writes   a row of pgonce.job and one of pgonce.job_live
--- raises   22023 a name or a number that does not fit; P4090 the unique key was used with another payload
+-- raises   22023 a name or a number that does not fit; P4085 the unique key was used with another payload
 -- note     jobs of one p_key run one after the other, in the order of their numbers, or as many at a time as the queue
 --          allows. A higher p_priority comes first. A job with p_run_at holds its key only from then on
 -- example  select * from pgonce.enqueue('mail', '{"to": "ada"}', p_unique_key => 'welcome-7');
@@ -42,7 +42,7 @@ begin
             raise exception 'another transaction enqueued this job' using errcode = '40001', hint = 'Run the transaction again.';
         elsif v_old.payload is distinct from p_payload then
             raise exception 'the unique key names job % of queue "%", which has another payload', v_old.id, p_queue
-                using errcode = 'P4090', hint = 'Take a unique key for each thing to do, or send the same payload.';
+                using errcode = 'P4085', hint = 'Take a unique key for each thing to do, or send the same payload.';
         end if;
         return query select v_old.id, false;
         return;

@@ -27,6 +27,7 @@ begin
                 ledger_account ledger_group ledger_entry ledger_pending ledger_audit ledger_accounts ledger_groups
                 transition_rule transition_entity transition_command transition_timer timelines
                 job job_live job_end job_queue job_bucket job_schedule job_recheck jobs job_groups queues
+                import import_chunk import_row import_key imports
                 stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners
                 outbox_events dead_letters inbox_backlog inbox_poison projections'),
             -- Rebuilding a projection runs the user's functions, so it runs with the operator's rights.
@@ -80,6 +81,8 @@ begin
             ('consumer', 'ledger_open ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement'),
             ('operator', 'ledger_open ledger_close ledger_balance ledger_statement ledger_verify ledger_repair'),
             ('app', 'transition _transition set_timer fire_timers _due_timers _postpone_timer'),
+            ('app', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),
+            ('operator', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),
             ('operator', 'define_transition'),
             ('app', 'enqueue cancel_job'),
             ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs'),

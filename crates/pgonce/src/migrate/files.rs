@@ -62,7 +62,7 @@ macro_rules! routines {
 }
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_queue"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -321,6 +321,14 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "queue/jobs",
     "queue/job_groups",
     "queue/queues",
+    "import/_import_begin",
+    "import/_import_hold",
+    "import/_import_record",
+    "import/_import_keys",
+    "import/_import_target",
+    "import/import_cancel",
+    "import/import_result",
+    "import/imports",
     "role/_grants",
     "role/_apply_grants",
     "role/grant_to",

@@ -80,7 +80,7 @@ impl NewJob {
     }
 
     /// Names the job: enqueued again with this name it is the same job, for as long as its record is
-    /// kept. `P4090`: the name was used with another payload. Default: none.
+    /// kept. `P4085`: the name was used with another payload. Default: none.
     pub fn unique_key(mut self, key: impl Into<String>) -> Self {
         self.unique_key = Some(key.into());
         self

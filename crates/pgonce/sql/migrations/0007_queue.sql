@@ -1,4 +1,4 @@
--- 0006_queue: jobs, what queues allow, and schedules.
+-- 0007_queue: jobs, what queues allow, and schedules.
 -- breaking: no
 
 -- Where a job is that has not ended. limited: running, in a queue that limits how many run at a time.
