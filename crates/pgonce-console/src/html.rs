@@ -76,7 +76,7 @@ impl FromIterator<Html> for Html {
     }
 }
 
-const VOID: [&str; 4] = ["input", "meta", "link", "br"];
+const VOID: [&str; 4] = ["img", "input", "link", "meta"];
 
 /// An element. Attributes with an empty name are left out, those with an empty value are flags.
 pub(crate) fn el(

@@ -272,8 +272,7 @@ pub(crate) fn section(app: &App, who: &Who, section: &Section) -> Html {
         .columns
         .iter()
         .filter(|(_, field, kind)| {
-            matches!(kind, Kind::Number | Kind::Status)
-                || section.rows.iter().any(|row| !text(row, field).is_empty())
+            *kind == Kind::Number || section.rows.iter().any(|row| !text(row, field).is_empty())
         })
         .collect();
     let acts = section
@@ -344,7 +343,7 @@ pub(crate) fn cell(text: &str, kind: Kind) -> Html {
     match kind {
         _ if text.is_empty() => el("span", &[("class", "muted")], "\u{2013}"),
         Kind::Text => Html::text(text),
-        Kind::Code => el("code", &[], text),
+        Kind::Code => el("code", &[("title", text)], text),
         Kind::Number => Html::text(grouped(text)),
         Kind::Time => time(text),
         Kind::Status => el(

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod console;
 mod doctor;
 mod fixture;
 mod help;
@@ -11,6 +12,7 @@ mod ledger;
 mod outbox;
 mod relay;
 mod relay_file;
+mod serve;
 mod tls;
 
 use std::io::Read as _;

@@ -37,7 +37,6 @@ const DEAD: &[Column] = &[
     ("Behind it", "behind", Kind::Number),
     ("Error", "reason", Kind::Text),
     ("Parked", "parked_at", Kind::Time),
-    ("Message id", "message_id", Kind::Code),
 ];
 
 const PAGE: usize = 50;
@@ -267,7 +266,6 @@ const INBOX: &[Column] = &[
 const POISON: &[Column] = &[
     ("Number", "seq", Kind::Code),
     ("Consumer", "consumer", Kind::Code),
-    ("Source", "source", Kind::Code),
     ("Message id", "message_id", Kind::Code),
     ("Type", "type", Kind::Code),
     ("Key", "key", Kind::Code),

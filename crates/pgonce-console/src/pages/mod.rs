@@ -1,6 +1,7 @@
 //! Pages. Each is a list of tables, which the API has too; some have forms beside them.
 
 mod find;
+mod intent;
 mod intents;
 mod messages;
 mod overview;
@@ -64,7 +65,7 @@ pub(crate) async fn sections(
     match name {
         "overview" => overview::sections(app).await,
         "intents" => intents::list(app, fields).await,
-        "intent" => intents::one(app, who, fields).await,
+        "intent" => intent::one(app, who, fields).await,
         "outbox" => messages::outbox(app, fields).await,
         "inbox" => messages::inbox(app, fields).await,
         "ledger" => records::ledger(app, fields).await,
@@ -119,7 +120,7 @@ pub(crate) async fn show(
         ),
         "intent" => (
             field(&fields, "key").to_owned(),
-            intents::one_page(&app, &who, &tables),
+            intent::one_page(&app, &who, &tables),
         ),
         "outbox" => (
             "Outbox".to_owned(),

@@ -8,7 +8,7 @@ use crate::server::App;
 use crate::view::{Column, Kind, Section, grouped};
 
 const FIGURES: &str = "
-select (select greatest(c.reltuples, 0)::bigint from pg_class c where c.oid = 'pgonce.intent'::regclass) as intents,
+select greatest(n.known, (select c.reltuples::bigint from pg_class c where c.oid = 'pgonce.intent'::regclass and n.known > 10000)) as intents, n.known > 10000 as estimated,
        (select coalesce(sum(s.replays + s.refusals + s.busy + s.conflicts), 0)::bigint from pgonce.suppressed s) as suppressed,
        coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0) as events,
        (select count(*) from (select from pgonce.stuck k where k.classification <> 'safe_to_retry' limit 1000) x) as manual,
@@ -17,7 +17,8 @@ select (select greatest(c.reltuples, 0)::bigint from pg_class c where c.oid = 'p
        (select count(*) from (select from pgonce.inbox_message m where m.status = 'failed_final' and m.skipped_at is null limit 1000) x) as poison,
        (select count(*) from (select from pgonce.transition_timer t where t.ended_at is null and t.due_at < pgonce.now() - interval '1 minute' limit 1000) x) as timers,
        (select w.swept_at from pgonce.sweep w where w.tenant = '' and w.name = 'intent') as swept_at,
-       pgonce.now() as now";
+       pgonce.now() as now
+  from (select count(*) as known from (select from pgonce.intent limit 10001) x) n";
 
 const SUPPRESSED: &[Column] = &[
     ("Scope", "scope", Kind::Code),
@@ -44,7 +45,7 @@ pub(super) const BACKLOG: &[Column] = &[
 /// An evicted or an idle subscription is never called stuck.
 pub(super) const SUBSCRIPTIONS: &str = "
 select b.subscription, case when b.evicted_at is not null then 'evicted' when b.stuck then 'stuck'
-           when b.waiting > 0 and b.lanes_held = 0 then 'no_relay' when b.waiting > 0 then 'behind'
+           when b.lanes_held = 0 and b.oldest_age > interval '1 minute' then 'no_relay' when b.waiting > 0 then 'behind'
            when b.lanes_held = 0 then 'idle' else 'up_to_date' end as state,
        b.waiting, date_trunc('second', b.oldest_age)::text as oldest_age, b.retrying, b.dead, b.behind, b.relays, b.advanced_at
   from pgonce.outbox_backlog b order by b.subscription limit 200";
@@ -158,7 +159,8 @@ pub(super) fn page(app: &App, tables: &[Section], _: Html) -> Html {
     let troubles = troubles
         .into_iter()
         .map(|(name, value, address, bad)| tile(name, value, address, bad));
-    let intents = format!("~{}", total("intents"));
+    let about_that = figures.get("estimated") == Some(&serde_json::Value::Bool(true));
+    let intents = format!("{}{}", if about_that { "~" } else { "" }, total("intents"));
     let counts = tile("intents remembered", intents, "/intents", false)
         .and(tile(
             "duplicates suppressed",
