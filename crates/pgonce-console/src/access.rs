@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, header};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-/// What a person may do in the console. The greater may do all that the lesser may.
+/// What somebody may do in the console. The greater may do all that the lesser may.
 ///
 /// ```
 /// use pgonce_console::Role;
@@ -77,7 +77,7 @@ impl Access {
         Self::default()
     }
 
-    /// Lets a person, or a program, in by a token. From the first token on nobody gets in without one.
+    /// Lets somebody, or a program, in by a token. From the first token on nobody gets in without one.
     pub fn token(mut self, name: impl Into<String>, role: Role, token: &str) -> Self {
         self.tokens.push(Token {
             name: name.into(),
