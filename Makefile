@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test python-tests node-tests hostile-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
+.PHONY: help setup run check test python-tests node-tests hostile-tests kill-tests murder replay import-test mutants demo storm bench fmt doc nextest
 
 CARGO ?= cargo
 
@@ -75,6 +75,10 @@ hostile-tests: setup ## ten thousand random operations in each hostile setting; 
 replay: setup ## replay a million events into projections, again and again; REPLAY_EVENTS says how many
 	$(call step,replay)
 	PGONCE_REPLAY_EVENTS=$${REPLAY_EVENTS:-1000000} $(CARGO) test --locked -p pgonce-tests --test guarantees inbox::replay -- --nocapture
+
+import-test: setup ## import ten million rows, killed twenty times on the way; IMPORT_ROWS says how many
+	$(call step,import-test)
+	PGONCE_IMPORT_ROWS=$${IMPORT_ROWS:-10000000} $(CARGO) test --locked --release -p pgonce-cli --all-features --test cli killed_again -- --nocapture
 
 mutants: setup ## plant known bugs in a copy, one by one: does the suite catch each?
 	$(call step,mutants)

@@ -10,6 +10,7 @@ macro_rules! pages {
 
 pages! {
     Fingerprints "reference/fingerprints.md",
+    ImportPage "how-to/import.md",
     Keys "how-to/keys.md",
     Leases "how-to/leases.md",
     LedgerPage "how-to/ledger.md",

@@ -12,6 +12,7 @@ mod doctor;
 mod exit;
 mod faults;
 mod gateway;
+mod import;
 mod inbox;
 mod intents;
 mod intervene;
@@ -63,6 +64,8 @@ enum Command {
     Ledger(ledger::Args),
     /// Look at state machines: rules, timelines of entities, due timers.
     Transition(transition::Args),
+    /// Import a file into a table or a function, each row once; list, resume and cancel imports.
+    Import(Box<import::Args>),
     /// Look at projections, build them anew, and compare that with the live ones.
     Projection(projection::Args),
     /// See how far events are; retry, skip or replay them; manage subscriptions.
@@ -187,6 +190,7 @@ async fn main() -> ExitCode {
         Command::Inbox(args) => inbox::run(args, target).await,
         Command::Ledger(args) => ledger::run(args, target).await,
         Command::Transition(args) => transition::run(args, target).await,
+        Command::Import(args) => import::run(*args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
         Command::Serve(args) => serve::run(*args, target).await,
         Command::Config(args) => serve::config(args, format),

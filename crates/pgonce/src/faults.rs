@@ -62,8 +62,17 @@ pub const CONSUMER_POINTS: &[&str] = &[
     "consumer.claimed",
 ];
 
+/// Those of an import, in the order of its protocol.
+pub const IMPORT_POINTS: &[&str] = &[
+    "import.begun",
+    "import.held",
+    "import.written",
+    "import.recorded",
+    "import.before_done",
+];
+
 fn is_known(place: &str) -> bool {
-    [POINTS, RELAY_POINTS, CONSUMER_POINTS]
+    [POINTS, RELAY_POINTS, CONSUMER_POINTS, IMPORT_POINTS]
         .iter()
         .any(|points| points.contains(&place))
 }

@@ -13,6 +13,8 @@ pub mod driver;
 #[cfg(feature = "faults")]
 #[doc(hidden)]
 pub mod faults;
+#[cfg(feature = "import")]
+pub mod import;
 #[doc(hidden)]
 pub mod inbox;
 pub mod key;
@@ -32,6 +34,7 @@ pub mod unique;
 
 mod ack;
 mod attempt;
+mod cache;
 mod call;
 mod claim;
 mod contract;
@@ -57,6 +60,7 @@ mod ttl_cache;
 mod tx;
 
 pub use ack::{Ack, Done, IntoAck};
+pub use cache::ReplayCache;
 pub use claim::{Claim, ClaimKind};
 #[doc(inline)]
 pub use driver::InTransaction;
@@ -90,6 +94,7 @@ pub use {
 /// release.
 #[doc(hidden)]
 pub mod unstable {
+    pub use crate::cache::CacheCounts;
     pub use crate::loan::{Lender, Loan};
     pub use crate::retry::Schedule;
     pub use crate::sqlstate::{Entry, GROUPS, TABLE, lookup, markdown};

@@ -6,6 +6,7 @@ mod counts;
 mod handler;
 mod lane;
 mod run;
+mod set_aside;
 mod source;
 mod stored;
 

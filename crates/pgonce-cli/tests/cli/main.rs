@@ -6,12 +6,14 @@ mod console;
 mod doctor;
 mod fixture;
 mod help;
+mod import;
 mod inbox;
 mod intervene;
 mod ledger;
 mod outbox;
 mod relay;
 mod relay_file;
+mod runbooks;
 mod serve;
 mod tls;
 

@@ -25,6 +25,7 @@ begin
                 outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message inbox_audit projection
                 ledger_account ledger_group ledger_entry ledger_pending ledger_audit ledger_accounts ledger_groups
                 transition_rule transition_entity transition_command transition_timer timelines
+                import import_chunk import_row import_key imports
                 stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners
                 outbox_events dead_letters inbox_backlog inbox_poison projections'),
             -- Rebuilding a projection runs the user's functions, so it runs with the operator's rights.
@@ -65,7 +66,7 @@ begin
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock'),
             ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _raise_bad_names
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
-                answer_of _contract _simple_retention _count_suppressed
+                answer_of _replay_of _replay_state _contract _answer_to_keep _simple_retention _count_suppressed
                 publish _event_row accept _accept_full accept_batch _insert_markers store_message'),
             ('consumer', 'publish _event_row accept _accept_full accept_batch _insert_markers store_message claim_messages
                 finish_messages fail_message release_messages _blocked_keys _assert_same_batch _raise_batch_ended
@@ -76,6 +77,8 @@ begin
             ('consumer', 'ledger_open ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement'),
             ('operator', 'ledger_open ledger_close ledger_balance ledger_statement ledger_verify ledger_repair'),
             ('app', 'transition _transition set_timer fire_timers _due_timers _postpone_timer'),
+            ('app', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),
+            ('operator', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),
             ('operator', 'define_transition'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
@@ -91,7 +94,7 @@ begin
             ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant set_strict
                 _set_clock _move_clock _reset_clock _set_wal_publication
                 _begin_epoch _installation_epoch _first_fence _lease_number _lease_fence _next_fence _timeline
-                _owner_or_session _fence_is_current _raise_not_holder _check_transition
+                _owner_or_session _fence_is_current _raise_not_holder _check_transition _forget_replays
                 _database_life _like_patterns _require_subscription _outbox_floor _record_watermark _rebase_outbox _leased_lanes
                 _raise_lane_fenced _ended_between _others_snapshot _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
                 _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox

@@ -62,7 +62,7 @@ macro_rules! routines {
 }
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -79,6 +79,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "scope/_fixed_length",
     "scope/_contract",
     "scope/_simple_retention",
+    "scope/_answer_to_keep",
     "scope/_retention_for",
     "scope/_scope_is_allowed",
     "scope/define_scope",
@@ -132,6 +133,9 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/release",
     "intent/wait",
     "intent/_check_transition",
+    "cache/_replay_state",
+    "cache/_replay_of",
+    "cache/_forget_replays",
     "intent/_count_suppressed",
     "intent/suppression",
     "unique/_insert_or_fetch_sql",
@@ -291,6 +295,14 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "transition/_due_timers",
     "transition/_postpone_timer",
     "transition/fire_timers",
+    "import/_import_begin",
+    "import/_import_hold",
+    "import/_import_record",
+    "import/_import_keys",
+    "import/_import_target",
+    "import/import_cancel",
+    "import/import_result",
+    "import/imports",
     "role/_grants",
     "role/_apply_grants",
     "role/grant_to",
