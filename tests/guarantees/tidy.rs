@@ -164,6 +164,7 @@ fn imports_point_down_the_floors() {
         ("crates/pgonce-testkit", 0),
         ("crates/pgonce-probe", 0),
         ("crates/pgonce-lab", 4),
+        ("crates/pgonce-console", 4),
         ("crates/pgonce-cli", 5),
     ];
     assert_eq!(

@@ -27,6 +27,7 @@ mod purge;
 mod queue;
 mod relay;
 mod scope;
+mod serve;
 mod shell;
 mod signals;
 mod tls;
@@ -78,6 +79,10 @@ enum Command {
     Relay(Box<relay::Args>),
     /// Run a reverse proxy that makes the requests of services in any language happen once.
     Gateway(gateway::Args),
+    /// Run everything that runs on beside the applications: console, metrics, retention, timers, relays.
+    Serve(Box<serve::Args>),
+    /// Show or check the configuration of `pgonce serve`.
+    Config(serve::ConfigArgs),
     /// Review a live database: what is at risk or stands still, why, and what fixes it.
     Doctor(doctor::Args),
     /// Print what to do about each error code.
@@ -110,10 +115,11 @@ enum Command {
 }
 
 /// Commands without a database of their own to choose: their help does not show how to connect.
-const UNCONNECTED: [&str; 8] = [
+const UNCONNECTED: [&str; 9] = [
     "bench",
     "codes",
     "completions",
+    "config",
     "demo",
     "gateway",
     "man",
@@ -193,6 +199,8 @@ async fn main() -> ExitCode {
         Command::Queue(args) => queue::queue(args, target).await,
         Command::Import(args) => import::run(*args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
+        Command::Serve(args) => serve::run(*args, target).await,
+        Command::Config(args) => serve::config(args, format),
         Command::Doctor(args) => doctor::run(args, target).await,
         Command::Codes(args) => codes::run(&args, format),
         Command::Completions(args) => shell::completions(&args, self::command()),

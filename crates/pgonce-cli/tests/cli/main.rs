@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod console;
 mod doctor;
 mod fixture;
 mod help;
@@ -13,6 +14,7 @@ mod outbox;
 mod relay;
 mod relay_file;
 mod runbooks;
+mod serve;
 mod tls;
 
 use std::io::Read as _;
