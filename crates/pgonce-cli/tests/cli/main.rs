@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod console;
 mod doctor;
 mod fixture;
 mod help;
+mod import;
 mod inbox;
 mod intervene;
 mod ledger;
@@ -12,6 +14,7 @@ mod outbox;
 mod relay;
 mod relay_file;
 mod runbooks;
+mod serve;
 mod tls;
 
 use std::io::Read as _;
