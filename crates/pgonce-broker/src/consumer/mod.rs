@@ -1,5 +1,6 @@
 //! Messages in, effects once: commit first, acknowledge after.
 
+mod aside;
 mod batch_error;
 mod check;
 mod counts;
@@ -134,7 +135,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
                     Order::Ordered => Dedup::Positions,
                     Order::Unordered => Dedup::Ids,
                 },
-                store_first: false,
+                store_first: H::CALLS_OUT,
             }),
             source,
         }

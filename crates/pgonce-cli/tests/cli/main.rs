@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod consume;
 mod fixture;
 mod help;
 mod inbox;
@@ -11,6 +12,7 @@ mod outbox;
 mod relay;
 mod relay_file;
 mod tls;
+mod webhooks;
 
 use std::io::Read as _;
 use std::process::Stdio;
