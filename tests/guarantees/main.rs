@@ -5,6 +5,8 @@
 mod answers;
 mod bad_input;
 mod book;
+mod cached;
+mod cached_elsewhere;
 mod cancellation;
 mod classics;
 mod conflicts;
@@ -18,6 +20,7 @@ mod heartbeats;
 mod interventions;
 mod joined;
 mod ledger;
+mod limits;
 mod locks;
 mod lost_commit;
 mod misuse;

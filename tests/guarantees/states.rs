@@ -157,6 +157,34 @@ async fn a_due_timer_fires_once_however_many_ask() {
     );
 }
 
+/// A guard that fails holds back its own timer only, and nobody takes the id of a timer's command.
+#[tokio::test]
+async fn a_timer_that_fails_is_tried_again_and_delays_no_other() {
+    let world = World::<TokioPostgres>::new().await;
+    world.see.run("create table public.broken (entity text); insert into public.broken values ('0'); \
+        create function public.fails(t text, e text, d jsonb) returns boolean language plpgsql as \
+        $$ begin return 1 / (case when exists (select from public.broken b where b.entity = e) then 0 else 1 end) = 1; end $$").await;
+    world.see.run("select pgonce.define_transition('m', '', 'a'), pgonce.define_transition('m', 'a', 'late', 'public.fails')").await;
+    for n in 0..3 {
+        world.see.run(&format!("select pgonce.transition('m', '{n}', 'a', 'c{n}'), pgonce.set_timer('m', '{n}', 'sla', 'late', '1 hour')")).await;
+    }
+    let command = "(select 'timer ' || number from pgonce.transition_timer where entity = '1')";
+    let taken = format!("select pgonce.transition('m', '1', 'late', {command})");
+    assert_eq!(world.see.code(&taken).await, "22023");
+    world.see.run("select pgonce._move_clock('2 hours')").await;
+    let fired = "select coalesce(string_agg(entity || ' ' || outcome, ', ' order by entity), 'none') from pgonce.fire_timers()";
+    assert_eq!(
+        world.see.text(fired).await,
+        "0 failed, 1 applied, 2 applied"
+    );
+    assert_eq!(world.see.text(fired).await, "none");
+    world
+        .see
+        .run("delete from public.broken; select pgonce._move_clock('1 minute')")
+        .await;
+    assert_eq!(world.see.text(fired).await, "0 applied");
+}
+
 #[tokio::test]
 async fn random_commands_leave_what_a_model_leaves() {
     let world = World::<TokioPostgres>::new().await;

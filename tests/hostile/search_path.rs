@@ -24,7 +24,7 @@ const PATHS: &[&str] = &["evil, pg_catalog", "evil, public"];
 const CAUGHT: &str = "HIJAK";
 
 /// The installed major versions.
-fn majors() -> Vec<Option<u32>> {
+pub(crate) fn majors() -> Vec<Option<u32>> {
     let mut majors = vec![None];
     for major in 14..=18 {
         if Binaries::of_major(major).is_ok() {

@@ -2,9 +2,11 @@
 
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::migrate::public_headers;
 use pgonce::{Error, Intent, Once};
 use pgonce_testkit::{Binaries, shared};
-use pgonce_tests::{Observer, TestDriver, install};
+use pgonce_tests::{Observer, TestDriver, install, run_example};
+use tokio_postgres::NoTls;
 
 use crate::campaign::{Campaign, database, in_time, under};
 
@@ -197,4 +199,56 @@ async fn loose_arguments(see: &Observer) {
         assert_eq!(see.text(again).await, "f", "{key}");
     }
     see.run("drop table named").await;
+}
+
+/// Every public function takes texts of any collation, and compares them byte by byte.
+#[tokio::test]
+async fn texts_of_a_loose_collation_are_arguments_of_every_function() {
+    for major in crate::search_path::majors() {
+        let (_server, database) = database(major).await;
+        let see = Observer::connect(&database.url()).await;
+        let icu = "select count(*) from pg_collation where collprovider = 'i'";
+        if see.number(icu).await == 0 {
+            continue;
+        }
+        see.run(include_str!("loose.sql")).await;
+        let (client, connection) = tokio_postgres::connect(&database.url(), NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        let headers = public_headers();
+        let functions = headers.iter().filter(|header| header.kind == "function");
+        for header in functions.clone() {
+            let mut example = header.section("example").unwrap().to_owned();
+            for each in functions.clone() {
+                let strict = format!("pgonce.{}(", each.name);
+                example = example.replace(&strict, &format!("loose.{}(", each.name));
+            }
+            assert!(
+                example.contains(&format!("loose.{}(", header.name)),
+                "the example of {} does not call it",
+                header.name
+            );
+            if let Err(error) = run_example(&client, &example).await {
+                panic!("{major:?}, {}: {error:?}", header.name);
+            }
+        }
+        for call in [
+            "ledger_open('x', 'EUR', 'DEBIT')",
+            "ledger_settle('seed', 'seed', 'POSTED', 1)",
+            "create_subscription('x', 'NOW')",
+            "grant_to('postgres', 'APP')",
+            "intervene('EVICT', 'seed', 'seed', 'x')",
+        ] {
+            let code = see.code(&format!("select loose.{call}")).await;
+            assert_eq!(code, "22023", "{call}");
+        }
+        for name in ["a", "A"] {
+            let open = format!("select loose.ledger_open('{name}', 'EUR', 'debit')::text");
+            assert_eq!(see.text(&open).await, "true");
+            let moved =
+                format!("select version from loose.transition('seed', '{name}', 'open', '{name}')");
+            assert_eq!(see.number(&moved).await, 1);
+        }
+    }
 }

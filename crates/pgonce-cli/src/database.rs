@@ -37,6 +37,24 @@ impl Target {
         self.shown.format
     }
 
+    /// The TCP port that it connects to, where there is one.
+    pub(crate) fn port(&self) -> Option<u16> {
+        let given = self.database_url.as_deref().filter(|url| !url.is_empty());
+        let address = match given {
+            Some(url) => Address::parse(url),
+            None => Address::from_variables()?,
+        };
+        Some(
+            address
+                .ok()?
+                .config
+                .get_ports()
+                .first()
+                .copied()
+                .unwrap_or(5432),
+        )
+    }
+
     /// Its address, and the schema that pgonce is in.
     pub(crate) fn address(self) -> Result<(Address, String)> {
         let given = self.database_url.filter(|url| !url.is_empty());

@@ -21,7 +21,8 @@ Exit codes:
   8  the role may not do this
   9  probe: a case failed; the API does not keep what it claims
   10  probe: too little could be concluded
-  11  an act that cannot be undone, or on another machine, was not confirmed with --yes";
+  11  an act that cannot be undone, or on another machine, was not confirmed with --yes
+  12  doctor: something was found";
 
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
@@ -32,6 +33,7 @@ pub(crate) const CHANGED: u8 = 6;
 pub(crate) const NOT_FOUND: u8 = 7;
 pub(crate) const NOT_ALLOWED: u8 = 8;
 pub(crate) const NOT_CONFIRMED: u8 = 11;
+pub(crate) const FINDINGS: u8 = 12;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, CliError>;
 
@@ -43,7 +45,7 @@ pub(crate) struct CliError {
     hint: Option<String>,
     code: Option<String>,
     exit: u8,
-    /// The reader of our output has gone: there is nobody to report to.
+    /// Everything was said already, or the reader of our output has gone.
     silent: bool,
 }
 
@@ -56,6 +58,14 @@ impl CliError {
             code: None,
             exit,
             silent: false,
+        }
+    }
+
+    /// Only an exit code: what there is to say was printed as a result.
+    pub(crate) fn quiet(exit: u8) -> Self {
+        Self {
+            silent: true,
+            ..Self::new(exit, "", "")
         }
     }
 
@@ -98,7 +108,7 @@ impl CliError {
     /// Prints it to stderr. Gives the exit code.
     pub(crate) fn print(self, format: Format) -> u8 {
         if self.silent {
-            return 0;
+            return self.exit;
         }
         let text = match format {
             Format::Json => serde_json::json!({"error": {
@@ -167,14 +177,14 @@ impl From<Error> for CliError {
 
 impl From<io::Error> for CliError {
     fn from(error: io::Error) -> Self {
-        Self {
-            silent: error.kind() == io::ErrorKind::BrokenPipe,
-            ..Self::new(
-                FAILED,
-                format!("the output could not be written: {error}"),
-                "Look at where stdout goes: is the disk full?",
-            )
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::quiet(0);
         }
+        Self::new(
+            FAILED,
+            format!("the output could not be written: {error}"),
+            "Look at where stdout goes: is the disk full?",
+        )
     }
 }
 

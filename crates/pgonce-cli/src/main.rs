@@ -9,6 +9,7 @@ mod codes;
 mod confirm;
 mod consume;
 mod database;
+mod doctor;
 mod exit;
 mod faults;
 mod gateway;
@@ -75,6 +76,8 @@ enum Command {
     Webhooks(Box<webhooks::Args>),
     /// Run a reverse proxy that makes the requests of services in any language happen once.
     Gateway(gateway::Args),
+    /// Review a live database: what is at risk or stands still, why, and what fixes it.
+    Doctor(doctor::Args),
     /// Print what to do about each error code.
     Codes(codes::Args),
     /// Measure what pgonce costs, beside the bare transaction and the usual recipe.
@@ -187,6 +190,7 @@ async fn main() -> ExitCode {
         Command::Ledger(args) => ledger::run(args, target).await,
         Command::Transition(args) => transition::run(args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
+        Command::Doctor(args) => doctor::run(args, target).await,
         Command::Codes(args) => codes::run(&args, format),
         Command::Completions(args) => shell::completions(&args, self::command()),
         Command::Man(args) => shell::man(&args, self::command()),

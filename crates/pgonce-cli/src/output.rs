@@ -26,7 +26,13 @@ pub(crate) enum Format {
 #[command(next_help_heading = "Output")]
 pub(crate) struct Shown {
     /// Output format of results and errors.
-    #[arg(long, value_enum, default_value = "table", global = true)]
+    #[arg(
+        long,
+        short_alias = 'o',
+        value_enum,
+        default_value = "table",
+        global = true
+    )]
     pub(crate) format: Format,
     /// Print tables however wide they are.
     #[arg(long, global = true)]

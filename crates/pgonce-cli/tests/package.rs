@@ -89,3 +89,58 @@ fn every_published_crate_can_be_packaged_with_its_licences_and_a_readme() {
         }
     }
 }
+
+/// Arguments of each `pgonce` command in the files that start it.
+fn commands_in_ops() -> Vec<(String, Vec<String>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let mut found = Vec::new();
+    for unit in ["relay", "gateway", "purge"] {
+        let path = format!("ops/systemd/pgonce-{unit}.service");
+        let text = read(&path);
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("ExecStart=/usr/bin/pgonce "));
+        let words = line
+            .unwrap_or_else(|| panic!("{path} starts nothing"))
+            .split(' ');
+        found.push((path, words.map(str::to_owned).collect()));
+    }
+    // In compose.yaml a service of ours is built, and its command is a list.
+    for service in read("compose.yaml")
+        .split("\n\n")
+        .filter(|part| part.contains("build: ."))
+    {
+        let line = service
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("command: "));
+        found.push((
+            "compose.yaml".to_owned(),
+            serde_json::from_str(line.unwrap()).unwrap(),
+        ));
+    }
+    found
+}
+
+#[test]
+fn units_and_containers_start_commands_that_the_program_has() {
+    let commands = commands_in_ops();
+    assert_eq!(commands.len(), 5, "{commands:?}");
+    for (file, arguments) in commands {
+        let output = Command::new(env!("CARGO_BIN_EXE_pgonce"))
+            .args(&arguments)
+            .arg("--help")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{file}: {arguments:?}: {said}");
+    }
+    let relay = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ops/relay.toml");
+    let output = Command::new(env!("CARGO_BIN_EXE_pgonce"))
+        .args(["relay", "--check"])
+        .arg(relay)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ops/relay.toml: {said}");
+}

@@ -91,10 +91,17 @@ impl<D: Driver> Once<D> {
         E: Effect<D::Session>,
     {
         let caller = self.caller();
+        let (tenant, scope) = (intent.tenant_name(), intent.scope());
+        let known = self.shared.retentions.get(tenant, scope);
         let args = fast_args(intent)
             .text(intent.correlation_id())
             .text(self.owner());
-        let statement = caller.schema.statement_of(whole(&caller.schema, effect));
+        let args = match &known {
+            Some(retention) => args.text(&**retention),
+            None => args,
+        };
+        let sql = whole(&caller.schema, effect, known.is_some());
+        let statement = caller.schema.statement_of(sql);
         let mut session = caller.driver.acquire().await?;
         fault_point!("execute.before_send");
         let rows = effect
@@ -102,23 +109,43 @@ impl<D: Driver> Once<D> {
             .await;
         let rows = rows.map_err(uncertain_if_lost);
         release_unless_lost(session, &rows);
-        let rows = rows?;
+        let mut row = only(rows?)?;
         fault_point!("execute.sent");
-        answer(rows)
+        let answer = row.json()?;
+        if known.is_none()
+            && let Some(retention) = row.opt_text()
+        {
+            self.shared.retentions.put(tenant, scope, retention.into());
+        }
+        Ok(answer)
     }
 }
 
 /// The claim first, since its lock keeps duplicates out; then the effect, which the claim's row asks for; then the
-/// success. Each part is read once.
-fn whole<S>(schema: &Schema, effect: &impl Effect<S>) -> String {
+/// success, a plain insert as of every atomic attempt: its primary key decides a race. Each part is read once. Where
+/// the retention is not known it is looked up, and returned if it is simple.
+fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
     let (name, n) = (schema.name(), effect.len());
-    let [scope, key, print, tenant, correlation, owner] = std::array::from_fn(|i| n + i + 1);
+    let [scope, key, print, tenant, correlation, owner, keep] = std::array::from_fn(|i| n + i + 1);
+    let (row, keep, learned) = match known {
+        true => (
+            "_success_row_with_retention",
+            format!(", ${keep}::pg_catalog.text::interval"),
+            "null".to_owned(),
+        ),
+        false => (
+            "_success_row",
+            String::new(),
+            format!("{name}._simple_retention(${tenant}, ${scope})"),
+        ),
+    };
     format!(
         "{}, claimed as materialized (select fence from {name}.claim_first(${scope}, ${key}, ${print}, ${tenant})), \
-         answer as materialized (select c.fence, coalesce(case when c.fence is not null \
-         then (select pg_catalog.to_jsonb(e) from effect e) end, {name}._raise_no_row()) as value from claimed c) \
-         select a.value from answer a, {name}.succeed(${scope}, ${key}, ${print}, a.fence, a.value, null, null, \
-         ${tenant}, ${correlation}, ${owner})",
+         answer as materialized (select coalesce(case when c.fence is not null \
+         then (select pg_catalog.to_jsonb(e) from effect e) end, {name}._raise_no_row()) as value from claimed c), \
+         done as (insert into {name}.intent select r.* from answer a, {name}.{row}(${scope}, ${key}, ${print}, a.value, \
+         null, null, ${tenant}, ${correlation}, ${owner}{keep}) r) \
+         select a.value, {learned} from answer a",
         part(effect)
     )
 }
@@ -129,9 +156,11 @@ fn part<S>(effect: &impl Effect<S>) -> String {
     format!("with effect as materialized (\n{sql}\n)")
 }
 
-fn answer(rows: Vec<crate::driver::Row>) -> Result<Value> {
-    let row = rows.into_iter().next().ok_or_else(unreadable)?;
-    Row::from(row).json()
+fn only(rows: Vec<crate::driver::Row>) -> Result<Row> {
+    rows.into_iter()
+        .next()
+        .map(Row::from)
+        .ok_or_else(unreadable)
 }
 
 fn acknowledged(value: Value) -> Ack {
@@ -235,5 +264,5 @@ async fn in_transaction<D: Driver>(
     let rows = effect
         .fetch(&mut **attempt.tx.loan(), &statement, &[])
         .await?;
-    attempt.succeed(acknowledged(answer(rows)?)).await
+    attempt.succeed(acknowledged(only(rows)?.json()?)).await
 }

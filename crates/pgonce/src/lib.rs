@@ -32,6 +32,7 @@ pub mod unique;
 
 mod ack;
 mod attempt;
+mod cache;
 mod call;
 mod claim;
 mod contract;
@@ -57,6 +58,7 @@ mod ttl_cache;
 mod tx;
 
 pub use ack::{Ack, Done, IntoAck};
+pub use cache::ReplayCache;
 pub use claim::{Claim, ClaimKind};
 #[doc(inline)]
 pub use driver::InTransaction;
@@ -90,6 +92,7 @@ pub use {
 /// release.
 #[doc(hidden)]
 pub mod unstable {
+    pub use crate::cache::CacheCounts;
     pub use crate::loan::{Lender, Loan};
     pub use crate::retry::Schedule;
     pub use crate::sqlstate::{Entry, GROUPS, TABLE, lookup, markdown};

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::ack::Done;
 use crate::attempt::Attempt;
+use crate::cache::{Cache, ReplayCache};
 use crate::call::{
     Args, COMMIT, Caller, DEFAULT_SCHEMA, Row, Schema, Sql, call_on, commit_with, roll_back,
 };
@@ -83,6 +84,7 @@ pub(crate) struct Shared {
     pub(crate) policy: Policy,
     pub(crate) owner: Option<Arc<str>>,
     pub(crate) keys: Option<Arc<AnswerKeys>>,
+    pub(crate) cache: Option<Arc<Cache>>,
     pub(crate) suppressed: Suppressed,
     pub(crate) waiters: Semaphore,
     pub(crate) contracts: TtlCache<InForce>,
@@ -112,6 +114,7 @@ pub struct OnceBuilder<D> {
     policy: Policy,
     owner: Option<String>,
     keys: Option<Arc<AnswerKeys>>,
+    cache: Option<ReplayCache>,
     pooler: bool,
 }
 
@@ -152,6 +155,13 @@ impl<D: Driver> OnceBuilder<D> {
         self
     }
 
+    /// Answers duplicates from a cache, where it has the stored answer. Default: none.
+    #[must_use]
+    pub fn cache(mut self, cache: ReplayCache) -> Self {
+        self.cache = Some(cache);
+        self
+    }
+
     /// For connections through a transaction pooler (PgBouncer), which cannot keep named prepared
     /// statements. Default: off.
     #[must_use]
@@ -177,6 +187,7 @@ impl<D: Driver> OnceBuilder<D> {
                 policy: self.policy,
                 owner: self.owner.map(Into::into),
                 keys: self.keys,
+                cache: self.cache.map(|settings| Arc::new(Cache::new(settings))),
                 suppressed: Suppressed::new(),
                 waiters: Semaphore::new(WAITERS),
                 contracts: TtlCache::default(),
@@ -196,6 +207,7 @@ impl<D: Driver> Once<D> {
             policy: Policy::default(),
             owner: None,
             keys: None,
+            cache: None,
             pooler: false,
         }
     }
@@ -204,7 +216,8 @@ impl<D: Driver> Once<D> {
     ///
     /// [`Once::run`] is this, with the loop around it.
     pub async fn claim(&self, intent: &Intent) -> Result<Claim<Attempt<D>>> {
-        let claimed = self.claim_uncounted(intent).await;
+        let claim = self.claim_uncounted(intent);
+        let claimed = self.cached_or(intent, claim).await;
         self.count_suppressed(intent, &claimed);
         claimed
     }
@@ -282,7 +295,8 @@ impl<D: Driver> Once<D> {
     ///
     /// After [`Error::Uncertain`] the claim may stand; it runs out with its lease.
     pub async fn lease(&self, intent: &Intent, length: Duration) -> Result<Claim<Lease<D>>> {
-        let claimed = self.lease_uncounted(intent, length).await;
+        let claim = self.lease_uncounted(intent, length);
+        let claimed = self.cached_or(intent, claim).await;
         self.count_suppressed(intent, &claimed);
         claimed
     }
@@ -315,7 +329,7 @@ impl<D: Driver> Once<D> {
     /// The stored answer, for a caller who knows that this is a retry: one plain look, no lock
     /// and no transaction. `None` says nothing: claim.
     pub async fn answer(&self, intent: &Intent) -> Result<Option<Done>> {
-        let done = self.stored_answer(intent).await?;
+        let done = self.cached_answer(intent).await?;
         if done.is_some() {
             self.count(intent, Suppression::Replay);
         }

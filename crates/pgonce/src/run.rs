@@ -84,7 +84,12 @@ impl<D: Driver> Once<D> {
         let mut retrying = false;
         let mut unresolved = UnresolvedCommit::default();
         loop {
-            let claimed = mode.claim(self, intent, retrying).await;
+            let claim = mode.claim(self, intent, retrying);
+            // One that was busy, or lost something, needs what the database says now.
+            let claimed = match retrying {
+                false => self.cached_or(intent, claim).await,
+                true => claim.await,
+            };
             // A caller who waits is one duplicate, however often it looks.
             if !matches!(claimed, Ok(Claim::Busy { .. })) {
                 self.count_suppressed(intent, &claimed);

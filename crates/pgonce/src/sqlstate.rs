@@ -124,6 +124,11 @@ pub const TABLE: &[Entry] = &[
     entry("P4030", "refused", Class::Final, "It failed permanently: give the caller the stored refusal."),
     entry("P4031", "gone", Class::Final, "It finished, and its answer is no longer kept: a new request takes a new key."),
     entry("P4032", "answer_sealed", Class::Final, "The stored answer does not open with the keys of this program: give it the key that the message names, or look who altered the row."),
+    entry("P4040", "answer_too_large", Class::Final, "The answer is larger than the contract allows: answer with a reference, or raise max_answer."),
+    entry("P4041", "payload_too_large", Class::Final, "The payload is larger than 1 MiB: publish a reference to it."),
+    entry("P4042", "headers_too_large", Class::Final, "The headers are larger than 64 KiB: put what is large into the payload."),
+    entry("P4043", "batch_too_large", Class::Final, "The batch has more than 10,000 messages: accept them in several batches."),
+    entry("P4044", "too_many_keys", Class::Final, "The tenant has as many keys as the contract allows: slow it down, or raise max_keys."),
     entry("P4050", "message_reused", Class::Conflict, "The message id came before with another payload: park it and ask the sender."),
     entry("P4060", "dead_letters_full", Class::RetryAfterDelay, "Too many events of a consumer are given up: look at them, then redrive or skip, or raise the limit."),
     entry("P4070", "ledger_conflict", Class::Conflict, "The operation or account is in the ledger with other content: send that, or take another name."),
@@ -212,10 +217,11 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const OURS: [&str; 30] = [
+    const OURS: [&str; 35] = [
         "P4000", "P4001", "P4002", "P4003", "P4010", "P4011", "P4012", "P4029", "P4030", "P4031",
-        "P4032", "P4050", "P4060", "P4070", "P4071", "P4072", "P4073", "P4074", "P4075", "P4076",
-        "P4077", "P4078", "P4079", "P4080", "P4081", "P4099", "P4100", "P4101", "P4102", "P4103",
+        "P4032", "P4040", "P4041", "P4042", "P4043", "P4044", "P4050", "P4060", "P4070", "P4071",
+        "P4072", "P4073", "P4074", "P4075", "P4076", "P4077", "P4078", "P4079", "P4080", "P4081",
+        "P4099", "P4100", "P4101", "P4102", "P4103",
     ];
 
     fn docs(path: &str) -> PathBuf {

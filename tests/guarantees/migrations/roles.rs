@@ -154,6 +154,8 @@ async fn every_role_has_what_is_listed_and_nothing_else() {
 /// Functions that run a user's function, or write a user's table.
 const RUNS_OTHERS_CODE: &[&str] = &[
     "insert_or_fetch",
+    "transition",
+    "fire_timers",
     "project",
     "_begin_build",
     "_build_event",
@@ -239,9 +241,30 @@ async fn an_application_can_do_all_that_it_needs() {
             "select pgonce.accept('billing', 'nats', '1'), pgonce.accept('billing', 'nats', '1')",
             "select pgonce.accept_batch('billing', 'nats', '{1,2}')",
             "select pgonce.store_message('billing', 'webhook', '3', '\\x00')",
+            "select pgonce.ledger_open('a', 'EUR', 'debit'), pgonce.ledger_open('b', 'EUR', 'debit')",
+            "select pgonce.ledger_post('s', '1', '[{\"account\": \"a\", \"debit\": 1}, {\"account\": \"b\", \"credit\": 1}]')",
         ],
     )
     .await;
+    // A guard runs with the application's rights; the tables change with the owner's, by the rules.
+    let owner = connect(&shop.owner).await;
+    let app_name = shop.name(Part::App);
+    all_done(
+        &owner,
+        &[
+            "create schema guards",
+            &format!("create function guards.as_app(text, text, jsonb) returns boolean language sql return current_user = '{app_name}'"),
+            &format!("grant usage on schema guards to {app_name}"),
+            "select pgonce.define_transition('m', '', 'a', 'guards.as_app', 'cases'), pgonce.define_transition('m', 'a', 'b')",
+        ],
+    )
+    .await;
+    let moved = "select version from pgonce.transition('m', '1', 'a', 'c1')";
+    assert_eq!(count(&app, moved).await, 1);
+    let timer = "select pgonce.set_timer('m', '1', 'sla', 'b', '-1 s')";
+    all_done(&app, &[timer]).await;
+    let fired = "select count(*) from pgonce.fire_timers() where outcome = 'applied'";
+    assert_eq!(count(&app, fired).await, 1);
 }
 
 #[tokio::test]

@@ -143,9 +143,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         let todo = self.not_yet_applied(piece).await?;
         if !todo.is_empty() {
             self.call_out(&todo).await?;
-            let mut batch = self.begin().await?;
+            let (mut batch, verdicts) = self.begin(&todo).await?;
             let worked = tokio::select! {
-                worked = self.work(&mut batch, &todo) => worked,
+                worked = self.work(&mut batch, &todo, verdicts) => worked,
                 lost = self.renew_lease() => Err(lost),
             };
             let worked = match worked {
@@ -237,18 +237,44 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         Ok(piece.iter().filter(is_new).collect())
     }
 
-    pub(super) async fn begin(&self) -> Result<Batch<D>, BatchError> {
+    /// Opens the transaction. Where nothing else is to be asked first the messages are taken on with it, which saves a
+    /// round trip.
+    pub(super) async fn begin(
+        &self,
+        todo: &[&Item],
+    ) -> Result<(Batch<D>, Option<Vec<Verdict>>), BatchError> {
+        let shared = self.shared;
+        let at_once = !self.stored
+            && !shared.store_first
+            && shared.dedup != Dedup::Positions
+            && todo
+                .iter()
+                .all(|i| i.flaw.is_none() && i.message.key.is_none());
         let begun = async {
             fault_point!("consumer.before_begin");
-            let max = self.shared.limits.handler;
-            let batch = self.shared.inbox.begin_with_timeout(max).await?;
+            let (inbox, max) = (&shared.inbox, shared.limits.handler);
+            let begun = match at_once {
+                true => {
+                    let messages: Vec<&Message> = todo.iter().map(|item| &*item.message).collect();
+                    let begun =
+                        inbox.begin_deduped(Some(max), &shared.name, &shared.source, &messages);
+                    let (batch, verdicts) = begun.await?;
+                    (batch, Some(verdicts))
+                }
+                false => (inbox.begin_with_timeout(max).await?, None),
+            };
             fault_point!("consumer.begun");
-            Ok(batch)
+            Ok(begun)
         };
         begun.await.map_err(of_database)
     }
 
-    async fn work(&self, batch: &mut Batch<D>, todo: &[&Item]) -> Result<Tally, BatchError> {
+    async fn work(
+        &self,
+        batch: &mut Batch<D>,
+        todo: &[&Item],
+        verdicts: Option<Vec<Verdict>>,
+    ) -> Result<Tally, BatchError> {
         let mut tally = Tally::default();
         let (mut sound, mut flawed) = (Vec::new(), Vec::new());
         for item in todo {
@@ -275,7 +301,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 StoreResult::Conflict => tally.conflicts += 1,
             }
         }
-        let fresh = self.sift(batch, sound, &mut tally).await?;
+        let fresh = self.sift(batch, sound, verdicts, &mut tally).await?;
         let applied = async {
             fault_point!("consumer.marked");
             self.hand_over(batch, &fresh).await?;
@@ -292,6 +318,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         &self,
         batch: &mut Batch<D>,
         sound: Vec<&'p Item>,
+        verdicts: Option<Vec<Verdict>>,
         tally: &mut Tally,
     ) -> Result<Vec<&'p Item>, BatchError> {
         if self.stored {
@@ -301,9 +328,10 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             items.iter().map(|item| &*item.message).collect()
         };
         let name = &self.shared.name;
-        let waits = match self.shared.store_first {
-            true => vec![true; sound.len()],
-            false => {
+        let waits = match (self.shared.store_first, &verdicts) {
+            (true, _) => vec![true; sound.len()],
+            (false, Some(_)) => vec![false; sound.len()],
+            (false, None) => {
                 let held = batch.held(name, &messages(&sound)).await;
                 held.map_err(of_database)?
             }
@@ -313,10 +341,15 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             if waits { &mut aside } else { &mut fresh }.push(item);
         }
         if self.shared.dedup != Dedup::Positions && !fresh.is_empty() {
-            let deduped = batch
-                .dedupe(name, &self.shared.source, &messages(&fresh))
-                .await;
-            let mut verdicts = deduped.map_err(of_database)?.into_iter();
+            let verdicts = match verdicts {
+                Some(verdicts) => verdicts,
+                None => {
+                    let source = &self.shared.source;
+                    let deduped = batch.dedupe(name, source, &messages(&fresh)).await;
+                    deduped.map_err(of_database)?
+                }
+            };
+            let mut verdicts = verdicts.into_iter();
             fresh.retain(|item| match verdicts.next() {
                 Some(Verdict::New) => true,
                 Some(Verdict::Conflict) => {

@@ -1,12 +1,12 @@
 //! Messages in, effects once: commit first, acknowledge after.
 
-mod aside;
 mod batch_error;
 mod check;
 mod counts;
 mod handler;
 mod lane;
 mod run;
+mod set_aside;
 mod source;
 mod stored;
 

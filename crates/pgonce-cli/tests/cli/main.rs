@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod consume;
+mod doctor;
 mod fixture;
 mod help;
 mod inbox;
@@ -11,6 +12,7 @@ mod ledger;
 mod outbox;
 mod relay;
 mod relay_file;
+mod runbooks;
 mod tls;
 mod webhooks;
 
@@ -26,7 +28,7 @@ use crate::fixture::{Fixture, without_database};
 fn the_help_names_every_exit_code_and_the_page_of_the_docs_says_the_same() {
     let help = without_database(&["--help"]).out;
     let page = include_str!("../../../../docs/src/reference/cli.md");
-    for code in 0..=11 {
+    for code in 0..=12 {
         let line = help
             .lines()
             .find_map(|line| line.strip_prefix(&format!("  {code}  ")))

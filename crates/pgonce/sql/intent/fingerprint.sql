@@ -21,7 +21,7 @@ declare
     v_version   bytea := convert_to(p_version, 'UTF8');
     v_json      bytea := convert_to(pgonce._canonical_json(p_request), 'UTF8');
 begin
-    if p_operation = '' and p_version = '' then
+    if p_operation collate "C" = '' and p_version collate "C" = '' then
         return sha256(v_json);
     end if;
     return sha256(int8send(octet_length(v_operation)) || v_operation

@@ -16,11 +16,11 @@ as $$
 begin
     select a.currency, a.normal, a.balance, a.available, a.pending_debit, a.pending_credit
       into currency, normal, balance, available, pending_debit, pending_credit
-      from pgonce.ledger_accounts a where a.tenant = coalesce(p_tenant, '') and a.account = p_account;
+      from pgonce.ledger_accounts a where a.tenant = coalesce(p_tenant, '') collate "C" and a.account = p_account collate "C";
     if currency is null then
         raise exception 'there is no account "%"', p_account using errcode = 'P4072', hint = 'Look in pgonce.ledger_accounts.';
     elsif p_at is not null then
-        balance := pgonce._ledger_balance_at(coalesce(p_tenant, ''), p_account, p_at) * case normal when 'debit' then 1 else -1 end;
+        balance := pgonce._ledger_balance_at(coalesce(p_tenant, ''), p_account, p_at) * case normal collate "C" when 'debit' then 1 else -1 end;
         available := null;
         pending_debit := null;
         pending_credit := null;

@@ -10,13 +10,15 @@ returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_tenant  text collate "C" := coalesce(p_tenant, '');
+    v_account text collate "C" := p_account;
     v_total numeric;
     v_held  numeric;
     v_open  bigint;
 begin
     select sum(x.balance), sum(x.held_debit + x.held_credit), count(*) filter (where x.closed_at is null)
       into v_total, v_held, v_open
-      from (select * from pgonce.ledger_account a where a.tenant = coalesce(p_tenant, '') and a.account = p_account
+      from (select * from pgonce.ledger_account a where a.tenant = v_tenant and a.account = v_account
              order by a.shard for no key update) x;
     if v_total is null then
         raise exception 'there is no account "%"', p_account using errcode = 'P4072', hint = 'Look in pgonce.ledger_accounts.';
@@ -26,7 +28,7 @@ begin
         raise exception 'account "%" has a balance, or amounts that are pending', p_account using errcode = 'P4077',
             hint = 'Move its balance away and settle its pending groups first.';
     end if;
-    update pgonce.ledger_account a set closed_at = pgonce.now() where a.tenant = coalesce(p_tenant, '') and a.account = p_account;
+    update pgonce.ledger_account a set closed_at = pgonce.now() where a.tenant = v_tenant and a.account = v_account;
     return true;
 end
 $$;

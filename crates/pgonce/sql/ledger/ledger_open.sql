@@ -24,7 +24,7 @@ begin
     elsif (p_currency collate "C" ~ '^[A-Za-z0-9._-]{1,32}$') is not true then
         raise exception 'a currency has 1 to 32 letters, digits, dots, dashes and underscores' using errcode = '22023',
             hint = 'For example EUR, or BTC.';
-    elsif (p_normal in ('debit', 'credit')) is not true then
+    elsif (p_normal collate "C" in ('debit', 'credit')) is not true then
         raise exception 'the normal side of an account is debit or credit' using errcode = '22023',
             hint = 'debit for what you own or spend; credit for what you owe or earn.';
     elsif (p_shards between 1 and 64) is not true or (p_shards > 1 and p_floor is not null) then
@@ -50,8 +50,8 @@ begin
     end loop;
     if not v_new and not exists (
         select from pgonce.ledger_account a
-         where a.tenant = v_account.tenant and a.account = p_account and a.shard = 0 and a.closed_at is null
-           and (a.shards, a.currency, a.normal) = (p_shards, p_currency, p_normal) and a.floor is not distinct from p_floor)
+         where a.tenant = v_account.tenant and a.account = v_account.account and a.shard = 0 and a.closed_at is null
+           and (a.shards, a.currency, a.normal) = (p_shards, v_account.currency, v_account.normal) and a.floor is not distinct from p_floor)
     then
         raise exception 'account "%" exists, and is something else or closed', p_account using errcode = 'P4070',
             hint = 'Look at it in pgonce.ledger_accounts, or choose another name.';

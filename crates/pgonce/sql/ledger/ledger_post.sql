@@ -24,7 +24,7 @@ declare
 begin
     v_lines := pgonce._ledger_lines(p_entries);
     select r.made_now, r.state, r.recorded_at into made_now, state, recorded_at
-      from pgonce._ledger_record(coalesce(p_tenant, ''), p_source, p_operation, v_lines.accounts, v_lines.amounts,
+      from pgonce._ledger_record(coalesce(p_tenant, '') collate "C", p_source, p_operation, v_lines.accounts, v_lines.amounts,
         v_lines.currencies, p_memo, p_fence, null, null) r;
     return next;
 end

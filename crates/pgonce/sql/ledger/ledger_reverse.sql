@@ -15,7 +15,7 @@ returns table (made_now boolean, state text, recorded_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant   text := coalesce(p_tenant, '');
+    v_tenant   text collate "C" := coalesce(p_tenant, '');
     v_accounts text[];
     v_amounts  numeric[];
     v_other    text;
@@ -23,7 +23,7 @@ begin
     select g.accounts, array(select - a from unnest(g.amounts) a) into v_accounts, v_amounts
       from pgonce.ledger_group g
       left join pgonce.ledger_pending p on (p.tenant, p.source, p.operation) = (g.tenant, g.source, g.operation)
-     where g.tenant = v_tenant and g.source = p_of_source and g.operation = p_of_operation
+     where g.tenant = v_tenant and g.source = p_of_source collate "C" and g.operation = p_of_operation collate "C"
        and (not g.pending or p.state = 'posted');
     if v_accounts is null then
         raise exception 'operation "%" of source "%" is not posted', p_of_operation, p_of_source using errcode = 'P4078',
@@ -32,14 +32,15 @@ begin
     -- Reversals of one group take turns, so that the second sees the first.
     perform pg_advisory_xact_lock(pgonce._lock_id(v_tenant, 'ledger_reverse', jsonb_build_array(p_of_source, p_of_operation)::text));
     select g.operation into v_other from pgonce.ledger_group g
-     where g.tenant = v_tenant and g.reverses_source = p_of_source and g.reverses_operation = p_of_operation
-       and (g.source, g.operation) <> (p_source, p_operation);
+     where g.tenant = v_tenant and g.reverses_source = p_of_source collate "C"
+       and g.reverses_operation = p_of_operation collate "C"
+       and (g.source, g.operation) <> (p_source collate "C", p_operation collate "C");
     if found then
         raise exception 'operation "%" of source "%" was reversed before, by operation "%"', p_of_operation, p_of_source, v_other
             using errcode = 'P4078', hint = 'A group is reversed once.';
     end if;
     select r.made_now, r.state, r.recorded_at into made_now, state, recorded_at
-      from pgonce._ledger_record(v_tenant, p_source, p_operation, v_accounts, v_amounts, null, p_memo, null, p_of_source,
+      from pgonce._ledger_record(v_tenant collate "C", p_source, p_operation, v_accounts, v_amounts, null, p_memo, null, p_of_source,
         p_of_operation) r;
     return next;
 end

@@ -17,16 +17,17 @@ declare
     v_pending pgonce.ledger_pending;
     v_group   pgonce.ledger_group;
 begin
-    if (p_state in ('posted', 'voided')) is not true or p_fence is null then
+    if (p_state collate "C" in ('posted', 'voided')) is not true or p_fence is null then
         raise exception 'a pending group is settled as posted or voided, under its fence' using errcode = '22023',
             hint = 'Pass the fence that it was recorded with.';
     end if;
     select p.* into v_pending from pgonce.ledger_pending p
-     where p.tenant = coalesce(p_tenant, '') and p.source = p_source and p.operation = p_operation for no key update;
+     where p.tenant = coalesce(p_tenant, '') collate "C" and p.source = p_source collate "C"
+       and p.operation = p_operation collate "C" for no key update;
     if v_pending.tenant is null then
         raise exception 'no group of operation "%" of source "%" is pending', p_operation, p_source using errcode = 'P4078',
             hint = 'Record it first, with a fence: pgonce.ledger_post.';
-    elsif v_pending.state = p_state then
+    elsif v_pending.state = p_state collate "C" then
         return false;
     elsif v_pending.state <> 'pending' then
         raise exception 'operation "%" of source "%" was % before', p_operation, p_source, v_pending.state using errcode = 'P4078',
@@ -37,7 +38,7 @@ begin
     end if;
     select g.* into strict v_group from pgonce.ledger_group g
      where g.tenant = v_pending.tenant and g.source = v_pending.source and g.operation = v_pending.operation;
-    perform pgonce._ledger_move(case p_state when 'posted' then 1 else 0 end, -1, v_group.tenant, v_group.source,
+    perform pgonce._ledger_move(case p_state collate "C" when 'posted' then 1 else 0 end, -1, v_group.tenant, v_group.source,
         v_group.operation, v_group.digest, v_group.accounts, v_group.amounts, null, v_pending.pick);
     update pgonce.ledger_pending p set state = p_state, settled_at = pgonce.now(), fence = p_fence
      where p.tenant = v_pending.tenant and p.source = v_pending.source and p.operation = v_pending.operation;

@@ -12,7 +12,8 @@ returns table (kind text, posted_at timestamptz, source text, operation text, de
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant text := coalesce(p_tenant, '');
+    v_tenant text collate "C" := coalesce(p_tenant, '');
+    v_account text collate "C" := p_account;
     v_sign   integer;
     v_open   numeric;
 begin
@@ -20,8 +21,8 @@ begin
         raise exception 'a statement needs two times, the first before the second' using errcode = '22023',
             hint = 'For example ''2026-01-01'' and ''2026-02-01''.';
     end if;
-    select case b.normal when 'debit' then 1 else -1 end into v_sign from pgonce.ledger_balance(p_account, null, v_tenant) b;
-    v_open := pgonce._ledger_balance_at(v_tenant, p_account, p_from);
+    select case b.normal when 'debit' then 1 else -1 end into v_sign from pgonce.ledger_balance(v_account, null, v_tenant) b;
+    v_open := pgonce._ledger_balance_at(v_tenant, v_account, p_from);
     return query select 'opening', p_from, null::text, null::text, null::numeric, null::numeric, v_sign * v_open, null::jsonb;
     return query
         select 'entry', e.posted_at, e.source::text, e.operation::text, case when e.amount > 0 then e.amount end,
@@ -31,9 +32,9 @@ begin
           join pgonce.ledger_entry e on (e.tenant, e.account, e.shard) = (a.tenant, a.account, a.shard)
            and e.seq > pgonce._ledger_seq_at(a, p_from) and e.seq <= pgonce._ledger_seq_at(a, p_to)
           join pgonce.ledger_group g on (g.tenant, g.source, g.operation) = (e.tenant, e.source, e.operation)
-         where a.tenant = v_tenant and a.account = p_account
+         where a.tenant = v_tenant and a.account = v_account
          order by e.posted_at, e.shard, e.seq;
     return query select 'closing', p_to, null::text, null::text, null::numeric, null::numeric,
-        v_sign * pgonce._ledger_balance_at(v_tenant, p_account, p_to), null::jsonb;
+        v_sign * pgonce._ledger_balance_at(v_tenant, v_account, p_to), null::jsonb;
 end
 $$;

@@ -18,7 +18,7 @@ begin
         select b.tenant, 'chain', b.account, format('entry %s of shard %s', b.seq, b.shard) from pgonce._ledger_broken(p_tenant) b;
     return query
         select g.tenant::text, 'group', null::text, format('%s %s', g.source, g.operation) from pgonce.ledger_group g
-         where (p_tenant is null or g.tenant = p_tenant) and g.digest <> pgonce._ledger_digest(g.tenant, g.source, g.operation,
+         where (p_tenant is null or g.tenant = p_tenant collate "C") and g.digest <> pgonce._ledger_digest(g.tenant, g.source, g.operation,
                g.pending, g.accounts, g.amounts, g.memo, g.reverses_source, g.reverses_operation);
     return query
         select coalesce(l.tenant, e.tenant)::text, 'entries', coalesce(l.account, e.account)::text,
@@ -27,9 +27,9 @@ begin
                   from pgonce.ledger_group g
                   left join pgonce.ledger_pending p on (p.tenant, p.source, p.operation) = (g.tenant, g.source, g.operation)
                  cross join unnest(g.accounts, g.amounts) with ordinality as o (account, amount, line)
-                 where (p_tenant is null or g.tenant = p_tenant)
+                 where (p_tenant is null or g.tenant = p_tenant collate "C")
                    and case when g.pending then coalesce(p.state = 'posted', true) else true end) l
-          full join (select * from pgonce.ledger_entry x where p_tenant is null or x.tenant = p_tenant) e
+          full join (select * from pgonce.ledger_entry x where p_tenant is null or x.tenant = p_tenant collate "C") e
             on (e.tenant, e.source, e.operation, e.line::bigint) = (l.tenant, l.source, l.operation, l.line)
          where (l.account, l.amount) is distinct from (e.account::text, e.amount);
     return query
@@ -39,7 +39,7 @@ begin
         select a.tenant::text, 'total', null::text, format('%s: %s', a.currency, sum(e.amount))
           from pgonce.ledger_entry e
           join pgonce.ledger_account a on (a.tenant, a.account, a.shard) = (e.tenant, e.account, e.shard)
-         where p_tenant is null or e.tenant = p_tenant
+         where p_tenant is null or e.tenant = p_tenant collate "C"
          group by a.tenant, a.currency having sum(e.amount) <> 0;
 end
 $$;

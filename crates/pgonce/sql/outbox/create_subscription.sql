@@ -21,12 +21,12 @@ as $$
 declare
     v_cursor pgonce.outbox_position;
 begin
-    if p_subscription is null or (p_from in ('start', 'now')) is not true then
+    if p_subscription is null or (p_from collate "C" in ('start', 'now')) is not true then
         raise exception 'a subscription needs a name, and begins with ''start'' or ''now'', not %',
             coalesce(quote_literal(p_from), 'null') using errcode = '22023',
             hint = 'For example: select pgonce.create_subscription(''billing'', ''now'').';
     end if;
-    if p_from = 'now' or pg_current_xact_id_if_assigned() is null then
+    if p_from collate "C" = 'now' or pg_current_xact_id_if_assigned() is null then
         perform pgonce._rebase_outbox();
     end if;
     perform pgonce._record_watermark();
@@ -40,7 +40,7 @@ begin
             hint = 'Change it with pgonce.alter_subscription, or take another name.';
     end if;
     v_cursor := row(0, '1:1:', null, null)::pgonce.outbox_position;
-    if p_from = 'now' then
+    if p_from collate "C" = 'now' then
         v_cursor.seen := pg_current_snapshot();
         v_cursor.floor := pgonce._outbox_floor(v_cursor.seen);
     end if;

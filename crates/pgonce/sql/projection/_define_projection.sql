@@ -27,7 +27,7 @@ begin
     on conflict on constraint one_row_per_projection do update
         set into_table = excluded.into_table, apply = excluded.apply, gate = excluded.gate,
             from_consumer = excluded.from_consumer, topics = excluded.topics, defined_at = excluded.defined_at;
-    if p_gate = 'marker' then
+    if p_gate collate "C" = 'marker' then
         -- A replay may come at any time: what was applied is known for ever.
         perform pgonce.define_inbox('projection:' || p_projection, null);
     end if;

@@ -9,8 +9,8 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_schema text;
-    v_policy text;
-    v_parts  text[];
+    v_policy text collate "C";
+    v_parts  text[] collate "C";
     v_reads  boolean;
     v_what   record;
 begin
@@ -19,9 +19,9 @@ begin
      where c.oid = 'pgonce.intent'::regclass;
     -- One at a time, and none beside a migration: PostgreSQL fails where two change one object's rights.
     perform pg_advisory_xact_lock(20260102, hashtext(v_schema));
-    select array_agg(g.part) into v_parts from pgonce.role_grant g where g.role = p_role;
+    select array_agg(g.part) into v_parts from pgonce.role_grant g where g.role = p_role collate "C";
     v_reads := coalesce('operator' = any (v_parts), false);
-    v_policy := 'read_by_' || (select r.oid from pg_catalog.pg_roles r where r.rolname = p_role);
+    v_policy := 'read_by_' || (select r.oid from pg_catalog.pg_roles r where r.rolname = p_role collate "C");
     if v_policy is null then
         raise exception 'there is no role "%"', coalesce(p_role, 'null') using errcode = '42704', hint = 'Create it first.';
     end if;

@@ -16,10 +16,6 @@ begin
             ('app', 'select', null, 'scope'),
             ('app', 'select, insert', null, 'outbox'),
             ('app', 'insert', null, 'inbox_marker'),
-            -- A guard is the user's function, so a transition runs with the caller's rights.
-            ('app', 'select', null, 'transition_rule'),
-            ('app', 'select, insert', null, 'transition_command'),
-            ('app', 'select, insert, update', null, 'transition_entity transition_timer'),
             ('consumer', 'select, insert', null, 'outbox'),
             ('consumer', 'insert', null, 'inbox_marker'),
             ('relay', 'select', null, 'outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners'),
@@ -48,13 +44,13 @@ begin
     return query
         select g.part, g.privilege, 'sequence pgonce.' || n.name, null::text
           from (values
-            ('app', 'usage', 'outbox_seq transition_seq'),
+            ('app', 'usage', 'outbox_seq'),
             ('consumer', 'usage', 'outbox_seq'),
             ('operator', 'select', 'outbox_seq lease_number inbox_seq'),
             -- For the view outbox_log.
             ('relay', 'select', 'outbox_seq'),
             ('viewer', 'select', 'outbox_seq'),
-            ('owner', 'usage', 'operator_act_number_seq ledger_audit_seq')
+            ('owner', 'usage', 'operator_act_number_seq ledger_audit_seq transition_seq')
           ) as g (part, privilege, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
     return query
@@ -69,7 +65,7 @@ begin
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock'),
             ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _raise_bad_names
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
-                answer_of _contract _simple_retention _count_suppressed
+                answer_of _replay_of _replay_state _contract _answer_to_keep _simple_retention _count_suppressed
                 publish _event_row accept _accept_full accept_batch _insert_markers store_message'),
             ('consumer', 'publish _event_row accept _accept_full accept_batch _insert_markers store_message claim_messages
                 finish_messages fail_message release_messages _blocked_keys _assert_same_batch _raise_batch_ended
@@ -79,7 +75,7 @@ begin
             ('app', 'ledger_open ledger_close ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement ledger_verify'),
             ('consumer', 'ledger_open ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement'),
             ('operator', 'ledger_open ledger_close ledger_balance ledger_statement ledger_verify ledger_repair'),
-            ('app', 'transition set_timer fire_timers'),
+            ('app', 'transition _transition set_timer fire_timers _due_timers _postpone_timer'),
             ('operator', 'define_transition'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
@@ -95,13 +91,12 @@ begin
             ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant set_strict
                 _set_clock _move_clock _reset_clock _set_wal_publication
                 _begin_epoch _installation_epoch _first_fence _lease_number _lease_fence _next_fence _timeline
-                _owner_or_session _fence_is_current _raise_not_holder _check_transition
+                _owner_or_session _fence_is_current _raise_not_holder _check_transition _forget_replays
                 _database_life _like_patterns _require_subscription _outbox_floor _record_watermark _rebase_outbox _leased_lanes
                 _raise_lane_fenced _ended_between _others_snapshot _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
                 _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
-                _raise_bad_version _ledger_append_only _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
-                _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at
-                _transition_append_only')
+                _raise_bad_version _append_only _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
+                _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at')
           ) as g (part, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
 end

@@ -14,13 +14,13 @@ returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if not exists (select from pg_catalog.pg_roles r where r.rolname = p_role) then
+    if not exists (select from pg_catalog.pg_roles r where r.rolname = p_role collate "C") then
         raise exception 'there is no role "%"', p_role using errcode = '42704', hint = 'Create it first.';
     elsif octet_length(p_tenant) > 255 then
         raise exception 'a role is bound to a tenant of at most 255 bytes' using errcode = '22023',
             hint = 'Leave the tenant out to bind the role to the setting pgonce.tenant.';
-    elsif p_tenant = '' then
-        delete from pgonce.tenant_binding b where b.role = p_role;
+    elsif p_tenant collate "C" = '' then
+        delete from pgonce.tenant_binding b where b.role = p_role collate "C";
         return;
     end if;
     insert into pgonce.tenant_binding as b (role, tenant) values (p_role, p_tenant)

@@ -13,10 +13,10 @@ returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if (p_part in ('app', 'relay', 'consumer', 'operator', 'viewer')) is not true then
+    if (p_part collate "C" in ('app', 'relay', 'consumer', 'operator', 'viewer')) is not true then
         raise exception 'there is no part %', coalesce(quote_literal(p_part), 'null') using errcode = '22023',
             hint = 'The parts are app, relay, consumer, operator and viewer.';
-    elsif not exists (select from pg_catalog.pg_roles r where r.rolname = p_role) then
+    elsif not exists (select from pg_catalog.pg_roles r where r.rolname = p_role collate "C") then
         raise exception 'there is no role "%"', coalesce(p_role, 'null') using errcode = '42704',
             hint = format('Create it first: create role %I login.', coalesce(p_role, 'shop'));
     end if;

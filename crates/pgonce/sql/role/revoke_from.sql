@@ -14,7 +14,7 @@ as $$
 declare
     v_had boolean;
 begin
-    delete from pgonce.role_grant g where g.role = p_role and (p_part is null or g.part = p_part);
+    delete from pgonce.role_grant g where g.role = p_role collate "C" and (p_part is null or g.part = p_part collate "C");
     v_had := found;
     perform pgonce._apply_grants(p_role);
     return v_had;

@@ -12,7 +12,7 @@ begin
     if p_tenant is null then
         raise exception 'the tenant is null' using errcode = '22023',
             hint = 'Leave it out, or pass the empty text, for the contract of all tenants.';
-    elsif p_scope in ('*', '*off') and p_tenant = '' then
+    elsif p_scope collate "C" in ('*', '*off') and p_tenant collate "C" = '' then
         raise exception 'the contract of scope ''*'' cannot be dropped by itself' using errcode = '22023',
             hint = 'To refuse scopes without a contract: select pgonce.set_strict(true), or `pgonce strict on`.';
     end if;

@@ -1,5 +1,6 @@
 -- pgonce.fire_timers(p_limit): lets due timers move their entities, each once.
--- answers  a row for each timer that fired, with the outcome of its transition
+-- answers  a row for each timer that fired, with the outcome of its transition; failed: its guard or its event raised an
+--          error, which is a warning here, and it fires again in a minute
 -- locks    the entities of the timers, passing over those that somebody else moves
 -- writes   what pgonce.transition writes, and the end of the timers
 -- raises   22023 p_limit is not positive
@@ -12,32 +13,25 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    v_timer pgonce.transition_timer;
+    v_timer record;
 begin
-    if (p_limit > 0) is not true then
-        raise exception 'fire_timers needs a positive limit' using errcode = '22023', hint = 'For example 100.';
-    end if;
-    for v_timer in
-        select t.* from pgonce.transition_timer t where t.ended_at is null and t.due_at <= pgonce.now()
-         order by t.due_at limit p_limit
-    loop
-        -- The entity first, as every command does, and without waiting: so nobody deadlocks.
-        continue when not pg_try_advisory_xact_lock(pgonce._lock_id(v_timer.tenant, 'transition',
-            jsonb_build_array(v_timer.machine, v_timer.entity)::text));
-        perform from pgonce.transition_timer t
-          where t.tenant = v_timer.tenant and t.machine = v_timer.machine and t.entity = v_timer.entity
-            and t.kind = v_timer.kind and t.number = v_timer.number and t.ended_at is null for no key update;
-        continue when not found;
+    for v_timer in select * from pgonce._due_timers(p_limit) loop
         tenant := v_timer.tenant;
         machine := v_timer.machine;
         entity := v_timer.entity;
         kind := v_timer.kind;
-        select x.outcome into outcome
-          from pgonce.transition(v_timer.machine, v_timer.entity, v_timer.to_state, 'timer ' || v_timer.number::text,
-            p_tenant => v_timer.tenant) x;
-        update pgonce.transition_timer t set ended_at = pgonce.now(), outcome = fire_timers.outcome
-         where t.tenant = v_timer.tenant and t.machine = v_timer.machine and t.entity = v_timer.entity
-           and t.kind = v_timer.kind and t.number = v_timer.number;
+        -- One bad guard must not hold back the timers of others.
+        begin
+            select x.outcome into outcome
+              from pgonce.transition(v_timer.machine, v_timer.entity, v_timer.to_state, 'timer ' || v_timer.number::text,
+                p_tenant => v_timer.tenant) x;
+        exception
+            when serialization_failure or deadlock_detected or lock_not_available then raise;
+            when others then
+                raise warning 'timer % of machine "%" failed: % (%)', v_timer.number, v_timer.machine, sqlerrm, sqlstate;
+                perform pgonce._postpone_timer(v_timer.tenant, v_timer.machine, v_timer.entity, v_timer.kind, v_timer.number);
+                outcome := 'failed';
+        end;
         return next;
     end loop;
 end

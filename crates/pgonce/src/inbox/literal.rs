@@ -22,6 +22,14 @@ pub(super) fn texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     literal
 }
 
+/// Numbers as an array literal.
+pub(super) fn numbers(numbers: impl Iterator<Item = Option<i64>>) -> String {
+    let texts: Vec<_> = numbers
+        .map(|number| number.map_or("null".to_owned(), |number| number.to_string()))
+        .collect();
+    format!("{{{}}}", texts.join(","))
+}
+
 /// Digests as a literal of bytea[].
 pub(super) fn digests(digests: impl ExactSizeIterator<Item = [u8; 32]>) -> String {
     let mut literal = String::with_capacity(2 + 70 * digests.len());

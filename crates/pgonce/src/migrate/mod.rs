@@ -32,6 +32,8 @@ pub use files::{MIGRATIONS, Migration};
 pub use header::{Header, public_headers};
 pub use part::Part;
 pub use plan::Plan;
+#[doc(hidden)]
+pub use script::definitions;
 pub use status::{CHANGED, Entry, MISSING, OUTDATED, Routines, State, Status, TOO_NEW};
 
 use std::time::Duration;

@@ -61,6 +61,7 @@ create table if not exists pgonce.routines (
     one        boolean not null default true,
     checksum   text not null,
     version    text not null,
+    definitions jsonb not null default '{{}}',
     applied_at timestamptz not null default clock_timestamp(),
     applied_by text not null default current_user,
     constraint one_row_for_all_routines primary key (one),
@@ -85,11 +86,43 @@ pub(super) fn record_migration(schema: &str, migration: &Migration) -> String {
 /// Writes the state of the routines into the ledger.
 pub(super) fn record_routines(schema: &str) -> String {
     format!(
-        "insert into {schema}.routines (checksum, version) values ({}, {}) \
+        "insert into {schema}.routines (checksum, version, definitions) values ({}, {}, \
+         (select jsonb_object_agg(d.object, d.digest) || \
+          jsonb_build_object('server', current_setting('server_version_num')::int / 10000) from {} d)) \
          on conflict on constraint one_row_for_all_routines do update set checksum = excluded.checksum, \
-         version = excluded.version, applied_at = excluded.applied_at, applied_by = excluded.applied_by",
+         version = excluded.version, definitions = excluded.definitions, applied_at = excluded.applied_at, applied_by = excluded.applied_by",
         quote_literal(&files::routines_checksum()),
         quote_literal(super::VERSION),
+        in_schema(schema, &definitions()),
+    )
+}
+
+/// A sub-query: every function, view, trigger, constraint and index of the schema `pgonce`, with a digest of its
+/// definition. Not the routines whose bodies are switches, and not partitions, which come and go. Run it with the
+/// search path of [`SETTINGS`].
+#[doc(hidden)]
+pub fn definitions() -> String {
+    let schema =
+        "(select c.relnamespace from pg_class c where c.oid = 'pgonce.migration'::regclass)";
+    format!(
+        "(select format('function %s', p.oid::regprocedure) as object, md5(pg_get_functiondef(p.oid)) as digest
+            from pg_proc p where p.pronamespace = {schema} and p.prokind in ('f', 'p')
+             and p.proname not in ('now', '_tenant_is_allowed', '_scope_is_allowed')
+          union all
+          select format('view %s', c.oid::regclass), md5(pg_get_viewdef(c.oid))
+            from pg_class c where c.relnamespace = {schema} and c.relkind = 'v'
+          union all
+          select format('trigger %s on %s', t.tgname, t.tgrelid::regclass), md5(pg_get_triggerdef(t.oid))
+            from pg_trigger t join pg_class c on c.oid = t.tgrelid
+           where c.relnamespace = {schema} and not c.relispartition and not t.tgisinternal
+          union all
+          select format('constraint %s on %s', k.conname, k.conrelid::regclass), md5(pg_get_constraintdef(k.oid))
+            from pg_constraint k join pg_class c on c.oid = k.conrelid
+           where c.relnamespace = {schema} and not c.relispartition and k.contype in ('p', 'u', 'f', 'c')
+          union all
+          select format('index %s', x.indexrelid::regclass), md5(pg_get_indexdef(x.indexrelid))
+            from pg_index x join pg_class c on c.oid = x.indrelid
+           where c.relnamespace = {schema} and not c.relispartition)"
     )
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of a message that fails alone.
+//! Where a lane puts a message that fails alone.
 
 use pgonce::driver::Driver;
 use pgonce::inbox::{FailureStatus, StoreAs};
@@ -91,7 +91,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         if todo.is_empty() {
             return Ok(());
         }
-        let mut batch = self.begin().await?;
+        let (mut batch, _) = self.begin(&[]).await?;
         match self.store(&mut batch, item, &what).await {
             Ok(_) => {
                 let committed = self.commit(batch, &todo).await;

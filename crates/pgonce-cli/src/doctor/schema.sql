@@ -1,0 +1,140 @@
+-- Schema: whether the objects of pgonce are as it made them, who may touch them, and how healthy the tables are.
+
+-- check: schema-drift
+-- severity: critical
+-- title: an object of pgonce is missing or was changed by hand
+-- why: The guarantees are constraints, triggers and functions. A changed one may let a second effect through without any error.
+select format('%s is %s', s.object, case when l.digest is null then 'missing' else 'not what pgonce loaded' end) as evidence,
+       case when l.digest is null and s.object ~ '^(constraint|index)' then 'compare with pg_dump of a fresh installation, and create it again' else 'pgonce migrate up' end as command,
+       case when l.digest is null and s.object ~ '^(constraint|index)' then null else 'update pgonce.routines set checksum = ''changed by hand'';' end as sql
+  from pgonce.routines r cross join lateral jsonb_each_text(r.definitions) as s (object, digest)
+  left join {definitions} as l (object, digest) on l.object = s.object
+ -- Another major version prints definitions in another way.
+ where r.definitions ->> 'server' = (current_setting('server_version_num')::int / 10000)::text
+   and s.object <> 'server' and l.digest is distinct from s.digest
+ order by 1 limit 20;
+
+-- check: foreign-trigger
+-- severity: warning
+-- title: a trigger that is not of pgonce fires on its tables
+-- why: It runs inside every command, can change or suppress rows, and breaks with the next migration.
+select format('trigger %s on %s', t.tgname, t.tgrelid::regclass) as evidence,
+       format('drop trigger %I on %s;', t.tgname, t.tgrelid::regclass) as sql
+  from pg_trigger t join pg_class c on c.oid = t.tgrelid cross join pgonce.routines r
+ where c.relnamespace = {schema} and not t.tgisinternal and not c.relispartition
+   and not r.definitions ? format('trigger %s on %s', t.tgname, t.tgrelid::regclass)
+ order by 1 limit 20;
+
+-- check: trigger-disabled
+-- severity: critical
+-- title: a trigger of pgonce is disabled
+-- why: Changes of state are no longer checked, or history that is append-only can be rewritten.
+select format('trigger %s on %s', t.tgname, t.tgrelid::regclass) as evidence,
+       format('alter table %s enable trigger %I;', t.tgrelid::regclass, t.tgname) as sql
+  from pg_trigger t join pg_class c on c.oid = t.tgrelid
+ where c.relnamespace = {schema} and not t.tgisinternal and t.tgenabled in ('D', 'R') order by 1 limit 20;
+
+-- check: clock-replaced
+-- severity: critical
+-- title: the clock of pgonce is a test's clock
+-- why: Leases, expiry and retries follow pgonce.now(). A frozen or moved clock keeps leases alive without end, or expires answers early.
+select format('pgonce.now() is %s, the server''s clock is %s', pgonce.now(), clock_timestamp()) as evidence,
+       'select pgonce._reset_clock();' as sql
+ where pg_get_functiondef('pgonce.now()'::regprocedure) !~ 'RETURN clock_timestamp\(\)\s*$';
+
+-- check: table-unlogged
+-- severity: critical
+-- title: a table of pgonce is not written ahead
+-- why: A crash empties an unlogged table, and a standby never has it: what was acknowledged is forgotten.
+select format('%s is unlogged', c.oid::regclass) as evidence, format('alter table %s set logged;', c.oid::regclass) as sql
+  from pg_class c where c.relnamespace = {schema} and c.relkind in ('r', 'p') and c.relpersistence <> 'p' order by 1 limit 20;
+
+-- check: index-invalid
+-- severity: critical
+-- title: an index of pgonce is invalid
+-- why: An invalid unique index enforces nothing, and an invalid index is never read: look-ups walk the table.
+select format('%s on %s', x.indexrelid::regclass, x.indrelid::regclass) as evidence,
+       format('reindex index %s;', x.indexrelid::regclass) as sql
+  from pg_index x join pg_class c on c.oid = x.indrelid
+ where c.relnamespace = {schema} and not (x.indisvalid and x.indisready and x.indislive) order by 1 limit 20;
+
+-- check: row-security-off
+-- severity: critical
+-- title: row level security of a table is off
+-- why: Applications read and write this table with their own rights; its policies are what keeps keys, answers and other tenants out of reach.
+select format('%s has policies that are not enforced', c.oid::regclass) as evidence,
+       format('alter table %s enable row level security;', c.oid::regclass) as sql
+  from pg_class c where c.relnamespace = {schema} and not c.relrowsecurity and not c.relispartition
+   and exists (select from pg_policy p where p.polrelid = c.oid) order by 1 limit 20;
+
+-- check: grants-too-wide
+-- severity: critical
+-- title: a role may change tables of pgonce beyond its part
+-- why: Who can update or delete intents, markers or cursors by hand can open a second effect, forge an answer or lose events.
+select format('%s may %s on %s', case when a.grantee = 0 then 'everyone' else a.grantee::regrole::text end,
+           string_agg(lower(a.privilege_type), ', ' order by a.privilege_type), c.oid::regclass) as evidence,
+       format('revoke %s on %s from %s;', string_agg(lower(a.privilege_type), ', ' order by a.privilege_type), c.oid::regclass,
+           case when a.grantee = 0 then 'public' else a.grantee::regrole::text end) as sql
+  from pg_class c cross join lateral aclexplode(c.relacl) a
+ where c.relnamespace = {schema} and c.relkind in ('r', 'p', 'v', 'S') and a.grantee <> c.relowner
+   and not exists (select from pgonce.role_grant g join pgonce._grants() w on w.part in (g.part, 'every')
+                    where g.role = (select r.rolname from pg_roles r where r.oid = a.grantee)
+                      and regexp_replace(w.object, '^sequence ', '') = c.oid::regclass::text
+                      and lower(a.privilege_type) = any (string_to_array(w.privilege, ', ')))
+ group by a.grantee, c.oid order by 1 limit 20;
+
+-- check: schema-create
+-- severity: critical
+-- title: a role other than the owner may create objects in the schema
+-- why: An overloaded function or operator beside pgonce's own can be called in place of it, with the caller's rights.
+select format('%s may create in schema %s', case when a.grantee = 0 then 'everyone' else a.grantee::regrole::text end, n.nspname) as evidence,
+       format('revoke create on schema %I from %s;', n.nspname, case when a.grantee = 0 then 'public' else a.grantee::regrole::text end) as sql
+  from pg_namespace n cross join lateral aclexplode(n.nspacl) a
+ where n.oid = {schema} and a.privilege_type = 'CREATE' and a.grantee <> n.nspowner order by 1 limit 20;
+
+-- check: granted-role-superuser
+-- severity: warning
+-- title: a role that does a part of the work is a superuser, or bypasses row level security
+-- why: Grants and policies do not hold for it: an injected statement reads and changes everything.
+select format('role %s does part %s', r.rolname, g.part) as evidence,
+       format('alter role %I nosuperuser nobypassrls;', r.rolname) as sql
+  from pgonce.role_grant g join pg_roles r on r.rolname = g.role where r.rolsuper or r.rolbypassrls order by 1 limit 20;
+
+-- check: autovacuum-table
+-- severity: warning
+-- title: autovacuum is disabled for a table of pgonce
+-- why: Dead rows stay, look-ups slow down, and in the end transaction ids run out.
+select format('%s has autovacuum_enabled = off', c.oid::regclass) as evidence,
+       format('alter table %s reset (autovacuum_enabled);', c.oid::regclass) as sql
+  from pg_class c cross join lateral pg_options_to_table(c.reloptions) o
+ where c.relnamespace = {schema} and o.option_name = 'autovacuum_enabled' and not o.option_value::boolean order by 1 limit 20;
+
+-- check: table-bloat
+-- severity: warning
+-- title: a table of pgonce has more dead rows than live ones
+-- why: Vacuum does not keep up: claims, relays and purges walk rows that nobody can see.
+select format('%s: %s dead, %s live, last autovacuum %s', s.relid::regclass, s.n_dead_tup, s.n_live_tup,
+           coalesce(date_trunc('second', s.last_autovacuum)::text, 'never')) as evidence,
+       format('vacuum (analyze) %s;', s.relid::regclass) as sql
+  from pg_stat_all_tables s join pg_class c on c.oid = s.relid
+ where c.relnamespace = {schema} and s.n_dead_tup > 20000 and s.n_dead_tup > s.n_live_tup order by s.n_dead_tup desc limit 20;
+
+-- check: statistics-missing
+-- severity: warning
+-- title: a large table of pgonce was never analyzed
+-- why: The planner guesses, and may choose to walk the table for a look-up of one row. This happens after a restore or an upgrade.
+select format('%s: %s', c.oid::regclass, pg_size_pretty(pg_relation_size(c.oid))) as evidence,
+       format('analyze %s;', c.oid::regclass) as sql
+  from pg_class c where c.relnamespace = {schema} and c.relkind = 'r' and c.reltuples < 0 and pg_relation_size(c.oid) > 8 * 1024 * 1024
+ order by pg_relation_size(c.oid) desc limit 20;
+
+-- check: projection-not-unique
+-- severity: critical
+-- title: the table of a projection has no unique key
+-- why: Two consumers that apply events of one entity at the same time both insert its row.
+select format('projection %s writes to %s, which has no unique index', p.projection, p.into_table) as evidence,
+       format('alter table %s add primary key (COLUMNS);', p.into_table) as sql
+  from pgonce.projection p
+ where to_regclass(p.into_table) is not null
+   and not exists (select from pg_index x where x.indrelid = to_regclass(p.into_table) and x.indisunique and x.indisvalid and x.indimmediate)
+ order by 1 limit 20;
