@@ -30,6 +30,7 @@ mod one_statement;
 mod optimistic;
 mod planted;
 mod purge;
+mod queue;
 mod recording;
 mod recovery;
 mod retention;
@@ -51,6 +52,7 @@ mod waiting;
 mod words;
 mod zombies;
 
+mod import;
 mod inbox;
 mod migrations;
 mod outbox;

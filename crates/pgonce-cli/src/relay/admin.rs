@@ -36,6 +36,7 @@ pub(crate) struct Admin {
 }
 
 /// A relay, and what it does.
+#[derive(Clone)]
 pub(crate) struct Watched {
     pub(crate) subscription: String,
     /// Nothing before its sink is there.
@@ -47,6 +48,17 @@ pub(crate) struct Consuming {
     pub(crate) consumer: String,
     /// Nothing before its source is there.
     pub(crate) counts: Arc<OnceLock<Arc<ConsumerCounts>>>,
+}
+
+impl Watched {
+    pub(crate) fn name(&self) -> &str {
+        &self.subscription
+    }
+
+    /// Nothing before its sink is there.
+    pub(crate) fn counts(&self) -> Option<&Arc<Counts>> {
+        self.counts.get()
+    }
 }
 
 impl Admin {
@@ -119,16 +131,7 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
-    let within = admin.database_timeout;
-    let backlog = timeout(within, admin.outbox.backlog()).await;
-    let answers = backlog.is_ok();
-    prometheus::backlog(backlog.ok().and_then(Result::ok).as_deref());
-    // A database that is away is waited for once.
-    let waiting = match answers {
-        true => timeout(within, admin.inbox.backlog()).await.ok(),
-        false => None,
-    };
-    prometheus::inbox(waiting.and_then(Result::ok).as_deref());
+    prometheus::scrape(&admin.outbox, &admin.inbox, admin.database_timeout).await;
     admin.recorder.run_upkeep();
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, admin.recorder.render()).into_response()

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use toml::Spanned;
 
 use crate::database::{Address, Target};
@@ -21,6 +22,42 @@ use crate::faults::Stopped;
 use crate::output;
 use config::{Config, Create, From as Begins, LogFormat, LogLevel, Relay};
 use values::{Length, length};
+
+pub(crate) use admin::Watched;
+pub(crate) use serve::Started;
+
+/// Starts the log of a program that runs on.
+pub(crate) fn start_log(json: bool) {
+    let format = if json {
+        LogFormat::Json
+    } else {
+        LogFormat::Text
+    };
+    log::start(config::Log {
+        format,
+        level: LogLevel::Info,
+    });
+}
+
+/// Starts the relays of a file inside another program, over its database, until `stop`.
+pub(crate) async fn begin(
+    file: &Path,
+    address: Address,
+    schema: &str,
+    stop: &CancellationToken,
+) -> Result<Started> {
+    let mut config =
+        Config::parse(&file.to_string_lossy(), &read(file, "relay")?).map_err(|faults| {
+            let hint = "Fix the file; `pgonce relay FILE --check` looks at it alone.";
+            CliError::new(exit::USAGE, faults.to_string(), hint)
+        })?;
+    schema.clone_into(&mut config.database.schema);
+    let ends = serve::Ends {
+        once: false,
+        within: None,
+    };
+    serve::start_all(&config, address, stop, ends).await
+}
 
 /// What to relay: a file for all, or flags for one subscription.
 #[derive(Debug, clap::Args)]

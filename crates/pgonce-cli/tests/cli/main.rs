@@ -2,10 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod console;
 mod consume;
 mod doctor;
 mod fixture;
 mod help;
+mod import;
 mod inbox;
 mod intervene;
 mod ledger;
@@ -13,6 +15,7 @@ mod outbox;
 mod relay;
 mod relay_file;
 mod runbooks;
+mod serve;
 mod tls;
 mod webhooks;
 

@@ -6,11 +6,13 @@ mod command;
 mod cpu;
 mod growth;
 mod http;
+mod import;
 mod inbox;
 mod ledger;
 mod network;
 mod outbox;
 mod plot;
+mod queue;
 mod realistic;
 mod replay;
 mod report;
@@ -115,6 +117,10 @@ enum Group {
     Inbox,
     /// Groups of the ledger, beside bare entries and balances.
     Ledger,
+    /// Jobs: how fast a backlog burns down, and how soon a job starts.
+    Queue,
+    /// Files of rows, beside plain COPY.
+    Import,
 }
 
 impl Args {
@@ -229,6 +235,16 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     if args.wants(Group::Ledger) {
         say("groups of the ledger");
         report.add(ledger::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Queue) {
+        say("jobs of a queue");
+        let size = queue::Size::of(args.quick, args.events);
+        report.add(queue::measure(server, &mut plan, &size).await?);
+    }
+    if args.wants(Group::Import) {
+        say("imports");
+        let rows = if args.quick { 300_000 } else { 2_000_000 };
+        report.add(import::measure(server, rows).await?);
     }
     if args.wants(Group::Growth) {
         report.add(growth::measure(server, &mut plan, &args.sizes()).await?);
