@@ -22,16 +22,16 @@ fn brief() -> ReplayCache {
     ReplayCache::in_process().max_staleness(MOMENT)
 }
 
-fn cached<D: TestDriver>(world: &World<D>, cache: ReplayCache) -> Once<D> {
+pub(crate) fn cached<D: TestDriver>(world: &World<D>, cache: ReplayCache) -> Once<D> {
     world.another("cached", 4, |builder| builder.cache(cache))
 }
 
-fn hits<D: TestDriver>(once: &Once<D>) -> u64 {
+pub(crate) fn hits<D: TestDriver>(once: &Once<D>) -> u64 {
     once.cache_counts().unwrap().hits
 }
 
 /// Asks for an answer until the cache has it.
-async fn warm<D: TestDriver>(once: &Once<D>, intent: &Intent) {
+pub(crate) async fn warm<D: TestDriver>(once: &Once<D>, intent: &Intent) {
     let before = hits(once);
     while hits(once) == before {
         let answer = once.answer(intent).await.unwrap();

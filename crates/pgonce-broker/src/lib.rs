@@ -12,6 +12,8 @@ macro_rules! fault_point {
 mod amqp;
 mod consumer;
 mod fatal;
+#[cfg(feature = "webhook")]
+mod http_handler;
 #[cfg(feature = "nats")]
 mod jetstream;
 #[cfg(feature = "kafka")]
@@ -30,8 +32,13 @@ pub use consumer::{
     Batches, Consumer, Counts as ConsumerCounts, Dedup, Handler, Incoming, Order, Source,
     SourceError, cloud_event,
 };
+<<<<<<< HEAD
 #[cfg(feature = "kafka")]
 pub use kafka_security::{KafkaSecurity, SaslMechanism};
+=======
+#[cfg(feature = "webhook")]
+pub use http_handler::HttpHandler;
+>>>>>>> main
 pub use relay::{Counts, Relay, WakeSignal};
 pub use sink::{Delivery, Sink};
 #[cfg(feature = "wal")]

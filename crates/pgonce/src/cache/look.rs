@@ -85,16 +85,32 @@ impl<D: Driver> Once<D> {
 
     /// An answer from the nearest place that has one.
     async fn find(&self, cache: &Arc<Cache>, name: Name, intent: &Intent) -> Option<Done> {
-        let entry = cache.local.as_ref()?.get(&name).await?;
-        let (done, due) = self.checked(cache, &entry, intent)?;
-        if due {
-            self.fill(cache, name, intent);
+        if let Some(local) = &cache.local
+            && let Some(entry) = local.get(&name).await
+            && let Some(done) = self.replay(cache, name, &entry, intent)
+        {
+            return Some(done);
         }
-        Some(done)
+        #[cfg(feature = "redis")]
+        if let Some(server) = &cache.server {
+            let entry = server.get(&name).await?;
+            let done = self.replay(cache, name, &entry, intent)?;
+            if let Some(local) = &cache.local {
+                local.put(&name, &entry, Duration::ZERO).await;
+            }
+            return Some(done);
+        }
+        None
     }
 
-    /// The answer of an entry that is true, and whether it should be read again soon.
-    fn checked(&self, cache: &Cache, entry: &Entry, intent: &Intent) -> Option<(Done, bool)> {
+    /// The answer of an entry that is true still. One whose time is nearly over is read again, aside.
+    fn replay(
+        &self,
+        cache: &Arc<Cache>,
+        name: Name,
+        entry: &Entry,
+        intent: &Intent,
+    ) -> Option<Done> {
         let confirmed = cache.confirmed()?;
         if entry.state != confirmed.state {
             add(&cache.counters.outdated);
@@ -110,7 +126,10 @@ impl<D: Driver> Once<D> {
         }
         // What does not open here is an error of the database's answer too: let it say so.
         let done = entry.done(self.keys(), intent).ok()?;
-        Some((done, entry.is_due(now_ms)))
+        if entry.is_due(now_ms) {
+            self.fill(cache, name, intent);
+        }
+        Some(done)
     }
 
     /// Shares an answer of the database with those who wait for it, and has it read for the cache.
@@ -231,6 +250,10 @@ impl Cache {
     async fn keep(&self, name: &Name, entry: &Entry, time: Duration) {
         if let Some(local) = &self.local {
             local.put(name, entry, time).await;
+        }
+        #[cfg(feature = "redis")]
+        if let Some(server) = &self.server {
+            server.put(name, entry, time).await;
         }
         add(&self.counters.filled);
     }

@@ -8,6 +8,8 @@ mod entry;
 mod flight;
 mod local;
 mod look;
+#[cfg(feature = "redis")]
+mod server;
 mod settings;
 
 use std::collections::HashSet;
@@ -78,12 +80,14 @@ fn add(counter: &AtomicU64) {
 pub(crate) struct Cache {
     settings: ReplayCache,
     local: Option<Local>,
+    #[cfg(feature = "redis")]
+    server: Option<server::Server>,
     confirmed: Mutex<Option<Confirmed>>,
     confirming: AtomicBool,
     flights: Flights,
     filling: Mutex<HashSet<Name>>,
     fills: Semaphore,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 /// What the database said about itself, and when it was asked.
@@ -109,7 +113,10 @@ impl Confirmed {
 
 impl Cache {
     pub(crate) fn new(settings: ReplayCache) -> Self {
+        let counters = Arc::<Counters>::default();
         Self {
+            #[cfg(feature = "redis")]
+            server: server::Server::new(&settings, counters.clone()),
             local: settings.in_process.then(|| Local::new(&settings)),
             settings,
             confirmed: Mutex::default(),
@@ -117,7 +124,7 @@ impl Cache {
             flights: Flights::default(),
             filling: Mutex::default(),
             fills: Semaphore::new(FILLS),
-            counters: Counters::default(),
+            counters,
         }
     }
 
@@ -139,6 +146,12 @@ impl Cache {
             outdated: read(&counters.outdated),
             filled: read(&counters.filled),
             errors: read(&counters.errors),
+            #[cfg(feature = "redis")]
+            breaker_open: self
+                .server
+                .as_ref()
+                .is_some_and(server::Server::is_left_alone),
+            #[cfg(not(feature = "redis"))]
             breaker_open: false,
         }
     }

@@ -4,17 +4,14 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use ring::rand::{SecureRandom as _, SystemRandom};
-use ring::{aead, hkdf};
 use serde_json::{Value, json};
 
-use super::{SEALED, is_sealed, unreadable};
+use super::{SEALED, is_sealed, one_use, unreadable};
 use crate::error::{Error, ErrorDetail, Result};
 use crate::intent::Intent;
 
 /// What the keys of single answers are derived for.
 const PURPOSE: &[u8] = b"pgonce answer 1";
-const SALT_BYTES: usize = 32;
 const ALTERED: &str = "The key of this id is another one, or the stored answer was altered or moved from another intent.";
 
 /// Keys that stored answers are encrypted with. The database never sees them.
@@ -97,12 +94,9 @@ impl AnswerKeys {
             return Ok(None);
         }
         let (id, key) = self.keys.first().ok_or_else(broken)?;
-        let mut salt = [0; SALT_BYTES];
-        SystemRandom::new().fill(&mut salt).map_err(|_| broken())?;
-        let mut data = value.to_string().into_bytes();
-        one_use_key(key, &salt)?
-            .seal_in_place_append_tag(nonce(), bound_to(intent), &mut data)
-            .map_err(|_| broken())?;
+        let data = value.to_string().into_bytes();
+        let (salt, data) =
+            one_use::seal(key, PURPOSE, &bound_to(intent), data).ok_or_else(broken)?;
         Ok(Some(json!({
             SEALED: 1, "key": id, "salt": STANDARD.encode(salt), "data": STANDARD.encode(data),
         })))
@@ -133,10 +127,7 @@ impl AnswerKeys {
         let opened = decoded("salt")
             .zip(decoded("data"))
             .and_then(|(salt, mut data)| {
-                let key = one_use_key(key, &salt).ok()?;
-                let plain = key
-                    .open_in_place(nonce(), bound_to(intent), &mut data)
-                    .ok()?;
+                let plain = one_use::open(key, PURPOSE, &bound_to(intent), &salt, &mut data)?;
                 serde_json::from_slice(plain).ok()
             });
         opened.ok_or_else(|| {
@@ -148,21 +139,8 @@ impl AnswerKeys {
     }
 }
 
-/// A key for one answer only, so that no nonce is ever used twice with a key.
-fn one_use_key(key: &[u8; 32], salt: &[u8]) -> Result<aead::LessSafeKey> {
-    let derived = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(key);
-    let derived = derived
-        .expand(&[PURPOSE], &aead::AES_256_GCM)
-        .map_err(|_| broken())?;
-    Ok(aead::LessSafeKey::new(derived.into()))
-}
-
-fn nonce() -> aead::Nonce {
-    aead::Nonce::assume_unique_for_key([0; aead::NONCE_LEN])
-}
-
 /// What an answer belongs to, each part with its length.
-fn bound_to(intent: &Intent) -> aead::Aad<Vec<u8>> {
+fn bound_to(intent: &Intent) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in [
         intent.tenant_name().as_bytes(),
@@ -173,7 +151,7 @@ fn bound_to(intent: &Intent) -> aead::Aad<Vec<u8>> {
         bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
         bytes.extend_from_slice(part);
     }
-    aead::Aad::from(bytes)
+    bytes
 }
 
 fn broken() -> Error {

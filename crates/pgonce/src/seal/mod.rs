@@ -2,6 +2,8 @@
 
 #[cfg(feature = "encryption")]
 mod keys;
+#[cfg(any(feature = "encryption", feature = "redis"))]
+pub(crate) mod one_use;
 
 #[cfg(feature = "encryption")]
 pub use keys::AnswerKeys;
