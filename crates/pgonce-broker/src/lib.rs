@@ -32,13 +32,10 @@ pub use consumer::{
     Batches, Consumer, Counts as ConsumerCounts, Dedup, Handler, Incoming, Order, Source,
     SourceError, cloud_event,
 };
-<<<<<<< HEAD
-#[cfg(feature = "kafka")]
-pub use kafka_security::{KafkaSecurity, SaslMechanism};
-=======
 #[cfg(feature = "webhook")]
 pub use http_handler::HttpHandler;
->>>>>>> main
+#[cfg(feature = "kafka")]
+pub use kafka_security::{KafkaSecurity, SaslMechanism};
 pub use relay::{Counts, Relay, WakeSignal};
 pub use sink::{Delivery, Sink};
 #[cfg(feature = "wal")]
