@@ -91,6 +91,12 @@ struct Contract {
     /// How long audit may look back; retention is at least that [default: 0s].
     #[arg(long, value_parser = length)]
     audit: Option<String>,
+    /// Maximum size of an answer in bytes, as JSON text [default: 1048576].
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(..=i64::from(i32::MAX)))]
+    max_answer: Option<u32>,
+    /// Maximum number of keys of a tenant in the scope [default: no limit].
+    #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u32).range(1..))]
+    max_keys: Option<u32>,
     /// A note for the readers of the contract.
     #[arg(long)]
     note: Option<String>,
@@ -133,6 +139,8 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
 
 async fn define(database: &Database, contract: &Contract) -> Result {
     // (parameter of define_scope, type, value): only what was given, so that SQL has the defaults.
+    let max_answer = contract.max_answer.map(|bytes| bytes.to_string());
+    let max_keys = contract.max_keys.map(|keys| keys.to_string());
     let given = [
         ("p_scope", "text", Some(&contract.name.scope)),
         ("p_tenant", "text", Some(&contract.name.tenant)),
@@ -158,6 +166,8 @@ async fn define(database: &Database, contract: &Contract) -> Result {
             contract.reconciliation.as_ref(),
         ),
         ("p_audit", "interval", contract.audit.as_ref()),
+        ("p_max_answer", "integer", max_answer.as_ref()),
+        ("p_max_keys", "bigint", max_keys.as_ref()),
         ("p_note", "text", contract.note.as_ref()),
     ];
     let given: Vec<_> = given

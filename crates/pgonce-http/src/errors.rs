@@ -27,6 +27,10 @@
 //! **410, gone.** It happened, and its answer is no longer kept. With the reason `answer_not_kept` it was a stream, or
 //! too large to be kept; `original_status` says how it ended.
 //!
+//! # P4044
+//! **429, too many keys.** The tenant has as many keys as the scope's contract allows. Nothing happened. Send it again when
+//! older keys have expired.
+//!
 //! # 08006
 //! **503 and `Retry-After`, database unavailable.** Nothing happened. Send the same again with the same key.
 //!

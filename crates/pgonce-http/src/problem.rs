@@ -169,6 +169,14 @@ impl From<&Error> for Problem {
             Error::Conflict(problem) => {
                 Self::ours(StatusCode::UNPROCESSABLE_ENTITY, "P4002", summary(problem))
             }
+            Error::Invalid(problem) if &*problem.code == "P4044" => {
+                Self::ours(StatusCode::TOO_MANY_REQUESTS, "P4044", summary(problem))
+            }
+            Error::Invalid(problem) if &*problem.code == "P4040" => Self::ours(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "response_too_large",
+                "nothing happened: the answer is larger than the scope's contract allows",
+            ),
             Error::Gone(problem) => Self::ours(StatusCode::GONE, "P4031", summary(problem)),
             Error::Refused(failure) => Self::refused(failure),
             Error::Failed(failure) => Self::new(

@@ -107,6 +107,17 @@ impl Stored {
         }
     }
 
+    /// What is kept of an answer that is too large: how it ended.
+    pub(crate) fn without_body(&self) -> Self {
+        Self {
+            headers: Vec::new(),
+            body: Text::default(),
+            trailers: None,
+            unkept: true,
+            ..*self
+        }
+    }
+
     /// Reads what was stored; `None` where something else wrote it.
     pub(crate) fn read(value: &serde_json::Value) -> Option<Self> {
         Self::deserialize(value)

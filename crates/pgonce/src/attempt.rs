@@ -61,7 +61,7 @@ impl<D: Driver> Attempt<D> {
         let (session, schema) = tx.into_parts();
         let fresh = fence == 1 && ack.keep.is_none();
         let (tenant, scope) = (intent.tenant_name(), intent.scope());
-        let known = match fresh {
+        let known = match fresh && success.is_small() {
             true => retentions.get(tenant, scope),
             false => None,
         };

@@ -73,6 +73,8 @@ pub struct Contract {
     pub(crate) redelivery: Duration,
     pub(crate) reconciliation: Duration,
     pub(crate) audit: Duration,
+    pub(crate) max_answer: u32,
+    pub(crate) max_keys: Option<u64>,
     pub(crate) note: Option<String>,
     pub(crate) tenant: String,
 }
@@ -92,6 +94,8 @@ impl Contract {
             redelivery: Duration::ZERO,
             reconciliation: Duration::ZERO,
             audit: Duration::ZERO,
+            max_answer: 1 << 20,
+            max_keys: None,
             note: None,
             tenant: String::new(),
         }
@@ -154,6 +158,18 @@ impl Contract {
     /// How long audit may look back. Retention must not be shorter.
     pub fn audit(mut self, horizon: Duration) -> Self {
         self.audit = horizon;
+        self
+    }
+
+    /// Maximum size of an answer, as JSON text; a larger one is refused (`P4040`). Default: 1 MiB.
+    pub fn max_answer(mut self, bytes: u32) -> Self {
+        self.max_answer = bytes;
+        self
+    }
+
+    /// Maximum number of keys of a tenant in the scope; one more is refused (`P4044`). Default: none.
+    pub fn max_keys(mut self, keys: u64) -> Self {
+        self.max_keys = Some(keys);
         self
     }
 

@@ -63,7 +63,7 @@ impl fmt::Display for ErrorDetail {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The input cannot name an intent, or breaks a rule (`P4000`, `P4001`, `P4003`, `22023`).
+    /// The input cannot name an intent, or breaks a rule or a limit (`P4000`, `P4001`, `P4003`, `P4040` to `P4044`, `22023`).
     #[error("{0}")]
     Invalid(ErrorDetail),
     /// The key was used before with another request (`P4002`).
@@ -161,10 +161,15 @@ impl Error {
     pub(crate) fn from_problem(problem: ErrorDetail) -> Self {
         match &*problem.code {
             "P4000" | "P4001" | "P4003" | "22023" => Self::Invalid(problem),
+            "P4040" | "P4041" | "P4042" | "P4043" | "P4044" => Self::Invalid(problem),
             "P4071" | "P4072" | "P4073" | "P4074" | "P4075" | "P4076" | "P4077" | "P4081" => {
                 Self::Invalid(problem)
             }
-            "P4002" | "P4032" | "P4050" | "P4070" | "P4078" | "P4080" => Self::Conflict(problem),
+            "P4083" | "P4090" | "P4091" | "P4092" | "P4093" | "P4094" | "P4095" | "P4096"
+            | "P4097" => Self::Invalid(problem),
+            "P4002" | "P4032" | "P4050" | "P4070" | "P4078" | "P4080" | "P4085" | "P4098" => {
+                Self::Conflict(problem)
+            }
             "P4012" => Self::Fenced(problem),
             "P4010" | "P4011" => Self::LostRace(problem),
             "P4031" => Self::Gone(problem),

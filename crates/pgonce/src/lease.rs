@@ -317,8 +317,8 @@ impl<D: Driver> Lease<D> {
     }
 
     /// As [`Lease::release`], where nothing was begun: after a first attempt the key is free, also for
-    /// another request.
-    pub async fn forget(self) -> Result<()> {
+    /// another request. One try, which keeps the lease in hand.
+    pub async fn forget(&self) -> Result<()> {
         self.call(&FORGET, self.names()).await
     }
 

@@ -37,6 +37,10 @@ pub(crate) static FAIL: Sql = Sql::kept(
      $8, $9, $10, $11, $12::text::interval)",
 );
 
+/// Answers up to this size fit every contract for which the retention alone is remembered
+/// (`pgonce._simple_retention`): the database need not weigh them.
+const SMALL_ANSWER_BYTES: usize = 256 * 1024;
+
 /// A success to be recorded.
 pub(crate) struct Success<'a> {
     intent: &'a Intent,
@@ -58,6 +62,10 @@ impl<'a> Success<'a> {
             owner,
             value: seal::stored(keys, intent, ack.value.as_ref())?,
         })
+    }
+
+    pub(crate) fn is_small(&self) -> bool {
+        (self.value.as_ref()).is_none_or(|value| value.len() <= SMALL_ANSWER_BYTES)
     }
 
     /// For [`SUCCEED`] and [`SUCCEED_LEASE`].

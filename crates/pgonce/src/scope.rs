@@ -16,8 +16,8 @@ static DEFINE: Sql = Sql::seldom(
      p_lease => $3::text::interval, p_busy => $4, p_wait_timeout => $5::text::interval, \
      p_storage => $6, p_after_expiry => $7, p_tombstone_for => $8::text::interval, p_stale => $9, \
      p_client_retry => $10::text::interval, p_redelivery => $11::text::interval, \
-     p_reconciliation => $12::text::interval, p_audit => $13::text::interval, p_note => $14, \
-     p_tenant => $15)",
+     p_reconciliation => $12::text::interval, p_audit => $13::text::interval, \
+     p_max_answer => $14::text::integer, p_max_keys => $15::text::bigint, p_note => $16, p_tenant => $17)",
 );
 static CONTRACT: Sql = Sql::kept(
     "select busy, pg_catalog.ceil(extract(epoch from wait_timeout) operator(pg_catalog.*) 1000)::bigint::text, \
@@ -34,6 +34,8 @@ impl<D: Driver> Once<D> {
             AfterExpiry::Gone(length) => length,
             AfterExpiry::Rerun => None,
         };
+        let max_answer = contract.max_answer.to_string();
+        let max_keys = contract.max_keys.map(|keys| keys.to_string());
         let args = Args::new()
             .text(scope)
             .interval(contract.retention)
@@ -64,6 +66,8 @@ impl<D: Driver> Once<D> {
             .interval(contract.redelivery)
             .interval(contract.reconciliation)
             .interval(contract.audit)
+            .text(&*max_answer)
+            .text(max_keys.as_deref())
             .text(contract.note.as_deref())
             .text(&*contract.tenant);
         let defined = self.caller().call(&DEFINE, args).await.map(drop);

@@ -2,16 +2,22 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod console;
+mod consume;
 mod doctor;
 mod fixture;
 mod help;
+mod import;
 mod inbox;
 mod intervene;
 mod ledger;
 mod outbox;
 mod relay;
 mod relay_file;
+mod runbooks;
+mod serve;
 mod tls;
+mod webhooks;
 
 use std::io::Read as _;
 use std::process::Stdio;

@@ -155,6 +155,15 @@ impl Decision {
         })
     }
 
+    /// The same, where the database refused the whole answer as too large.
+    pub(crate) fn ack_without_body(&self) -> pgonce::Result<Ack> {
+        let ack = Ack::value(&self.stored.without_body())?;
+        Ok(match self.keep {
+            Some(time) => ack.keep_for(time),
+            None => ack,
+        })
+    }
+
     /// The failure to be recorded, permanent or transient.
     pub(crate) fn failure(&self) -> pgonce::Result<Failure> {
         let code = format!("http_{}", self.stored.status);

@@ -13,6 +13,7 @@ use super::atomic::{ClientGone, Forgotten, LastResponse};
 use super::decision::Decision;
 use super::service::HttpService;
 use super::{Completion, Job};
+use crate::counters::Event;
 use crate::disposition::Disposition;
 use crate::extract::AttemptInfo;
 
@@ -45,7 +46,7 @@ async fn attempt_once<D: Driver, S: HttpService>(
         return Err(abandoned().into());
     }
     if !job.timer.begin(lease.attempts()) {
-        give_back(lease).await;
+        give_back(&lease, policy.database_timeout).await;
         return Err(Error::work(ClientGone));
     }
     let info = AttemptInfo {
@@ -67,8 +68,16 @@ async fn attempt_once<D: Driver, S: HttpService>(
     match decision.disposition {
         Disposition::Keep => {
             let ack = decision.ack(None)?;
+            let without_body = decision.ack_without_body()?;
             live.put(decision.response);
-            record(lease, ack, policy.database_timeout).await
+            match record(&lease, &ack, policy.database_timeout).await {
+                // It happened, and that is recorded whatever the contract allows an answer to be.
+                Err(error) if error.code() == "P4040" => {
+                    job.state.counters.count(Event::unkept);
+                    record(&lease, &without_body, policy.database_timeout).await
+                }
+                recorded => recorded,
+            }
         }
         Disposition::Refuse | Disposition::Retry => {
             let failure = decision.failure()?;
@@ -78,7 +87,7 @@ async fn attempt_once<D: Driver, S: HttpService>(
         }
         Disposition::Forget => {
             live.put(decision.response);
-            give_back(lease).await;
+            give_back(&lease, policy.database_timeout).await;
             Err(Error::work(Forgotten))
         }
         Disposition::Unknown => {
@@ -125,19 +134,24 @@ fn abandoned() -> Failure {
     )
 }
 
-/// Frees the claim for the next attempt; where that cannot be recorded, the lease expires.
-async fn give_back<D: Driver>(lease: Lease<D>) {
-    if let Err(error) = lease.forget().await {
-        tracing::warn!(%error, "a lease could not be released; it expires by itself");
+/// Frees the claim for the next attempt. A database that was too slow for the claim is often too slow for
+/// this as well: it is tried until the lease is lost, so that no key stays busy for work that nobody does.
+async fn give_back<D: Driver>(lease: &Lease<D>, limit: Duration) {
+    let mut retry = RecordRetry::new();
+    while let Err(error) = in_time(limit, lease.forget()).await {
+        if let Err(error) = retry.after(error).await {
+            tracing::warn!(%error, "a lease could not be released; it expires by itself");
+            return;
+        }
     }
 }
 
 /// Records the response of work that is done. No error of the database loses it, and no silence: a try
 /// that is not answered within `limit` is begun anew on another connection.
-async fn record<D: Driver>(lease: Lease<D>, ack: Ack, limit: Duration) -> Result<Done> {
+async fn record<D: Driver>(lease: &Lease<D>, ack: &Ack, limit: Duration) -> Result<Done> {
     let mut retry = RecordRetry::new();
     loop {
-        match in_time(limit, lease.record(&ack)).await {
+        match in_time(limit, lease.record(ack)).await {
             Ok(done) => return Ok(done),
             Err(error) => retry.after(error).await?,
         }

@@ -108,6 +108,25 @@ fn fields(name: &str, scope: &Scope) -> Vec<Field> {
         word("key_source", "client"),
         word("boundary", "external"),
         length("client_retry", given(&scope.client_retry).or(zero)),
+        field(
+            "max_answer",
+            "integer",
+            Some(
+                scope
+                    .max_answer
+                    .as_ref()
+                    .map_or(1 << 20, |size| size.get_ref().0)
+                    .to_string(),
+            ),
+        ),
+        field(
+            "max_keys",
+            "bigint",
+            scope
+                .max_keys
+                .as_ref()
+                .map(|keys| keys.get_ref().to_string()),
+        ),
         field("note", "text", scope.note.clone()),
     ]
 }

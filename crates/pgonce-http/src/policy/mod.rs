@@ -184,7 +184,13 @@ impl Policy {
                 .lease(self.lease)
                 .stale(self.stale)
                 .client_retry(self.client_retry)
-                .after_expiry(self.after_expiry),
+                .after_expiry(self.after_expiry)
+                // A body of `max_response` as text of JSON, with its headers.
+                .max_answer(
+                    u32::try_from(self.max_response.saturating_mul(2).saturating_add(1 << 16))
+                        .unwrap_or(u32::MAX)
+                        .clamp(1 << 20, i32::MAX.unsigned_abs()),
+                ),
         )
     }
 

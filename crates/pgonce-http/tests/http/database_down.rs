@@ -10,7 +10,9 @@ use pgonce::scope::Stale;
 use pgonce_http::{Caller, Policy};
 use pgonce_testkit::Postgres;
 
-use crate::support::{Gate, Reply, SCOPE, SOON, Site, TestDriver, World, effect, made};
+use crate::support::{
+    Gate, Reply, SCOPE, SOON, Site, TestDriver, World, effect, for_each_driver, made, until,
+};
 
 type Sqlx = pgonce::driver::sqlx::Sqlx;
 type TokioPostgres = pgonce::driver::tokio_postgres::TokioPostgres;
@@ -237,3 +239,42 @@ async fn an_answer_is_recorded_whatever_error_meets_it_first() {
     }
     assert!(world.number("select last_value from records").await >= 4);
 }
+
+/// The key of a request that was given up is not busy for as long as its lease, which nobody works under.
+async fn a_claim_that_comes_too_late_is_given_back<D: TestDriver>(world: World<D>) {
+    // The first tries to give it back fail too.
+    world
+        .run_sql(
+            "create sequence tries; create function fail_first() returns trigger language plpgsql as $$ begin \
+             if nextval('public.tries') <= 2 then raise exception 'busy' using errcode = '53300'; end if; return old; end $$; \
+             create trigger fail_first before delete on pgonce.intent for each row execute function fail_first()",
+        )
+        .await;
+    let hour = Duration::from_secs(3600);
+    let policy = limited("late").retention(hour).lease(hour);
+    let layer = world.leased(policy.database_timeout(Duration::from_millis(500)));
+    layer.agree().await.unwrap();
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = runs.clone();
+    let handler = post(async move || {
+        counted.fetch_add(1, SeqCst);
+        made()
+    });
+    let site = Site::open(Router::new().route("/late", handler.layer(layer))).await;
+    let mut slow = world.pool.begin().await.unwrap();
+    sqlx::raw_sql("lock table pgonce.intent in share row exclusive mode")
+        .execute(&mut *slow)
+        .await
+        .unwrap();
+    assert_unavailable(&site.post("/late", "k1", "a book").await);
+    assert_eq!(runs.load(SeqCst), 0);
+    slow.rollback().await.unwrap();
+    until("the key is free", || async {
+        site.post("/late", "k1", "a book").await.status == 201
+    })
+    .await;
+    assert_eq!(runs.load(SeqCst), 1);
+    assert_eq!(world.number("select last_value from tries").await, 3);
+}
+
+for_each_driver!(a_claim_that_comes_too_late_is_given_back);

@@ -311,6 +311,38 @@ async fn an_answer_that_is_too_large_is_refused_whole_or_passed_whole() {
     assert_eq!(world.effects().await, 2);
 }
 
+/// What `max_response` lets pass may still be more than the contract of its scope allows.
+#[tokio::test]
+async fn an_answer_above_the_contracts_limit_is_rolled_back_or_recorded_without_its_body() {
+    let world: World = World::new().await;
+    let policy = |scope: &str| Policy::new(scope, Caller::None);
+    world
+        .run_sql(
+            "select pgonce.define_scope('a', '1 day', p_max_answer => 50), \
+             pgonce.define_scope('b', '1 day', p_max_answer => 100), \
+             pgonce.define_scope('c', '1 day', p_max_keys => 1)",
+        )
+        .await;
+    let stream = async || "x".repeat(100);
+    let router = Router::new()
+        .route("/atomic", post(big).layer(world.atomic(policy("a"))))
+        .route("/leased", post(stream).layer(world.leased(policy("b"))))
+        .route("/few", post(big).layer(world.atomic(policy("c"))));
+    let site = Site::open(router).await;
+    site.post("/atomic", "k1", "")
+        .await
+        .problem(500, "response_too_large");
+    assert_eq!(world.effects().await, 0);
+    let first = site.post("/leased", "k1", "").await;
+    assert_eq!((first.status, first.body.len()), (200, 100));
+    let document = site.post("/leased", "k1", "").await.problem(410, "P4031");
+    assert_eq!(document["original_status"], 200);
+    assert_eq!(site.post("/few", "k1", "").await.status, 200);
+    site.post("/few", "k2", "").await.problem(429, "P4044");
+    assert!(site.post("/few", "k1", "").await.replayed());
+    assert_eq!(world.effects().await, 1);
+}
+
 #[tokio::test]
 async fn a_stream_of_events_is_passed_on_at_once_where_the_policy_says_so() {
     let world: World = World::new().await;

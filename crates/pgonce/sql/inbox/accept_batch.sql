@@ -4,7 +4,7 @@
 -- answers  the ids that are new; each once, however often it is in the batch
 -- locks    the messages' markers, as pgonce.accept
 -- writes   one row of pgonce.inbox_marker for each new one
--- raises   P4050 an id came before with another payload; 22023 a name that does not fit
+-- raises   P4043 more than 10000 messages; P4050 an id came before with another payload; 22023 a name that does not fit
 -- example  select * from pgonce.accept_batch('billing', 'shop', '{evt-2,evt-3,evt-2}');
 create or replace function pgonce.accept_batch(p_consumer text, p_source text, p_message_ids text[],
     p_hashes bytea[] default null, p_tenant text default '')

@@ -3,7 +3,7 @@
 -- locks    the intent's advisory lock, then its row; both until the end of the transaction
 -- writes   leased mode: the row, 'processing' under a new fence. Atomic mode: nothing, but a
 --          record past its retention is removed where the contract says so
--- raises   P4000 P4001 P4002 P4003 P4031 22023
+-- raises   P4000 P4001 P4002 P4003 P4031 P4044 22023
 create or replace function pgonce._claim_full(p_scope text, p_key text, p_fingerprint bytea,
     p_lease interval, p_owner text, p_tenant text, p_correlation text)
 returns pgonce.claimed
@@ -100,6 +100,9 @@ begin
         if not v_exists and p_lease is null then
             return row('fresh', 1, null, null, null, null, null, null, 1)::pgonce.claimed;
         elsif not v_exists then
+            if v_contract.max_keys is not null then
+                perform pgonce._answer_to_keep(v_contract, p_scope, null, p_tenant, true);
+            end if;
             v_fence := pgonce._next_fence(null, true);
             insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence,
                 first_at, last_at, lease_until, owner, correlation_id)

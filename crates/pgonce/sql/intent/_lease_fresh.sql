@@ -1,8 +1,8 @@
 -- pgonce._lease_fresh(...): the lease on an intent that pgonce._claim_fast has just called fresh, which is
 --          most of them: one insert.
 -- answers  as pgonce.claim
--- writes   the row, 'processing' under a new fence; or, where somebody was faster or the lease is
---          not positive, what pgonce._claim_full writes
+-- writes   the row, 'processing' under a new fence; or, where somebody was faster, the lease is
+--          not positive or a contract limits its keys, what pgonce._claim_full writes
 -- raises   as pgonce._claim_full
 -- note     the look-up has checked the names, the scope, the lock and synchronous_commit
 create or replace function pgonce._lease_fresh(p_scope text, p_key text, p_fingerprint bytea,
@@ -19,6 +19,7 @@ begin
            n.now, n.now, n.now operator(pg_catalog.+) p_lease, pgonce._owner_or_session(p_owner), p_correlation
       from (select pgonce.now() as now offset 0) as n
      where p_lease operator(pg_catalog.>) interval '0'
+       and not exists (select from pgonce.scope s where s.max_keys is not null)
     on conflict on constraint one_row_per_intent do nothing
     returning fence into v_fence;
     if v_fence is null then

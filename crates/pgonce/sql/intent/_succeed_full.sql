@@ -34,7 +34,7 @@ begin
            set status = 'succeeded', fence = p_fence, last_at = v_now, lease_until = null,
                attempts = i.attempts + (p_fence % 2)::integer,
                expires_at = v_now + pgonce._retention_for(v_contract, p_keep),
-               answer = case when v_contract.storage = 'answer' then p_answer end,
+               answer = pgonce._answer_to_keep(v_contract, p_scope, p_answer, p_tenant, false),
                ref_type = case when v_contract.storage in ('answer', 'reference') then p_ref_type end,
                ref_id = case when v_contract.storage in ('answer', 'reference') then p_ref_id end,
                correlation_id = coalesce(p_correlation, i.correlation_id),

@@ -19,7 +19,8 @@ begin
      where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
        and i.fingerprint = p_fingerprint
        and pgonce._fence_is_current(i, p_fence, pgonce.now(), s.stale)
-       and s.tenant = p_tenant collate "C" and s.scope = p_scope collate "C" and s.storage = 'answer';
+       and s.tenant = p_tenant collate "C" and s.scope = p_scope collate "C" and s.storage = 'answer'
+       and coalesce(octet_length(p_answer::text), 0) <= s.max_answer;
     return found;
 end
 $$;

@@ -1,6 +1,6 @@
 -- pgonce._success_row(...): the finished row of an atomic success, as its contract wants it kept.
 -- answers  one row for pgonce.intent
--- raises   P4000 in strict mode where the scope has no contract
+-- raises   P4000 in strict mode where the scope has no contract; P4040 P4044 a limit of the contract
 -- note     inlined: an SDK inserts it with one prepared statement and no PL/pgSQL. A violated
 --          one_row_per_intent then means: lost the race, roll back and claim again.
 --          The common contract (of this tenant, keeps answers) costs one look-up; all others
@@ -13,8 +13,8 @@ begin atomic
     select 1::bigint, c.now,
            c.now + coalesce(c.retention, (pgonce._contract(p_tenant, p_scope)).retention),
            1, 'succeeded'::pgonce.status, p_tenant, p_scope, p_key, p_fingerprint,
-           case when c.retention is not null
-                  or (pgonce._contract(p_tenant, p_scope)).storage = 'answer' then p_answer end,
+           case when c.retention is not null then p_answer
+                else pgonce._answer_to_keep(pgonce._contract(p_tenant, p_scope), p_scope, p_answer, p_tenant, true) end,
            case when c.retention is not null
                   or (pgonce._contract(p_tenant, p_scope)).storage in ('answer', 'reference') then p_ref_type end,
            case when c.retention is not null
@@ -24,6 +24,7 @@ begin atomic
       from (
         select pgonce.now() as now,
                (select s.retention from pgonce.scope s
-                 where s.tenant = p_tenant and s.scope = p_scope and s.storage = 'answer') as retention
+                 where s.tenant = p_tenant and s.scope = p_scope and s.storage = 'answer'
+                   and s.max_keys is null and coalesce(octet_length(p_answer::text), 0) <= s.max_answer) as retention
       ) as c;
 end;

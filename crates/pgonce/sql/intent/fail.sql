@@ -6,7 +6,8 @@
 -- writes   exactly one row, or it raises: failed_retryable (the next claim answers retry) or failed_final
 --          (every later claim answers refused, with the same answer)
 -- raises   P4011 another attempt settled the intent first, or there is nothing to record it on; P4012 a newer
---          attempt holds it; P4002 it belongs to another request; P4000 P4001 P4003 22023 bad input
+--          attempt holds it; P4002 it belongs to another request; P4040 the answer is too large; P4000 P4001 P4003 22023
+--          bad input
 -- note     p_keep keeps this final failure for longer or shorter than the contract's retention
 -- example  select fence from pgonce.claim('mail.send', 'mail-9', '\x5e88', '30 seconds') \gset
 --          select pgonce.fail('mail.send', 'mail-9', '\x5e88', :fence, false, 'no_such_address', 'the address is unknown');
@@ -30,7 +31,10 @@ begin
             hint = 'For example p_retryable => false, p_code => ''card_declined''.';
     end if;
     v_contract := pgonce._contract(p_tenant, p_scope);
-    v_answer := case when v_contract.storage in ('answer', 'error') then p_answer end;
+    if v_contract.storage = 'error' then
+        v_contract.storage := 'answer';
+    end if;
+    v_answer := pgonce._answer_to_keep(v_contract, p_scope, p_answer, p_tenant, false);
     perform pgonce._force_durable_commit();
     if p_fence = 1 then
         -- The atomic attempt left nothing: this is the first record, or somebody was faster.

@@ -6,7 +6,8 @@
 --          or it raises
 -- raises   2D000 an atomic claim was made in another transaction; P4010 nothing to record it on, or another
 --          attempt finished first; P4012 a newer attempt holds the intent, or its lease ran out and may not
---          be used any more; P4002 it belongs to another request; P4000 P4001 P4003 22023 bad input
+--          be used any more; P4002 it belongs to another request; P4040 the answer is
+--          too large; P4044 the tenant has too many keys; P4000 P4001 P4003 22023 bad input
 -- note     p_keep keeps this answer for longer or shorter than the contract's retention
 -- example  select fence from pgonce.claim('mail.send', 'mail-8', '\x5e88', '30 seconds') \gset
 --          -- the work happens here, outside of any transaction
@@ -26,7 +27,8 @@ begin
         select r.* from pgonce.scope s, pgonce._success_row_with_retention(p_scope, p_key, p_fingerprint, p_answer,
             p_ref_type, p_ref_id, p_tenant, p_correlation, p_owner, s.retention) r
          where s.tenant operator(pg_catalog.=) p_tenant collate "C" and s.scope operator(pg_catalog.=) p_scope collate "C"
-           and s.storage operator(pg_catalog.=) 'answer'
+           and s.storage operator(pg_catalog.=) 'answer' and s.max_keys is null
+           and coalesce(pg_catalog.octet_length(p_answer::pg_catalog.text), 0) operator(pg_catalog.<=) s.max_answer
         on conflict do nothing;
         if found then
             return;
@@ -36,7 +38,8 @@ begin
         select r.* from pgonce.scope s, pgonce._success_row_with_retention(p_scope, p_key, p_fingerprint, p_answer,
             p_ref_type, p_ref_id, p_tenant, p_correlation, p_owner, s.retention) r
          where s.tenant operator(pg_catalog.=) '' collate "C" and s.scope operator(pg_catalog.=) '*' collate "C"
-           and s.storage operator(pg_catalog.=) 'answer'
+           and s.storage operator(pg_catalog.=) 'answer' and s.max_keys is null
+           and coalesce(pg_catalog.octet_length(p_answer::pg_catalog.text), 0) operator(pg_catalog.<=) s.max_answer
            and not exists (select from pgonce.scope o where o.tenant operator(pg_catalog.=) p_tenant collate "C"
                and o.scope operator(pg_catalog.=) p_scope collate "C")
            and not exists (select from pgonce.scope o where o.tenant operator(pg_catalog.=) '' collate "C"

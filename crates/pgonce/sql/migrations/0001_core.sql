@@ -22,6 +22,8 @@ create table pgonce.scope (
     redelivery           interval not null default interval '0',
     reconciliation       interval not null default interval '0',
     audit                interval not null default interval '0',
+    max_answer           integer not null default 1048576,
+    max_keys             bigint,
     note                 text,
     defined_at           timestamptz not null,
     constraint one_contract_per_scope primary key (tenant, scope),
@@ -34,6 +36,8 @@ create table pgonce.scope (
         check (least(client_retry, redelivery, reconciliation, audit) >= interval '0'),
     constraint lease_is_positive check (lease > interval '0'),
     constraint wait_is_not_negative check (wait_timeout >= interval '0'),
+    constraint max_answer_is_not_negative check (max_answer >= 0),
+    constraint max_keys_is_positive check (max_keys > 0),
     constraint tombstone_is_positive check (tombstone_for > interval '0'),
     constraint busy_is_known check (busy in ('reject', 'wait', 'accept')),
     constraint storage_is_known check (storage in ('answer', 'reference', 'status', 'error')),
@@ -42,6 +46,9 @@ create table pgonce.scope (
     constraint key_source_is_known check (key_source in ('client', 'derived', 'message', 'file')),
     constraint boundary_is_known check (boundary in ('database', 'external', 'messages'))
 );
+
+-- Mostly empty: whether any contract limits its keys costs a claim next to nothing.
+create index contracts_with_max_keys on pgonce.scope (scope) where max_keys is not null;
 
 -- One row per intent. In atomic mode it is written once, finished; only leased work is ever
 -- seen in 'processing'. Fences: odd for an attempt that lives in one transaction, even for a

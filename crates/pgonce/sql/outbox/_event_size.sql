@@ -1,5 +1,5 @@
 -- pgonce._event_size(...): how many bytes of headers and payload an event carries, once it was checked.
--- raises   22023 a name, the headers or the payload do not fit
+-- raises   as pgonce._check_event
 -- note     inlined; stable, or pgonce._event_row would not be. What is plainly in order is let through
 --          here, with as few comparisons as can be: names of 1 to 128 bytes, a tenant of less than 128,
 --          no headers, and no large or compressed payload. The rest is weighed.

@@ -4,7 +4,7 @@
 --          attempt of this life of its key; else a random one
 -- locks    nothing
 -- writes   one row of pgonce.outbox; it notifies nobody: a NOTIFY would halve the commits
--- raises   22023 a name, the headers or a payload that does not fit
+-- raises   22023 a name or headers that do not fit; P4041 a payload of more than 1 MiB; P4042 headers of more than 64 KiB
 -- note     events of one subject are delivered in order; an event without a subject is its own subject
 -- example  select pgonce.publish('orders', 'order.created', 'order-7', '{"qty": 2}');
 create or replace function pgonce.publish(p_topic text, p_type text, p_subject text, p_payload jsonb,

@@ -42,6 +42,9 @@ begin
             hint = 'Compare scope, key and tenant byte by byte; an attempt in an open transaction has no record yet.';
     end if;
     v_contract := pgonce._contract(p_tenant, p_scope);
+    if p_act = 'fail' and v_contract.storage = 'error' then
+        v_contract.storage := 'answer';
+    end if;
     v_now := pgonce.now();
     v_alive := v_row.status = 'processing' and v_row.lease_until > v_now;
 
@@ -84,7 +87,7 @@ begin
         update pgonce.intent i
            set status = case p_act when 'settle' then 'succeeded' else 'failed_final' end::pgonce.status,
                fence = v_fence, lease_until = null, last_at = v_now, expires_at = v_now + v_contract.retention,
-               answer = case when v_contract.storage in ('answer', case p_act when 'fail' then 'error' end) then p_answer end,
+               answer = pgonce._answer_to_keep(v_contract, p_scope, p_answer, p_tenant, false),
                failure_code = case p_act when 'fail' then left(p_code, 255) end,
                failure_message = case p_act when 'fail' then left(coalesce(p_message, p_code), 4000) end
          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";

@@ -22,6 +22,8 @@ create or replace function pgonce.define_scope(
     p_redelivery     interval default interval '0',
     p_reconciliation interval default interval '0',
     p_audit          interval default interval '0',
+    p_max_answer     integer default 1048576,
+    p_max_keys       bigint default null,
     p_note           text default null,
     p_tenant         text default ''
 )
@@ -43,10 +45,11 @@ begin
     end if;
     insert into pgonce.scope as s (tenant, scope, retention, lease, busy, wait_timeout, storage,
         after_expiry, tombstone_for, stale, key_source, boundary, client_retry, redelivery,
-        reconciliation, audit, note, defined_at)
+        reconciliation, audit, max_answer, max_keys, note, defined_at)
     values (p_tenant, p_scope, pgonce._fixed_length(p_retention), pgonce._fixed_length(p_lease), p_busy, pgonce._fixed_length(p_wait_timeout),
         p_storage, p_after_expiry, pgonce._fixed_length(p_tombstone_for), p_stale, p_key_source, p_boundary,
-        pgonce._fixed_length(p_client_retry), pgonce._fixed_length(p_redelivery), pgonce._fixed_length(p_reconciliation), pgonce._fixed_length(p_audit), p_note, pgonce.now())
+        pgonce._fixed_length(p_client_retry), pgonce._fixed_length(p_redelivery), pgonce._fixed_length(p_reconciliation), pgonce._fixed_length(p_audit),
+        p_max_answer, p_max_keys, p_note, pgonce.now())
     on conflict (tenant, scope) do update
        set retention = excluded.retention, lease = excluded.lease, busy = excluded.busy,
            wait_timeout = excluded.wait_timeout, storage = excluded.storage,
@@ -54,6 +57,7 @@ begin
            stale = excluded.stale, key_source = excluded.key_source, boundary = excluded.boundary,
            client_retry = excluded.client_retry, redelivery = excluded.redelivery,
            reconciliation = excluded.reconciliation, audit = excluded.audit,
+           max_answer = excluded.max_answer, max_keys = excluded.max_keys,
            note = excluded.note, defined_at = excluded.defined_at
     returning s.* into v_contract;
     return v_contract;
@@ -66,12 +70,12 @@ exception
             using errcode = '22023',
             detail = format('retention %s; client_retry %s, redelivery %s, reconciliation %s, audit %s; '
                 'lease %s, busy %s, wait_timeout %s, storage %s, after_expiry %s, tombstone_for %s, '
-                'stale %s, key_source %s, boundary %s',
+                'stale %s, key_source %s, boundary %s, max_answer %s, max_keys %s',
                 p_retention, p_client_retry, p_redelivery, p_reconciliation, p_audit, p_lease, p_busy,
-                p_wait_timeout, p_storage, p_after_expiry, p_tombstone_for, p_stale, p_key_source, p_boundary),
+                p_wait_timeout, p_storage, p_after_expiry, p_tombstone_for, p_stale, p_key_source, p_boundary, p_max_answer, p_max_keys),
             hint = 'busy: reject, wait, accept. storage: answer, reference, status, error. '
                 'after_expiry: rerun, gone. stale: takeover, hold, refuse. key_source: client, derived, '
                 'message, file. boundary: database, external, messages. Retention is at least every '
-                'horizon; intervals are positive.';
+                'horizon; intervals and limits are positive.';
 end
 $$;

@@ -113,6 +113,7 @@ impl Event {
     /// The checks of `pgonce.publish`, in the same words.
     pub(super) fn check(&self, tenant: &str, headers: &str) -> Result<()> {
         let fits = |name: &str| (1..=255).contains(&name.len());
+        let mut code = "22023";
         let (message, hint) = if !fits(&self.topic) {
             let bytes = self.topic.len();
             (
@@ -138,8 +139,10 @@ impl Event {
                 "Leave it out, or pass the empty text, where there are no tenants.",
             )
         } else if headers.len() > 65_536 {
+            code = "P4042";
+            let bytes = headers.len();
             (
-                "the headers of an event are a JSON object of at most 65536 bytes".to_owned(),
+                format!("the headers of an event have {bytes} bytes; at most 65536"),
                 "Keep what is large in the payload.",
             )
         } else if let Some(name) = self.headers.keys().find(|name| !is_header_name(name)) {
@@ -157,6 +160,7 @@ impl Event {
             .map(String::len)
             .filter(|n| *n > 1 << 20)
         {
+            code = "P4041";
             (
                 format!("the payload has {bytes} bytes; at most 1048576"),
                 "Keep what is large in a store of its own, and put a reference to it into the event.",
@@ -164,7 +168,7 @@ impl Event {
         } else {
             return Ok(());
         };
-        Err(Error::Invalid(ErrorDetail::new("22023", message, hint)))
+        Err(Error::Invalid(ErrorDetail::new(code, message, hint)))
     }
 }
 

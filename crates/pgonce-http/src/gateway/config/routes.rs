@@ -107,6 +107,8 @@ pub(crate) struct Scope {
     #[serde(default)]
     pub(crate) stale: Stale,
     pub(crate) client_retry: Option<Spanned<Length>>,
+    pub(crate) max_answer: Option<Spanned<Size>>,
+    pub(crate) max_keys: Option<Spanned<u32>>,
     pub(crate) note: Option<String>,
 }
 
