@@ -195,6 +195,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "outbox/evict_subscription",
     "outbox/set_outbox_retention",
     "outbox/_create_outbox_partitions",
+    "retention/_lock_wait",
     "outbox/_drop_outbox_partitions",
     "outbox/outbox_backlog",
     "outbox/outbox_caught_up",
