@@ -33,7 +33,7 @@ async fn a_complaint_opens_one_case_with_one_timer_and_each_event_sends_one_noti
         ids[0]
     );
     assert_eq!(world.see.text(&timer).await, "false");
-    // Nobody begins: the timer moves the case, once, whoever lets it fire.
+    // Nobody begins: the timer moves the case once, though eight sessions let it fire.
     world.see.run("select pgonce._move_clock('15 days')").await;
     let fired = join_all(
         openers
