@@ -6,10 +6,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
-const PUBLISHED: [&str; 7] = [
+const PUBLISHED: [&str; 8] = [
     "pgonce",
     "pgonce-broker",
     "pgonce-cli",
+    "pgonce-console",
     "pgonce-http",
     "pgonce-lab",
     "pgonce-probe",

@@ -1,4 +1,4 @@
--- 0007_reference: what other systems call things.
+-- 0008_reference: what other systems call things.
 -- breaking: no
 
 create table pgonce.external_reference (
