@@ -30,6 +30,7 @@ mod one_statement;
 mod optimistic;
 mod planted;
 mod purge;
+mod queue;
 mod recording;
 mod recovery;
 mod retention;

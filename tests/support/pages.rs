@@ -17,6 +17,7 @@ pages! {
     Migrations "how-to/migrations.md",
     Outbox "how-to/outbox.md",
     Poolers "how-to/poolers.md",
+    QueuePage "how-to/queue.md",
     Retries "how-to/retries.md",
     Transitions "how-to/transitions.md",
     Uniqueness "how-to/uniqueness.md",

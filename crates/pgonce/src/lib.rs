@@ -23,6 +23,7 @@ pub mod ledger;
 pub mod migrate;
 #[doc(hidden)]
 pub mod outbox;
+pub mod queue;
 pub mod retry;
 pub mod scope;
 #[cfg(feature = "sqlx")]

@@ -12,6 +12,7 @@ mod ledger;
 mod network;
 mod outbox;
 mod plot;
+mod queue;
 mod realistic;
 mod replay;
 mod report;
@@ -116,6 +117,8 @@ enum Group {
     Inbox,
     /// Groups of the ledger, beside bare entries and balances.
     Ledger,
+    /// Jobs: how fast a backlog burns down, and how soon a job starts.
+    Queue,
     /// Files of rows, beside plain COPY.
     Import,
 }
@@ -232,6 +235,11 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     if args.wants(Group::Ledger) {
         say("groups of the ledger");
         report.add(ledger::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Queue) {
+        say("jobs of a queue");
+        let size = queue::Size::of(args.quick, args.events);
+        report.add(queue::measure(server, &mut plan, &size).await?);
     }
     if args.wants(Group::Import) {
         say("imports");

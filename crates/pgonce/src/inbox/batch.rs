@@ -346,7 +346,8 @@ impl<D: Driver> Batch<D> {
         roll_back(self.session.take().ok_or_else(kept_by_the_handler)?).await
     }
 
-    async fn settle(self, last: &Sql, args: Args<'_>) -> Result<()> {
+    /// Ends the batch with a last statement, and commits.
+    pub(crate) async fn settle(self, last: &Sql, args: Args<'_>) -> Result<()> {
         let session = self.session.take().ok_or_else(kept_by_the_handler)?;
         commit_with(session, &self.schema, last, args)
             .await

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// Texts as an array literal.
-pub(super) fn texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let mut literal = String::from("{");
     for text in texts {
         if literal.len() > 1 {

@@ -62,7 +62,7 @@ macro_rules! routines {
 }
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -295,6 +295,32 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "transition/_due_timers",
     "transition/_postpone_timer",
     "transition/fire_timers",
+    "queue/_job_rules",
+    "queue/_job_key_lock",
+    "queue/_unblock_key",
+    "queue/_free_key",
+    "queue/_key_is_busy",
+    "queue/_audit_job",
+    "queue/_end_job",
+    "queue/enqueue",
+    "queue/_cron_field",
+    "queue/_cron_next",
+    "queue/_fire_schedules",
+    "queue/_wake_jobs",
+    "queue/_queue_room",
+    "queue/_claim_queue",
+    "queue/claim_jobs",
+    "queue/finish_jobs",
+    "queue/fail_job",
+    "queue/renew_jobs",
+    "queue/cancel_job",
+    "queue/retry_jobs",
+    "queue/define_queue",
+    "queue/define_schedule",
+    "queue/_purge_jobs",
+    "queue/jobs",
+    "queue/job_groups",
+    "queue/queues",
     "import/_import_begin",
     "import/_import_hold",
     "import/_import_record",
