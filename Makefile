@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test python-tests node-tests hostile-tests kill-tests murder replay mutants demo storm bench fmt doc nextest
+.PHONY: help setup run check test python-tests node-tests hostile-tests kill-tests murder replay import-test mutants demo storm bench fmt doc nextest
 
 CARGO ?= cargo
 
@@ -65,6 +65,7 @@ kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT
 	$(call step,kill-tests)
 	KILL_COUNT=$${KILL_COUNT:-200} $(CARGO) test --locked -p pgonce-tests --all-features --test kill -- --nocapture
 	PGONCE_EXHAUSTIVE=1 $(CARGO) test --locked -p pgonce-tests --all-features --test guarantees killed -- --nocapture
+	KILL_COUNT=$${KILL_COUNT:-50} $(CARGO) test --locked -p pgonce-cli --test cli consume:: -- --nocapture
 
 murder: kill-tests
 
@@ -76,6 +77,10 @@ replay: setup ## replay a million events into projections, again and again; REPL
 	$(call step,replay)
 	PGONCE_REPLAY_EVENTS=$${REPLAY_EVENTS:-1000000} $(CARGO) test --locked -p pgonce-tests --test guarantees inbox::replay -- --nocapture
 
+import-test: setup ## import ten million rows, killed twenty times on the way; IMPORT_ROWS says how many
+	$(call step,import-test)
+	PGONCE_IMPORT_ROWS=$${IMPORT_ROWS:-10000000} $(CARGO) test --locked --release -p pgonce-cli --all-features --test cli killed_again -- --nocapture
+
 mutants: setup ## plant known bugs in a copy, one by one: does the suite catch each?
 	$(call step,mutants)
 	@scripts/mutants $(ONLY)
@@ -85,6 +90,12 @@ demo: ## see it work: an orders service under duplicates, crashes and cut wires
 	@scripts/setup postgres
 	$(call step,demo)
 	$(CARGO) run --locked -p pgonce-cli --no-default-features --features lab-demo -- demo
+
+run: ## a private PostgreSQL with pgonce, its daemon and its console, on this machine
+	$(call step,setup)
+	@scripts/setup postgres
+	$(call step,run)
+	$(CARGO) run --locked -p pgonce-cli -- serve
 
 storm: setup ## cut every path of the protocol at every message; the whole of it, some minutes
 	$(call step,storm)

@@ -164,6 +164,7 @@ fn imports_point_down_the_floors() {
         ("crates/pgonce-testkit", 0),
         ("crates/pgonce-probe", 0),
         ("crates/pgonce-lab", 4),
+        ("crates/pgonce-console", 4),
         ("crates/pgonce-cli", 5),
     ];
     assert_eq!(
@@ -222,7 +223,7 @@ fn every_code_that_sql_raises_has_a_page() {
 }
 
 /// Maximum number of public names that a user of the SDK sees.
-const MAX_PUBLIC_NAMES: usize = 60;
+const MAX_PUBLIC_NAMES: usize = 75;
 
 /// The names that a file of the SDK makes public, without those hidden from its documentation.
 fn public_names(path: &str) -> Vec<String> {

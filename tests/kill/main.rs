@@ -14,6 +14,7 @@ mod load;
 mod points;
 mod process;
 mod promises;
+mod queue;
 mod relays;
 mod server;
 mod zombies;

@@ -17,10 +17,11 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::Tx;
 use pgonce::migrate::Migrator;
 use pgonce::outbox::Message;
+use pgonce::queue::Job;
 use pgonce::{Ack, Attempt, Claim, Done, Error, Failure, Intent, Lease, Once, Result};
 use pgonce_broker::sinks::JsonLines;
 use pgonce_broker::{Consumer, Dedup, Delivery, Relay, Sink};
-use pgonce_tests::{SCOPE, TestDriver, effect};
+use pgonce_tests::{SCOPE, TestDriver, effect, slow_work};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -99,6 +100,7 @@ async fn walk<D: TestDriver>(once: Once<D>, url: String, path: String, key: Stri
         "migrate" => drop(Migrator::new(once.driver().clone()).up().await?),
         "zombie" => zombie(&once, &key).await?,
         "relay" => relay(&once, &key).await?,
+        "queue" => work_off(&once).await,
         "consume" => consume(&once, &url, &key).await?,
         other => panic!("there is no path {other}"),
     }
@@ -190,6 +192,32 @@ fn until_cancelled() -> CancellationToken {
         outcome.cancel();
     });
     stop
+}
+
+/// Does jobs until it gets the line to stop. The first takes longer than a heartbeat, some fail the first time, and some
+/// have no effect of their own.
+async fn work_off<D: TestDriver>(once: &Once<D>) {
+    let handler = |job: Job<D>| async move {
+        let n: i64 = job.payload()?;
+        if n == 1 {
+            slow_work(SHORT).await;
+        }
+        match n {
+            n if n % 5 == 3 && job.attempts() == 1 => Err(Error::work("not the first time")),
+            n if n % 7 == 0 => job.done(&n),
+            n => {
+                job.transact(async |mut tx| {
+                    let sql = format!("insert into made (n) values ({n})");
+                    D::exec(tx.conn(), &sql).await?;
+                    Ok(n)
+                })
+                .await
+            }
+        }
+    };
+    let worker = once.worker(["q"], handler).concurrency(4).prefetch(4);
+    let worker = worker.lease(SHORT).poll_interval(SHORT / 50);
+    worker.run(until_cancelled().cancelled_owned()).await;
 }
 
 /// Applies what is on the shelf, until it gets the line to stop. Some messages fail the first time.

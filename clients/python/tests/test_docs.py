@@ -7,6 +7,7 @@ import re
 import subprocess
 from typing import Any
 
+import psycopg
 import pytest
 from conftest import Database
 from server import REPOSITORY
@@ -52,6 +53,28 @@ def test_the_loops_of_the_page_run_in_psql_and_in_python(db: Database, monkeypat
     exec(compile(blocks("docs/src/how-to/loops.md"), "loops.md", "exec"), {"__name__": "page"})
     assert db.value(balances) == "ada 105,bob 207"
     assert db.value("select status::text from pgonce.inbox_message where message_id = 'py-2'") == "failed_retryable"
+
+
+def test_commands_of_one_statement_run_as_the_page_says(db: Database) -> None:
+    orders = "create table orders (id bigint generated always as identity, item text, qty int)"
+    page = blocks("docs/src/how-to/sql.md", "psql")
+    with psycopg.connect(db.dsn, autocommit=True) as conn:
+        conn.execute(orders)
+        # psql knows \\bind from version 16 on: what it does is sent here.
+        for statement, values in re.findall(r"(.*?)\\bind (.*?) \\g\n", page, re.S):
+            params = [value.replace("\\\\", "\\").encode() for value in values.split()]
+            result = conn.pgconn.exec_params(statement.encode(), params)
+            assert result.status == psycopg.pq.ExecStatus.TUPLES_OK, result.error_message
+        assert db.value("select item || qty from orders") == "book2"
+        assert db.value("select answer::text from pgonce.intent where key = 'key-2'") == '{"id": 1}'
+        names: dict[str, Any] = {"__name__": "page"}
+        exec(compile(blocks("docs/src/how-to/sql.md"), "sql.md", "exec"), names)
+        answers = [names["place_order"](conn, "key-3", b"one", "pen", 1) for _ in range(3)]
+        assert answers == [{"id": 2}] * 3
+        with pytest.raises(psycopg.DatabaseError) as raised:
+            names["place_order"](conn, "key-3", b"another", "pen", 1)
+        assert raised.value.sqlstate == "P4002"
+    assert db.value("select count(*) from orders") == 2
 
 
 def test_the_readme_runs(db: Database) -> None:

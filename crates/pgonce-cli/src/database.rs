@@ -37,6 +37,16 @@ impl Target {
         self.shown.format
     }
 
+    /// Whether an address was given, by flag or variable.
+    #[cfg(feature = "embedded")]
+    pub(crate) fn is_given(&self) -> bool {
+        let named = self
+            .database_url
+            .as_deref()
+            .is_some_and(|url| !url.is_empty());
+        named || Address::from_variables().is_some()
+    }
+
     /// The TCP port that it connects to, where there is one.
     pub(crate) fn port(&self) -> Option<u16> {
         let given = self.database_url.as_deref().filter(|url| !url.is_empty());

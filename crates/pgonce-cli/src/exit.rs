@@ -22,7 +22,8 @@ Exit codes:
   9  probe: a case failed; the API does not keep what it claims
   10  probe: too little could be concluded
   11  an act that cannot be undone, or on another machine, was not confirmed with --yes
-  12  doctor: something was found";
+  12  doctor: something was found
+  13  import: every row has its result, and some failed";
 
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
@@ -34,6 +35,7 @@ pub(crate) const NOT_FOUND: u8 = 7;
 pub(crate) const NOT_ALLOWED: u8 = 8;
 pub(crate) const NOT_CONFIRMED: u8 = 11;
 pub(crate) const FINDINGS: u8 = 12;
+pub(crate) const ROWS_FAILED: u8 = 13;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, CliError>;
 

@@ -7,11 +7,13 @@ use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcom
 mod address;
 mod codes;
 mod confirm;
+mod consume;
 mod database;
 mod doctor;
 mod exit;
 mod faults;
 mod gateway;
+mod import;
 mod inbox;
 mod intents;
 mod intervene;
@@ -23,12 +25,15 @@ mod output;
 mod projection;
 mod prometheus;
 mod purge;
+mod queue;
 mod relay;
 mod scope;
+mod serve;
 mod shell;
 mod signals;
 mod tls;
 mod transition;
+mod webhooks;
 
 /// Exactly-once effects for services on PostgreSQL.
 #[derive(Debug, Parser)]
@@ -62,14 +67,28 @@ enum Command {
     Ledger(ledger::Args),
     /// Look at state machines: rules, timelines of entities, due timers.
     Transition(transition::Args),
+    /// Look at jobs of the work queue; enqueue, retry or cancel them.
+    Job(queue::JobArgs),
+    /// Look at queues, pause them, and say what they allow.
+    Queue(queue::QueueArgs),
+    /// Import a file into a table or a function, each row once; list, resume and cancel imports.
+    Import(Box<import::Args>),
     /// Look at projections, build them anew, and compare that with the live ones.
     Projection(projection::Args),
     /// See how far events are; retry, skip or replay them; manage subscriptions.
     Outbox(outbox::Args),
     /// Move the events of the outbox to a broker or an endpoint.
     Relay(Box<relay::Args>),
+    /// Apply the messages of a broker or of the outbox, each once, by a service in any language or a SQL function.
+    Consume(Box<consume::Args>),
+    /// Receive signed webhooks and store them, each once, for a consumer.
+    Webhooks(Box<webhooks::Args>),
     /// Run a reverse proxy that makes the requests of services in any language happen once.
     Gateway(gateway::Args),
+    /// Run everything that runs on beside the applications: console, metrics, retention, timers, relays.
+    Serve(Box<serve::Args>),
+    /// Show or check the configuration of `pgonce serve`.
+    Config(serve::ConfigArgs),
     /// Review a live database: what is at risk or stands still, why, and what fixes it.
     Doctor(doctor::Args),
     /// Print what to do about each error code.
@@ -102,10 +121,11 @@ enum Command {
 }
 
 /// Commands without a database of their own to choose: their help does not show how to connect.
-const UNCONNECTED: [&str; 8] = [
+const UNCONNECTED: [&str; 9] = [
     "bench",
     "codes",
     "completions",
+    "config",
     "demo",
     "gateway",
     "man",
@@ -167,6 +187,8 @@ async fn main() -> ExitCode {
         }
         Command::Gateway(args) => return gateway::run(args, format).await,
         Command::Relay(args) => relay::run(*args, target).await,
+        Command::Consume(args) => return consume::run(*args, target).await,
+        Command::Webhooks(args) => return webhooks::run(*args, target).await,
         Command::Migrate(args) => migrate::run(args, target).await,
         Command::Scope(args) => scope::run(args, target).await,
         Command::Strict(args) => scope::set_strict(args, target).await,
@@ -181,7 +203,12 @@ async fn main() -> ExitCode {
         Command::Inbox(args) => inbox::run(args, target).await,
         Command::Ledger(args) => ledger::run(args, target).await,
         Command::Transition(args) => transition::run(args, target).await,
+        Command::Job(args) => queue::job(args, target).await,
+        Command::Queue(args) => queue::queue(args, target).await,
+        Command::Import(args) => import::run(*args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
+        Command::Serve(args) => serve::run(*args, target).await,
+        Command::Config(args) => serve::config(args, format),
         Command::Doctor(args) => doctor::run(args, target).await,
         Command::Codes(args) => codes::run(&args, format),
         Command::Completions(args) => shell::completions(&args, self::command()),

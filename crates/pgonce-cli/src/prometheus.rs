@@ -2,11 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use metrics::{describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use pgonce::inbox::Backlog as Waiting;
-use pgonce::outbox::Backlog;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::inbox::{Backlog as Waiting, Inbox};
+use pgonce::outbox::{Backlog, Outbox};
+use tokio::time::timeout;
 
 use crate::exit::{self, CliError, Result};
 
@@ -15,7 +18,15 @@ const BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0,
 ];
 
-const COUNTERS: [(&str, &str); 5] = [
+const COUNTERS: [(&str, &str); 7] = [
+    (
+        "pgonce_purged_total",
+        "Expired records that this process purged",
+    ),
+    (
+        "pgonce_timers_fired_total",
+        "Due timers that this process fired",
+    ),
     (
         "pgonce_relay_events_total",
         "Events by what came of them: sent, retry, dead, held",
@@ -38,7 +49,11 @@ const COUNTERS: [(&str, &str); 5] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 11] = [
+const GAUGES: [(&str, &str); 12] = [
+    (
+        "pgonce_purge_last_success_timestamp_seconds",
+        "When this process last purged without an error",
+    ),
     ("pgonce_relay_lanes", "Lanes that this process holds, of 16"),
     ("pgonce_database_up", "1: the database answered"),
     (
@@ -110,6 +125,22 @@ pub(crate) fn install() -> Result<PrometheusHandle> {
         describe_histogram!(name, help);
     }
     Ok(handle)
+}
+
+/// Asks the database what it knows better, for one scrape. A database that is away is waited for once.
+pub(crate) async fn scrape(
+    outbox: &Outbox<TokioPostgres>,
+    consumed: &Inbox<TokioPostgres>,
+    limit: Duration,
+) {
+    let events = timeout(limit, outbox.backlog()).await;
+    let answers = events.is_ok();
+    backlog(events.ok().and_then(|asked| asked.ok()).as_deref());
+    let waiting = match answers {
+        true => timeout(limit, consumed.backlog()).await.ok(),
+        false => None,
+    };
+    inbox(waiting.and_then(|asked| asked.ok()).as_deref());
 }
 
 /// Consumers that were seen: one that is dropped must not stand there for ever.

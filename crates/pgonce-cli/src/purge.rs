@@ -45,6 +45,10 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
     };
     // Relays maintain the log too; this is for where none runs.
     once.outbox().maintain().await?;
+    // As workers do.
+    database
+        .count("select pgonce._purge_jobs(100000) as n", &[])
+        .await?;
     let words = format!(
         "purged {purged} finished record{}{}",
         if purged == 1 { "" } else { "s" },

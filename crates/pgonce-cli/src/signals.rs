@@ -43,3 +43,26 @@ impl Signals {
         let _ = tokio::signal::ctrl_c().await;
     }
 }
+
+/// SIGHUP, from the moment that this was made.
+#[derive(Debug)]
+pub(crate) struct Hangups {
+    #[cfg(unix)]
+    signal: tokio::signal::unix::Signal,
+}
+
+impl Hangups {
+    pub(crate) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            #[cfg(unix)]
+            signal: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?,
+        })
+    }
+
+    pub(crate) async fn next(&mut self) {
+        #[cfg(unix)]
+        self.signal.recv().await;
+        #[cfg(not(unix))]
+        std::future::pending::<()>().await;
+    }
+}

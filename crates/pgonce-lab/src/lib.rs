@@ -3,11 +3,14 @@
 //!
 //! - `bench`: what exactly-once costs, beside the bare transaction and the usual recipe
 //! - `storm`: every path of the protocol, cut at every message, and a verdict
+//! - `embedded`: a private PostgreSQL for `pgonce serve` on a laptop
 //! - `demo`: an orders service under duplicates, crashes and cut connections, and a verdict
 
 #[cfg(feature = "bench")]
 pub mod bench;
 #[cfg(feature = "demo")]
 pub mod demo;
+#[cfg(feature = "embedded")]
+pub mod embedded;
 #[cfg(feature = "storm")]
 pub mod storm;

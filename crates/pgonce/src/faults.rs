@@ -62,10 +62,41 @@ pub const CONSUMER_POINTS: &[&str] = &[
     "consumer.claimed",
 ];
 
+/// Those of a worker of queues, in the order of its protocol.
+pub const QUEUE_POINTS: &[&str] = &[
+    "queue.before_claim",
+    "queue.claimed",
+    "queue.before_begin",
+    "queue.begun",
+    "queue.before_finish",
+    "queue.finished",
+    "queue.before_record",
+    "queue.recorded",
+    "queue.before_fail",
+    "queue.failed",
+    "queue.before_renew",
+    "queue.renewed",
+];
+
+/// Those of an import, in the order of its protocol.
+pub const IMPORT_POINTS: &[&str] = &[
+    "import.begun",
+    "import.held",
+    "import.written",
+    "import.recorded",
+    "import.before_done",
+];
+
 fn is_known(place: &str) -> bool {
-    [POINTS, RELAY_POINTS, CONSUMER_POINTS]
-        .iter()
-        .any(|points| points.contains(&place))
+    [
+        POINTS,
+        RELAY_POINTS,
+        CONSUMER_POINTS,
+        IMPORT_POINTS,
+        QUEUE_POINTS,
+    ]
+    .iter()
+    .any(|points| points.contains(&place))
 }
 
 /// What happens at an armed place.

@@ -13,6 +13,8 @@ pub mod driver;
 #[cfg(feature = "faults")]
 #[doc(hidden)]
 pub mod faults;
+#[cfg(feature = "import")]
+pub mod import;
 #[doc(hidden)]
 pub mod inbox;
 pub mod key;
@@ -21,6 +23,7 @@ pub mod ledger;
 pub mod migrate;
 #[doc(hidden)]
 pub mod outbox;
+pub mod queue;
 pub mod retry;
 pub mod scope;
 #[cfg(feature = "sqlx")]

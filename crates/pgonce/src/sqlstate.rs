@@ -143,6 +143,18 @@ pub const TABLE: &[Entry] = &[
     entry("P4079", "append_only", Class::Final, "Ledgers and timelines are not changed: record a reversal instead."),
     entry("P4080", "command_reused", Class::Conflict, "The command was sent before with other content: send that, or take a new id."),
     entry("P4081", "entity_unknown", Class::Final, "There is no such entity: create it with a transition first."),
+    entry("P4082", "import_cancelled", Class::Final, "Somebody cancelled the import: what was applied stays; import the file again to go on."),
+    entry("P4083", "import_failed_rows", Class::Final, "More rows failed than the import allows: look at the reasons, then raise the limit or fix the file."),
+    entry("P4085", "job_reused", Class::Conflict, "The unique key names a job with another payload: send that, or take a new unique key."),
+    entry("P4090", "import_malformed", Class::Final, "The file breaks its format: fix it at the line that the message names."),
+    entry("P4091", "import_column_count", Class::Final, "The row has more or fewer values than the header: fix the row."),
+    entry("P4092", "import_not_utf8", Class::Final, "The row is not UTF-8: convert the file."),
+    entry("P4093", "import_row_too_large", Class::Final, "The row is larger than the limit: raise it, or look for a quote that is never closed."),
+    entry("P4094", "import_empty", Class::Final, "The file has no header: look at what wrote it."),
+    entry("P4095", "import_column_unknown", Class::Final, "The target does not take a column of the file: rename it or leave it out."),
+    entry("P4096", "import_target_unknown", Class::Final, "There is no such table or function: name an existing one."),
+    entry("P4097", "import_key_missing", Class::Final, "No unique key says which rows are new: create a unique index, or name its columns."),
+    entry("P4098", "import_conflict", Class::Conflict, "The import was begun with other settings or another input: give the same, or another job."),
     entry("P4099", "impossible_state", Class::Final, "The protocol was broken from outside, or by a bug: look at the intent, report it."),
     entry("P4100", "schema_missing", Class::Final, "pgonce is not installed in this schema: run `pgonce migrate up`, or name the schema it is in."),
     entry("P4101", "schema_outdated", Class::Final, "The schema is older than this program: run `pgonce migrate up` before you start it."),
@@ -217,11 +229,12 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const OURS: [&str; 35] = [
+    const OURS: [&str; 47] = [
         "P4000", "P4001", "P4002", "P4003", "P4010", "P4011", "P4012", "P4029", "P4030", "P4031",
         "P4032", "P4040", "P4041", "P4042", "P4043", "P4044", "P4050", "P4060", "P4070", "P4071",
         "P4072", "P4073", "P4074", "P4075", "P4076", "P4077", "P4078", "P4079", "P4080", "P4081",
-        "P4099", "P4100", "P4101", "P4102", "P4103",
+        "P4082", "P4083", "P4085", "P4090", "P4091", "P4092", "P4093", "P4094", "P4095", "P4096",
+        "P4097", "P4098", "P4099", "P4100", "P4101", "P4102", "P4103",
     ];
 
     fn docs(path: &str) -> PathBuf {

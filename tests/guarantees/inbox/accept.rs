@@ -118,6 +118,122 @@ async fn a_batch_is_decided_by_one_statement<D: TestDriver>(world: World<D>) {
     assert_eq!(world.see.number(MARKS).await, 4);
 }
 
+/// New, known, mixed, known again, and new after copies: each goes another way.
+async fn a_batch_that_is_taken_on_with_begin_gets_the_same_verdicts<D: TestDriver>(
+    world: World<D>,
+) {
+    use Verdict::{Conflict, Duplicate, New};
+    let inbox = world.once.inbox();
+    let batches: [(&[(&str, &str)], &[Verdict]); 8] = [
+        (&[("b", "1"), ("a", "1")], &[New, New]),
+        (&[("a", "1"), ("b", "1")], &[Duplicate, Duplicate]),
+        (&[("b", "2"), ("a", "1")], &[Conflict, Duplicate]),
+        (&[("d", "1"), ("c", "1")], &[New, New]),
+        (
+            &[("e", "1"), ("a", "1"), ("e", "1"), ("e", "2")],
+            &[New, Duplicate, Duplicate, Conflict],
+        ),
+        (&[("a", "1")], &[Duplicate]),
+        (
+            &[("f", "1"), ("a", "1"), ("f", "1")],
+            &[New, Duplicate, Duplicate],
+        ),
+        (&[], &[]),
+    ];
+    for (batch_of, expected) in batches {
+        let messages: Vec<_> = batch_of
+            .iter()
+            .map(|(id, payload)| message(id, payload))
+            .collect();
+        let all: Vec<_> = messages.iter().collect();
+        let timeout = Some(Duration::from_secs(60));
+        let begun = inbox.begin_deduped(timeout, "billing", "shop", &all).await;
+        let (batch, verdicts) = begun.unwrap();
+        assert_eq!(verdicts, expected, "{batch_of:?}");
+        batch.commit().await.unwrap();
+    }
+    assert_eq!(world.see.number(MARKS).await, 6);
+    let theirs = message("a", "1").tenant("acme");
+    let ours = message("a", "1");
+    let begun = inbox
+        .begin_deduped(None, "billing", "shop", &[&theirs, &ours])
+        .await;
+    let (batch, verdicts) = begun.unwrap();
+    assert_eq!(verdicts, [New, Duplicate]);
+    batch.roll_back().await.unwrap();
+    let long = message(&"x".repeat(256), "1");
+    for together in [vec![&long], vec![&long, &theirs], vec![&long, &ours]] {
+        let end = inbox
+            .begin_deduped(None, "billing", "shop", &together)
+            .await;
+        assert_eq!(end.map(drop).unwrap_err().code(), "22023");
+    }
+    assert_eq!(world.see.number(MARKS).await, 6);
+}
+
+/// The SDK reads the day itself: a marker in another partition than SQL callers look in would be no marker.
+async fn markers_have_the_day_that_sql_reads_from_their_ids<D: TestDriver>(world: World<D>) {
+    let time = "018f4e2a-7c3e-7000-8000-0000000000";
+    let mut ids = vec![pgonce::key::fresh(), pgonce::key::fresh().to_uppercase()];
+    ids.extend(["00", "-0", "g0", "é", " 0", "0"].map(|end| format!("{time}{end}")));
+    ids.extend(
+        ["7", "8", "9", "a", "B", "c", "f", "-"]
+            .map(|c| format!("018f4e2a-7c3e-7000-{c}000-000000000001")),
+    );
+    ids.extend(
+        ["0", "6", "7", "8", "-"].map(|v| format!("ffffffff-ffff-{v}fff-bfff-ffffffffffff")),
+    );
+    ids.extend(
+        [
+            "00000000-0000-7000-8000-000000000000",
+            "0000000000000-7000-8000-000000000000",
+            "x",
+        ]
+        .map(String::from),
+    );
+    let messages: Vec<_> = ids.iter().map(|id| message(id, "1")).collect();
+    let all: Vec<_> = messages.iter().collect();
+    let begun = world.once.inbox().begin_deduped(None, "c", "s", &all).await;
+    let (batch, verdicts) = begun.unwrap();
+    assert!(verdicts.iter().all(|verdict| *verdict == Verdict::New));
+    batch.commit().await.unwrap();
+    let strays = "select count(*) from pgonce.inbox_marker where day <> pgonce._day_of(message_id)";
+    assert_eq!(world.see.number(strays).await, 0);
+    let days = "select count(distinct day) from pgonce.inbox_marker";
+    assert_eq!(world.see.number(days).await, 5);
+}
+
+async fn copies_open_the_partition_of_their_day_and_no_other<D: TestDriver>(world: World<D>) {
+    world
+        .see
+        .run("select pgonce._create_inbox_partitions()")
+        .await;
+    let inbox = world.another("copies", 1, |b| b).inbox();
+    let messages = [(); 3].map(|()| message(&pgonce::key::fresh(), "1"));
+    let all: Vec<_> = messages.iter().collect();
+    // An index that is scanned stays locked until the end of the transaction; so do all that a plan is made for.
+    let opened = "select count(*) from pg_locks l join pg_class c on c.oid = l.relation \
+        where c.relkind = 'i' and c.relname like 'inbox_marker%' \
+        and l.database = (select oid from pg_database where datname = current_database())";
+    let mut counts = Vec::new();
+    for n in 0..12 {
+        let begun = inbox.begin_deduped(None, "c", "s", &all).await;
+        let (batch, verdicts) = begun.unwrap();
+        let expected = if n == 0 {
+            Verdict::New
+        } else {
+            Verdict::Duplicate
+        };
+        assert_eq!(verdicts, [expected; 3]);
+        if n > 0 {
+            counts.push(world.see.number(opened).await);
+        }
+        batch.commit().await.unwrap();
+    }
+    // The plan is made once, or again after a change; not for each batch, and not for every day.
+    assert_eq!(counts.iter().min(), Some(&1), "{counts:?}");
+}
+
 async fn two_workers_on_one_message_apply_it_once<D: TestDriver>(world: World<D>) {
     let paid = message("evt-1", "paid");
     for first_commits in [true, false] {
@@ -195,8 +311,11 @@ async fn a_commit_by_hand_is_an_error<D: TestDriver>(world: World<D>) {
 for_each_driver_and_setting!(
     a_message_is_applied_once_however_often_it_comes,
     a_batch_is_decided_by_one_statement,
+    a_batch_that_is_taken_on_with_begin_gets_the_same_verdicts,
 );
 for_each_driver!(
+    markers_have_the_day_that_sql_reads_from_their_ids,
+    copies_open_the_partition_of_their_day_and_no_other,
     a_forced_error_leaves_neither_mark_nor_effect,
     two_workers_on_one_message_apply_it_once,
     a_lost_commit_is_found_by_marking_again,

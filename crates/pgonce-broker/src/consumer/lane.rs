@@ -13,13 +13,13 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use pgonce::driver::Driver;
 use pgonce::inbox::{
-    Batch, ClaimedMessage, FailureStatus, Message, PartitionLease, StoreAs, StoreResult, Verdict,
+    Batch, ClaimedMessage, Message, PartitionLease, StoreAs, StoreResult, Verdict,
 };
 use pgonce::{Error, Failure, Result};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::batch_error::{BatchError, of_commit, of_database, of_handler, panicked};
+use super::batch_error::{BatchError, of_call, of_commit, of_database, of_handler, panicked};
 use super::check::Flaw;
 use super::{Dedup, Handler, Shared};
 use crate::relay::jittered;
@@ -63,7 +63,11 @@ pub(super) struct Lane<'a, D: Driver, H> {
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     /// Applies or stores everything, in order; ends early where it is asked to stop, or fenced.
     pub(super) async fn run(&mut self, items: &[Item]) -> Result<()> {
-        let mut pieces = vec![items];
+        let mut pieces = match H::CALLS_OUT && self.stored {
+            // What was called for one is not called again because of another.
+            true => items.chunks(1).rev().collect(),
+            false => vec![items],
+        };
         let mut pause = self.shared.limits.first_pause;
         let mut tries = 0;
         while let Some(piece) = pieces.pop() {
@@ -72,7 +76,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     (pause, tries) = (self.shared.limits.first_pause, 0);
                     continue;
                 }
-                Err(BatchError::Fatal(error)) => return Err(error),
+                Err(BatchError::Fatal(error) | BatchError::Unreachable(error)) => {
+                    return Err(error);
+                }
                 Err(BatchError::Fenced(error)) if self.partition.is_some() || piece.len() == 1 => {
                     tracing::info!(%error, "another worker has what this one had in hand");
                     if self.partition.is_some() {
@@ -123,7 +129,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     }
 
     /// Waits a while, longer each time. False: it was asked to stop.
-    async fn rest(&self, pause: &mut Duration) -> bool {
+    pub(super) async fn rest(&self, pause: &mut Duration) -> bool {
         let waited = tokio::select! {
             () = self.stop.cancelled() => false,
             () = tokio::time::sleep(jittered(*pause)) => true,
@@ -136,9 +142,10 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     async fn apply(&mut self, piece: &[Item]) -> Result<(), BatchError> {
         let todo = self.not_yet_applied(piece).await?;
         if !todo.is_empty() {
-            let mut batch = self.begin().await?;
+            self.call_out(&todo).await?;
+            let (mut batch, verdicts) = self.begin(&todo).await?;
             let worked = tokio::select! {
-                worked = self.work(&mut batch, &todo) => worked,
+                worked = self.work(&mut batch, &todo, verdicts) => worked,
                 lost = self.renew_lease() => Err(lost),
             };
             let worked = match worked {
@@ -167,6 +174,21 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         Ok(())
     }
 
+    /// Before the transaction, which must not wait for a network.
+    async fn call_out(&self, todo: &[&Item]) -> Result<(), BatchError> {
+        for item in todo
+            .iter()
+            .filter(|item| H::CALLS_OUT && item.flaw.is_none())
+        {
+            if let Some(claimed) = &item.claimed {
+                let calling = self.shared.handler.call_out(&item.message, claimed);
+                let called = self.call(calling).await.and_then(|called| called);
+                called.map_err(of_call)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Renews the partition's lease while a batch is being applied, however long that takes. Ends when another worker has
     /// the partition: then the batch is for nothing.
     async fn renew_lease(&self) -> BatchError {
@@ -188,7 +210,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     }
 
     /// Leaves out what the cursor is past.
-    async fn not_yet_applied<'p>(
+    pub(super) async fn not_yet_applied<'p>(
         &mut self,
         piece: &'p [Item],
     ) -> Result<Vec<&'p Item>, BatchError> {
@@ -215,18 +237,44 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         Ok(piece.iter().filter(is_new).collect())
     }
 
-    async fn begin(&self) -> Result<Batch<D>, BatchError> {
+    /// Opens the transaction. Where nothing else is to be asked first the messages are taken on with it, which saves a
+    /// round trip.
+    pub(super) async fn begin(
+        &self,
+        todo: &[&Item],
+    ) -> Result<(Batch<D>, Option<Vec<Verdict>>), BatchError> {
+        let shared = self.shared;
+        let at_once = !self.stored
+            && !shared.store_first
+            && shared.dedup != Dedup::Positions
+            && todo
+                .iter()
+                .all(|i| i.flaw.is_none() && i.message.key.is_none());
         let begun = async {
             fault_point!("consumer.before_begin");
-            let max = self.shared.limits.handler;
-            let batch = self.shared.inbox.begin_with_timeout(max).await?;
+            let (inbox, max) = (&shared.inbox, shared.limits.handler);
+            let begun = match at_once {
+                true => {
+                    let messages: Vec<&Message> = todo.iter().map(|item| &*item.message).collect();
+                    let begun =
+                        inbox.begin_deduped(Some(max), &shared.name, &shared.source, &messages);
+                    let (batch, verdicts) = begun.await?;
+                    (batch, Some(verdicts))
+                }
+                false => (inbox.begin_with_timeout(max).await?, None),
+            };
             fault_point!("consumer.begun");
-            Ok(batch)
+            Ok(begun)
         };
         begun.await.map_err(of_database)
     }
 
-    async fn work(&self, batch: &mut Batch<D>, todo: &[&Item]) -> Result<Tally, BatchError> {
+    async fn work(
+        &self,
+        batch: &mut Batch<D>,
+        todo: &[&Item],
+        verdicts: Option<Vec<Verdict>>,
+    ) -> Result<Tally, BatchError> {
         let mut tally = Tally::default();
         let (mut sound, mut flawed) = (Vec::new(), Vec::new());
         for item in todo {
@@ -253,7 +301,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 StoreResult::Conflict => tally.conflicts += 1,
             }
         }
-        let fresh = self.sift(batch, sound, &mut tally).await?;
+        let fresh = self.sift(batch, sound, verdicts, &mut tally).await?;
         let applied = async {
             fault_point!("consumer.marked");
             self.hand_over(batch, &fresh).await?;
@@ -270,6 +318,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         &self,
         batch: &mut Batch<D>,
         sound: Vec<&'p Item>,
+        verdicts: Option<Vec<Verdict>>,
         tally: &mut Tally,
     ) -> Result<Vec<&'p Item>, BatchError> {
         if self.stored {
@@ -279,9 +328,10 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             items.iter().map(|item| &*item.message).collect()
         };
         let name = &self.shared.name;
-        let waits = match self.shared.store_first {
-            true => vec![true; sound.len()],
-            false => {
+        let waits = match (self.shared.store_first, &verdicts) {
+            (true, _) => vec![true; sound.len()],
+            (false, Some(_)) => vec![false; sound.len()],
+            (false, None) => {
                 let held = batch.held(name, &messages(&sound)).await;
                 held.map_err(of_database)?
             }
@@ -291,10 +341,15 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             if waits { &mut aside } else { &mut fresh }.push(item);
         }
         if self.shared.dedup != Dedup::Positions && !fresh.is_empty() {
-            let deduped = batch
-                .dedupe(name, &self.shared.source, &messages(&fresh))
-                .await;
-            let mut verdicts = deduped.map_err(of_database)?.into_iter();
+            let verdicts = match verdicts {
+                Some(verdicts) => verdicts,
+                None => {
+                    let source = &self.shared.source;
+                    let deduped = batch.dedupe(name, source, &messages(&fresh)).await;
+                    deduped.map_err(of_database)?
+                }
+            };
+            let mut verdicts = verdicts.into_iter();
             fresh.retain(|item| match verdicts.next() {
                 Some(Verdict::New) => true,
                 Some(Verdict::Conflict) => {
@@ -317,7 +372,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         Ok(fresh)
     }
 
-    async fn store(
+    pub(super) async fn store(
         &self,
         batch: &mut Batch<D>,
         item: &Item,
@@ -361,7 +416,11 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         }
     }
 
-    async fn commit(&mut self, batch: Batch<D>, todo: &[&Item]) -> Result<(), BatchError> {
+    pub(super) async fn commit(
+        &mut self,
+        batch: Batch<D>,
+        todo: &[&Item],
+    ) -> Result<(), BatchError> {
         let committed = async {
             fault_point!("consumer.before_commit");
             let places = todo.iter().filter_map(|item| item.message.place.as_ref());
@@ -383,103 +442,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         committed.await.map_err(of_commit)
     }
 
-    /// A message that fails alone is stored, or, where it is stored already, fails there. False: asked to stop,
-    /// or fenced.
-    async fn set_aside(&mut self, item: &Item, error: &Error) -> Result<bool> {
-        let refused = matches!(error, Error::Refused(_));
-        let code = match error {
-            Error::Refused(failure) => failure.code(),
-            Error::Work(_) => "work",
-            other => other.code(),
-        };
-        let reason = error.to_string();
-        tracing::warn!(
-            message = item.message.id,
-            code,
-            reason,
-            "a message could not be applied"
-        );
-        let mut pause = self.shared.limits.first_pause;
-        loop {
-            let kept = match &item.claimed {
-                Some(claimed) => {
-                    let (inbox, name) = (&self.shared.inbox, &self.shared.name);
-                    let failed = inbox.fail(name, claimed, !refused, code, &reason);
-                    let is_final = |status| status == FailureStatus::FailedFinal;
-                    failed.await.map(is_final).map_err(of_database)
-                }
-                None => {
-                    let kept = self.set_aside_once(item, refused, code, &reason).await;
-                    kept.map(|()| refused)
-                }
-            };
-            match kept {
-                Ok(given_up) => {
-                    let counts = &self.shared.counts;
-                    match given_up {
-                        true => counts.poisoned.add(1),
-                        false => counts.retried.add(1),
-                    }
-                    self.settle(std::slice::from_ref(item));
-                    return Ok(true);
-                }
-                Err(BatchError::Fatal(error)) => return Err(error),
-                Err(BatchError::Fenced(error)) => {
-                    tracing::info!(%error, "another worker has what this one had in hand");
-                    self.held = None;
-                    return Ok(self.partition.is_none());
-                }
-                Err(
-                    BatchError::Database(error)
-                    | BatchError::Transient(error)
-                    | BatchError::Message(error),
-                ) => {
-                    tracing::warn!(%error, ?pause, "what failed could not be stored, trying again");
-                    if !self.rest(&mut pause).await {
-                        return Ok(false);
-                    }
-                }
-            }
-        }
-    }
-
-    async fn set_aside_once(
-        &mut self,
-        item: &Item,
-        refused: bool,
-        code: &str,
-        reason: &str,
-    ) -> Result<(), BatchError> {
-        let (code, reason) = (code.to_owned(), reason.to_owned());
-        let what = match refused {
-            true => StoreAs::Poison {
-                code,
-                reason,
-                keep_bytes: usize::MAX,
-            },
-            false => StoreAs::Retry { code, reason },
-        };
-        let todo = self.not_yet_applied(std::slice::from_ref(item)).await?;
-        if todo.is_empty() {
-            return Ok(());
-        }
-        let mut batch = self.begin().await?;
-        match self.store(&mut batch, item, &what).await {
-            Ok(_) => {
-                let committed = self.commit(batch, &todo).await;
-                if matches!(&committed, Err(BatchError::Transient(Error::Uncertain(_)))) {
-                    self.held = None;
-                }
-                committed
-            }
-            Err(error) => {
-                let _ = batch.roll_back().await;
-                Err(error)
-            }
-        }
-    }
-
-    fn settle(&self, items: &[Item]) {
+    pub(super) fn settle(&self, items: &[Item]) {
         let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
         settled.extend(items.iter().map(|item| item.index));
     }

@@ -6,6 +6,7 @@ mod counts;
 mod handler;
 mod lane;
 mod run;
+mod set_aside;
 mod source;
 mod stored;
 
@@ -134,7 +135,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
                     Order::Ordered => Dedup::Positions,
                     Order::Unordered => Dedup::Ids,
                 },
-                store_first: false,
+                store_first: H::CALLS_OUT,
             }),
             source,
         }

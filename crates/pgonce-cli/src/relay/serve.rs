@@ -39,6 +39,62 @@ pub(super) struct Ends {
 pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result {
     log::start(config.log);
     let recorder = prometheus::install()?;
+    let mut asked = Signals::listen()?;
+    let stop = CancellationToken::new();
+    let started = start_all(&config, address, &stop, ends).await?;
+    let admin = Arc::new(Admin {
+        outbox: started.once.outbox(),
+        inbox: started.once.inbox(),
+        migrator: started.migrator,
+        recorder,
+        relays: started.watched,
+        consumers: Vec::new(),
+        failed: std::sync::Mutex::default(),
+        stop: stop.clone(),
+        database_timeout: config.database.timeout.0,
+    });
+    if let Some(listen) = &config.listen {
+        serve_admin(listen.address, &admin).await?;
+    }
+    let watching = tokio::spawn(watch(started.once.outbox()));
+    let ended = wait_for(started.running, &mut asked, &stop, ends, &admin).await;
+    watching.abort();
+    ended
+}
+
+/// Relays that run, each as a task.
+pub(crate) struct Started {
+    once: Once<TokioPostgres>,
+    migrator: Migrator<TokioPostgres>,
+    watched: Vec<Watched>,
+    running: Running,
+}
+
+impl Started {
+    pub(crate) fn watched(&self) -> Vec<Watched> {
+        self.watched.clone()
+    }
+
+    /// When all of them have ended. The first error counts.
+    pub(crate) async fn ended(mut self) -> Result {
+        let mut first_error = Ok(());
+        while let Some(ended) = self.running.join_next().await {
+            let ended = ended.map_err(|panicked| {
+                CliError::new(exit::FAILED, panicked.to_string(), "Please report it.")
+            });
+            first_error = first_error.and(ended.and_then(|(_, ended)| ended.map(drop)));
+        }
+        first_error
+    }
+}
+
+/// Starts every relay of a file; they run until `stop`.
+pub(super) async fn start_all(
+    config: &Config,
+    address: Address,
+    stop: &CancellationToken,
+    ends: Ends,
+) -> Result<Started> {
     let database = &config.database;
     // Each relay asks one thing at a time beside two reads; with `once`, so does who watches it.
     let size = config.relays.len() * 4 + 2;
@@ -52,31 +108,17 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
     let outbox = once.outbox();
     let migrator = Migrator::new(driver).schema(&database.schema);
     migrator.check().await?;
-
-    let mut asked = Signals::listen()?;
-    let stop = CancellationToken::new();
     let mut watched = Vec::new();
     let mut running = Running::new();
     for relay in &config.relays {
-        watched.push(start(relay, &outbox, tail.as_ref(), &stop, ends, &mut running).await?);
+        watched.push(start(relay, &outbox, tail.as_ref(), stop, ends, &mut running).await?);
     }
-    let admin = Arc::new(Admin {
-        outbox: outbox.clone(),
-        inbox: once.inbox(),
+    Ok(Started {
+        once,
         migrator,
-        recorder,
-        relays: watched,
-        failed: std::sync::Mutex::default(),
-        stop: stop.clone(),
-        database_timeout: database.timeout.0,
-    });
-    if let Some(listen) = &config.listen {
-        serve_admin(listen.address, &admin).await?;
-    }
-    let watching = tokio::spawn(watch(outbox));
-    let ended = wait_for(running, &mut asked, &stop, ends, &admin).await;
-    watching.abort();
-    ended
+        watched,
+        running,
+    })
 }
 
 /// Listens to the write-ahead log, where that is wanted; refuses what somebody has to put right.
@@ -189,7 +231,7 @@ fn host() -> String {
     format!("{name}-{}", std::process::id())
 }
 
-async fn serve_admin(address: std::net::SocketAddr, admin: &Arc<Admin>) -> Result {
+pub(crate) async fn serve_admin(address: std::net::SocketAddr, admin: &Arc<Admin>) -> Result {
     let cannot = |error: std::io::Error| {
         CliError::new(
             exit::FAILED,

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod console;
+mod consume;
 mod doctor;
 mod fixture;
 mod help;
+mod import;
 mod inbox;
 mod intervene;
 mod ledger;
@@ -12,7 +15,9 @@ mod outbox;
 mod relay;
 mod relay_file;
 mod runbooks;
+mod serve;
 mod tls;
+mod webhooks;
 
 use std::io::Read as _;
 use std::process::Stdio;

@@ -44,6 +44,12 @@ begin
         raise exception 'nothing to finish';
     end if;
 end $$;
+create function place_order(p_number text, p_customer text, p_amount bigint, p_topic text, p_payload jsonb)
+returns table (order_id bigint) language plpgsql as $$
+begin
+    insert into messages (topic, payload) values (p_topic, p_payload);
+    return query insert into orders (number, customer, amount) values (p_number, p_customer, p_amount) returning id;
+end $$;
 ";
 
 pub(super) const SCOPE: &str = "orders.create";
@@ -68,6 +74,20 @@ pub(super) const PLAIN_LOOK: &str = "select status::text, fingerprint, answer fr
     where tenant = '' and scope = $1 and key = $2 for update";
 pub(super) const PLAIN_FINISH: &str = "update recipe set status = 'succeeded', answer = $3, last_at = clock_timestamp() \
     where tenant = '' and scope = $1 and key = $2 and status = 'processing'";
+
+/// What any other language calls.
+pub(super) const SQL_CLAIM: &str = "select outcome, fence, answer from pgonce.claim($1, $2, $3)";
+pub(super) const SQL_SUCCEED: &str = "select pgonce.succeed($1, $2, $3, 1, $4)";
+
+/// The unavoidable statements around the effect: one look-up, one insert of the row that remembers.
+pub(super) const BOUND_LOOK: &str = "select status, fingerprint, answer from pgonce.intent \
+    where tenant = '' and scope = $1 and key = $2";
+pub(super) const BOUND_INSERT: &str = "insert into pgonce.intent \
+    (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint, answer) \
+    values (1, clock_timestamp(), clock_timestamp() + interval '7 days', 1, 'succeeded', '', $1, $2, $3, $4)";
+
+/// Order and message by one statement that calls a function.
+pub(super) const PLACE_ORDER: &str = "select order_id from place_order($1, $2, $3, $4, $5)";
 
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 

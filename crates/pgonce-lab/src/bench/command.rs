@@ -34,27 +34,13 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
         )
     };
     let mut lines = Vec::new();
-    for (style, prefix) in [
-        ("tokio-postgres", ""),
-        ("tokio-postgres", "pipelined "),
-        ("sqlx", ""),
-    ] {
-        let name = |what: &str| format!("{style}: {prefix}{what}");
-        lines.extend([
-            ratio(&name("atomic"), &name("bare")).within(Budget::AtLeast(0.70)),
-            ratio(&name("optimistic"), &name("bare")).within(Budget::AtLeast(0.80)),
-            ratio(&name("atomic"), &name("recipe")).within(Budget::AtLeast(1.5)),
-        ]);
+    for (name, base, budget) in BUDGETS {
+        let line = ratio(name, base);
+        lines.push(match budget {
+            Some(least) => line.within(Budget::AtLeast(least)),
+            None => line,
+        });
     }
-    lines.extend([
-        ratio(FLOOR, "tokio-postgres: bare"),
-        ratio("tokio-postgres: atomic", FLOOR),
-        ratio("tokio-postgres: optimistic", FLOOR),
-        ratio("tokio-postgres: atomic", "tokio-postgres: plain recipe"),
-        ratio(RANDOM, "tokio-postgres: bare"),
-        ratio("tokio-postgres: leased", "tokio-postgres: bare"),
-        ratio("sqlx: leased", "sqlx: bare"),
-    ]);
     lines.extend(
         NAMES
             .into_iter()
@@ -91,7 +77,79 @@ const FLOOR: &str = "tokio-postgres: two empty statements";
 
 const RANDOM: &str = "tokio-postgres: atomic, random keys";
 
-const NAMES: [&str; 16] = [
+/// What is compared, and the least that it is to be.
+const BUDGETS: [(&str, &str, Option<f64>); 24] = [
+    (
+        "tokio-postgres: one statement",
+        "tokio-postgres: bare",
+        Some(1.3),
+    ),
+    ("sqlx: one statement", "sqlx: bare", Some(1.3)),
+    (
+        "tokio-postgres: one statement, order only",
+        "tokio-postgres: bare, order only",
+        None,
+    ),
+    (
+        "tokio-postgres: atomic",
+        "tokio-postgres: bound",
+        Some(0.95),
+    ),
+    (
+        "tokio-postgres: optimistic",
+        "tokio-postgres: optimistic bound",
+        Some(0.95),
+    ),
+    (
+        "tokio-postgres: atomic",
+        "tokio-postgres: recipe",
+        Some(1.1),
+    ),
+    ("sqlx: atomic", "sqlx: recipe", Some(1.0)),
+    (
+        "tokio-postgres: SQL callers",
+        "tokio-postgres: recipe",
+        Some(1.0),
+    ),
+    ("tokio-postgres: bound", "tokio-postgres: bare", None),
+    (
+        "tokio-postgres: optimistic bound",
+        "tokio-postgres: bare",
+        None,
+    ),
+    ("tokio-postgres: SQL callers", "tokio-postgres: bare", None),
+    ("tokio-postgres: recipe", "tokio-postgres: bare", None),
+    ("tokio-postgres: atomic", "tokio-postgres: bare", None),
+    ("tokio-postgres: optimistic", "tokio-postgres: bare", None),
+    (
+        "tokio-postgres: pipelined atomic",
+        "tokio-postgres: pipelined bare",
+        None,
+    ),
+    (
+        "tokio-postgres: pipelined optimistic",
+        "tokio-postgres: pipelined bare",
+        None,
+    ),
+    (
+        "tokio-postgres: pipelined atomic",
+        "tokio-postgres: pipelined recipe",
+        None,
+    ),
+    ("sqlx: atomic", "sqlx: bare", None),
+    ("sqlx: optimistic", "sqlx: bare", None),
+    (FLOOR, "tokio-postgres: bare", None),
+    (
+        "tokio-postgres: atomic",
+        "tokio-postgres: plain recipe",
+        None,
+    ),
+    (RANDOM, "tokio-postgres: bare", None),
+    ("tokio-postgres: leased", "tokio-postgres: bare", None),
+    ("sqlx: leased", "sqlx: bare", None),
+];
+
+const NAMES: [&str; 23] = [
     "tokio-postgres: bare",
     "tokio-postgres: recipe",
     "tokio-postgres: atomic",
@@ -108,10 +166,17 @@ const NAMES: [&str; 16] = [
     "sqlx: leased",
     "tokio-postgres: plain recipe",
     FLOOR,
+    "tokio-postgres: bound",
+    "tokio-postgres: optimistic bound",
+    "tokio-postgres: SQL callers",
+    "tokio-postgres: one statement",
+    "sqlx: one statement",
+    "tokio-postgres: one statement, order only",
+    "tokio-postgres: bare, order only",
 ];
 
 /// Every way of placing an order, in the order of [`NAMES`].
-pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [Side; 16] {
+pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [Side; 23] {
     // Each call of a side starts from the shop and gives a future of its own.
     macro_rules! side {
         ($index:literal, $shop:ident, $run:ident $(, $argument:expr)*) => {{
@@ -136,5 +201,12 @@ pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [
         side!(13, two, leased),
         side!(14, one, plain_recipe),
         side!(15, one, empty),
+        side!(16, one, bound, true),
+        side!(17, one, bound, false),
+        side!(18, one, by_sql),
+        side!(19, one, executed, true),
+        side!(20, two, executed),
+        side!(21, one, executed, false),
+        side!(22, one, bare_order),
     ]
 }

@@ -3,12 +3,17 @@
 
 mod business;
 mod command;
+mod cpu;
 mod growth;
 mod http;
+mod import;
 mod inbox;
 mod ledger;
 mod network;
 mod outbox;
+mod plot;
+mod queue;
+mod realistic;
 mod replay;
 mod report;
 mod rounds;
@@ -36,7 +41,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 /// Settings of the bench.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Measure for about two minutes: fewer rounds, growth up to a million.
+    /// Measure for two to three minutes: fewer rounds.
     #[arg(long)]
     quick: bool,
     /// Measure only these; all where none is named.
@@ -48,6 +53,9 @@ pub struct Args {
     /// Write the result to this file as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Write the ratios to this file as a picture (SVG).
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
     /// End with code 1 when a budget is missed.
     #[arg(long)]
     check: bool,
@@ -60,7 +68,7 @@ pub struct Args {
     /// How long a turn is, in milliseconds.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(10..=60_000))]
     turn: Option<u64>,
-    /// Table sizes at which a claim is timed, such as `10k,1m,10m`; a consumer at the largest.
+    /// Table sizes at which a claim is timed, such as `10k,10m`; a consumer at the largest. One size is compared with 10k.
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = growth::size)]
     growth: Option<Vec<u64>>,
     /// How many events are drained, such as `100k`.
@@ -89,6 +97,10 @@ pub struct Args {
 enum Group {
     /// Commands per second, each way of doing them.
     Command,
+    /// Processor time of the server for a command.
+    Cpu,
+    /// Commands as most users have them: fsync on, one millisecond away, 64 connections.
+    Realistic,
     /// Answers per second to duplicates.
     Replay,
     /// Time of a claim while the table grows.
@@ -105,6 +117,10 @@ enum Group {
     Inbox,
     /// Groups of the ledger, beside bare entries and balances.
     Ledger,
+    /// Jobs: how fast a backlog burns down, and how soon a job starts.
+    Queue,
+    /// Files of rows, beside plain COPY.
+    Import,
 }
 
 impl Args {
@@ -115,7 +131,7 @@ impl Args {
 
     fn plan(&self) -> Plan {
         // Many short turns: what disturbs the machine then disturbs all sides alike.
-        let (rounds, turn) = if self.quick { (6, 100) } else { (41, 150) };
+        let (rounds, turn) = if self.quick { (6, 100) } else { (15, 150) };
         Plan {
             connections: self.connections as usize,
             rounds: self.rounds.unwrap_or(rounds) as usize,
@@ -126,9 +142,9 @@ impl Args {
 
     fn sizes(&self) -> Vec<u64> {
         match &self.growth {
+            Some(sizes) if sizes.len() == 1 => [&[10_000], sizes.as_slice()].concat(),
             Some(sizes) => sizes.clone(),
-            None if self.quick => vec![10_000, 1_000_000],
-            None => vec![10_000, 1_000_000, 10_000_000],
+            None => vec![10_000, 1_000_000],
         }
     }
 }
@@ -139,6 +155,10 @@ pub async fn run(args: Args) -> ExitCode {
         writeln!(std::io::stdout(), "{report}")?;
         if let Some(file) = &args.json {
             std::fs::write(file, report.to_json()?)
+                .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        }
+        if let Some(file) = &args.plot {
+            std::fs::write(file, report.to_svg())
                 .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
         }
         Ok(report)
@@ -180,6 +200,14 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
         say("commands per second");
         report.add(command::measure(server, &mut plan).await?);
     }
+    if args.wants(Group::Cpu) {
+        say("the server's processor time");
+        report.add(cpu::measure(server, &plan).await?);
+    }
+    if args.wants(Group::Realistic) {
+        say("commands as most users have them");
+        report.add(realistic::measure(server, &plan).await?);
+    }
     if args.wants(Group::Wal) {
         say("WAL per command");
         report.add(wal::measure(server, &plan).await?);
@@ -207,6 +235,16 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     if args.wants(Group::Ledger) {
         say("groups of the ledger");
         report.add(ledger::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Queue) {
+        say("jobs of a queue");
+        let size = queue::Size::of(args.quick, args.events);
+        report.add(queue::measure(server, &mut plan, &size).await?);
+    }
+    if args.wants(Group::Import) {
+        say("imports");
+        let rows = if args.quick { 300_000 } else { 2_000_000 };
+        report.add(import::measure(server, rows).await?);
     }
     if args.wants(Group::Growth) {
         report.add(growth::measure(server, &mut plan, &args.sizes()).await?);

@@ -15,7 +15,13 @@ use super::{with_sqlx, with_tokio_postgres};
 const WIRE: Duration = Duration::from_micros(500);
 
 /// Sides of `command`, each beside another, and how many more round trips it may need.
-const COMPARED: [(&str, &str, Option<f64>); 8] = [
+const COMPARED: [(&str, &str, Option<f64>); 10] = [
+    (
+        "tokio-postgres: one statement",
+        "tokio-postgres: bare",
+        Some(-2.0),
+    ),
+    ("sqlx: one statement", "sqlx: bare", Some(-2.0)),
     ("tokio-postgres: atomic", "tokio-postgres: bare", Some(0.0)),
     (
         "tokio-postgres: optimistic",

@@ -6,7 +6,7 @@ use comfy_table::{Attribute, Cell, CellAlignment, Color, Table, presets};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Result;
+use super::{Result, plot};
 
 /// A measured number and what it was to be.
 #[derive(Debug, Serialize)]
@@ -53,6 +53,22 @@ impl Line {
         }
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn measured(&self) -> f64 {
+        self.measured
+    }
+
+    pub(super) fn budget(&self) -> Option<Budget> {
+        self.budget
+    }
+
+    pub(super) fn met(&self) -> Option<bool> {
+        self.met
+    }
+
     /// A number that was promised.
     pub(super) fn within(mut self, budget: Budget) -> Self {
         // What could not be measured is not met.
@@ -89,6 +105,20 @@ impl Report {
             .iter()
             .filter(|line| line.met == Some(false))
             .count()
+    }
+
+    /// A picture of all ratios.
+    pub(super) fn to_svg(&self) -> String {
+        let ratios = |line: &&Line| matches!(line.unit, Unit::Ratio);
+        let lines: Vec<&Line> = self.lines.iter().filter(ratios).collect();
+        let of = |name: &str| plain(&self.facts[name]);
+        let title = format!(
+            "pgonce bench: ratios within one run; {} cores, {} connections, commit {}; a mark is a budget",
+            of("cores"),
+            of("connections"),
+            of("commit")
+        );
+        plot::svg(&title, &lines)
     }
 
     pub(super) fn to_json(&self) -> Result<String> {

@@ -109,6 +109,11 @@ impl Server {
         Ok((proxy, url.text()))
     }
 
+    /// Whether it was started here.
+    pub(super) fn is_private(&self) -> bool {
+        self.private.is_some()
+    }
+
     /// Changes a setting of the whole private server; one that belongs to somebody is left as it
     /// is. Answers whether it was done.
     pub(super) async fn set(&self, name: &str, value: &str) -> Result<bool> {

@@ -6,8 +6,8 @@ use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
 
 use super::Result;
 use super::business::{
-    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, RECIPE_FINISH, RECIPE_TAKE, SCOPE, TOPIC,
-    answer, intent, must_be_new,
+    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, PLACE_ORDER, RECIPE_FINISH, RECIPE_TAKE,
+    SCOPE, TOPIC, answer, intent, must_be_new,
 };
 
 /// A pool, and pgonce over it.
@@ -33,6 +33,19 @@ impl Shop {
         let mut tx = self.pool.begin().await?;
         effect(&mut tx, &Order::new()).await?;
         Ok(tx.commit().await?)
+    }
+
+    /// A command of one statement: order and message by a function.
+    pub(super) async fn executed(self) -> Result<()> {
+        let order = Order::new();
+        let intent = intent(&order, true)?;
+        let query = sqlx::query(PLACE_ORDER)
+            .bind(order.number)
+            .bind(order.customer.into_owned())
+            .bind(order.amount)
+            .bind(TOPIC)
+            .bind(MESSAGE.clone());
+        must_be_new(&self.once.execute(&intent, query).await?)
     }
 
     /// The usual recipe by hand.

@@ -3,14 +3,16 @@
 use deadpool_postgres::{ClientWrapper, Manager, Object, Pool};
 use futures_util::future::try_join;
 use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::tokio_postgres::Query;
 use pgonce::{Ack, Attempt, Claim, Fingerprint, Once};
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Error, NoTls, Row, Statement};
 
 use super::Result;
 use super::business::{
-    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, PLAIN_FINISH, PLAIN_LOOK, PLAIN_TAKE,
-    RECIPE_FINISH, RECIPE_TAKE, SCOPE, TOPIC, answer, intent, must_be_new,
+    BOUND_INSERT, BOUND_LOOK, INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, PLACE_ORDER,
+    PLAIN_FINISH, PLAIN_LOOK, PLAIN_TAKE, RECIPE_FINISH, RECIPE_TAKE, SCOPE, SQL_CLAIM,
+    SQL_SUCCEED, TOPIC, answer, intent, must_be_new,
 };
 
 /// A pool, and pgonce over it.
@@ -113,6 +115,77 @@ impl Shop {
         let id = effect.one_by_one(order).await?;
         try_join(nothing(), object.batch_execute("commit")).await?;
         Ok(id)
+    }
+
+    /// The bare transaction with the plain statements that no protocol can do without, sent along as pgonce sends
+    /// its own: a look-up where it looks, and an insert of the row that remembers.
+    pub(super) async fn bound(self, looks: bool) -> Result<()> {
+        let object = self.connection().await?;
+        let order = Order::new();
+        let fingerprint = Fingerprint::of(&order)?;
+        let look = object.prepare_cached(BOUND_LOOK).await?;
+        let insert = object.prepare_cached(BOUND_INSERT).await?;
+        let effect = Effect::prepare(&object).await?;
+        let names: [&(dyn ToSql + Sync); 2] = [&SCOPE, &order.number];
+        match looks {
+            true => {
+                let looked = object.query(&look, &names);
+                try_join(object.batch_execute("begin"), looked).await?;
+            }
+            false => object.batch_execute("begin").await?,
+        }
+        let id = effect.one_by_one(&order).await?;
+        let row: [&(dyn ToSql + Sync); 4] =
+            [&SCOPE, &order.number, &fingerprint.as_bytes(), &answer(id)];
+        let inserted = object.execute(&insert, &row);
+        try_join(inserted, object.batch_execute("commit")).await?;
+        Ok(())
+    }
+
+    /// `pgonce.claim` and `pgonce.succeed` as any other language calls them, each statement awaited.
+    pub(super) async fn by_sql(self) -> Result<()> {
+        let object = self.connection().await?;
+        let order = Order::new();
+        let fingerprint = Fingerprint::of(&order)?;
+        let claim = object.prepare_cached(SQL_CLAIM).await?;
+        let succeed = object.prepare_cached(SQL_SUCCEED).await?;
+        object.batch_execute("begin").await?;
+        let names: [&(dyn ToSql + Sync); 3] = [&SCOPE, &order.number, &fingerprint.as_bytes()];
+        let claimed = object.query_one(&claim, &names).await?;
+        if claimed.try_get::<_, &str>(0)? != "fresh" {
+            return Err("a fresh claim was not given".into());
+        }
+        let id = Effect::prepare(&object).await?.one_by_one(&order).await?;
+        let row: [&(dyn ToSql + Sync); 4] =
+            [&SCOPE, &order.number, &fingerprint.as_bytes(), &answer(id)];
+        object.execute(&succeed, &row).await?;
+        Ok(object.batch_execute("commit").await?)
+    }
+
+    /// The order without its message, in a transaction.
+    pub(super) async fn bare_order(self) -> Result<()> {
+        let object = self.connection().await?;
+        let effect = Effect::prepare(&object).await?;
+        object.batch_execute("begin").await?;
+        effect.order(&Order::new()).await?;
+        Ok(object.batch_execute("commit").await?)
+    }
+
+    /// A command of one statement: the order alone, or order and message by a function.
+    pub(super) async fn executed(self, message: bool) -> Result<()> {
+        let order = Order::new();
+        let intent = intent(&order, true)?;
+        let query = Query::new(if message { PLACE_ORDER } else { INSERT_ORDER })
+            .bind(order.number, Type::TEXT)
+            .bind(order.customer.into_owned(), Type::TEXT)
+            .bind(order.amount, Type::INT8);
+        let query = match message {
+            true => query
+                .bind(TOPIC, Type::TEXT)
+                .bind(MESSAGE.clone(), Type::JSONB),
+            false => query,
+        };
+        must_be_new(&self.once.execute(&intent, query).await?)
     }
 
     /// The usual recipe without PL/pgSQL, each statement awaited.

@@ -153,9 +153,10 @@ impl<D: DriverExt> Letters<'_, D> {
 
     /// As the engine does it where copies are known by their ids.
     async fn marked(&self, once: &Once<D>) -> pgonce::Result<()> {
-        let mut batch = once.inbox().begin().await?;
         let all: Vec<&Message> = self.messages.iter().map(|(m, _)| m).collect();
-        let verdicts = batch.dedupe(self.key, SOURCE, &all).await?;
+        let inbox = once.inbox();
+        let begun = inbox.begin_deduped(None, self.key, SOURCE, &all);
+        let (mut batch, verdicts) = begun.await?;
         for (message, verdict) in all.iter().zip(verdicts) {
             match verdict {
                 Verdict::New => self.apply(batch.lend("")?.conn(), message).await?,

@@ -1,4 +1,4 @@
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use std::{fs, path::Path, path::PathBuf, process::Command, time::Duration};
 
 use tokio::sync::Mutex;
 
@@ -47,6 +47,7 @@ const SETTINGS: [(&str, &str); 13] = [
 pub struct PostgresBuilder {
     binaries: Option<Binaries>,
     settings: Vec<(String, String)>,
+    data: Option<PathBuf>,
 }
 
 impl PostgresBuilder {
@@ -63,6 +64,19 @@ impl PostgresBuilder {
         self
     }
 
+    /// Keeps the data in this folder, which outlives the server: a later start finds it again. It is
+    /// made where it is missing; one server at a time can use it. Without this the data is temporary.
+    ///
+    /// ```
+    /// # use pgonce_testkit::Postgres;
+    /// let server = Postgres::builder().data_folder("/tmp/shop").setting("fsync", "on");
+    /// # drop(server);
+    /// ```
+    pub fn data_folder(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.data = Some(folder.into());
+        self
+    }
+
     /// Makes a new cluster and starts it; returns when it answers queries.
     pub async fn start(self) -> Result<Postgres> {
         let binaries = match &self.binaries {
@@ -74,7 +88,13 @@ impl PostgresBuilder {
         let mut kept = Kept::in_folder(&folder, EndBy::Quit)?;
         let binaries = folder::reachable(&binaries, user, &folder)?;
         let layout = Layout { folder, user };
-        layout.init(&binaries, &mut kept).await?;
+        let is_new = match &self.data {
+            Some(data) => layout.link(data)?,
+            None => true,
+        };
+        if is_new {
+            layout.init(&binaries, &mut kept).await?;
+        }
 
         let mut attempt = 1;
         loop {
@@ -125,6 +145,25 @@ impl Layout {
         let mut command = self.user.command(&program, &self.folder);
         command.arg("-D").arg(self.data());
         command
+    }
+
+    /// Puts a link to a folder where the data is expected: the guardian removes the link, not what it
+    /// leads to. Says whether a cluster is still to be made there.
+    fn link(&self, data: &Path) -> Result<bool> {
+        let what = || format!("prepare {}", data.display());
+        if !data.exists() {
+            fs::create_dir_all(data).attempt(what)?;
+            self.user.give(data)?;
+        }
+        let data = data.canonicalize().attempt(what)?;
+        if !self.user.can_enter(&data) {
+            return Err(Error::WrongState {
+                request: "keep data there",
+                state: "not open to the user that the server runs as; choose another folder",
+            });
+        }
+        std::os::unix::fs::symlink(&data, self.data()).attempt(what)?;
+        Ok(!data.join("PG_VERSION").exists())
     }
 
     /// About 0.6 s, so there is no need to keep finished clusters around.

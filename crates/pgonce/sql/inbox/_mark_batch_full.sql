@@ -1,20 +1,27 @@
--- pgonce._mark_batch_full(p_consumer, p_source, p_message_ids, p_hashes, p_tenant, p_made): pgonce._insert_markers, for a
---          batch of which the quick insert took only p_made: others are known, or do not fit.
+-- pgonce._mark_batch_full(p_consumer, p_source, p_message_ids, p_hashes, p_tenant, p_days, p_made): pgonce._insert_markers,
+--          for a batch of which the quick insert took only p_made: others are known, or do not fit.
 -- answers  as pgonce._insert_markers
 -- locks    as pgonce._insert_markers
 -- writes   as pgonce._insert_markers
 -- raises   22023 a name or an id that does not fit; 40001 markers come and go
 create or replace function pgonce._mark_batch_full(p_consumer text, p_source text, p_message_ids text[],
-    p_hashes bytea[], p_tenant text, p_made text[])
+    p_hashes bytea[], p_tenant text, p_days integer[], p_made text[])
 returns table (ordinal integer, verdict text)
 language plpgsql volatile set search_path = pg_catalog, pg_temp
-    -- A plan from when the table was small must not read all of it later.
-    set enable_seqscan = off set enable_bitmapscan = off set jit = off
+    -- A plan from when the table was small must not read all of it later. And one plan for every day: its day is a
+    -- parameter, by which the server opens that partition alone; without this it would make a new plan for each call.
+    set enable_seqscan = off set enable_bitmapscan = off set jit = off set plan_cache_mode = force_generic_plan
 as $$
 declare
     v_count    integer := coalesce(cardinality(p_message_ids), 0);
+    v_days     date[] := case when p_days is null
+        then array(select pgonce._day_of(u.id) from unnest(p_message_ids) with ordinality u (id, n) order by u.n)
+        else array(select coalesce(date '1970-01-01' + u.day, '-infinity') from unnest(p_days) with ordinality u (day, n)
+            order by u.n) end;
     v_made     text[] := p_made;
     v_more     text[];
+    v_new      boolean[];
+    v_day      date;
     v_ordinals integer[];
     v_verdicts text[];
     v_bad      text;
@@ -28,18 +35,25 @@ begin
     end if;
     for v_try in 1..10 loop
         -- What this call made is new where it stands first in the batch.
-        select array_agg(g.n), array_agg(case when m.message_id is null then 'gone'
-                   when m.hash <> g.hash then 'conflict' else 'duplicate' end)
-          into v_ordinals, v_verdicts
-          from (select u.id, u.hash, u.n::integer as n, row_number() over (partition by u.id collate "C" order by u.n) as nth
-                  from unnest(p_message_ids, p_hashes) with ordinality u (id, hash, n)) g
-          left join unnest(v_made) made (id) on made.id = g.id collate "C" and g.nth = 1
-          -- One by one, by the key: a join of the two would read all that the consumer ever accepted.
-          left join lateral (
-                select x.message_id, x.hash from pgonce.inbox_marker x
-                 where x.tenant = p_tenant collate "C" and x.consumer = p_consumer collate "C" and x.source = p_source collate "C"
-                   and x.message_id = g.id collate "C" and x.day = pgonce._day_of(g.id) offset 0) m on true
-         where made.id is null;
+        v_new := case when v_made is not null then array(
+            select g.first and g.id collate "C" in (select m.id from unnest(v_made) m (id))
+              from (select u.id, u.n, row_number() over (partition by u.id collate "C" order by u.n) = 1 as first
+                      from unnest(p_message_ids) with ordinality u (id, n)) g
+             order by g.n) end;
+        v_ordinals := '{}';
+        v_verdicts := '{}';
+        for v_day in select distinct d from unnest(v_days) d loop
+            -- One by one, by the key: a join of the two would read all that the consumer ever accepted.
+            select v_ordinals || array_agg(u.n::integer), v_verdicts || array_agg(case when m.message_id is null then 'gone'
+                       when m.hash <> u.hash then 'conflict' else 'duplicate' end)
+              into v_ordinals, v_verdicts
+              from unnest(p_message_ids, p_hashes, v_days, v_new) with ordinality u (id, hash, day, is_new, n)
+              left join lateral (
+                    select x.message_id, x.hash from pgonce.inbox_marker x
+                     where x.tenant = p_tenant collate "C" and x.consumer = p_consumer collate "C" and x.source = p_source collate "C"
+                       and x.message_id = u.id collate "C" and x.day = v_day offset 0) m on true
+             where u.day = v_day and u.is_new is not true;
+        end loop;
         if ('gone' = any (v_verdicts)) is not true then
             return query select * from unnest(v_ordinals, v_verdicts);
             return;
@@ -51,8 +65,8 @@ begin
         end if;
         with made as (
             insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id, hash)
-            select pgonce.now(), pgonce._day_of(u.id), p_tenant, p_consumer, p_source, u.id, u.hash
-              from unnest(p_message_ids, p_hashes) with ordinality u (id, hash, n)
+            select pgonce.now(), u.day, p_tenant, p_consumer, p_source, u.id, u.hash
+              from unnest(p_message_ids, p_hashes, v_days) with ordinality u (id, hash, day, n)
               join unnest(v_ordinals, v_verdicts) g (n, verdict) on g.n = u.n and g.verdict = 'gone'
              order by u.id collate "C", u.n
             on conflict do nothing

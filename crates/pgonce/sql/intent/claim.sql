@@ -30,14 +30,28 @@ begin atomic
            (c.claimed).ref_id, (c.claimed).failure_code, (c.claimed).failure_message,
            (c.claimed).retry_after, (c.claimed).attempts
       from (
-        select case when g.outcome is null or pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint) is not true
-                   then pgonce._claim_full(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation)
-                   when p_lease is not null and g.outcome = 'fresh'
-                   then pgonce._lease_fresh(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation)
-                   else row(g.outcome, coalesce(g.fence, 1), g.answer, g.ref_type, g.ref_id, null, null, null,
-                            coalesce(g.attempts, 1))::pgonce.claimed
-               end as claimed
-          from pgonce._claim_fast(p_scope, p_key, p_fingerprint, p_tenant) g
+        -- What pgonce._claim_fast does, with sub-selects: inlined like it, and without a join, which would cost a quarter more.
+        select coalesce(
+                   (select case when i.status = 'succeeded' and i.fingerprint = p_fingerprint
+                                    and i.gone_at is null and i.expires_at > pgonce.now()
+                               then row('replay', i.fence, i.answer, i.ref_type, i.ref_id, null, null, null, i.attempts)::pgonce.claimed
+                               else pgonce._claim_full(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation)
+                           end
+                      from pgonce.intent i
+                     where i.tenant = p_tenant and i.scope = p_scope
+                       -- Set before a row is seen: the policy by_key compares with it.
+                       and i.key = (select set_config('pgonce.key', p_key, true))),
+                   case when pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint)
+                             and pgonce._scope_is_allowed(p_tenant, p_scope)
+                             and current_setting('synchronous_commit') = 'on' and current_setting('transaction_read_only') = 'off'
+                             and coalesce(current_setting('pgonce.attempt', true), '') = ''
+                             and pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key))
+                             and set_config('pgonce.attempt', pgonce._intent_name(p_tenant, p_scope, p_key), true) is not null
+                        then case when p_lease is null
+                            then row('fresh', 1::bigint, null, null, null, null, null, null, 1)::pgonce.claimed
+                            else pgonce._lease_fresh(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation) end
+                        else pgonce._claim_full(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation)
+                   end) as claimed
         offset 0  -- so that the case is evaluated once, not once a column
       ) as c;
 end;

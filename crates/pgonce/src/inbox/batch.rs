@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::cursor::PartitionLease;
@@ -10,8 +11,8 @@ use super::handle::Inbox;
 use super::literal;
 use super::message::{Message, Position};
 use super::stored::{ClaimedMessage, STORE, StoreAs, StoreResult, claimed_json, store_parts};
-use crate::call::{Args, Schema, Sql, call_on, commit_with, roll_back, unreadable};
-use crate::driver::{Driver, Session as _};
+use crate::call::{Args, Row, Rows, Schema, Sql, call_on, commit_with, roll_back, unreadable};
+use crate::driver::{Driver, Opening, Session as _};
 use crate::error::{Error, Result};
 use crate::loan::{Lender, Loan};
 use crate::tx::Tx;
@@ -20,6 +21,20 @@ static COMMIT: Sql =
     Sql::kept("select 'done' where pgonce._assert_same_batch() and pgonce._force_durable_commit()");
 static DEDUPE: Sql = Sql::kept(
     "select ordinal, verdict from pgonce._insert_markers($1, $2, $3::text::text[], $4::text::bytea[], $5)",
+);
+/// The markers of a batch by one plain insert: most batches are all new. Returns how many it made.
+static MARK: Sql = Sql::kept(
+    "with made as (insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id, hash) \
+     select pgonce.now(), coalesce('1970-01-01'::pg_catalog.date operator(pg_catalog.+) g.day, '-infinity'), \
+     $5, $1, $2, g.id, g.hash from rows from (pg_catalog.unnest($3::text::text[]), \
+     pg_catalog.unnest($4::text::bytea[]), pg_catalog.unnest($6::text::integer[])) g (id, hash, day) \
+     where pgonce._message_fits($1, $2, g.id, $5) on conflict do nothing returning 1) \
+     select pg_catalog.count(*) from made",
+);
+/// The same for a batch with copies in it: looks first. Returns those that are not new, in one row.
+static LOOK: Sql = Sql::kept(
+    "select pg_catalog.string_agg(pg_catalog.concat(ordinal, ' ', verdict), ',') \
+     from pgonce._insert_markers($1, $2, $3::text::text[], $4::text::bytea[], $5, $6::text::integer[])",
 );
 static BLOCKED_KEYS: Sql = Sql::kept("select pgonce._blocked_keys($1, $2::text::text[], $3)");
 static FINISH: Sql =
@@ -30,6 +45,9 @@ static MOVE_PARTITION: Sql = Sql::kept(
      where pgonce._assert_same_batch()",
 );
 
+/// Maximum number of messages that are taken on with BEGIN; the database refuses larger batches (`P4043`).
+const MAX_PLAIN: usize = 10_000;
+
 /// What is to be done with a message of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -39,6 +57,16 @@ pub enum Verdict {
     Duplicate,
     /// Its id came before with another payload: store it for an operator.
     Conflict,
+}
+
+impl Verdict {
+    fn read(text: &str) -> Result<Self> {
+        match text {
+            "duplicate" => Ok(Self::Duplicate),
+            "conflict" => Ok(Self::Conflict),
+            _ => Err(unreadable()),
+        }
+    }
 }
 
 /// An open transaction of a consumer: markers, effects and cursors commit together, or none does.
@@ -58,32 +86,155 @@ impl<D: Driver> Inbox<D> {
     /// The same, with a timeout for each of its statements (`57014`): one that hangs would keep its
     /// locks long after its sender has given up. A shorter `statement_timeout` of the session stays.
     pub async fn begin_with_timeout(&self, timeout: Duration) -> Result<Batch<D>> {
-        // The most that the setting can hold; 0 would mean no end.
-        let ms = timeout.as_millis().clamp(1, i32::MAX as u128);
-        let shorter = format!(
-            "pg_catalog.interval_cmp(pg_catalog.current_setting('statement_timeout')::interval, '1 us') operator(pg_catalog.>=) 0 \
-                 and pg_catalog.interval_cmp(pg_catalog.current_setting('statement_timeout')::interval, '{ms} ms') operator(pg_catalog.<=) 0"
-        );
-        self.open(&format!(
-            "; select pg_catalog.set_config('statement_timeout', case when {shorter} then pg_catalog.current_setting('statement_timeout') else '{ms}' end, true)"
-        ))
-        .await
+        self.open(&limited(timeout)).await
+    }
+
+    /// Opens a transaction and takes messages on, in as few round trips as the driver can. The same as
+    /// [`Inbox::begin_with_timeout`], or [`Inbox::begin`] where there is no timeout, and [`Batch::dedupe`].
+    pub async fn begin_deduped(
+        &self,
+        timeout: Option<Duration>,
+        consumer: &str,
+        source: &str,
+        messages: &[&Message],
+    ) -> Result<(Batch<D>, Vec<Verdict>)> {
+        let settings = timeout.map(limited).unwrap_or_default();
+        let tenant = messages.first().map_or("", |first| &first.tenant);
+        let is_plain = (1..=MAX_PLAIN).contains(&messages.len())
+            && messages.iter().all(|message| message.tenant == tenant);
+        if !is_plain {
+            let mut batch = self.open(&settings).await?;
+            let verdicts = batch.dedupe(consumer, source, messages).await?;
+            return Ok((batch, verdicts));
+        }
+        let mut order: Vec<usize> = (0..messages.len()).collect();
+        // As the database does it: no two batches deadlock on their markers.
+        order.sort_by_key(|index| &messages[*index].id);
+        let sorted = || order.iter().map(|index| messages[*index]);
+        let ids = literal::texts(sorted().map(|m| m.id.as_str()));
+        let hashes = literal::digests(sorted().map(Message::hash));
+        let days = literal::numbers(sorted().map(|m| day_of(&m.id)));
+        let args = Args::texts([consumer, source, &ids, &hashes, tenant, &days]);
+
+        let mut verdicts = vec![Verdict::New; messages.len()];
+        let mut look = self.copies.load(Relaxed);
+        loop {
+            let schema = &self.caller.schema;
+            let begin = self.beginning(&settings);
+            let mark = schema.statement(if look { &LOOK } else { &MARK });
+            let opening = Opening {
+                begin: &begin,
+                claim: &mark,
+                params: args.as_slice(),
+            };
+            let mut session = self.caller.driver.acquire().await?;
+            let mut row = match session.begin(&opening).await {
+                Ok(row) => Row::from(row.ok_or_else(unreadable)?),
+                Err(error) => {
+                    if !matches!(error, Error::Disconnected(_)) {
+                        // The error is what counts; a session that cannot roll back is closed.
+                        let _ = roll_back(session).await;
+                    }
+                    return Err(error);
+                }
+            };
+            let mut made = 0;
+            if !look {
+                made = row.get()?;
+                if made > 0 && made < messages.len() {
+                    // Which of them are new, only the owner's rights can see: again, by looking.
+                    roll_back(session).await?;
+                    look = true;
+                    continue;
+                }
+                if made == 0 {
+                    let rows = call_on(&mut session, schema, &LOOK, &args).await;
+                    row = match rows.and_then(Rows::one) {
+                        Ok(row) => row,
+                        Err(error) => {
+                            let _ = roll_back(session).await;
+                            return Err(error);
+                        }
+                    };
+                }
+            }
+            if made == 0 {
+                read_verdicts(&mut row, &order, &mut verdicts)?;
+            }
+            let copies = verdicts.iter().all(|verdict| *verdict != Verdict::New);
+            self.copies.store(copies, Relaxed);
+            let batch = Batch {
+                session: Lender::new(session),
+                schema: schema.clone(),
+            };
+            return Ok((batch, verdicts));
+        }
     }
 
     async fn open(&self, settings: &str) -> Result<Batch<D>> {
-        let schema = self.caller.schema.clone();
-        // The end of the batch insists on the setting: it is gone with its transaction.
-        let begin = format!(
-            "begin isolation level read committed read write; set local \"{}\".batch = 'open'{settings}",
-            schema.name()
-        );
         let mut session = self.caller.driver.acquire().await?;
-        session.open(&begin).await?;
+        session.open(&self.beginning(settings)).await?;
         Ok(Batch {
             session: Lender::new(session),
-            schema,
+            schema: self.caller.schema.clone(),
         })
     }
+
+    /// How a batch begins. Its end insists on the setting, which is gone with the transaction.
+    fn beginning(&self, settings: &str) -> String {
+        format!(
+            "begin isolation level read committed read write; set local \"{}\".batch = 'open'{settings}",
+            self.caller.schema.name()
+        )
+    }
+}
+
+/// A timeout for each statement of a transaction.
+fn limited(timeout: Duration) -> String {
+    // The most that the setting can hold; 0 would mean no end.
+    let ms = timeout.as_millis().clamp(1, i32::MAX as u128);
+    let shorter = format!(
+        "pg_catalog.interval_cmp(pg_catalog.current_setting('statement_timeout')::interval, '1 us') operator(pg_catalog.>=) 0 \
+             and pg_catalog.interval_cmp(pg_catalog.current_setting('statement_timeout')::interval, '{ms} ms') operator(pg_catalog.<=) 0"
+    );
+    format!(
+        "; select pg_catalog.set_config('statement_timeout', case when {shorter} then pg_catalog.current_setting('statement_timeout') else '{ms}' end, true)"
+    )
+}
+
+/// What [`LOOK`] said about messages that were sent in this order.
+fn read_verdicts(row: &mut Row, order: &[usize], verdicts: &mut [Verdict]) -> Result<()> {
+    let Some(given) = row.opt_text() else {
+        return Ok(());
+    };
+    for one in given.split(',') {
+        let (ordinal, verdict) = one.split_once(' ').ok_or_else(unreadable)?;
+        let ordinal: usize = ordinal.parse().map_err(|_| unreadable())?;
+        let index = ordinal.checked_sub(1).and_then(|n| order.get(n));
+        verdicts[*index.ok_or_else(unreadable)?] = Verdict::read(verdict)?;
+    }
+    Ok(())
+}
+
+/// The day that an id carries, counted from 1970: the same as the database's `_day_of`, which is slow in SQL.
+fn day_of(id: &str) -> Option<i64> {
+    let bytes = id.as_bytes();
+    let is_sound = bytes.len() == 36
+        && bytes.iter().enumerate().all(|(n, byte)| match n {
+            8 | 13 | 18 | 23 => *byte == b'-',
+            14 => *byte == b'7',
+            19 => matches!(byte, b'8' | b'9' | b'a' | b'b' | b'A' | b'B'),
+            _ => byte.is_ascii_hexdigit(),
+        });
+    let millis = |digits: &str| i64::from_str_radix(digits, 16).ok();
+    is_sound
+        .then(|| {
+            millis(&id[..8])?
+                .checked_mul(1 << 16)?
+                .checked_add(millis(&id[9..13])?)
+                .map(|ms| ms / 86_400_000)
+        })
+        .flatten()
 }
 
 impl<D: Driver> Batch<D> {
@@ -110,11 +261,7 @@ impl<D: Driver> Batch<D> {
             rows.read(|mut row| {
                 let ordinal: usize = row.get()?;
                 let index = ordinal.checked_sub(1).and_then(|n| members.get(n));
-                verdicts[*index.ok_or_else(unreadable)?] = match row.text()?.as_str() {
-                    "duplicate" => Verdict::Duplicate,
-                    "conflict" => Verdict::Conflict,
-                    _ => return Err(unreadable()),
-                };
+                verdicts[*index.ok_or_else(unreadable)?] = Verdict::read(&row.text()?)?;
                 Ok(())
             })?;
         }
@@ -199,7 +346,8 @@ impl<D: Driver> Batch<D> {
         roll_back(self.session.take().ok_or_else(kept_by_the_handler)?).await
     }
 
-    async fn settle(self, last: &Sql, args: Args<'_>) -> Result<()> {
+    /// Ends the batch with a last statement, and commits.
+    pub(crate) async fn settle(self, last: &Sql, args: Args<'_>) -> Result<()> {
         let session = self.session.take().ok_or_else(kept_by_the_handler)?;
         commit_with(session, &self.schema, last, args)
             .await

@@ -1,5 +1,8 @@
 //! The inbox of a database.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use crate::call::{Args, BEGIN, Caller, Rows, Sql};
 use crate::driver::Driver;
 use crate::error::Result;
@@ -12,6 +15,8 @@ static COMMIT_DURABLY: Sql = Sql::kept("select 'done' where pgonce._force_durabl
 #[derive(Debug, Clone)]
 pub struct Inbox<D: Driver> {
     pub(super) caller: Caller<D>,
+    /// Whether the last batch held nothing but copies: then the next one likely does too.
+    pub(super) copies: Arc<AtomicBool>,
 }
 
 impl<D: Driver> Once<D> {
@@ -19,6 +24,7 @@ impl<D: Driver> Once<D> {
     pub fn inbox(&self) -> Inbox<D> {
         Inbox {
             caller: self.caller().clone(),
+            copies: Arc::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// Texts as an array literal.
-pub(super) fn texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+pub(crate) fn texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     let mut literal = String::from("{");
     for text in texts {
         if literal.len() > 1 {
@@ -20,6 +20,14 @@ pub(super) fn texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
     }
     literal.push('}');
     literal
+}
+
+/// Numbers as an array literal.
+pub(super) fn numbers(numbers: impl Iterator<Item = Option<i64>>) -> String {
+    let texts: Vec<_> = numbers
+        .map(|number| number.map_or("null".to_owned(), |number| number.to_string()))
+        .collect();
+    format!("{{{}}}", texts.join(","))
 }
 
 /// Digests as a literal of bytea[].

@@ -23,6 +23,7 @@ pub use projection::{Rebuilt, Verified};
 pub use stored::{ClaimedMessage, FailureStatus, StoreAs, StoreResult};
 
 pub use handle::Inbox;
+pub(crate) use literal::texts as array_of;
 
 /// The transaction of a consumer's handler.
 pub type Tx<D> = crate::tx::Tx<<D as crate::driver::Driver>::Session>;

@@ -11,8 +11,9 @@ use super::server::{Server, connect};
 use super::{Result, say};
 use shop::{Effect, Shop};
 
-/// Budgets of the design, as parts of the bare batch.
-const UNORDERED: f64 = 0.85;
+/// Budgets of the design: as parts of the usual recipe, new and all copies; and of the bare batch.
+const UNORDERED: f64 = 1.0;
+const COPIES: f64 = 0.8;
 const ORDERED: f64 = 0.95;
 
 /// Messages in a transaction, and how the effect is written.
@@ -137,16 +138,15 @@ fn lines(measured: &Measured, ways: &[How], batch: usize, effect: Effect) -> Vec
         Line::new(what, measured.ratio(how.name(), base.name()), Unit::Ratio)
     };
     let mut lines = vec![
-        ratio(How::Unordered, How::Bare).within(Budget::AtLeast(UNORDERED)),
+        ratio(How::Unordered, How::Recipe).within(Budget::AtLeast(UNORDERED)),
         ratio(How::Ordered, How::Bare).within(Budget::AtLeast(ORDERED)),
         ratio(How::Recipe, How::Bare),
-        ratio(How::Unordered, How::Recipe),
+        ratio(How::Unordered, How::Bare),
     ];
-    let others = [
-        (How::Accept, How::Bare),
-        (How::Gate, How::Bare),
-        (How::Known, How::KnownToRecipe),
-    ];
+    if ways.contains(&How::Known) {
+        lines.push(ratio(How::Known, How::KnownToRecipe).within(Budget::AtLeast(COPIES)));
+    }
+    let others = [(How::Accept, How::Bare), (How::Gate, How::Bare)];
     let others = others.into_iter().filter(|(how, _)| ways.contains(how));
     lines.extend(others.map(|(how, base)| ratio(how, base)));
     for how in ways {

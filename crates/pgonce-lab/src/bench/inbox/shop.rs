@@ -145,9 +145,9 @@ impl Shop {
 
     /// As a consumer does it.
     async fn mark(&self, messages: &[Message], expected: Verdict) -> Result<()> {
-        let mut batch = self.inbox.begin().await?;
         let all: Vec<&Message> = messages.iter().collect();
-        let verdicts = batch.dedupe(CONSUMER, SOURCE, &all).await?;
+        let begun = self.inbox.begin_deduped(None, CONSUMER, SOURCE, &all);
+        let (mut batch, verdicts) = begun.await?;
         if verdicts.iter().any(|verdict| *verdict != expected) {
             return Err(format!("messages were not all {expected:?}").into());
         }

@@ -1,0 +1,109 @@
+//! Where a lane puts a message that fails alone.
+
+use pgonce::driver::Driver;
+use pgonce::inbox::{FailureStatus, StoreAs};
+use pgonce::{Error, Result};
+
+use super::Handler;
+use super::batch_error::{BatchError, of_database};
+use super::lane::{Item, Lane};
+
+impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
+    /// A message that fails alone is stored, or, where it is stored already, fails there. False: asked to stop,
+    /// or fenced.
+    pub(super) async fn set_aside(&mut self, item: &Item, error: &Error) -> Result<bool> {
+        let refused = matches!(error, Error::Refused(_));
+        let code = match error {
+            Error::Refused(failure) => failure.code(),
+            Error::Work(_) => "work",
+            other => other.code(),
+        };
+        let reason = error.to_string();
+        tracing::warn!(
+            message = item.message.id,
+            code,
+            reason,
+            "a message could not be applied"
+        );
+        let mut pause = self.shared.limits.first_pause;
+        loop {
+            let kept = match &item.claimed {
+                Some(claimed) => {
+                    let (inbox, name) = (&self.shared.inbox, &self.shared.name);
+                    let failed = inbox.fail(name, claimed, !refused, code, &reason);
+                    let is_final = |status| status == FailureStatus::FailedFinal;
+                    failed.await.map(is_final).map_err(of_database)
+                }
+                None => {
+                    let kept = self.set_aside_once(item, refused, code, &reason).await;
+                    kept.map(|()| refused)
+                }
+            };
+            match kept {
+                Ok(given_up) => {
+                    let counts = &self.shared.counts;
+                    match given_up {
+                        true => counts.poisoned.add(1),
+                        false => counts.retried.add(1),
+                    }
+                    self.settle(std::slice::from_ref(item));
+                    return Ok(true);
+                }
+                Err(BatchError::Fatal(error) | BatchError::Unreachable(error)) => {
+                    return Err(error);
+                }
+                Err(BatchError::Fenced(error)) => {
+                    tracing::info!(%error, "another worker has what this one had in hand");
+                    self.held = None;
+                    return Ok(self.partition.is_none());
+                }
+                Err(
+                    BatchError::Database(error)
+                    | BatchError::Transient(error)
+                    | BatchError::Message(error),
+                ) => {
+                    tracing::warn!(%error, ?pause, "what failed could not be stored, trying again");
+                    if !self.rest(&mut pause).await {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn set_aside_once(
+        &mut self,
+        item: &Item,
+        refused: bool,
+        code: &str,
+        reason: &str,
+    ) -> Result<(), BatchError> {
+        let (code, reason) = (code.to_owned(), reason.to_owned());
+        let what = match refused {
+            true => StoreAs::Poison {
+                code,
+                reason,
+                keep_bytes: usize::MAX,
+            },
+            false => StoreAs::Retry { code, reason },
+        };
+        let todo = self.not_yet_applied(std::slice::from_ref(item)).await?;
+        if todo.is_empty() {
+            return Ok(());
+        }
+        let (mut batch, _) = self.begin(&[]).await?;
+        match self.store(&mut batch, item, &what).await {
+            Ok(_) => {
+                let committed = self.commit(batch, &todo).await;
+                if matches!(&committed, Err(BatchError::Transient(Error::Uncertain(_)))) {
+                    self.held = None;
+                }
+                committed
+            }
+            Err(error) => {
+                let _ = batch.roll_back().await;
+                Err(error)
+            }
+        }
+    }
+}

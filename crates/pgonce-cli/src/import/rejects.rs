@@ -1,0 +1,103 @@
+//! The rows that need attention, as a CSV file.
+
+use std::fs;
+use std::io::{BufWriter, Write as _};
+use std::path::Path;
+
+use pgonce::import::Reject;
+use serde_json::Value;
+
+use crate::database::Database;
+use crate::exit::{self, CliError, Result};
+
+const HEADER: &str = "row,line,status,key,column,code,reason";
+
+/// Rows per page.
+const PAGE: usize = 1000;
+
+/// A line of the file.
+pub(super) fn line(reject: &Reject) -> String {
+    let (row, line) = (reject.row.to_string(), reject.line.to_string());
+    let [key, field] = [&reject.key, &reject.field].map(|text| text.as_deref().unwrap_or_default());
+    joined([
+        &row,
+        &line,
+        reject.status,
+        key,
+        field,
+        &reject.code,
+        &reject.reason,
+    ])
+}
+
+fn joined(values: [&str; 7]) -> String {
+    values.map(quoted).join(",")
+}
+
+/// A value of CSV. Spreadsheets run what begins like a formula.
+fn quoted(text: &str) -> String {
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let text = if formula {
+        format!("'{text}")
+    } else {
+        text.to_owned()
+    };
+    match text.contains([',', '"', '\n', '\r', '\'']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text,
+    }
+}
+
+/// Writes the file whole, or leaves the one that was there.
+pub(super) fn write(file: &Path, lines: impl Iterator<Item = String>) -> Result {
+    let unwritable = |error: std::io::Error| {
+        let what = format!("the file {} cannot be written: {error}", file.display());
+        CliError::new(
+            exit::FAILED,
+            what,
+            "The results are in the database: pgonce import show JOB.",
+        )
+    };
+    let part = file.with_extension("part");
+    let mut out = BufWriter::new(fs::File::create(&part).map_err(unwritable)?);
+    for line in std::iter::once(HEADER.to_owned()).chain(lines) {
+        writeln!(out, "{line}").map_err(unwritable)?;
+    }
+    out.into_inner()
+        .map_err(|error| unwritable(error.into_error()))?
+        .sync_all()
+        .map_err(unwritable)?;
+    fs::rename(&part, file).map_err(unwritable)
+}
+
+/// The same from the database, for the last import of a job: rows of earlier runs too.
+pub(super) async fn write_stored(
+    database: &Database,
+    file: &Path,
+    job: &str,
+    tenant: &str,
+) -> Result {
+    let query = "select * from pgonce.import_row r where tenant = $1 and job = $2 and row > $3::text::bigint and number = \
+                 (select max(i.number) from pgonce.imports i where i.tenant = $1 and i.job = $2) order by row limit 1000";
+    let mut lines = Vec::new();
+    let mut last = "0".to_owned();
+    loop {
+        let page = database
+            .rows(query, &[Some(tenant), Some(job), Some(&last)])
+            .await?;
+        for row in &page {
+            let row: Value = serde_json::from_str(row)?;
+            let text = |name: &str| match &row[name] {
+                Value::String(text) => text.clone(),
+                Value::Null => String::new(),
+                other => other.to_string(),
+            };
+            last = text("row");
+            let values = ["row", "line", "status", "key", "field", "code", "reason"].map(text);
+            lines.push(joined(values.each_ref().map(|value| &**value)));
+        }
+        if page.len() < PAGE {
+            return write(file, lines.into_iter());
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `pgonce serve` and its console, over HTTP and in a browser.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use pgonce_testkit::Binaries;
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::fixture::{Fixture, Run, program};
+
+/// A process that serves, and where. It ends with this value.
+pub(crate) struct Serving {
+    child: Child,
+    pub(crate) url: String,
+    pub(crate) http: Client,
+}
+
+impl Serving {
+    fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let said: Value =
+            serde_json::from_str(&line).unwrap_or_else(|_| panic!("it said {line:?}"));
+        Self {
+            child,
+            url: format!("http://{}", said["address"].as_str().unwrap()),
+            http: Client::builder().redirect(Policy::none()).build().unwrap(),
+        }
+    }
+
+    pub(crate) fn of(fixture: &Fixture, args: &[&str], tokens: &str) -> Self {
+        let usual = ["serve", "--format", "json", "--listen", "127.0.0.1:0"];
+        let mut command = fixture.command(&[&usual, args].concat());
+        command.env("PGONCE_CONSOLE_TOKENS", tokens);
+        Self::start(command)
+    }
+
+    pub(crate) async fn get(&self, path: &str, token: &str) -> Response {
+        let mut request = self.http.get(format!("{}{path}", self.url));
+        if !token.is_empty() {
+            request = request.bearer_auth(token);
+        }
+        request.send().await.unwrap()
+    }
+
+    pub(crate) async fn text(&self, path: &str, token: &str) -> String {
+        let answer = self.get(path, token).await;
+        assert_eq!(answer.status(), 200, "{path}");
+        answer.text().await.unwrap()
+    }
+
+    pub(crate) async fn act(&self, name: &str, token: &str, body: &Value) -> Response {
+        let mut request = self.http.post(format!("{}/api/v1/act/{name}", self.url));
+        if !token.is_empty() {
+            request = request.bearer_auth(token);
+        }
+        request.json(body).send().await.unwrap()
+    }
+
+    pub(crate) async fn form(&self, path: &str, cookie: &str, body: &str) -> Response {
+        let request = self.http.post(format!("{}{path}", self.url));
+        let request = request
+            .header("cookie", cookie)
+            .header("content-type", "application/x-www-form-urlencoded");
+        request.body(body.to_owned()).send().await.unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) const TOKENS: &str = "vera:viewer:viewer-token-0123456789,otto:operator:operator-token-0123456789,ada:admin:admin-token-0123456789";
+#[tokio::test]
+async fn without_a_database_a_private_one_is_started_and_found_again() {
+    let folder = std::env::temp_dir().join(format!("pgonce-embedded-{}", uuid::Uuid::new_v4()));
+    let start = || {
+        let data = folder.to_str().unwrap();
+        let mut command = program(&[
+            "serve",
+            "--format",
+            "json",
+            "--listen",
+            "127.0.0.1:0",
+            "--data",
+            data,
+        ]);
+        // The home of the test is nowhere; the programs are found as the testkit finds them.
+        command.env("PGONCE_PG_BIN", Binaries::find().unwrap().folder());
+        Serving::start(command)
+    };
+    for _ in 0..2 {
+        let mut serving = start();
+        assert_eq!(
+            serving.text("/healthz", "").await,
+            r#"{"detail":"answers","status":"alive"}"#
+        );
+        assert_eq!(serving.text("/readyz", "").await, r#"{"status":"ready"}"#);
+        assert!(
+            serving
+                .text("/metrics", "")
+                .await
+                .contains("pgonce_database_up 1")
+        );
+        let found = serving.text("/find?q=greeting-1", "").await;
+        assert!(found.contains("sample.hello"), "{found}");
+        serving.signal(Signal::TERM);
+        assert!(serving.child.wait().unwrap().success());
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test]
+async fn settings_come_from_flag_variable_file_and_default_in_this_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pgonce.toml");
+    std::fs::write(&file, "listen = \"127.0.0.1:1\"\npurge_every = \"2m\"\npurge_batch = 77\nroles = [\"metrics\", \"console\"]\n").unwrap();
+    let config = |words: &[&str]| {
+        let mut command = program(
+            &[
+                words,
+                &[
+                    "--config",
+                    file.to_str().unwrap(),
+                    "--listen",
+                    "127.0.0.1:3",
+                ],
+            ]
+            .concat(),
+        );
+        command
+            .env("PGONCE_LISTEN", "127.0.0.1:2")
+            .env("PGONCE_PURGE_EVERY", "3m");
+        Run::of(
+            command
+                .env("PGONCE_CONSOLE_TOKENS", TOKENS)
+                .output()
+                .unwrap(),
+        )
+    };
+    let run = config(&["config", "show", "--origin", "--format", "json"]);
+    let rows: Value = serde_json::from_str(&run.out).unwrap();
+    for (name, value, origin) in [
+        ("listen", "127.0.0.1:3", "flag --listen"),
+        ("purge_every", "3m", "variable PGONCE_PURGE_EVERY"),
+        ("purge_batch", "77", "file "),
+        ("roles", "metrics,console", "file "),
+        ("drain_timeout", "10s", "default"),
+        ("console_tokens", "(secret)", "variable "),
+    ] {
+        let row = rows
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|row| row["setting"] == name)
+            .unwrap();
+        assert!(
+            row["value"] == value && row["origin"].as_str().unwrap().starts_with(origin),
+            "{row}"
+        );
+    }
+    assert!(!run.out.contains("admin-token"));
+    assert_eq!(config(&["config", "check"]).code, 0);
+    for wrong in [
+        "purge_every = \"0s\"",
+        "roles = [\"cook\"]",
+        "no_such_setting = 1",
+        "purge_batch = 0",
+        "listen = \"everywhere\"",
+        "roles = [\"relay\"]",
+    ] {
+        std::fs::write(&file, wrong).unwrap();
+        let run = Run::of(
+            program(&["config", "check", "--config", file.to_str().unwrap()])
+                .output()
+                .unwrap(),
+        );
+        assert!(
+            run.code == 2 && run.err.contains(wrong.split(' ').next().unwrap())
+                || run.err.contains("relay_file"),
+            "{wrong}: {run:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_hangup_reads_the_file_again_and_a_wrong_file_changes_nothing() {
+    let fixture = Fixture::installed().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("pgonce.toml");
+    let write =
+        |instance: &str| std::fs::write(&file, format!("instance = \"{instance}\"\n")).unwrap();
+    write("first");
+    let serving = Serving::of(&fixture, &["--config", file.to_str().unwrap()], "");
+    assert!(serving.text("/scopes", "").await.contains("first"));
+    write("second");
+    serving.signal(Signal::HUP);
+    while !serving.text("/scopes", "").await.contains("second") {}
+    std::fs::write(&file, "nonsense = 1").unwrap();
+    serving.signal(Signal::HUP);
+    write("third");
+    serving.signal(Signal::HUP);
+    while !serving.text("/scopes", "").await.contains("third") {}
+}

@@ -1,0 +1,112 @@
+//! What the console asks of the database: bounded in time, in transactions of its own, for any schema.
+
+use pgonce::Error;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Settled, Statement};
+use serde_json::{Map, Value};
+
+/// A row, by the names of its columns.
+pub(crate) type Row = Map<String, Value>;
+
+/// Maximum time of one query of a page.
+const TIMEOUT: &str = "3s";
+
+#[derive(Debug, Clone)]
+pub(crate) struct Db {
+    pub(crate) driver: TokioPostgres,
+    pub(crate) schema: String,
+}
+
+impl Db {
+    fn statement(&self, query: &str) -> Statement {
+        let query = query.replace("pgonce.", &format!("{}.", self.schema));
+        Statement {
+            sql: format!("select row_to_json(q)::text from ({query}) q").into(),
+            keep: false,
+            pooled: true,
+        }
+    }
+
+    /// The rows of a query that is written for the schema `pgonce`.
+    pub(crate) async fn rows(
+        &self,
+        query: &str,
+        params: &[Option<&str>],
+    ) -> Result<Vec<Row>, Error> {
+        let statement = self.statement(query);
+        let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
+        let mut session = self.driver.acquire().await?;
+        session
+            .open("begin isolation level repeatable read read only")
+            .await?;
+        let settings = format!(
+            "set local search_path = pg_catalog, pg_temp; set local statement_timeout = '{TIMEOUT}'; \
+             set local timezone = 'UTC'; set local jit = off"
+        );
+        let done = match session.batch(&settings).await {
+            Ok(()) => session.query(&statement, &params).await,
+            Err(error) => Err(error),
+        };
+        if session.rollback().await.is_ok() {
+            session.keep();
+        }
+        let rows = done?
+            .into_iter()
+            .filter_map(|row| row.into_iter().next().flatten());
+        Ok(rows
+            .filter_map(|row| serde_json::from_str(&row).ok())
+            .collect())
+    }
+
+    pub(crate) async fn row(
+        &self,
+        query: &str,
+        params: &[Option<&str>],
+    ) -> Result<Option<Row>, Error> {
+        Ok(self.rows(query, params).await?.into_iter().next())
+    }
+
+    /// Runs an act and commits it.
+    pub(crate) async fn act(
+        &self,
+        query: &str,
+        params: &[Option<&str>],
+    ) -> Result<Option<Row>, Error> {
+        let statement = self.statement(query);
+        let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
+        let mut session = self.driver.acquire().await?;
+        session
+            .open("begin isolation level read committed read write")
+            .await?;
+        session
+            .batch("set local search_path = pg_catalog, pg_temp; set local statement_timeout = '30s'; set local timezone = 'UTC'")
+            .await?;
+        match session.settle(&statement, &params).await {
+            Settled::Committed(row) => {
+                session.keep();
+                let row = row.and_then(|row| row.into_iter().next().flatten());
+                Ok(row.and_then(|row| serde_json::from_str(&row).ok()))
+            }
+            Settled::Refused(error) => {
+                session.keep();
+                Err(error)
+            }
+            Settled::Unknown(why) => Err(Error::Disconnected(format!(
+                "{why}; look at the page again to see whether it was done"
+            ))),
+        }
+    }
+}
+
+/// A column as text; nothing for null.
+pub(crate) fn text(row: &Row, name: &str) -> String {
+    match row.get(name) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+pub(crate) fn number(row: &Row, name: &str) -> i64 {
+    row.get(name).and_then(Value::as_i64).unwrap_or_default()
+}

@@ -1,0 +1,445 @@
+//! The page of one intent: did it happen once, how it went, and what may be done.
+
+use pgonce::Error;
+use serde_json::Value;
+
+use super::field;
+use crate::access::{Role, Who};
+use crate::acts::ACTS;
+use crate::db::{Row, number, text};
+use crate::html::{Html, el, query};
+use crate::server::{App, Fields};
+use crate::view::{Column, Kind, Section, copies, csrf, shell_word, sql_literal, time};
+
+const ONE: &str = "
+select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.ref_type, i.ref_id, i.failure_code, i.failure_message, i.owner,
+       i.correlation_id, i.first_at, i.last_at, i.lease_until, i.expires_at, i.gone_at, encode(i.fingerprint, 'hex') as fingerprint,
+       i.lease_until > pgonce.now() as alive, i.expires_at <= pgonce.now() as expired,
+       case when $4 = 'yes' then jsonb_pretty(i.answer) end as answer, i.answer is not null as has_answer
+  from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key = $3";
+
+const OPERATED: &str = "select o.acted_at as at, o.act, coalesce(o.person, o.role::text) as who, o.reason, o.forced, o.before ->> 'status' as before from pgonce.operator_act o \
+     where o.tenant = $1 and o.scope = $2 and o.key = $3 order by o.number limit 200";
+
+const UNDER_WAY: &str = "select l.pid from pg_locks l where l.locktype = 'advisory' and l.objsubid = 1 and l.granted \
+     and l.database = (select d.oid from pg_database d where d.datname = current_database()) \
+     and (l.classid::bigint << 32) | l.objid::bigint = pgonce._lock_id($1, $2, $3)";
+
+const ACTED: &[Column] = &[
+    ("When", "at", Kind::Time),
+    ("Act", "act", Kind::Status),
+    ("Who", "who", Kind::Text),
+    ("Why", "reason", Kind::Text),
+    ("Before", "before", Kind::Status),
+];
+
+pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Section>, Error> {
+    let names = ["tenant", "scope", "key"].map(|name| Some(field(fields, name)));
+    let seen = if who.role >= Role::Operator {
+        "yes"
+    } else {
+        "no"
+    };
+    let mut record = app
+        .db
+        .rows(ONE, &[names[0], names[1], names[2], Some(seen)])
+        .await?;
+    if !app.redact.is_empty() {
+        for row in &mut record {
+            hide(row, &app.redact);
+        }
+    }
+    let under_way = match record.is_empty() {
+        true => app.db.rows(UNDER_WAY, &names).await?,
+        false => Vec::new(),
+    };
+    let contract = "select c.* from pgonce._contract($1, $2) c";
+    // An undefined scope under strict mode has none.
+    let contract = app.db.row(contract, &names[..2]).await.ok().flatten();
+    let mut tables = vec![
+        Section::new("Record", &[], record, ""),
+        Section::new(
+            "Operator acts",
+            ACTED,
+            app.db.rows(OPERATED, &names).await?,
+            "Nobody has touched it by hand.",
+        ),
+        Section::new("Contract", &[], contract.into_iter().collect(), ""),
+        Section::new("Open attempts", &[], under_way, ""),
+    ];
+    let asked: Row = ["tenant", "scope", "key"]
+        .iter()
+        .map(|name| ((*name).to_owned(), Value::from(field(fields, name))))
+        .collect();
+    tables.push(Section::new("Asked for", &[], vec![asked], ""));
+    Ok(tables)
+}
+
+/// Replaces the values of members with these names.
+fn hide(row: &mut Row, members: &[String]) {
+    fn walk(value: &mut Value, members: &[String]) {
+        match value {
+            Value::Object(map) => {
+                for (name, value) in map {
+                    match members.contains(name) {
+                        true => *value = Value::from("\u{2022}\u{2022}\u{2022}"),
+                        false => walk(value, members),
+                    }
+                }
+            }
+            Value::Array(list) => list.iter_mut().for_each(|value| walk(value, members)),
+            _ => {}
+        }
+    }
+    let parsed = row
+        .get("answer")
+        .and_then(Value::as_str)
+        .map(serde_json::from_str::<Value>);
+    if let Some(Ok(mut answer)) = parsed {
+        walk(&mut answer, members);
+        row.insert("answer".to_owned(), Value::from(format!("{answer:#}")));
+    }
+}
+
+/// Did it happen once? From what is recorded, and nothing else.
+fn verdict(row: &Row) -> (&'static str, &'static str) {
+    let is = |name: &str| row.get(name) == Some(&Value::Bool(true));
+    match text(row, "status").as_str() {
+        _ if !text(row, "gone_at").is_empty() => (
+            "muted",
+            "It finished, and its answer is no longer kept: a retry gets \u{201c}gone\u{201d}.",
+        ),
+        "succeeded" if is("expired") => (
+            "good",
+            "It happened once. Its retention is over: the contract says what a retry gets.",
+        ),
+        "succeeded" => (
+            "good",
+            "It happened once. Every retry gets the stored answer.",
+        ),
+        "failed_final" => (
+            "bad",
+            "It was refused, finally. Every retry gets the same refusal.",
+        ),
+        "failed_retryable" => (
+            "warn",
+            "The last attempt failed and nothing is acknowledged: the next attempt may try again.",
+        ),
+        _ if is("alive") => ("warn", "Somebody is at it now: the lease holds."),
+        _ => (
+            "bad",
+            "Its holder stopped on the way. Nothing is acknowledged; what it did outside this database is not known.",
+        ),
+    }
+}
+
+pub(super) fn one_page(app: &App, who: &Who, tables: &[Section]) -> Html {
+    let asked = tables
+        .last()
+        .and_then(|section| section.rows.first())
+        .cloned()
+        .unwrap_or_default();
+    let (scope, key) = (text(&asked, "scope"), text(&asked, "key"));
+    let head = el(
+        "p",
+        &[("class", "crumb")],
+        el(
+            "a",
+            &[(
+                "href",
+                &format!(
+                    "{}/intents{}",
+                    app.base,
+                    query(&[("q", &format!("scope:{scope}"))])
+                ),
+            )],
+            scope.as_str(),
+        ),
+    )
+    .and(el("h1", &[], el("code", &[], key.as_str())));
+    let Some(row) = tables.first().and_then(|section| section.rows.first()) else {
+        let what = match tables
+            .get(3)
+            .is_some_and(|section| !section.rows.is_empty())
+        {
+            true => "There is no record yet: an attempt is under way in an open transaction.",
+            false => {
+                "There is no record: it has not happened, or its record was purged after its retention, or scope, key or tenant differ in a byte."
+            }
+        };
+        return head.and(el("p", &[("class", "verdict warn")], what)).and(
+            tables
+                .get(1)
+                .map(|acts| crate::view::section(app, who, acts))
+                .unwrap_or_default(),
+        );
+    };
+    let (mood, words) = verdict(row);
+    let facts = [
+        ("Status", "status", Kind::Status),
+        ("Tenant", "tenant", Kind::Code),
+        ("Attempts", "attempts", Kind::Number),
+        ("Owner", "owner", Kind::Code),
+        ("Correlation", "correlation_id", Kind::Code),
+        ("Reference", "reference", Kind::Code),
+        ("Failure", "failure_code", Kind::Code),
+        ("", "failure_message", Kind::Text),
+        ("Fence", "fence", Kind::Code),
+        ("Fingerprint", "fingerprint", Kind::Code),
+    ];
+    let mut row = row.clone();
+    if !text(&row, "ref_id").is_empty() {
+        let reference = format!("{}/{}", text(&row, "ref_type"), text(&row, "ref_id"));
+        row.insert("reference".to_owned(), Value::from(reference));
+    }
+    let facts = facts
+        .into_iter()
+        .filter(|(_, name, _)| !text(&row, name).is_empty())
+        .map(|(label, name, kind)| {
+            el("dt", &[], label).and(el("dd", &[], crate::view::cell(&text(&row, name), kind)))
+        });
+    let answer = match (
+        text(&row, "answer"),
+        row.get("has_answer") == Some(&Value::Bool(true)),
+    ) {
+        (_, false) => Html::default(),
+        (hidden, true) if hidden.is_empty() => el(
+            "p",
+            &[("class", "muted")],
+            "An answer is stored; the role viewer does not see it.",
+        ),
+        (shown, true) => el(
+            "details",
+            &[],
+            el("summary", &[], "Stored answer").and(el("pre", &[("tabindex", "0")], shown)),
+        ),
+    };
+    head.and(el("p", &[("class", &format!("verdict {mood}"))], words))
+        .and(el(
+            "div",
+            &[("class", "columns")],
+            el(
+                "section",
+                &[],
+                el("h2", &[], "Timeline").and(timeline(&row, tables)),
+            )
+            .and(el(
+                "section",
+                &[],
+                el("h2", &[], "Record")
+                    .and(el("dl", &[("class", "facts")], facts.collect::<Html>()))
+                    .and(answer),
+            )),
+        ))
+        .and(forms(app, who, &row))
+        .and(copies(&commands(&row)))
+}
+
+fn timeline(row: &Row, tables: &[Section]) -> Html {
+    let mut points: Vec<(String, String)> = Vec::new();
+    let mut add = |name: &str, words: String| {
+        let at = text(row, name);
+        if !at.is_empty() && at != "infinity" {
+            points.push((at, words));
+        }
+    };
+    add("first_at", "first claimed".to_owned());
+    let attempts = number(row, "attempts");
+    let ended = match text(row, "status").as_str() {
+        "succeeded" => "the effect was committed with its answer",
+        "failed_final" => "failed permanently",
+        "failed_retryable" => "failed; may be retried",
+        _ => "last attempt began",
+    };
+    match text(row, "last_at").is_empty() {
+        true => add("first_at", format!("{ended}, in one transaction")),
+        false => add("last_at", format!("{ended}, attempt {attempts}")),
+    }
+    let ended = row.get("alive") != Some(&Value::Bool(true));
+    let lease = if ended {
+        "the lease ended"
+    } else {
+        "the lease ends"
+    };
+    add("lease_until", lease.to_owned());
+    add(
+        "gone_at",
+        "its answer was dropped; the key stays gone".to_owned(),
+    );
+    add("expires_at", "the record expires".to_owned());
+    for act in tables
+        .get(1)
+        .map(|section| section.rows.as_slice())
+        .unwrap_or_default()
+    {
+        points.push((
+            text(act, "at"),
+            format!(
+                "{} by {}: {}",
+                text(act, "act"),
+                text(act, "who"),
+                text(act, "reason")
+            ),
+        ));
+    }
+    points.sort_by(|a, b| a.0.cmp(&b.0));
+    let points = points
+        .into_iter()
+        .map(|(at, words)| el("li", &[], time(&at).and(el("span", &[], words))));
+    el("ol", &[("class", "timeline")], points.collect::<Html>())
+}
+
+/// The acts that fit its status.
+fn forms(app: &App, who: &Who, row: &Row) -> Html {
+    if who.role < Role::Operator {
+        return Html::default();
+    }
+    let status = text(row, "status");
+    let fits = |act: &str| match act {
+        "settle" | "fail" => matches!(status.as_str(), "processing" | "failed_retryable"),
+        "release" => status == "processing",
+        "retry" => status == "failed_final",
+        "evict" => true,
+        _ => false,
+    };
+    let forms = ACTS
+        .iter()
+        .filter(|act| fits(act.name) && who.role >= act.role)
+        .map(|act| {
+            let hidden = ["tenant", "scope", "key"].map(|name| {
+                el(
+                    "input",
+                    &[
+                        ("type", "hidden"),
+                        ("name", name),
+                        ("value", &text(row, name)),
+                    ],
+                    "",
+                )
+            });
+            let input = |name: &'static str, hint: &str, required: bool| {
+                let id = format!("{}-{name}", act.name);
+                el("label", &[("for", &id)], hint).and(el(
+                    "input",
+                    &[
+                        ("name", name),
+                        ("id", &id),
+                        (if required { "required" } else { "" }, ""),
+                        ("autocomplete", "off"),
+                    ],
+                    "",
+                ))
+            };
+            let own = match act.name {
+                "settle" => input("answer", "Answer, as JSON", false),
+                "fail" => {
+                    input("code", "Failure code", true).and(input("message", "Message", false))
+                }
+                _ => Html::default(),
+            };
+            let confirm = match act.confirm {
+                "" => Html::default(),
+                word => input(
+                    "confirm",
+                    &format!("Type \u{201c}{word}\u{201d} to confirm"),
+                    true,
+                ),
+            };
+            let force = match who.role {
+                Role::Admin => el(
+                    "label",
+                    &[("class", "check")],
+                    el("input", &[("type", "checkbox"), ("name", "force")], "")
+                        .and(" force, although it could open a second effect"),
+                ),
+                _ => Html::default(),
+            };
+            let (title, words) = match act.name {
+                "settle" => (
+                    "Settle",
+                    "It happened: every retry gets the answer given here.",
+                ),
+                "fail" => (
+                    "Fail",
+                    "It failed permanently: every retry gets this failure.",
+                ),
+                "release" => ("Release", "It did not happen: the next attempt does it."),
+                "retry" => (
+                    "Allow a retry",
+                    "The failure is forgotten: it may be tried again.",
+                ),
+                _ => (
+                    "Evict",
+                    "Remove the record: the key is free, also for another request.",
+                ),
+            };
+            let danger = if act.confirm.is_empty() { "" } else { "danger" };
+            el(
+                "details",
+                &[("class", "act")],
+                el("summary", &[], title).and(el("p", &[], words)).and(el(
+                    "form",
+                    &[
+                        ("method", "post"),
+                        ("action", &format!("{}/act/{}", app.base, act.name)),
+                    ],
+                    csrf(who)
+                        .and(hidden.into_iter().collect::<Html>())
+                        .and(own)
+                        .and(input("reason", "Reason, such as a ticket", true))
+                        .and(confirm)
+                        .and(force)
+                        .and(el("button", &[("class", danger)], title)),
+                )),
+            )
+        });
+    el("h2", &[], "Acts").and(el("div", &[("class", "acts")], forms.collect::<Html>()))
+}
+
+fn commands(row: &Row) -> [(&'static str, String); 2] {
+    let [tenant, scope, key] = ["tenant", "scope", "key"].map(|name| text(row, name));
+    let option = if tenant.is_empty() {
+        String::new()
+    } else {
+        format!(" --tenant {}", shell_word(&tenant))
+    };
+    let sql = format!(
+        "select * from pgonce.intent where tenant = {} and scope = {} and key = {};",
+        sql_literal(&tenant),
+        sql_literal(&scope),
+        sql_literal(&key)
+    );
+    [
+        (
+            "CLI",
+            format!(
+                "pgonce intent show {} {}{option}",
+                shell_word(&scope),
+                shell_word(&key)
+            ),
+        ),
+        ("SQL", sql),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_members_are_hidden_at_any_depth() {
+        let mut row = Row::new();
+        row.insert(
+            "answer".to_owned(),
+            Value::from(r#"{"card":{"pan":"4111","a":[{"pan":1}]},"id":7}"#),
+        );
+        hide(&mut row, &["pan".to_owned()]);
+        let shown = text(&row, "answer");
+        assert!(
+            !shown.contains("4111")
+                && shown.matches('\u{2022}').count() == 6
+                && shown.contains("\"id\": 7"),
+            "{shown}"
+        );
+    }
+}

@@ -1,0 +1,382 @@
+//! The outbox and the inbox.
+
+use pgonce::Error;
+
+use super::field;
+use super::overview::{BACKLOG, SUBSCRIPTIONS};
+use crate::access::{Role, Who};
+use crate::db::{Row, number, text};
+use crate::html::{Html, el, query};
+use crate::server::{App, Fields};
+use crate::view::{Column, Kind, Section, copies, csrf, next_page, shell_word, sql_literal};
+
+const LANES: &[Column] = &[
+    ("Lane", "lane", Kind::Number),
+    ("Waiting", "waiting", Kind::Number),
+    ("Oldest", "oldest_age", Kind::Text),
+    ("Parked", "parked", Kind::Number),
+    ("Dead", "dead", Kind::Number),
+    ("Relay", "relay", Kind::Code),
+    ("Moved", "advanced_at", Kind::Time),
+];
+
+const GROUPS: &[Column] = &[
+    ("Error", "reason", Kind::Text),
+    ("Dead letters", "n", Kind::Number),
+    ("Type", "types", Kind::Code),
+    ("First", "first_at", Kind::Time),
+    ("Last", "last_at", Kind::Time),
+];
+
+const DEAD: &[Column] = &[
+    ("Number", "seq", Kind::Code),
+    ("Type", "type", Kind::Code),
+    ("Subject", "subject", Kind::Code),
+    ("Tenant", "tenant", Kind::Code),
+    ("Attempts", "attempts", Kind::Number),
+    ("Behind it", "behind", Kind::Number),
+    ("Error", "reason", Kind::Text),
+    ("Parked", "parked_at", Kind::Time),
+];
+
+const PAGE: usize = 50;
+
+pub(super) async fn outbox(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
+    let mut subscriptions = Section::new(
+        "Subscriptions",
+        BACKLOG,
+        app.db.rows(SUBSCRIPTIONS, &[]).await?,
+        "No subscription: nobody reads events.",
+    );
+    subscriptions.link = Some(|row| {
+        format!(
+            "/outbox{}",
+            query(&[("subscription", &text(row, "subscription"))])
+        )
+    });
+    let mut tables = vec![subscriptions];
+    let chosen = field(fields, "subscription");
+    if chosen.is_empty() {
+        return Ok(tables);
+    }
+    // Grouped from at most ten thousand: a subscription's limit may be far above.
+    let groups = "select coalesce(d.reason, '') as reason, count(*) as n, string_agg(distinct d.type, ', ') as types, min(d.parked_at) as first_at, max(d.parked_at) as last_at \
+         from (select k.reason, k.type, k.parked_at from pgonce.parked k where k.subscription = $1 and k.state = 'dead' limit 10000) d group by 1 order by 2 desc limit 50";
+    let dead = "select k.subscription, k.seq, k.type, k.subject, k.tenant, k.attempts, k.reason, k.parked_at, k.message_id, \
+         (select count(*) from (select from pgonce.parked b where b.tenant = k.tenant and b.subscription = k.subscription and b.subject = k.subject and b.state = 'behind' limit 1000) x) as behind \
+         from pgonce.parked k where k.subscription = $1 and k.state = 'dead' and ($2::text is null or k.seq > $2::text::bigint) order by k.seq limit $3::text::int";
+    let lanes = "select l.lane, l.waiting, date_trunc('second', l.oldest_age)::text as oldest_age, l.parked, l.dead, l.relay, l.advanced_at \
+         from pgonce.outbox_lanes l where l.subscription = $1 order by l.lane";
+    let after = fields
+        .get("after")
+        .filter(|after| after.parse::<i64>().is_ok())
+        .map(String::as_str);
+    let mut rows = app
+        .db
+        .rows(dead, &[Some(chosen), after, Some(&(PAGE + 1).to_string())])
+        .await?;
+    let more = rows.len() > PAGE;
+    rows.truncate(PAGE);
+    let foot = match rows.last() {
+        Some(last) if more => next_page(
+            &format!("{}/outbox", app.base),
+            &[("subscription", chosen), ("after", &text(last, "seq"))],
+        ),
+        _ => Html::default(),
+    };
+    tables.push(Section::new(
+        format!("Dead letters of {chosen}, by error"),
+        GROUPS,
+        app.db.rows(groups, &[Some(chosen)]).await?,
+        "There are no dead letters.",
+    ));
+    if !rows.is_empty() {
+        tables.push(Section {
+            act: Some(dead_acts),
+            foot,
+            ..Section::new("Dead letters", DEAD, rows, "")
+        });
+    }
+    tables.push(Section::new(
+        format!("Lanes of {chosen}"),
+        LANES,
+        app.db.rows(lanes, &[Some(chosen)]).await?,
+        "It has no lanes.",
+    ));
+    Ok(tables)
+}
+
+fn button(
+    app: &App,
+    who: &Who,
+    act: &'static str,
+    label: &str,
+    hidden: &[(&'static str, &str)],
+    inside: Html,
+) -> Html {
+    let hidden = hidden.iter().map(|(name, value)| {
+        el(
+            "input",
+            &[("type", "hidden"), ("name", name), ("value", value)],
+            "",
+        )
+    });
+    el(
+        "form",
+        &[
+            ("method", "post"),
+            ("action", &format!("{}/act/{act}", app.base)),
+        ],
+        csrf(who)
+            .and(hidden.collect::<Html>())
+            .and(inside)
+            .and(el("button", &[], label)),
+    )
+}
+
+/// A reason and a word to type, behind a click.
+fn reasoned(label: &str, id: &str, form: impl FnOnce(Html) -> Html) -> Html {
+    let (reason, confirm) = (format!("reason-{id}"), format!("confirm-{id}"));
+    let inside = el("label", &[("for", &reason)], "Reason")
+        .and(el(
+            "input",
+            &[
+                ("name", "reason"),
+                ("id", &reason),
+                ("required", ""),
+                ("autocomplete", "off"),
+            ],
+            "",
+        ))
+        .and(el(
+            "label",
+            &[("for", &confirm)],
+            "Type \u{201c}skip\u{201d} to confirm",
+        ))
+        .and(el(
+            "input",
+            &[
+                ("name", "confirm"),
+                ("id", &confirm),
+                ("required", ""),
+                ("pattern", "skip"),
+                ("autocomplete", "off"),
+            ],
+            "",
+        ));
+    el(
+        "details",
+        &[("class", "small")],
+        el("summary", &[], label).and(form(inside)),
+    )
+}
+
+fn dead_acts(app: &App, who: &Who, row: &Row) -> Html {
+    if who.role < Role::Operator {
+        return Html::default();
+    }
+    let (subscription, seq, subject) = (
+        text(row, "subscription"),
+        text(row, "seq"),
+        text(row, "subject"),
+    );
+    let retry = button(
+        app,
+        who,
+        "redrive",
+        "Redrive",
+        &[("subscription", &subscription), ("subject", &subject)],
+        Html::default(),
+    );
+    retry.and(reasoned("Skip", &seq, |inside| {
+        button(
+            app,
+            who,
+            "skip",
+            "Skip",
+            &[("subscription", &subscription), ("seq", &seq)],
+            inside,
+        )
+    }))
+}
+
+pub(super) fn outbox_page(
+    app: &App,
+    who: &Who,
+    fields: &Fields,
+    tables: &[Section],
+    list: Html,
+) -> Html {
+    let chosen = field(fields, "subscription");
+    let row = tables.first().and_then(|section| {
+        section
+            .rows
+            .iter()
+            .find(|row| text(row, "subscription") == chosen)
+    });
+    let all = match row {
+        Some(row) if who.role >= Role::Operator && number(row, "dead") > 0 => {
+            let label = format!(
+                "Redrive all {} dead letters of {chosen}",
+                number(row, "dead")
+            );
+            el(
+                "p",
+                &[],
+                button(
+                    app,
+                    who,
+                    "redrive",
+                    &label,
+                    &[("subscription", chosen)],
+                    Html::default(),
+                ),
+            )
+        }
+        _ => Html::default(),
+    };
+    let copied = match chosen {
+        "" => Html::default(),
+        _ => copies(&[
+            ("CLI", format!("pgonce outbox list {}", shell_word(chosen))),
+            (
+                "SQL",
+                format!(
+                    "select * from pgonce.dead_letters where subscription = {};",
+                    sql_literal(chosen)
+                ),
+            ),
+        ]),
+    };
+    el("h1", &[], "Outbox").and(list).and(all).and(copied)
+}
+
+const INBOX: &[Column] = &[
+    ("Consumer", "consumer", Kind::Code),
+    ("Tenant", "tenant", Kind::Code),
+    ("Received", "received", Kind::Number),
+    ("Processing", "processing", Kind::Number),
+    ("Retrying", "retrying", Kind::Number),
+    ("Poison", "poison", Kind::Number),
+    ("Held back", "held", Kind::Number),
+    ("Oldest", "oldest_age", Kind::Text),
+    ("Partitions", "partitions", Kind::Number),
+];
+
+const POISON: &[Column] = &[
+    ("Number", "seq", Kind::Code),
+    ("Consumer", "consumer", Kind::Code),
+    ("Message id", "message_id", Kind::Code),
+    ("Type", "type", Kind::Code),
+    ("Key", "key", Kind::Code),
+    ("Attempts", "attempts", Kind::Number),
+    ("Code", "failure_code", Kind::Code),
+    ("Error", "failure_message", Kind::Text),
+    ("Received", "received_at", Kind::Time),
+];
+
+pub(super) async fn inbox(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
+    let chosen = Some(field(fields, "consumer")).filter(|name| !name.is_empty());
+    let backlog = "select b.consumer, b.tenant, b.received, b.processing, b.retrying, b.poison, b.held, date_trunc('second', b.oldest_age)::text as oldest_age, b.partitions \
+         from pgonce.inbox_backlog b order by b.consumer, b.tenant limit 200";
+    let poison = "select m.seq, m.consumer, m.tenant, m.source, m.message_id, m.type, m.key, m.attempts, m.failure_code, m.failure_message, m.received_at from pgonce.inbox_message m \
+         where m.status = 'failed_final' and m.skipped_at is null and ($1::text is null or m.consumer = $1) and ($2::text is null or m.seq > $2::text::bigint) \
+         order by m.consumer, m.seq limit $3::text::int";
+    let after = fields
+        .get("after")
+        .filter(|after| chosen.is_some() && after.parse::<i64>().is_ok())
+        .map(String::as_str);
+    let mut rows = app
+        .db
+        .rows(poison, &[chosen, after, Some(&(PAGE + 1).to_string())])
+        .await?;
+    let more = rows.len() > PAGE;
+    rows.truncate(PAGE);
+    let foot = match (rows.last(), chosen) {
+        (Some(last), Some(chosen)) if more => next_page(
+            &format!("{}/inbox", app.base),
+            &[("consumer", chosen), ("after", &text(last, "seq"))],
+        ),
+        (Some(_), None) if more => el(
+            "p",
+            &[("class", "muted")],
+            "There are more: choose a consumer.",
+        ),
+        _ => Html::default(),
+    };
+    let mut consumers = Section::new(
+        "Consumers",
+        INBOX,
+        app.db.rows(backlog, &[]).await?,
+        "Nothing is stored, and no partition is read.",
+    );
+    consumers.link =
+        Some(|row| format!("/inbox{}", query(&[("consumer", &text(row, "consumer"))])));
+    Ok(vec![
+        consumers,
+        Section {
+            act: Some(poison_acts),
+            foot,
+            ..Section::new("Poison messages", POISON, rows, "No message is poisoned.")
+        },
+    ])
+}
+
+fn poison_acts(app: &App, who: &Who, row: &Row) -> Html {
+    if who.role < Role::Operator {
+        return Html::default();
+    }
+    let (consumer, seq) = (text(row, "consumer"), text(row, "seq"));
+    let names = [("consumer", consumer.as_str()), ("seq", seq.as_str())];
+    let retry = button(
+        app,
+        who,
+        "retry-messages",
+        "Retry",
+        &[names[0], names[1], ("reason", "retried in the console")],
+        Html::default(),
+    );
+    retry.and(reasoned("Skip", &format!("{consumer}-{seq}"), |inside| {
+        button(app, who, "skip-message", "Skip", &names, inside)
+    }))
+}
+
+pub(super) fn inbox_page(
+    app: &App,
+    who: &Who,
+    fields: &Fields,
+    tables: &[Section],
+    list: Html,
+) -> Html {
+    let chosen = field(fields, "consumer");
+    let of_it = tables.first().map(|section| {
+        section
+            .rows
+            .iter()
+            .filter(|row| text(row, "consumer") == chosen)
+            .map(|row| number(row, "poison"))
+            .sum::<i64>()
+    });
+    let all = match of_it {
+        Some(count) if count > 0 && who.role >= Role::Operator => {
+            let label = format!("Retry all {count} poison messages of {chosen}");
+            el(
+                "p",
+                &[],
+                button(
+                    app,
+                    who,
+                    "retry-messages",
+                    &label,
+                    &[
+                        ("consumer", chosen),
+                        ("reason", "retried in the console, all of them"),
+                    ],
+                    Html::default(),
+                ),
+            )
+        }
+        _ => Html::default(),
+    };
+    el("h1", &[], "Inbox").and(list).and(all)
+}

@@ -1,0 +1,163 @@
+//! Pages. Each is a list of tables, which the API has too; some have forms beside them.
+
+mod find;
+mod intent;
+mod intents;
+mod messages;
+mod overview;
+mod records;
+
+use axum::extract::{Extension, OriginalUri, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use pgonce::Error;
+
+use crate::access::Who;
+use crate::html::{Html, el};
+use crate::server::{App, Fields, Shared, fields};
+use crate::view::{self, Page, Section};
+
+/// A page: where it is, and its place in the navigation; one without a key is not in it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) name: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) label: &'static str,
+    pub(crate) key: &'static str,
+    live: bool,
+}
+
+const fn entry(
+    name: &'static str,
+    path: &'static str,
+    label: &'static str,
+    key: &'static str,
+    live: bool,
+) -> Entry {
+    Entry {
+        name,
+        path,
+        label,
+        key,
+        live,
+    }
+}
+
+pub(crate) const PAGES: &[Entry] = &[
+    entry("overview", "/", "Overview", "o", true),
+    entry("intents", "/intents", "Intents", "i", true),
+    entry("outbox", "/outbox", "Outbox", "e", true),
+    entry("inbox", "/inbox", "Inbox", "m", true),
+    entry("ledger", "/ledger", "Ledger", "l", false),
+    entry("scopes", "/scopes", "Scopes", "s", false),
+    entry("audit", "/audit", "Audit", "a", true),
+    entry("find", "/find", "Find", "", false),
+    entry("intent", "/intent", "Intent", "", true),
+];
+
+/// The tables of a page.
+pub(crate) async fn sections(
+    name: &str,
+    app: &App,
+    who: &Who,
+    fields: &Fields,
+) -> Result<Vec<Section>, Error> {
+    match name {
+        "overview" => overview::sections(app).await,
+        "intents" => intents::list(app, fields).await,
+        "intent" => intent::one(app, who, fields).await,
+        "outbox" => messages::outbox(app, fields).await,
+        "inbox" => messages::inbox(app, fields).await,
+        "ledger" => records::ledger(app, fields).await,
+        "scopes" => records::scopes(app).await,
+        "audit" => records::audit(app).await,
+        _ => find::sections(app, fields).await,
+    }
+}
+
+pub(crate) async fn show(
+    entry: &'static Entry,
+    State(app): State<Shared>,
+    Extension(who): Extension<Who>,
+    OriginalUri(uri): OriginalUri,
+) -> Response {
+    let fields = fields(uri.query().unwrap_or_default().as_bytes());
+    let (status, tables) = match sections(entry.name, &app, &who, &fields).await {
+        Ok(tables) => (StatusCode::OK, tables),
+        Err(error) => {
+            let body = el("h1", &[], entry.label).and(failed(&error));
+            let page = Page {
+                title: entry.label.to_owned(),
+                name: entry.name,
+                body,
+                live: entry.live,
+                ..Page::default()
+            };
+            return (
+                StatusCode::SERVICE_UNAVAILABLE,
+                view::shell(&app, Some(&who), page),
+            )
+                .into_response();
+        }
+    };
+    let done = match fields.get("done") {
+        Some(done) => el(
+            "p",
+            &[("class", "done"), ("role", "status")],
+            format!("Done: {done}."),
+        ),
+        None => Html::default(),
+    };
+    let list: Html = tables
+        .iter()
+        .map(|table| view::section(&app, &who, table))
+        .collect();
+    let (title, body) = match entry.name {
+        "overview" => ("Overview".to_owned(), overview::page(&app, &tables, list)),
+        "intents" => (
+            "Intents".to_owned(),
+            intents::list_page(&app, &fields, list),
+        ),
+        "intent" => (
+            field(&fields, "key").to_owned(),
+            intent::one_page(&app, &who, &tables),
+        ),
+        "outbox" => (
+            "Outbox".to_owned(),
+            messages::outbox_page(&app, &who, &fields, &tables, list),
+        ),
+        "inbox" => (
+            "Inbox".to_owned(),
+            messages::inbox_page(&app, &who, &fields, &tables, list),
+        ),
+        "ledger" => ("Ledger".to_owned(), records::ledger_page(&app, list)),
+        "find" => ("Find".to_owned(), find::page(&fields, list)),
+        _ => (entry.label.to_owned(), el("h1", &[], entry.label).and(list)),
+    };
+    let sought = if entry.name == "find" {
+        field(&fields, "q").to_owned()
+    } else {
+        String::new()
+    };
+    let page = Page {
+        title,
+        name: entry.name,
+        body: done.and(body),
+        sought,
+        live: entry.live,
+    };
+    (status, view::shell(&app, Some(&who), page)).into_response()
+}
+
+pub(crate) fn field<'a>(fields: &'a Fields, name: &str) -> &'a str {
+    fields.get(name).map_or("", String::as_str)
+}
+
+/// A page whose query did not answer says so; it never shows an empty list instead.
+fn failed(error: &Error) -> Html {
+    let what = match error.code() {
+        "57014" => "The database took too long: narrow the filter. Nothing is known about what was not looked at.".to_owned(),
+        code => format!("The database did not answer: {error} ({code})"),
+    };
+    el("p", &[("class", "error"), ("role", "alert")], what)
+}

@@ -1,0 +1,195 @@
+//! What is going on, and what needs attention.
+
+use pgonce::Error;
+
+use crate::db::{number, text};
+use crate::html::{Html, el};
+use crate::server::App;
+use crate::view::{Column, Kind, Section, grouped};
+
+const FIGURES: &str = "
+select greatest(n.known, (select c.reltuples::bigint from pg_class c where c.oid = 'pgonce.intent'::regclass and n.known > 10000)) as intents, n.known > 10000 as estimated,
+       (select coalesce(sum(s.replays + s.refusals + s.busy + s.conflicts), 0)::bigint from pgonce.suppressed s) as suppressed,
+       coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0) as events,
+       (select count(*) from (select from pgonce.stuck k where k.classification <> 'safe_to_retry' limit 1000) x) as manual,
+       (select count(*) from (select from pgonce.stuck k where k.classification = 'safe_to_retry' limit 1000) x) as stuck,
+       (select count(*) from (select from pgonce.parked k where k.state = 'dead' limit 1000) x) as dead,
+       (select count(*) from (select from pgonce.inbox_message m where m.status = 'failed_final' and m.skipped_at is null limit 1000) x) as poison,
+       (select count(*) from (select from pgonce.transition_timer t where t.ended_at is null and t.due_at < pgonce.now() - interval '1 minute' limit 1000) x) as timers,
+       (select w.swept_at from pgonce.sweep w where w.tenant = '' and w.name = 'intent') as swept_at,
+       pgonce.now() as now
+  from (select count(*) as known from (select from pgonce.intent limit 10001) x) n";
+
+const SUPPRESSED: &[Column] = &[
+    ("Scope", "scope", Kind::Code),
+    ("Tenant", "tenant", Kind::Code),
+    ("Suppressed", "suppressed", Kind::Number),
+    ("Replays", "replays", Kind::Number),
+    ("Refusals", "refusals", Kind::Number),
+    ("Busy", "busy", Kind::Number),
+    ("Conflicts", "conflicts", Kind::Number),
+];
+
+pub(super) const BACKLOG: &[Column] = &[
+    ("Subscription", "subscription", Kind::Code),
+    ("State", "state", Kind::Status),
+    ("Waiting", "waiting", Kind::Number),
+    ("Oldest", "oldest_age", Kind::Text),
+    ("Retrying", "retrying", Kind::Number),
+    ("Dead", "dead", Kind::Number),
+    ("Behind", "behind", Kind::Number),
+    ("Relays", "relays", Kind::Number),
+    ("Moved", "advanced_at", Kind::Time),
+];
+
+/// An evicted or an idle subscription is never called stuck.
+pub(super) const SUBSCRIPTIONS: &str = "
+select b.subscription, case when b.evicted_at is not null then 'evicted' when b.stuck then 'stuck'
+           when b.lanes_held = 0 and b.oldest_age > interval '1 minute' then 'no_relay' when b.waiting > 0 then 'behind'
+           when b.lanes_held = 0 then 'idle' else 'up_to_date' end as state,
+       b.waiting, date_trunc('second', b.oldest_age)::text as oldest_age, b.retrying, b.dead, b.behind, b.relays, b.advanced_at
+  from pgonce.outbox_backlog b order by b.subscription limit 200";
+
+pub(super) async fn sections(app: &App) -> Result<Vec<Section>, Error> {
+    let suppressed = "select s.scope, s.tenant, s.replays + s.refusals + s.busy + s.conflicts as suppressed, s.replays, s.refusals, s.busy, s.conflicts \
+         from pgonce.suppressed s order by 3 desc, 1, 2 limit 20";
+    let mut subscriptions = Section::new(
+        "Subscriptions",
+        BACKLOG,
+        app.db.rows(SUBSCRIPTIONS, &[]).await?,
+        "No subscription: nobody reads events.",
+    );
+    subscriptions.link = Some(|row| {
+        format!(
+            "/outbox{}",
+            crate::html::query(&[("subscription", &text(row, "subscription"))])
+        )
+    });
+    Ok(vec![
+        Section::new("Figures", &[], app.db.rows(FIGURES, &[]).await?, ""),
+        subscriptions,
+        Section::new(
+            "Duplicates that did nothing, by scope",
+            SUPPRESSED,
+            app.db.rows(suppressed, &[]).await?,
+            "No duplicate was reported yet.",
+        ),
+    ])
+}
+
+pub(super) fn page(app: &App, tables: &[Section], _: Html) -> Html {
+    let Some(figures) = tables.first().and_then(|section| section.rows.first()) else {
+        return el("h1", &[], "Overview");
+    };
+    let tile = |name: &'static str, value: String, address: &str, bad: bool| {
+        let address = format!("{}{address}", app.base);
+        el(
+            "a",
+            &[
+                ("href", &address),
+                ("class", if bad { "tile bad" } else { "tile" }),
+            ],
+            el("strong", &[], value).and(el("span", &[], name)),
+        )
+    };
+    let about = |field: &str| match number(figures, field) {
+        many if many >= 1000 => "1000+".to_owned(),
+        few => few.to_string(),
+    };
+    let total = |field: &str| grouped(&number(figures, field).to_string());
+    let subscriptions = tables
+        .get(1)
+        .map(|section| section.rows.as_slice())
+        .unwrap_or_default();
+    let halted = subscriptions
+        .iter()
+        .filter(|row| matches!(text(row, "state").as_str(), "stuck" | "no_relay"))
+        .count();
+    let troubles = [
+        (
+            "need manual action",
+            about("manual"),
+            "/intents?q=state%3Astuck",
+            number(figures, "manual") > 0,
+        ),
+        (
+            "unfinished, may be retried",
+            about("stuck"),
+            "/intents?q=state%3Astuck",
+            false,
+        ),
+        (
+            "dead letters",
+            about("dead"),
+            "/outbox",
+            number(figures, "dead") > 0,
+        ),
+        (
+            "poison messages",
+            about("poison"),
+            "/inbox",
+            number(figures, "poison") > 0,
+        ),
+        (
+            "subscriptions halted",
+            halted.to_string(),
+            "/outbox",
+            halted > 0,
+        ),
+        (
+            "timers overdue",
+            about("timers"),
+            "/",
+            number(figures, "timers") > 0,
+        ),
+    ];
+    let trouble = troubles.iter().any(|(_, _, _, bad)| *bad);
+    let verdict = match trouble {
+        true => el(
+            "p",
+            &[("class", "verdict bad")],
+            "Something needs attention.",
+        ),
+        false => el(
+            "p",
+            &[("class", "verdict good")],
+            "All is well: nothing is stuck, dead or poisoned.",
+        ),
+    };
+    let troubles = troubles
+        .into_iter()
+        .map(|(name, value, address, bad)| tile(name, value, address, bad));
+    let about_that = figures.get("estimated") == Some(&serde_json::Value::Bool(true));
+    let intents = format!("{}{}", if about_that { "~" } else { "" }, total("intents"));
+    let counts = tile("intents remembered", intents, "/intents", false)
+        .and(tile(
+            "duplicates suppressed",
+            total("suppressed"),
+            "/intents",
+            false,
+        ))
+        .and(tile("events published", total("events"), "/outbox", false));
+    let swept = match text(figures, "swept_at").as_str() {
+        "" => Html::text("Purge has never run."),
+        at => Html::text("Last purge: ").and(crate::view::time(at)),
+    };
+    let rest = tables
+        .iter()
+        .skip(1)
+        .map(|section| crate::view::section(app, &nobody(), section));
+    el("h1", &[], "Overview")
+        .and(verdict)
+        .and(el("div", &[("class", "tiles")], counts))
+        .and(el("div", &[("class", "tiles")], troubles.collect::<Html>()))
+        .and(rest.collect::<Html>())
+        .and(el("p", &[("class", "muted")], swept))
+}
+
+/// These tables have no acts, so nobody needs to be known.
+fn nobody() -> crate::access::Who {
+    crate::access::Who {
+        name: String::new(),
+        role: crate::access::Role::Viewer,
+        csrf: None,
+    }
+}

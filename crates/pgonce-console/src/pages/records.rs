@@ -1,0 +1,144 @@
+//! Scopes, the ledger, and who did what.
+
+use pgonce::Error;
+
+use super::field;
+use crate::html::{Html, el};
+use crate::server::{App, Fields};
+use crate::view::{Column, Kind, Section, next_page};
+
+const SCOPES: &[Column] = &[
+    ("Scope", "scope", Kind::Code),
+    ("Tenant", "tenant", Kind::Code),
+    ("Keeps answers", "retention", Kind::Text),
+    ("Lease", "lease", Kind::Text),
+    ("Busy", "busy", Kind::Text),
+    ("Stores", "storage", Kind::Text),
+    ("After expiry", "after_expiry", Kind::Text),
+    ("Stale", "stale", Kind::Text),
+    ("Keys from", "key_source", Kind::Text),
+    ("Effects in", "boundary", Kind::Text),
+    ("Note", "note", Kind::Text),
+    ("Defined", "defined_at", Kind::Time),
+];
+
+pub(super) async fn scopes(app: &App) -> Result<Vec<Section>, Error> {
+    let sql = "select s.scope, s.tenant, s.retention::text, s.lease::text, s.busy || case s.busy when 'wait' then ', ' || s.wait_timeout else '' end as busy, s.storage, \
+         s.after_expiry || coalesce(' for ' || s.tombstone_for, '') as after_expiry, s.stale, s.key_source, s.boundary, s.note, s.defined_at \
+         from pgonce.scope s order by s.scope, s.tenant limit 500";
+    Ok(vec![Section::new(
+        "",
+        SCOPES,
+        app.db.rows(sql, &[]).await?,
+        "No scope is defined, and the database is strict: every claim is refused.",
+    )])
+}
+
+const ACCOUNTS: &[Column] = &[
+    ("Account", "account", Kind::Code),
+    ("Tenant", "tenant", Kind::Code),
+    ("Currency", "currency", Kind::Text),
+    ("Normal", "normal", Kind::Text),
+    ("Balance", "balance", Kind::Number),
+    ("Available", "available", Kind::Number),
+    ("Entries", "entries", Kind::Number),
+    ("Opened", "opened_at", Kind::Time),
+    ("Closed", "closed_at", Kind::Time),
+];
+
+const PROBLEMS: &[Column] = &[
+    ("Problem", "problem", Kind::Status),
+    ("Account", "account", Kind::Code),
+    ("Tenant", "tenant", Kind::Code),
+    ("Detail", "detail", Kind::Text),
+];
+
+const PAGE: usize = 100;
+
+pub(super) async fn ledger(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
+    // Balances as text: they may have more digits than a number of JSON.
+    let sql = "select a.account, a.tenant, a.currency, a.normal, a.balance::text, a.available::text, a.entries, a.opened_at, a.closed_at from pgonce.ledger_accounts a \
+         where $2::text is null or (a.tenant, a.account) > ($1, $2) order by a.tenant, a.account limit $3::text::int";
+    let after = ["after_tenant", "after"].map(|name| fields.get(name).map(String::as_str));
+    let mut rows = app
+        .db
+        .rows(
+            sql,
+            &[
+                after[0].or(Some("")),
+                after[1],
+                Some(&(PAGE + 1).to_string()),
+            ],
+        )
+        .await?;
+    let more = rows.len() > PAGE;
+    rows.truncate(PAGE);
+    let foot = match rows.last() {
+        Some(last) if more => next_page(
+            &format!("{}/ledger", app.base),
+            &[
+                ("after_tenant", &crate::db::text(last, "tenant")),
+                ("after", &crate::db::text(last, "account")),
+            ],
+        ),
+        _ => Html::default(),
+    };
+    let mut tables = vec![Section {
+        foot,
+        ..Section::new("Accounts", ACCOUNTS, rows, "There is no account.")
+    }];
+    if field(fields, "check") == "yes" {
+        let problems = app.db.rows("select v.problem, v.account, v.tenant, v.detail from pgonce.ledger_verify() v limit 100", &[]).await?;
+        tables.insert(
+            0,
+            Section::new(
+                "Verification",
+                PROBLEMS,
+                problems,
+                "Every balance, chain and group was recomputed: all agree.",
+            ),
+        );
+    }
+    Ok(tables)
+}
+
+pub(super) fn ledger_page(app: &App, list: Html) -> Html {
+    let form = el(
+        "form",
+        &[("action", &format!("{}/ledger", app.base))],
+        el(
+            "input",
+            &[("type", "hidden"), ("name", "check"), ("value", "yes")],
+            "",
+        )
+        .and(el("button", &[], "Verify all balances")),
+    );
+    el("h1", &[], "Ledger").and(form).and(list)
+}
+
+const AUDIT: &[Column] = &[
+    ("When", "at", Kind::Time),
+    ("Act", "act", Kind::Status),
+    ("On", "subject", Kind::Code),
+    ("Who", "who", Kind::Text),
+    ("Why", "reason", Kind::Text),
+];
+
+pub(super) async fn audit(app: &App) -> Result<Vec<Section>, Error> {
+    let sql = "select * from (
+         (select o.acted_at as at, o.act || case when o.forced then ', forced' else '' end as act, o.scope || ' ' || o.key as subject, coalesce(o.person || ' (' || o.role || ')', o.role::text) as who, o.reason,
+                 o.tenant, o.scope, o.key from pgonce.operator_act o order by o.number desc limit 200)
+         union all
+         (select s.skipped_at, 'skip', s.subscription || ' ' || s.seq, s.skipped_by, s.reason, null, null, null from pgonce.outbox_skipped s order by s.skipped_at desc limit 200)
+         union all
+         (select a.at, a.act, a.consumer || ' ' || a.seq, a.who, a.reason, null, null, null from pgonce.inbox_audit a order by a.at desc limit 200)
+         union all
+         (select l.at, l.act, 'account ' || l.account, l.who, l.reason, null, null, null from pgonce.ledger_audit l order by l.at desc limit 200)) x
+         order by x.at desc limit 200";
+    Ok(vec![Section::new(
+        "",
+        AUDIT,
+        app.db.rows(sql, &[]).await?,
+        "Nobody has intervened by hand.",
+    )])
+}

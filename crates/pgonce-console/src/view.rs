@@ -1,0 +1,459 @@
+//! The frame around every page, and tables.
+
+use axum::response::Html as Body;
+
+use crate::access::Who;
+use crate::db::{Row, text};
+use crate::html::{Html, el, query};
+use crate::pages::PAGES;
+use crate::server::App;
+
+/// What a page shows.
+#[derive(Debug, Default)]
+pub(crate) struct Page {
+    pub(crate) title: String,
+    /// The name of the page in the navigation.
+    pub(crate) name: &'static str,
+    pub(crate) body: Html,
+    /// What stands in the search field.
+    pub(crate) sought: String,
+    /// Whether it is fetched again every few seconds.
+    pub(crate) live: bool,
+}
+
+/// A table of a page, and of the API.
+#[derive(Debug)]
+pub(crate) struct Section {
+    pub(crate) title: String,
+    pub(crate) columns: &'static [Column],
+    pub(crate) rows: Vec<Row>,
+    pub(crate) empty: &'static str,
+    /// Where a row leads.
+    pub(crate) link: Option<fn(&Row) -> String>,
+    /// An act for each row.
+    pub(crate) act: Option<fn(&App, &Who, &Row) -> Html>,
+    /// What comes after the table, such as the way to the next page.
+    pub(crate) foot: Html,
+}
+
+impl Section {
+    pub(crate) fn new(
+        title: impl Into<String>,
+        columns: &'static [Column],
+        rows: Vec<Row>,
+        empty: &'static str,
+    ) -> Self {
+        Self {
+            title: title.into(),
+            columns,
+            rows,
+            empty,
+            link: None,
+            act: None,
+            foot: Html::default(),
+        }
+    }
+}
+
+/// A column: its heading, the field, and how it is shown.
+pub(crate) type Column = (&'static str, &'static str, Kind);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Text,
+    /// A key, an id, a code: in a face of equal widths, not broken.
+    Code,
+    Number,
+    Time,
+    Status,
+}
+
+pub(crate) fn shell(app: &App, who: Option<&Who>, page: Page) -> Body<String> {
+    let base = &app.base;
+    let links = PAGES
+        .iter()
+        .filter(|entry| who.is_some() && !entry.key.is_empty())
+        .map(|entry| {
+            let current = if entry.name == page.name {
+                "aria-current"
+            } else {
+                ""
+            };
+            let address = format!("{base}{}", entry.path);
+            el(
+                "a",
+                &[
+                    ("href", &address),
+                    ("data-key", entry.key),
+                    (current, "page"),
+                ],
+                entry.label,
+            )
+        });
+    let find = match who {
+        Some(_) => el(
+            "form",
+            &[
+                ("action", &format!("{base}/find")),
+                ("class", "find"),
+                ("role", "search"),
+            ],
+            el(
+                "input",
+                &[
+                    ("type", "search"),
+                    ("name", "q"),
+                    ("id", "find"),
+                    ("value", &page.sought),
+                    ("autocomplete", "off"),
+                    ("aria-label", "Find by any id"),
+                    (
+                        "placeholder",
+                        "Find any key, reference, message id \u{2026}   /",
+                    ),
+                ],
+                "",
+            ),
+        ),
+        None => Html::default(),
+    };
+    let leave = match who {
+        Some(who) => el(
+            "span",
+            &[("class", "who")],
+            format!("{} \u{b7} {}", who.name, who.role.as_str()),
+        )
+        .and(match who.name.as_str() {
+            "local" => Html::default(),
+            _ => el(
+                "form",
+                &[("method", "post"), ("action", &format!("{base}/logout"))],
+                csrf(who).and(el("button", &[("class", "quiet")], "Sign out")),
+            ),
+        }),
+        None => Html::default(),
+    };
+    let live = match page.live {
+        true => el(
+            "button",
+            &[
+                ("id", "live"),
+                ("class", "quiet"),
+                ("title", "Key: r"),
+                ("aria-pressed", "true"),
+            ],
+            "Live",
+        ),
+        false => Html::default(),
+    };
+    let header = el(
+        "header",
+        &[],
+        el(
+            "a",
+            &[("href", &format!("{base}/")), ("class", "brand")],
+            el(
+                "img",
+                &[
+                    ("src", &format!("{base}/assets/icon.svg")),
+                    ("alt", ""),
+                    ("width", "22"),
+                    ("height", "22"),
+                ],
+                "",
+            )
+            .and("pgonce"),
+        )
+        .and(el("span", &[("class", "instance")], app.instance.as_str()))
+        .and(find)
+        .and(live)
+        .and(el(
+            "button",
+            &[
+                ("id", "theme"),
+                ("class", "quiet"),
+                ("aria-label", "Dark or light"),
+                ("title", "Dark or light"),
+            ],
+            "\u{25d0}",
+        ))
+        .and(leave),
+    );
+    let title = match app.instance.as_str() {
+        "" => format!("{} \u{b7} pgonce", page.title),
+        instance => format!("{} \u{b7} {instance} \u{b7} pgonce", page.title),
+    };
+    let head = el("meta", &[("charset", "utf-8")], "")
+        .and(el(
+            "meta",
+            &[
+                ("name", "viewport"),
+                ("content", "width=device-width, initial-scale=1"),
+            ],
+            "",
+        ))
+        .and(el("title", &[], title))
+        .and(el(
+            "link",
+            &[
+                ("rel", "icon"),
+                ("href", &format!("{base}/assets/icon.svg")),
+            ],
+            "",
+        ))
+        .and(el(
+            "link",
+            &[
+                ("rel", "stylesheet"),
+                ("href", &format!("{base}/assets/app.css")),
+            ],
+            "",
+        ))
+        .and(el(
+            "script",
+            &[("src", &format!("{base}/assets/app.js")), ("defer", "")],
+            "",
+        ));
+    let body = el(
+        "a",
+        &[("href", "#main"), ("class", "skip")],
+        "To the content",
+    )
+    .and(header)
+    .and(el(
+        "nav",
+        &[("aria-label", "Pages")],
+        links.collect::<Html>(),
+    ))
+    .and(el("main", &[("id", "main"), ("tabindex", "-1")], page.body))
+    .and(Html::constant(
+        "<div id=\"banner\" role=\"status\" hidden></div>",
+    ))
+    .and(Html::constant(HELP));
+    let page = Html::constant("<!doctype html>").and(el(
+        "html",
+        &[("lang", "en")],
+        el("head", &[], head).and(el("body", &[], body)),
+    ));
+    Body(page.into_string())
+}
+
+const HELP: &str = "<dialog id=\"help\" aria-label=\"Keys\"><h2>Keys</h2><dl>\
+<dt>/</dt><dd>find</dd><dt>g o</dt><dd>overview</dd><dt>g i</dt><dd>intents</dd><dt>g e</dt><dd>outbox</dd>\
+<dt>g m</dt><dd>inbox</dd><dt>g l</dt><dd>ledger</dd><dt>g s</dt><dd>scopes</dd><dt>g a</dt><dd>audit</dd>\
+<dt>j k</dt><dd>next, previous row</dd><dt>enter</dt><dd>open the row</dd><dt>r</dt><dd>live on or off</dd><dt>?</dt><dd>this help</dd>\
+</dl><form method=\"dialog\"><button>Close</button></form></dialog>";
+
+/// The proof that a form is ours.
+pub(crate) fn csrf(who: &Who) -> Html {
+    el(
+        "input",
+        &[
+            ("type", "hidden"),
+            ("name", "csrf"),
+            ("value", who.csrf.as_deref().unwrap_or_default()),
+        ],
+        "",
+    )
+}
+
+pub(crate) fn section(app: &App, who: &Who, section: &Section) -> Html {
+    let title = match section.title.as_str() {
+        "" => Html::default(),
+        title => el("h2", &[], title),
+    };
+    if section.rows.is_empty() {
+        return title
+            .and(el("p", &[("class", "empty")], section.empty))
+            .and(section.foot.clone());
+    }
+    // A column that says nothing takes room from those that do.
+    let shown: Vec<&Column> = section
+        .columns
+        .iter()
+        .filter(|(_, field, kind)| {
+            *kind == Kind::Number || section.rows.iter().any(|row| !text(row, field).is_empty())
+        })
+        .collect();
+    let acts = section
+        .act
+        .map(|_| el("th", &[], el("span", &[("class", "hidden")], "Act")))
+        .unwrap_or_default();
+    let head = shown.iter().map(|(name, _, kind)| {
+        el(
+            "th",
+            &[
+                ("scope", "col"),
+                (if *kind == Kind::Number { "class" } else { "" }, "number"),
+            ],
+            *name,
+        )
+    });
+    let head = el(
+        "thead",
+        &[],
+        el("tr", &[], head.collect::<Html>().and(acts)),
+    );
+    let rows = section.rows.iter().map(|row| {
+        let mut first = section
+            .link
+            .map(|link| format!("{}{}", app.base, link(row)));
+        let cells = shown.iter().map(|(name, field, kind)| {
+            let inside = cell(&text(row, field), *kind);
+            let inside = match first.take() {
+                Some(address) => el("a", &[("href", &address)], inside),
+                None => inside,
+            };
+            el(
+                "td",
+                &[
+                    ("data-label", name),
+                    (if *kind == Kind::Number { "class" } else { "" }, "number"),
+                ],
+                inside,
+            )
+        });
+        let cells: Html = cells.collect();
+        let act = section
+            .act
+            .map(|act| el("td", &[("class", "act")], act(app, who, row)))
+            .unwrap_or_default();
+        el("tr", &[], cells.and(act))
+    });
+    let table = el(
+        "table",
+        &[],
+        head.and(el("tbody", &[], rows.collect::<Html>())),
+    );
+    title
+        .and(el(
+            "div",
+            &[
+                ("class", "scroll"),
+                ("tabindex", "0"),
+                ("role", "region"),
+                ("aria-label", &section.title),
+            ],
+            table,
+        ))
+        .and(section.foot.clone())
+}
+
+pub(crate) fn cell(text: &str, kind: Kind) -> Html {
+    match kind {
+        _ if text.is_empty() => el("span", &[("class", "muted")], "\u{2013}"),
+        Kind::Text => Html::text(text),
+        Kind::Code => el("code", &[("title", text)], text),
+        Kind::Number => Html::text(grouped(text)),
+        Kind::Time => time(text),
+        Kind::Status => el(
+            "span",
+            &[("class", "status"), ("data-status", text)],
+            text.replace('_', " "),
+        ),
+    }
+}
+
+/// To the second; the whole of it where the pointer rests. The script adds how long ago.
+pub(crate) fn time(text: &str) -> Html {
+    let short = text.get(..19).unwrap_or(text).replace('T', " ");
+    el("time", &[("datetime", text), ("title", text)], short)
+}
+
+/// 1234567 as 1,234,567.
+pub(crate) fn grouped(number: &str) -> String {
+    let (sign, digits) = match number.strip_prefix('-') {
+        Some(digits) => ("-", digits),
+        None => ("", number),
+    };
+    if !digits.bytes().all(|c| c.is_ascii_digit()) {
+        return number.to_owned();
+    }
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    format!("{sign}{grouped}")
+}
+
+/// The same thing for a terminal.
+pub(crate) fn copies(commands: &[(&'static str, String)]) -> Html {
+    let lines = commands.iter().map(|(name, command)| {
+        el(
+            "div",
+            &[("class", "copy")],
+            el("span", &[], *name)
+                .and(el("code", &[], command.as_str()))
+                .and(el(
+                    "button",
+                    &[
+                        ("type", "button"),
+                        ("class", "quiet"),
+                        ("data-copy", command),
+                    ],
+                    "Copy",
+                )),
+        )
+    });
+    el(
+        "details",
+        &[("class", "copies")],
+        el("summary", &[], "Copy as command or SQL").and(lines.collect::<Html>()),
+    )
+}
+
+/// The way to the next page of a list.
+pub(crate) fn next_page(path: &str, pairs: &[(&str, &str)]) -> Html {
+    let address = format!("{path}{}", query(pairs));
+    el(
+        "p",
+        &[("class", "more")],
+        el(
+            "a",
+            &[("href", &address), ("rel", "next")],
+            "Next page \u{2192}",
+        ),
+    )
+}
+
+/// A word for a shell.
+pub(crate) fn shell_word(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// A literal for SQL.
+pub(crate) fn sql_literal(text: &str) -> String {
+    let quoted = text.replace('\'', "''");
+    match text.contains('\\') {
+        true => format!("E'{}'", quoted.replace('\\', "\\\\")),
+        false => format!("'{quoted}'"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_words_and_literals_are_written_as_they_must_be() {
+        for (number, expected) in [
+            ("0", "0"),
+            ("999", "999"),
+            ("1000", "1,000"),
+            ("-1234567", "-1,234,567"),
+            ("1.5", "1.5"),
+        ] {
+            assert_eq!(grouped(number), expected);
+        }
+        assert_eq!(shell_word("order-7"), "order-7");
+        assert_eq!(shell_word("a'b; rm"), r"'a'\''b; rm'");
+        assert_eq!(sql_literal("o'k\\"), r"E'o''k\\'");
+    }
+}

@@ -1,0 +1,303 @@
+//! Records of a file, found strictly and in bounded memory: lenient readers make two rows of a broken one.
+
+use std::io::{self, BufRead};
+use std::ops::Range;
+
+use memchr::{memchr, memchr2};
+
+/// The next record.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// A record is in [`Records::bytes`].
+    Record,
+    /// A record was larger than the limit, and is skipped.
+    TooLarge,
+    /// There are no more.
+    End,
+    /// A quote that is opened in this record is never closed.
+    NeverClosed,
+}
+
+/// Reads record by record. A record ends at a line feed outside of quotes.
+pub(super) struct Records<R> {
+    reader: R,
+    /// A record that does not lie in the reader's buffer in one piece, or was taken out of it.
+    record: Vec<u8>,
+    quotes: bool,
+    max: usize,
+    /// Where the next record begins, in bytes.
+    pub(super) offset: u64,
+    /// The line on which the last record began, from 1.
+    pub(super) line: u64,
+    /// The line on which the next record begins.
+    pub(super) next_line: u64,
+}
+
+impl<R: BufRead> Records<R> {
+    /// `quotes`: whether line feeds in double quotes belong to the record, as in CSV.
+    pub(super) fn new(reader: R, quotes: bool, max: usize) -> Self {
+        Self {
+            reader,
+            record: Vec::new(),
+            quotes,
+            max,
+            offset: 0,
+            line: 0,
+            next_line: 1,
+        }
+    }
+
+    /// The record without its line end.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.record
+    }
+
+    /// The reader, to skip in; then say where it is.
+    pub(super) fn reader(&mut self) -> &mut R {
+        &mut self.reader
+    }
+
+    pub(super) fn next(&mut self) -> io::Result<Next> {
+        self.record.clear();
+        self.line = self.next_line;
+        let (mut inside, mut too_large, mut any) = (false, false, false);
+        loop {
+            let buffer = self.reader.fill_buf()?;
+            if buffer.is_empty() {
+                return Ok(match (any, inside, too_large) {
+                    (false, ..) => Next::End,
+                    (true, true, _) => Next::NeverClosed,
+                    (true, false, true) => Next::TooLarge,
+                    (true, false, false) => {
+                        self.next_line += 1;
+                        self.strip();
+                        Next::Record
+                    }
+                });
+            }
+            any = true;
+            let mut end = None;
+            let mut at = 0;
+            while let Some(found) = match self.quotes {
+                true => memchr2(b'\n', b'"', &buffer[at..]),
+                false => memchr(b'\n', &buffer[at..]),
+            } {
+                at += found + 1;
+                if buffer[at - 1] == b'"' {
+                    inside = !inside;
+                } else {
+                    self.next_line += 1;
+                    if !inside {
+                        end = Some(at);
+                        break;
+                    }
+                }
+            }
+            let used = end.unwrap_or(buffer.len());
+            too_large |= self.record.len() + used > self.max + 2;
+            if too_large {
+                self.record.clear();
+            } else {
+                self.record.extend_from_slice(&buffer[..used]);
+            }
+            self.reader.consume(used);
+            self.offset += used as u64;
+            if end.is_some() {
+                if too_large {
+                    return Ok(Next::TooLarge);
+                }
+                self.strip();
+                return Ok(Next::Record);
+            }
+        }
+    }
+
+    fn strip(&mut self) {
+        if self.record.last() == Some(&b'\n') {
+            self.record.pop();
+            if self.record.last() == Some(&b'\r') {
+                self.record.pop();
+            }
+        }
+    }
+}
+
+/// A field of a record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Field {
+    /// Where its text is: in the record, or in the scratch space.
+    at: Range<usize>,
+    unescaped: bool,
+    /// An empty field without quotes is null.
+    pub(super) quoted: bool,
+}
+
+impl Field {
+    pub(super) fn text<'a>(&self, record: &'a [u8], scratch: &'a [u8]) -> &'a [u8] {
+        let from = if self.unescaped { scratch } else { record };
+        &from[self.at.clone()]
+    }
+
+    pub(super) fn is_null(&self) -> bool {
+        !self.quoted && self.at.is_empty()
+    }
+}
+
+/// Splits a record into its fields. Fails with the position of a quote that is out of place.
+pub(super) fn split(
+    record: &[u8],
+    delimiter: u8,
+    fields: &mut Vec<Field>,
+    scratch: &mut Vec<u8>,
+) -> Result<(), usize> {
+    fields.clear();
+    scratch.clear();
+    if memchr(b'"', record).is_none() {
+        let mut start = 0;
+        for end in memchr::memchr_iter(delimiter, record).chain([record.len()]) {
+            fields.push(Field {
+                at: start..end,
+                unescaped: false,
+                quoted: false,
+            });
+            start = end + 1;
+        }
+        return Ok(());
+    }
+    let mut at = 0;
+    loop {
+        if record.get(at) != Some(&b'"') {
+            let end = memchr(delimiter, &record[at..]).map_or(record.len(), |n| at + n);
+            if let Some(quote) = memchr(b'"', &record[at..end]) {
+                return Err(at + quote);
+            }
+            fields.push(Field {
+                at: at..end,
+                unescaped: false,
+                quoted: false,
+            });
+            at = end;
+        } else {
+            let start = at + 1;
+            let mut from = start;
+            let kept = scratch.len();
+            let end = loop {
+                let quote = memchr(b'"', &record[from..]).map(|n| from + n).ok_or(at)?;
+                if record.get(quote + 1) != Some(&b'"') {
+                    break quote;
+                }
+                scratch.extend_from_slice(&record[from..=quote]);
+                from = quote + 2;
+            };
+            let unescaped = from != start;
+            if unescaped {
+                scratch.extend_from_slice(&record[from..end]);
+            }
+            fields.push(Field {
+                at: if unescaped {
+                    kept..scratch.len()
+                } else {
+                    start..end
+                },
+                unescaped,
+                quoted: true,
+            });
+            at = end + 1;
+        }
+        match record.get(at) {
+            None => return Ok(()),
+            Some(byte) if *byte == delimiter => at += 1,
+            Some(_) => return Err(at),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(record: &str) -> Result<Vec<Option<String>>, usize> {
+        let (mut fields, mut scratch) = (Vec::new(), Vec::new());
+        split(record.as_bytes(), b',', &mut fields, &mut scratch)?;
+        let text = |field: &Field| {
+            let text = field.text(record.as_bytes(), &scratch);
+            (!field.is_null()).then(|| String::from_utf8(text.to_vec()).unwrap())
+        };
+        Ok(fields.iter().map(text).collect())
+    }
+
+    fn some(texts: &[&str]) -> Vec<Option<String>> {
+        texts.iter().map(|text| Some((*text).to_owned())).collect()
+    }
+
+    #[test]
+    fn fields_are_what_rfc_4180_says_and_an_empty_one_without_quotes_is_null() {
+        assert_eq!(fields("a,b c").unwrap(), some(&["a", "b c"]));
+        assert_eq!(fields(r#""a,""b""","c""#).unwrap(), some(&["a,\"b\"", "c"]));
+        assert_eq!(fields("\"a\nb\",c").unwrap(), some(&["a\nb", "c"]));
+        assert_eq!(
+            fields(r#","","#).unwrap(),
+            [None, Some(String::new()), None]
+        );
+        assert_eq!(fields(r#""""","x""y""""#).unwrap(), some(&["\"", "x\"y\""]));
+    }
+
+    #[test]
+    fn a_quote_out_of_place_is_found() {
+        assert_eq!(fields(r#"a"b,c"#), Err(1));
+        assert_eq!(fields(r#""a"b,c"#), Err(3));
+        assert_eq!(fields(r#"x,"a"#), Err(2));
+    }
+
+    fn records(text: &str, max: usize, buffer: usize) -> Vec<(Next, String, u64, u64)> {
+        let reader = io::BufReader::with_capacity(buffer, text.as_bytes());
+        let mut records = Records::new(reader, true, max);
+        let mut found = Vec::new();
+        loop {
+            let next = records.next().unwrap();
+            if next == Next::End {
+                return found;
+            }
+            let text = String::from_utf8_lossy(records.bytes()).into_owned();
+            found.push((next, text, records.line, records.offset));
+        }
+    }
+
+    #[test]
+    fn records_end_at_line_feeds_outside_of_quotes_wherever_the_buffer_ends() {
+        let text = "a,b\r\n\"x\ny\",2\n\"\"\"\n\"\nlast";
+        for buffer in 1..30 {
+            let found = records(text, 100, buffer);
+            let found: Vec<_> = found
+                .iter()
+                .map(|(_, text, line, at)| (&**text, *line, *at))
+                .collect();
+            assert_eq!(
+                found,
+                [
+                    ("a,b", 1, 5),
+                    ("\"x\ny\",2", 2, 13),
+                    ("\"\"\"\n\"", 4, 19),
+                    ("last", 6, 23)
+                ],
+                "buffer of {buffer}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_record_over_the_limit_is_skipped_whole_and_takes_no_memory() {
+        for buffer in [1, 7, 64] {
+            let found = records("ok\n\"long\nlong\"\nok\n", 6, buffer);
+            assert_eq!(found.len(), 3);
+            assert_eq!((&found[1].0, &*found[1].1), (&Next::TooLarge, ""));
+            assert_eq!((&*found[2].1, found[2].2), ("ok", 4));
+        }
+    }
+
+    #[test]
+    fn a_quote_that_is_never_closed_is_found_at_the_end() {
+        let found = records("a\n\"b\nc\n", 100, 8);
+        assert_eq!((&found[1].0, found[1].2), (&Next::NeverClosed, 2));
+    }
+}

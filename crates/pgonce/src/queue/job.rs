@@ -1,0 +1,252 @@
+//! A job in the hands of its handler.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::call::{Args, Row, Sql};
+use crate::driver::Driver;
+use crate::error::{Error, ErrorDetail, Result};
+use crate::once::Once;
+use crate::sqlstate::Class;
+use crate::tx::Tx;
+
+static RENEW: Sql =
+    Sql::kept("select tenant, id, fence from pgonce.renew_jobs($1, $2::text::interval)");
+/// In the transaction of the effect, which must still be open.
+pub(super) static FINISH_HERE: Sql =
+    Sql::kept("select pgonce.finish_jobs($1) where pgonce._assert_same_batch()");
+
+/// Maximum number of tries of one transaction, before the job itself is tried again later.
+const TRIES: u32 = 5;
+
+/// A job's tenant, number and fence: one attempt at it.
+pub(super) type Name = (String, i64, i64);
+
+/// A job as it was claimed.
+pub(super) struct Claimed {
+    pub(super) tenant: String,
+    pub(super) id: i64,
+    pub(super) fence: i64,
+    pub(super) attempts: u32,
+    pub(super) queue: String,
+    pub(super) key: Option<String>,
+    pub(super) payload: Option<String>,
+}
+
+impl Claimed {
+    pub(super) fn read(mut row: Row) -> Result<Self> {
+        Ok(Self {
+            tenant: row.text()?,
+            id: row.get()?,
+            fence: row.get()?,
+            attempts: row.get()?,
+            queue: row.text()?,
+            key: row.opt_text(),
+            payload: row.opt_text(),
+        })
+    }
+
+    pub(super) fn name(&self) -> Name {
+        (self.tenant.clone(), self.id, self.fence)
+    }
+
+    /// What names it to the database.
+    pub(super) fn named(&self) -> Value {
+        json!({"tenant": self.tenant, "id": self.id, "fence": self.fence})
+    }
+
+    pub(super) fn named_with(&self, field: &str, value: Option<&Value>) -> Value {
+        let mut named = self.named();
+        if let (Some(value), Some(fields)) = (value, named.as_object_mut()) {
+            fields.insert(field.to_owned(), value.clone());
+        }
+        named
+    }
+}
+
+/// A job that a [`Worker`](super::Worker) gave to its handler. Its lease is renewed while the handler works.
+///
+/// End it with [`Job::transact`], which commits effects and the end of the job together, or with
+/// [`Job::done`] where there is nothing to commit.
+pub struct Job<D: Driver> {
+    pub(super) once: Once<D>,
+    pub(super) claimed: Arc<Claimed>,
+    pub(super) lease: std::time::Duration,
+}
+
+/// Proof that a handler came to the end of its job. Made by [`Job::transact`] and [`Job::done`].
+#[derive(Debug)]
+#[must_use = "a handler returns it"]
+pub struct Finished(pub(super) End);
+
+#[derive(Debug)]
+pub(super) enum End {
+    /// Committed with its effect.
+    Committed,
+    /// To be recorded by the worker, together with others.
+    Pending(Option<Value>),
+}
+
+impl<D: Driver> Job<D> {
+    /// The job's number.
+    pub fn id(&self) -> i64 {
+        self.claimed.id
+    }
+
+    /// The queue it was in.
+    pub fn queue(&self) -> &str {
+        &self.claimed.queue
+    }
+
+    /// The key whose jobs run in order, if it has one.
+    pub fn key(&self) -> Option<&str> {
+        self.claimed.key.as_deref()
+    }
+
+    /// The tenant it belongs to; empty where there are none.
+    pub fn tenant(&self) -> &str {
+        &self.claimed.tenant
+    }
+
+    /// Which attempt this is; above 1, an earlier one may have reached the outside world.
+    pub fn attempts(&self) -> u32 {
+        self.claimed.attempts
+    }
+
+    /// The rising number that shuts out older holders; send it along where others can check it.
+    pub fn fence(&self) -> i64 {
+        self.claimed.fence
+    }
+
+    /// The payload, as the type it was made from.
+    pub fn payload<T: DeserializeOwned>(&self) -> Result<T> {
+        let text = self.claimed.payload.as_deref().unwrap_or("null");
+        Ok(serde_json::from_str(text)?)
+    }
+
+    /// Records how far the job is, for everyone who looks at it, and renews its lease.
+    /// [`Error::Fenced`]: it is no longer yours.
+    pub async fn progress(&self, progress: &(impl Serialize + ?Sized)) -> Result<()> {
+        let progress = serde_json::to_value(progress)?;
+        let jobs = json!([self.claimed.named_with("progress", Some(&progress))]).to_string();
+        let held = renew(&self.once, &jobs, self.lease).await?;
+        match held.is_empty() {
+            true => Err(not_held()),
+            false => Ok(()),
+        }
+    }
+
+    /// Does the job in one transaction: what `work` writes commits together with the end of the job and
+    /// its result, or not at all. A worker that was replaced meanwhile, or whose job was cancelled, gets
+    /// [`Error::Fenced`] and leaves nothing.
+    ///
+    /// After a deadlock or the like `work` is called again, in a new transaction.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlx")]
+    /// # async fn example(job: pgonce::queue::Job<pgonce::driver::sqlx::Sqlx>) -> Result<(), pgonce::Error> {
+    /// let item: String = job.payload()?;
+    /// let finished = job
+    ///     .transact(async |mut tx| {
+    ///         sqlx::query("insert into parcels (item) values ($1)")
+    ///             .bind(&item)
+    ///             .execute(tx.conn())
+    ///             .await?;
+    ///         Ok("packed")
+    ///     })
+    ///     .await?;
+    /// # let _ = finished;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn transact<F, W, R>(&self, mut work: F) -> Result<Finished>
+    where
+        F: FnMut(Tx<D::Session>) -> W,
+        W: Future<Output = Result<R>>,
+        R: Serialize,
+    {
+        let mut tries = 1;
+        loop {
+            match self.try_transact(&mut work).await {
+                Err(error)
+                    if tries < TRIES
+                        && error.class() == Class::Retry
+                        && !matches!(error, Error::Failed(_)) =>
+                {
+                    tracing::debug!(%error, job = self.id(), "trying the transaction again");
+                    tries += 1;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    async fn try_transact<F, W, R>(&self, work: &mut F) -> Result<Finished>
+    where
+        F: FnMut(Tx<D::Session>) -> W,
+        W: Future<Output = Result<R>>,
+        R: Serialize,
+    {
+        fault_point!("queue.before_begin");
+        let mut batch = self.once.inbox().begin().await?;
+        fault_point!("queue.begun");
+        let worked = match batch.lend(&self.claimed.tenant) {
+            Ok(tx) => work(tx).await,
+            Err(error) => Err(error),
+        };
+        let result = match worked.and_then(|result| Ok(serde_json::to_value(result)?)) {
+            Ok(result) => result,
+            Err(error) => {
+                // The error is what counts; a session that cannot roll back is closed.
+                let _ = batch.roll_back().await;
+                return Err(error);
+            }
+        };
+        let jobs = json!([self.claimed.named_with("result", Some(&result))]).to_string();
+        fault_point!("queue.before_finish");
+        batch.settle(&FINISH_HERE, Args::new().json(&*jobs)).await?;
+        fault_point!("queue.finished");
+        Ok(Finished(End::Committed))
+    }
+
+    /// The job is done, with a result, and nothing is to be committed with it. The worker records the end
+    /// of many jobs at a time: killed before that, the job is done again.
+    pub fn done(&self, result: &(impl Serialize + ?Sized)) -> Result<Finished> {
+        Ok(Finished(End::Pending(Some(serde_json::to_value(result)?))))
+    }
+}
+
+/// Renews leases. Returns the jobs that are still held.
+pub(super) async fn renew<D: Driver>(
+    once: &Once<D>,
+    jobs: &str,
+    lease: std::time::Duration,
+) -> Result<Vec<Name>> {
+    let args = Args::new().json(jobs).interval(lease);
+    let rows = once.caller().call(&RENEW, args).await?;
+    rows.read(|mut row| Ok((row.text()?, row.get()?, row.get()?)))
+}
+
+pub(super) fn not_held() -> Error {
+    Error::Fenced(ErrorDetail::new(
+        "P4012",
+        "the job is no longer this worker's",
+        "Stop: another worker has it, or it was cancelled.",
+    ))
+}
+
+/// Keys and payload stay out of logs.
+impl<D: Driver> fmt::Debug for Job<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("queue", &self.claimed.queue)
+            .field("id", &self.claimed.id)
+            .field("attempts", &self.claimed.attempts)
+            .finish_non_exhaustive()
+    }
+}

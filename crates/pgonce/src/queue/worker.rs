@@ -1,0 +1,493 @@
+//! Claims jobs and runs them.
+//!
+//! What can strike, and what then happens: killed anywhere, the leases run out and the jobs are given to others, except
+//! those whose end was committed; a reply to a commit that is lost is resolved by the next statement about the job, which
+//! is turned away where it was committed; a lease that is lost aborts the handler, whose commit would be turned away.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use super::job::{Claimed, End, Finished, Job, renew};
+use super::leases::{Held, Holding, keep_leases, locked, record_failure};
+use crate::call::{Args, BEGIN, COMMIT, Sql};
+use crate::driver::Driver;
+use crate::error::{Error, Result};
+use crate::once::Once;
+
+static CLAIM: Sql = Sql::kept(
+    "select tenant, id, fence, attempts, queue, key, payload::text \
+     from pgonce.claim_jobs($1::text::text[], $2, $3::text::interval, $4::text::integer)",
+);
+static FINISH: Sql = Sql::kept("select pgonce.finish_jobs($1)");
+/// The pause before a worker looks for jobs again when it last found some.
+pub(super) const SHORT: Duration = Duration::from_millis(5);
+/// Claims jobs of some queues and runs a handler for each. Made by [`Once::worker`].
+///
+/// ```no_run
+/// # #[cfg(feature = "sqlx")]
+/// # async fn example(once: pgonce::sqlx::Once, stop: impl Future<Output = ()>) {
+/// let worker = once
+///     .worker(["mail"], |job| async move {
+///         let to: String = job.payload()?;
+///         println!("a letter for {to}");
+///         job.done("sent")
+///     })
+///     .concurrency(20);
+/// worker.run(stop).await;
+/// # }
+/// ```
+#[must_use = "a worker does nothing until it runs"]
+pub struct Worker<D: Driver, H> {
+    once: Once<D>,
+    /// `None`: all of them.
+    queues: Option<String>,
+    handler: Arc<H>,
+    owner: String,
+    concurrency: usize,
+    prefetch: usize,
+    lease: Duration,
+    poll: Duration,
+    timeout: Option<Duration>,
+    grace: Duration,
+    wake: Arc<Notify>,
+}
+
+impl<D: Driver> Once<D> {
+    /// A worker for these queues; none are all.
+    ///
+    /// A handler that returns a permanent [`Failure`](crate::Failure) makes its job a dead letter; after any other error,
+    /// or a panic, it is tried again, as often and as late as its queue says.
+    pub fn worker<Q, H, F>(&self, queues: Q, handler: H) -> Worker<D, H>
+    where
+        Q: IntoIterator,
+        Q::Item: AsRef<str>,
+        H: Fn(Job<D>) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Finished>> + Send + 'static,
+    {
+        let names: Vec<_> = queues.into_iter().collect();
+        let owner = match self.owner() {
+            Some(owner) => owner.to_owned(),
+            None => format!("process {}", std::process::id()),
+        };
+        Worker {
+            once: self.clone(),
+            queues: (!names.is_empty())
+                .then(|| crate::inbox::array_of(names.iter().map(AsRef::as_ref))),
+            handler: Arc::new(handler),
+            owner,
+            concurrency: 10,
+            prefetch: 0,
+            lease: Duration::from_secs(30),
+            poll: Duration::from_millis(500),
+            timeout: None,
+            grace: Duration::from_secs(20),
+            wake: Arc::default(),
+        }
+    }
+}
+
+impl<D: Driver, H> Worker<D, H> {
+    /// Maximum number of handlers that run at a time. Default: 10.
+    pub fn concurrency(mut self, jobs: usize) -> Self {
+        self.concurrency = jobs.max(1);
+        self
+    }
+
+    /// Number of jobs that are claimed before a handler is free: more for short jobs, none for long ones, which
+    /// others might do. Default: 0.
+    pub fn prefetch(mut self, jobs: usize) -> Self {
+        self.prefetch = jobs.min(5000);
+        self
+    }
+
+    /// Time after which the jobs of a worker that vanished are given to others. Renewed while handlers run.
+    /// Default: 30 seconds.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease.max(Duration::from_millis(100));
+        self
+    }
+
+    /// Maximum pause between looks for jobs. Default: half a second.
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll = interval.max(SHORT);
+        self
+    }
+
+    /// Maximum time a handler may run; then it is dropped and the job fails, to be tried again. Default: none.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Maximum time that handlers get to end after the shutdown; then they are dropped, and their jobs
+    /// given back. Default: 20 seconds.
+    pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
+        self.grace = timeout;
+        self
+    }
+
+    /// Makes the worker look for jobs at once when it is notified: by code of the same process that enqueues, or by
+    /// a listener.
+    pub fn wake(&self) -> Arc<Notify> {
+        self.wake.clone()
+    }
+}
+
+/// How a handler ended.
+enum Ended {
+    Returned(Result<Finished>),
+    Panicked,
+    TimedOut,
+}
+
+impl<D, H, F> Worker<D, H>
+where
+    D: Driver,
+    H: Fn(Job<D>) -> F + Send + Sync + 'static,
+    F: Future<Output = Result<Finished>> + Send + 'static,
+{
+    /// Works until `shutdown` completes, and then until the handlers that run have ended. Errors of the
+    /// database are logged and survived.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let holding = Holding::default();
+        let mut run = Run {
+            holding: holding.clone(),
+            tasks: JoinSet::new(),
+            waiting: VecDeque::new(),
+            done: Vec::new(),
+            records: JoinSet::new(),
+            pause: SHORT,
+            next_claim: Instant::now(),
+            worker: self,
+        };
+        let beats = tokio::spawn(keep_leases(
+            run.worker.once.clone(),
+            holding,
+            run.worker.lease,
+        ));
+        run.until(shutdown).await;
+        beats.abort();
+    }
+}
+
+struct Run<D: Driver, H> {
+    worker: Worker<D, H>,
+    holding: Holding,
+    tasks: JoinSet<(Arc<Claimed>, Ended)>,
+    /// Claimed, not started.
+    waiting: VecDeque<Arc<Claimed>>,
+    /// Done, not recorded.
+    done: Vec<(Arc<Claimed>, Option<Value>)>,
+    /// Failures that are being recorded.
+    records: JoinSet<()>,
+    pause: Duration,
+    next_claim: Instant,
+}
+
+impl<D, H, F> Run<D, H>
+where
+    D: Driver,
+    H: Fn(Job<D>) -> F + Send + Sync + 'static,
+    F: Future<Output = Result<Finished>> + Send + 'static,
+{
+    async fn until(&mut self, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut stop_at = None;
+        let wake = self.worker.wake.clone();
+        loop {
+            let stopping = stop_at.is_some();
+            if stop_at.is_some_and(|end| Instant::now() >= end) {
+                return self.drop_handlers().await;
+            }
+            self.start_waiting();
+            let room = self.room(stopping);
+            if !self.done.is_empty() || (room > 0 && Instant::now() >= self.next_claim) {
+                self.record_and_claim(room).await;
+                continue;
+            }
+            if stopping && self.tasks.is_empty() && self.records.is_empty() {
+                return;
+            }
+            tokio::select! {
+                Some(ended) = self.tasks.join_next() => {
+                    self.ended(ended);
+                    while let Some(ended) = self.tasks.try_join_next() {
+                        self.ended(ended);
+                    }
+                }
+                Some(_) = self.records.join_next() => {}
+                () = sleep_until(self.next_claim), if room > 0 => {}
+                () = wake.notified(), if room > 0 => self.next_claim = Instant::now(),
+                () = &mut shutdown, if !stopping => {
+                    stop_at = Some(Instant::now() + self.worker.grace);
+                    self.give_back_waiting().await;
+                }
+                () = sleep_until(stop_at.unwrap_or_else(Instant::now)), if stopping => {}
+            }
+        }
+    }
+
+    /// How many jobs to claim.
+    fn room(&self, stopping: bool) -> usize {
+        let worker = &self.worker;
+        if stopping {
+            return 0;
+        }
+        let room = (worker.concurrency + worker.prefetch)
+            .saturating_sub(self.tasks.len() + self.waiting.len() + self.done.len());
+        // Not one by one while there is enough to do.
+        match self.waiting.len() > worker.prefetch / 2 {
+            true => 0,
+            false => room,
+        }
+    }
+
+    fn start_waiting(&mut self) {
+        while self.tasks.len() < self.worker.concurrency {
+            let Some(claimed) = self.waiting.pop_front() else {
+                return;
+            };
+            let name = claimed.name();
+            let job = Job {
+                once: self.worker.once.clone(),
+                claimed: claimed.clone(),
+                lease: self.worker.lease,
+            };
+            let handler = self.worker.handler.clone();
+            let limit = self.worker.timeout.unwrap_or(Duration::MAX);
+            let task = async move {
+                let work = AssertUnwindSafe(async { handler(job).await }).catch_unwind();
+                let ended = match timeout(limit, work).await {
+                    Ok(Ok(returned)) => Ended::Returned(returned),
+                    Ok(Err(_)) => Ended::Panicked,
+                    Err(_) => Ended::TimedOut,
+                };
+                (claimed, ended)
+            };
+            // Where its lease was lost while it waited, nobody starts it.
+            if let Some(held) = locked(&self.holding).get_mut(&name) {
+                held.running = Some(self.tasks.spawn(task));
+            }
+        }
+    }
+
+    fn ended(&mut self, ended: Result<(Arc<Claimed>, Ended), tokio::task::JoinError>) {
+        // An aborted one has lost its lease, and is forgotten already.
+        let Ok((claimed, ended)) = ended else { return };
+        let (retryable, code, message) = match ended {
+            Ended::Returned(Ok(Finished(End::Committed))) => {
+                return self.forget(&claimed);
+            }
+            Ended::Returned(Ok(Finished(End::Pending(result)))) => {
+                return self.done.push((claimed, result));
+            }
+            Ended::Returned(Err(Error::Fenced(why))) => {
+                tracing::warn!(%why, job = claimed.id, queue = claimed.queue, "the job was lost");
+                return self.forget(&claimed);
+            }
+            Ended::Returned(Err(Error::Refused(failure))) => (
+                false,
+                failure.code().to_owned(),
+                failure.message().to_owned(),
+            ),
+            Ended::Returned(Err(error)) => {
+                let code = Some(error.code()).filter(|code| !code.is_empty());
+                (true, code.unwrap_or("failed").to_owned(), error.to_string())
+            }
+            Ended::Panicked => (true, "panic".to_owned(), "the handler panicked".to_owned()),
+            Ended::TimedOut => (
+                true,
+                "timeout".to_owned(),
+                "the handler took too long".to_owned(),
+            ),
+        };
+        tracing::warn!(
+            job = claimed.id,
+            queue = claimed.queue,
+            attempts = claimed.attempts,
+            code,
+            "a job failed"
+        );
+        let (once, holding) = (self.worker.once.clone(), self.holding.clone());
+        self.records.spawn(async move {
+            record_failure(&once, &holding, &claimed, retryable, &code, &message, None).await;
+        });
+    }
+
+    fn forget(&self, claimed: &Claimed) {
+        locked(&self.holding).remove(&claimed.name());
+    }
+
+    /// Records what is done, and claims more meanwhile.
+    async fn record_and_claim(&mut self, room: usize) {
+        let done = std::mem::take(&mut self.done);
+        let due = room > 0 && Instant::now() >= self.next_claim;
+        let (recorded, claimed) = tokio::join!(self.record(done), async {
+            match due {
+                true => Some(self.claim(room).await),
+                false => None,
+            }
+        });
+        let again = recorded;
+        if !again.is_empty() {
+            // Not recorded, and the lease holds: the next round tries again.
+            sleep(SHORT * 4).await;
+        }
+        self.done.extend(again);
+        match claimed {
+            None => {}
+            Some(Ok((sent, jobs))) => {
+                let (found, full) = (!jobs.is_empty(), jobs.len() >= room);
+                let mut holding = locked(&self.holding);
+                for claimed in jobs.into_iter().map(Arc::new) {
+                    let held = Held {
+                        claimed: claimed.clone(),
+                        renewed: sent,
+                        running: None,
+                    };
+                    holding.insert(claimed.name(), held);
+                    self.waiting.push_back(claimed);
+                }
+                drop(holding);
+                self.pause = match found {
+                    true => SHORT,
+                    false => (self.pause * 2).min(self.worker.poll),
+                };
+                let pause = if full { Duration::ZERO } else { self.pause };
+                self.next_claim = Instant::now() + pause;
+            }
+            Some(Err(error)) => {
+                tracing::warn!(%error, "jobs could not be claimed, trying again");
+                self.pause = (self.pause * 2).clamp(SHORT * 20, self.worker.poll.max(SHORT * 20));
+                self.next_claim = Instant::now() + self.pause;
+            }
+        }
+    }
+
+    async fn claim(&self, room: usize) -> Result<(Instant, Vec<Claimed>)> {
+        fault_point!("queue.before_claim");
+        let sent = Instant::now();
+        let worker = &self.worker;
+        let args = || {
+            Args::new()
+                .text(worker.queues.as_deref())
+                .text(&*worker.owner)
+                .interval(worker.lease)
+                .count(room)
+        };
+        let caller = worker.once.caller();
+        let rows = match caller.write(&CLAIM, args()).await {
+            // The default isolation of the role or the database is another.
+            Err(error) if error.code() == "25000" => {
+                caller
+                    .in_own_transaction(BEGIN, &CLAIM, args(), &COMMIT)
+                    .await
+            }
+            rows => rows,
+        }?;
+        let jobs = rows.read(Claimed::read)?;
+        fault_point!("queue.claimed");
+        Ok((sent, jobs))
+    }
+
+    /// Records the end of jobs. Returns those that are to be tried again.
+    async fn record(
+        &self,
+        done: Vec<(Arc<Claimed>, Option<Value>)>,
+    ) -> Vec<(Arc<Claimed>, Option<Value>)> {
+        if done.is_empty() {
+            return done;
+        }
+        match self.finish(&done).await {
+            Ok(()) => {}
+            Err(Error::Fenced(_)) if done.len() > 1 => {
+                // One of them is lost, and nothing was recorded: one by one.
+                let mut again = Vec::new();
+                for one in done {
+                    let one = [one];
+                    match self.finish(&one).await {
+                        Ok(()) | Err(Error::Fenced(_)) => self.forget(&one[0].0),
+                        Err(_) => again.extend(one),
+                    }
+                }
+                return again;
+            }
+            Err(Error::Fenced(why)) => {
+                tracing::warn!(%why, "the job was lost");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "jobs could not be recorded, trying again while their leases hold");
+                let holding = locked(&self.holding);
+                let held = |claimed: &Claimed| holding.contains_key(&claimed.name());
+                return done
+                    .into_iter()
+                    .filter(|(claimed, _)| held(claimed))
+                    .collect();
+            }
+        }
+        let mut holding = locked(&self.holding);
+        for (claimed, _) in &done {
+            holding.remove(&claimed.name());
+        }
+        Vec::new()
+    }
+
+    async fn finish(&self, done: &[(Arc<Claimed>, Option<Value>)]) -> Result<()> {
+        let jobs = done
+            .iter()
+            .map(|(claimed, result)| claimed.named_with("result", result.as_ref()));
+        let jobs = Value::from_iter(jobs).to_string();
+        fault_point!("queue.before_record");
+        let args = Args::new().json(&*jobs);
+        self.worker.once.caller().write(&FINISH, args).await?;
+        fault_point!("queue.recorded");
+        Ok(())
+    }
+
+    async fn give_back_waiting(&mut self) {
+        let waiting: Vec<_> = self.waiting.drain(..).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let jobs = Value::from_iter(waiting.iter().map(|claimed| claimed.named())).to_string();
+        // Where this fails their leases run out.
+        if let Err(error) = renew(&self.worker.once, &jobs, Duration::ZERO).await {
+            tracing::warn!(%error, "jobs could not be given back; others get them when their leases end");
+        }
+        for claimed in &waiting {
+            self.forget(claimed);
+        }
+    }
+
+    /// The time of the shutdown is over.
+    async fn drop_handlers(&mut self) {
+        self.tasks.shutdown().await;
+        let held: Vec<_> = locked(&self.holding)
+            .values()
+            .map(|held| held.claimed.clone())
+            .collect();
+        for claimed in held {
+            let now = Some(Duration::ZERO);
+            let why = "its worker was shut down";
+            let record = record_failure(
+                &self.worker.once,
+                &self.holding,
+                &claimed,
+                true,
+                "shutdown",
+                why,
+                now,
+            );
+            let _ = timeout(Duration::from_secs(1), record).await;
+        }
+    }
+}

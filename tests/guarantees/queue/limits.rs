@@ -1,0 +1,147 @@
+//! Limits of queues hold over all workers, at every moment.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::queue::Queue;
+use pgonce_tests::World;
+
+use super::{claim, finish};
+
+#[tokio::test]
+async fn no_more_jobs_run_than_a_queue_allows_with_many_workers() {
+    let world = World::<TokioPostgres>::new().await;
+    let three = Queue::new("slow").max_running(3);
+    world.owner.define_queue(&three).await.unwrap();
+    world
+        .see
+        .run(
+            "select from generate_series(1, 60) n, pgonce.enqueue('slow', to_jsonb(n)); \
+              select from generate_series(1, 60) n, pgonce.enqueue('free', to_jsonb(n))",
+        )
+        .await;
+    let workers = (0..6).map(|_| async {
+        let see = world.observer().await;
+        let mut done = 0;
+        let busy = "select count(*) from pgonce.job_live where queue = 'slow' and state in ('running', 'limited')";
+        while see.number("select count(*) from pgonce.job_live where queue = 'slow'").await > 0 {
+            let jobs = claim(&see, "slow", 2).await;
+            assert!(see.number(busy).await <= 3);
+            if !jobs.is_empty() {
+                see.run(&finish(&jobs)).await;
+                done += jobs.len();
+            }
+        }
+        done
+    });
+    let done: usize = join_all(workers).await.iter().sum();
+    assert_eq!(done, 60);
+    // Its neighbour has no limit.
+    assert_eq!(claim(&world.see, "free", 100).await.len(), 60);
+}
+
+#[tokio::test]
+async fn a_limit_counts_the_jobs_that_ran_before_it_was_set_and_can_be_taken_away() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select from generate_series(1, 20) n, pgonce.enqueue('q', to_jsonb(n))")
+        .await;
+    let running = claim(see, "q", 2).await;
+    world
+        .owner
+        .define_queue(&Queue::new("q").max_running(3))
+        .await
+        .unwrap();
+    assert_eq!(claim(see, "q", 10).await.len(), 1);
+    see.run(&finish(&running)).await;
+    assert_eq!(claim(see, "q", 10).await.len(), 2);
+    world
+        .owner
+        .define_queue(&Queue::new("q").max_running(0))
+        .await
+        .unwrap();
+    assert_eq!(claim(see, "q", 10).await.len(), 10);
+}
+
+#[tokio::test]
+async fn no_more_jobs_are_started_in_a_period_than_a_queue_allows() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let limited = Queue::new("api").rate(5, Duration::from_secs(1));
+    world.owner.define_queue(&limited).await.unwrap();
+    see.run("select pgonce._set_clock('2026-01-01'); select from generate_series(1, 40) n, pgonce.enqueue('api', to_jsonb(n))")
+        .await;
+    assert_eq!(claim(see, "api", 20).await.len(), 5);
+    assert_eq!(claim(see, "api", 20).await.len(), 0);
+    see.run("select pgonce._move_clock(interval '400 milliseconds')")
+        .await;
+    assert_eq!(claim(see, "api", 20).await.len(), 2);
+    see.run("select pgonce._move_clock(interval '10 seconds')")
+        .await;
+    assert_eq!(
+        claim(see, "api", 20).await.len(),
+        5,
+        "unused starts are not saved up"
+    );
+}
+
+#[tokio::test]
+async fn the_jobs_of_a_queue_that_is_paused_wait_and_others_run() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select from pgonce.enqueue('a', '1'); select from pgonce.enqueue('b', '1')")
+        .await;
+    world
+        .owner
+        .define_queue(&Queue::new("a").paused(true))
+        .await
+        .unwrap();
+    let all = "select string_agg(queue, ',') from pgonce.claim_jobs(null, 'w', '1 minute', 10)";
+    assert_eq!(see.text(all).await, "b");
+    world
+        .owner
+        .define_queue(&Queue::new("a").paused(false))
+        .await
+        .unwrap();
+    assert_eq!(see.text(all).await, "a");
+}
+
+#[tokio::test]
+async fn a_higher_priority_comes_first_and_equals_in_their_order() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select from pgonce.enqueue('q', '1'); select from pgonce.enqueue('q', '2', p_priority => 5); \
+             select from pgonce.enqueue('q', '3', p_priority => -1); select from pgonce.enqueue('q', '4', p_priority => 5)")
+        .await;
+    let order =
+        "select string_agg(payload::text, ',') from pgonce.claim_jobs('{q}', 'w', '1 minute', 10)";
+    assert_eq!(see.text(order).await, "2,4,1,3");
+}
+
+#[tokio::test]
+async fn nonsense_is_refused_before_it_is_stored() {
+    let world = World::<TokioPostgres>::new().await;
+    for sql in [
+        "select from pgonce.enqueue('', '1')",
+        "select from pgonce.enqueue(null, '1')",
+        "select from pgonce.enqueue('*', '1')",
+        "select from pgonce.enqueue('q', '1', p_key => '')",
+        "select from pgonce.enqueue('q', '1', p_unique_key => repeat('x', 256))",
+        "select from pgonce.enqueue('q', '1', p_priority => 40000)",
+        "select from pgonce.enqueue('q', '1', p_tenant => null)",
+        "select from pgonce.claim_jobs(null, '', '1 minute', 1)",
+        "select from pgonce.claim_jobs(null, 'w', '0', 1)",
+        "select from pgonce.claim_jobs(null, 'w', null, 1)",
+        "select from pgonce.claim_jobs(null, 'w', '1 minute', 0)",
+        "select from pgonce.renew_jobs('[]', '-1 second')",
+        "select pgonce.define_queue('q', p_max_attempts => 0)",
+        "select pgonce.define_queue('q', p_max_running => -1)",
+        "select pgonce.define_queue('q', p_backoff => '-1 s')",
+        "select pgonce.define_queue('q', p_backoff => '1 h', p_max_backoff => '1 s')",
+        "select pgonce.define_queue('')",
+    ] {
+        assert_eq!(world.see.code(sql).await, "22023", "{sql}");
+    }
+    assert_eq!(world.see.number("select count(*) from pgonce.job").await, 0);
+}
