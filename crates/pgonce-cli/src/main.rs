@@ -7,6 +7,7 @@ use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcom
 mod address;
 mod codes;
 mod confirm;
+mod consume;
 mod database;
 mod doctor;
 mod exit;
@@ -32,6 +33,7 @@ mod shell;
 mod signals;
 mod tls;
 mod transition;
+mod webhooks;
 
 /// Exactly-once effects for services on PostgreSQL.
 #[derive(Debug, Parser)]
@@ -77,6 +79,10 @@ enum Command {
     Outbox(outbox::Args),
     /// Move the events of the outbox to a broker or an endpoint.
     Relay(Box<relay::Args>),
+    /// Apply the messages of a broker or of the outbox, each once, by a service in any language or a SQL function.
+    Consume(Box<consume::Args>),
+    /// Receive signed webhooks and store them, each once, for a consumer.
+    Webhooks(Box<webhooks::Args>),
     /// Run a reverse proxy that makes the requests of services in any language happen once.
     Gateway(gateway::Args),
     /// Run everything that runs on beside the applications: console, metrics, retention, timers, relays.
@@ -181,6 +187,8 @@ async fn main() -> ExitCode {
         }
         Command::Gateway(args) => return gateway::run(args, format).await,
         Command::Relay(args) => relay::run(*args, target).await,
+        Command::Consume(args) => return consume::run(*args, target).await,
+        Command::Webhooks(args) => return webhooks::run(*args, target).await,
         Command::Migrate(args) => migrate::run(args, target).await,
         Command::Scope(args) => scope::run(args, target).await,
         Command::Strict(args) => scope::set_strict(args, target).await,

@@ -121,7 +121,8 @@ impl<D: Driver> Once<D> {
     }
 }
 
-/// The claim first, since its lock keeps duplicates out; then the effect, which the claim's row asks for; then the
+/// The claim first, since its lock keeps duplicates out: `claim_first` without what the SDK has checked and what cannot
+/// be in autocommit, a tenth of the whole; then the effect, which the claim's row asks for; then the
 /// success, a plain insert as of every atomic attempt: its primary key decides a race. Each part is read once. Where
 /// the retention is not known it is looked up, and returned if it is simple.
 fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
@@ -140,7 +141,11 @@ fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
         ),
     };
     format!(
-        "{}, claimed as materialized (select fence from {name}.claim_first(${scope}, ${key}, ${print}, ${tenant})), \
+        "{}, claimed as materialized (select case when {name}._scope_is_allowed(${tenant}, ${scope}) \
+         and {name}._force_durable_commit() \
+         and pg_catalog.pg_try_advisory_xact_lock({name}._lock_id(${tenant}, ${scope}, ${key})) \
+         and pg_catalog.set_config('{name}.attempt', {name}._intent_name(${tenant}, ${scope}, ${key}), true) is not null \
+         then 1 else {name}._raise_busy() end as fence), \
          answer as materialized (select coalesce(case when c.fence is not null \
          then (select pg_catalog.to_jsonb(e) from effect e) end, {name}._raise_no_row()) as value from claimed c), \
          done as (insert into {name}.intent select r.* from answer a, {name}.{row}(${scope}, ${key}, ${print}, a.value, \

@@ -9,6 +9,8 @@ use crate::fatal::is_fatal;
 pub(super) enum BatchError {
     /// Nothing about the messages: the database is unavailable. Retried however long it takes.
     Database(Error),
+    /// Nothing about the messages: what the handler calls is unavailable. They are given back.
+    Unreachable(Error),
     /// A transient error of the work: retried a few times.
     Transient(Error),
     /// One of the messages cannot be applied.
@@ -48,6 +50,14 @@ pub(super) fn of_handler(error: Error) -> BatchError {
             }
             _ => BatchError::Message(error),
         },
+    }
+}
+
+/// An error of what the handler called, outside of a transaction.
+pub(super) fn of_call(error: Error) -> BatchError {
+    match error {
+        Error::Disconnected(_) => BatchError::Unreachable(error),
+        _ => BatchError::Message(error),
     }
 }
 

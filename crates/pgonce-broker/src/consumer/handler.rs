@@ -5,13 +5,29 @@ use std::sync::Arc;
 
 use pgonce::Result;
 use pgonce::driver::Driver;
-use pgonce::inbox::{Message, Tx};
+use pgonce::inbox::{ClaimedMessage, Message, Tx};
 
 /// Applies messages. A closure that takes a [`Tx`] and an [`Arc<Message>`](Message) is one.
 ///
 /// An error rolls everything back. [`Failure::permanent`](pgonce::Failure::permanent) says that the message will never
 /// be applied, so that it needs manual action at once; any other error is tried again, with growing pauses.
 pub trait Handler<D: Driver>: Send + Sync + 'static {
+    /// Whether it calls out: then every message is stored first, and [`Handler::call_out`] is called for one message at a
+    /// time and outside of any transaction.
+    const CALLS_OUT: bool = false;
+
+    /// The part of the work that must not hold a transaction open, such as a request over a network; what it does may happen
+    /// more than once. Called before [`Handler::apply`], while this worker holds the stored message under a fence.
+    /// [`Error::Disconnected`](pgonce::Error::Disconnected): nobody was reached; it is not the message's fault, and all wait.
+    fn call_out(
+        &self,
+        message: &Message,
+        claimed: &ClaimedMessage,
+    ) -> impl Future<Output = Result<()>> + Send {
+        let _ = (message, claimed);
+        async { Ok(()) }
+    }
+
     /// Applies one message.
     fn apply(&self, tx: Tx<D>, message: Arc<Message>) -> impl Future<Output = Result<()>> + Send;
 

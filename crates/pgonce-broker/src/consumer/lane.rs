@@ -19,7 +19,7 @@ use pgonce::{Error, Failure, Result};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::batch_error::{BatchError, of_commit, of_database, of_handler, panicked};
+use super::batch_error::{BatchError, of_call, of_commit, of_database, of_handler, panicked};
 use super::check::Flaw;
 use super::{Dedup, Handler, Shared};
 use crate::relay::jittered;
@@ -63,7 +63,11 @@ pub(super) struct Lane<'a, D: Driver, H> {
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     /// Applies or stores everything, in order; ends early where it is asked to stop, or fenced.
     pub(super) async fn run(&mut self, items: &[Item]) -> Result<()> {
-        let mut pieces = vec![items];
+        let mut pieces = match H::CALLS_OUT && self.stored {
+            // What was called for one is not called again because of another.
+            true => items.chunks(1).rev().collect(),
+            false => vec![items],
+        };
         let mut pause = self.shared.limits.first_pause;
         let mut tries = 0;
         while let Some(piece) = pieces.pop() {
@@ -72,7 +76,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     (pause, tries) = (self.shared.limits.first_pause, 0);
                     continue;
                 }
-                Err(BatchError::Fatal(error)) => return Err(error),
+                Err(BatchError::Fatal(error) | BatchError::Unreachable(error)) => {
+                    return Err(error);
+                }
                 Err(BatchError::Fenced(error)) if self.partition.is_some() || piece.len() == 1 => {
                     tracing::info!(%error, "another worker has what this one had in hand");
                     if self.partition.is_some() {
@@ -136,6 +142,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     async fn apply(&mut self, piece: &[Item]) -> Result<(), BatchError> {
         let todo = self.not_yet_applied(piece).await?;
         if !todo.is_empty() {
+            self.call_out(&todo).await?;
             let (mut batch, verdicts) = self.begin(&todo).await?;
             let worked = tokio::select! {
                 worked = self.work(&mut batch, &todo, verdicts) => worked,
@@ -164,6 +171,21 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         let copies = piece.len() - todo.len();
         self.shared.counts.duplicates.add(copies);
         self.settle(piece);
+        Ok(())
+    }
+
+    /// Before the transaction, which must not wait for a network.
+    async fn call_out(&self, todo: &[&Item]) -> Result<(), BatchError> {
+        for item in todo
+            .iter()
+            .filter(|item| H::CALLS_OUT && item.flaw.is_none())
+        {
+            if let Some(claimed) = &item.claimed {
+                let calling = self.shared.handler.call_out(&item.message, claimed);
+                let called = self.call(calling).await.and_then(|called| called);
+                called.map_err(of_call)?;
+            }
+        }
         Ok(())
     }
 

@@ -135,7 +135,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
                     Order::Ordered => Dedup::Positions,
                     Order::Unordered => Dedup::Ids,
                 },
-                store_first: false,
+                store_first: H::CALLS_OUT,
             }),
             source,
         }

@@ -49,7 +49,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     self.settle(std::slice::from_ref(item));
                     return Ok(true);
                 }
-                Err(BatchError::Fatal(error)) => return Err(error),
+                Err(BatchError::Fatal(error) | BatchError::Unreachable(error)) => {
+                    return Err(error);
+                }
                 Err(BatchError::Fenced(error)) => {
                     tracing::info!(%error, "another worker has what this one had in hand");
                     self.held = None;

@@ -1,88 +1,135 @@
 //! The worker of the stored inbox: what failed, what waits, what came by webhook.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use futures_util::future::join_all;
-use pgonce::Result;
 use pgonce::driver::Driver;
 use pgonce::inbox::ClaimedMessage;
+use pgonce::{Error, Result};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::lane::{Item, Lane};
-use super::{Handler, Shared};
+use super::{Handler, Limits, Shared};
 use crate::fatal::is_fatal;
 use crate::relay::jittered;
 
 /// How many stored messages are claimed at once, at most: their leases must not run out meanwhile.
 const MAX_CLAIMED: usize = 100;
 
+/// How many messages a lane had in hand, and how many it settled.
+type Worked = Result<(usize, usize)>;
+
 /// Runs until it is asked to stop, or cannot go on; then the consumer ends too.
+///
+/// Messages are claimed as lanes become free: a slow one keeps its own lane from the others, and nothing else.
 pub(super) async fn run<D: Driver, H: Handler<D>>(
     shared: Arc<Shared<D, H>>,
     stop: CancellationToken,
 ) -> Result<()> {
     let ends = stop.clone().drop_guard();
     let limits = &shared.limits;
-    let mut pause = limits.first_pause;
+    let max_size = match H::CALLS_OUT {
+        true => 1,
+        false => limits.batch.min(MAX_CLAIMED).div_ceil(limits.concurrency),
+    };
+    let (mut size, mut pause) = (max_size, limits.first_pause);
     let mut next_maintain = Instant::now();
-    let mut at_once = limits.batch.min(MAX_CLAIMED);
-    while !stop.is_cancelled() {
+    let mut lanes: JoinSet<Worked> = JoinSet::new();
+    let mut ended = Ok(());
+    while ended.is_ok() && !stop.is_cancelled() {
         if Instant::now() >= next_maintain {
             next_maintain = Instant::now() + jittered(limits.maintain_every);
             if let Err(error) = shared.inbox.maintain().await {
                 tracing::warn!(%error, "the inbox could not be tended");
             }
         }
-        let wait = match turn(&shared, &stop, at_once).await {
-            Ok((0, _)) => limits.poll_stored,
-            Ok((claimed, settled)) => {
-                // What is not settled took longer than its lease, and is another worker's: fewer at a time then.
-                at_once = match settled < claimed {
-                    true => (claimed / 2).max(1),
-                    false => (at_once * 2).min(limits.batch.min(MAX_CLAIMED)),
-                };
-                pause = limits.first_pause;
-                continue;
+        let mut worked = Vec::new();
+        let free = limits.concurrency - lanes.len();
+        match claim(&shared, free * size).await {
+            Ok(claimed) => {
+                for piece in claimed.chunks(size) {
+                    lanes.spawn(work_off(shared.clone(), stop.clone(), piece.to_vec()));
+                }
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    Some(joined) = lanes.join_next() => worked.push(joined),
+                    () = sleep(limits.poll_stored) => {}
+                }
+                worked.extend(std::iter::from_fn(|| lanes.try_join_next()));
             }
-            Err(error) if !is_fatal(&error) => {
-                tracing::warn!(%error, ?pause, "database error, trying again");
-                shared.counts.database_errors.add(1);
-                let wait = jittered(pause);
-                pause = (pause * 2).min(limits.max_delay);
-                wait
+            Err(error) => worked.push(Ok(Err(error))),
+        }
+        let mut trouble = None;
+        for worked in worked {
+            match worked.unwrap_or_else(|error| Err(Error::work(error))) {
+                Ok((claimed, settled)) => {
+                    // What is not settled took longer than its lease, and is another worker's: fewer at a time then.
+                    size = match settled < claimed {
+                        true => (claimed / 2).max(1),
+                        false => (size * 2).min(max_size),
+                    };
+                    pause = limits.first_pause;
+                }
+                Err(error) if is_fatal(&error) => ended = Err(error),
+                Err(error) => trouble = Some(error),
             }
-            Err(error) => return Err(error),
-        };
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = sleep(wait) => {}
+        }
+        if let Some(error) = trouble {
+            tracing::warn!(%error, ?pause, "stored messages cannot be applied, trying again");
+            shared.counts.database_errors.add(1);
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = sleep(jittered(pause)) => {}
+            }
+            pause = (pause * 2).min(limits.max_delay);
         }
     }
     drop(ends);
-    Ok(())
+    while let Some(worked) = lanes.join_next().await {
+        if let Ok(Err(error)) = worked
+            && is_fatal(&error)
+        {
+            ended = ended.and(Err(error));
+        }
+    }
+    ended
 }
 
-/// Claims what is due, at most so many, and applies it. Answers how many messages it had in hand, and how many it settled.
-async fn turn<D: Driver, H: Handler<D>>(
-    shared: &Shared<D, H>,
-    stop: &CancellationToken,
-    at_once: usize,
-) -> Result<(usize, usize)> {
-    fault_point!("consumer.before_claim");
-    let limits = &shared.limits;
-    let claimed = shared
-        .inbox
-        .claim(&shared.name, &shared.owner, limits.lease, at_once);
-    let claimed = claimed.await?;
-    fault_point!("consumer.claimed");
-    if claimed.is_empty() {
-        return Ok((0, 0));
+/// How long a stored message stays with its worker: longer than its handler may run.
+fn lease(limits: &Limits, calls_out: bool) -> Duration {
+    match calls_out {
+        true => limits.lease.max(limits.handler * 2),
+        false => limits.lease,
     }
-    let count = claimed.len();
-    let kept: Vec<ClaimedMessage> = claimed.clone();
+}
+
+async fn claim<D: Driver, H: Handler<D>>(
+    shared: &Shared<D, H>,
+    limit: usize,
+) -> Result<Vec<ClaimedMessage>> {
+    if limit == 0 {
+        return Ok(Vec::new());
+    }
+    fault_point!("consumer.before_claim");
+    let lease = lease(&shared.limits, H::CALLS_OUT);
+    let claimed = (shared.inbox)
+        .claim(&shared.name, &shared.owner, lease, limit)
+        .await?;
+    fault_point!("consumer.claimed");
+    Ok(claimed)
+}
+
+/// Applies what was claimed, one after the other or together, and gives back what it did not come to.
+async fn work_off<D: Driver, H: Handler<D>>(
+    shared: Arc<Shared<D, H>>,
+    stop: CancellationToken,
+    claimed: Vec<ClaimedMessage>,
+) -> Worked {
+    let limits = &shared.limits;
     let items: Vec<Item> = claimed
-        .into_iter()
+        .iter()
         .enumerate()
         .map(|(index, claimed)| {
             let mut message = claimed.message.clone();
@@ -91,41 +138,36 @@ async fn turn<D: Driver, H: Handler<D>>(
                 index,
                 message: Arc::new(message),
                 flaw,
-                claimed: Some(claimed),
+                claimed: Some(claimed.clone()),
             }
         })
         .collect();
     let settled = Mutex::default();
-    // Of each key there is only one: they may go side by side.
-    let lanes = items
-        .chunks(items.len().div_ceil(limits.concurrency))
-        .map(|chunk| {
-            let mut lane = Lane {
-                shared,
-                stop,
-                stored: true,
-                held: None,
-                partition: None,
-                settled: &settled,
-            };
-            async move { lane.run(chunk).await }
-        });
+    let mut lane = Lane {
+        shared: &shared,
+        stop: &stop,
+        stored: true,
+        held: None,
+        partition: None,
+        settled: &settled,
+    };
     let drained = async {
         stop.cancelled().await;
         sleep(limits.drain_timeout).await;
     };
-    let ended: Result<()> = tokio::select! {
-        done = join_all(lanes) => done.into_iter().collect(),
+    let ended = tokio::select! {
+        done = lane.run(&items) => done,
         () = drained => Ok(()),
     };
     let done = settled.into_inner().unwrap_or_default();
-    let left: Vec<&ClaimedMessage> = (0..count)
-        .filter(|index| !done.contains(index))
-        .filter_map(|index| kept.get(index))
+    let left = claimed.iter().enumerate();
+    let left: Vec<&ClaimedMessage> = left
+        .filter(|(index, _)| !done.contains(index))
+        .map(|(_, claimed)| claimed)
         .collect();
     if !left.is_empty() {
         // Those that are still ours; where it cannot be said, their leases run out.
         let _ = timeout(limits.lease, shared.inbox.release(&shared.name, &left)).await;
     }
-    ended.map(|()| (count, count - left.len()))
+    ended.map(|()| (claimed.len(), claimed.len() - left.len()))
 }

@@ -25,13 +25,13 @@ mod kafka;
 mod link;
 #[cfg(feature = "nats")]
 mod nats;
-mod open;
+pub(crate) mod open;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
 mod refusal;
-mod settings;
+pub(crate) mod settings;
 mod template;
 #[cfg(feature = "webhook")]
 pub mod webhook;

@@ -56,7 +56,7 @@ pub async fn open(url: &str, options: &Options) -> Result<AnySink, Refusal> {
     }
 }
 
-fn parse(url: &str, expected: &'static str) -> Result<Url, Refusal> {
+pub(crate) fn parse(url: &str, expected: &'static str) -> Result<Url, Refusal> {
     let wrong = |why: String| Refusal::BadUrl { why, expected };
     let parsed = Url::parse(url).map_err(|error| wrong(error.to_string()))?;
     if expected.contains("//") && parsed.host_str().is_none_or(str::is_empty) {
@@ -66,7 +66,7 @@ fn parse(url: &str, expected: &'static str) -> Result<Url, Refusal> {
 }
 
 #[allow(dead_code, reason = "needed where a feature is left out")]
-fn not_built_in(scheme: &str, feature: &'static str) -> Refusal {
+pub(crate) fn not_built_in(scheme: &str, feature: &'static str) -> Refusal {
     Refusal::NotBuiltIn {
         scheme: scheme.to_owned(),
         feature,

@@ -1,11 +1,11 @@
-//! Why there is no sink.
+//! Why there is no sink, or no source.
 
-/// A sink cannot be had as it was asked for.
+/// A sink or a source cannot be had as it was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// Nothing here goes by that scheme.
-    #[error("no sink is called {scheme:?}; known are {known}")]
+    #[error("nothing here is called {scheme:?}; known are {known}")]
     UnknownScheme {
         /// What the URL begins with.
         scheme: String,
@@ -14,7 +14,7 @@ pub enum Refusal {
     },
     /// This build does not have that sink.
     #[error(
-        "this build has no sink for {scheme:?}: build pgonce-broker with the feature {feature:?}"
+        "this build has nothing for {scheme:?}: build pgonce-broker with the feature {feature:?}"
     )]
     NotBuiltIn {
         /// What the URL begins with.
@@ -23,7 +23,7 @@ pub enum Refusal {
         feature: &'static str,
     },
     /// The URL cannot be read.
-    #[error("the sink's URL cannot be read: {why}; expected is something like {expected}")]
+    #[error("the URL cannot be read: {why}; expected is something like {expected}")]
     BadUrl {
         /// What is wrong.
         why: String,

@@ -73,16 +73,16 @@ impl<'de> Deserialize<'de> for Options {
 }
 
 /// One sink's URL and options, with everything accounted for.
-pub(super) struct Settings {
-    pub(super) sink: &'static str,
-    pub(super) url: Url,
+pub(crate) struct Settings {
+    pub(crate) sink: &'static str,
+    pub(crate) url: Url,
     options: BTreeMap<String, Vec<String>>,
 }
 
 impl Settings {
     /// Takes the options out of the URL's query, where they are kept there, and refuses those that
     /// are not among the known.
-    pub(super) fn read(
+    pub(crate) fn read(
         sink: &'static str,
         mut url: Url,
         in_query: bool,
@@ -107,11 +107,11 @@ impl Settings {
         }
     }
 
-    pub(super) fn several(&self, option: &str) -> &[String] {
+    pub(crate) fn several(&self, option: &str) -> &[String] {
         self.options.get(option).map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn text(&self, option: &str) -> Result<Option<&str>, Refusal> {
+    pub(crate) fn text(&self, option: &str) -> Result<Option<&str>, Refusal> {
         match self.several(option) {
             [] => Ok(None),
             [one] => Ok(Some(one)),
@@ -123,7 +123,7 @@ impl Settings {
         }
     }
 
-    pub(super) fn needed(&self, option: &'static str, what: &'static str) -> Result<&str, Refusal> {
+    pub(crate) fn needed(&self, option: &'static str, what: &'static str) -> Result<&str, Refusal> {
         self.text(option)?.ok_or(Refusal::MissingOption {
             sink: self.sink,
             option,
@@ -131,7 +131,7 @@ impl Settings {
         })
     }
 
-    pub(super) fn parsed<T: FromStr>(
+    pub(crate) fn parsed<T: FromStr>(
         &self,
         option: &str,
         expected: &str,
@@ -148,7 +148,7 @@ impl Settings {
     }
 
     #[cfg(feature = "webhook")]
-    pub(super) fn statuses(&self, option: &str) -> Result<Vec<u16>, Refusal> {
+    pub(crate) fn statuses(&self, option: &str) -> Result<Vec<u16>, Refusal> {
         let wrong = |value: &String| Refusal::BadOption {
             option: option.to_owned(),
             value: value.clone(),
@@ -162,7 +162,7 @@ impl Settings {
         .collect()
     }
 
-    pub(super) fn template(&self, option: &str) -> Result<Template, Refusal> {
+    pub(crate) fn template(&self, option: &str) -> Result<Template, Refusal> {
         let text = self.text(option)?.unwrap_or("{topic}");
         text.parse().map_err(|refusal| match refusal {
             Refusal::BadOption {
@@ -176,11 +176,11 @@ impl Settings {
         })
     }
 
-    pub(super) fn source(&self) -> Result<String, Refusal> {
+    pub(crate) fn source(&self) -> Result<String, Refusal> {
         Ok(self.text("source")?.unwrap_or(SOURCE).to_owned())
     }
 
-    pub(super) fn timeout(&self) -> Result<Duration, Refusal> {
+    pub(crate) fn timeout(&self) -> Result<Duration, Refusal> {
         let expected = "a time such as 500ms, 10s or 1m";
         let said = self.parsed::<humantime::Duration>("timeout", expected)?;
         let timeout = said.map_or(TIMEOUT, Into::into);

@@ -189,6 +189,10 @@ pub(crate) struct Rabbit {
 }
 
 impl Rabbit {
+    pub(crate) fn queue(&self) -> &str {
+        &self.queue
+    }
+
     async fn channel(&self) -> (Connection, Channel) {
         let properties = ConnectionProperties::default();
         let connection = Connection::connect(&self.server.url(), properties).await;
@@ -316,6 +320,13 @@ impl RedisPlace {
 }
 
 pub(crate) struct RedisGroup(RedisPlace);
+
+impl RedisGroup {
+    /// The server's address and the stream's key.
+    pub(crate) fn place(&self) -> (String, &str) {
+        (self.0.server.url(), &self.0.stream)
+    }
+}
 
 impl Site for RedisGroup {
     type Source = RedisStream;

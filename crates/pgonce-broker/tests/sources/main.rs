@@ -8,6 +8,7 @@ mod circle;
 mod conformance;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod opening;
 mod own;
 
 use pgonce_tests::consumer as fixture;

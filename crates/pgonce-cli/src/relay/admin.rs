@@ -14,7 +14,7 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::Inbox;
 use pgonce::migrate::Migrator;
 use pgonce::outbox::Outbox;
-use pgonce_broker::Counts;
+use pgonce_broker::{ConsumerCounts, Counts};
 use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -22,24 +22,32 @@ use tokio_util::sync::CancellationToken;
 use crate::prometheus;
 
 /// What orchestrators and Prometheus ask.
-pub(super) struct Admin {
-    pub(super) outbox: Outbox<TokioPostgres>,
-    pub(super) inbox: Inbox<TokioPostgres>,
-    pub(super) migrator: Migrator<TokioPostgres>,
-    pub(super) recorder: PrometheusHandle,
-    pub(super) relays: Vec<Watched>,
+pub(crate) struct Admin {
+    pub(crate) outbox: Outbox<TokioPostgres>,
+    pub(crate) inbox: Inbox<TokioPostgres>,
+    pub(crate) migrator: Migrator<TokioPostgres>,
+    pub(crate) recorder: PrometheusHandle,
+    pub(crate) relays: Vec<Watched>,
+    pub(crate) consumers: Vec<Consuming>,
     /// Relays that cannot go on, and why.
-    pub(super) failed: Mutex<Vec<String>>,
-    pub(super) stop: CancellationToken,
-    pub(super) database_timeout: Duration,
+    pub(crate) failed: Mutex<Vec<String>>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) database_timeout: Duration,
 }
 
 /// A relay, and what it does.
 #[derive(Clone)]
 pub(crate) struct Watched {
-    pub(super) subscription: String,
+    pub(crate) subscription: String,
     /// Nothing before its sink is there.
-    pub(super) counts: Arc<OnceLock<Arc<Counts>>>,
+    pub(crate) counts: Arc<OnceLock<Arc<Counts>>>,
+}
+
+/// A consumer, and what it does.
+pub(crate) struct Consuming {
+    pub(crate) consumer: String,
+    /// Nothing before its source is there.
+    pub(crate) counts: Arc<OnceLock<Arc<ConsumerCounts>>>,
 }
 
 impl Watched {
@@ -54,7 +62,7 @@ impl Watched {
 }
 
 impl Admin {
-    pub(super) fn router(self: Arc<Self>) -> Router {
+    pub(crate) fn router(self: Arc<Self>) -> Router {
         Router::new()
             // Alive says nothing about the database: a restart would not bring it back.
             .route(
@@ -66,7 +74,7 @@ impl Admin {
             .with_state(self)
     }
 
-    pub(super) fn failed(&self, subscription: &str, why: &str) {
+    pub(crate) fn failed(&self, subscription: &str, why: &str) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         failed.push(format!("{subscription}: {why}"));
     }
@@ -106,7 +114,19 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
     });
     let relays: Vec<_> = relays.collect();
     let detail = "the database is there and its schema fits";
-    let body = json!({"status": "ready", "detail": detail, "relays": relays});
+    let consumers = admin.consumers.iter().map(|of| match of.counts.get() {
+        Some(counts) => json!({
+            "consumer": of.consumer, "applied": counts.applied(), "retried": counts.retried(), "poisoned": counts.poisoned(),
+        }),
+        None => json!({ "consumer": of.consumer, "waiting_for_the_source": true }),
+    });
+    let consumers: Vec<_> = consumers.collect();
+    let mut body = json!({"status": "ready", "detail": detail});
+    for (name, list) in [("relays", relays), ("consumers", consumers)] {
+        if !list.is_empty() {
+            body[name] = list.into();
+        }
+    }
     Json(body).into_response()
 }
 

@@ -14,54 +14,55 @@ use toml::Spanned;
 
 use super::check;
 use super::values::{Length, Size};
+use crate::database::Address;
 
 /// A commented example that passes the checks.
-pub(super) const EXAMPLE: &str = include_str!("example.toml");
+pub(crate) const EXAMPLE: &str = include_str!("example.toml");
 
 /// The whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Config {
+pub(crate) struct Config {
     #[serde(default)]
-    pub(super) database: Database,
-    pub(super) listen: Option<Listen>,
+    pub(crate) database: Database,
+    pub(crate) listen: Option<Listen>,
     #[serde(default)]
-    pub(super) log: Log,
+    pub(crate) log: Log,
     #[serde(default)]
-    pub(super) relays: Vec<Relay>,
+    pub(crate) relays: Vec<Relay>,
     /// Relative names of files begin here.
     #[serde(skip)]
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Database {
-    pub(super) url_env: Option<Spanned<String>>,
-    pub(super) url_file: Option<Spanned<PathBuf>>,
-    pub(super) schema: String,
-    pub(super) timeout: Length,
-    pub(super) behind_pooler: bool,
-    pub(super) wal: bool,
+pub(crate) struct Database {
+    pub(crate) url_env: Option<Spanned<String>>,
+    pub(crate) url_file: Option<Spanned<PathBuf>>,
+    pub(crate) schema: String,
+    pub(crate) timeout: Length,
+    pub(crate) behind_pooler: bool,
+    pub(crate) wal: bool,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Listen {
-    pub(super) address: SocketAddr,
+pub(crate) struct Listen {
+    pub(crate) address: SocketAddr,
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Log {
-    pub(super) format: LogFormat,
-    pub(super) level: LogLevel,
+pub(crate) struct Log {
+    pub(crate) format: LogFormat,
+    pub(crate) level: LogLevel,
 }
 
 /// For whom the log is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum LogFormat {
+pub(crate) enum LogFormat {
     /// people
     #[default]
     Text,
@@ -72,7 +73,7 @@ pub(super) enum LogFormat {
 /// The least that is worth a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum LogLevel {
+pub(crate) enum LogLevel {
     Error,
     Warn,
     #[default]
@@ -83,50 +84,50 @@ pub(super) enum LogLevel {
 /// One subscription, and where its events go.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Relay {
-    pub(super) subscription: Spanned<String>,
-    pub(super) sink: Option<Spanned<String>>,
-    pub(super) sink_env: Option<Spanned<String>>,
-    pub(super) source: Option<String>,
+pub(crate) struct Relay {
+    pub(crate) subscription: Spanned<String>,
+    pub(crate) sink: Option<Spanned<String>>,
+    pub(crate) sink_env: Option<Spanned<String>>,
+    pub(crate) source: Option<String>,
     #[serde(default)]
-    pub(super) options: Options,
+    pub(crate) options: Options,
     /// Options whose values are in variables.
     #[serde(default)]
-    pub(super) options_env: BTreeMap<String, String>,
+    pub(crate) options_env: BTreeMap<String, String>,
     // How much at once, how often, how long; nothing where the engine knows best.
-    pub(super) in_flight: Option<Spanned<usize>>,
-    pub(super) lane_events: Option<Spanned<usize>>,
-    pub(super) lane_bytes: Option<Spanned<Size>>,
-    pub(super) lease: Option<Spanned<Length>>,
-    pub(super) max_poll: Option<Length>,
-    pub(super) keep_every: Option<Length>,
-    pub(super) drain_timeout: Option<Length>,
-    pub(super) pause: Option<Length>,
-    pub(super) max_pause: Option<Length>,
-    pub(super) create: Option<Create>,
+    pub(crate) in_flight: Option<Spanned<usize>>,
+    pub(crate) lane_events: Option<Spanned<usize>>,
+    pub(crate) lane_bytes: Option<Spanned<Size>>,
+    pub(crate) lease: Option<Spanned<Length>>,
+    pub(crate) max_poll: Option<Length>,
+    pub(crate) keep_every: Option<Length>,
+    pub(crate) drain_timeout: Option<Length>,
+    pub(crate) pause: Option<Length>,
+    pub(crate) max_pause: Option<Length>,
+    pub(crate) create: Option<Create>,
 }
 
 /// A subscription that is to be there.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Create {
+pub(crate) struct Create {
     #[serde(default)]
-    pub(super) from: From,
-    pub(super) topics: Option<Spanned<Vec<String>>>,
-    pub(super) types: Option<Spanned<Vec<String>>>,
-    pub(super) tenants: Option<Spanned<Vec<String>>>,
-    pub(super) max_attempts: Option<Spanned<u32>>,
-    pub(super) backoff: Option<Spanned<Length>>,
-    pub(super) max_backoff: Option<Spanned<Length>>,
-    pub(super) dead_limit: Option<Spanned<u32>>,
+    pub(crate) from: From,
+    pub(crate) topics: Option<Spanned<Vec<String>>>,
+    pub(crate) types: Option<Spanned<Vec<String>>>,
+    pub(crate) tenants: Option<Spanned<Vec<String>>>,
+    pub(crate) max_attempts: Option<Spanned<u32>>,
+    pub(crate) backoff: Option<Spanned<Length>>,
+    pub(crate) max_backoff: Option<Spanned<Length>>,
+    pub(crate) dead_limit: Option<Spanned<u32>>,
     #[serde(default)]
-    pub(super) when_full: Full,
+    pub(crate) when_full: Full,
 }
 
 /// Where a new subscription begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum From {
+pub(crate) enum From {
     /// with the oldest event that is kept
     #[default]
     Start,
@@ -136,7 +137,7 @@ pub(super) enum From {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Full {
+pub(crate) enum Full {
     #[default]
     Stop,
     Discard,
@@ -155,10 +156,21 @@ impl Default for Database {
     }
 }
 
+impl Database {
+    /// Where it is; the name of a file that is not absolute begins in this folder.
+    pub(crate) fn address(&self, folder: &Path) -> crate::exit::Result<Address> {
+        match (&self.url_file, &self.url_env) {
+            (Some(file), _) => crate::database::address_in_file(&folder.join(file.get_ref())),
+            (None, Some(name)) => crate::database::address_in_variable(name.get_ref()),
+            (None, None) => crate::database::address_in_variable("DATABASE_URL"),
+        }
+    }
+}
+
 impl Config {
     /// Reads a configuration. `file` is the name to show; names of files in the text that are not
     /// absolute begin in its folder.
-    pub(super) fn parse(file: &str, text: &str) -> Result<Self, Faults> {
+    pub(crate) fn parse(file: &str, text: &str) -> Result<Self, Faults> {
         let mut config: Self = toml::from_str(text).map_err(|error| {
             let span = error.span().unwrap_or(0..0);
             let hint = "`pgonce relay --print-example` shows every field with its meaning.";
@@ -173,7 +185,7 @@ impl Config {
     }
 
     /// What flags say, for one relay.
-    pub(super) fn of(relay: Relay) -> Self {
+    pub(crate) fn of(relay: Relay) -> Self {
         Self {
             database: Database::default(),
             listen: None,
@@ -182,16 +194,11 @@ impl Config {
             folder: PathBuf::new(),
         }
     }
-
-    /// The place of a file that the configuration names.
-    pub(super) fn place_of(&self, named: &Path) -> PathBuf {
-        self.folder.join(named)
-    }
 }
 
 impl Relay {
     /// A relay that is given by flags.
-    pub(super) fn new(subscription: String, sink: String) -> Self {
+    pub(crate) fn new(subscription: String, sink: String) -> Self {
         Self {
             subscription: Spanned::new(0..0, subscription),
             sink: Some(Spanned::new(0..0, sink)),
@@ -212,12 +219,12 @@ impl Relay {
         }
     }
 
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.subscription.get_ref()
     }
 
     /// The subscription to be created, where it is missing.
-    pub(super) fn subscription(&self) -> Option<Subscription> {
+    pub(crate) fn subscription(&self) -> Option<Subscription> {
         let create = self.create.as_ref()?;
         let mut subscription = Subscription::new(self.name()).begin(match create.from {
             From::Start => Begin::Start,
@@ -252,7 +259,7 @@ impl Relay {
 
 impl Create {
     /// The first pause between two tries of an event, and the longest.
-    pub(super) fn pauses(&self) -> (Duration, Duration) {
+    pub(crate) fn pauses(&self) -> (Duration, Duration) {
         let length = |given: &Option<Spanned<Length>>, usual: u64| {
             given
                 .as_ref()

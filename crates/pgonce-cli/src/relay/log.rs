@@ -6,7 +6,7 @@ use tracing_subscriber::fmt;
 use super::config::{Log, LogFormat, LogLevel};
 
 /// Starts logging as the configuration says.
-pub(super) fn start(log: Log) {
+pub(crate) fn start(log: Log) {
     let level = match log.level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,

@@ -1,24 +1,24 @@
 //! `pgonce relay`: moves the events of the outbox to where they go.
 
-mod admin;
+pub(crate) mod admin;
 mod check;
-mod config;
-mod log;
-mod serve;
+pub(crate) mod config;
+pub(crate) mod log;
+pub(crate) mod serve;
 mod sink;
-mod values;
+pub(crate) mod values;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pgonce_http::gateway::Faults;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use toml::Spanned;
 
 use crate::database::{Address, Target};
 use crate::exit::{self, CliError, Result};
+use crate::faults::Stopped;
 use crate::output;
 use config::{Config, Create, From as Begins, LogFormat, LogLevel, Relay};
 use values::{Length, length};
@@ -46,10 +46,11 @@ pub(crate) async fn begin(
     schema: &str,
     stop: &CancellationToken,
 ) -> Result<Started> {
-    let mut config = Config::parse(&file.to_string_lossy(), &read(file)?).map_err(|faults| {
-        let hint = "Fix the file; `pgonce relay FILE --check` looks at it alone.";
-        CliError::new(exit::USAGE, faults.to_string(), hint)
-    })?;
+    let mut config =
+        Config::parse(&file.to_string_lossy(), &read(file, "relay")?).map_err(|faults| {
+            let hint = "Fix the file; `pgonce relay FILE --check` looks at it alone.";
+            CliError::new(exit::USAGE, faults.to_string(), hint)
+        })?;
     schema.clone_into(&mut config.database.schema);
     let ends = serve::Ends {
         once: false,
@@ -149,13 +150,13 @@ pub(crate) struct Args {
     print_example: bool,
 }
 
-fn pair(text: &str) -> std::result::Result<(String, String), String> {
+pub(crate) fn pair(text: &str) -> std::result::Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
     let pair = pair.map(|(name, value)| (name.to_owned(), value.to_owned()));
     pair.ok_or_else(|| "write NAME=VALUE".to_owned())
 }
 
-fn lease(text: &str) -> std::result::Result<Duration, String> {
+pub(crate) fn lease(text: &str) -> std::result::Result<Duration, String> {
     match length(text)? {
         short if short < Duration::from_secs(1) => Err("give 1s or more".to_owned()),
         fits => Ok(fits),
@@ -166,23 +167,10 @@ pub(crate) async fn run(args: Args, target: Target) -> ! {
     let format = target.format();
     let code = match obey(args, target).await {
         Ok(()) => 0,
-        Err(Stopped::Error(error)) => error.print(format),
-        Err(Stopped::Faults(faults)) => crate::faults::report(&faults, format),
+        Err(stopped) => stopped.report(format),
     };
     // At once: a write to a stdout that nobody reads would hold the runtime's end for ever.
     std::process::exit(i32::from(code))
-}
-
-/// Why the relay does not run.
-enum Stopped {
-    Error(CliError),
-    Faults(Faults),
-}
-
-impl<T: Into<CliError>> From<T> for Stopped {
-    fn from(error: T) -> Self {
-        Self::Error(error.into())
-    }
 }
 
 async fn obey(args: Args, target: Target) -> std::result::Result<(), Stopped> {
@@ -199,7 +187,7 @@ async fn obey(args: Args, target: Target) -> std::result::Result<(), Stopped> {
         return Ok(serve::run(config, address, ends).await?);
     };
     let mut config =
-        Config::parse(&file.to_string_lossy(), &read(file)?).map_err(Stopped::Faults)?;
+        Config::parse(&file.to_string_lossy(), &read(file, "relay")?).map_err(Stopped::Faults)?;
     if args.check {
         let subscriptions: Vec<&str> = config.relays.iter().map(Relay::name).collect();
         let words = format!(
@@ -211,25 +199,19 @@ async fn obey(args: Args, target: Target) -> std::result::Result<(), Stopped> {
         return Ok(output::say(target.format(), &words, &value)?);
     }
     config.database.wal |= wal;
-    let address = address(&config)?;
+    let address = config.database.address(&config.folder)?;
     Ok(serve::run(config, address, ends).await?)
 }
 
-fn address(config: &Config) -> Result<Address> {
-    let database = &config.database;
-    match (&database.url_file, &database.url_env) {
-        (Some(file), _) => crate::database::address_in_file(&config.place_of(file.get_ref())),
-        (None, Some(name)) => crate::database::address_in_variable(name.get_ref()),
-        (None, None) => crate::database::address_in_variable("DATABASE_URL"),
-    }
-}
-
-fn read(file: &Path) -> Result<String> {
+/// The text of a configuration of the command of this name.
+pub(crate) fn read(file: &Path, command: &str) -> Result<String> {
     std::fs::read_to_string(file).map_err(|error| {
         CliError::new(
             exit::USAGE,
             format!("{} cannot be read: {error}", file.display()),
-            "Name a TOML file; `pgonce relay --print-example` prints one to begin with.",
+            format!(
+                "Name a TOML file; `pgonce {command} --print-example` prints one to begin with."
+            ),
         )
     })
 }

@@ -48,6 +48,7 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
         migrator: started.migrator,
         recorder,
         relays: started.watched,
+        consumers: Vec::new(),
         failed: std::sync::Mutex::default(),
         stop: stop.clone(),
         database_timeout: config.database.timeout.0,
@@ -230,7 +231,7 @@ fn host() -> String {
     format!("{name}-{}", std::process::id())
 }
 
-async fn serve_admin(address: std::net::SocketAddr, admin: &Arc<Admin>) -> Result {
+pub(crate) async fn serve_admin(address: std::net::SocketAddr, admin: &Arc<Admin>) -> Result {
     let cannot = |error: std::io::Error| {
         CliError::new(
             exit::FAILED,

@@ -7,14 +7,14 @@ use serde::de::{Deserializer, Error as _};
 
 /// A length of time such as "30s".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Length(pub(super) Duration);
+pub(crate) struct Length(pub(crate) Duration);
 
 /// A number of bytes such as "1 MiB".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Size(pub(super) usize);
+pub(crate) struct Size(pub(crate) usize);
 
 /// Reads a length of time, also from a flag.
-pub(super) fn length(text: &str) -> Result<Duration, String> {
+pub(crate) fn length(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|why| {
         format!(
             "{text:?} is no length of time ({why}), expected such as \"250ms\", \"30s\", \"15m\" or \"7d\""

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod console;
+mod consume;
 mod doctor;
 mod fixture;
 mod help;
@@ -17,6 +18,7 @@ mod relay_file;
 mod runbooks;
 mod serve;
 mod tls;
+mod webhooks;
 
 use std::io::Read as _;
 use std::process::Stdio;

@@ -36,9 +36,25 @@ fn collect(from: impl AsyncRead + Unpin + Send + 'static) -> Arc<Mutex<Vec<Strin
 
 impl Running {
     pub(crate) fn start(fixture: &Fixture, args: &[&str]) -> Self {
-        let args = [&["relay"], args].concat();
+        Self::of(fixture, "relay", args)
+    }
+
+    /// Another command that runs on.
+    pub(crate) fn of(fixture: &Fixture, command: &str, args: &[&str]) -> Self {
+        Self::with(fixture, command, args, &[])
+    }
+
+    /// With these variables.
+    pub(crate) fn with(
+        fixture: &Fixture,
+        command: &str,
+        args: &[&str],
+        variables: &[(&str, String)],
+    ) -> Self {
+        let args = [&[command], args].concat();
         let mut child = Command::from(program(&args))
             .env("DATABASE_URL", fixture.database.url())
+            .envs(variables.iter().cloned())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)

@@ -85,7 +85,7 @@ pub(super) async fn measure(server: &Server, plan: &Plan) -> Result<Vec<Line>> {
 
 /// Medians, 99th percentiles and rates of each side in each round.
 async fn turns(sides: &[Side], plan: &Plan) -> Result<[Measured; 3]> {
-    let rounds = plan.rounds.clamp(1, 5);
+    let rounds = (plan.rounds / 3).clamp(1, 5);
     // Long enough for some thousand commands of a few milliseconds.
     let length = plan.turn * 5;
     let empty = || -> Vec<_> { sides.iter().map(|side| (side.name, Vec::new())).collect() };

@@ -260,7 +260,7 @@ impl Sink for Webhook {
 }
 
 /// An error with its causes.
-fn whole(error: &dyn std::error::Error) -> String {
+pub(crate) fn whole(error: &dyn std::error::Error) -> String {
     let mut text = "the endpoint cannot be called".to_owned();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -275,7 +275,7 @@ fn refused(why: String) -> Refusal {
 }
 
 /// The system's certificates, with ring; none where they are not needed.
-fn tls(needed: bool) -> Result<rustls::ClientConfig, Refusal> {
+pub(crate) fn tls(needed: bool) -> Result<rustls::ClientConfig, Refusal> {
     let mut roots = rustls::RootCertStore::empty();
     if needed {
         let found = rustls_native_certs::load_native_certs();

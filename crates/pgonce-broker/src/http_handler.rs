@@ -1,0 +1,266 @@
+//! A handler that is a service of its own, in any language.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Request, Response, Uri};
+use http_body_util::{BodyExt as _, Full};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use pgonce::driver::Driver;
+use pgonce::inbox::{ClaimedMessage, Message, Tx};
+use pgonce::{Error, Failure, Result};
+
+use crate::Handler;
+use crate::sinks::Refusal;
+use crate::sinks::webhook::{tls, whole};
+
+/// How much of a response is read: its status says it all, the rest is for the reason that people see.
+const RESPONSE_BYTES: usize = 16 * 1024;
+
+/// Maximum characters of a response in a reason.
+const MAX_REASON: usize = 200;
+
+/// Posts each message to a service, at least once and always with the same `Idempotency-Key`.
+///
+/// | request header | what |
+/// |---|---|
+/// | `idempotency-key` | derived from consumer, source, tenant and message id: the same at every attempt |
+/// | `pgonce-fence` | rises with every attempt: an older one is a worker that was given up |
+/// | `pgonce-attempt` | which attempt this is |
+/// | `ce-id`, `ce-source`, `ce-type`, `ce-subject`, `ce-tenant` | id, source, type, key and tenant, as CloudEvents writes them |
+/// | `content-type`, `traceparent`, `tracestate` | as they came |
+///
+/// A response with a status of 2xx means that it is applied, any other that it is tried again, with growing pauses, until the
+/// consumer's contract gives it up. The header `Pgonce-Disposition` wins over the status: `keep` (applied), `refuse` (it needs
+/// manual action at once), `retry` or `forget` (tried again). A service that cannot be reached is no message's fault: all wait.
+///
+/// ```no_run
+/// # async fn example(once: pgonce::sqlx::Once) -> Result<(), Box<dyn std::error::Error>> {
+/// use pgonce_broker::{Consumer, HttpHandler, sources::Nothing};
+/// use tokio_util::sync::CancellationToken;
+///
+/// let handler = HttpHandler::new("billing", "http://127.0.0.1:8080/events")?;
+/// Consumer::new(&once, "billing", Nothing, handler).run(CancellationToken::new()).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct HttpHandler {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    consumer: String,
+    uri: Uri,
+    headers: HeaderMap,
+}
+
+impl HttpHandler {
+    /// Of this consumer, to this address.
+    pub fn new(consumer: impl Into<String>, url: &str) -> Result<Self, Refusal> {
+        let wrong = |why: String| Refusal::BadUrl {
+            why,
+            expected: "http://127.0.0.1:8080/events",
+        };
+        let uri: Uri = url.parse().map_err(|error| wrong(format!("{error}")))?;
+        let scheme = uri.scheme_str().unwrap_or_default().to_owned();
+        if !["http", "https"].contains(&scheme.as_str()) || uri.host().is_none() {
+            return Err(wrong(
+                "it is neither http:// nor https:// with a host".to_owned(),
+            ));
+        }
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls(scheme == "https")?)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(connector);
+        Ok(Self {
+            client: Client::builder(TokioExecutor::new()).build(connector),
+            consumer: consumer.into(),
+            uri,
+            headers: HeaderMap::new(),
+        })
+    }
+
+    /// One more header of every request, such as credentials.
+    pub fn header(mut self, name: &str, value: &str) -> Result<Self, Refusal> {
+        let wrong = || Refusal::BadOption {
+            option: "headers".to_owned(),
+            value: name.to_owned(),
+            expected: "a name and a value of a header".to_owned(),
+        };
+        let name = HeaderName::try_from(name).map_err(|_| wrong())?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| wrong())?;
+        value.set_sensitive(true);
+        self.headers.insert(name, value);
+        Ok(self)
+    }
+
+    fn request(&self, message: &Message, claimed: &ClaimedMessage) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(Bytes::copy_from_slice(&message.payload)));
+        *request.method_mut() = http::Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        let headers = request.headers_mut();
+        let parts = [
+            &self.consumer,
+            &claimed.source,
+            &message.tenant,
+            &message.id,
+        ];
+        let key = pgonce::key::derived("message", &parts.map(String::as_str));
+        let kind = message.kind.as_deref().unwrap_or("message");
+        let json = serde_json::from_slice::<serde::de::IgnoredAny>(&message.payload).is_ok();
+        let plain = if json {
+            "application/json"
+        } else {
+            "application/octet-stream"
+        };
+        let said = |name: &str| message.headers.get(name).and_then(|value| value.as_str());
+        for (name, value) in [
+            (
+                "user-agent",
+                Some(concat!("pgonce/", env!("CARGO_PKG_VERSION"))),
+            ),
+            ("idempotency-key", Some(format!("\"{key}\"").as_str())),
+            ("pgonce-fence", Some(&claimed.fence.to_string())),
+            ("pgonce-attempt", Some(&claimed.attempts.to_string())),
+            ("ce-specversion", Some("1.0")),
+            ("ce-id", Some(&encoded(&message.id))),
+            ("ce-source", Some(&encoded(&claimed.source))),
+            ("ce-type", Some(&encoded(kind))),
+            ("ce-subject", message.key.as_deref().map(encoded).as_deref()),
+            (
+                "ce-tenant",
+                Some(encoded(&message.tenant).as_str()).filter(|text| !text.is_empty()),
+            ),
+            (CONTENT_TYPE.as_str(), said("content-type").or(Some(plain))),
+            ("traceparent", said("traceparent")),
+            ("tracestate", said("tracestate")),
+        ] {
+            let value = value.and_then(|value| HeaderValue::try_from(value).ok());
+            if let (Ok(name), Some(value)) = (HeaderName::try_from(name), value) {
+                headers.insert(name, value);
+            }
+        }
+        headers.extend(self.headers.clone());
+        request
+    }
+}
+
+impl<D: Driver> Handler<D> for HttpHandler {
+    const CALLS_OUT: bool = true;
+
+    async fn call_out(&self, message: &Message, claimed: &ClaimedMessage) -> Result<()> {
+        let calling = self.client.request(self.request(message, claimed)).await;
+        let response = calling.map_err(|error| match error.is_connect() {
+            true => Error::Disconnected(whole(&error)),
+            false => Failure::transient("handler_failed", whole(&error)).into(),
+        })?;
+        let (head, mut body) = response.into_parts();
+        let mut text = Vec::new();
+        // Reading to the end lets the connection be used again; a long response costs it.
+        while let Some(Ok(frame)) = body.frame().await {
+            text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            if text.len() > RESPONSE_BYTES {
+                break;
+            }
+        }
+        outcome(&Response::from_parts(head, text))
+    }
+
+    /// The mark alone: the work is done.
+    async fn apply(&self, _: Tx<D>, _: Arc<Message>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What a response means.
+fn outcome(response: &Response<Vec<u8>>) -> Result<()> {
+    let status = response.status();
+    let text = String::from_utf8_lossy(response.body());
+    let text: String = text.trim().chars().take(MAX_REASON).collect();
+    let why = match text.is_empty() {
+        true => format!("the handler answered {status}"),
+        false => format!("the handler answered {status}: {text}"),
+    };
+    let code = format!("http_{}", status.as_u16());
+    let said = response.headers().get("pgonce-disposition");
+    let said = said.map(|value| value.as_bytes().trim_ascii().to_ascii_lowercase());
+    match said.as_deref() {
+        Some(b"keep") => Ok(()),
+        Some(b"refuse") => Err(Failure::permanent(code, why).into()),
+        None if status.is_success() => Ok(()),
+        Some(b"retry" | b"forget") | None => Err(Failure::transient(code, why).into()),
+        Some(_) => {
+            let why = "Pgonce-Disposition is none of keep, refuse, retry, forget";
+            Err(Failure::transient("bad_disposition", why).into())
+        }
+    }
+}
+
+/// As CloudEvents writes an attribute into a header: percent-encoded where it is not plain.
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'%' => write!(out, "%{byte:02X}").unwrap_or_default(),
+            0x21..=0x7e => out.push(char::from(byte)),
+            _ => write!(out, "%{byte:02X}").unwrap_or_default(),
+        }
+    }
+    out
+}
+
+impl std::fmt::Debug for HttpHandler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HttpHandler")
+            .field("consumer", &self.consumer)
+            .field("host", &self.uri.host())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_or_a_word_decides_what_a_response_means() {
+        for (status, word, expected) in [
+            (200, "", "applied"),
+            (204, "", "applied"),
+            (302, "", "http_302 true"),
+            (400, "", "http_400 true"),
+            (500, "", "http_500 true"),
+            (500, "keep", "applied"),
+            (422, "Refuse", "http_422 false"),
+            (200, "retry", "http_200 true"),
+            (200, "forget", "http_200 true"),
+            (200, "perhaps", "bad_disposition true"),
+        ] {
+            let mut response = Response::builder().status(status);
+            if !word.is_empty() {
+                response = response.header("Pgonce-Disposition", word);
+            }
+            let said = match outcome(&response.body(b" no ".to_vec()).unwrap()) {
+                Ok(()) => "applied".to_owned(),
+                Err(Error::Failed(failure) | Error::Refused(failure)) => {
+                    format!("{} {}", failure.code(), failure.is_retryable())
+                }
+                Err(other) => panic!("{other:?}"),
+            };
+            assert_eq!(said, expected, "{status} {word}");
+        }
+    }
+
+    #[test]
+    fn an_attribute_in_a_header_is_plain_text() {
+        assert_eq!(
+            encoded("a \"b\" 10% \u{e9}"),
+            "a%20%22b%22%2010%25%20%C3%A9"
+        );
+    }
+}

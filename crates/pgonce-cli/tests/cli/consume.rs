@@ -1,0 +1,573 @@
+//! `pgonce consume` as its users run it: processes that are killed, brokers that restart, handlers that are slow or fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::post;
+use pgonce_testkit::wait_until;
+use rand::RngExt as _;
+use rustix::process::Signal;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::TcpListener;
+
+use crate::fixture::{Fixture, program};
+use crate::relay::{Running, get};
+
+/// Long enough for a loaded machine.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// How often a process is killed; `make kill-tests` says more.
+fn kills() -> u32 {
+    let said = std::env::var("KILL_COUNT").ok();
+    said.and_then(|count| count.parse::<u32>().ok())
+        .unwrap_or(4)
+        .min(50)
+}
+
+/// Nothing keeps an effect from being there twice.
+const TABLES: &str = "
+create table received (at bigint generated always as identity, n bigint not null, subject text not null);
+create function apply_event(p_message jsonb) returns void language plpgsql as $$
+begin
+    if (p_message -> 'payload' ->> 'n')::bigint = -1 then
+        raise exception 'never' using errcode = 'P4030';
+    elsif (p_message -> 'payload' ->> 'n')::bigint = -2 then
+        raise exception 'not now';
+    end if;
+    insert into received (n, subject) values ((p_message -> 'payload' ->> 'n')::bigint, p_message ->> 'key');
+end $$;
+create function apply_events(p_messages jsonb) returns void language sql as
+    'select apply_event(m) from jsonb_array_elements(p_messages) m';
+select pgonce.define_inbox('c', p_backoff => '20 ms', p_max_backoff => '100 ms', p_max_attempts => 3);
+select pgonce.create_subscription('c');
+";
+
+const SUBJECTS: i64 = 10;
+
+async fn fixture() -> Fixture {
+    let fixture = Fixture::installed().await;
+    fixture.sql(TABLES).await;
+    fixture
+}
+
+/// Events with these numbers; each of a subject has the numbers of one remainder.
+async fn publish(fixture: &Fixture, numbers: std::ops::Range<i64>) {
+    for n in numbers {
+        let subject = format!("s{}", n.rem_euclid(SUBJECTS));
+        let sql = format!("select pgonce.publish('t', 'counted', '{subject}', '{{\"n\": {n}}}')");
+        fixture.sql(&sql).await;
+    }
+}
+
+async fn number(fixture: &Fixture, sql: &str) -> i64 {
+    fixture.client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+async fn wait_for(fixture: &Fixture, what: &str, sql: &str, running: &[&Running]) {
+    let there = async || number(fixture, sql).await > 0;
+    wait_until(what, DEADLINE, there)
+        .await
+        .unwrap_or_else(|error| {
+            let logs: Vec<_> = running.iter().map(|one| one.log()).collect();
+            panic!("{error}: {}", logs.join("\n---\n"))
+        });
+}
+
+fn consume(fixture: &Fixture, args: &[&str]) -> Running {
+    let all = ["--consumer", "c", "--lease", "1s", "--log-format", "json"];
+    Running::of(fixture, "consume", &[&all, args].concat())
+}
+
+/// Each number once, and each subject's in order.
+async fn assert_exactly_once(fixture: &Fixture, expected: i64) {
+    let twice = "select count(*) from (select n from received group by n having count(*) > 1) x";
+    assert_eq!(number(fixture, twice).await, 0, "took effect twice");
+    assert_eq!(
+        number(fixture, "select count(*) from received").await,
+        expected
+    );
+    let turned = "select count(*) from (select n, lag(n) over (partition by subject order by at) as before \
+        from received) x where before > n";
+    assert_eq!(
+        number(fixture, turned).await,
+        0,
+        "a subject's order was turned round"
+    );
+}
+
+async fn killed_sql_consumers(fixture: &Fixture, args: &[&str], count: i64) {
+    let start = || consume(fixture, args);
+    let mut running = [start(), start()];
+    let done = "select count(*) from received";
+    for kill in 0..kills() {
+        let before = number(fixture, done).await;
+        publish(
+            fixture,
+            i64::from(kill) * count..i64::from(kill + 1) * count,
+        )
+        .await;
+        // At any moment of the work: a random part of what is there is done.
+        let part = before + rand::rng().random_range(0..count / 2);
+        let at_work = format!("select (count(*) >= {part})::int::bigint from received");
+        wait_for(
+            fixture,
+            "some to be applied",
+            &at_work,
+            &[&running[0], &running[1]],
+        )
+        .await;
+        let which = rand::rng().random_range(0..2);
+        running[which].signal(Signal::KILL);
+        running[which] = start();
+    }
+    let all = i64::from(kills()) * count;
+    let over = format!("select (count(distinct n) >= {all})::int::bigint from received");
+    wait_for(
+        fixture,
+        "everything to be applied",
+        &over,
+        &[&running[0], &running[1]],
+    )
+    .await;
+    for mut one in running {
+        one.signal(Signal::TERM);
+        assert_eq!(one.end().await, 0, "{}", one.log());
+    }
+    assert_exactly_once(fixture, all).await;
+}
+
+#[tokio::test]
+async fn a_sql_function_applies_each_event_once_however_often_its_consumers_are_killed() {
+    let fixture = fixture().await;
+    let args = [
+        "--source",
+        "outbox:c",
+        "--sql",
+        "apply_event",
+        "--batch",
+        "7",
+    ];
+    killed_sql_consumers(&fixture, &args, 60).await;
+}
+
+#[tokio::test]
+async fn a_sql_function_of_batches_is_exactly_once_too() {
+    let fixture = fixture().await;
+    let args = [
+        "--source",
+        "outbox:c",
+        "--sql",
+        "apply_events",
+        "--batches",
+        "--store-first",
+    ];
+    killed_sql_consumers(&fixture, &args, 40).await;
+}
+
+#[tokio::test]
+async fn a_broker_that_restarts_loses_and_doubles_nothing() {
+    let fixture = fixture().await;
+    let redis = pgonce_testkit::Redis::start().await.unwrap();
+    let sink = format!("{}?stream=events", redis.url());
+    let source = format!("{}?stream=events&group=c&claim_after=500ms", redis.url());
+    fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
+    let relay = Running::start(&fixture, &["--subscription", "billing", "--sink", &sink]);
+    let consumer = consume(&fixture, &["--source", &source, "--sql", "apply_event"]);
+    for turn in 0..2 {
+        publish(&fixture, turn * 100..turn * 100 + 50).await;
+        let some = format!(
+            "select (count(*) > {})::int::bigint from received",
+            turn * 100 + 5
+        );
+        wait_for(&fixture, "some to be applied", &some, &[&relay, &consumer]).await;
+        redis.kill().await.unwrap();
+        publish(&fixture, turn * 100 + 50..turn * 100 + 100).await;
+        redis.restart().await.unwrap();
+        let over = format!(
+            "select (count(distinct n) >= {})::int::bigint from received",
+            (turn + 1) * 100
+        );
+        wait_for(
+            &fixture,
+            "everything to be applied",
+            &over,
+            &[&relay, &consumer],
+        )
+        .await;
+    }
+    let twice = "select count(*) from (select n from received group by n having count(*) > 1) x";
+    assert_eq!(number(&fixture, twice).await, 0);
+}
+
+#[tokio::test]
+async fn a_function_that_fails_holds_its_key_and_no_other() {
+    let fixture = fixture().await;
+    publish(&fixture, 0..5).await;
+    for (n, subject) in [(-1, "refused"), (-2, "failing")] {
+        let sql = format!("select pgonce.publish('t', 'counted', '{subject}', '{{\"n\": {n}}}')");
+        fixture.sql(&sql).await;
+    }
+    let sql = "select pgonce.publish('t', 'counted', 'failing', '{\"n\": 77}')";
+    fixture.sql(sql).await;
+    publish(&fixture, 5..30).await;
+    let args = [
+        "--source",
+        "outbox:c",
+        "--sql",
+        "apply_event",
+        "--listen",
+        "127.0.0.1:0",
+    ];
+    let consumer = consume(&fixture, &args);
+    let flow = "select (count(*) = 30)::int::bigint from received";
+    wait_for(&fixture, "the others to flow", flow, &[&consumer]).await;
+    let poison = "select (count(*) = 2)::int::bigint from pgonce.inbox_poison";
+    wait_for(&fixture, "both to be given up", poison, &[&consumer]).await;
+    let tries = "select min(attempts)::bigint * 10 + max(attempts) from pgonce.inbox_poison";
+    assert_eq!(
+        number(&fixture, tries).await,
+        3,
+        "one refused at once, one tried three times"
+    );
+    assert_exactly_once(&fixture, 30).await;
+    let admin = consumer.admin().await;
+    let (status, ready) = get(&admin, "/readyz").await;
+    assert!(status == 200 && ready.contains("\"applied\":30"), "{ready}");
+    let (_, metrics) = get(&admin, "/metrics").await;
+    let counted = metrics
+        .lines()
+        .any(|line| line.starts_with("pgonce_consumer_applied_total") && line.ends_with(" 30"));
+    assert!(counted, "{metrics}");
+}
+
+/// A request as it came.
+#[derive(Debug, Clone)]
+struct Call {
+    key: String,
+    fence: i64,
+    id: String,
+    subject: String,
+    n: i64,
+    applied: bool,
+}
+
+/// A service that knows nothing of pgonce.
+#[derive(Default)]
+struct Service {
+    calls: Mutex<Vec<Call>>,
+    /// Fails the first time for these, always for those, and never answers for one.
+    first: BTreeSet<i64>,
+    always: BTreeSet<i64>,
+    hangs: Option<i64>,
+}
+
+impl Service {
+    async fn start(self) -> (Arc<Self>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/events", listener.local_addr().unwrap());
+        let service = Arc::new(self);
+        service.clone().serve(listener);
+        (service, url)
+    }
+
+    fn serve(self: Arc<Self>, listener: TcpListener) {
+        let router = Router::new()
+            .route("/events", post(Self::take))
+            .with_state(self);
+        tokio::spawn(async move { axum::serve(listener, router).await });
+    }
+
+    async fn take(State(service): State<Arc<Self>>, headers: HeaderMap, body: String) -> Response {
+        let header = |name: &str| headers[name].to_str().unwrap().to_owned();
+        let body: Value = serde_json::from_str(&body).unwrap();
+        let mut call = Call {
+            key: header("idempotency-key"),
+            fence: header("pgonce-fence").parse().unwrap(),
+            id: header("ce-id"),
+            subject: header("ce-subject"),
+            n: body["n"].as_i64().unwrap(),
+            applied: true,
+        };
+        assert_eq!(header("ce-type"), "counted");
+        let seen = service
+            .calls
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|other| other.n == call.n);
+        let fails = service.always.contains(&call.n) || (service.first.contains(&call.n) && !seen);
+        call.applied = !fails && service.hangs != Some(call.n);
+        let hangs = service.hangs == Some(call.n);
+        service.calls.lock().unwrap().push(call);
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+        match fails {
+            true => (StatusCode::INTERNAL_SERVER_ERROR, "not now").into_response(),
+            false => StatusCode::NO_CONTENT.into_response(),
+        }
+    }
+
+    fn calls(&self) -> Vec<Call> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    fn applied(&self) -> BTreeSet<i64> {
+        let calls = self.calls();
+        calls
+            .iter()
+            .filter(|call| call.applied)
+            .map(|call| call.n)
+            .collect()
+    }
+
+    async fn wait_for(&self, count: usize, running: &[&Running]) {
+        let there = async || self.applied().len() >= count;
+        let what = format!("{count} messages to be applied");
+        wait_until(what, DEADLINE, there)
+            .await
+            .unwrap_or_else(|error| {
+                let logs: Vec<_> = running.iter().map(|one| one.log()).collect();
+                panic!(
+                    "{error}: {}: {}",
+                    self.applied().len(),
+                    logs.join("\n---\n")
+                )
+            });
+    }
+
+    /// One key for each message, rising fences, and nothing before what comes before it in its subject.
+    /// `skipped` by an operator.
+    fn assert_stable(&self, skipped: &[i64]) {
+        let (mut keys, mut fences, mut last) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        for call in self.calls() {
+            let key = keys.entry(call.id.clone()).or_insert(call.key.clone());
+            assert_eq!(*key, call.key, "another key for the same message");
+            let fence = fences.entry(call.id).or_insert(0);
+            assert!(call.fence > *fence, "fence {} after {fence}", call.fence);
+            *fence = call.fence;
+            let before = last.entry(call.subject).or_insert((i64::MIN, true));
+            assert!(call.n >= before.0, "{} after {}", call.n, before.0);
+            assert!(
+                call.n == before.0 || before.1 || skipped.contains(&before.0),
+                "{} before {} was applied",
+                call.n,
+                before.0
+            );
+            *before = (call.n, call.applied || (before.0 == call.n && before.1));
+        }
+        let distinct: BTreeSet<_> = keys.values().collect();
+        assert_eq!(distinct.len(), keys.len(), "two messages share a key");
+    }
+}
+
+#[tokio::test]
+async fn a_service_gets_each_message_with_one_key_and_in_order_however_often_its_consumers_are_killed()
+ {
+    let fixture = fixture().await;
+    let (service, url) = Service {
+        first: (0..10_000).step_by(7).collect(),
+        ..Service::default()
+    }
+    .start()
+    .await;
+    let args = [
+        "--source",
+        "outbox:c",
+        "--to",
+        &url,
+        "--handler-timeout",
+        "1s",
+    ];
+    let start = || consume(&fixture, &args);
+    let mut running = [start(), start()];
+    for kill in 0..kills() {
+        publish(&fixture, i64::from(kill) * 40..i64::from(kill + 1) * 40).await;
+        let part = kill as usize * 20 + rand::rng().random_range(0..20);
+        service.wait_for(part, &[&running[0], &running[1]]).await;
+        let which = rand::rng().random_range(0..2);
+        running[which].signal(Signal::KILL);
+        running[which] = start();
+    }
+    service
+        .wait_for(kills() as usize * 40, &[&running[0], &running[1]])
+        .await;
+    for mut one in running {
+        one.signal(Signal::TERM);
+        assert_eq!(one.end().await, 0, "{}", one.log());
+    }
+    service.assert_stable(&[]);
+}
+
+#[tokio::test]
+async fn a_service_that_fails_or_hangs_for_some_gets_the_others() {
+    let fixture = fixture().await;
+    let (service, url) = Service {
+        always: [3].into(),
+        hangs: Some(4),
+        ..Service::default()
+    }
+    .start()
+    .await;
+    publish(&fixture, 0..50).await;
+    let args = [
+        "--source",
+        "outbox:c",
+        "--to",
+        &url,
+        "--handler-timeout",
+        "500ms",
+    ];
+    let consumer = consume(&fixture, &args);
+    // Ten subjects with five each: two of them wait behind 3 and 4.
+    service.wait_for(40, &[&consumer]).await;
+    let poison = "select (count(*) = 2)::int::bigint from pgonce.inbox_poison where attempts = 3";
+    wait_for(&fixture, "both to be given up", poison, &[&consumer]).await;
+    let waiting = "select count(*) from pgonce.inbox_message where status = 'received'";
+    assert_eq!(
+        number(&fixture, waiting).await,
+        8,
+        "they wait behind the two"
+    );
+    let codes = "select count(*) from pgonce.inbox_poison where failure_code in ('http_500', 'handler_timeout')";
+    assert_eq!(number(&fixture, codes).await, 2);
+    let skip = "select pgonce.skip_message('c', seq, 'known') from pgonce.inbox_poison";
+    fixture.sql(skip).await;
+    service.wait_for(48, &[&consumer]).await;
+    service.assert_stable(&[3, 4]);
+}
+
+#[tokio::test]
+async fn a_service_that_is_away_costs_no_message_an_attempt() {
+    let fixture = fixture().await;
+    // A place that nobody listens at, until somebody does.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = listener.local_addr().unwrap();
+    drop(listener);
+    publish(&fixture, 0..20).await;
+    let url = format!("http://{place}/events");
+    let consumer = consume(&fixture, &["--source", "outbox:c", "--to", &url]);
+    let tried = async || {
+        consumer
+            .log()
+            .matches("cannot be applied, trying again")
+            .count()
+            > 5
+    };
+    wait_until("some tries", DEADLINE, tried)
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {}", consumer.log()));
+    let service = Arc::new(Service::default());
+    service
+        .clone()
+        .serve(TcpListener::bind(place).await.unwrap());
+    service.wait_for(20, &[&consumer]).await;
+    let failed = "select count(*) from pgonce.inbox_message where attempts > 1";
+    assert_eq!(number(&fixture, failed).await, 0);
+    service.assert_stable(&[]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_consumed_is_said_before_anything_starts() {
+    let fixture = fixture().await;
+    for (args, code, expected) in [
+        (
+            &["--source", "outbox:c", "--sql", "nowhere.f"][..],
+            2,
+            "there is no function",
+        ),
+        (
+            &["--source", "outbox:c", "--sql", "f(); drop table x"],
+            2,
+            "no name of a function",
+        ),
+        (
+            &["--source", "pigeon:c", "--sql", "apply_event"],
+            2,
+            "pigeon",
+        ),
+        (&["--source", "outbox:c"], 2, "--to http"),
+        (
+            &["--source", "outbox:nobody", "--sql", "apply_event"],
+            1,
+            "nobody",
+        ),
+        (
+            &["--source", "outbox:c", "--to", "ftp://x"],
+            2,
+            "neither http://",
+        ),
+        (
+            &["--source", "nats://127.0.0.1:1", "--sql", "apply_event"],
+            2,
+            "stream",
+        ),
+    ] {
+        let run = fixture.run(&[&["consume", "--consumer", "c"], args].concat());
+        assert!(
+            run.code == code && run.err.contains(expected),
+            "{args:?}: {run:?}"
+        );
+    }
+    let example = program(&["consume", "--print-example"]).output().unwrap();
+    let file = std::env::temp_dir().join(format!("consume-{}.toml", std::process::id()));
+    std::fs::write(&file, example.stdout).unwrap();
+    let said = fixture.ok(&["consume", "--check", file.to_str().unwrap()]);
+    assert!(said.contains("billing, balances"), "{said}");
+    std::fs::remove_file(file).unwrap();
+}
+
+#[tokio::test]
+async fn the_python_example_makes_each_invoice_once() {
+    let fixture = Fixture::installed().await;
+    let example =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/consume-python");
+    let mut service = tokio::process::Command::new("python3")
+        .arg(example.join("billing.py"))
+        .arg("0")
+        .stdout(std::process::Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("python3 is needed here: run `make setup`, or install it by hand");
+    let mut lines = BufReader::new(service.stdout.take().unwrap()).lines();
+    let line = lines
+        .next_line()
+        .await
+        .unwrap()
+        .expect("the service starts");
+    let url = line.replace("billing on ", "");
+    let text = std::fs::read_to_string(example.join("consume.toml")).unwrap();
+    let changed = text.replace("http://127.0.0.1:9000", &url);
+    assert_ne!(text, changed, "the example has changed");
+    let file = std::env::temp_dir().join(format!("example-{}.toml", std::process::id()));
+    std::fs::write(&file, changed).unwrap();
+    fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
+    for (order, event) in [
+        ("order-7", r#"{"amount": 5}"#),
+        ("order-8", "{}"),
+        ("order-9", r#"{"amount": 6}"#),
+    ] {
+        let sql = format!("select pgonce.publish('orders', 'order.paid', '{order}', '{event}')");
+        fixture.sql(&sql).await;
+    }
+    let consumer = Running::of(&fixture, "consume", &[file.to_str().unwrap()]);
+    let over = "select (count(*) filter (where status = 'processed') = 2 and count(*) filter (where status = 'failed_final') = 1)::int::bigint \
+        from pgonce.inbox_message";
+    wait_for(&fixture, "two invoices and a refusal", over, &[&consumer]).await;
+    let (_, invoices) = get(url.trim_start_matches("http://"), "/invoices").await;
+    let mut invoices: Vec<Value> = serde_json::from_str(&invoices).unwrap();
+    invoices.sort_by_key(|invoice| invoice["amount"].as_i64());
+    assert_eq!(
+        Value::from(invoices),
+        serde_json::json!([
+            {"order": "order-7", "amount": 5}, {"order": "order-9", "amount": 6},
+        ])
+    );
+    std::fs::remove_file(file).unwrap();
+}
