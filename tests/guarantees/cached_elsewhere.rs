@@ -125,7 +125,14 @@ async fn a_lie_is_ignored_and_counted<D: TestDriver>(world: World<D>) {
         value[position] ^= 1;
         value
     };
-    let forged = json!({"answer": "{\"ordered\": \"a lie\"}", "until_ms": i64::MAX});
+    // What we write, before it is sealed.
+    let see = &place.world.see;
+    let print = mine.fingerprint().as_bytes().to_vec();
+    let forged = json!({
+        "state": see.text("select state from pgonce._replay_state()").await, "fingerprint": print,
+        "from_ms": 0, "until_ms": i64::MAX, "renewable": false, "fence": 1, "attempts": 1,
+        "answer": "{\"ordered\": \"a lie\"}", "reference": null,
+    });
     let lies = [
         place.value(&other_name).await,
         foreign,

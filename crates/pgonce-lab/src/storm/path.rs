@@ -23,6 +23,8 @@ pub(super) enum Path {
     OneStatement,
     /// the same, declared as the first attempt
     StatementFirst,
+    /// one transaction, and duplicates through a cache that is flushed and lied to
+    Cached,
     /// the work refuses, final, after it has written
     AtomicRefuse,
     /// the work fails, retryable, after it has written; then a retry
