@@ -12,6 +12,7 @@ mod classics;
 mod conflicts;
 mod conformance;
 mod durability;
+mod enforcement;
 mod example;
 mod failures;
 mod fences;

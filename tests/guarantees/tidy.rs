@@ -223,7 +223,7 @@ fn every_code_that_sql_raises_has_a_page() {
 }
 
 /// Maximum number of public names that a user of the SDK sees.
-const MAX_PUBLIC_NAMES: usize = 73;
+const MAX_PUBLIC_NAMES: usize = 75;
 
 /// The names that a file of the SDK makes public, without those hidden from its documentation.
 fn public_names(path: &str) -> Vec<String> {

@@ -4,7 +4,7 @@ use futures_util::future::join;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::unique::{Inserted, Violation, classify_violation, insert_or_fetch};
-use pgonce::{Ack, Claim, Error};
+use pgonce::{Ack, Attempt, Claim, Error};
 use pgonce_tests::{
     TestDriver, World, digest_of, for_each_driver, for_each_driver_and_setting, intent,
 };
@@ -181,3 +181,137 @@ async fn a_unique_violation_is_classified_and_burns_no_key() {
 
 for_each_driver!(a_row_that_is_in_the_way_but_not_yet_visible_is_looked_for_again);
 for_each_driver_and_setting!(two_keys_for_one_fact_make_one_row_and_say_which_made_it);
+
+#[tokio::test]
+async fn an_id_from_a_natural_name_is_the_same_in_sql_and_rust() {
+    let world = World::<TokioPostgres>::new().await;
+    let long = "x".repeat(200);
+    for (namespace, parts) in [
+        ("order", &["shop-7", "2026-000123"][..]),
+        ("", &[""]),
+        ("größe", &["ä", "€", &long]),
+        ("a'b", &[&long[..47], &long[..48], &long[..111]]),
+    ] {
+        let quoted = parts.iter().map(|part| format!("'{part}'"));
+        let quoted = quoted.collect::<Vec<_>>().join(", ");
+        let sql = format!(
+            "select pgonce.resource_id('{}', {quoted})",
+            namespace.replace('\'', "''")
+        );
+        let id = pgonce::key::resource_id(namespace, parts);
+        assert_eq!(world.see.text(&sql).await, id.to_string(), "{sql}");
+    }
+    let order = world
+        .see
+        .text("select pgonce.resource_id('order', 'shop-7', '2026-000123')")
+        .await;
+    assert_eq!(order, "87b42f86-4283-5971-a4dc-c7b1c4dcb368");
+    assert_eq!(
+        world
+            .see
+            .code("select pgonce.resource_id('order', null)")
+            .await,
+        "22004"
+    );
+}
+
+async fn a_row_is_changed_once_or_says_why_not<D: TestDriver>(world: World<D>) {
+    use pgonce::unique::Updated;
+
+    world.see.run("create table public.parcel (number text primary key, state text, version integer, delivered_at date); \
+        grant all on public.parcel to public; insert into public.parcel values ('P', 'sent', 1)").await;
+    let request = intent("parcel").tenant("acme").unwrap();
+    let run = world.once.run(&request, async |mut tx: Attempt<D>| {
+        for (row, expected, outcome) in [
+            (
+                json!({"number": "P", "delivered_at": "2026-01-31"}),
+                None,
+                Updated::Applied,
+            ),
+            (
+                json!({"number": "P", "delivered_at": "31 Jan 2026"}),
+                None,
+                Updated::Already,
+            ),
+            (
+                json!({"number": "P", "delivered_at": "2026-02-01"}),
+                None,
+                Updated::Stale,
+            ),
+            (
+                json!({"number": "P", "state": "lost", "version": 2}),
+                Some(json!({"version": 1, "state": "sent"})),
+                Updated::Applied,
+            ),
+            (
+                json!({"number": "P", "state": "lost", "version": 2}),
+                Some(json!({"version": 1})),
+                Updated::Already,
+            ),
+            (
+                json!({"number": "P", "state": "found", "version": 2}),
+                Some(json!({"version": 1})),
+                Updated::Stale,
+            ),
+            (
+                json!({"number": "Q", "state": "found"}),
+                None,
+                Updated::Missing,
+            ),
+        ] {
+            let updated = tx.update_once("public.parcel_pkey", &row, expected).await?;
+            assert_eq!(updated, outcome, "{row}");
+        }
+        assert_eq!(
+            tx.refer("portal", "c-1", "case", "1").await?,
+            Inserted::New("1".to_owned())
+        );
+        assert_eq!(
+            tx.refer("portal", "c-1", "case", "2").await?,
+            Inserted::Existing("1".to_owned())
+        );
+        assert_eq!(
+            tx.refer("portal", "c-1", "person", "2").await?,
+            Inserted::New("2".to_owned())
+        );
+        tx.succeed(Ack::value(&"done")?).await
+    });
+    let _ = run.await.unwrap();
+    let stored = "select concat_ws(' ', state, version, delivered_at) from public.parcel";
+    assert_eq!(world.see.text(stored).await, "lost 2 2026-01-31");
+    assert_eq!(
+        world
+            .see
+            .text("select distinct tenant from pgonce.external_reference")
+            .await,
+        "acme"
+    );
+    let nothing = "select pgonce.update_once('public.parcel_pkey', '{\"number\": \"P\"}')";
+    assert_eq!(world.see.code(nothing).await, "22023");
+}
+
+for_each_driver!(a_row_is_changed_once_or_says_why_not);
+
+#[tokio::test]
+async fn who_waits_for_a_row_and_finds_it_changed_has_lost_the_race() {
+    let world = World::<TokioPostgres>::new().await;
+    world.see.run("create table public.parcel (number text primary key, version integer); insert into public.parcel values ('P', 1)").await;
+    let (first, second) = join(world.observer(), world.observer()).await;
+    let change = |to: i32| {
+        format!(
+            "select outcome from pgonce.update_once('public.parcel_pkey', '{{\"number\": \"P\", \"version\": {to}}}', '{{\"version\": 1}}')"
+        )
+    };
+    first.run("begin").await;
+    assert_eq!(first.text(&change(2)).await, "applied");
+    let (lost, waited) = (
+        change(3),
+        "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()",
+    );
+    let (lost, ()) = join(second.text(&lost), async {
+        world.see.wait_until(waited).await;
+        first.run("commit").await;
+    })
+    .await;
+    assert_eq!(lost, "lost_race");
+}

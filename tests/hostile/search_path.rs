@@ -9,6 +9,7 @@ use pgonce::inbox::Message;
 use pgonce::ledger::{Account, Group, Side};
 use pgonce::migrate::{Migrator, Part, public_headers};
 use pgonce::outbox::{Begin, Subscription};
+use pgonce::queue::{NewJob, Queue};
 use pgonce::scope::Contract;
 use pgonce::transition::{Command, Rule};
 use pgonce::{Ack, Attempt, Claim, Event, Failure, Intent, Once};
@@ -159,6 +160,13 @@ async fn drive<D: TestDriver>(url: &str) -> pgonce::Result<()> {
             attempt
                 .set_timer("hostile", &name, "sla", "late", minute)
                 .await?;
+            for n in 0..3 {
+                let job = NewJob::new("hostile")
+                    .payload(&n)?
+                    .key("k")
+                    .group("hostile");
+                let _ = attempt.enqueue(&job).await?;
+            }
             let mut ledger = attempt.ledger();
             for name in ["a", "b"] {
                 ledger.open(&Account::new(name, "EUR", Side::Debit)).await?;
@@ -193,6 +201,19 @@ async fn drive<D: TestDriver>(url: &str) -> pgonce::Result<()> {
         panic!("fresh")
     };
     attempt.fail(Failure::permanent("no", "never")).await?;
+    once.define_queue(&Queue::new("hostile").max_running(50).rate(1000, minute))
+        .await?;
+    let nightly = NewJob::new("hostile").payload(&1)?;
+    once.define_schedule("hostile", Some("0 3 * * *"), "UTC", &nightly)
+        .await?;
+    for job in once.claim_jobs(&["hostile"], "w", minute, 10).await? {
+        job.progress(&1).await?;
+        let _ = job.transact(async |_| Ok(1)).await?;
+        once.job("", job.id()).await?;
+        once.cancel_job("", job.id(), "late").await?;
+    }
+    once.retry_jobs("hostile", None, "no reason").await?;
+    once.job_group("", "hostile").await?;
     once.flush().await?;
     let _ = once.purge(10).await?;
     let _ = once.stuck(10).await?;

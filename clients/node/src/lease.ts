@@ -1,5 +1,6 @@
 /** Leases: for work that calls the outside world. */
 
+import { Claimed } from "./claimed.js";
 import { adapt, type ConnectionOf, type Driver } from "./drivers/index.js";
 import { Disconnected, Failure, Fenced, Invalid, LostRace, Uncertain, translate } from "./errors.js";
 import {
@@ -8,10 +9,8 @@ import {
   makeIntent,
   makeOptions,
   names,
-  type ClaimKind,
   type CommandOptions,
   type Done,
-  type Held,
   type Intent,
   type Options,
   type SuccessOptions,
@@ -55,13 +54,12 @@ export async function lease<S, A>(
  * The right to do the work for a while. After a takeover, success, failure and writes by `begin` are turned away with
  * `Fenced`.
  */
-export class Lease<C = unknown> {
+export class Lease<C = unknown> extends Claimed {
   /** @internal */ ack: Ack | undefined;
   /** @internal */ done: Done | undefined;
   /** @internal */ released = false;
   /** @internal */ failing = false;
   private readonly lost = new AbortController();
-  private readonly claimed: Held;
   private renewedAt: number;
   private timer: ReturnType<typeof setTimeout> | undefined;
   private beating: Promise<void> | undefined;
@@ -69,33 +67,14 @@ export class Lease<C = unknown> {
   /** @internal */
   constructor(
     private readonly driver: Driver,
-    /** What is to happen once. */
-    readonly intent: Intent,
-    private readonly options: Options,
+    intent: Intent,
+    options: Options,
     private readonly leaseMs: number,
     found: LeasedClaim,
   ) {
-    this.claimed = found.claimed;
+    super(intent, options, found.claimed);
     // Measured before the claim was sent, so that it never ends later than the database thinks.
     this.renewedAt = found.sent;
-  }
-
-  /**
-   * How the claim came to be yours. After a takeover the outside world may have seen the first call: ask it before
-   * you repeat it.
-   */
-  get kind(): ClaimKind {
-    return this.claimed.outcome;
-  }
-
-  /** The rising number that shuts out older holders; send it along where others can check it. */
-  get fence(): bigint {
-    return this.claimed.fence;
-  }
-
-  /** Which attempt at the intent this is. */
-  get attempts(): number {
-    return this.claimed.attempts;
   }
 
   /** Aborted when somebody else may hold the intent: pass it to `fetch` and whatever else takes a signal. */

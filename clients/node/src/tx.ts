@@ -1,8 +1,9 @@
 /** An attempt in a transaction. */
 
+import { Claimed } from "./claimed.js";
 import type { Session } from "./drivers/index.js";
 import { Invalid } from "./errors.js";
-import { Ack, type ClaimKind, type Held, type Intent, type Options, type SuccessOptions } from "./intent.js";
+import { Ack, type Held, type Intent, type Options, type SuccessOptions } from "./intent.js";
 import { eventParams, messageParams, type EventOptions } from "./messages.js";
 import { query } from "./protocol.js";
 import * as sql from "./statements.js";
@@ -10,19 +11,14 @@ import * as sql from "./statements.js";
 /**
  * One attempt in an open transaction. What is written on `conn` commits together with the answer, or not at all.
  */
-export class Tx<C = unknown> {
+export class Tx<C = unknown> extends Claimed {
   /** @internal */ ack: Ack | undefined;
   /** @internal */ touched = false;
   private session: Session | undefined;
 
   /** @internal */
-  constructor(
-    /** What is to happen once. */
-    readonly intent: Intent,
-    private readonly options: Options,
-    session: Session,
-    private readonly claimed: Held,
-  ) {
+  constructor(intent: Intent, options: Options, session: Session, claimed: Held) {
+    super(intent, options, claimed);
     this.session = session;
   }
 
@@ -30,21 +26,6 @@ export class Tx<C = unknown> {
   get conn(): C {
     this.touched = true;
     return this.open().raw as C;
-  }
-
-  /** How the claim came to be yours. */
-  get kind(): ClaimKind {
-    return this.claimed.outcome;
-  }
-
-  /** The number that shuts out older attempts. */
-  get fence(): bigint {
-    return this.claimed.fence;
-  }
-
-  /** Which attempt at the intent this is. */
-  get attempts(): number {
-    return this.claimed.attempts;
   }
 
   /**

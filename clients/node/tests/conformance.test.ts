@@ -271,13 +271,15 @@ const LEVELS: [Library, pgonce.Isolation | undefined][] = [
   ["postgres", undefined],
   ["pg", "repeatable read"],
   ["pg", "serializable"],
+  ["postgres", "repeatable read"],
   ["postgres", "serializable"],
 ];
 
 for (const [library, isolation] of LEVELS) {
   describe(`conformance over ${library}, ${isolation ?? "default"}`, { concurrency: 4 }, () => {
     for (const test of CASES) {
-      it(test.name, () => withApi(library, (api, db) => new Runner(api, db, isolation).run(test)));
+      // A connection that never answers fails its case instead of holding all of them.
+      it(test.name, { timeout: 60_000 }, () => withApi(library, (api, db) => new Runner(api, db, isolation).run(test)));
     }
   });
 }

@@ -96,7 +96,7 @@ fn commands_in_ops() -> Vec<(String, Vec<String>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     let mut found = Vec::new();
-    for unit in ["relay", "gateway", "purge"] {
+    for unit in ["relay", "gateway", "purge", "serve"] {
         let path = format!("ops/systemd/pgonce-{unit}.service");
         let text = read(&path);
         let line = text
@@ -126,7 +126,7 @@ fn commands_in_ops() -> Vec<(String, Vec<String>)> {
 #[test]
 fn units_and_containers_start_commands_that_the_program_has() {
     let commands = commands_in_ops();
-    assert_eq!(commands.len(), 5, "{commands:?}");
+    assert_eq!(commands.len(), 6, "{commands:?}");
     for (file, arguments) in commands {
         let output = Command::new(env!("CARGO_BIN_EXE_pgonce"))
             .args(&arguments)

@@ -17,6 +17,28 @@ static INSERT_OR_FETCH: Sql = Sql::kept(
     "select made_now::text, stored::text from pgonce.insert_or_fetch($1::text::regclass, $2::text::jsonb)",
 );
 
+static UPDATE_ONCE: Sql = Sql::kept(
+    "select outcome, stored::text from pgonce.update_once($1::text::regclass, $2::text::jsonb, $3::text::jsonb)",
+);
+static REFER: Sql = Sql::kept("select made_now::text, id from pgonce.refer($1, $2, $3, $4, $5)");
+
+/// What became of a change that happens once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use = "it says whether the row was changed"]
+#[non_exhaustive]
+pub enum Updated {
+    /// The row was as expected, and was changed.
+    Applied,
+    /// The row has these values already.
+    Already,
+    /// The row is not as expected.
+    Stale,
+    /// The row was as expected when the call began; another transaction came first.
+    LostRace,
+    /// There is no such row.
+    Missing,
+}
+
 /// A row, and whether it is new or existed before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "it says whether the row is new"]
@@ -98,6 +120,80 @@ impl<C: Connection> Tx<C> {
             Inserted::New(row)
         } else {
             Inserted::Existing(row)
+        })
+    }
+}
+
+impl<C: Connection> Tx<C> {
+    /// Changes a row once. `row` holds the columns of the unique index, which find it, and those to set. Where
+    /// `expected` is `None` these must have no value yet: the first one stays. Otherwise the row must have the
+    /// values that it names, such as a state or a version.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlx")]
+    /// # async fn example(tx: &mut pgonce::sqlx::Tx) -> Result<(), pgonce::Error> {
+    /// use pgonce::unique::Updated;
+    /// use serde_json::json;
+    ///
+    /// let paid = json!({"number": "2026-7", "paid_at": "2026-01-31"});
+    /// let first = tx.update_once("invoice_pkey", &paid, None).await?;
+    /// let sent = json!({"number": "2026-7", "state": "sent", "version": 4});
+    /// let moved = tx.update_once("invoice_pkey", &sent, Some(json!({"version": 3}))).await?;
+    /// assert_ne!((first, moved), (Updated::Missing, Updated::Missing));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn update_once(
+        &mut self,
+        index: &str,
+        row: &(impl Serialize + ?Sized),
+        expected: Option<serde_json::Value>,
+    ) -> Result<Updated> {
+        let row = serde_json::to_string(row)?;
+        let expected = expected.map(|values| values.to_string());
+        let args = Args::texts([index, &row]).text(expected.as_deref());
+        let mut row = self.call(&UPDATE_ONCE, args).await?.one()?;
+        Ok(match &*row.text()? {
+            "applied" => Updated::Applied,
+            "already" => Updated::Already,
+            "stale" => Updated::Stale,
+            "lost_race" => Updated::LostRace,
+            "missing" => Updated::Missing,
+            _ => return Err(crate::call::unreadable()),
+        })
+    }
+
+    /// Names a thing by another system's name for it, once. Call it before you create the thing: an existing
+    /// reference says which one it is.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlx")]
+    /// # async fn example(tx: &mut pgonce::sqlx::Tx, id: &str) -> Result<(), pgonce::Error> {
+    /// use pgonce::Inserted;
+    ///
+    /// match tx.refer("portal", "complaint-77", "case", id).await? {
+    ///     Inserted::New(id) => println!("create case {id}"),
+    ///     Inserted::Existing(id) => println!("it is case {id}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn refer(
+        &mut self,
+        system: &str,
+        reference: &str,
+        kind: &str,
+        id: &str,
+    ) -> Result<Inserted<String>> {
+        let tenant = self.shared_tenant().unwrap_or_default();
+        let args = Args::texts([system, reference, kind, id]).text(&*tenant);
+        let mut row = self.call(&REFER, args).await?.one()?;
+        let new = row.bool()?;
+        let id = row.text()?;
+        Ok(if new {
+            Inserted::New(id)
+        } else {
+            Inserted::Existing(id)
         })
     }
 }

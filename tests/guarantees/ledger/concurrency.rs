@@ -12,15 +12,15 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 
 use super::{open, problems};
 
-const CLIENTS: usize = 32;
-const GROUPS: usize = 25;
+const CLIENTS: usize = 64;
+const GROUPS: usize = 13;
 
 #[tokio::test]
 async fn totals_are_constant_in_every_read_and_nobody_deadlocks() {
     let world = World::<TokioPostgres>::new().await;
     open(&world, "").await;
     world.see.run(r#"select pgonce.ledger_post('bank', '1', '[{"account": "cash", "debit": 100000}, {"account": "ada", "credit": 50000}, {"account": "bob", "credit": 50000}]')"#).await;
-    let once = world.another("clients", 16, |builder| builder);
+    let once = world.another("clients", 64, |builder| builder);
     let mut random = random();
     let seeds: Vec<u64> = (0..CLIENTS).map(|_| random.random()).collect();
     let reader = world.observer().await;

@@ -200,7 +200,8 @@ async fn a_writer_is_never_turned_away_because_nobody_made_partitions() {
 }
 
 /// The housekeeper waits for a lock, for as long as it takes.
-const WAITING: &str = "alter function pgonce._drop_outbox_partitions() set lock_timeout = '1 min'";
+const WAITING: &str = "create or replace function pgonce._lock_wait(p_sweep text, p_missed boolean default null) \
+    returns integer language sql return 60000";
 
 #[tokio::test]
 async fn what_commits_while_the_lock_is_waited_for_is_never_erased() {
@@ -238,6 +239,37 @@ async fn what_commits_while_the_lock_is_waited_for_is_never_erased() {
     })
     .await;
     assert_eq!(reader.numbers().await, ["7"]);
+}
+
+/// A writer that is always in the way delays housekeeping, and does not prevent it: each round waits longer than the one
+/// before, and the first that gets through begins anew.
+#[tokio::test]
+async fn a_round_that_missed_the_lock_is_followed_by_one_that_waits_longer() {
+    let (world, mut reader) = small().await;
+    let see = &world.see;
+    fill(&world, 250).await;
+    catch_up(&world, &mut reader, "c", 250).await;
+    see.run("select pgonce._move_clock('2 hours')").await;
+    let (writer, housekeeper) = (world.observer().await, world.observer().await);
+    housekeeper
+        .run("set application_name = 'housekeeper'")
+        .await;
+    let drop = "select pgonce._drop_outbox_partitions()";
+    let next = "select pgonce._lock_wait('outbox_drop')";
+    writer
+        .run("begin; select pgonce.publish('t', 'x', 's', '{}')")
+        .await;
+    for wait in [15, 30, 60, 120, 240, 480, 960, 960] {
+        assert_eq!(see.number(next).await, wait);
+        assert_eq!(housekeeper.number(drop).await, 0);
+    }
+    let (dropped, ()) = futures_util::future::join(housekeeper.number(drop), async {
+        see.wait_until_asleep("housekeeper").await;
+        writer.run("commit").await;
+    })
+    .await;
+    assert!(dropped > 0);
+    assert_eq!(see.number(next).await, 15);
 }
 
 #[tokio::test]

@@ -12,6 +12,7 @@ mod inbox;
 mod intervene;
 mod ledger;
 mod outbox;
+mod queue;
 mod relay;
 mod relay_file;
 mod runbooks;

@@ -160,9 +160,13 @@ pub(crate) struct Gateway {
 
 impl Gateway {
     pub(crate) async fn start(config: &str, database: &str) -> Self {
+        Self::start_with(config, &[("DATABASE_URL", database)]).await
+    }
+
+    pub(crate) async fn start_with(config: &str, variables: &[(&str, &str)]) -> Self {
         let (folder, path) = file(config);
         let mut child = program(&["gateway", "--format", "json", path.to_str().unwrap()])
-            .env("DATABASE_URL", database)
+            .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

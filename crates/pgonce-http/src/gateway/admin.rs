@@ -11,6 +11,7 @@ use http::{Method, Request, StatusCode, header};
 use pgonce::Error;
 use pgonce::driver::Driver;
 use pgonce::migrate::Migrator;
+use pgonce::unstable::CacheCounts;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -107,6 +108,9 @@ impl<D: Driver> Admin<D> {
                 );
             }
         }
+        if let Some(counts) = self.current.once().cache_counts() {
+            cached(&mut text, &counts);
+        }
         let layers = self.current.layers();
         let work: usize = layers.iter().map(IdempotencyLayer::under_way).sum();
         let gauges = [
@@ -135,6 +139,49 @@ impl<D: Driver> Admin<D> {
         let checked = tokio::time::timeout(self.database_timeout, self.migrator.check()).await;
         checked.unwrap_or_else(|_| Err(Error::Disconnected("no answer in time".to_owned())))
     }
+}
+
+/// What the cache did, for Prometheus.
+fn cached(text: &mut String, counts: &CacheCounts) {
+    let families = [
+        (
+            "pgonce_cache_requests_total",
+            "Requests by who answered: the cache, another request at the same time, or the database.",
+            vec![
+                ("hit", counts.hits),
+                ("shared", counts.shared),
+                ("miss", counts.misses),
+            ],
+        ),
+        (
+            "pgonce_cache_values_total",
+            "Values that were written, that were ignored because the database changed, and that were not ours.",
+            vec![
+                ("filled", counts.filled),
+                ("outdated", counts.outdated),
+                ("refused", counts.refused),
+            ],
+        ),
+        (
+            "pgonce_cache_errors_total",
+            "Calls of Redis that failed or took too long.",
+            vec![("error", counts.errors)],
+        ),
+    ];
+    // Writing to a String cannot fail.
+    for (name, help, results) in families {
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+        for (result, count) in results {
+            let _ = writeln!(text, "{name}{{result=\"{result}\"}} {count}");
+        }
+    }
+    let name = "pgonce_cache_breaker_open";
+    let help = "Whether Redis is left alone after errors.";
+    let open = u8::from(counts.breaker_open);
+    let _ = writeln!(
+        text,
+        "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {open}"
+    );
 }
 
 fn names(policy: &Policy) -> (String, String) {

@@ -189,6 +189,10 @@ impl<D: Driver> Current<D> {
         dispatcher.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    pub(crate) fn once(&self) -> &Once<D> {
+        &self.once
+    }
+
     pub(crate) fn layers(&self) -> Vec<IdempotencyLayer<D>> {
         let layers = self.layers.lock();
         layers.unwrap_or_else(PoisonError::into_inner).clone()

@@ -46,7 +46,7 @@ mod tunnel;
 mod upstream;
 
 pub use config::{
-    Config, Contracts, Database, EXAMPLE, Fault, Faults, Log, LogFormat, Summary, UrlFrom,
+    Cache, Config, Contracts, Database, EXAMPLE, Fault, Faults, Log, LogFormat, Summary, UrlFrom,
 };
 pub use lifecycle::{Bound, BuildError, Drained, Gateway, Reload, ReloadError};
 pub use scopes::Difference;

@@ -7,7 +7,7 @@ use axum::response::IntoResponse as _;
 use axum::routing::post;
 use http::StatusCode;
 use pgonce::scope::AfterExpiry;
-use pgonce::{Ack, Failure, Fingerprint, Intent};
+use pgonce::{Ack, Failure, Fingerprint, Intent, Once, ReplayCache};
 use pgonce_http::{Caller, Policy, Reauthorise};
 
 use crate::support::{Reply, SCOPE, Site, TestDriver, World, effect, for_each_driver};
@@ -16,6 +16,7 @@ for_each_driver!(
     an_answer_says_until_when_it_is_kept_and_is_gone_after_that,
     an_answer_promises_what_the_contract_keeps_whatever_the_policy_says,
     a_replay_is_given_only_to_those_who_may_still_see_it,
+    a_cached_replay_is_the_same_response_and_its_reader_is_still_asked_about,
 );
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -96,6 +97,46 @@ async fn a_replay_is_given_only_to_those_who_may_still_see_it<D: TestDriver>(wor
     let refused = send(true).await;
     assert_eq!((refused.status, refused.replayed()), (403, false));
     assert_eq!(send(false).await.body, first.body);
+}
+
+async fn a_cached_replay_is_the_same_response_and_its_reader_is_still_asked_about<D: TestDriver>(
+    mut world: World<D>,
+) {
+    let cache = ReplayCache::in_process().max_staleness(HOUR);
+    let once = Once::builder(world.once.driver().clone()).cache(cache);
+    world.once = once.build().unwrap();
+    let hook = Reauthorise::new(|head| {
+        let dismissed = head.headers.contains_key("x-dismissed");
+        async move {
+            match dismissed {
+                true => Err(StatusCode::FORBIDDEN.into_response()),
+                false => Ok(()),
+            }
+        }
+    });
+    let policy = Policy::new(SCOPE, Caller::None).reauthorise(hook);
+    let site = world.usual(policy).await;
+    let first = site.post("/effects", "k1", "a book").await;
+    let hits = || world.once.cache_counts().unwrap().hits;
+    let mut before = hits();
+    while hits() < before + 3 {
+        let again = site.post("/effects", "k1", "a book").await;
+        assert!(again.replayed());
+        assert_eq!((again.status, &again.body), (first.status, &first.body));
+        assert_eq!(
+            again.headers["idempotency-expires"],
+            first.headers["idempotency-expires"]
+        );
+    }
+    before = hits();
+    let dismissed = site.request("/effects", "k1").body("a book");
+    let dismissed = dismissed.header("x-dismissed", "1").send().await;
+    let refused = Reply::read(dismissed.unwrap()).await;
+    assert_eq!((refused.status, refused.replayed()), (403, false));
+    assert_eq!(hits(), before + 1);
+    let other = site.post("/effects", "k1", "a pen").await;
+    other.problem(422, "P4002");
+    assert_eq!(world.effects().await, 1);
 }
 
 #[tokio::test]

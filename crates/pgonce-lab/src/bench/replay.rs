@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pgonce::{Claim, Done, Fingerprint, Intent};
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::{Claim, Done, Fingerprint, Intent, Once, ReplayCache};
+use pgonce_testkit::Redis;
 use rand::seq::SliceRandom as _;
 use serde_json::Value;
 
@@ -18,6 +20,9 @@ use super::{with_sqlx, with_tokio_postgres};
 /// Existing intents, or fewer where no table is to grow that large.
 const MAX_INTENTS: u64 = 100_000;
 const FLOOR: Budget = Budget::AtLeast(0.80);
+/// Intents that are asked for again and again.
+const HOT: usize = 1_000;
+const CACHED: [&str; 2] = ["cache in process", "cache in Redis"];
 
 /// The same answers under the same keys, in a table that knows nothing of pgonce.
 const PLAIN: &str = "
@@ -67,11 +72,40 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan, sizes: &[u64]) -> 
 
     let one = with_tokio_postgres::Shop::open(&url, plan.connections)?;
     let two = with_sqlx::Shop::open(&url, plan.connections)?;
-    let measured = plan.rates(&sides(&one, &two, &keys)).await?;
-    drop((one, two));
+    let redis = Redis::start().await?;
+    let hot = Arc::new(Keys {
+        keys: keys.keys.iter().take(HOT).cloned().collect(),
+        next: AtomicUsize::new(0),
+    });
+    let cached = [
+        cached(&one, &hot, ReplayCache::in_process()).await?,
+        cached(&one, &hot, ReplayCache::redis(&redis.url(), [7; 32])?).await?,
+    ];
+    let mut all = Vec::from(sides(&one, &two, &keys));
+    for (name, once) in CACHED.into_iter().zip(cached) {
+        let hot = hot.clone();
+        all.push(Side::new(name, move || {
+            let (once, hot) = (once.clone(), hot.clone());
+            async move { must_be_a_replay(once.answer(&hot.intent()?).await?) }
+        }));
+    }
+    let measured = plan.rates(&all).await?;
+    drop((one, two, all));
     server.remove(&url).await?;
 
     let mut lines = Vec::new();
+    for name in CACHED {
+        lines.push(Line::new(
+            format!("{name}: replays"),
+            measured.median(name),
+            Unit::PerSecond,
+        ));
+        lines.push(Line::new(
+            format!("{name} ÷ replay by answer"),
+            measured.ratio(name, "tokio-postgres: answer"),
+            Unit::Ratio,
+        ));
+    }
     for driver in ["tokio-postgres", "sqlx"] {
         let base = format!("{driver}: select");
         for (what, budget) in [("answer", Some(FLOOR)), ("claim", None)] {
@@ -163,6 +197,26 @@ fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop, keys: &Arc<Keys
             }
         ),
     ]
+}
+
+/// One with a cache that has all of these answers.
+async fn cached(
+    shop: &with_tokio_postgres::Shop,
+    keys: &Keys,
+    cache: ReplayCache,
+) -> Result<Once<TokioPostgres>> {
+    let once = Once::builder(shop.once.driver().clone())
+        .cache(cache)
+        .build()?;
+    let hits = || once.cache_counts().map_or(0, |counts| counts.hits);
+    for _ in 0..keys.keys.len() {
+        let (intent, before) = (keys.intent()?, hits());
+        while hits() == before {
+            must_be_a_replay(once.answer(&intent).await?)?;
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(once)
 }
 
 fn must_be_a_replay(done: Option<Done>) -> Result<()> {

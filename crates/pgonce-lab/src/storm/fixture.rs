@@ -9,10 +9,12 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::Migrator;
 use pgonce::retry::Policy;
 use pgonce_testkit::{Binaries, CuttingProxy, Database, History, PgBouncer, Postgres};
+use tokio::sync::OnceCell;
 use tokio_postgres::{Client, NoTls};
 
 use super::Result;
 use super::attempt::Case;
+use super::cached::CacheFixture;
 use super::config::{Config, Pooler};
 use super::driver_ext::DriverExt;
 use super::partition_fixture::{self, PartitionFixture};
@@ -117,6 +119,7 @@ pub(super) struct Fixture<D: DriverExt> {
     /// What sinks were given, in the order in which they were.
     pub(super) delivered: Mutex<Vec<Delivered>>,
     pub(super) partitions: PartitionFixture<D>,
+    cache: OnceCell<CacheFixture<D>>,
     port: u16,
     pub(super) sabotage: bool,
     trials: AtomicU64,
@@ -143,6 +146,7 @@ impl<D: DriverExt> Fixture<D> {
         Ok(Self {
             delivered: Mutex::default(),
             partitions,
+            cache: OnceCell::new(),
             config,
             database,
             history: Arc::new(history),
@@ -187,7 +191,18 @@ impl<D: DriverExt> Fixture<D> {
         self.trials.fetch_add(1, Relaxed)
     }
 
-    pub(super) fn case(&self, path: Path, number: u64) -> Case<D> {
+    /// What all attempts of a trial share. On the path through a cache, the clients that try again have it.
+    pub(super) async fn case(&self, path: Path, number: u64) -> Result<Case<D>> {
+        let mut case = self.plain_case(path, number);
+        if path == Path::Cached {
+            let isolation = self.config.isolation.into();
+            let start = || CacheFixture::start(self.calm.driver().clone(), isolation);
+            case.calm = self.cache.get_or_try_init(start).await?.once();
+        }
+        Ok(case)
+    }
+
+    fn plain_case(&self, path: Path, number: u64) -> Case<D> {
         Case {
             path,
             key: format!("{}-{number}", path.name()),

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use pgonce::driver::{Connection as _, Param, Session as _};
 use pgonce::inbox::{Message, Position, StoreAs, Verdict};
+use pgonce::queue::NewJob;
 use pgonce::retry::Policy;
-use pgonce::{Error, Once};
+use pgonce::{Error, Failure, Once};
 use pgonce_testkit::{CuttingProxy, Outcome, Trial};
 use serde_json::json;
 use tokio::sync::watch;
@@ -32,7 +33,8 @@ const BACKOFF: Duration = Duration::from_millis(12);
 
 /// For every consumer here: what fails is tried again soon, and never given up.
 pub(super) const CONTRACT: &str = "select pgonce.define_inbox('*', p_max_attempts => 1000000, \
-     p_backoff => '5 ms', p_max_backoff => '10 ms');";
+     p_backoff => '5 ms', p_max_backoff => '10 ms'); \
+     select pgonce.define_queue('*', p_max_attempts => 1000000, p_backoff => '5 ms', p_max_backoff => '10 ms');";
 
 /// The messages of one trial, and who applies them.
 pub(super) struct Letters<'a, D: DriverExt> {
@@ -123,6 +125,7 @@ impl<D: DriverExt> Letters<'_, D> {
             Path::InboxAccept | Path::InboxBatch => self.in_own_transaction(once).await,
             Path::InboxCursor => self.by_position(once, owner).await,
             Path::InboxStored => self.stored(once, owner).await,
+            Path::QueueWork => self.queued(once, owner).await,
             _ => self.marked(once).await,
         }
     }
@@ -221,6 +224,38 @@ impl<D: DriverExt> Letters<'_, D> {
         Ok(())
     }
 
+    /// Two are enqueued; the first fails, retryable, and is done when it is due again.
+    async fn queued(&self, once: &Once<D>, owner: &str) -> pgonce::Result<()> {
+        let mut batch = once.inbox().begin().await?;
+        let mut tx = batch.lend("")?;
+        for (message, _) in &self.messages {
+            let job = NewJob::new(self.key).payload(&message.id)?;
+            let job = job.unique_key(&*message.id).key("one after the other");
+            let _ = tx.enqueue(&job).await?;
+        }
+        drop(tx);
+        batch.commit().await?;
+        // Enqueued is durable: who wanted them may forget them here.
+        self.acknowledge(0..self.messages.len());
+        for _ in 0..=self.messages.len() {
+            for job in once.claim_jobs(&[self.key], owner, self.lease, 10).await? {
+                let id: String = job.payload()?;
+                if job.attempts() == 1 && id.ends_with("/1") {
+                    job.fail(&Failure::transient("bank_closed", "not yet"))
+                        .await?;
+                    self.fixture.history.saw("job failed");
+                    sleep(BACKOFF).await;
+                    continue;
+                }
+                let message = self.messages.iter().map(|(m, _)| m).find(|m| m.id == id);
+                let message = message.ok_or_else(|| Error::work("a job of nobody"))?;
+                let finished = job.transact(async |mut tx| self.apply(tx.conn(), message).await);
+                let _ = finished.await?;
+            }
+        }
+        Ok(())
+    }
+
     /// The effect. Nothing in its table keeps it from being there twice.
     async fn apply(
         &self,
@@ -264,7 +299,8 @@ impl<D: DriverExt> Letters<'_, D> {
         if !self.is_acknowledged() {
             return Ok(false);
         }
-        let left = "select count(*)::text from pgonce.inbox_message where consumer = $1 and status <> 'processed'";
+        let left = "select ((select count(*) from pgonce.inbox_message where consumer = $1 and status <> 'processed') \
+            + (select count(*) from pgonce.job_live where queue = $1))::text";
         let left = ask(&self.fixture.calm, left, &[Param::Text(Some(self.key))]).await?;
         Ok(left.as_deref() == Some("0"))
     }
@@ -289,7 +325,10 @@ impl<D: DriverExt> Letters<'_, D> {
         if !holds {
             return Ok(());
         }
-        let leased = matches!(self.path, Path::InboxCursor | Path::InboxStored);
+        let leased = matches!(
+            self.path,
+            Path::InboxCursor | Path::InboxStored | Path::QueueWork
+        );
         let window = if leased {
             self.lease + 2 * WINDOW
         } else {

@@ -23,6 +23,8 @@ pub(super) enum Path {
     OneStatement,
     /// the same, declared as the first attempt
     StatementFirst,
+    /// one transaction, and duplicates through a cache that is flushed and lied to
+    Cached,
     /// the work refuses, final, after it has written
     AtomicRefuse,
     /// the work fails, retryable, after it has written; then a retry
@@ -87,6 +89,8 @@ pub(super) enum Path {
     InboxProject,
     /// a projection that is wrong is made anew and exchanged
     InboxRebuild,
+    /// jobs are enqueued, claimed, retried and finished with their effects
+    QueueWork,
     /// installation into an empty schema
     Migrate,
 }
@@ -124,7 +128,7 @@ impl Path {
     }
 
     pub(super) fn is_of_consumers(self) -> bool {
-        self.name().starts_with("inbox-")
+        self.name().starts_with("inbox-") || self == Self::QueueWork
     }
 
     pub(super) fn is_of_intents(self) -> bool {

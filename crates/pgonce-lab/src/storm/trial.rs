@@ -53,16 +53,19 @@ pub(super) async fn run<D: DriverExt>(
     trial: &Trial,
     number: u64,
 ) -> Trialed {
-    let case = fixture.case(path, number);
+    let key = format!("{}-{number}", path.name());
     let walked = match path {
-        _ if path.is_of_relays() => relay::walk(fixture, proxy, path, trial, &case.key).await,
-        _ if path.is_of_consumers() => inbox::walk(fixture, proxy, path, trial, &case.key).await,
-        _ => walk(fixture, proxy, &case, trial, number).await.map(drop),
+        _ if path.is_of_relays() => relay::walk(fixture, proxy, path, trial, &key).await,
+        _ if path.is_of_consumers() => inbox::walk(fixture, proxy, path, trial, &key).await,
+        _ => match fixture.case(path, number).await {
+            Ok(case) => walk(fixture, proxy, &case, trial, number).await.map(drop),
+            Err(error) => Err(error),
+        },
     };
     Trialed {
         path,
         trial: trial.clone(),
-        key: case.key,
+        key,
         fired: proxy.all_fired().len(),
         stuck: walked.err().map(|error| error.to_string()),
     }
@@ -75,7 +78,7 @@ pub(super) async fn dry_run<D: DriverExt>(
     path: Path,
     number: u64,
 ) -> Result<Vec<Message>> {
-    let case = fixture.case(path, number);
+    let case = fixture.case(path, number).await?;
     if path.is_of_relays() {
         relay::walk(fixture, proxy, path, &Trial::default(), &case.key).await?;
         return Ok(transcript(proxy));
@@ -308,6 +311,12 @@ async fn recover<D: DriverExt>(case: &Case<D>, payload: &Value) -> Result<()> {
     case.insist(Role::Again, payload, STUCK)
         .await
         .map_err(stuck)?;
+    if case.path == Path::Cached {
+        // Until the cache has answered, and then a few times more.
+        for _ in 0..20 {
+            let _ = case.attempt(&case.calm, Role::Again).await;
+        }
+    }
     if case.path == Path::Conflict {
         case.insist(Role::Again, &case.payload, STUCK)
             .await

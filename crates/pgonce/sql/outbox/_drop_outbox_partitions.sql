@@ -2,7 +2,7 @@
 --          kept, and past every subscription that was not evicted.
 -- answers  how many it dropped
 -- locks    each old partition, and the log for the moment of dropping it; waits at most a moment for
---          writers, then leaves the rest to the next call
+--          writers, then leaves the rest to the next call, which waits longer: pgonce._lock_wait
 -- writes   evicts subscriptions that have not read what is older than max_keep
 -- raises   25001 not at READ COMMITTED: it could not see what commits while it waits for the lock
 -- note     with the owner's rights: relays call it
@@ -11,16 +11,18 @@ returns integer
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '15ms'
 as $$
 declare
-    v_life  pgonce.outbox_state;
-    v_part  record;
-    v_age   interval;
-    v_count integer := 0;
+    v_life   pgonce.outbox_state;
+    v_part   record;
+    v_age    interval;
+    v_missed boolean := false;
+    v_count  integer := 0;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'dropping partitions has to see what commits meanwhile' using errcode = '25001',
             hint = 'Call it in a transaction at READ COMMITTED.';
     end if;
     select l.* into strict v_life from pgonce.outbox_state l for update;
+    perform set_config('lock_timeout', pgonce._lock_wait('outbox_drop') || 'ms', true);
     for v_part in
         select p.from_seq, p.to_seq, (select min(m.at) from pgonce.outbox_watermark m where m.seq >= p.to_seq - 1) as over_at
           from pgonce.outbox_partition p order by p.from_seq
@@ -37,6 +39,7 @@ begin
         begin
             execute format('lock table pgonce.outbox_%s in access exclusive mode', v_part.from_seq);
         exception when lock_not_available then
+            v_missed := true;
             exit;
         end;
         exit when exists (select from pgonce.outbox_cursor x join pgonce.outbox_subscription c using (subscription)
@@ -48,6 +51,7 @@ begin
             delete from pgonce.outbox_partition p where p.from_seq = v_part.from_seq;
             v_count := v_count + 1;
         exception when lock_not_available then
+            v_missed := true;
             exit;
         end;
     end loop;
@@ -62,10 +66,12 @@ begin
             begin
                 lock table pgonce.outbox_default in access exclusive mode;
             exception when lock_not_available then
+                v_missed := true;
                 exit;
             end;
         end if;
     end loop;
+    perform pgonce._lock_wait('outbox_drop', v_missed);
     delete from pgonce.outbox_watermark m
      where m.seq < (select min(p.from_seq) from pgonce.outbox_partition p)
        and exists (select from pgonce.outbox_watermark k

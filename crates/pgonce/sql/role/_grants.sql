@@ -27,7 +27,7 @@ begin
                 ledger_account ledger_group ledger_entry ledger_pending ledger_audit ledger_accounts ledger_groups
                 transition_rule transition_entity transition_command transition_timer timelines
                 job job_live job_end job_queue job_bucket job_schedule job_recheck jobs job_groups queues
-                import import_chunk import_row import_key imports
+                import import_chunk import_row import_key imports external_reference
                 stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners
                 outbox_events dead_letters inbox_backlog inbox_poison projections'),
             -- Rebuilding a projection runs the user's functions, so it runs with the operator's rights.
@@ -67,6 +67,7 @@ begin
                 _raise_transaction_ended _force_durable_commit _busy _retention_for
                 _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
                 _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
+                update_once _row_has _raise_nothing_to_set resource_id _sha1
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock'),
             ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _raise_bad_names
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
@@ -81,6 +82,8 @@ begin
             ('consumer', 'ledger_open ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement'),
             ('operator', 'ledger_open ledger_close ledger_balance ledger_statement ledger_verify ledger_repair'),
             ('app', 'transition _transition set_timer fire_timers _due_timers _postpone_timer'),
+            ('app', 'refer'),
+            ('consumer', 'refer'),
             ('app', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),
             ('operator', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),
             ('operator', 'define_transition'),
@@ -105,7 +108,7 @@ begin
                 _database_life _like_patterns _require_subscription _outbox_floor _record_watermark _rebase_outbox _leased_lanes
                 _raise_lane_fenced _ended_between _others_snapshot _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
                 _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
-                _raise_bad_version _append_only _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
+                _raise_bad_version _append_only _lock_wait _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
                 _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at
                 _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
                 _fire_schedules _wake_jobs _queue_room _claim_queue')

@@ -1,7 +1,8 @@
--- pgonce._insert_or_fetch_sql(p_index, p_row): the statements of pgonce.insert_or_fetch, in which every name and
---          operator has its schema.
--- answers  three texts, each with the row as its parameter: one that inserts, one that fetches by the key that was
---          passed, and one that runs into the conflict and leaves the row in the way in a setting
+-- pgonce._insert_or_fetch_sql(p_index, p_row): the statements of pgonce.insert_or_fetch and pgonce.update_once, in
+--          which every name and operator has its schema.
+-- answers  texts, each with the row as its parameter: one that inserts, one that fetches by the key that was
+--          passed, one that runs into the conflict and leaves the row in the way in a setting, one that updates
+--          the columns beside the key, these columns as an object of nulls, and one that reads the row's values
 -- raises   22023 p_index is not a unique index that is checked at once, or p_row has an unknown column
 create or replace function pgonce._insert_or_fetch_sql(p_index regclass, p_row jsonb)
 returns text[]
@@ -17,6 +18,8 @@ declare
     v_unknown   text;
     v_any       text;
     v_row       text;
+    v_set       text;
+    v_names     jsonb;
 begin
     select i.* into v_index from pg_index i where i.indexrelid = p_index and i.indisunique;
     if not found then
@@ -58,6 +61,11 @@ begin
      where a.attrelid = v_index.indrelid and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
        and a.attidentity <> 'a'
      order by a.attnum limit 1;
+    select string_agg(format('%I = (select x.%1$I from x)', a.attname), ', '), jsonb_object_agg(a.attname, null)
+      into v_set, v_names
+      from jsonb_object_keys(p_row) k
+      join pg_attribute a on a.attrelid = v_index.indrelid and a.attname = k and a.attnum > 0
+     where a.attnum <> all ((v_index.indkey::smallint[])[0:v_index.indnkeyatts - 1]);
     v_row := format('pg_catalog.jsonb_populate_record(null::%s, $1)', v_table);
     return array[
         format('insert into %s as t (%s) select %2$s from %s on conflict (%s)%s do nothing returning pg_catalog.to_jsonb(t.*)',
@@ -67,6 +75,10 @@ begin
         case when v_any is not null then
             format('insert into %s as t (%s) select %2$s from %s on conflict (%s)%s do update set %6$s = t.%6$s '
                 'where pgonce._note_existing(pg_catalog.to_jsonb(t.*)) returning pg_catalog.to_jsonb(t.*)',
-                v_table, v_columns, v_row, v_keys, coalesce(' where ' || v_predicate, ''), v_any) end];
+                v_table, v_columns, v_row, v_keys, coalesce(' where ' || v_predicate, ''), v_any) end,
+        case when v_set is not null then format('with x as (select * from %s) update %s t set %s where %s%s returning pg_catalog.to_jsonb(t.*)',
+            v_row, v_table, v_set, v_match, coalesce(' and ' || v_predicate, '')) end,
+        v_names::text,
+        format('select pg_catalog.to_jsonb(x.*) from %s x', v_row)];
 end
 $$;

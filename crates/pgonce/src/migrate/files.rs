@@ -62,7 +62,7 @@ macro_rules! routines {
 }
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -143,6 +143,12 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "unique/_existing_row",
     "unique/_raise_row_not_found",
     "unique/insert_or_fetch",
+    "unique/_row_has",
+    "unique/_raise_nothing_to_set",
+    "unique/update_once",
+    "unique/_sha1",
+    "unique/resource_id",
+    "unique/refer",
     "recovery/stuck",
     "recovery/intervene",
     "recovery/most_retried",
@@ -195,6 +201,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "outbox/evict_subscription",
     "outbox/set_outbox_retention",
     "outbox/_create_outbox_partitions",
+    "retention/_lock_wait",
     "outbox/_drop_outbox_partitions",
     "outbox/outbox_backlog",
     "outbox/outbox_caught_up",

@@ -3,18 +3,28 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::call::{Args, Row, Sql};
+use crate::call::{Args, BEGIN, COMMIT, Row, Sql};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorDetail, Result};
+use crate::failure::Failure;
+use crate::inbox::array_of;
 use crate::once::Once;
 use crate::sqlstate::Class;
 use crate::tx::Tx;
 
+static CLAIM: Sql = Sql::kept(
+    "select tenant, id, fence, attempts, queue, key, payload::text \
+     from pgonce.claim_jobs($1::text::text[], $2, $3::text::interval, $4::text::integer)",
+);
+static FAIL: Sql = Sql::kept(
+    "select pgonce.fail_job($1::text::bigint, $2::text::bigint, $3::text::boolean, $4, $5, $6::text::interval, $7)",
+);
 static RENEW: Sql =
     Sql::kept("select tenant, id, fence from pgonce.renew_jobs($1, $2::text::interval)");
 /// In the transaction of the effect, which must still be open.
@@ -69,6 +79,73 @@ impl Claimed {
     }
 }
 
+/// Claims jobs of some queues, as an array literal, or of all.
+pub(super) async fn claim<D: Driver>(
+    once: &Once<D>,
+    queues: Option<&str>,
+    owner: &str,
+    lease: Duration,
+    limit: usize,
+) -> Result<Vec<Claimed>> {
+    let args = || {
+        Args::new()
+            .text(queues)
+            .text(owner)
+            .interval(lease)
+            .count(limit)
+    };
+    let rows = match once.caller().write(&CLAIM, args()).await {
+        // The default isolation of the role or the database is another.
+        Err(error) if error.code() == "25000" => {
+            once.caller()
+                .in_own_transaction(BEGIN, &CLAIM, args(), &COMMIT)
+                .await
+        }
+        rows => rows,
+    };
+    rows?.read(Claimed::read)
+}
+
+/// Records a failure of a claimed job.
+pub(super) async fn fail<D: Driver>(
+    once: &Once<D>,
+    claimed: &Claimed,
+    (retryable, code, message): (bool, &str, &str),
+    delay: Option<Duration>,
+) -> Result<()> {
+    let (code, message) = (code.replace('\0', ""), message.replace('\0', ""));
+    let args = Args::new()
+        .int(claimed.id)
+        .int(claimed.fence)
+        .bool(retryable)
+        .text(&*code)
+        .text(&*message)
+        .interval(delay)
+        .text(&*claimed.tenant);
+    once.caller().write(&FAIL, args).await.map(drop)
+}
+
+impl<D: Driver> Once<D> {
+    /// Claims jobs without a [`Worker`](super::Worker), for control flow of your own; no queues are all. End each with
+    /// [`Job::transact`] or [`Job::fail`] before its lease is over, or renew it by [`Job::progress`].
+    pub async fn claim_jobs(
+        &self,
+        queues: &[&str],
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Job<D>>> {
+        let queues = (!queues.is_empty()).then(|| array_of(queues.iter().copied()));
+        let claimed = claim(self, queues.as_deref(), owner, lease, limit).await?;
+        let job = |claimed| Job {
+            once: self.clone(),
+            claimed: Arc::new(claimed),
+            lease,
+        };
+        Ok(claimed.into_iter().map(job).collect())
+    }
+}
+
 /// A job that a [`Worker`](super::Worker) gave to its handler. Its lease is renewed while the handler works.
 ///
 /// End it with [`Job::transact`], which commits effects and the end of the job together, or with
@@ -76,7 +153,7 @@ impl Claimed {
 pub struct Job<D: Driver> {
     pub(super) once: Once<D>,
     pub(super) claimed: Arc<Claimed>,
-    pub(super) lease: std::time::Duration,
+    pub(super) lease: Duration,
 }
 
 /// Proof that a handler came to the end of its job. Made by [`Job::transact`] and [`Job::done`].
@@ -214,6 +291,13 @@ impl<D: Driver> Job<D> {
         Ok(Finished(End::Committed))
     }
 
+    /// Records that the job failed: a permanent failure makes it a dead letter, after a transient one it is tried again.
+    /// A [`Worker`](super::Worker) does this with the error that its handler returns.
+    pub async fn fail(&self, failure: &Failure) -> Result<()> {
+        let why = (failure.is_retryable(), failure.code(), failure.message());
+        fail(&self.once, &self.claimed, why, None).await
+    }
+
     /// The job is done, with a result, and nothing is to be committed with it. The worker records the end
     /// of many jobs at a time: killed before that, the job is done again.
     pub fn done(&self, result: &(impl Serialize + ?Sized)) -> Result<Finished> {
@@ -225,7 +309,7 @@ impl<D: Driver> Job<D> {
 pub(super) async fn renew<D: Driver>(
     once: &Once<D>,
     jobs: &str,
-    lease: std::time::Duration,
+    lease: Duration,
 ) -> Result<Vec<Name>> {
     let args = Args::new().json(jobs).interval(lease);
     let rows = once.caller().call(&RENEW, args).await?;

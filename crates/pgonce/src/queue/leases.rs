@@ -1,27 +1,30 @@
 //! The jobs that a worker holds: their leases, and the record of those that fail.
 
 use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::job::{Claimed, Name, renew};
+use super::job::{Claimed, Name, fail, renew};
 use super::worker::SHORT;
 use crate::call::{Args, Sql};
 use crate::driver::Driver;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::once::Once;
 
-static FAIL: Sql = Sql::kept(
-    "select pgonce.fail_job($1::text::bigint, $2::text::bigint, $3::text::boolean, $4, $5, $6::text::interval, $7)",
-);
+static FINISH: Sql = Sql::kept("select pgonce.finish_jobs($1)");
 static PURGE: Sql = Sql::kept("select pgonce._purge_jobs(10000)");
 
 /// Pause between removals of ended jobs whose retention is over.
 const PURGE_PAUSE: Duration = Duration::from_secs(60);
+
+/// A job that is done, and its result.
+pub(super) type Done = (Arc<Claimed>, Option<Value>);
 
 /// A job that this worker holds.
 pub(super) struct Held {
@@ -48,19 +51,10 @@ pub(super) async fn record_failure<D: Driver>(
     delay: Option<Duration>,
 ) {
     let name = claimed.name();
-    let (code, message) = (code.replace('\0', ""), message.replace('\0', ""));
     while locked(holding).contains_key(&name) {
         let recorded = async {
             fault_point!("queue.before_fail");
-            let args = Args::new()
-                .int(claimed.id)
-                .int(claimed.fence)
-                .bool(retryable)
-                .text(&*code)
-                .text(&*message)
-                .interval(delay)
-                .text(&*claimed.tenant);
-            once.caller().write(&FAIL, args).await?;
+            fail(once, claimed, (retryable, code, message), delay).await?;
             fault_point!("queue.failed");
             Ok::<(), Error>(())
         };
@@ -146,4 +140,57 @@ fn lose(holding: &mut HashMap<Name, Held>, name: &Name) {
             task.abort();
         }
     }
+}
+
+/// Records the end of jobs. Returns those that are to be tried again.
+pub(super) async fn record<D: Driver>(
+    once: Once<D>,
+    holding: Holding,
+    done: Vec<Done>,
+) -> Vec<Done> {
+    let forget = |done: &[Done]| {
+        let mut holding = locked(&holding);
+        for (claimed, _) in done {
+            holding.remove(&claimed.name());
+        }
+    };
+    let finished = AssertUnwindSafe(finish(&once, &done)).catch_unwind().await;
+    match finished.unwrap_or_else(|_| Err(Error::work("recording panicked"))) {
+        Ok(()) => forget(&done),
+        Err(Error::Fenced(_)) if done.len() > 1 => {
+            // One of them is lost, and nothing was recorded: one by one.
+            let mut again = Vec::new();
+            for one in done {
+                let one = [one];
+                match finish(&once, &one).await {
+                    Ok(()) | Err(Error::Fenced(_)) => forget(&one),
+                    Err(_) => again.extend(one),
+                }
+            }
+            return again;
+        }
+        Err(Error::Fenced(why)) => {
+            tracing::warn!(%why, "the job was lost");
+            forget(&done);
+        }
+        Err(error) => {
+            tracing::warn!(%error, "jobs could not be recorded, trying again while their leases hold");
+            let holding = locked(&holding);
+            let is_held = |(claimed, _): &Done| holding.contains_key(&claimed.name());
+            return done.into_iter().filter(is_held).collect();
+        }
+    }
+    Vec::new()
+}
+
+async fn finish<D: Driver>(once: &Once<D>, done: &[Done]) -> Result<()> {
+    let jobs = done
+        .iter()
+        .map(|(claimed, result)| claimed.named_with("result", result.as_ref()));
+    let jobs = Value::from_iter(jobs).to_string();
+    fault_point!("queue.before_record");
+    let args = Args::new().json(&*jobs);
+    once.caller().write(&FINISH, args).await?;
+    fault_point!("queue.recorded");
+    Ok(())
 }

@@ -13,21 +13,15 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use super::job::{Claimed, End, Finished, Job, renew};
-use super::leases::{Held, Holding, keep_leases, locked, record_failure};
-use crate::call::{Args, BEGIN, COMMIT, Sql};
+use super::job::{Claimed, End, Finished, Job, claim, renew};
+use super::leases::{Done, Held, Holding, keep_leases, locked, record, record_failure};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::once::Once;
 
-static CLAIM: Sql = Sql::kept(
-    "select tenant, id, fence, attempts, queue, key, payload::text \
-     from pgonce.claim_jobs($1::text::text[], $2, $3::text::interval, $4::text::integer)",
-);
-static FINISH: Sql = Sql::kept("select pgonce.finish_jobs($1)");
 /// The pause before a worker looks for jobs again when it last found some.
 pub(super) const SHORT: Duration = Duration::from_millis(5);
 /// Claims jobs of some queues and runs a handler for each. Made by [`Once::worker`].
@@ -142,6 +136,9 @@ impl<D: Driver, H> Worker<D, H> {
     }
 }
 
+/// When a claim was sent, and what it gave.
+type Claim = (Instant, Vec<Claimed>);
+
 /// How a handler ended.
 enum Ended {
     Returned(Result<Finished>),
@@ -165,6 +162,9 @@ where
             waiting: VecDeque::new(),
             done: Vec::new(),
             records: JoinSet::new(),
+            recording: None,
+            claiming: None,
+            next_record: Instant::now(),
             pause: SHORT,
             next_claim: Instant::now(),
             worker: self,
@@ -186,9 +186,14 @@ struct Run<D: Driver, H> {
     /// Claimed, not started.
     waiting: VecDeque<Arc<Claimed>>,
     /// Done, not recorded.
-    done: Vec<(Arc<Claimed>, Option<Value>)>,
+    done: Vec<Done>,
     /// Failures that are being recorded.
     records: JoinSet<()>,
+    /// Ends that are being recorded; returns those that are to be tried again.
+    recording: Option<JoinHandle<Vec<Done>>>,
+    /// A claim that is under way, and how many jobs it asks for.
+    claiming: Option<JoinHandle<(usize, Result<Claim>)>>,
+    next_record: Instant,
     pause: Duration,
     next_claim: Instant,
 }
@@ -208,15 +213,19 @@ where
             if stop_at.is_some_and(|end| Instant::now() >= end) {
                 return self.drop_handlers().await;
             }
+            if stopping && !self.waiting.is_empty() {
+                self.give_back_waiting().await;
+            }
             self.start_waiting();
             let room = self.room(stopping);
-            if !self.done.is_empty() || (room > 0 && Instant::now() >= self.next_claim) {
-                self.record_and_claim(room).await;
-                continue;
-            }
-            if stopping && self.tasks.is_empty() && self.records.is_empty() {
+            self.start_claiming(room);
+            self.start_recording();
+            let idle = self.tasks.is_empty() && self.records.is_empty() && self.done.is_empty();
+            if stopping && idle && self.recording.is_none() && self.claiming.is_none() {
                 return;
             }
+            let looks = room > 0 && self.claiming.is_none();
+            let records = !self.done.is_empty() && self.recording.is_none();
             tokio::select! {
                 Some(ended) = self.tasks.join_next() => {
                     self.ended(ended);
@@ -225,12 +234,12 @@ where
                     }
                 }
                 Some(_) = self.records.join_next() => {}
-                () = sleep_until(self.next_claim), if room > 0 => {}
-                () = wake.notified(), if room > 0 => self.next_claim = Instant::now(),
-                () = &mut shutdown, if !stopping => {
-                    stop_at = Some(Instant::now() + self.worker.grace);
-                    self.give_back_waiting().await;
-                }
+                again = result_of(&mut self.recording) => self.recorded(again.unwrap_or_default()),
+                claimed = result_of(&mut self.claiming) => self.claimed(claimed),
+                () = sleep_until(self.next_record), if records => {}
+                () = sleep_until(self.next_claim), if looks => {}
+                () = wake.notified(), if looks => self.next_claim = Instant::now(),
+                () = &mut shutdown, if !stopping => stop_at = Some(Instant::now() + self.worker.grace),
                 () = sleep_until(stop_at.unwrap_or_else(Instant::now)), if stopping => {}
             }
         }
@@ -327,25 +336,33 @@ where
         locked(&self.holding).remove(&claimed.name());
     }
 
-    /// Records what is done, and claims more meanwhile.
-    async fn record_and_claim(&mut self, room: usize) {
-        let done = std::mem::take(&mut self.done);
-        let due = room > 0 && Instant::now() >= self.next_claim;
-        let (recorded, claimed) = tokio::join!(self.record(done), async {
-            match due {
-                true => Some(self.claim(room).await),
-                false => None,
-            }
-        });
-        let again = recorded;
-        if !again.is_empty() {
-            // Not recorded, and the lease holds: the next round tries again.
-            sleep(SHORT * 4).await;
+    /// Claims jobs in a task of its own: what runs goes on meanwhile.
+    fn start_claiming(&mut self, room: usize) {
+        if room == 0 || self.claiming.is_some() || Instant::now() < self.next_claim {
+            return;
         }
-        self.done.extend(again);
+        let worker = &self.worker;
+        let (once, queues, owner) = (
+            worker.once.clone(),
+            worker.queues.clone(),
+            worker.owner.clone(),
+        );
+        let lease = worker.lease;
+        self.claiming = Some(tokio::spawn(async move {
+            let claim = async {
+                fault_point!("queue.before_claim");
+                let sent = Instant::now();
+                let jobs = claim(&once, queues.as_deref(), &owner, lease, room).await?;
+                fault_point!("queue.claimed");
+                Ok((sent, jobs))
+            };
+            (room, claim.await)
+        }));
+    }
+
+    fn claimed(&mut self, claimed: Option<(usize, Result<Claim>)>) {
         match claimed {
-            None => {}
-            Some(Ok((sent, jobs))) => {
+            Some((room, Ok((sent, jobs)))) => {
                 let (found, full) = (!jobs.is_empty(), jobs.len() >= room);
                 let mut holding = locked(&self.holding);
                 for claimed in jobs.into_iter().map(Arc::new) {
@@ -365,92 +382,31 @@ where
                 let pause = if full { Duration::ZERO } else { self.pause };
                 self.next_claim = Instant::now() + pause;
             }
-            Some(Err(error)) => {
-                tracing::warn!(%error, "jobs could not be claimed, trying again");
+            failed => {
+                if let Some((_, Err(error))) = failed {
+                    tracing::warn!(%error, "jobs could not be claimed, trying again");
+                }
                 self.pause = (self.pause * 2).clamp(SHORT * 20, self.worker.poll.max(SHORT * 20));
                 self.next_claim = Instant::now() + self.pause;
             }
         }
     }
 
-    async fn claim(&self, room: usize) -> Result<(Instant, Vec<Claimed>)> {
-        fault_point!("queue.before_claim");
-        let sent = Instant::now();
-        let worker = &self.worker;
-        let args = || {
-            Args::new()
-                .text(worker.queues.as_deref())
-                .text(&*worker.owner)
-                .interval(worker.lease)
-                .count(room)
-        };
-        let caller = worker.once.caller();
-        let rows = match caller.write(&CLAIM, args()).await {
-            // The default isolation of the role or the database is another.
-            Err(error) if error.code() == "25000" => {
-                caller
-                    .in_own_transaction(BEGIN, &CLAIM, args(), &COMMIT)
-                    .await
-            }
-            rows => rows,
-        }?;
-        let jobs = rows.read(Claimed::read)?;
-        fault_point!("queue.claimed");
-        Ok((sent, jobs))
+    /// Records what is done in a task of its own: what ends meanwhile is recorded together, next.
+    fn start_recording(&mut self) {
+        if self.done.is_empty() || self.recording.is_some() || Instant::now() < self.next_record {
+            return;
+        }
+        let done = std::mem::take(&mut self.done);
+        let (once, holding) = (self.worker.once.clone(), self.holding.clone());
+        self.recording = Some(tokio::spawn(record(once, holding, done)));
     }
 
-    /// Records the end of jobs. Returns those that are to be tried again.
-    async fn record(
-        &self,
-        done: Vec<(Arc<Claimed>, Option<Value>)>,
-    ) -> Vec<(Arc<Claimed>, Option<Value>)> {
-        if done.is_empty() {
-            return done;
+    fn recorded(&mut self, again: Vec<Done>) {
+        if !again.is_empty() {
+            self.next_record = Instant::now() + SHORT * 4;
+            self.done.extend(again);
         }
-        match self.finish(&done).await {
-            Ok(()) => {}
-            Err(Error::Fenced(_)) if done.len() > 1 => {
-                // One of them is lost, and nothing was recorded: one by one.
-                let mut again = Vec::new();
-                for one in done {
-                    let one = [one];
-                    match self.finish(&one).await {
-                        Ok(()) | Err(Error::Fenced(_)) => self.forget(&one[0].0),
-                        Err(_) => again.extend(one),
-                    }
-                }
-                return again;
-            }
-            Err(Error::Fenced(why)) => {
-                tracing::warn!(%why, "the job was lost");
-            }
-            Err(error) => {
-                tracing::warn!(%error, "jobs could not be recorded, trying again while their leases hold");
-                let holding = locked(&self.holding);
-                let held = |claimed: &Claimed| holding.contains_key(&claimed.name());
-                return done
-                    .into_iter()
-                    .filter(|(claimed, _)| held(claimed))
-                    .collect();
-            }
-        }
-        let mut holding = locked(&self.holding);
-        for (claimed, _) in &done {
-            holding.remove(&claimed.name());
-        }
-        Vec::new()
-    }
-
-    async fn finish(&self, done: &[(Arc<Claimed>, Option<Value>)]) -> Result<()> {
-        let jobs = done
-            .iter()
-            .map(|(claimed, result)| claimed.named_with("result", result.as_ref()));
-        let jobs = Value::from_iter(jobs).to_string();
-        fault_point!("queue.before_record");
-        let args = Args::new().json(&*jobs);
-        self.worker.once.caller().write(&FINISH, args).await?;
-        fault_point!("queue.recorded");
-        Ok(())
     }
 
     async fn give_back_waiting(&mut self) {
@@ -471,6 +427,10 @@ where
     /// The time of the shutdown is over.
     async fn drop_handlers(&mut self) {
         self.tasks.shutdown().await;
+        if let Some(claiming) = &self.claiming {
+            // What it gets is given to others when its lease is over.
+            claiming.abort();
+        }
         let held: Vec<_> = locked(&self.holding)
             .values()
             .map(|held| held.claimed.clone())
@@ -490,4 +450,14 @@ where
             let _ = timeout(Duration::from_secs(1), record).await;
         }
     }
+}
+
+/// The result of a task, which is then over; `None` where it panicked. Waits for ever where there is none.
+async fn result_of<T>(task: &mut Option<JoinHandle<T>>) -> Option<T> {
+    let Some(running) = task else {
+        return std::future::pending().await;
+    };
+    let result = running.await;
+    *task = None;
+    result.ok()
 }

@@ -6,6 +6,7 @@ use http::Method;
 use toml::Spanned;
 
 use super::routes::{AfterExpiry, Busy, Once, Route, Scope};
+use super::tables::Cache;
 use super::values::Principal;
 use super::{Config, Fault};
 
@@ -109,6 +110,14 @@ impl Checked<'_> {
                 database.connections.span(),
                 "without connections no claim could be made",
                 "Give 1 or more, such as 16.",
+            );
+        }
+        let cache = self.config.tables.cache.as_ref();
+        if let Some(span) = cache.and_then(Cache::without_key) {
+            self.refuse(
+                span,
+                "values in Redis must be sealed with a key",
+                "Name the variable that it is in, as `key_env`; `openssl rand -hex 32` makes one.",
             );
         }
     }

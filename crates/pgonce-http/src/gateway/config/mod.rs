@@ -18,7 +18,7 @@ pub(crate) use routes::{
     Address, AfterExpiry, Busy, CloseDelimited, HostSent, KeyForm, Needed, Once, Outcomes,
     Oversize, Route, Scope, Stale, Upstream,
 };
-pub use tables::{Contracts, Database, Log, LogFormat, UrlFrom};
+pub use tables::{Cache, Contracts, Database, Log, LogFormat, UrlFrom};
 pub(crate) use tables::{KeyedOnPass, Matching, Responses, Tables};
 
 /// A configuration that passes its own checks; see [`EXAMPLE`].
@@ -74,6 +74,11 @@ impl Config {
     /// Where the database is.
     pub fn database(&self) -> &Database {
         &self.tables.database
+    }
+
+    /// The cache in front of the database, if any.
+    pub fn cache(&self) -> Option<&Cache> {
+        self.tables.cache.as_ref()
     }
 
     /// What is logged, and how.

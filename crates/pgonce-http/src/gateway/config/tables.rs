@@ -18,6 +18,7 @@ pub(crate) struct Tables {
     pub(crate) listen: Listen,
     #[serde(default)]
     pub(crate) database: Database,
+    pub(crate) cache: Option<Cache>,
     #[serde(default)]
     pub(crate) log: Log,
     #[serde(default)]
@@ -201,6 +202,56 @@ impl Database {
     }
 }
 
+/// A cache of responses in front of the database. Address and key are never in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    #[serde(default = "cached", deserialize_with = "some_bytes")]
+    memory: Size,
+    url_env: Option<Spanned<String>>,
+    key_env: Option<String>,
+    #[serde(default = "seconds::<600>", deserialize_with = "some_time")]
+    ttl: Length,
+    #[serde(default = "seconds::<1>", deserialize_with = "some_time")]
+    max_staleness: Length,
+    #[serde(default = "budget", deserialize_with = "some_time")]
+    timeout: Length,
+}
+
+impl Cache {
+    /// Maximum size of the responses in the memory of the process.
+    pub fn memory(&self) -> usize {
+        self.memory.0
+    }
+
+    /// The variables with the address of Redis or Valkey, and with the key that values there are sealed with.
+    pub fn server_from(&self) -> Option<(&str, &str)> {
+        let url = self.url_env.as_ref()?;
+        Some((url.get_ref(), self.key_env.as_deref()?))
+    }
+
+    /// Where the address is given, and no key.
+    pub(super) fn without_key(&self) -> Option<std::ops::Range<usize>> {
+        let url = self.url_env.as_ref().filter(|_| self.key_env.is_none());
+        url.map(Spanned::span)
+    }
+
+    /// Maximum time for which a response is used before it is read again.
+    pub fn ttl(&self) -> Duration {
+        self.ttl.0
+    }
+
+    /// Maximum time for which a response is replayed after it was evicted.
+    pub fn max_staleness(&self) -> Duration {
+        self.max_staleness.0
+    }
+
+    /// Maximum time that a request waits for the cache.
+    pub fn timeout(&self) -> Duration {
+        self.timeout.0
+    }
+}
+
 /// What is logged, and how.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -278,6 +329,14 @@ fn max_header_bytes() -> Spanned<Size> {
 
 fn memory() -> Size {
     Size(128 * 1024 * 1024)
+}
+
+fn cached() -> Size {
+    Size(16 << 20)
+}
+
+fn budget() -> Length {
+    Length(Duration::from_millis(5))
 }
 
 fn connections() -> Spanned<usize> {

@@ -1,0 +1,89 @@
+//! Duplicates that a gateway answers from a cache.
+
+use pgonce_testkit::Redis;
+
+use crate::fixture::{Fixture, Gateway, RunOutput, Setup, file, get, program};
+use crate::upstream::Upstream;
+
+const CACHE: &str = "[cache]\nurl_env = \"CACHE\"\nkey_env = \"CACHE_KEY\"\ntimeout = \"20s\"\n";
+const KEY: &str = "000102030405060708090a0b0c0d0e0f000102030405060708090a0b0c0d0e0F";
+
+async fn hits(gateway: &Gateway) -> u64 {
+    let metrics = get(&format!("{}/metrics", gateway.admin)).await;
+    let text = String::from_utf8(metrics.body.to_vec()).unwrap();
+    let line = "pgonce_cache_requests_total{result=\"hit\"} ";
+    let count = text.lines().find_map(|found| found.strip_prefix(line));
+    count.unwrap().parse().unwrap()
+}
+
+/// Orders again until the cache has answered.
+async fn order_until_cached(gateway: &Gateway, body: &[u8]) {
+    while hits(gateway).await == 0 {
+        let again = gateway.order("k").await;
+        assert_eq!((again.is_replay(), &*again.body), (true, body));
+    }
+}
+
+#[tokio::test]
+async fn gateways_share_a_cache_and_need_none() {
+    let (fixture, upstream) = (Fixture::new().await, Upstream::start().await);
+    let redis = Redis::start().await.unwrap();
+    let config = Setup::default().in_front_of(&upstream.url);
+    let (url, cache) = (fixture.database.url(), redis.url());
+    let shared = format!("{CACHE}{config}");
+    let variables = [
+        ("DATABASE_URL", &*url),
+        ("CACHE", &*cache),
+        ("CACHE_KEY", KEY),
+    ];
+    let first = Gateway::start_with(&shared, &variables).await;
+    let body = first.order("k").await.body;
+    order_until_cached(&first, &body).await;
+    let second = Gateway::start_with(&shared, &variables).await;
+    order_until_cached(&second, &body).await;
+    redis.kill().await.unwrap();
+    for (gateway, key) in [(&first, "fresh-1"), (&second, "fresh-2")] {
+        let again = gateway.order("k").await;
+        assert_eq!((again.is_replay(), &again.body), (true, &body));
+        let fresh = gateway.order(key).await;
+        assert_eq!((fresh.status, fresh.is_replay()), (201, false));
+    }
+    let in_memory = fixture.gateway(&format!("[cache]\n{config}")).await;
+    order_until_cached(&in_memory, &body).await;
+    assert_eq!(upstream.orders().len(), 3);
+}
+
+#[tokio::test]
+async fn a_cache_that_cannot_be_used_stops_the_start() {
+    let config = Setup::default().in_front_of("http://127.0.0.1:9");
+    let start = async |cache: &str, key: Option<&str>, more: &[&str]| {
+        let (_folder, path) = file(&format!("{cache}{config}"));
+        let args = [&["gateway"], more, &[path.to_str().unwrap()]].concat();
+        let mut command = program(&args);
+        command.env("DATABASE_URL", "postgres://127.0.0.1:9/none");
+        command
+            .env("CACHE", "redis://127.0.0.1:9")
+            .env_remove("CACHE_KEY");
+        if let Some(key) = key {
+            command.env("CACHE_KEY", key);
+        }
+        RunOutput::of(command.output().await.unwrap())
+    };
+    let missing = start(CACHE, None, &[]).await;
+    assert!(
+        missing
+            .err
+            .contains("the variable CACHE_KEY, which is not set"),
+        "{missing:?}"
+    );
+    for bad in ["", "00", &KEY[1..], &KEY.replace('a', "g")] {
+        let refused = start(CACHE, Some(bad), &[]).await;
+        assert!(refused.err.contains("64 hex digits"), "{bad}: {refused:?}");
+        assert!(bad.is_empty() || !refused.err.contains(bad), "{refused:?}");
+    }
+    let unsealed = start("[cache]\nurl_env = \"CACHE\"\n", None, &["--check"]).await;
+    assert!(
+        unsealed.err.contains("must be sealed with a key"),
+        "{unsealed:?}"
+    );
+}
