@@ -123,8 +123,9 @@ async fn a_batch_that_is_taken_on_with_begin_gets_the_same_verdicts<D: TestDrive
     world: World<D>,
 ) {
     use Verdict::{Conflict, Duplicate, New};
+    type Batch<'a> = (&'a [(&'a str, &'a str)], &'a [Verdict]);
     let inbox = world.once.inbox();
-    let batches: [(&[(&str, &str)], &[Verdict]); 8] = [
+    let batches: [Batch<'_>; 8] = [
         (&[("b", "1"), ("a", "1")], &[New, New]),
         (&[("a", "1"), ("b", "1")], &[Duplicate, Duplicate]),
         (&[("b", "2"), ("a", "1")], &[Conflict, Duplicate]),

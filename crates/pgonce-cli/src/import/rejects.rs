@@ -92,8 +92,8 @@ pub(super) async fn write_stored(
                 Value::Null => String::new(),
                 other => other.to_string(),
             };
-            last = text("row");
             let values = ["row", "line", "status", "key", "field", "code", "reason"].map(text);
+            last.clone_from(&values[0]);
             lines.push(joined(values.each_ref().map(|value| &**value)));
         }
         if page.len() < PAGE {
