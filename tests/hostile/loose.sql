@@ -8,7 +8,8 @@ declare
 begin
     for v in
         select p.proname, pg_get_function_arguments(p.oid) as arguments, pg_get_function_result(p.oid) as result,
-               (select string_agg(a.name || case when t.typcollation <> 0 then ' collate public.loose' else '' end, ', ' order by a.n)
+               (select string_agg(case when p.provariadic <> 0 and a.n = p.pronargs then 'variadic ' else '' end
+                   || a.name || case when t.typcollation <> 0 then ' collate public.loose' else '' end, ', ' order by a.n)
                   from unnest(p.proargnames[1 : p.pronargs], p.proargtypes::oid[]) with ordinality as a (name, type, n)
                   join pg_type t on t.oid = a.type) as call
           from pg_proc p where p.pronamespace = 'pgonce'::regnamespace and p.proname !~ '^_'

@@ -6,8 +6,8 @@ returns integer[]
 language plpgsql immutable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_part  text;
-    v_match text[];
+    v_part  text collate "C";
+    v_match text[] collate "C";
     v_from  integer;
     v_to    integer;
     v_all   integer[] := '{}';

@@ -7,7 +7,7 @@ returns timestamptz
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_fields   text[] := regexp_split_to_array(btrim(p_cron), '[[:space:]]+');
+    v_fields   text[] collate "C" := regexp_split_to_array(btrim(p_cron) collate "C", '[[:space:]]+');
     v_minutes  integer[];
     v_hours    integer[];
     v_days     integer[];

@@ -13,7 +13,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    v_queue text;
+    v_queue text collate "C";
     v_left  integer := p_limit;
     v_count integer;
 begin
@@ -34,7 +34,7 @@ begin
               from busy b where b.queue is not null
         )
         select b.queue from busy b
-         where b.queue is not null and (p_queues is null or b.queue = any (p_queues))
+         where b.queue is not null and (p_queues is null or b.queue = any (p_queues collate "C"))
          order by random()
     loop
         return query select * from pgonce._claim_queue(v_queue, p_owner, p_lease, v_left);
