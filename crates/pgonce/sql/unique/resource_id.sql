@@ -1,6 +1,8 @@
 -- pgonce.resource_id(p_namespace, p_parts): an id from the natural name of a thing: the same parts give the same id, so
 --          that a second insert meets the primary key.
 -- answers  a UUID of version 5, the same that pgonce::key::resource_id and the other clients make
+-- locks    nothing
+-- writes   nothing
 -- raises   22004 the namespace or a part is null
 -- note     who knows the parts can compute the id: it is no secret. A thing that is renamed keeps the id of its first
 --          name. SHA-1 in PL/pgSQL takes a part of a millisecond: where ids are made often, make them in the client
