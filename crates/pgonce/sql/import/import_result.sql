@@ -1,6 +1,9 @@
 -- pgonce.import_result(p_job, p_number, p_row, p_tenant): what became of one row of an import.
 -- answers  one row. status: applied, skipped, failed, or pending where it was not reached yet; the first 8 bytes of
 --          the row's SHA-256 as hex; for a row that needs attention its line, key, field, code and reason
+-- locks    nothing
+-- writes   nothing
+-- raises   nothing of its own
 -- note     rows count from 1, without the header
 -- example  select * from pgonce.import_result('customers', 1, 17);
 create or replace function pgonce.import_result(p_job text, p_number integer, p_row bigint, p_tenant text default '')
