@@ -2,7 +2,7 @@
 -- answers  how many; what was applied stays applied
 -- locks    the imports
 -- writes   their state; the process that runs one stops before its next rows
--- raises   nothing of its own
+-- raises   nothing
 -- note     to go on, import the file again
 -- example  select pgonce.import_cancel('customers');
 create or replace function pgonce.import_cancel(p_job text, p_tenant text default '')

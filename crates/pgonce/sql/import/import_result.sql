@@ -3,7 +3,7 @@
 --          the row's SHA-256 as hex; for a row that needs attention its line, key, field, code and reason
 -- locks    nothing
 -- writes   nothing
--- raises   nothing of its own
+-- raises   nothing
 -- note     rows count from 1, without the header
 -- example  select * from pgonce.import_result('customers', 1, 17);
 create or replace function pgonce.import_result(p_job text, p_number integer, p_row bigint, p_tenant text default '')
