@@ -15,6 +15,7 @@ const QUALIFIED: &[&str] = &[
     "insert_or_fetch",
     "publish",
     "succeed",
+    "update_once",
 ];
 
 /// Words before a parenthesis that call nothing, and types that the grammar itself knows.

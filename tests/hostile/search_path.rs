@@ -97,7 +97,9 @@ async fn every_public_function_and_view_runs_no_strangers_code() {
                 let example = header.section("example").unwrap();
                 let example = example
                     .replace("p_into regclass", "p_into pg_catalog.regclass")
-                    .replace(" text primary key", " pg_catalog.text primary key");
+                    .replace(" text primary key", " pg_catalog.text primary key")
+                    .replace(" text,", " pg_catalog.text,")
+                    .replace(" date)", " pg_catalog.date)");
                 if let Err(error) = run_example(&client, &example).await {
                     panic!("{path}, {major:?}, {}: {error:?}", header.name);
                 }
