@@ -75,8 +75,8 @@ pub(crate) const ACTS: &[Act] = &[
         name: "redrive",
         role: Role::Operator,
         confirm: "",
-        fields: &["subscription", "subject"],
-        call: "pgonce.redrive($1, nullif($2, ''))",
+        fields: &["subscription", "subject", "tenant"],
+        call: "pgonce.redrive($1, nullif($2, ''), p_tenant => $3)",
         back: ("/outbox", &["subscription"]),
     },
     Act {

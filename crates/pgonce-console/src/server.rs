@@ -216,7 +216,9 @@ async fn login(State(app): State<Shared>, headers: HeaderMap, body: Bytes) -> Re
     // Only a path of ours: anything else would lead people away.
     let next = fields
         .get("next")
-        .filter(|next| next.starts_with('/') && !next.starts_with("//") && !next.contains('\\'));
+        .filter(|next| next.starts_with('/') && !next.starts_with("//"))
+        // Browsers drop tabs and read a backslash as a slash.
+        .filter(|next| next.bytes().all(|c| c.is_ascii_graphic() && c != b'\\'));
     let next = next.cloned().unwrap_or_else(|| format!("{}/", app.base));
     let is_https = headers
         .get("x-forwarded-proto")

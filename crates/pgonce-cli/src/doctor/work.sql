@@ -7,8 +7,7 @@
 select format('%s in scope %s, the oldest for %s', case when s.n = 1000 then '1000 or more' else s.n::text end, s.scope, date_trunc('second', s.longest)) as evidence,
        format('pgonce intent stuck; then pgonce intent settle|fail|release %s KEY --reason WHY', quote_literal(s.scope)) as command
   from (select k.scope, count(*) as n, max(k.stuck_for) as longest
-          from (select * from pgonce.stuck limit 1000) k
-         where k.classification in ('needs_manual_action', 'abandoned') and k.stuck_for > interval '1 minute'
+          from (select * from pgonce.stuck k where k.classification in ('needs_manual_action', 'abandoned') and k.stuck_for > interval '1 minute' limit 1000) k
          group by k.scope) s order by 1 limit 20;
 
 -- check: stuck-not-retried
@@ -18,8 +17,7 @@ select format('%s in scope %s, the oldest for %s', case when s.n = 1000 then '10
 select format('%s in scope %s, the oldest for %s', case when s.n = 1000 then '1000 or more' else s.n::text end, s.scope, date_trunc('second', s.longest)) as evidence,
        'pgonce intent stuck; then send the requests again, or settle them' as command
   from (select k.scope, count(*) as n, max(k.stuck_for) as longest
-          from (select * from pgonce.stuck limit 1000) k
-         where k.classification = 'safe_to_retry' and k.stuck_for > interval '1 hour'
+          from (select * from pgonce.stuck k where k.classification = 'safe_to_retry' and k.stuck_for > interval '1 hour' limit 1000) k
          group by k.scope) s order by 1 limit 20;
 
 -- check: purge-behind
@@ -95,8 +93,7 @@ select format('the last number is %s, the last partition ends at %s, %s', coales
 -- why: They are removed row by row instead of by partition, which costs vacuum and time.
 select format('%s recent markers in inbox_marker_default', count(*)) as evidence,
        'select pgonce._create_inbox_partitions();' as sql
-  from (select d.day from pgonce.inbox_marker_default d limit 10000) d
- where d.day >= (pgonce.now() at time zone 'UTC')::date - 1 having count(*) > 0;
+  from (select from pgonce.inbox_marker_default d where d.day >= (pgonce.now() at time zone 'UTC')::date - 1 limit 10000) d having count(*) > 0;
 
 -- check: inbox-poison
 -- severity: warning

@@ -68,6 +68,9 @@ pub(crate) struct Started {
     migrator: Migrator<TokioPostgres>,
     watched: Vec<Watched>,
     running: Running,
+    first_error: Option<CliError>,
+    /// Kept while relays run: dropped, it no longer wakes them.
+    _tail: Option<WalListener>,
 }
 
 impl Started {
@@ -75,9 +78,27 @@ impl Started {
         self.watched.clone()
     }
 
+    /// Waits until a relay has ended that should run, and says why.
+    pub(crate) async fn failed(&mut self) -> String {
+        let (what, error) = match self.running.join_next().await {
+            None => std::future::pending().await,
+            Some(Ok((subscription, Ok(_)))) => {
+                (format!("the relay of {subscription} has ended"), None)
+            }
+            Some(Ok((subscription, Err(error)))) => {
+                let why = error.words().0;
+                let what = format!("the relay of {subscription} cannot go on: {why}");
+                (what, Some(error))
+            }
+            Some(Err(panicked)) => (format!("a relay has ended: {panicked}"), None),
+        };
+        self.first_error = self.first_error.take().or(error);
+        what
+    }
+
     /// When all of them have ended. The first error counts.
     pub(crate) async fn ended(mut self) -> Result {
-        let mut first_error = Ok(());
+        let mut first_error = self.first_error.map_or(Ok(()), Err);
         while let Some(ended) = self.running.join_next().await {
             let ended = ended.map_err(|panicked| {
                 CliError::new(exit::FAILED, panicked.to_string(), "Please report it.")
@@ -118,6 +139,8 @@ pub(super) async fn start_all(
         migrator,
         watched,
         running,
+        first_error: None,
+        _tail: tail,
     })
 }
 

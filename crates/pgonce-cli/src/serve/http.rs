@@ -1,7 +1,7 @@
 //! Health, metrics and the console on one listener.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Json;
@@ -37,6 +37,8 @@ pub(super) struct Web {
     metrics: bool,
     stop: CancellationToken,
     database_timeout: Duration,
+    /// What should run and has ended.
+    failed: Mutex<Vec<String>>,
 }
 
 impl Web {
@@ -58,7 +60,13 @@ impl Web {
             metrics,
             stop,
             database_timeout,
+            failed: Mutex::default(),
         }
+    }
+
+    pub(super) fn failed(&self, what: String) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.push(what);
     }
 }
 
@@ -127,6 +135,14 @@ async fn ready(State(web): State<Arc<Web>>) -> Response {
     let mut waiting: Vec<Value> = Vec::new();
     if let Err(error) = checked {
         waiting.push(json!({"for": "the database and its schema", "code": error.code(), "detail": error.to_string()}));
+    }
+    {
+        let failed = web.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.extend(
+            failed
+                .iter()
+                .map(|what| json!({"for": "an operator", "detail": what})),
+        );
     }
     for relay in &web.relays {
         match relay.counts() {

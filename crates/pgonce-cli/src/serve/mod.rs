@@ -126,7 +126,7 @@ async fn serve(
     if settings.has("timers") {
         running.spawn(tasks::timers(once.clone(), changes.clone(), stop.clone()));
     }
-    let relays = match &settings.relay_file {
+    let mut relays = match &settings.relay_file {
         Some(file) => Some(relay::begin(file, address, &schema, &stop).await?),
         None => None,
     };
@@ -171,11 +171,21 @@ async fn serve(
     std::io::stdout().flush()?;
     notify::say("READY=1");
 
-    asked.next().await;
+    // What should run and has ended is shown; the rest goes on.
+    loop {
+        let gone = tokio::select! {
+            () = asked.next() => break,
+            Some(ended) = running.join_next() => format!("a task has ended: {ended:?}"),
+            gone = failed(&mut relays) => gone,
+        };
+        tracing::error!(gone, "not everything runs");
+        web.failed(gone);
+    }
     notify::say("STOPPING=1");
     tracing::info!("asked to stop: what is under way is finished");
     stop.cancel();
     reloading.abort();
+    let drain_timeout = changes.borrow().drain_timeout;
     let drained = async {
         while running.join_next().await.is_some() {}
         match relays {
@@ -184,8 +194,15 @@ async fn serve(
         }
     };
     tokio::select! {
-        drained = timeout(settings.drain_timeout, drained) => drained.unwrap_or_else(|_| Err(cut_off("drain_timeout was over"))),
+        drained = timeout(drain_timeout, drained) => drained.unwrap_or_else(|_| Err(cut_off("drain_timeout was over"))),
         () = asked.next() => Err(cut_off("a second signal")),
+    }
+}
+
+async fn failed(relays: &mut Option<relay::Started>) -> String {
+    match relays {
+        Some(relays) => relays.failed().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -216,15 +233,14 @@ async fn reload(
                 {
                     tracing::warn!("roles, listen and relay_file change only with a restart");
                 }
-                let fresh = Settings {
-                    roles: old.roles,
-                    listen: old.listen,
-                    relay_file: old.relay_file,
-                    ..fresh
-                };
-                consoles.send_replace(console(&fresh));
-                current.send_replace(fresh);
-                tracing::info!("reloaded");
+                match keep_what_runs(&old, fresh) {
+                    Ok(fresh) => {
+                        consoles.send_replace(console(&fresh));
+                        current.send_replace(fresh);
+                        tracing::info!("reloaded");
+                    }
+                    Err(why) => tracing::error!(why, "not reloaded; it goes on as before"),
+                }
             }
             Err(error) => tracing::error!(
                 error = error.words().0,
@@ -232,5 +248,57 @@ async fn reload(
             ),
         }
         notify::say("READY=1");
+    }
+}
+
+/// New settings with the address and the roles of the process. The tokens of the new ones were checked against an address that is
+/// not listened on, so they are checked again.
+fn keep_what_runs(old: &Settings, fresh: Settings) -> std::result::Result<Settings, String> {
+    let fresh = Settings {
+        roles: old.roles.clone(),
+        listen: old.listen,
+        relay_file: old.relay_file.clone(),
+        ..fresh
+    };
+    if fresh.has("console") {
+        fresh.access.may_listen_on(fresh.listen)?;
+    }
+    Ok(fresh)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        given: Given,
+    }
+
+    #[test]
+    fn a_reload_never_opens_a_public_console() {
+        let found = |listen: &str, roles: &str| {
+            let flags = Flags::parse_from(["serve", "--listen", listen, "--roles", roles]);
+            Found::look(&flags.given).unwrap().settings().unwrap()
+        };
+        let guarded = Settings {
+            access: pgonce_console::Access::local().token(
+                "ada",
+                pgonce_console::Role::Admin,
+                "a-long-random-token",
+            ),
+            listen: "0.0.0.0:7650".parse().unwrap(),
+            ..found("127.0.0.1:7650", "console")
+        };
+        for fresh in [
+            found("127.0.0.1:7650", "console"),
+            found("0.0.0.0:7650", "metrics"),
+        ] {
+            assert!(keep_what_runs(&guarded, fresh).is_err());
+        }
+        assert!(keep_what_runs(&guarded, guarded.clone()).is_ok());
     }
 }

@@ -21,7 +21,8 @@ async fn pause(stop: &CancellationToken, time: Duration) -> bool {
 }
 
 /// Purges expired records in bounded transactions, with as much time between them as each took: beside full load it takes
-/// at most half of one connection.
+/// at most half of one connection. Partitions are kept first, and again after `purge_every` at the latest: neither a purge that
+/// fails nor one with much to do keeps them waiting.
 pub(super) async fn retention(
     once: Once<TokioPostgres>,
     settings: Changes,
@@ -32,36 +33,47 @@ pub(super) async fn retention(
             let settings = settings.borrow();
             (settings.purge_every, settings.purge_batch)
         };
-        match sweep(&once, batch, &stop).await {
-            Ok(purged) => {
-                counter!("pgonce_purged_total").increment(purged);
-                gauge!("pgonce_purge_last_success_timestamp_seconds").set(now());
-            }
-            Err(error) => tracing::warn!(%error, "purge failed; it is tried again"),
+        if let Err(error) = once.outbox().maintain().await {
+            tracing::warn!(%error, "the outbox could not be maintained; it is tried again");
         }
-        if !pause(&stop, every).await {
+        if let Err(error) = once.inbox().maintain().await {
+            tracing::warn!(%error, "the inbox could not be maintained; it is tried again");
+        }
+        let more = match sweep(&once, batch, every, &stop).await {
+            Ok(more) => {
+                gauge!("pgonce_purge_last_success_timestamp_seconds").set(now());
+                more
+            }
+            Err(error) => {
+                tracing::warn!(%error, "purge failed; it is tried again");
+                false
+            }
+        };
+        if stop.is_cancelled() || !more && !pause(&stop, every).await {
             return;
         }
     }
 }
 
+/// Answers whether there is more to purge.
 async fn sweep(
     once: &Once<TokioPostgres>,
     batch: u32,
+    limit: Duration,
     stop: &CancellationToken,
-) -> Result<u64, Error> {
-    let mut purged = 0;
+) -> Result<bool, Error> {
+    let round = tokio::time::Instant::now();
     loop {
         let began = tokio::time::Instant::now();
         let count = once.purge(batch).await?;
-        purged += count;
+        counter!("pgonce_purged_total").increment(count);
         if count < u64::from(batch) || !pause(stop, began.elapsed()).await {
-            break;
+            return Ok(false);
+        }
+        if round.elapsed() > limit {
+            return Ok(true);
         }
     }
-    once.outbox().maintain().await?;
-    once.inbox().maintain().await?;
-    Ok(purged)
 }
 
 /// Lets due timers move their entities.

@@ -187,6 +187,7 @@ async fn a_form_of_another_page_another_origin_or_another_name_is_refused() {
         ("https%3A%2F%2Fevil.example", "/"),
         ("%2F%2Fevil.example", "/"),
         ("%2F%5Cevil.example", "/"),
+        ("%2F%09%2Fevil.example", "/"),
     ] {
         let answer = serving
             .form("/login", "", &format!("token={VIEWER}&next={next}"))

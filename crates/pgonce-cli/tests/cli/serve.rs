@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use pgonce_testkit::Binaries;
+use pgonce_testkit::{Binaries, wait_until};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response};
 use rustix::process::{Pid, Signal, kill_process};
@@ -193,8 +193,9 @@ async fn settings_come_from_flag_variable_file_and_default_in_this_order() {
                 .unwrap(),
         );
         assert!(
-            run.code == 2 && run.err.contains(wrong.split(' ').next().unwrap())
-                || run.err.contains("relay_file"),
+            run.code == 2
+                && (run.err.contains(wrong.split(' ').next().unwrap())
+                    || run.err.contains("relay_file")),
             "{wrong}: {run:?}"
         );
     }
@@ -218,4 +219,62 @@ async fn a_hangup_reads_the_file_again_and_a_wrong_file_changes_nothing() {
     write("third");
     serving.signal(Signal::HUP);
     while !serving.text("/scopes", "").await.contains("third") {}
+}
+
+#[tokio::test]
+async fn partitions_are_kept_while_every_purge_fails() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "create or replace function pgonce.purge(p_limit integer default 10000) returns bigint language plpgsql as \
+                 $$ begin raise exception 'too slow' using errcode = '57014'; end $$",
+        )
+        .await;
+    fixture
+        .sql("select pgonce._create_inbox_partitions()")
+        .await;
+    let newest = "select max(inhrelid::regclass::text) from pg_inherits \
+                   where inhparent = 'pgonce.inbox_marker'::regclass and inhrelid::regclass::text ~ '[0-9]{8}$'";
+    let row = fixture.client.query_one(newest, &[]).await.unwrap();
+    let partition: String = row.get(0);
+    fixture.sql(&format!("drop table {partition}")).await;
+    let flags = ["--roles", "retention", "--purge-every", "50ms"];
+    let _serving = Serving::of(&fixture, &flags, "");
+    let there = format!("select to_regclass('{partition}') is not null");
+    let back = async || {
+        let row = fixture.client.query_one(&there, &[]).await.unwrap();
+        row.get::<_, bool>(0)
+    };
+    let deadline = std::time::Duration::from_secs(120);
+    wait_until("the partition to be there again", deadline, back)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_relay_that_cannot_go_on_is_shown_and_the_console_stays() {
+    let fixture = Fixture::installed().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("relay.toml");
+    let relay = "[[relays]]\nsubscription = \"billing\"\nsink = \"stdout:\"\n[relays.create]\n";
+    std::fs::write(&file, relay).unwrap();
+    let file = file.to_str().unwrap();
+    let flags = ["--roles", "relay,console", "--relay-file", file];
+    let serving = Serving::of(&fixture, &flags, "");
+    let deadline = std::time::Duration::from_secs(120);
+    let ready = async || serving.get("/readyz", "").await.status() == 200;
+    wait_until("readiness", deadline, ready).await.unwrap();
+    fixture
+        .sql("select pgonce.evict_subscription('billing', 'ticket 4')")
+        .await;
+    let shown = async || {
+        let answer = serving.get("/readyz", "").await;
+        let status = answer.status();
+        let said = answer.text().await.unwrap();
+        status == 503 && said.contains("the relay of billing cannot go on")
+    };
+    wait_until("the end of the relay to be shown", deadline, shown)
+        .await
+        .unwrap();
+    assert!(serving.text("/outbox", "").await.contains("billing"));
 }

@@ -95,10 +95,16 @@ fn hide(row: &mut Row, members: &[String]) {
         .get("answer")
         .and_then(Value::as_str)
         .map(serde_json::from_str::<Value>);
-    if let Some(Ok(mut answer)) = parsed {
-        walk(&mut answer, members);
-        row.insert("answer".to_owned(), Value::from(format!("{answer:#}")));
-    }
+    let shown = match parsed {
+        Some(Ok(mut answer)) => {
+            walk(&mut answer, members);
+            format!("{answer:#}")
+        }
+        // What cannot be read cannot be searched either.
+        Some(Err(_)) => "\u{2022}\u{2022}\u{2022}".to_owned(),
+        None => return,
+    };
+    row.insert("answer".to_owned(), Value::from(shown));
 }
 
 /// Did it happen once? From what is recorded, and nothing else.

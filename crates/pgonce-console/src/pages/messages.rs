@@ -175,17 +175,22 @@ fn dead_acts(app: &App, who: &Who, row: &Row) -> Html {
     if who.role < Role::Operator {
         return Html::default();
     }
-    let (subscription, seq, subject) = (
+    let (subscription, seq, subject, tenant) = (
         text(row, "subscription"),
         text(row, "seq"),
         text(row, "subject"),
+        text(row, "tenant"),
     );
     let retry = button(
         app,
         who,
         "redrive",
         "Redrive",
-        &[("subscription", &subscription), ("subject", &subject)],
+        &[
+            ("subscription", &subscription),
+            ("subject", &subject),
+            ("tenant", &tenant),
+        ],
         Html::default(),
     );
     retry.and(reasoned("Skip", &seq, |inside| {
