@@ -1,7 +1,7 @@
 //! Every published crate can be packaged, offline, and its package has what crates.io and docs.rs show.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -91,9 +91,114 @@ fn every_published_crate_can_be_packaged_with_its_licences_and_a_readme() {
     }
 }
 
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Output of a program that checks files in `ops/`, and whether it was content. `variable` names its folder.
+fn tool(variable: &str, cache: &str, program: &str, args: &[&str]) -> (bool, String) {
+    let folders = [
+        std::env::var_os(variable).map(PathBuf::from),
+        Some(root().join(".cache").join(cache).join("bin")),
+    ];
+    let found = folders.into_iter().flatten();
+    let found = found
+        .map(|folder| folder.join(program))
+        .find(|path| path.exists());
+    let output = Command::new(found.unwrap_or_else(|| program.into()))
+        .args(args)
+        .current_dir(root())
+        .output()
+        .unwrap_or_else(|error| {
+            panic!("{program}: {error}; run scripts/setup, or set {variable} to its folder")
+        });
+    let said = String::from_utf8(output.stdout).unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), said + &complaint)
+}
+
+fn helm(args: &[&str]) -> (bool, String) {
+    tool("PGONCE_HELM_BIN", "helm", "helm", args)
+}
+
+const CHART: &str = "ops/helm/pgonce";
+
+/// Everything that the chart can make, as YAML.
+fn rendered() -> String {
+    let gateway = "gateway.config=[listen]";
+    let set = "databaseSecret=db,serve.tokensSecret=tokens,serve.settings.instance=shop,relay.enabled=true,\
+        gateway.enabled=true,prometheus.podMonitor=true,prometheus.rules=true,migrate.grants={app=shop}";
+    let (good, said) = helm(&[
+        "template",
+        "shop",
+        CHART,
+        "--set",
+        set,
+        "--set",
+        gateway,
+        "--set-file",
+        "relay.config=ops/relay.toml",
+    ]);
+    assert!(good, "{said}");
+    said
+}
+
+#[test]
+fn the_chart_is_accepted_by_helm_and_says_what_it_needs() {
+    let (good, said) = helm(&[
+        "lint",
+        "--strict",
+        CHART,
+        "--set",
+        "databaseSecret=db,serve.tokensSecret=tokens",
+    ]);
+    assert!(good, "{said}");
+    for (set, needed) in [
+        ("serve.tokensSecret=tokens", "databaseSecret is required"),
+        ("databaseSecret=db", "serve.tokensSecret is required"),
+        (
+            "databaseSecret=db,serve.tokensSecret=tokens,relay.enabled=true",
+            "relay.config is required",
+        ),
+    ] {
+        let (good, said) = helm(&["template", "shop", CHART, "--set", set]);
+        assert!(!good && said.contains(needed), "{set}: {said}");
+    }
+    let versions = std::fs::read_to_string(root().join(CHART).join("Chart.yaml")).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(versions.contains(&format!("\nversion: {version}\n")));
+    assert!(versions.contains(&format!("\nappVersion: \"{version}\"\n")));
+}
+
+#[test]
+fn the_chart_writes_settings_that_the_daemon_accepts() {
+    let rendered = rendered();
+    let text = rendered.split("  serve.toml: |\n").nth(1).unwrap();
+    let settings: Vec<_> = text.lines().map_while(|l| l.strip_prefix("    ")).collect();
+    assert!(settings.len() >= 4, "{settings:?}");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), settings.join("\n")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_pgonce"))
+        .args(["config", "check", "--config"])
+        .arg(file.path())
+        .env("PGONCE_CONSOLE_TOKENS", "ada:admin:0123456789abcdef")
+        .env("DATABASE_URL", "postgres://db/shop")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{settings:?}: {said}");
+}
+
+#[test]
+fn prometheus_accepts_the_alerts() {
+    let args = ["check", "rules", "ops/prometheus/alerts.yml"];
+    let (good, said) = tool("PGONCE_PROMETHEUS_BIN", "prometheus", "promtool", &args);
+    assert!(good && said.contains("rules found"), "{said}");
+}
+
 /// Arguments of each `pgonce` command in the files that start it.
 fn commands_in_ops() -> Vec<(String, Vec<String>)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = root();
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
     let mut found = Vec::new();
     for unit in ["relay", "gateway", "purge", "serve"] {
@@ -106,6 +211,12 @@ fn commands_in_ops() -> Vec<(String, Vec<String>)> {
             .unwrap_or_else(|| panic!("{path} starts nothing"))
             .split(' ');
         found.push((path, words.map(str::to_owned).collect()));
+    }
+    for line in rendered().lines() {
+        if let Some(arguments) = line.trim().strip_prefix("args: ") {
+            let arguments = serde_json::from_str(arguments).unwrap();
+            found.push(("ops/helm".to_owned(), arguments));
+        }
     }
     // In compose.yaml a service of ours is built, and its command is a list.
     for service in read("compose.yaml")
@@ -126,7 +237,7 @@ fn commands_in_ops() -> Vec<(String, Vec<String>)> {
 #[test]
 fn units_and_containers_start_commands_that_the_program_has() {
     let commands = commands_in_ops();
-    assert_eq!(commands.len(), 6, "{commands:?}");
+    assert_eq!(commands.len(), 9, "{commands:?}");
     for (file, arguments) in commands {
         let output = Command::new(env!("CARGO_BIN_EXE_pgonce"))
             .args(&arguments)
