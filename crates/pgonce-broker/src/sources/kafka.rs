@@ -149,20 +149,15 @@ impl Kafka {
         }
         let assigned = self.consumer.assign(&list);
         assigned.map_err(|error| unavailable(&error))?;
-        // A new assignment reads them all.
-        let paused = self.paused.iter().copied().collect();
-        let paused = self.consumer.pause(&self.assigned(paused));
+        // Where a new assignment has forgotten it.
+        let paused = self.consumer.pause(&self.list(&self.paused));
         paused.map_err(|error| unavailable(&error))
     }
 
-    /// Those of them that are read.
-    fn assigned(&self, partitions: Vec<i32>) -> TopicPartitionList {
+    fn list<'a>(&self, partitions: impl IntoIterator<Item = &'a i32>) -> TopicPartitionList {
         let mut list = TopicPartitionList::new();
         for partition in partitions {
-            let reading = self.reading.get(&partition);
-            if reading.is_some_and(|reading| reading.rests_until.is_none()) {
-                list.add_partition(&self.config.topic, partition);
-            }
+            list.add_partition(&self.config.topic, *partition);
         }
         list
     }
@@ -306,9 +301,9 @@ impl Source for Kafka {
     async fn pause(&mut self, partitions: &HashSet<String>) -> Result<(), SourceError> {
         let number = |name: &String| name.rsplit('/').next()?.parse().ok();
         let paused: HashSet<i32> = partitions.iter().filter_map(number).collect();
-        let more = paused.difference(&self.paused).copied().collect();
-        let fewer = self.paused.difference(&paused).copied().collect();
-        let (more, fewer) = (self.assigned(more), self.assigned(fewer));
+        // Also those that rest: the client remembers it of a partition that it does not read.
+        let more = self.list(paused.difference(&self.paused));
+        let fewer = self.list(self.paused.difference(&paused));
         self.paused = paused;
         let changed = (self.consumer.pause(&more)).and_then(|()| self.consumer.resume(&fewer));
         changed.map_err(|error| unavailable(&error))
