@@ -149,6 +149,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "unique/_sha1",
     "unique/resource_id",
     "unique/refer",
+    "recovery/_audit_act",
     "recovery/stuck",
     "recovery/intervene",
     "recovery/most_retried",
