@@ -8,7 +8,7 @@ begin
     if not exists (select from pg_extension e where e.extname = 'citus') then
         return;
     end if;
-    -- As text: elsewhere there are no such tables. A write to a reference table is prepared on every node, so those are safe.
+    -- As text: without Citus there are no such tables. A write to a reference table is prepared on every node, so those are safe.
     return query execute
         'select p.logicalrelid::text from pg_dist_partition p
           where not (p.partmethod = ''n'' and (p.repmodel = ''t'' or p.colocationid = 0))
