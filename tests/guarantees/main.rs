@@ -34,6 +34,7 @@ mod planted;
 mod purge;
 mod queue;
 mod recording;
+mod recovered;
 mod recovery;
 mod retention;
 mod savepoints;

@@ -148,6 +148,7 @@ impl<D: Driver, T: Send + 'static, H: Handler<D>> Dispatcher<D, T, H> {
     }
 
     fn item(&self, mut message: Message) -> Item {
+        message.source.clone_from(&self.shared.source);
         let mut flaw = self.shared.checks.check(&mut message).err();
         if flaw.is_none() && self.shared.dedup != Dedup::Ids && message.place.is_none() {
             let why = "it came without a position, from a source that has an order";
@@ -276,6 +277,7 @@ impl<D: Driver, T: Send + 'static, H: Handler<D>> Dispatcher<D, T, H> {
                     partition,
                     settled: &of_lane,
                     at: NONE.into(),
+                    called: Vec::new(),
                 };
                 let worked = working.run(&items).await;
                 let held = working.held;

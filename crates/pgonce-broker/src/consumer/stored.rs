@@ -151,6 +151,7 @@ async fn work_off<D: Driver, H: Handler<D>>(
         partition: None,
         settled: &settled,
         at: NONE.into(),
+        called: Vec::new(),
     };
     let drained = async {
         stop.cancelled().await;
