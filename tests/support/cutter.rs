@@ -143,7 +143,7 @@ async fn carry(state: &State, client: TcpStream, server: TcpStream) {
 
 /// Ends when the proxy has fallen silent more often than so many times.
 async fn falls_silent(silent: &mut watch::Receiver<(u32, bool)>, times: u32) {
-    drop(silent.wait_for(|(now, _)| *now > times).await);
+    drop(silent.wait_for(|(count, _)| *count > times).await);
 }
 
 /// Passes on what the client sends, up to a cut; answers also how many replies that chunk is owed.

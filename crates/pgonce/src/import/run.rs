@@ -103,6 +103,8 @@ pub(super) async fn run(
         }
         Target::Function(name, batch) => {
             let key = import.key.as_deref().unwrap_or_default();
+            rows.set_key(key)?;
+            let function = Function::find(caller, name, *batch, !key.is_empty()).await?;
             if key.is_empty() && opened.hash.is_none() {
                 return Err(invalid(
                     "P4097",
@@ -110,8 +112,7 @@ pub(super) async fn run(
                     "Name its columns with --key, or import a file: sent again after its last row, a stream without keys would call the function a second time for every row.",
                 ));
             }
-            rows.set_key(key)?;
-            Writer::Function(Function::find(caller, name, *batch, !key.is_empty()).await?)
+            Writer::Function(function)
         }
     };
     let mut run = Run {
