@@ -73,6 +73,9 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "clock/_set_clock",
     "clock/_move_clock",
     "clock/_reset_clock",
+    "citus/_is_one_node",
+    "citus/_remote_tables",
+    "citus/_assert_one_node",
     "lock/_lock_id",
     "lock/try_lock",
     "lock/lock",
@@ -82,6 +85,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "scope/_answer_to_keep",
     "scope/_retention_for",
     "scope/_scope_is_allowed",
+    "scope/_probe_name",
     "scope/define_scope",
     "scope/drop_scope",
     "scope/set_strict",
@@ -133,6 +137,8 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/release",
     "intent/wait",
     "intent/_check_transition",
+    "intent/_record_attempt",
+    "intent/_forget_attempts",
     "cache/_replay_state",
     "cache/_replay_of",
     "cache/_forget_replays",
@@ -149,8 +155,12 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "unique/_sha1",
     "unique/resource_id",
     "unique/refer",
+    "recovery/_readable",
+    "recovery/_audit_act",
     "recovery/stuck",
     "recovery/intervene",
+    "recovery/_take_stale",
+    "recovery/_decide_stale",
     "recovery/most_retried",
     "retention/purge",
     "outbox/_lane_of",
@@ -349,9 +359,10 @@ pub(super) fn newest() -> u32 {
     MIGRATIONS.last().map_or(0, |migration| migration.number)
 }
 
-/// One checksum for all routines: their names, order and texts.
-pub(super) fn routines_checksum() -> String {
-    checksum(ROUTINES.iter().map(|routine| (routine.name, routine.sql)))
+/// One checksum for all routines: their names, order and texts, and for whom they are loaded.
+pub(super) fn routines_checksum(layout: super::nodes::Layout) -> String {
+    let loaded = ROUTINES.iter().map(|routine| (routine.name, routine.sql));
+    checksum(loaded.chain(layout.switches().map(|sql| ("", sql))))
 }
 
 /// A checkout may have other line ends than the build that was released; they do not count.
