@@ -86,6 +86,9 @@ pub enum Error {
     /// The answer's retention is over and the contract keeps a tombstone (`P4031`).
     #[error("{0}")]
     Gone(ErrorDetail),
+    /// The intent's home is another region (`P4110`); [`Home::from_error`](crate::region::Home::from_error) says which.
+    #[error("{0}")]
+    WrongRegion(ErrorDetail),
     /// A newer attempt holds the intent (`P4012`).
     #[error("{0}")]
     Fenced(ErrorDetail),
@@ -131,6 +134,7 @@ impl Error {
             Self::Invalid(p)
             | Self::Conflict(p)
             | Self::Gone(p)
+            | Self::WrongRegion(p)
             | Self::Fenced(p)
             | Self::LostRace(p)
             | Self::Database(p)
@@ -173,6 +177,7 @@ impl Error {
             "P4012" => Self::Fenced(problem),
             "P4010" | "P4011" => Self::LostRace(problem),
             "P4031" => Self::Gone(problem),
+            "P4110" => Self::WrongRegion(problem),
             // The insert of the finished row met another attempt's: the race is lost.
             "23505" if problem.constraint.as_deref() == Some("one_row_per_intent") => {
                 Self::LostRace(ErrorDetail {

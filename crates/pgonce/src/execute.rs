@@ -141,7 +141,7 @@ fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
         ),
     };
     format!(
-        "{}, claimed as materialized (select case when {name}._scope_is_allowed(${tenant}, ${scope}) \
+        "{}, claimed as materialized (select case when {name}._scope_is_allowed(${tenant}, ${scope}, ${key}) \
          and {name}._force_durable_commit() \
          and pg_catalog.pg_try_advisory_xact_lock({name}._lock_id(${tenant}, ${scope}, ${key})) \
          and pg_catalog.set_config('{name}.attempt', {name}._intent_name(${tenant}, ${scope}, ${key}), true) is not null \

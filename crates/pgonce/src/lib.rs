@@ -24,6 +24,7 @@ pub mod migrate;
 #[doc(hidden)]
 pub mod outbox;
 pub mod queue;
+pub mod region;
 pub mod retry;
 pub mod scope;
 #[cfg(feature = "sqlx")]

@@ -17,6 +17,7 @@ use crate::intent::Intent;
 use crate::lease::{self, Lease};
 use crate::once::Once;
 use crate::record::failure_args;
+use crate::region::Home;
 use crate::retry::at_least;
 use crate::seal;
 use crate::sqlstate::Class;
@@ -83,8 +84,9 @@ impl<D: Driver> Once<D> {
         let mut waiting = Waiting::default();
         let mut retrying = false;
         let mut unresolved = UnresolvedCommit::default();
+        let mut at = self;
         loop {
-            let claim = mode.claim(self, intent, retrying);
+            let claim = mode.claim(at, intent, retrying);
             // One that was busy, or lost something, needs what the database says now.
             let claimed = match retrying {
                 false => self.cached_or(intent, claim).await,
@@ -98,7 +100,7 @@ impl<D: Driver> Once<D> {
                 Ok(Claim::Replay(done)) => return Ok(done.typed()),
                 Ok(Claim::Refused(failure)) => return Err(Error::Refused(failure)),
                 Ok(Claim::Busy { retry_after }) => {
-                    match self.wait(intent, retry_after, &mut waiting).await {
+                    match at.wait(intent, retry_after, &mut waiting).await {
                         Ok(()) => {
                             retrying = true;
                             continue;
@@ -110,13 +112,17 @@ impl<D: Driver> Once<D> {
                         Err(error) => error,
                     }
                 }
-                Ok(Claim::Run(right)) => match mode.work(self, intent, right).await {
+                Ok(Claim::Run(right)) => match mode.work(at, intent, right).await {
                     Ok(done) => return Ok(done),
                     Err(Ended::Retry(error)) => error,
                     Err(Ended::Stop(error)) => return Err(unresolved.or(error)),
                 },
                 Err(error) => error,
             };
+            if let Some(home) = at.region_of_error(&error) {
+                (at, retrying) = (home, true);
+                continue;
+            }
             unresolved.note(&error);
             if !is_worth_another_try(&error) {
                 return Err(unresolved.or(error));
@@ -127,6 +133,13 @@ impl<D: Driver> Once<D> {
                 Err(cancelled) => return Err(unresolved.or(cancelled)),
             }
         }
+    }
+
+    /// Where to run an intent that is refused here, because its home is another region.
+    fn region_of_error(&self, error: &Error) -> Option<&Self> {
+        let home = Home::from_error(error).filter(|home| home.forward)?;
+        let mut regions = self.regions.iter();
+        regions.find_map(|(name, once)| (*name == home.name).then_some(once))
     }
 
     /// Does what the scope's contract says about a busy intent.

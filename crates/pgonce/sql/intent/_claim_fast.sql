@@ -16,7 +16,7 @@ language sql stable
 begin atomic
     select case
                when i.status is null then
-                   case when pgonce._scope_is_allowed(p_tenant, p_scope)
+                   case when pgonce._scope_is_allowed(p_tenant, p_scope, p_key)
                         and current_setting('synchronous_commit') = 'on' and current_setting('transaction_read_only') = 'off'
                         and coalesce(current_setting('pgonce.attempt', true), '') = ''
                         and pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key))

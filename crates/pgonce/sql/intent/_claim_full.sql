@@ -3,7 +3,7 @@
 -- locks    the intent's advisory lock, then its row; both until the end of the transaction
 -- writes   leased mode: the row, 'processing' under a new fence. Atomic mode: nothing, but a
 --          record past its retention is removed where the contract says so
--- raises   P4000 P4001 P4002 P4003 P4031 P4044 22023
+-- raises   P4000 P4001 P4002 P4003 P4031 P4044 P4110 P4111 22023
 create or replace function pgonce._claim_full(p_scope text, p_key text, p_fingerprint bytea,
     p_lease interval, p_owner text, p_tenant text, p_correlation text)
 returns pgonce.claimed
@@ -85,6 +85,7 @@ begin
                 hint = 'Claim on the primary, in a transaction that can write.';
         end if;
         if not v_locked then
+            perform pgonce._scope_is_allowed(p_tenant, p_scope, p_key);  -- raises where its home is another region
             v_locked := pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key));
             if not v_locked then
                 return pgonce._busy(interval '100 milliseconds', case when v_exists then v_row.attempts else 1 end);

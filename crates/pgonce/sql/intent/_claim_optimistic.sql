@@ -9,7 +9,7 @@ returns table (holds boolean)
 language sql stable
 begin atomic
     select case
-        when pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint) and pgonce._scope_is_allowed(p_tenant, p_scope)
+        when pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint) and pgonce._scope_is_allowed(p_tenant, p_scope, p_key)
             then pgonce._force_durable_commit() and current_setting('transaction_read_only') = 'off'
                  and coalesce(current_setting('pgonce.attempt', true), '') = ''
                  and pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key))

@@ -28,6 +28,7 @@ begin
                 transition_rule transition_entity transition_command transition_timer timelines
                 job job_live job_end job_queue job_bucket job_schedule job_recheck jobs job_groups queues
                 import import_chunk import_row import_key imports external_reference
+                region region_rule region_fact region_pending region_task regions double_commits
                 stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners
                 outbox_events dead_letters inbox_backlog inbox_poison projections'),
             -- Rebuilding a projection runs the user's functions, so it runs with the operator's rights.
@@ -36,7 +37,7 @@ begin
             ('operator', 'select, insert, update, delete', null, 'projection_gate projection_build projection_build_gate'),
             -- Nothing with an answer, a payload or headers.
             ('viewer', 'select', null, 'scope stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes
-                outbox_log outbox_wal_listeners inbox_backlog projections queues job_groups'),
+                outbox_log outbox_wal_listeners inbox_backlog projections queues job_groups regions'),
             ('viewer', 'select', 'tenant, id, queue, group_name, priority, status, attempts, owner, failure_code, failure_message,
                 created_at, due_at, ended_at', 'jobs'),
             ('viewer', 'select', 'subscription, tenant, topic, type, subject, seq, message_id, attempts, reason, parked_at,
@@ -51,7 +52,7 @@ begin
           from (values
             ('app', 'usage', 'outbox_seq'),
             ('consumer', 'usage', 'outbox_seq'),
-            ('operator', 'select', 'outbox_seq lease_number inbox_seq job_seq'),
+            ('operator', 'select', 'outbox_seq lease_number inbox_seq job_seq region_seq'),
             -- For the view outbox_log.
             ('relay', 'select', 'outbox_seq'),
             ('viewer', 'select', 'outbox_seq'),
@@ -87,6 +88,9 @@ begin
             ('app', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),
             ('operator', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),
             ('operator', 'define_transition'),
+            -- pgonce._scope_is_allowed calls it in a region, with the application's rights.
+            ('app', '_check_region region_of'),
+            ('operator', 'define_region_rule region_of resolve_double_commit _beat_region _merge_pending _purge_facts'),
             ('app', 'enqueue cancel_job'),
             ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs'),
             ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs'),
@@ -111,7 +115,9 @@ begin
                 _raise_bad_version _append_only _lock_wait _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
                 _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at
                 _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
-                _fire_schedules _wake_jobs _queue_room _claim_queue')
+                _fire_schedules _wake_jobs _queue_room _claim_queue
+                region_join region_leave _add_region _connect_region _activate_region _record_old_facts _land_facts _land_fact _record_fact
+                _merge_intent _verdict_of _home_of _region_slot _set_claim_switch')
           ) as g (part, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
 end

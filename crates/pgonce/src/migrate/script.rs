@@ -134,9 +134,7 @@ pub(super) fn routines(schema: &str) -> String {
     text.push_str(
         "
 do $$ begin
-    if not exists (select from pgonce.scope where tenant = '' and scope = '*') then
-        perform pgonce.set_strict(true);
-    end if;
+    perform pgonce._set_claim_switch();
     -- Else the first lease would begin the epoch, and the others would wait for its commit.
     perform pgonce._installation_epoch();
     if exists (select from pg_class c where c.oid = 'pgonce.intent'::regclass and c.relforcerowsecurity) then
