@@ -105,6 +105,10 @@ enum Command {
     /// Cut every path of the protocol at every message, and prove that everything happened once.
     #[cfg(feature = "lab-storm")]
     Storm(pgonce_lab::storm::Args),
+    /// Simulate what cannot be waited for.
+    #[cfg(feature = "lab-regions")]
+    #[command(subcommand)]
+    Lab(Lab),
     /// Test whether an HTTP API that claims idempotency keeps it. It makes real effects there.
     #[cfg(feature = "probe")]
     Probe(Box<pgonce_probe::Args>),
@@ -123,14 +127,22 @@ enum Command {
     MostRetried(intents::ListArgs),
 }
 
+#[cfg(feature = "lab-regions")]
+#[derive(Debug, Subcommand)]
+enum Lab {
+    /// Simulate regions with cuts, lags, clocks that differ and restored backups; fail where they disagree or a double commit is not listed.
+    Regions(pgonce_lab::regions::Args),
+}
+
 /// Commands without a database of their own to choose: their help does not show how to connect.
-const UNCONNECTED: [&str; 9] = [
+const UNCONNECTED: [&str; 10] = [
     "bench",
     "codes",
     "completions",
     "config",
     "demo",
     "gateway",
+    "lab",
     "man",
     "probe",
     "storm",
@@ -180,6 +192,8 @@ async fn main() -> ExitCode {
         Command::Demo(args) => return pgonce_lab::demo::run(args).await,
         #[cfg(feature = "lab-storm")]
         Command::Storm(args) => return pgonce_lab::storm::run(args).await,
+        #[cfg(feature = "lab-regions")]
+        Command::Lab(Lab::Regions(args)) => return pgonce_lab::regions::run(&args),
         #[cfg(feature = "probe")]
         Command::Probe(args) => {
             let format = match format {

@@ -118,7 +118,7 @@ struct Resolve {
     tenant: String,
 }
 
-const LIST: &str = "select id, name, address, is_self, state, epoch, heard_at, lag, connected from pgonce.regions order by id";
+const LIST: &str = "select id, name, address, is_self, state, epoch, last_beat_at, lag, connected from pgonce.regions order by id";
 const RULE: &str = "select pgonce.define_region_rule($1, $2, $3, $4::text::interval, $5)";
 const NO_REGIONS: &str = "This database is no region; `pgonce region join` makes it one.";
 
@@ -268,7 +268,7 @@ async fn status(database: Database) -> Result {
         case when state = 'restored' then 'join again' end,
         case when state = 'joining' then 'has not joined' end,
         case when not is_self and state = 'active' and connected is not true then 'nothing arrives: look at the server''s log' end,
-        case when not is_self and state = 'active' and (lag > interval '1 minute' or lag is null) then 'not heard of: does pgonce serve run there?' end,
+        case when not is_self and state = 'active' and (lag > interval '1 minute' or lag is null) then 'no heartbeat: does pgonce serve run there?' end,
         case when is_self and pending > 0 then 'facts are not merged' end,
         case when is_self and double_commits > 0 then 'pgonce region tasks' end) as needs from pgonce.regions order by id";
     let rows = database.rows(query, &[]).await?;

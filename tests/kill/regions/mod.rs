@@ -122,7 +122,7 @@ async fn in_home_mode_another_region_names_the_home_and_a_driver_for_it_is_used(
         .unwrap_err();
     assert!(!Home::from_error(&error).unwrap().forward);
 
-    // A region that has not heard of the home for too long sends requests there.
+    // A region without a heartbeat of the home for too long sends requests there.
     places
         .rule(
             Rule::new("*", Mode::Local)

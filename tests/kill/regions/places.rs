@@ -128,10 +128,10 @@ impl Places {
                 .text("select id from pgonce.region where is_self")
                 .await;
             for other in &self.all {
-                let heard = format!(
-                    "select is_self or heard_at = '{beat}' from pgonce.region where id = {id}"
+                let arrived = format!(
+                    "select is_self or last_beat_at = '{beat}' from pgonce.region where id = {id}"
                 );
-                other.see.wait_until(&heard).await;
+                other.see.wait_until(&arrived).await;
             }
         }
         for place in &self.all {

@@ -13,7 +13,7 @@ use super::places::Places;
 fn schedules() -> usize {
     match std::env::var("REGION_SCHEDULES") {
         Ok(text) => text.parse().expect("REGION_SCHEDULES is a number"),
-        Err(_) => 3,
+        Err(_) => 2,
     }
 }
 

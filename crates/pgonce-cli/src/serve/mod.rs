@@ -123,6 +123,7 @@ async fn serve(
             stop.clone(),
         ));
     }
+    running.spawn(tasks::regions(once.clone(), stop.clone()));
     if settings.has("timers") {
         running.spawn(tasks::timers(once.clone(), changes.clone(), stop.clone()));
     }

@@ -93,6 +93,47 @@ pub(super) async fn timers(once: Once<TokioPostgres>, settings: Changes, stop: C
     }
 }
 
+/// Sends heartbeats to the other regions, merges what could not be merged at once, and measures how far behind this one is.
+/// Where regions are not used it looks once a minute whether they are.
+pub(super) async fn regions(once: Once<TokioPostgres>, stop: CancellationToken) {
+    const PURGE_EVERY: u32 = 3600;
+    let mut beats = 0_u32;
+    loop {
+        let is_region = match once.beat_region().await {
+            Ok(is_region) => is_region,
+            Err(error) => {
+                tracing::warn!(%error, "the other regions got no heartbeat; it is tried again");
+                true
+            }
+        };
+        if is_region {
+            report(&once).await;
+            if beats % PURGE_EVERY == 0
+                && let Err(error) = once.purge_region_facts().await
+            {
+                tracing::warn!(%error, "facts of regions could not be purged; it is tried again");
+            }
+            beats = beats.wrapping_add(1);
+        }
+        let every = Duration::from_secs(if is_region { 1 } else { 60 });
+        if !pause(&stop, every).await {
+            return;
+        }
+    }
+}
+
+async fn report(once: &Once<TokioPostgres>) {
+    for region in once.regions().await.unwrap_or_default() {
+        if region.is_self {
+            gauge!("pgonce_region_double_commits").set(region.double_commits as f64);
+            gauge!("pgonce_region_pending").set(region.pending as f64);
+        } else {
+            let lag = region.lag.map_or(f64::NAN, |lag| lag.as_secs_f64());
+            gauge!("pgonce_region_lag_seconds", "region" => region.name).set(lag);
+        }
+    }
+}
+
 fn now() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()

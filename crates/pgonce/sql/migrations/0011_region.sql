@@ -2,16 +2,16 @@
 -- breaking: no
 
 -- The regions that this one knows, itself included; empty where regions are not used. epoch: of this region, the epoch it
--- joined with (another one was restored or promoted since, and must join again); of another, the newest that was heard.
+-- joined with (another one was restored or promoted since, and must join again); of another, the newest that is known.
 create table pgonce.region (
-    id        smallint not null,
-    name      text collate "C" not null,
-    address   text not null default '',
-    is_self   boolean not null,
-    state     text not null default 'joining',
-    epoch     bigint not null default 0,
-    heard_at  timestamptz,
-    joined_at timestamptz not null,
+    id           smallint not null,
+    name         text collate "C" not null,
+    address      text not null default '',
+    is_self      boolean not null,
+    state        text not null default 'joining',
+    epoch        bigint not null default 0,
+    last_beat_at timestamptz,
+    joined_at    timestamptz not null,
     constraint one_row_per_region primary key (id),
     constraint one_name_per_region unique (name),
     constraint region_number_fits check (id between 1 and 63),

@@ -6,7 +6,7 @@ returns text
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
-    update pgonce.region r set state = p_state, heard_at = case when p_state = 'active' then coalesce(r.heard_at, pgonce.now()) end
+    update pgonce.region r set state = p_state, last_beat_at = case when p_state = 'active' then coalesce(r.last_beat_at, pgonce.now()) end
      where r.id = p_id;
     return pg_current_xact_id()::text;
 end

@@ -1,5 +1,5 @@
 -- pgonce._add_region(p_id, p_name, p_address, p_is_self): writes down a region, and prepares for its facts. Owner only.
--- answers  the highest epoch of that region that this database has heard of
+-- answers  the highest epoch of that region that this database knows of
 -- locks    the table of facts, exclusively, for a moment
 -- writes   pgonce.region; the partition of its facts, with triggers where it is another region's
 -- raises   22023 a bad name or number; 55000 the number or the name is another region's

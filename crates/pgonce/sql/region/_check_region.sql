@@ -24,7 +24,7 @@ begin
     end if;
     select r.* into v_home from pgonce.region r where r.id = v_rule.home;
     if v_rule.mode = 'local' and (v_rule.max_lag is null
-       or v_home.heard_at > pgonce.now() - v_rule.max_lag) then
+       or v_home.last_beat_at > pgonce.now() - v_rule.max_lag) then
         return true;
     end if;
     raise exception 'the home of this intent is region "%"', v_home.name using errcode = 'P4110',

@@ -20,6 +20,6 @@ begin atomic
             union all
             select u.mode, u.max_lag, u.home, 2 from pgonce.region_rule u where u.tenant = '' and u.scope = '*'
             union all
-            select 'home', null, 'key', 3
+            select 'home', null, 'key' collate "C", 3
              order by 4 limit 1) r;
 end;

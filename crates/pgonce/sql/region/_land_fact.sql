@@ -9,7 +9,7 @@ as $$
 begin
     if tg_when = 'BEFORE' and new.kind = 'beat' then
         begin
-            update pgonce.region r set heard_at = new.at, epoch = greatest(r.epoch, new.epoch)
+            update pgonce.region r set last_beat_at = new.at, epoch = greatest(r.epoch, new.epoch)
              where r.id = new.region;
             perform pgonce._merge_pending(20);
         exception when others then

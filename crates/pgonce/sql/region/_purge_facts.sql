@@ -1,13 +1,13 @@
 -- pgonce._purge_facts(p_limit): removes facts of intents that expired everywhere.
 -- answers  how many
--- writes   pgonce.region_fact: a fact goes a day after all of its intent have expired, and a day after every region was
---          heard from past that: what they committed meanwhile has arrived, and was compared with it
+-- writes   pgonce.region_fact: a fact goes a day after all of its intent have expired, and a day after every region has
+--          sent a heartbeat past that: what they committed meanwhile has arrived, and was compared with it
 create or replace function pgonce._purge_facts(p_limit integer default 10000)
 returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_before timestamptz := least(pgonce.now(), (select min(coalesce(r.heard_at, '-infinity')) from pgonce.region r
+    v_before timestamptz := least(pgonce.now(), (select min(coalesce(r.last_beat_at, '-infinity')) from pgonce.region r
         where not r.is_self and r.state <> 'lost')) - interval '1 day';
     v_count  bigint;
 begin

@@ -3,9 +3,9 @@
 -- answers  nothing
 -- locks    the rule's row
 -- writes   one row of pgonce.region_rule
--- raises   22023 an unknown mode, or an interval that is not positive; P4000 scope missing
+-- raises   22023 an unknown mode or home, or an interval that is not positive; P4000 scope missing
 -- note     p_mode home: at its home only, others answer P4110 with the home's address; local: anywhere, and what two regions
---          committed is listed in pgonce.double_commits, for as long as the home was heard of within p_max_lag; read_only:
+--          committed is listed in pgonce.double_commits, while the home's last heartbeat is not older than p_max_lag; read_only:
 --          as home, without forwarding. p_home: by 'key', by 'tenant', or the name of a region. Scope '*' is for all scopes
 --          without a rule; without any it is home by key
 -- example  select pgonce.define_region_rule('carts.add', 'local', p_max_lag => '10 seconds');
@@ -17,6 +17,11 @@ as $$
 begin
     if coalesce(p_scope, '') collate "C" = '' then
         raise exception 'the scope is missing' using errcode = 'P4000', hint = 'Name a scope, or ''*'' for all without a rule.';
+    end if;
+    if p_home collate "C" not in ('key', 'tenant') and exists (select from pgonce.region)
+       and not exists (select from pgonce.region r where r.name = p_home collate "C") then
+        raise exception 'there is no region "%" that could be a home', p_home using errcode = '22023',
+            hint = 'The home is ''key'', ''tenant'', or the name of a region: pgonce region list.';
     end if;
     insert into pgonce.region_rule as r (tenant, scope, mode, home, max_lag)
     values (p_tenant, p_scope, p_mode, p_home, pgonce._fixed_length(p_max_lag))

@@ -5,7 +5,7 @@
 -- writes   the region, in state joining: claims are refused until it is active; triggers, and the publication <schema>_region
 -- raises   22023 a bad name or number; 55000 it is another region's, or this database is another region
 -- note     p_id, from 1 to 63, is part of every fence, so that no two regions share one; p_above, the highest epoch of it
---          that another region has heard of: after a restore none is used twice. p_address: where its services are reached
+--          that another region knows of: after a restore none is used twice. p_address: where its services are reached
 -- example  begin;
 --          select pgonce.region_join(1::smallint, 'eu', 'https://eu.shop.example');
 --          rollback;

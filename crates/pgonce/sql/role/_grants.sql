@@ -90,7 +90,8 @@ begin
             ('operator', 'define_transition'),
             -- pgonce._scope_is_allowed calls it in a region, with the application's rights.
             ('app', '_check_region region_of'),
-            ('operator', 'define_region_rule region_of resolve_double_commit _beat_region _merge_pending _purge_facts'),
+            ('viewer', '_region_is_current'),
+            ('operator', 'define_region_rule region_of resolve_double_commit _beat_region _merge_pending _purge_facts _region_is_current'),
             ('app', 'enqueue cancel_job'),
             ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs'),
             ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs'),

@@ -357,6 +357,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "region/define_region_rule",
     "region/region_of",
     "region/resolve_double_commit",
+    "region/_region_is_current",
     "region/regions",
     "region/double_commits",
     "role/_grants",

@@ -53,8 +53,8 @@ static IS_OVER: Sql = Sql::seldom(
     "select (pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot()) operator(pg_catalog.>) $1::text::xid8)::text",
 );
 static BEAT: Sql = Sql::seldom("select b::text from pgonce._beat_region() b");
-static HAS_HEARD: Sql = Sql::seldom(
-    "select (r.heard_at operator(pg_catalog.>=) $2::text::timestamptz)::text from pgonce.region r where r.id operator(pg_catalog.=) $1::text::smallint",
+static HAS_BEAT: Sql = Sql::seldom(
+    "select (r.last_beat_at operator(pg_catalog.>=) $2::text::timestamptz)::text from pgonce.region r where r.id operator(pg_catalog.=) $1::text::smallint",
 );
 
 /// A database that is a region, or becomes one: connected as the owner of the schema, who may create subscriptions.
@@ -207,7 +207,7 @@ pub async fn join<D: Driver>(
         wait(other, &IS_OVER, || Args::texts([&*last]), deadline).await?;
         if let Some(beat) = other.text(&BEAT, Args::new()).await? {
             let args = || Args::new().int(region.id).text(&*beat);
-            wait(this, &HAS_HEARD, args, deadline).await?;
+            wait(this, &HAS_BEAT, args, deadline).await?;
         }
     }
     let args = Args::new().int(me.id).text("active");
