@@ -2,6 +2,8 @@
 
 use sha2::{Digest as _, Sha256};
 
+use super::nodes::Layout;
+
 /// A numbered file: tables, types and data. Once released it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -347,15 +349,50 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "role/bind_tenant",
 ];
 
+/// What is loaded on Citus alone.
+pub(super) const ONLY_ON_CITUS: &[Routine] = routines![
+    "citus/twins/_raise_not_distributed",
+    "citus/twins/_purge_tenant",
+];
+
+/// What is loaded on Citus instead of the routine of its name.
+pub(super) const TWINS: &[Routine] = routines![
+    "citus/twins/_contract",
+    "citus/twins/_begin_epoch",
+    "citus/twins/_installation_epoch",
+    "citus/twins/_claim_fast",
+    "citus/twins/_claim_optimistic",
+    "citus/twins/claim",
+    "citus/twins/claim_first",
+    "citus/twins/answer_of",
+    "citus/twins/succeed",
+    "citus/twins/purge",
+    "citus/twins/_replay_state",
+    "citus/twins/_replay_of",
+];
+
+/// Removes the routines on Citus, before they are loaded again.
+pub(super) const UNLOAD: &str = include_str!("../../sql/citus/unload.sql");
+/// Distributes the tables: between the migrations and the routines.
+pub(super) const DISTRIBUTE: &str = include_str!("../../sql/citus/distribute.sql");
+/// Delegates functions to the servers that have the rows: after the routines.
+pub(super) const DELEGATE: &str = include_str!("../../sql/citus/delegate.sql");
+
 /// The number of this build's newest migration.
 pub(super) fn newest() -> u32 {
     MIGRATIONS.last().map_or(0, |migration| migration.number)
 }
 
 /// One checksum for all routines: their names, order and texts, and for whom they are loaded.
-pub(super) fn routines_checksum(layout: super::nodes::Layout) -> String {
+pub(super) fn routines_checksum(layout: Layout) -> String {
     let loaded = ROUTINES.iter().map(|routine| (routine.name, routine.sql));
-    checksum(loaded.chain(layout.switches().map(|sql| ("", sql))))
+    let twins = TWINS.iter().filter(|_| layout == Layout::Distributed);
+    let twins = twins.map(|routine| (routine.name, routine.sql));
+    checksum(
+        loaded
+            .chain(twins)
+            .chain(layout.switches().map(|sql| ("", sql))),
+    )
 }
 
 /// A checkout may have other line ends than the build that was released; they do not count.
@@ -401,7 +438,9 @@ mod tests {
             .iter()
             .map(|m| format!("migrations/{}", m.name))
             .collect();
-        loaded.extend(ROUTINES.iter().map(|routine| routine.name.to_owned()));
+        let routines = ROUTINES.iter().chain(TWINS).chain(ONLY_ON_CITUS);
+        loaded.extend(routines.map(|routine| routine.name.to_owned()));
+        loaded.extend(["citus/unload", "citus/distribute", "citus/delegate"].map(str::to_owned));
         loaded.sort();
         assert_eq!(
             loaded, there,
@@ -428,7 +467,7 @@ mod tests {
 
     #[test]
     fn routines_can_be_loaded_again_over_themselves() {
-        for routine in ROUTINES {
+        for routine in ROUTINES.iter().chain(TWINS).chain(ONLY_ON_CITUS) {
             let creates = routine
                 .sql
                 .lines()
