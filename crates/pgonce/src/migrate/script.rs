@@ -168,8 +168,10 @@ fn on_citus(routine: &Routine) -> String {
     let twin = TWINS.iter().find(|t| name(t.name) == name(routine.name));
     match (twin, routine.name) {
         (Some(twin), _) => twin.sql.to_owned(),
-        // There nothing forgets for a cache.
-        (None, "cache/_forget_replays") => String::new(),
+        // There nothing forgets for a cache, and no history of attempts is kept.
+        (None, "cache/_forget_replays" | "intent/_record_attempt" | "intent/_forget_attempts") => {
+            String::new()
+        }
         // Citus would send this whole text to the workers for its trigger; delegate.sql creates it by itself.
         (None, "intent/_check_transition") => {
             let end = routine.sql.find("create or replace trigger");
