@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::nodes::Layout;
+use super::nodes::{Layout, TWINS};
 
 /// A numbered file: tables, types and data. Once released it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +62,8 @@ macro_rules! routines {
         }),*]
     };
 }
+
+pub(super) use routines;
 
 /// Every migration of this build, in order.
 pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference"];
@@ -355,35 +357,6 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "role/bind_tenant",
 ];
 
-/// What is loaded on Citus alone.
-pub(super) const ONLY_ON_CITUS: &[Routine] = routines![
-    "citus/twins/_raise_not_distributed",
-    "citus/twins/_purge_tenant",
-];
-
-/// What is loaded on Citus instead of the routine of its name.
-pub(super) const TWINS: &[Routine] = routines![
-    "citus/twins/_contract",
-    "citus/twins/_begin_epoch",
-    "citus/twins/_installation_epoch",
-    "citus/twins/_claim_fast",
-    "citus/twins/_claim_optimistic",
-    "citus/twins/claim",
-    "citus/twins/claim_first",
-    "citus/twins/answer_of",
-    "citus/twins/succeed",
-    "citus/twins/purge",
-    "citus/twins/_replay_state",
-    "citus/twins/_replay_of",
-];
-
-/// Removes the routines on Citus, before they are loaded again.
-pub(super) const UNLOAD: &str = include_str!("../../sql/citus/unload.sql");
-/// Distributes the tables: between the migrations and the routines.
-pub(super) const DISTRIBUTE: &str = include_str!("../../sql/citus/distribute.sql");
-/// Delegates functions to the servers that have the rows: after the routines.
-pub(super) const DELEGATE: &str = include_str!("../../sql/citus/delegate.sql");
-
 /// The number of this build's newest migration.
 pub(super) fn newest() -> u32 {
     MIGRATIONS.last().map_or(0, |migration| migration.number)
@@ -419,6 +392,7 @@ fn checksum<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::nodes::ONLY_ON_CITUS;
     use super::*;
     use std::path::Path;
 
@@ -446,7 +420,9 @@ mod tests {
             .collect();
         let routines = ROUTINES.iter().chain(TWINS).chain(ONLY_ON_CITUS);
         loaded.extend(routines.map(|routine| routine.name.to_owned()));
-        loaded.extend(["citus/unload", "citus/distribute", "citus/delegate"].map(str::to_owned));
+        loaded.extend(
+            ["unload", "distribute", "delegate"].map(|name| format!("citus/scripts/{name}")),
+        );
         loaded.sort();
         assert_eq!(
             loaded, there,

@@ -1,9 +1,38 @@
 //! Where the rows of a database are: on one server, or by Citus on several.
 
-use super::files;
+use super::files::{Routine, routines};
 use super::ledger::rows;
 use crate::driver::Connection;
 use crate::error::Result;
+
+/// What is loaded on Citus alone.
+pub(super) const ONLY_ON_CITUS: &[Routine] = routines![
+    "citus/twins/_raise_not_distributed",
+    "citus/twins/_purge_tenant",
+];
+
+/// What is loaded on Citus instead of the routine of its name.
+pub(super) const TWINS: &[Routine] = routines![
+    "citus/twins/_contract",
+    "citus/twins/_begin_epoch",
+    "citus/twins/_installation_epoch",
+    "citus/twins/_claim_fast",
+    "citus/twins/_claim_optimistic",
+    "citus/twins/claim",
+    "citus/twins/claim_first",
+    "citus/twins/answer_of",
+    "citus/twins/succeed",
+    "citus/twins/purge",
+    "citus/twins/_replay_state",
+    "citus/twins/_replay_of",
+];
+
+/// Removes the routines on Citus, before they are loaded again.
+pub(super) const UNLOAD: &str = include_str!("../../sql/citus/scripts/unload.sql");
+/// Distributes the tables: between the migrations and the routines.
+pub(super) const DISTRIBUTE: &str = include_str!("../../sql/citus/scripts/distribute.sql");
+/// Delegates functions to the servers that have the rows: after the routines.
+pub(super) const DELEGATE: &str = include_str!("../../sql/citus/scripts/delegate.sql");
 
 /// What Citus says about a database.
 #[derive(Debug, Default)]
@@ -92,10 +121,10 @@ impl Layout {
              language sql stable parallel safe return true;\n";
         let answered_for = matches!(self, Self::CoordinatorOnly | Self::Distributed);
         let distributed = self == Self::Distributed;
-        let more = files::ONLY_ON_CITUS.iter().filter(move |_| distributed);
+        let more = ONLY_ON_CITUS.iter().filter(move |_| distributed);
         (answered_for.then_some(one_node).into_iter())
             .chain(more.map(|routine| routine.sql))
-            .chain(distributed.then_some(files::DELEGATE))
+            .chain(distributed.then_some(DELEGATE))
             // Citus stumbles over the rights of functions that depend on each other. The schema is closed on every server.
             .chain(distributed.then_some("set local citus.enable_ddl_propagation = off;\n"))
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::files::{self, Migration, ROUTINES, Routine, TWINS};
+use super::files::{self, Migration, ROUTINES, Routine};
 use super::header::{Header, public_headers};
-use super::nodes::Layout;
+use super::nodes::{DISTRIBUTE, Layout, TWINS, UNLOAD};
 use crate::driver::quote_literal;
 
 /// Whatever isolation the database has by default: what is read after the lock must be new.
@@ -183,13 +183,13 @@ fn on_citus(routine: &Routine) -> String {
 
 /// Removes the routines, on Citus.
 pub(super) fn unload(schema: &str) -> String {
-    in_schema(schema, files::UNLOAD)
+    in_schema(schema, UNLOAD)
 }
 
 /// Distributes the tables.
 pub(super) fn distribute(schema: &str, colocate_with: Option<&str>) -> String {
     let table = quote_literal(colocate_with.unwrap_or("default"));
-    in_schema(schema, files::DISTRIBUTE).replace("{colocate}", &table)
+    in_schema(schema, DISTRIBUTE).replace("{colocate}", &table)
 }
 
 /// The files are written for the schema `pgonce`.
