@@ -78,6 +78,8 @@ export const CODES: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass
   ["P4101", "final"],
   ["P4102", "final"],
   ["P4103", "final"],
+  ["P4104", "final"],
+  ["P4105", "final"],
   ["P4110", "final"],
   ["P4111", "retry_after_delay"],
 ]);

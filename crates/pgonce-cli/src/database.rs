@@ -125,7 +125,14 @@ impl Target {
     pub(crate) async fn installed(self) -> Result<Database> {
         let database = self.database()?;
         match database.migrator().check().await {
-            Err(error) if [migrate::OUTDATED, migrate::CHANGED].contains(&error.code()) => {
+            Err(error)
+                if [
+                    migrate::OUTDATED,
+                    migrate::CHANGED,
+                    migrate::HALF_DISTRIBUTED,
+                ]
+                .contains(&error.code()) =>
+            {
                 Ok(database)
             }
             Err(error) => Err(error.into()),
@@ -151,7 +158,11 @@ impl Database {
     pub(crate) async fn rows(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
         let query = query.replace("pgonce.", &format!("{}.", self.schema));
         let statement = Statement {
-            sql: format!("select row_to_json(q)::text from ({query}) q").into(),
+            sql: format!(
+                "select {}._readable(row_to_json(q)::text) from ({query}) q",
+                self.schema
+            )
+            .into(),
             keep: false,
             pooled: false,
         };

@@ -119,6 +119,7 @@ pub struct OnceBuilder<D> {
     cache: Option<ReplayCache>,
     pooler: bool,
     regions: Vec<(String, D)>,
+    distributed: bool,
 }
 
 impl<D: Driver> OnceBuilder<D> {
@@ -192,6 +193,22 @@ impl<D: Driver> OnceBuilder<D> {
         self
     }
 
+    /// For a database whose tables Citus distributes ([`Migrator::distribute`](crate::migrate::Migrator::distribute)): every
+    /// call is one that Citus sends to the server of the tenant. Give every intent its tenant. Default: off.
+    ///
+    /// ```
+    /// # fn example<D: pgonce::driver::Driver>(driver: D) -> Result<(), pgonce::Error> {
+    /// let once = pgonce::Once::builder(driver).distributed().build()?;
+    /// # drop(once);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn distributed(mut self) -> Self {
+        self.distributed = true;
+        self
+    }
+
     /// Builds the [`Once`]. A schema name that would need quotes is [`Error::Invalid`].
     pub fn build(self) -> Result<Once<D>> {
         let begin = match self.isolation {
@@ -210,7 +227,7 @@ impl<D: Driver> OnceBuilder<D> {
             contracts: TtlCache::default(),
             retentions: Arc::default(),
         });
-        let schema = Schema::new(&self.schema, !self.pooler)?;
+        let schema = Schema::of(&self.schema, !self.pooler, self.distributed)?;
         let over = |driver, shared, regions| Once {
             caller: Caller {
                 driver,
@@ -240,6 +257,7 @@ impl<D: Driver> Once<D> {
             cache: None,
             pooler: false,
             regions: Vec::new(),
+            distributed: false,
         }
     }
 

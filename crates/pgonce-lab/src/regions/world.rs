@@ -55,7 +55,7 @@ pub(super) struct World<'a> {
     /// What travels from one region to another, in order, and when it arrives.
     links: BTreeMap<(usize, usize), VecDeque<(i64, u32, Fact)>>,
     cut: BTreeSet<(usize, usize)>,
-    /// Every effect that happened, whoever knows of it.
+    /// Every effect that happened, known to anybody or not.
     effects: BTreeMap<u32, Vec<Fact>>,
     outcome: Outcome,
 }

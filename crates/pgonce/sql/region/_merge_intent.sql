@@ -21,7 +21,7 @@ begin
         select i.* into v_row from pgonce.intent i
          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C" for update;
         v_found := found;
-        -- After the lock: whoever wrote the record wrote its fact with it.
+        -- After the lock: the fact of a record commits with it.
         select v.* into v_kept from pgonce._verdict_of(p_tenant, p_scope, p_key) v where v.verdict in ('kept', 'evicted')
          order by (v.fact).at desc, (v.fact).region desc, (v.fact).epoch desc, (v.fact).seq desc limit 1;
         v_new := jsonb_populate_record(null::pgonce.intent, (v_kept.fact).record);

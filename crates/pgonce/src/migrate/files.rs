@@ -2,6 +2,8 @@
 
 use sha2::{Digest as _, Sha256};
 
+use super::nodes::{Layout, TWINS};
+
 /// A numbered file: tables, types and data. Once released it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -61,6 +63,8 @@ macro_rules! routines {
     };
 }
 
+pub(super) use routines;
+
 /// Every migration of this build, in order.
 pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference", 11 "0011_region"];
 
@@ -73,6 +77,9 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "clock/_set_clock",
     "clock/_move_clock",
     "clock/_reset_clock",
+    "citus/_is_one_node",
+    "citus/_remote_tables",
+    "citus/_assert_one_node",
     "lock/_lock_id",
     "lock/try_lock",
     "lock/lock",
@@ -82,6 +89,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "scope/_answer_to_keep",
     "scope/_retention_for",
     "scope/_scope_is_allowed",
+    "scope/_probe_name",
     "region/_set_claim_switch",
     "scope/define_scope",
     "scope/drop_scope",
@@ -134,6 +142,8 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/release",
     "intent/wait",
     "intent/_check_transition",
+    "intent/_record_attempt",
+    "intent/_forget_attempts",
     "cache/_replay_state",
     "cache/_replay_of",
     "cache/_forget_replays",
@@ -150,8 +160,12 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "unique/_sha1",
     "unique/resource_id",
     "unique/refer",
+    "recovery/_readable",
+    "recovery/_audit_act",
     "recovery/stuck",
     "recovery/intervene",
+    "recovery/_take_stale",
+    "recovery/_decide_stale",
     "recovery/most_retried",
     "retention/purge",
     "outbox/_lane_of",
@@ -373,9 +387,16 @@ pub(super) fn newest() -> u32 {
     MIGRATIONS.last().map_or(0, |migration| migration.number)
 }
 
-/// One checksum for all routines: their names, order and texts.
-pub(super) fn routines_checksum() -> String {
-    checksum(ROUTINES.iter().map(|routine| (routine.name, routine.sql)))
+/// One checksum for all routines: their names, order and texts, and for whom they are loaded.
+pub(super) fn routines_checksum(layout: Layout) -> String {
+    let loaded = ROUTINES.iter().map(|routine| (routine.name, routine.sql));
+    let twins = TWINS.iter().filter(|_| layout == Layout::Distributed);
+    let twins = twins.map(|routine| (routine.name, routine.sql));
+    checksum(
+        loaded
+            .chain(twins)
+            .chain(layout.switches().map(|sql| ("", sql))),
+    )
 }
 
 /// A checkout may have other line ends than the build that was released; they do not count.
@@ -396,6 +417,7 @@ fn checksum<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::nodes::ONLY_ON_CITUS;
     use super::*;
     use std::path::Path;
 
@@ -421,7 +443,11 @@ mod tests {
             .iter()
             .map(|m| format!("migrations/{}", m.name))
             .collect();
-        loaded.extend(ROUTINES.iter().map(|routine| routine.name.to_owned()));
+        let routines = ROUTINES.iter().chain(TWINS).chain(ONLY_ON_CITUS);
+        loaded.extend(routines.map(|routine| routine.name.to_owned()));
+        loaded.extend(
+            ["unload", "distribute", "delegate"].map(|name| format!("citus/scripts/{name}")),
+        );
         loaded.sort();
         assert_eq!(
             loaded, there,
@@ -448,7 +474,7 @@ mod tests {
 
     #[test]
     fn routines_can_be_loaded_again_over_themselves() {
-        for routine in ROUTINES {
+        for routine in ROUTINES.iter().chain(TWINS).chain(ONLY_ON_CITUS) {
             let creates = routine
                 .sql
                 .lines()
