@@ -116,6 +116,7 @@ pub struct OnceBuilder<D> {
     keys: Option<Arc<AnswerKeys>>,
     cache: Option<ReplayCache>,
     pooler: bool,
+    statement_timeout: Option<Duration>,
 }
 
 impl<D: Driver> OnceBuilder<D> {
@@ -170,6 +171,14 @@ impl<D: Driver> OnceBuilder<D> {
         self
     }
 
+    /// Maximum time of a call that is a transaction of its own, such as `Outbox::backlog`; for health checks. Default: none.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn statement_timeout(mut self, limit: Duration) -> Self {
+        self.statement_timeout = Some(limit);
+        self
+    }
+
     /// Builds the [`Once`]. A schema name that would need quotes is [`Error::Invalid`].
     pub fn build(self) -> Result<Once<D>> {
         let begin = match self.isolation {
@@ -181,6 +190,7 @@ impl<D: Driver> OnceBuilder<D> {
             caller: Caller {
                 driver: self.driver,
                 schema: Schema::new(&self.schema, !self.pooler)?,
+                statement_timeout: self.statement_timeout,
             },
             shared: Arc::new(Shared {
                 begin,
@@ -209,6 +219,7 @@ impl<D: Driver> Once<D> {
             keys: None,
             cache: None,
             pooler: false,
+            statement_timeout: None,
         }
     }
 

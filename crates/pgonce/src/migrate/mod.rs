@@ -62,6 +62,7 @@ pub struct Migrator<D> {
     driver: D,
     schema: String,
     lock_timeout: Duration,
+    statement_timeout: Option<Duration>,
     coordinator_only: bool,
 }
 
@@ -92,6 +93,7 @@ impl<D: Driver> Migrator<D> {
             driver,
             schema: DEFAULT_SCHEMA.to_owned(),
             lock_timeout: LOCK_TIMEOUT,
+            statement_timeout: None,
             coordinator_only: false,
         }
     }
@@ -122,6 +124,13 @@ impl<D: Driver> Migrator<D> {
     /// ```
     pub fn coordinator_only(mut self) -> Self {
         self.coordinator_only = true;
+        self
+    }
+
+    /// Maximum time of each statement of [`Migrator::check`]; for health checks. Default: none.
+    #[doc(hidden)]
+    pub fn statement_timeout(mut self, limit: Duration) -> Self {
+        self.statement_timeout = Some(limit);
         self
     }
 
@@ -199,6 +208,7 @@ impl<D: Driver> Migrator<D> {
         let caller = Caller {
             driver: self.driver.clone(),
             schema: Schema::new(&self.schema, false)?,
+            statement_timeout: None,
         };
         caller
             .call(&GRANT, Args::texts([role, part.as_str()]))
@@ -209,7 +219,7 @@ impl<D: Driver> Migrator<D> {
     async fn look(&self) -> Result<Ledger> {
         let schema = schema_name(&self.schema)?;
         let mut session = self.driver.acquire().await?;
-        let looked = Ledger::look(&mut session, schema).await;
+        let looked = Ledger::look(&mut session, schema, self.statement_timeout).await;
         release_unless_lost(session, &looked);
         looked
     }
@@ -228,7 +238,7 @@ impl<D: Driver> Migrator<D> {
     /// Runs what is next, if anything is.
     async fn step(&self, session: &mut D::Session, last: u32) -> Result<Step> {
         let schema = &self.schema;
-        let seen = Ledger::look(session, schema).await?;
+        let seen = Ledger::look(session, schema, None).await?;
         let status = seen.status(schema);
         status.can_migrate()?;
         if seen.work(last, self.layout(&seen)?).is_none() {
