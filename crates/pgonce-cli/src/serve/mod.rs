@@ -145,6 +145,14 @@ async fn serve(
             health.clone(),
         ));
     }
+    if settings.has("recovery") {
+        running.spawn(tasks::recovery(
+            once.clone(),
+            changes.clone(),
+            stop.clone(),
+            health.clone(),
+        ));
+    }
     files.spawn(&mut running, &address, &stop, &health);
     let console = {
         let (driver, schema) = (driver.clone(), schema.clone());

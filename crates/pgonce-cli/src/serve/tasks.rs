@@ -117,6 +117,41 @@ pub(super) async fn timers(
     }
 }
 
+/// Decides about work whose holder vanished, as its contract says.
+pub(super) async fn recovery(
+    once: Once<TokioPostgres>,
+    mut settings: Changes,
+    stop: CancellationToken,
+    health: Arc<Health>,
+) -> Ended {
+    loop {
+        let (every, probe_timeout) = {
+            let settings = settings.borrow_and_update();
+            (settings.recovery_every, settings.probe_timeout)
+        };
+        let recovery = once.recovery().probe_timeout(probe_timeout);
+        let recovered = recovery.run_once().await;
+        health.report("recovery", &recovered);
+        match recovered {
+            Ok(recovered) => {
+                for (decision, count) in [
+                    ("succeeded", recovered.succeeded),
+                    ("released", recovered.released),
+                    ("abandoned", recovered.abandoned),
+                    ("needs_manual_action", recovered.needs_manual_action),
+                    ("unknown", recovered.unknown),
+                ] {
+                    counter!("pgonce_recovered_total", "decision" => decision).increment(count);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "recovery failed; it is tried again"),
+        }
+        if stop.is_cancelled() || !pause(&stop, &mut settings, every).await {
+            return Ok(());
+        }
+    }
+}
+
 fn now() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()
