@@ -272,9 +272,12 @@ impl Files {
         stop: &CancellationToken,
         health: &Arc<Health>,
     ) {
-        let parts = || (address.clone(), stop.clone(), health.clone());
+        let parts = |part| {
+            health.report::<(), _>(part, &Err("it has not started yet"));
+            (address.clone(), stop.clone(), health.clone())
+        };
         if let Some(config) = self.relays {
-            let (address, stop, health) = parts();
+            let (address, stop, health) = parts("relay");
             running.spawn(async move {
                 let mut pause = FIRST_PAUSE;
                 while !stop.is_cancelled() {
@@ -289,7 +292,7 @@ impl Files {
             });
         }
         if let Some(config) = self.consumers {
-            let (address, stop, health) = parts();
+            let (address, stop, health) = parts("consumers");
             running.spawn(async move {
                 let mut pause = FIRST_PAUSE;
                 while !stop.is_cancelled() {
@@ -304,7 +307,7 @@ impl Files {
             });
         }
         if let Some((file, schema)) = self.gateway {
-            let (address, stop, health) = parts();
+            let (address, stop, health) = parts("gateway");
             running.spawn(async move {
                 let mut pause = FIRST_PAUSE;
                 while !stop.is_cancelled() {
