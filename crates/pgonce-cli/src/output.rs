@@ -227,6 +227,28 @@ impl<'de> Deserialize<'de> for Columns {
     }
 }
 
+/// A line, broken between words where it is wider than the terminal, or than 80 where nobody looks. What follows begins at `indent`.
+pub(crate) fn wrapped(line: &str, indent: usize) -> String {
+    broken(line, indent, width().unwrap_or(80).max(indent + 20))
+}
+
+fn broken(line: &str, indent: usize, width: usize) -> String {
+    let mut text = String::new();
+    let mut used = 0;
+    for word in line.split_inclusive(' ') {
+        let length = word.trim_end().chars().count();
+        if used > indent && used + length > width {
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+            text.push_str(&" ".repeat(indent));
+            used = indent;
+        }
+        text.push_str(word);
+        used += word.chars().count();
+    }
+    text
+}
+
 /// Keys and notes come from anywhere: no control character of theirs reaches the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
@@ -277,6 +299,24 @@ mod tests {
                 "{table}"
             );
         }
+    }
+
+    #[test]
+    fn a_long_line_is_broken_between_words_and_loses_none() {
+        let line = "2026-01-01  settle  ".to_owned() + &"word ".repeat(30);
+        let text = broken(line.trim_end(), 12, 40);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 40),
+            "{text}"
+        );
+        assert!(
+            text.lines()
+                .skip(1)
+                .all(|line| line.starts_with(&" ".repeat(12))),
+            "{text}"
+        );
+        assert_eq!(text.matches("word").count(), 30);
+        assert_eq!(broken("a b", 12, 40), "a b");
     }
 
     #[test]
