@@ -117,6 +117,7 @@ pub struct OnceBuilder<D> {
     cache: Option<ReplayCache>,
     pooler: bool,
     statement_timeout: Option<Duration>,
+    distributed: bool,
 }
 
 impl<D: Driver> OnceBuilder<D> {
@@ -179,6 +180,22 @@ impl<D: Driver> OnceBuilder<D> {
         self
     }
 
+    /// For a database whose tables Citus distributes ([`Migrator::distribute`](crate::migrate::Migrator::distribute)): every
+    /// call is one that Citus sends to the server of the tenant. Give every intent its tenant. Default: off.
+    ///
+    /// ```
+    /// # fn example<D: pgonce::driver::Driver>(driver: D) -> Result<(), pgonce::Error> {
+    /// let once = pgonce::Once::builder(driver).distributed().build()?;
+    /// # drop(once);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn distributed(mut self) -> Self {
+        self.distributed = true;
+        self
+    }
+
     /// Builds the [`Once`]. A schema name that would need quotes is [`Error::Invalid`].
     pub fn build(self) -> Result<Once<D>> {
         let begin = match self.isolation {
@@ -189,7 +206,7 @@ impl<D: Driver> OnceBuilder<D> {
         Ok(Once {
             caller: Caller {
                 driver: self.driver,
-                schema: Schema::new(&self.schema, !self.pooler)?,
+                schema: Schema::of(&self.schema, !self.pooler, self.distributed)?,
                 statement_timeout: self.statement_timeout,
             },
             shared: Arc::new(Shared {
@@ -220,6 +237,7 @@ impl<D: Driver> Once<D> {
             cache: None,
             pooler: false,
             statement_timeout: None,
+            distributed: false,
         }
     }
 
