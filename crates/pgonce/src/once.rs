@@ -119,6 +119,7 @@ pub struct OnceBuilder<D> {
     cache: Option<ReplayCache>,
     pooler: bool,
     regions: Vec<(String, D)>,
+    statement_timeout: Option<Duration>,
     distributed: bool,
 }
 
@@ -193,6 +194,14 @@ impl<D: Driver> OnceBuilder<D> {
         self
     }
 
+    /// Maximum time of a call that is a transaction of its own, such as `Outbox::backlog`; for health checks. Default: none.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn statement_timeout(mut self, limit: Duration) -> Self {
+        self.statement_timeout = Some(limit);
+        self
+    }
+
     /// For a database whose tables Citus distributes ([`Migrator::distribute`](crate::migrate::Migrator::distribute)): every
     /// call is one that Citus sends to the server of the tenant. Give every intent its tenant. Default: off.
     ///
@@ -232,6 +241,7 @@ impl<D: Driver> OnceBuilder<D> {
             caller: Caller {
                 driver,
                 schema: schema.clone(),
+                statement_timeout: self.statement_timeout,
             },
             shared,
             regions,
@@ -257,6 +267,7 @@ impl<D: Driver> Once<D> {
             cache: None,
             pooler: false,
             regions: Vec::new(),
+            statement_timeout: None,
             distributed: false,
         }
     }
