@@ -107,7 +107,7 @@ pub fn definitions() -> String {
     format!(
         "(select format('function %s', p.oid::regprocedure) as object, md5(pg_get_functiondef(p.oid)) as digest
             from pg_proc p where p.pronamespace = {schema} and p.prokind in ('f', 'p')
-             and p.proname not in ('now', '_tenant_is_allowed', '_scope_is_allowed')
+             and p.proname not in ('now', '_tenant_is_allowed', '_scope_is_allowed', '_guarded_scopes')
           union all
           select format('view %s', c.oid::regclass), md5(pg_get_viewdef(c.oid))
             from pg_class c where c.relnamespace = {schema} and c.relkind = 'v'
@@ -127,7 +127,7 @@ pub fn definitions() -> String {
 }
 
 /// All routines, and what loading them must not change: a database that was strict stays strict
-/// (its switch is the body of a routine), tenants stay isolated, and roles get what is new for their part.
+/// (its switch is the body of a routine), scopes keep their commit guards, tenants stay isolated, and roles get what is new for their part.
 pub(super) fn routines(schema: &str) -> String {
     let mut text: String = ROUTINES.iter().map(|routine| routine.sql).collect();
     text.extend(public_headers().iter().map(Header::comment));
@@ -137,6 +137,7 @@ do $$ begin
     if not exists (select from pgonce.scope where tenant = '' and scope = '*') then
         perform pgonce.set_strict(true);
     end if;
+    perform pgonce._guard_scopes(array_agg(s.scope)) from pgonce.scope s where s.commit_guard having count(*) > 0;
     -- Else the first lease would begin the epoch, and the others would wait for its commit.
     perform pgonce._installation_epoch();
     if exists (select from pg_class c where c.oid = 'pgonce.intent'::regclass and c.relforcerowsecurity) then
