@@ -15,14 +15,18 @@ declare
     v_after  bigint;
 begin
     -- A session that acts for one tenant after another may have gone on to the next one.
-    perform set_config('pgonce.tenant', new.tenant, true);
+    if v_tenant <> new.tenant collate "C" then
+        perform set_config('pgonce.tenant', new.tenant, true);
+    end if;
     delete from pgonce.open_claim o
      where o.tenant = new.tenant collate "C" and o.scope = new.scope collate "C" and o.key = new.key collate "C";
     -- By how much the writer's id is after ours: xmin has the lower half of it only.
     select (i.xmin::text::bigint - v_own) & 4294967295 into v_after from pgonce.intent i
      where i.tenant = new.tenant collate "C" and i.scope = new.scope collate "C" and i.key = new.key collate "C"
        and i.status <> 'processing';
-    perform set_config('pgonce.tenant', v_tenant, true);
+    if v_tenant <> new.tenant collate "C" then
+        perform set_config('pgonce.tenant', v_tenant, true);
+    end if;
     if v_after is null or v_after >= 2147483648
        or pg_xact_status((v_own + v_after)::text::xid8) is distinct from 'in progress' collate "C" then
         raise exception 'the transaction has an open claim without an outcome and cannot be committed' using errcode = 'P4013',

@@ -9,8 +9,8 @@
 --          created, so no search_path can bend it.
 --          The caller has seen to it that pgonce._names_fit: every further expression here costs
 --          every command. Where synchronous_commit is not plainly on, or nothing can be
---          written, pgonce.claim sees to it; where the transaction holds another attempt already, and where the
---          scope may have a commit guard.
+--          written, pgonce.claim sees to it; where the transaction holds another attempt already; and where the
+--          scope may have a commit guard: a look outside of a transaction opens none.
 create or replace function pgonce._claim_fast(p_scope text, p_key text, p_fingerprint bytea, p_tenant text default '')
 returns table (outcome text, fence bigint, answer jsonb, ref_type text, ref_id text, attempts integer)
 language sql stable

@@ -100,7 +100,7 @@ begin
         end if;
         if not v_exists and p_lease is null then
             if v_contract.commit_guard then
-                insert into pgonce.open_claim (tenant, scope, key) values (p_tenant, p_scope, p_key);
+                perform pgonce._guard_claim(p_tenant, p_scope, p_key);
             end if;
             return row('fresh', 1, null, null, null, null, null, null, 1)::pgonce.claimed;
         elsif not v_exists then
@@ -141,7 +141,7 @@ begin
                    failure_code = null, failure_message = null, answer = null
              where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
         elsif v_contract.commit_guard then
-            insert into pgonce.open_claim (tenant, scope, key) values (p_tenant, p_scope, p_key);
+            perform pgonce._guard_claim(p_tenant, p_scope, p_key);
         end if;
         return row(case v_row.status when 'processing' then 'takeover' else 'retry' end, v_fence,
             null, null, null, v_row.failure_code, v_row.failure_message, null,

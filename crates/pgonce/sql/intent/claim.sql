@@ -42,11 +42,12 @@ begin atomic
                        -- Set before a row is seen: the policy by_key compares with it.
                        and i.key = (select set_config('pgonce.key', p_key, true))),
                    case when pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint)
-                             and pgonce._scope_is_allowed(p_tenant, p_scope) and pgonce._is_unguarded(p_scope)
+                             and pgonce._scope_is_allowed(p_tenant, p_scope)
                              and current_setting('synchronous_commit') = 'on' and current_setting('transaction_read_only') = 'off'
                              and coalesce(current_setting('pgonce.attempt', true), '') = ''
                              and pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key))
                              and set_config('pgonce.attempt', pgonce._intent_name(p_tenant, p_scope, p_key), true) is not null
+                             and (p_lease is not null or pgonce._is_unguarded(p_scope) or pgonce._guard_claim(p_tenant, p_scope, p_key))
                         then case when p_lease is null
                             then row('fresh', 1::bigint, null, null, null, null, null, null, 1)::pgonce.claimed
                             else pgonce._lease_fresh(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation) end

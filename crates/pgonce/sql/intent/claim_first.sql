@@ -17,10 +17,6 @@ create or replace function pgonce.claim_first(p_scope text, p_key text, p_finger
 returns table (fence bigint)
 language sql stable
 begin atomic
-    select case when h.holds
-                     -- A scope with a commit guard.
-                     or not pgonce._is_unguarded(p_scope)
-                        and (pgonce._claim_full(p_scope, p_key, p_fingerprint, null, null, p_tenant, null)).outcome = 'fresh'
-                then 1::bigint else pgonce._raise_busy() end
+    select case when h.holds then 1::bigint else pgonce._raise_busy() end
       from pgonce._claim_optimistic(p_scope, p_key, p_fingerprint, p_tenant) h;
 end;

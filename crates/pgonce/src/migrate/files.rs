@@ -112,6 +112,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/_busy",
     "intent/_owner_or_session",
     "intent/answer_of",
+    "intent/_guard_claim",
     "intent/_claim_full",
     "intent/_lease_fresh",
     "intent/_claim_fast",
