@@ -35,6 +35,7 @@ mod planted;
 mod purge;
 mod queue;
 mod recording;
+mod recovered;
 mod recovery;
 mod retention;
 mod savepoints;

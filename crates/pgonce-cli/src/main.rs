@@ -26,6 +26,7 @@ mod projection;
 mod prometheus;
 mod purge;
 mod queue;
+mod recover;
 mod relay;
 mod scope;
 mod serve;
@@ -59,6 +60,8 @@ enum Command {
     Suppression,
     /// List intents that were acknowledged, and that this database does not know as done.
     Lost(lost::Args),
+    /// Decide about work whose holder vanished, as the contracts say: it happened, try again, give up, or an operator's turn.
+    Recover(recover::Args),
     /// Remove finished records whose retention is over, and partitions of the outbox that nobody needs.
     Purge(purge::Args),
     /// Look at messages that consumers have stored: retry, skip or replay them.
@@ -85,7 +88,7 @@ enum Command {
     Webhooks(Box<webhooks::Args>),
     /// Run a reverse proxy that makes the requests of services in any language happen once.
     Gateway(gateway::Args),
-    /// Run everything that runs on beside the applications: console, metrics, retention, timers, relays.
+    /// Run everything that runs on beside the applications: console, metrics, retention, timers, recovery, relays.
     Serve(Box<serve::Args>),
     /// Show or check the configuration of `pgonce serve`.
     Config(serve::ConfigArgs),
@@ -199,6 +202,7 @@ async fn main() -> ExitCode {
         Command::Suppression => intents::suppression(target).await,
         Command::Lost(args) => lost::run(args, target).await,
         Command::Outbox(args) => outbox::run(args, target).await,
+        Command::Recover(args) => recover::run(args, target).await,
         Command::Purge(args) => purge::run(args, target).await,
         Command::Inbox(args) => inbox::run(args, target).await,
         Command::Ledger(args) => ledger::run(args, target).await,

@@ -76,6 +76,10 @@ pub struct Contract {
     pub(crate) max_answer: u32,
     pub(crate) max_keys: Option<u64>,
     pub(crate) commit_guard: bool,
+    pub(crate) probe: Option<String>,
+    pub(crate) retry_queue: Option<String>,
+    pub(crate) max_attempts: u32,
+    pub(crate) keep_attempts: u32,
     pub(crate) note: Option<String>,
     pub(crate) tenant: String,
 }
@@ -98,6 +102,10 @@ impl Contract {
             max_answer: 1 << 20,
             max_keys: None,
             commit_guard: false,
+            probe: None,
+            retry_queue: None,
+            max_attempts: 10,
+            keep_attempts: 20,
             note: None,
             tenant: String::new(),
         }
@@ -186,6 +194,31 @@ impl Contract {
     /// ```
     pub fn commit_guard(mut self) -> Self {
         self.commit_guard = true;
+        self
+    }
+
+    /// A SQL function, `schema.function`, that looks for the effect of work whose holder vanished, before
+    /// [`Stale`] counts: [`Recovery`](crate::recovery::Recovery) asks it. Claims get `busy` until then. Default: none.
+    pub fn probe(mut self, function: impl Into<String>) -> Self {
+        self.probe = Some(function.into());
+        self
+    }
+
+    /// Queue in which recovery enqueues a job for work that is safe to retry. Default: none, the next claim does it.
+    pub fn retry_queue(mut self, queue: impl Into<String>) -> Self {
+        self.retry_queue = Some(queue.into());
+        self
+    }
+
+    /// Number of attempts, recoveries included, after which recovery enqueues no further job. Default: 10.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// Maximum number of earlier attempts that the history of an intent keeps. Default: 20.
+    pub fn keep_attempts(mut self, attempts: u32) -> Self {
+        self.keep_attempts = attempts;
         self
     }
 

@@ -78,6 +78,15 @@ pub const QUEUE_POINTS: &[&str] = &[
     "queue.renewed",
 ];
 
+/// Those of recovery, in the order of its protocol.
+pub const RECOVERY_POINTS: &[&str] = &[
+    "recovery.before_take",
+    "recovery.taken",
+    "recovery.probed",
+    "recovery.before_decide",
+    "recovery.decided",
+];
+
 /// Those of an import, in the order of its protocol.
 pub const IMPORT_POINTS: &[&str] = &[
     "import.begun",
@@ -94,6 +103,7 @@ fn is_known(place: &str) -> bool {
         CONSUMER_POINTS,
         IMPORT_POINTS,
         QUEUE_POINTS,
+        RECOVERY_POINTS,
     ]
     .iter()
     .any(|points| points.contains(&place))

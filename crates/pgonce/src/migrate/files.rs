@@ -73,6 +73,9 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "clock/_set_clock",
     "clock/_move_clock",
     "clock/_reset_clock",
+    "citus/_is_one_node",
+    "citus/_remote_tables",
+    "citus/_assert_one_node",
     "lock/_lock_id",
     "lock/try_lock",
     "lock/lock",
@@ -85,6 +88,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "scope/_guarded_scopes",
     "scope/_is_unguarded",
     "scope/_guard_scopes",
+    "scope/_probe_name",
     "scope/define_scope",
     "scope/drop_scope",
     "scope/set_strict",
@@ -138,6 +142,8 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/wait",
     "intent/_check_transition",
     "intent/_assert_claim_settled",
+    "intent/_record_attempt",
+    "intent/_forget_attempts",
     "cache/_replay_state",
     "cache/_replay_of",
     "cache/_forget_replays",
@@ -154,8 +160,11 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "unique/_sha1",
     "unique/resource_id",
     "unique/refer",
+    "recovery/_audit_act",
     "recovery/stuck",
     "recovery/intervene",
+    "recovery/_take_stale",
+    "recovery/_decide_stale",
     "recovery/most_retried",
     "retention/purge",
     "outbox/_lane_of",
@@ -354,9 +363,10 @@ pub(super) fn newest() -> u32 {
     MIGRATIONS.last().map_or(0, |migration| migration.number)
 }
 
-/// One checksum for all routines: their names, order and texts.
-pub(super) fn routines_checksum() -> String {
-    checksum(ROUTINES.iter().map(|routine| (routine.name, routine.sql)))
+/// One checksum for all routines: their names, order and texts, and for whom they are loaded.
+pub(super) fn routines_checksum(layout: super::nodes::Layout) -> String {
+    let loaded = ROUTINES.iter().map(|routine| (routine.name, routine.sql));
+    checksum(loaded.chain(layout.switches().map(|sql| ("", sql))))
 }
 
 /// A checkout may have other line ends than the build that was released; they do not count.
