@@ -16,8 +16,9 @@ use crate::error::Result;
 use crate::once::Once;
 
 static STUCK: Sql = Sql::seldom(
-    "select tenant, scope, key, attempts::text, owner, \
-     pg_catalog.floor(extract(epoch from stuck_for) operator(pg_catalog.*) 1000)::bigint::text, failure_code, classification \
+    "select pgonce._readable(tenant), pgonce._readable(scope), pgonce._readable(key), attempts::text, pgonce._readable(owner), \
+     pg_catalog.floor(extract(epoch from stuck_for) operator(pg_catalog.*) 1000)::bigint::text, pgonce._readable(failure_code), \
+     classification \
      from pgonce.stuck limit $1::text::integer",
 );
 

@@ -68,7 +68,7 @@ begin
                 _raise_transaction_ended _force_durable_commit _is_one_node _assert_one_node _remote_tables _busy _retention_for
                 _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
                 _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
-                update_once _row_has _raise_nothing_to_set resource_id _sha1
+                update_once _row_has _raise_nothing_to_set resource_id _sha1 _readable
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock'),
             ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _is_unguarded
                 _guarded_scopes _guard_claim _raise_bad_names

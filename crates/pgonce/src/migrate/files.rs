@@ -160,6 +160,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "unique/_sha1",
     "unique/resource_id",
     "unique/refer",
+    "recovery/_readable",
     "recovery/_audit_act",
     "recovery/stuck",
     "recovery/intervene",
