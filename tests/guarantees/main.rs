@@ -32,6 +32,7 @@ mod names;
 mod one_effect;
 mod one_statement;
 mod optimistic;
+mod outages;
 mod planted;
 mod purge;
 mod queue;

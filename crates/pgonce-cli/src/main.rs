@@ -6,6 +6,7 @@ use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcom
 
 mod address;
 mod codes;
+mod config_file;
 mod confirm;
 mod consume;
 mod database;
@@ -23,6 +24,7 @@ mod lost;
 mod migrate;
 mod outbox;
 mod output;
+mod parts;
 mod projection;
 mod prometheus;
 mod purge;

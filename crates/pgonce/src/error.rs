@@ -92,7 +92,8 @@ pub enum Error {
     /// Another attempt settled the intent first: claim again to get its answer (`P4010`, `P4011`).
     #[error("{0}")]
     LostRace(ErrorDetail),
-    /// The reply to a commit was lost. It may have happened: claim again, never guess.
+    /// The reply to a commit was lost, or leased work ended while the database could not be asked to record it. It may have
+    /// happened: claim again, never guess.
     #[error("the reply to the commit was lost, whether it happened is not known yet: {0} [08007]")]
     Uncertain(String),
     /// No connection, or it broke before anything could have been committed.

@@ -116,6 +116,7 @@ pub struct OnceBuilder<D> {
     keys: Option<Arc<AnswerKeys>>,
     cache: Option<ReplayCache>,
     pooler: bool,
+    statement_timeout: Option<Duration>,
     distributed: bool,
 }
 
@@ -171,6 +172,14 @@ impl<D: Driver> OnceBuilder<D> {
         self
     }
 
+    /// Maximum time of a call that is a transaction of its own, such as `Outbox::backlog`; for health checks. Default: none.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn statement_timeout(mut self, limit: Duration) -> Self {
+        self.statement_timeout = Some(limit);
+        self
+    }
+
     /// For a database whose tables Citus distributes ([`Migrator::distribute`](crate::migrate::Migrator::distribute)): every
     /// call is one that Citus sends to the server of the tenant. Give every intent its tenant. Default: off.
     ///
@@ -198,6 +207,7 @@ impl<D: Driver> OnceBuilder<D> {
             caller: Caller {
                 driver: self.driver,
                 schema: Schema::of(&self.schema, !self.pooler, self.distributed)?,
+                statement_timeout: self.statement_timeout,
             },
             shared: Arc::new(Shared {
                 begin,
@@ -226,6 +236,7 @@ impl<D: Driver> Once<D> {
             keys: None,
             cache: None,
             pooler: false,
+            statement_timeout: None,
             distributed: false,
         }
     }

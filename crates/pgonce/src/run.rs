@@ -112,6 +112,10 @@ impl<D: Driver> Once<D> {
                 Ok(Claim::Run(right)) => match mode.work(self, intent, right).await {
                     Ok(done) => return Ok(done),
                     Err(Ended::Retry(error)) => error,
+                    Err(Ended::Ran(error)) => {
+                        unresolved.ran = Some(error.to_string());
+                        error
+                    }
                     Err(Ended::Stop(error)) => return Err(unresolved.or(error)),
                 },
                 Err(error) => error,
@@ -213,6 +217,8 @@ pub(crate) trait Mode<D: Driver, T: ?Sized> {
 pub(crate) enum Ended {
     /// By its class, it may be tried again.
     Retry(Error),
+    /// The same, and the outside world may have seen the work.
+    Ran(Error),
     /// It must not: the outside world may have seen the work.
     Stop(Error),
 }
@@ -344,18 +350,27 @@ where
                 match lease::record_failure(once, intent, fence, &failure, &term).await {
                     Ok(()) => Err(Ended::Stop(failure.into())),
                     // Settled otherwise, by the work itself or by another attempt: the claim knows.
-                    Err(error @ (Error::Fenced(_) | Error::LostRace(_))) => {
-                        Err(Ended::Retry(error))
-                    }
-                    Err(error) => Err(Ended::Stop(error)),
+                    Err(error @ (Error::Fenced(_) | Error::LostRace(_))) => Err(Ended::Ran(error)),
+                    Err(error) => Err(Ended::Stop(not_recorded(error))),
                 }
             }
             // Fenced, or the reply to the last commit was lost: the claim knows.
             Err(error @ (Error::Fenced(_) | Error::LostRace(_) | Error::Uncertain(_))) => {
-                Err(Ended::Retry(error))
+                Err(Ended::Ran(error))
             }
-            Err(error) => Err(Ended::Stop(error)),
+            Err(error) => Err(Ended::Stop(not_recorded(error))),
         }
+    }
+}
+
+/// How leased work ended that the database could not be asked to record: the outside world may have seen it.
+fn not_recorded(error: Error) -> Error {
+    match (&error, error.class()) {
+        (Error::Disconnected(_), _)
+        | (Error::Database(_), Class::Retry | Class::RetryAfterDelay | Class::Ambiguous) => {
+            Error::Uncertain(format!("leased work could not be recorded: {error}"))
+        }
+        _ => error,
     }
 }
 
@@ -369,20 +384,30 @@ fn is_worth_another_try(error: &Error) -> bool {
         )
 }
 
-/// A commit of an earlier try whose reply was lost, and why.
+/// What is not known of earlier tries, and why.
 #[derive(Default)]
-struct UnresolvedCommit(Option<String>);
+struct UnresolvedCommit {
+    /// The reply to a commit was lost.
+    lost: Option<String>,
+    /// Leased work ended without a record of its own.
+    ran: Option<String>,
+}
 
 impl UnresolvedCommit {
     fn note(&mut self, error: &Error) {
         if let Error::Uncertain(why) = error {
-            self.0 = Some(why.clone());
+            self.lost = Some(why.clone());
         }
     }
 
     /// What to end with: that the last try did nothing says nothing about the one before.
     fn or(self, error: Error) -> Error {
-        match (self.0, error) {
+        if let (Some(why), Error::Disconnected(_) | Error::Database(_) | Error::Cancelled) =
+            (&self.ran, &error)
+        {
+            return Error::Uncertain(why.clone());
+        }
+        match (self.lost, error) {
             // What is stored about the intent resolves it. Nothing else does: the holder
             // (busy) or was faster (lost race, fenced) may be that very try, still committing.
             (

@@ -18,6 +18,7 @@ mod relay;
 mod relay_file;
 mod runbooks;
 mod serve;
+mod serve_parts;
 mod tls;
 mod webhooks;
 
