@@ -48,6 +48,7 @@ begin atomic
                              and coalesce(current_setting('pgonce.attempt', true), '') = '' and pgonce._is_one_node()
                              and pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key))
                              and set_config('pgonce.attempt', pgonce._intent_name(p_tenant, p_scope, p_key), true) is not null
+                             and (p_lease is not null or pgonce._is_unguarded(p_scope) or pgonce._guard_claim(p_tenant, p_scope, p_key))
                         then case when p_lease is null
                             then row('fresh', 1::bigint, null, null, null, null, null, null, 1)::pgonce.claimed
                             else pgonce._lease_fresh(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation) end

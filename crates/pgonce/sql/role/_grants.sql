@@ -44,6 +44,7 @@ begin
                 created_at, behind', 'dead_letters'),
             ('viewer', 'select', 'consumer, tenant, seq, source, message_id, key, type, attempts, failure_code,
                 failure_message, received_at, size, behind', 'inbox_poison'),
+            ('owner', 'select, insert, delete', null, 'open_claim'),
             ('every', 'select', null, 'migration routines')
           ) as g (part, privilege, columns, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
@@ -70,7 +71,8 @@ begin
                 _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
                 update_once _row_has _raise_nothing_to_set resource_id _sha1 _readable
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock'),
-            ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _raise_bad_names
+            ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _is_unguarded
+                _guarded_scopes _guard_claim _raise_bad_names
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
                 answer_of _replay_of _replay_state _contract _answer_to_keep _simple_retention _count_suppressed
                 publish _event_row accept _accept_full accept_batch _insert_markers store_message'),
@@ -109,7 +111,7 @@ begin
             ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant set_strict
                 _set_clock _move_clock _reset_clock _set_wal_publication
                 _begin_epoch _installation_epoch _first_fence _lease_number _lease_fence _next_fence _timeline
-                _owner_or_session _fence_is_current _raise_not_holder _check_transition _record_attempt _forget_attempts _forget_replays
+                _guard_scopes _assert_claim_settled _owner_or_session _fence_is_current _raise_not_holder _check_transition _record_attempt _forget_attempts _forget_replays
                 _database_life _like_patterns _require_subscription _outbox_floor _record_watermark _rebase_outbox _leased_lanes
                 _raise_lane_fenced _ended_between _others_snapshot _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
                 _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
