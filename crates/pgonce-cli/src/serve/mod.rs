@@ -137,7 +137,7 @@ async fn serve(
             health.clone(),
         ));
     }
-    running.spawn(tasks::regions(once.clone(), stop.clone()));
+    running.spawn(tasks::regions(once.clone(), changes.clone(), stop.clone()));
     if settings.has("timers") {
         running.spawn(tasks::timers(
             once.clone(),

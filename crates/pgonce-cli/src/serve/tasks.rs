@@ -154,19 +154,20 @@ pub(super) async fn recovery(
 
 /// Sends heartbeats to the other regions, merges what could not be merged at once, and measures how far behind this one is.
 /// Where regions are not used it looks once a minute whether they are.
-pub(super) async fn regions(once: Once<TokioPostgres>, stop: CancellationToken) {
+pub(super) async fn regions(
+    once: Once<TokioPostgres>,
+    mut settings: Changes,
+    stop: CancellationToken,
+) -> Ended {
     const PURGE_EVERY: u32 = 3600;
     let mut beats = 0_u32;
     loop {
-        let is_region = match once.beat_region().await {
-            Ok(is_region) => is_region,
-            Err(error) => {
+        // A role without the right to look is not the one that sends heartbeats.
+        let regions = once.regions().await.unwrap_or_default();
+        if !regions.is_empty() {
+            if let Err(error) = once.beat_region().await {
                 tracing::warn!(%error, "the other regions got no heartbeat; it is tried again");
-                true
             }
-        };
-        if is_region {
-            report(&once).await;
             if beats % PURGE_EVERY == 0
                 && let Err(error) = once.purge_region_facts().await
             {
@@ -174,21 +175,18 @@ pub(super) async fn regions(once: Once<TokioPostgres>, stop: CancellationToken) 
             }
             beats = beats.wrapping_add(1);
         }
-        let every = Duration::from_secs(if is_region { 1 } else { 60 });
-        if !pause(&stop, every).await {
-            return;
+        let every = Duration::from_secs(if regions.is_empty() { 60 } else { 1 });
+        for region in regions {
+            if region.is_self {
+                gauge!("pgonce_region_double_commits").set(region.double_commits as f64);
+                gauge!("pgonce_region_pending").set(region.pending as f64);
+            } else {
+                let lag = region.lag.map_or(f64::NAN, |lag| lag.as_secs_f64());
+                gauge!("pgonce_region_lag_seconds", "region" => region.name).set(lag);
+            }
         }
-    }
-}
-
-async fn report(once: &Once<TokioPostgres>) {
-    for region in once.regions().await.unwrap_or_default() {
-        if region.is_self {
-            gauge!("pgonce_region_double_commits").set(region.double_commits as f64);
-            gauge!("pgonce_region_pending").set(region.pending as f64);
-        } else {
-            let lag = region.lag.map_or(f64::NAN, |lag| lag.as_secs_f64());
-            gauge!("pgonce_region_lag_seconds", "region" => region.name).set(lag);
+        if !pause(&stop, &mut settings, every).await {
+            return Ok(());
         }
     }
 }
