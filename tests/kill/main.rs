@@ -15,6 +15,7 @@ mod points;
 mod process;
 mod promises;
 mod queue;
+mod regions;
 mod relays;
 mod server;
 mod zombies;

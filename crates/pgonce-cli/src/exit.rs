@@ -76,6 +76,11 @@ impl CliError {
         (&self.what, self.code.as_deref().unwrap_or_default())
     }
 
+    /// Whether it is the database that is away, or not migrated yet: waiting helps.
+    pub(crate) fn may_pass(&self) -> bool {
+        [NO_DATABASE, OUTDATED].contains(&self.exit)
+    }
+
     /// The same, with a code.
     pub(crate) fn coded(self, code: &str) -> Self {
         Self {
@@ -206,7 +211,7 @@ fn exit_of(error: &Error) -> u8 {
     match error.code() {
         migrate::MISSING | migrate::OUTDATED | "3F000" | "42P01" | "42883" => OUTDATED,
         migrate::TOO_NEW => TOO_NEW,
-        migrate::CHANGED | migrate::HALF_DISTRIBUTED => CHANGED,
+        migrate::CHANGED | migrate::HALF_DISTRIBUTED | migrate::NOT_DISTRIBUTED => CHANGED,
         "42501" => NOT_ALLOWED,
         "42704" => NOT_FOUND,
         "3D000" | "53300" => NO_DATABASE,

@@ -6,12 +6,14 @@ use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcom
 
 mod address;
 mod codes;
+mod config_file;
 mod confirm;
 mod consume;
 mod database;
 mod doctor;
 mod exit;
 mod faults;
+mod find;
 mod gateway;
 mod import;
 mod inbox;
@@ -22,11 +24,13 @@ mod lost;
 mod migrate;
 mod outbox;
 mod output;
+mod parts;
 mod projection;
 mod prometheus;
 mod purge;
 mod queue;
 mod recover;
+mod region;
 mod relay;
 mod scope;
 mod serve;
@@ -56,6 +60,8 @@ enum Command {
     Strict(scope::StrictArgs),
     /// Look at intents: one, those of a scope, stuck ones, retried ones.
     Intent(intents::Args),
+    /// Find anything by any id: keys in any form, references, correlations, messages, subjects, traces, jobs.
+    Find(find::Args),
     /// Count by scope the intents, the attempts and the duplicates that did nothing.
     Suppression,
     /// List intents that were acknowledged, and that this database does not know as done.
@@ -74,6 +80,8 @@ enum Command {
     Job(queue::JobArgs),
     /// Look at queues, pause them, and say what they allow.
     Queue(queue::QueueArgs),
+    /// Connect databases of several regions, so that they share intents; see what they lag behind, and what happened twice.
+    Region(region::Args),
     /// Import a file into a table or a function, each row once; list, resume and cancel imports.
     Import(Box<import::Args>),
     /// Look at projections, build them anew, and compare that with the live ones.
@@ -105,6 +113,10 @@ enum Command {
     /// Cut every path of the protocol at every message, and prove that everything happened once.
     #[cfg(feature = "lab-storm")]
     Storm(pgonce_lab::storm::Args),
+    /// Simulate what cannot be waited for.
+    #[cfg(feature = "lab-regions")]
+    #[command(subcommand)]
+    Lab(Lab),
     /// Test whether an HTTP API that claims idempotency keeps it. It makes real effects there.
     #[cfg(feature = "probe")]
     Probe(Box<pgonce_probe::Args>),
@@ -123,14 +135,22 @@ enum Command {
     MostRetried(intents::ListArgs),
 }
 
+#[cfg(feature = "lab-regions")]
+#[derive(Debug, Subcommand)]
+enum Lab {
+    /// Simulate regions with cuts, lags, clocks that differ and restored backups; fail where they disagree or a double commit is not listed.
+    Regions(pgonce_lab::regions::Args),
+}
+
 /// Commands without a database of their own to choose: their help does not show how to connect.
-const UNCONNECTED: [&str; 9] = [
+const UNCONNECTED: [&str; 10] = [
     "bench",
     "codes",
     "completions",
     "config",
     "demo",
     "gateway",
+    "lab",
     "man",
     "probe",
     "storm",
@@ -180,6 +200,8 @@ async fn main() -> ExitCode {
         Command::Demo(args) => return pgonce_lab::demo::run(args).await,
         #[cfg(feature = "lab-storm")]
         Command::Storm(args) => return pgonce_lab::storm::run(args).await,
+        #[cfg(feature = "lab-regions")]
+        Command::Lab(Lab::Regions(args)) => return pgonce_lab::regions::run(&args),
         #[cfg(feature = "probe")]
         Command::Probe(args) => {
             let format = match format {
@@ -199,6 +221,7 @@ async fn main() -> ExitCode {
         Command::Stuck(args) => intents::stuck(args, target).await,
         Command::MostRetried(args) => intents::most_retried(args, target).await,
         Command::Show(args) => intents::show(args, target).await,
+        Command::Find(args) => find::run(args, target).await,
         Command::Suppression => intents::suppression(target).await,
         Command::Lost(args) => lost::run(args, target).await,
         Command::Outbox(args) => outbox::run(args, target).await,
@@ -209,6 +232,7 @@ async fn main() -> ExitCode {
         Command::Transition(args) => transition::run(args, target).await,
         Command::Job(args) => queue::job(args, target).await,
         Command::Queue(args) => queue::queue(args, target).await,
+        Command::Region(args) => region::run(args, target).await,
         Command::Import(args) => import::run(*args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
         Command::Serve(args) => serve::run(*args, target).await,

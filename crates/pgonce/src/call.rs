@@ -82,17 +82,28 @@ pub(crate) struct Schema {
     name: String,
     /// Whether statements may be prepared by name; not behind a transaction pooler.
     keep: bool,
+    /// Whether its tables are distributed by Citus.
+    distributed: bool,
     /// By the address of the text: each is written once, as a static.
     made: RwLock<HashMap<(usize, usize), Statement>>,
 }
 
 impl Schema {
     pub(crate) fn new(name: &str, keep: bool) -> Result<Arc<Self>> {
+        Self::of(name, keep, false)
+    }
+
+    pub(crate) fn of(name: &str, keep: bool, distributed: bool) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             name: schema_name(name)?.to_owned(),
             keep,
+            distributed,
             made: RwLock::default(),
         }))
+    }
+
+    pub(crate) fn is_distributed(&self) -> bool {
+        self.distributed
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -130,14 +141,36 @@ impl Schema {
     }
 
     fn make(&self, sql: &Sql) -> Statement {
+        let text = match self.distributed {
+            true => delegable(sql.text),
+            false => sql.text.to_owned(),
+        };
         Statement {
-            sql: qualified(sql.text)
+            sql: qualified(&text)
                 .replace("pgonce.", &format!("{}.", self.name))
                 .into(),
             keep: self.keep && sql.often,
             pooled: !self.keep,
         }
     }
+}
+
+/// A statement in a form that Citus sends to the server of the tenant: nothing beside the call, and arguments that it can
+/// compute beforehand. A text is no such thing once it is cast to an interval. That a success belongs to the transaction
+/// of its claim is asked there, by the call itself.
+fn delegable(text: &str) -> String {
+    let mut parts = text
+        .trim_end_matches(" where pgonce._assert_same_transaction()")
+        .split("::text::interval");
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let parameter = whole.split_off(whole.rfind('$').unwrap_or_default());
+        whole.push_str(&format!(
+            "interval '1 microsecond' operator(pg_catalog.*) \
+             pg_catalog.split_part({parameter}, ' ', 1)::double precision{part}"
+        ));
+    }
+    whole
 }
 
 /// Types by their schema: they are no keywords, and a `search_path` could put others in their place.
@@ -352,11 +385,19 @@ pub(crate) fn uncertain_if_lost(error: Error) -> Error {
     }
 }
 
+/// The setting of a transaction whose statements have a limit.
+pub(crate) fn limited(statement_timeout: Duration) -> String {
+    let millis = statement_timeout.as_millis().max(1);
+    format!("set local statement_timeout = {millis}")
+}
+
 /// A pool of connections to a database with pgonce.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller<D> {
     pub(crate) driver: D,
     pub(crate) schema: Arc<Schema>,
+    /// Maximum time of each call in the database: it is cancelled there, also when nobody waits for it any longer.
+    pub(crate) statement_timeout: Option<Duration>,
 }
 
 impl<D: Driver> Caller<D> {
@@ -377,6 +418,9 @@ impl<D: Driver> Caller<D> {
         args: Args<'_>,
         lost: fn(Error) -> Error,
     ) -> Result<Rows> {
+        if self.statement_timeout.is_some() {
+            return self.in_own_transaction(BEGIN, sql, args, &COMMIT).await;
+        }
         let mut session = self.driver.acquire().await?;
         let rows = call_on(&mut session, &self.schema, sql, &args).await;
         release_unless_lost(session, &rows);
@@ -399,7 +443,11 @@ impl<D: Driver> Caller<D> {
         end: &Sql,
     ) -> Result<Rows> {
         let mut session = self.driver.acquire().await?;
-        let called = match session.open(begin).await {
+        let opened = match (session.open(begin).await, self.statement_timeout) {
+            (Ok(()), Some(limit)) => session.batch(&limited(limit)).await,
+            (opened, _) => opened,
+        };
+        let called = match opened {
             Ok(()) => call_on(&mut session, &self.schema, sql, &args).await,
             Err(error) => Err(error),
         };

@@ -2,8 +2,9 @@
 -- answers  as pgonce.claim
 -- locks    the intent's advisory lock, then its row; both until the end of the transaction
 -- writes   leased mode: the row, 'processing' under a new fence. Atomic mode: nothing, but a
---          record past its retention is removed where the contract says so
--- raises   P4000 P4001 P4002 P4003 P4031 P4044 22023
+--          record past its retention is removed where the contract says so, and where the contract
+--          has a commit guard, a row of pgonce.open_claim
+-- raises   P4000 P4001 P4002 P4003 P4031 P4044 P4110 P4111 22023
 create or replace function pgonce._claim_full(p_scope text, p_key text, p_fingerprint bytea,
     p_lease interval, p_owner text, p_tenant text, p_correlation text)
 returns pgonce.claimed
@@ -16,6 +17,7 @@ declare
     v_fence    bigint;
     v_locked   boolean := false;
     v_exists   boolean;
+    v_owner    text := pgonce._owner_or_session(p_owner);
 begin
     perform pgonce._check_names(p_tenant, p_scope, p_key, p_fingerprint, p_lease);
     v_contract := pgonce._contract(p_tenant, p_scope);
@@ -85,6 +87,7 @@ begin
                 hint = 'Claim on the primary, in a transaction that can write.';
         end if;
         if not v_locked then
+            perform pgonce._scope_is_allowed(p_tenant, p_scope, p_key);  -- raises where its home is another region
             v_locked := pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key));
             if not v_locked then
                 return pgonce._busy(interval '100 milliseconds', case when v_exists then v_row.attempts else 1 end);
@@ -98,17 +101,20 @@ begin
             return pgonce._busy(interval '100 milliseconds', case when v_exists then v_row.attempts else 1 end);
         end if;
         if not v_exists and p_lease is null then
+            if v_contract.commit_guard then
+                perform pgonce._guard_claim(p_tenant, p_scope, p_key);
+            end if;
             return row('fresh', 1, null, null, null, null, null, null, 1)::pgonce.claimed;
         elsif not v_exists then
             if v_contract.max_keys is not null then
                 perform pgonce._answer_to_keep(v_contract, p_scope, null, p_tenant, true);
             end if;
-            v_fence := pgonce._next_fence(null, true);
+            v_fence := pgonce._next_fence(null, true, p_tenant);
             insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence,
                 first_at, last_at, lease_until, owner, correlation_id)
             values (p_tenant, p_scope, p_key, p_fingerprint, 'processing', 1, v_fence,
-                v_now, v_now, v_now + p_lease, pgonce._owner_or_session(p_owner), p_correlation)
-            on conflict on constraint one_row_per_intent do nothing;
+                v_now, v_now, v_now + p_lease, v_owner, p_correlation)
+            on conflict (tenant, scope, key) do nothing;
             if found then
                 return row('fresh', v_fence, null, null, null, null, null, null, 1)::pgonce.claimed;
             end if;
@@ -129,14 +135,16 @@ begin
                 v_row.failure_message, null, v_row.attempts)::pgonce.claimed;
         end if;
 
-        v_fence := pgonce._next_fence(v_row.fence, p_lease is not null);
+        v_fence := pgonce._next_fence(v_row.fence, p_lease is not null, p_tenant);
         if p_lease is not null then
             update pgonce.intent i
                set status = 'processing', fence = v_fence, attempts = i.attempts + 1, last_at = v_now,
-                   lease_until = v_now + p_lease, owner = pgonce._owner_or_session(p_owner),
+                   lease_until = v_now + p_lease, owner = v_owner,
                    correlation_id = coalesce(p_correlation, i.correlation_id),
                    failure_code = null, failure_message = null, answer = null
              where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
+        elsif v_contract.commit_guard then
+            perform pgonce._guard_claim(p_tenant, p_scope, p_key);
         end if;
         return row(case v_row.status when 'processing' then 'takeover' else 'retry' end, v_fence,
             null, null, null, v_row.failure_code, v_row.failure_message, null,

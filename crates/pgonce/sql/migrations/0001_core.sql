@@ -24,6 +24,7 @@ create table pgonce.scope (
     audit                interval not null default interval '0',
     max_answer           integer not null default 1048576,
     max_keys             bigint,
+    commit_guard         boolean not null default false,
     probe                text,
     retry_queue          text,
     max_attempts         integer not null default 10,
@@ -108,6 +109,10 @@ create table pgonce.installation (
 create index unfinished_intents on pgonce.intent (coalesce(lease_until, last_at))
     where expires_at is null;
 
+-- So that pgonce.find is a look-up. Only rows that have one are in here: others pay nothing.
+create index intents_by_correlation on pgonce.intent (correlation_id) where correlation_id is not null;
+create index intents_by_reference on pgonce.intent (ref_id) where ref_id is not null;
+
 -- Attempts that another one followed. The last attempt is in pgonce.intent itself: an intent that succeeds at once has no row here.
 -- followed_at is when the next attempt began.
 create table pgonce.attempt (
@@ -164,6 +169,7 @@ create table pgonce.operator_act (
     forced   boolean not null,
     before   jsonb not null
 );
+create index operator_acts_by_key on pgonce.operator_act (key);
 
 -- What pgonce.claim answers.
 create type pgonce.claimed as (
@@ -176,6 +182,15 @@ create type pgonce.claimed as (
     failure_message text,
     retry_after     interval,
     attempts        integer
+);
+
+-- Atomic claims of scopes with a commit guard, from the claim to the end of its transaction: the row is deleted by the
+-- trigger that it fires before the commit, so no other transaction ever sees one. Nothing in it is worth a log.
+create unlogged table pgonce.open_claim (
+    tenant text collate "C" not null,
+    scope  text collate "C" not null,
+    key    text collate "C" not null,
+    constraint one_open_claim_per_intent primary key (tenant, scope, key)
 );
 
 -- Which roles do which part; see pgonce.grant_to.

@@ -2,6 +2,8 @@
 
 use sha2::{Digest as _, Sha256};
 
+use super::nodes::{Layout, TWINS};
+
 /// A numbered file: tables, types and data. Once released it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -61,8 +63,10 @@ macro_rules! routines {
     };
 }
 
+pub(super) use routines;
+
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference", 11 "0011_region"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -85,7 +89,11 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "scope/_answer_to_keep",
     "scope/_retention_for",
     "scope/_scope_is_allowed",
+    "scope/_guarded_scopes",
+    "scope/_is_unguarded",
+    "scope/_guard_scopes",
     "scope/_probe_name",
+    "region/_set_claim_switch",
     "scope/define_scope",
     "scope/drop_scope",
     "scope/set_strict",
@@ -113,6 +121,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/_busy",
     "intent/_owner_or_session",
     "intent/answer_of",
+    "intent/_guard_claim",
     "intent/_claim_full",
     "intent/_lease_fresh",
     "intent/_claim_fast",
@@ -137,6 +146,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/release",
     "intent/wait",
     "intent/_check_transition",
+    "intent/_assert_claim_settled",
     "intent/_record_attempt",
     "intent/_forget_attempts",
     "cache/_replay_state",
@@ -158,9 +168,12 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "recovery/_readable",
     "recovery/_audit_act",
     "recovery/stuck",
+    "recovery/_verdict",
     "recovery/intervene",
     "recovery/_take_stale",
     "recovery/_decide_stale",
+    "recovery/_history",
+    "recovery/find",
     "recovery/most_retried",
     "retention/purge",
     "outbox/_lane_of",
@@ -346,6 +359,29 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "import/import_cancel",
     "import/import_result",
     "import/imports",
+    "region/_home_of",
+    "region/_check_region",
+    "region/_verdict_of",
+    "region/_merge_intent",
+    "region/_merge_pending",
+    "region/_land_fact",
+    "region/_land_facts",
+    "region/_record_fact",
+    "region/_record_old_facts",
+    "region/_add_region",
+    "region/_connect_region",
+    "region/_activate_region",
+    "region/_beat_region",
+    "region/_region_slot",
+    "region/_purge_facts",
+    "region/region_join",
+    "region/region_leave",
+    "region/define_region_rule",
+    "region/region_of",
+    "region/resolve_double_commit",
+    "region/_region_is_current",
+    "region/regions",
+    "region/double_commits",
     "role/_grants",
     "role/_apply_grants",
     "role/grant_to",
@@ -360,9 +396,15 @@ pub(super) fn newest() -> u32 {
 }
 
 /// One checksum for all routines: their names, order and texts, and for whom they are loaded.
-pub(super) fn routines_checksum(layout: super::nodes::Layout) -> String {
+pub(super) fn routines_checksum(layout: Layout) -> String {
     let loaded = ROUTINES.iter().map(|routine| (routine.name, routine.sql));
-    checksum(loaded.chain(layout.switches().map(|sql| ("", sql))))
+    let twins = TWINS.iter().filter(|_| layout == Layout::Distributed);
+    let twins = twins.map(|routine| (routine.name, routine.sql));
+    checksum(
+        loaded
+            .chain(twins)
+            .chain(layout.switches().map(|sql| ("", sql))),
+    )
 }
 
 /// A checkout may have other line ends than the build that was released; they do not count.
@@ -383,6 +425,7 @@ fn checksum<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::nodes::ONLY_ON_CITUS;
     use super::*;
     use std::path::Path;
 
@@ -408,7 +451,11 @@ mod tests {
             .iter()
             .map(|m| format!("migrations/{}", m.name))
             .collect();
-        loaded.extend(ROUTINES.iter().map(|routine| routine.name.to_owned()));
+        let routines = ROUTINES.iter().chain(TWINS).chain(ONLY_ON_CITUS);
+        loaded.extend(routines.map(|routine| routine.name.to_owned()));
+        loaded.extend(
+            ["unload", "distribute", "delegate"].map(|name| format!("citus/scripts/{name}")),
+        );
         loaded.sort();
         assert_eq!(
             loaded, there,
@@ -435,7 +482,7 @@ mod tests {
 
     #[test]
     fn routines_can_be_loaded_again_over_themselves() {
-        for routine in ROUTINES {
+        for routine in ROUTINES.iter().chain(TWINS).chain(ONLY_ON_CITUS) {
             let creates = routine
                 .sql
                 .lines()
