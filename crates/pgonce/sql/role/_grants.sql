@@ -88,7 +88,7 @@ begin
             ('operator', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),
             ('operator', 'define_transition'),
             ('app', 'enqueue cancel_job'),
-            ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs'),
+            ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs _peek_jobs'),
             ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
