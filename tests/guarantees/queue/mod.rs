@@ -300,6 +300,25 @@ async fn of_many_workers_one_enqueues_the_job_of_a_schedule() {
 }
 
 #[tokio::test]
+async fn whether_a_claim_is_worth_it_is_seen_without_one() {
+    let world = World::<TokioPostgres>::new().await;
+    let (see, other) = (&world.see, world.observer().await);
+    let peek = "select last_id || ' ' || is_ready from pgonce._peek_jobs('{a,b}')";
+    see.run("select from pgonce.enqueue('c', '1')").await;
+    assert_eq!(see.text(peek).await, "1 false", "of another queue");
+    other
+        .run("begin; select from pgonce.enqueue('b', '1')")
+        .await;
+    assert_eq!(see.text(peek).await, "2 false", "not committed yet");
+    other.run("commit").await;
+    assert_eq!(see.text(peek).await, "2 true");
+    assert_eq!(claim(see, "b", 1).await.len(), 1);
+    assert_eq!(see.text(peek).await, "2 false");
+    let all = "select is_ready from pgonce._peek_jobs(null)";
+    assert_eq!(see.text(all).await, "t");
+}
+
+#[tokio::test]
 async fn a_transient_error_does_not_move_the_time_of_a_schedule() {
     let world = World::<TokioPostgres>::new().await;
     let see = &world.see;

@@ -61,6 +61,9 @@ struct Fixture {
     jobs: u64,
 }
 
+/// Jobs per second of a queue that is almost idle.
+const SELDOM: f64 = 4.0;
+
 pub(super) async fn measure(server: &Server, plan: &mut Plan, size: &Size) -> Result<Vec<Line>> {
     let url = server.database("queue").await?;
     let client = connect(&url).await?;
@@ -93,6 +96,7 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan, size: &Size) -> Re
     // Those who enqueue and those who work share the machine.
     let load = 0.5 / (1.0 / enqueued + 1.0 / burnt);
     let latency = fixture.start_latency(load).await?;
+    let seldom = fixture.start_latency(SELDOM).await?;
     drop(fixture);
     server.remove(&url).await?;
     let ratio = |name: &str, base: &str| {
@@ -124,6 +128,12 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan, size: &Size) -> Re
         Unit::Microseconds,
     );
     lines.push(p99.within(Budget::AtMost(20_000.0)));
+    let seldom = Line::new(
+        "queue: start latency of four jobs a second, p99",
+        seldom.1,
+        Unit::Microseconds,
+    );
+    lines.push(seldom.within(Budget::AtMost(20_000.0)));
     Ok(lines)
 }
 

@@ -22,6 +22,10 @@ begin
         else
             update pgonce.job_live l set state = 'ready', due_at = null, owner = null
              where l.tenant = v_job.tenant and l.id = v_job.id;
+            -- It held its key; now an earlier one of the key comes first.
+            if v_job.key is not null and v_job.state <> 'scheduled' then
+                perform pgonce._unblock_key(v_job.tenant, v_job.queue, v_job.key);
+            end if;
         end if;
     end loop;
     for v_key in select r.* from pgonce.job_recheck r order by r.tenant, r.id limit 100 for update skip locked loop

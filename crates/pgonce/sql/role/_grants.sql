@@ -95,7 +95,7 @@ begin
             ('viewer', '_region_is_current'),
             ('operator', 'define_region_rule region_of resolve_double_commit _beat_region _merge_pending _purge_facts _region_is_current'),
             ('app', 'enqueue cancel_job'),
-            ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs'),
+            ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs _peek_jobs'),
             ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),

@@ -348,6 +348,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "queue/define_queue",
     "queue/define_schedule",
     "queue/_purge_jobs",
+    "queue/_peek_jobs",
     "queue/jobs",
     "queue/job_groups",
     "queue/queues",

@@ -7,6 +7,7 @@
 mod job;
 mod leases;
 mod operate;
+mod peek;
 mod worker;
 
 use std::borrow::Borrow;

@@ -20,6 +20,7 @@ use super::job::{Claimed, End, Finished, Job, claim, renew};
 use super::leases::{
     Done, Held, Holding, bounded, keep_leases, keep_purging, locked, record, record_failure,
 };
+use super::peek::keep_peeking;
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::once::Once;
@@ -115,7 +116,8 @@ impl<D: Driver, H> Worker<D, H> {
         self
     }
 
-    /// Maximum pause between looks for jobs. Default: half a second.
+    /// Maximum pause between claims. A job that is enqueued wakes the worker sooner; this one is for what time brings, such as
+    /// retries. Default: half a second.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll = interval.max(SHORT);
         self
@@ -178,7 +180,9 @@ where
         let mut background = JoinSet::new();
         let once = run.worker.once.clone();
         background.spawn(keep_leases(once.clone(), holding, run.worker.lease));
-        background.spawn(keep_purging(once));
+        background.spawn(keep_purging(once.clone()));
+        let (queues, wake) = (run.worker.queues.clone(), run.worker.wake.clone());
+        background.spawn(keep_peeking(once, queues, run.worker.lease, wake));
         run.until(shutdown).await;
     }
 }
@@ -250,7 +254,9 @@ where
                 claimed = result_of(&mut self.claiming) => self.claimed(claimed),
                 () = sleep_until(self.next_record), if records => {}
                 () = sleep_until(self.next_claim), if looks => {}
-                () = wake.notified(), if looks => self.next_claim = Instant::now(),
+                () = wake.notified(), if looks => {
+                    (self.pause, self.next_claim) = (SHORT, Instant::now());
+                }
                 () = &mut shutdown, if !stopping => stop_at = Some(Instant::now() + self.worker.grace),
                 () = sleep_until(stop_at.unwrap_or_else(Instant::now)), if stopping => {}
             }
