@@ -53,6 +53,7 @@ mod waiting;
 mod words;
 mod zombies;
 
+mod external;
 mod import;
 mod inbox;
 mod migrations;

@@ -78,6 +78,17 @@ pub const QUEUE_POINTS: &[&str] = &[
     "queue.renewed",
 ];
 
+/// Those of calls to providers, in the order of their protocol; the last three are of a reconciler.
+pub const EXTERNAL_POINTS: &[&str] = &[
+    "external.before_send",
+    "external.sent",
+    "external.answered",
+    "external.recorded",
+    "external.due",
+    "external.before_observe",
+    "external.observed",
+];
+
 /// Those of an import, in the order of its protocol.
 pub const IMPORT_POINTS: &[&str] = &[
     "import.begun",
@@ -94,6 +105,7 @@ fn is_known(place: &str) -> bool {
         CONSUMER_POINTS,
         IMPORT_POINTS,
         QUEUE_POINTS,
+        EXTERNAL_POINTS,
     ]
     .iter()
     .any(|points| points.contains(&place))

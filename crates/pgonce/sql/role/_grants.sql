@@ -28,6 +28,7 @@ begin
                 transition_rule transition_entity transition_command transition_timer timelines
                 job job_live job_end job_queue job_bucket job_schedule job_recheck jobs job_groups queues
                 import import_chunk import_row import_key imports external_reference
+                external_provider external_call external_event external_calls
                 stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners
                 outbox_events dead_letters inbox_backlog inbox_poison projections'),
             -- Rebuilding a projection runs the user's functions, so it runs with the operator's rights.
@@ -43,6 +44,8 @@ begin
                 created_at, behind', 'dead_letters'),
             ('viewer', 'select', 'consumer, tenant, seq, source, message_id, key, type, attempts, failure_code,
                 failure_message, received_at, size, behind', 'inbox_poison'),
+            ('viewer', 'select', 'tenant, effect_key, provider, scope, step, status, reference, sends, looks, decides, failure_code,
+                failure_message, decided_by, disputed, requested_at, sent_at, next_look_at, deadline_at, decided_at', 'external_calls'),
             ('every', 'select', null, 'migration routines')
           ) as g (part, privilege, columns, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
@@ -68,7 +71,8 @@ begin
                 _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
                 _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
                 update_once _row_has _raise_nothing_to_set resource_id _sha1
-                _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock'),
+                _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock
+                _external_status'),
             ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _raise_bad_names
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
                 answer_of _replay_of _replay_state _contract _answer_to_keep _simple_retention _count_suppressed
@@ -90,6 +94,9 @@ begin
             ('app', 'enqueue cancel_job'),
             ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs'),
             ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs'),
+            ('app', 'external_send external_record external_observe external_due'),
+            ('consumer', 'external_observe external_due _purge_external'),
+            ('operator', 'define_provider external_settle external_observe _purge_external'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
             ('operator', 'define_scope drop_scope _contract purge intervene
@@ -111,7 +118,9 @@ begin
                 _raise_bad_version _append_only _lock_wait _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
                 _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at
                 _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
-                _fire_schedules _wake_jobs _queue_room _claim_queue')
+                _fire_schedules _wake_jobs _queue_room _claim_queue
+                _effect_key _external_rules _external_gate _external_health _external_step _external_decide _external_join
+                _external_lock _external_settle_command')
           ) as g (part, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
 end
