@@ -11,6 +11,7 @@ mod consume;
 mod database;
 mod doctor;
 mod exit;
+mod external;
 mod faults;
 mod gateway;
 mod import;
@@ -71,6 +72,8 @@ enum Command {
     Job(queue::JobArgs),
     /// Look at queues, pause them, and say what they allow.
     Queue(queue::QueueArgs),
+    /// Look at calls to providers, and settle those whose outcome is unknown.
+    External(external::Args),
     /// Import a file into a table or a function, each row once; list, resume and cancel imports.
     Import(Box<import::Args>),
     /// Look at projections, build them anew, and compare that with the live ones.
@@ -205,6 +208,7 @@ async fn main() -> ExitCode {
         Command::Transition(args) => transition::run(args, target).await,
         Command::Job(args) => queue::job(args, target).await,
         Command::Queue(args) => queue::queue(args, target).await,
+        Command::External(args) => external::run(args, target).await,
         Command::Import(args) => import::run(*args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
         Command::Serve(args) => serve::run(*args, target).await,

@@ -1,4 +1,4 @@
-//! A provider that does as it is told.
+//! A provider that follows a script.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

@@ -95,8 +95,8 @@ begin
             ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs'),
             ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs'),
             ('app', 'external_send external_record external_observe external_due'),
-            ('consumer', 'external_observe external_due _purge_external'),
-            ('operator', 'define_provider external_settle external_observe _purge_external'),
+            ('consumer', 'external_observe external_due'),
+            ('operator', 'define_provider external_settle external_observe'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
             ('operator', 'define_scope drop_scope _contract purge intervene
@@ -120,7 +120,7 @@ begin
                 _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
                 _fire_schedules _wake_jobs _queue_room _claim_queue
                 _effect_key _external_rules _external_gate _external_health _external_step _external_decide _external_join
-                _external_lock _external_settle_command')
+                _external_lock _external_settle_command _purge_external')
           ) as g (part, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
 end
