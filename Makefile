@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test python-tests node-tests hostile-tests kill-tests murder replay import-test mutants demo payments storm bench fmt doc nextest
+.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests murder replay import-test mutants demo payments storm bench fmt doc nextest
 
 CARGO ?= cargo
 
@@ -52,6 +52,13 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	$(CARGO) test --locked --workspace --all-features --no-fail-fast --doc
 	$(call step,node-tests)
 	@scripts/node-tests
+	$(call step,citus-tests)
+	@if test -n "$$PGONCE_CITUS_BIN"; then $(MAKE) citus-tests; else echo "NOT RUN: PGONCE_CITUS_BIN names no PostgreSQL with Citus"; fi
+
+citus-tests: setup ## the guarantees on Citus, a coordinator and two workers; PGONCE_CITUS_BIN names the folder of its PostgreSQL's programs
+	$(call step,citus-tests)
+	@test -n "$$PGONCE_CITUS_BIN" || { echo "citus-tests: NOT RUN: PGONCE_CITUS_BIN names no PostgreSQL with Citus"; exit 1; }
+	$(CARGO) test --locked --workspace --all-features --test citus -- --ignored --nocapture --test-threads 2
 
 python-tests: setup ## types and tests of clients/python, with the cases of conformance/
 	$(call step,python-tests)

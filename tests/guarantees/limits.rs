@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pgonce::inbox::Message;
 use pgonce::scope::Contract;
-use pgonce::{Ack, Attempt, Claim, Done, Error, Event, Intent};
+use pgonce::{Ack, Attempt, Claim, Done, Error, Event, Failure, Intent};
 use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent, work};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -73,6 +73,63 @@ async fn an_answer_above_the_limit_of_its_contract_rolls_everything_back<D: Test
     assert_eq!(world.see.code(by_hand).await, "P4040");
     let kept = "select count(*) from pgonce.intent where octet_length(answer::text) > 1000 and scope = 'small'";
     assert_eq!(world.see.number(kept).await, 0);
+}
+
+async fn a_failure_is_recorded_whatever_its_answer_weighs<D: TestDriver>(world: World<D>) {
+    let small = Contract::keep(60 * MINUTE).max_answer(100);
+    world.owner.define_scope("small", &small).await.unwrap();
+    let failure = || {
+        let failure = Failure::permanent("no", "never");
+        failure.with_answer(&json_of(101)).unwrap()
+    };
+    let named = |key: &str| Intent::new("small", key, &1).unwrap();
+    for key in ["run", "run leased", "attempt", "lease"] {
+        let request = named(key);
+        match key {
+            "run" => {
+                let ran = world
+                    .once
+                    .run(&request, |_| async { Err::<Done, _>(failure().into()) });
+                assert!(matches!(ran.await, Err(Error::Refused(_))));
+            }
+            "run leased" => {
+                let run = world
+                    .once
+                    .run_leased(&request, |_| async { Err::<Done, _>(failure().into()) });
+                assert!(matches!(run.await, Err(Error::Refused(_))));
+            }
+            "attempt" => match world.once.claim(&request).await.unwrap() {
+                Claim::Run(attempt) => attempt.fail(failure()).await.unwrap(),
+                other => panic!("{other:?}"),
+            },
+            _ => match world.once.lease(&request, MINUTE).await.unwrap() {
+                Claim::Run(lease) => lease.fail(failure()).await.unwrap(),
+                other => panic!("{other:?}"),
+            },
+        }
+        let status = world
+            .see
+            .record(&request, "status::text || coalesce(answer::text, '')");
+        assert_eq!(status.await, "failed_final", "{key}");
+        let again = world.once.run(&request, work).await.unwrap_err();
+        assert!(matches!(again, Error::Refused(_)), "{key}: {again:?}");
+    }
+}
+
+async fn a_command_of_one_statement_has_the_limit_of_its_contract<D: TestDriver>(world: World<D>) {
+    // Three times: the SDK remembers the contract from the first.
+    for (n, bytes) in [(0, 10), (1, 300_000), (2, (1 << 20) + 1)] {
+        let request = intent(&format!("key {n}"));
+        let sql = format!(
+            "insert into effects (tenant, scope, key, note) select '', 'orders.create', $1, 'one' returning repeat('x', {bytes}) as note"
+        );
+        let done = D::execute(&world.once, &request, &sql, request.key()).await;
+        assert_eq!(done.is_ok(), n < 2, "{done:?}");
+        if let Err(error) = done {
+            assert_eq!(error.code(), "P4040");
+        }
+        assert_eq!(world.see.effects(&request).await, i64::from(n < 2));
+    }
 }
 
 async fn a_tenant_has_no_more_keys_than_its_contract_allows<D: TestDriver>(world: World<D>) {
@@ -176,6 +233,8 @@ async fn events_and_batches_above_their_limits_are_refused_whole<D: TestDriver>(
 
 for_each_driver!(
     an_answer_above_the_limit_of_its_contract_rolls_everything_back,
+    a_failure_is_recorded_whatever_its_answer_weighs,
+    a_command_of_one_statement_has_the_limit_of_its_contract,
     a_tenant_has_no_more_keys_than_its_contract_allows,
     events_and_batches_above_their_limits_are_refused_whole
 );

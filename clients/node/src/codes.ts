@@ -79,6 +79,7 @@ export const CODES: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass
   ["P4101", "final"],
   ["P4102", "final"],
   ["P4103", "final"],
+  ["P4104", "final"],
 ]);
 
 export const GROUPS: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass>([

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -19,11 +20,16 @@ use crate::Handler;
 use crate::sinks::Refusal;
 use crate::sinks::webhook::{tls, whole};
 
+/// Default of [`HttpHandler::connect_timeout`].
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// How much of a response is read: its status says it all, the rest is for the reason that people see.
 const RESPONSE_BYTES: usize = 16 * 1024;
 
 /// Maximum characters of a response in a reason.
 const MAX_REASON: usize = 200;
+
+type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 
 /// Posts each message to a service, at least once and always with the same `Idempotency-Key`.
 ///
@@ -50,7 +56,7 @@ const MAX_REASON: usize = 200;
 /// # }
 /// ```
 pub struct HttpHandler {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: HttpClient,
     consumer: String,
     uri: Uri,
     headers: HeaderMap,
@@ -64,25 +70,25 @@ impl HttpHandler {
             expected: "http://127.0.0.1:8080/events",
         };
         let uri: Uri = url.parse().map_err(|error| wrong(format!("{error}")))?;
-        let scheme = uri.scheme_str().unwrap_or_default().to_owned();
-        if !["http", "https"].contains(&scheme.as_str()) || uri.host().is_none() {
+        let scheme = uri.scheme_str().unwrap_or_default();
+        if !["http", "https"].contains(&scheme) || uri.host().is_none() {
             return Err(wrong(
                 "it is neither http:// nor https:// with a host".to_owned(),
             ));
         }
-        let mut connector = HttpConnector::new();
-        connector.enforce_http(false);
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls(scheme == "https")?)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(connector);
         Ok(Self {
-            client: Client::builder(TokioExecutor::new()).build(connector),
+            client: client(&uri, CONNECT_TIMEOUT)?,
             consumer: consumer.into(),
             uri,
             headers: HeaderMap::new(),
         })
+    }
+
+    /// Maximum time to connect. Keep it below the time of a message, so that a host that answers nothing at all counts as
+    /// away, as one that refuses, and no message loses an attempt for it. Default: 5 seconds.
+    pub fn connect_timeout(mut self, time: Duration) -> Result<Self, Refusal> {
+        self.client = client(&self.uri, time)?;
+        Ok(self)
     }
 
     /// One more header of every request, such as credentials.
@@ -148,6 +154,18 @@ impl HttpHandler {
         headers.extend(self.headers.clone());
         request
     }
+}
+
+fn client(uri: &Uri, connect_timeout: Duration) -> Result<HttpClient, Refusal> {
+    let mut connector = HttpConnector::new();
+    connector.enforce_http(false);
+    connector.set_connect_timeout(Some(connect_timeout));
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(tls(uri.scheme_str() == Some("https"))?)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(connector);
+    Ok(Client::builder(TokioExecutor::new()).build(connector))
 }
 
 impl<D: Driver> Handler<D> for HttpHandler {

@@ -112,7 +112,14 @@ impl Target {
     pub(crate) async fn installed(self) -> Result<Database> {
         let database = self.database()?;
         match database.migrator().check().await {
-            Err(error) if [migrate::OUTDATED, migrate::CHANGED].contains(&error.code()) => {
+            Err(error)
+                if [
+                    migrate::OUTDATED,
+                    migrate::CHANGED,
+                    migrate::HALF_DISTRIBUTED,
+                ]
+                .contains(&error.code()) =>
+            {
                 Ok(database)
             }
             Err(error) => Err(error.into()),

@@ -16,7 +16,7 @@ Exit codes:
   3  no connection to the database
   4  pgonce is not installed in the schema, or older than this program: migrate up
   5  the schema is newer than this program, and not compatible with it
-  6  what was applied to the schema is not what this program knows
+  6  what was applied to the schema is not what this program knows, or it is half distributed by Citus
   7  there is no such intent, scope, code, subscription, consumer, projection or event
   8  the role may not do this
   9  probe: a case failed; the API does not keep what it claims
@@ -206,7 +206,7 @@ fn exit_of(error: &Error) -> u8 {
     match error.code() {
         migrate::MISSING | migrate::OUTDATED | "3F000" | "42P01" | "42883" => OUTDATED,
         migrate::TOO_NEW => TOO_NEW,
-        migrate::CHANGED => CHANGED,
+        migrate::CHANGED | migrate::HALF_DISTRIBUTED => CHANGED,
         "42501" => NOT_ALLOWED,
         "42704" => NOT_FOUND,
         "3D000" | "53300" => NO_DATABASE,

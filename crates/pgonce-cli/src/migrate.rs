@@ -1,7 +1,8 @@
 //! `pgonce migrate`.
 
 use clap::Subcommand;
-use pgonce::migrate::{Part, Report, Status};
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::migrate::{Migrator, Part, Report, Status};
 use serde_json::json;
 
 use crate::database::{Database, Target};
@@ -22,6 +23,8 @@ enum Action {
         /// Let a role do one part of the work: app, relay, consumer, operator or viewer; may be given several times.
         #[arg(long, value_name = "PART=ROLE", value_parser = grant)]
         grant: Vec<Grant>,
+        #[command(flatten)]
+        citus: Citus,
     },
     /// Print what `up` would do, and do nothing.
     Plan {
@@ -31,9 +34,28 @@ enum Action {
         /// Print it as one script for psql.
         #[arg(long)]
         sql: bool,
+        #[command(flatten)]
+        citus: Citus,
     },
     /// Print the state of the schema; the exit code says whether this program can use it.
     Status,
+}
+
+/// What to do in a database with Citus.
+#[derive(Debug, clap::Args)]
+struct Citus {
+    /// Leave pgonce on the coordinator of Citus although other tables are distributed: no command writes those.
+    #[arg(long)]
+    coordinator_only: bool,
+}
+
+impl Citus {
+    fn migrator(&self, database: &Database) -> Migrator<TokioPostgres> {
+        match self.coordinator_only {
+            true => database.migrator().coordinator_only(),
+            false => database.migrator(),
+        }
+    }
 }
 
 type Grant = (Part, String);
@@ -52,14 +74,14 @@ fn grant(text: &str) -> std::result::Result<Grant, String> {
 pub(crate) async fn run(args: Args, target: Target) -> Result {
     let database = target.database()?;
     match args.action {
-        Action::Up { grant } => up(&database, &grant).await,
-        Action::Plan { sql, grant } => plan(&database, sql, grant).await,
+        Action::Up { grant, citus } => up(&database, &citus, &grant).await,
+        Action::Plan { sql, grant, citus } => plan(&database, &citus, sql, grant).await,
         Action::Status => status(&database).await,
     }
 }
 
-async fn up(database: &Database, grant: &[Grant]) -> Result {
-    let migrator = database.migrator();
+async fn up(database: &Database, citus: &Citus, grant: &[Grant]) -> Result {
+    let migrator = citus.migrator(database);
     let report = migrator.up().await?;
     for (part, role) in grant {
         migrator.grant(*part, role).await?;
@@ -104,8 +126,8 @@ fn words(report: &Report, schema: &str, grant: &[Grant]) -> String {
     lines.join("\n")
 }
 
-async fn plan(database: &Database, sql: bool, grant: Vec<Grant>) -> Result {
-    let mut plan = database.migrator().plan().await?;
+async fn plan(database: &Database, citus: &Citus, sql: bool, grant: Vec<Grant>) -> Result {
+    let mut plan = citus.migrator(database).plan().await?;
     if sql {
         for (part, role) in grant {
             plan = plan.grant(part, role);

@@ -155,22 +155,66 @@ fn header(name: &str) -> Cell {
     }
 }
 
-/// One row, a field per line.
+/// One row, a field per line. A `verdict` stands above as a sentence, and what is a list of records below as a table of its own.
 pub(crate) fn fields(format: Format, row: &str) -> Result {
     if format == Format::Json {
         return line(row);
     }
-    let row = in_order(row)?;
+    line(&record(row, width())?)
+}
+
+fn record(row: &str, width: Option<usize>) -> Result<String> {
+    let Columns(columns) = serde_json::from_str(row)?;
+    let (lists, plain): (Vec<_>, Vec<_>) = columns
+        .into_iter()
+        .partition(|(_, value)| value.get().starts_with("[{"));
+    let (verdicts, plain): (Vec<_>, Vec<_>) = cells(plain)?
+        .into_iter()
+        .partition(|(name, _)| name == "verdict");
     let mut table = new_table();
-    for (name, value) in &row {
+    for (name, value) in &plain {
         table.add_row([name.replace('_', " "), value.clone()]);
     }
     let text = table.trim_fmt();
-    line(&if fits(&text, width()) {
-        text
-    } else {
-        listed(&row)
-    })
+    let mut blocks: Vec<String> = verdicts
+        .iter()
+        .map(|(_, verdict)| wrapped(verdict, width.unwrap_or(SENTENCE).min(SENTENCE)))
+        .collect();
+    blocks.push(match fits(&text, width) {
+        true => text,
+        false => listed(&plain),
+    });
+    for (name, list) in lists {
+        let rows: Vec<Columns> = serde_json::from_str(list.get())?;
+        let rows: Result<Vec<_>> = rows.into_iter().map(|Columns(row)| cells(row)).collect();
+        blocks.push(format!(
+            "{}:\n{}",
+            name.replace('_', " "),
+            shown(&rows?, width)
+        ));
+    }
+    Ok(blocks.join("\n\n"))
+}
+
+/// Maximum width of a sentence: longer lines are hard to read, however wide the terminal is.
+const SENTENCE: usize = 80;
+
+/// A sentence, broken between words.
+fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.last().map_or(0, |line| line.chars().count());
+        if last > 0 && last + 1 + word.chars().count() > width {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines.join("\n")
 }
 
 fn new_table() -> Table {
@@ -187,6 +231,10 @@ fn new_table() -> Table {
 /// The columns of an object in the order in which they were written.
 fn in_order(row: &str) -> Result<Vec<(String, String)>> {
     let Columns(columns) = serde_json::from_str(row)?;
+    cells(columns)
+}
+
+fn cells(columns: Vec<(String, Box<RawValue>)>) -> Result<Vec<(String, String)>> {
     let shown = columns.into_iter().map(|(name, value)| {
         let text = match value.get() {
             "null" => String::new(),
@@ -276,6 +324,22 @@ mod tests {
                 table.contains(&key) && table.lines().count() == 6,
                 "{table}"
             );
+        }
+    }
+
+    #[test]
+    fn a_verdict_is_a_sentence_and_acts_are_a_table_within_eighty_columns() {
+        let row = r#"{"verdict":"Its holder stopped on the way. Nothing is acknowledged; what it did outside this database is not known.",
+            "key":"k-1","acts":[{"at":"2026-01-01","act":"settle","reason":"ticket 7"},{"at":"2026-01-02","act":"evict","reason":null}]}"#;
+        for width in [None, Some(80), Some(40)] {
+            let text = record(row, width).unwrap();
+            assert!(fits(&text, Some(width.unwrap_or(80))), "{text}");
+            assert!(text.starts_with("Its holder stopped on the way."), "{text}");
+            assert!(
+                text.contains("acts:\n") && text.contains("ticket 7"),
+                "{text}"
+            );
+            assert!(!text.contains(['{', '[']), "{text}");
         }
     }
 

@@ -76,7 +76,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "",
         fields: &["subscription", "subject", "tenant"],
-        call: "pgonce.redrive($1, nullif($2, ''), p_tenant => $3)",
+        call: "pgonce.redrive($1, nullif($2, ''), p_tenant => $3, p_reason => 'console (' || $4 || ')')",
         back: ("/outbox", &["subscription"]),
     },
     Act {
@@ -108,7 +108,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Admin,
         confirm: "",
         fields: &[],
-        call: "pgonce.purge(10000)",
+        call: "pgonce.purge(10000, p_reason => 'console (' || $1 || ')')",
         back: ("/", &[]),
     },
 ];

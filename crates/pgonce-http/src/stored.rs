@@ -37,7 +37,8 @@ pub(crate) struct Stored {
     unkept: bool,
 }
 
-/// Bytes in JSON: readable where they are a text that PostgreSQL can hold, which knows no NUL.
+/// Bytes in JSON: readable where they are a text that PostgreSQL can hold, which knows no NUL, and that JSON writes with at
+/// most two bytes for one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Text {
@@ -54,7 +55,9 @@ impl Default for Text {
 impl Text {
     fn of(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
-            Ok(text) if !text.contains('\0') => Self::Plain(text.to_owned()),
+            Ok(text) if !bytes.iter().any(|byte| is_long_in_json(*byte)) => {
+                Self::Plain(text.to_owned())
+            }
             _ => Self::Base64 {
                 base64: BASE64_STANDARD.encode(bytes),
             },
@@ -71,6 +74,11 @@ impl Text {
             Self::Base64 { base64 } => Some(BASE64_STANDARD.decode(base64).ok()?.into()),
         }
     }
+}
+
+/// JSON writes such a byte with six.
+fn is_long_in_json(byte: u8) -> bool {
+    byte < 0x20 && !matches!(byte, 0x08 | b'\t' | b'\n' | 0x0c | b'\r')
 }
 
 impl Stored {

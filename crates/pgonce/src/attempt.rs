@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use crate::ack::{Done, IntoAck};
 use crate::call::{
-    Args, Schema, call_on, commit_with, release_unless_lost, roll_back, uncertain_if_lost,
+    Schema, call_on, commit_with, release_unless_lost, roll_back, uncertain_if_lost,
 };
 use crate::claim::ClaimKind;
 use crate::driver::{Driver, Session};
 use crate::error::{Error, ErrorDetail, Result};
 use crate::failure::Failure;
 use crate::intent::Intent;
-use crate::record::{FAIL, INSERT_KEPT, INSERT_SUCCESS, SUCCEED, Success, failure_args};
+use crate::record::{
+    ANSWER_TOO_LARGE, FAIL, INSERT_KEPT, INSERT_SUCCESS, SUCCEED, Success, failure_args,
+};
 use crate::seal::{self, AnswerKeys};
 use crate::ttl_cache::TtlCache;
 use crate::tx::Tx;
@@ -87,9 +89,8 @@ impl<D: Driver> Attempt<D> {
         let (mut session, schema) = self.tx.into_parts();
         session.rollback().await?;
         let answer = seal::stored(self.keys.as_deref(), &self.intent, failure.answer())?;
-        let owner = self.owner.as_deref();
-        let args = failure_args(&self.intent, self.fence, owner, &failure, answer.as_deref());
-        record_failure(session, &schema, args).await
+        let held = (&self.intent, self.fence, self.owner.as_deref());
+        record_failure(session, &schema, held, &failure, answer.as_deref()).await
     }
 
     /// Rolls back; nothing is left and nothing is recorded.
@@ -145,11 +146,19 @@ pub(crate) fn not_ended() -> Error {
 pub(crate) async fn record_failure<S: Session>(
     mut session: S,
     schema: &Schema,
-    args: Args<'_>,
+    (intent, fence, owner): (&Intent, i64, Option<&str>),
+    failure: &Failure,
+    mut answer: Option<&str>,
 ) -> Result<()> {
     fault_point!("fail.before_record");
-    let recorded = call_on(&mut session, schema, &FAIL, &args).await;
-    let recorded = recorded.map(drop).map_err(uncertain_if_lost);
+    let recorded = loop {
+        let args = failure_args(intent, fence, owner, failure, answer);
+        match call_on(&mut session, schema, &FAIL, &args).await {
+            // That it failed is recorded whatever the contract allows an answer to be.
+            Err(error) if error.code() == ANSWER_TOO_LARGE && answer.is_some() => answer = None,
+            recorded => break recorded.map(drop).map_err(uncertain_if_lost),
+        }
+    };
     release_unless_lost(session, &recorded);
     recorded?;
     fault_point!("fail.recorded");

@@ -11,6 +11,7 @@ use crate::driver::{Driver, Effect, IntoEffect};
 use crate::error::{Error, ErrorDetail, Result};
 use crate::intent::Intent;
 use crate::once::{CLAIM_FAST, Once, fast_args};
+use crate::record::SMALL_ANSWER_BYTES;
 use crate::run::{Atomic, Ended, Mode};
 
 /// What a statement must begin with to be a part of another one.
@@ -128,15 +129,28 @@ impl<D: Driver> Once<D> {
 fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
     let (name, n) = (schema.name(), effect.len());
     let [scope, key, print, tenant, correlation, owner, keep] = std::array::from_fn(|i| n + i + 1);
-    let (row, keep, learned) = match known {
-        true => (
-            "_success_row_with_retention",
-            format!(", ${keep}::pg_catalog.text::interval"),
-            "null".to_owned(),
-        ),
+    let row = |function, keep: &str| {
+        format!(
+            "select r.* from answer a, {name}.{function}(${scope}, ${key}, ${print}, a.value, \
+             null, null, ${tenant}, ${correlation}, ${owner}{keep}) r"
+        )
+    };
+    let (done, learned) = match known {
+        // The database made the answer: nobody has weighed it, and only small ones need not be.
+        true => {
+            let small = format!(
+                "pg_catalog.octet_length(a.value::pg_catalog.text) operator(pg_catalog.<=) {SMALL_ANSWER_BYTES}"
+            );
+            let keep = format!(", ${keep}::pg_catalog.text::interval");
+            let kept = row("_success_row_with_retention", &keep);
+            let full = row("_success_row", "");
+            (
+                format!("{kept} where {small} union all {full} where not ({small})"),
+                "null".to_owned(),
+            )
+        }
         false => (
-            "_success_row",
-            String::new(),
+            row("_success_row", ""),
             format!("{name}._simple_retention(${tenant}, ${scope})"),
         ),
     };
@@ -148,8 +162,7 @@ fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
          then 1 else {name}._raise_busy() end as fence), \
          answer as materialized (select coalesce(case when c.fence is not null \
          then (select pg_catalog.to_jsonb(e) from effect e) end, {name}._raise_no_row()) as value from claimed c), \
-         done as (insert into {name}.intent select r.* from answer a, {name}.{row}(${scope}, ${key}, ${print}, a.value, \
-         null, null, ${tenant}, ${correlation}, ${owner}{keep}) r) \
+         done as (insert into {name}.intent {done}) \
          select a.value, {learned} from answer a",
         part(effect)
     )

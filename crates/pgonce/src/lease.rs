@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorDetail, Result};
 use crate::failure::Failure;
 use crate::intent::Intent;
 use crate::once::Once;
-use crate::record::{FAIL, SUCCEED_LEASE, Success, failure_args};
+use crate::record::{ANSWER_TOO_LARGE, FAIL, SUCCEED_LEASE, Success, failure_args};
 use crate::seal;
 use crate::sqlstate::Class;
 
@@ -367,13 +367,15 @@ pub(crate) async fn record_failure<D: Driver>(
     failure: &Failure,
     term: &Term,
 ) -> Result<()> {
-    let answer = seal::stored(once.keys(), intent, failure.answer())?;
+    let mut answer = seal::stored(once.keys(), intent, failure.answer())?;
     let mut tries = Tries::new(term);
     loop {
         fault_point!("fail.before_record");
         let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());
         match once.caller().write(&FAIL, args).await {
             Ok(_) => break,
+            // That it failed is recorded whatever the contract allows an answer to be.
+            Err(error) if error.code() == ANSWER_TOO_LARGE && answer.is_some() => answer = None,
             Err(error) => tries.after(error).await?,
         }
     }

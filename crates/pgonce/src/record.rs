@@ -32,6 +32,9 @@ pub(crate) static SUCCEED_LEASE: Sql = Sql::kept(
      $11::text::interval)",
 );
 /// A failure, under its fence.
+/// The answer is larger than the contract allows.
+pub(crate) const ANSWER_TOO_LARGE: &str = "P4040";
+
 pub(crate) static FAIL: Sql = Sql::kept(
     "select 'done' from pgonce.fail($1, $2, $3, $4::text::bigint, $5::text::boolean, $6, $7, \
      $8, $9, $10, $11, $12::text::interval)",
@@ -39,7 +42,7 @@ pub(crate) static FAIL: Sql = Sql::kept(
 
 /// Answers up to this size fit every contract for which the retention alone is remembered
 /// (`pgonce._simple_retention`): the database need not weigh them.
-const SMALL_ANSWER_BYTES: usize = 256 * 1024;
+pub(crate) const SMALL_ANSWER_BYTES: usize = 256 * 1024;
 
 /// A success to be recorded.
 pub(crate) struct Success<'a> {

@@ -16,7 +16,6 @@ use crate::error::{Error, Result};
 use crate::intent::Intent;
 use crate::lease::{self, Lease};
 use crate::once::Once;
-use crate::record::failure_args;
 use crate::retry::at_least;
 use crate::seal;
 use crate::sqlstate::Class;
@@ -292,8 +291,10 @@ where
                 Ok(answer) => answer,
                 Err(error) => return Err(Ended::Retry(error)),
             };
-            let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());
-            let recorded = attempt::record_failure(session, &once.caller().schema, args).await;
+            let held = (intent, fence, once.owner());
+            let schema = &once.caller().schema;
+            let recorded =
+                attempt::record_failure(session, schema, held, failure, answer.as_deref()).await;
             // Not recorded: another attempt has settled it, and its answer is the one that counts.
             return Err(Ended::Retry(recorded.err().unwrap_or(error)));
         }

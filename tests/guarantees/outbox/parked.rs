@@ -92,6 +92,32 @@ async fn a_poisoned_subject_waits_with_everything_behind_it_and_the_others_flow(
 }
 
 #[tokio::test]
+async fn every_act_of_an_operator_on_a_subscription_leaves_a_row() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    for n in 1..=2 {
+        see.run(&publish("a", n)).await;
+    }
+    // Nothing to move, nothing done.
+    see.run("select pgonce.redrive('c'); select pgonce.drop_subscription('nobody'); select pgonce.import_cancel('nothing')")
+        .await;
+    deliver(&mut reader, &[("1", "dead")]).await;
+    see.run(
+        "select pgonce.redrive('c', 'a', p_reason => 'ticket 7'); select pgonce.replay_range('c', 1, 2); \
+         select pgonce.recover('c', '2000-01-01', true); select pgonce.replay('c', 1); \
+         select pgonce.evict_subscription('c', 'gone'); select pgonce.drop_subscription('c'); select pgonce.purge(10, 'by hand')",
+    )
+    .await;
+    let acts = "select string_agg(concat_ws(' ', act, scope, key, role, nullif(reason, '')), ', ' order by number) from pgonce.operator_act";
+    assert_eq!(
+        see.text(acts).await,
+        "redrive outbox c a postgres ticket 7, replay outbox c * postgres from 1 to 2, \
+         recover outbox c * postgres skipped since 2000-01-01 00:00:00+00, replay outbox c * postgres from 1, \
+         evict outbox c * postgres gone, drop outbox c * postgres, purge intents * postgres by hand"
+    );
+}
+
+#[tokio::test]
 async fn what_is_skipped_is_recorded_with_a_reason_and_the_next_moves() {
     let (world, mut reader) = one_reader().await;
     let see = &world.see;

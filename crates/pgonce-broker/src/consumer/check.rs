@@ -31,7 +31,7 @@ impl Default for Checks {
 }
 
 /// Why a message is poison: a code to branch on, and words for people.
-pub(super) type Flaw = (&'static str, String);
+pub(crate) type Flaw = (&'static str, String);
 
 impl Checks {
     /// Names the message, and says what is wrong with it, if anything.
@@ -63,20 +63,7 @@ impl Checks {
         {
             message.compare_by(&fingerprint);
         }
-        for (what, text, least) in [
-            ("id", Some(&message.id), 1),
-            ("tenant", Some(&message.tenant), 0),
-            ("key", message.key.as_ref(), 0),
-            ("type", message.kind.as_ref(), 0),
-        ] {
-            let Some(text) = text else { continue };
-            if text.len() < least {
-                return Err(("id_missing", "it came without an id".to_owned()));
-            } else if text.len() > MAX_NAME_BYTES || text.contains('\0') {
-                let why = format!("its {what} has {} bytes, or U+0000 in it", text.len());
-                return Err(("bad_name", why));
-            }
-        }
+        check_names(message)?;
         match (&self.kinds, message.kind.as_deref()) {
             (Some(_), None) => Err(("unknown_type", "it came without a type".to_owned())),
             (Some(known), Some(kind)) if !known.contains(kind) => {
@@ -85,6 +72,27 @@ impl Checks {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether the database can hold the message under its names.
+pub(crate) fn check_names(message: &Message) -> Result<(), Flaw> {
+    if message.id.is_empty() {
+        return Err(("id_missing", "it came without an id".to_owned()));
+    }
+    for (what, text) in [
+        ("id", Some(&message.id)),
+        ("tenant", Some(&message.tenant)),
+        ("key", message.key.as_ref()),
+        ("type", message.kind.as_ref()),
+    ] {
+        if let Some(text) = text
+            && (text.len() > MAX_NAME_BYTES || text.contains('\0'))
+        {
+            let why = format!("its {what} has {} bytes, or U+0000 in it", text.len());
+            return Err(("bad_name", why));
+        }
+    }
+    Ok(())
 }
 
 /// Reads a message that is a CloudEvent in JSON: its id, type, subject (the key) and tenant, and its `data` as

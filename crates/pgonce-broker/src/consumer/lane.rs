@@ -58,6 +58,9 @@ pub(super) struct Lane<'a, D: Driver, H> {
     pub(super) partition: Option<String>,
     /// By index: what the source may forget.
     pub(super) settled: &'a Mutex<Vec<usize>>,
+    /// By index: what the handler has called out for under this claim. A database that is away afterwards is no reason to
+    /// call again.
+    pub(super) called: Vec<usize>,
 }
 
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
@@ -175,15 +178,18 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     }
 
     /// Before the transaction, which must not wait for a network.
-    async fn call_out(&self, todo: &[&Item]) -> Result<(), BatchError> {
+    async fn call_out(&mut self, todo: &[&Item]) -> Result<(), BatchError> {
         for item in todo
             .iter()
             .filter(|item| H::CALLS_OUT && item.flaw.is_none())
         {
-            if let Some(claimed) = &item.claimed {
+            if let Some(claimed) = &item.claimed
+                && !self.called.contains(&item.index)
+            {
                 let calling = self.shared.handler.call_out(&item.message, claimed);
                 let called = self.call(calling).await.and_then(|called| called);
                 called.map_err(of_call)?;
+                self.called.push(item.index);
             }
         }
         Ok(())

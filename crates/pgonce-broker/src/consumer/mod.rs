@@ -19,6 +19,8 @@ use pgonce::{FingerprintBuilder, Once, Result};
 use tokio_util::sync::CancellationToken;
 
 use check::Checks;
+#[cfg(feature = "webhooks")]
+pub(crate) use check::check_names;
 pub use check::cloud_event;
 pub use counts::Counts;
 pub use handler::{Batches, Handler};

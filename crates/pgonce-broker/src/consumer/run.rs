@@ -170,6 +170,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
     }
 
     fn item(&self, index: usize, mut message: Message) -> Item {
+        message.source.clone_from(&self.shared.source);
         let mut flaw = self.shared.checks.check(&mut message).err();
         if flaw.is_none() && self.shared.dedup != Dedup::Ids && message.place.is_none() {
             let why = "it came without a position, from a source that has an order";
@@ -316,6 +317,7 @@ async fn work<D: Driver, H: Handler<D>>(
             held,
             partition,
             settled,
+            called: Vec::new(),
         };
         async move {
             let mut worked = Ok(());

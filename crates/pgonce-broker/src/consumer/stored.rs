@@ -150,6 +150,7 @@ async fn work_off<D: Driver, H: Handler<D>>(
         held: None,
         partition: None,
         settled: &settled,
+        called: Vec::new(),
     };
     let drained = async {
         stop.cancelled().await;

@@ -1,9 +1,10 @@
 //! What answers the sender.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, FromRequest as _, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
@@ -12,8 +13,10 @@ use pgonce::driver::Driver;
 use pgonce::inbox::{Inbox, Message, StoreAs, StoreResult};
 use pgonce::{Error, Once};
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::scheme::Scheme;
+use crate::consumer::check_names;
 
 /// Headers that are kept with a message, beside those that begin with `x-`, `ce-` or `webhook-`.
 const KEPT: [&str; 3] = ["content-type", "traceparent", "tracestate"];
@@ -29,6 +32,7 @@ type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
 /// |---|---|
 /// | 200 | stored, or stored before |
 /// | 401 | the signature is missing or wrong, or the time is outside the window; nothing is stored |
+/// | 408 | its body took longer than allowed; nothing is stored |
 /// | 413 | longer than allowed; nothing is stored |
 /// | 422 | the id came before with another payload (`P4050`); stored for an operator |
 /// | 503 | the database is unavailable; nothing is stored, send it again |
@@ -50,6 +54,7 @@ pub struct Webhooks<D: Driver> {
     source: String,
     scheme: Scheme,
     max_bytes: usize,
+    body_timeout: Duration,
     read: Option<Box<Read>>,
 }
 
@@ -67,6 +72,7 @@ impl<D: Driver> Webhooks<D> {
             source: source.into(),
             scheme,
             max_bytes: 1024 * 1024,
+            body_timeout: Duration::from_secs(30),
             read: None,
         }
     }
@@ -77,8 +83,14 @@ impl<D: Driver> Webhooks<D> {
         self
     }
 
-    /// Reads the message's key, type or tenant out of its payload. What it refuses is stored as poison, with the
-    /// reason that it gives.
+    /// Maximum time of a sender for its body. Default: 30 seconds.
+    pub fn body_timeout(mut self, time: Duration) -> Self {
+        self.body_timeout = time;
+        self
+    }
+
+    /// Reads the message's key, type or tenant out of its payload. What it refuses, or gives names that do not fit, is
+    /// stored as poison, with the reason.
     pub fn read_with(
         mut self,
         read: impl Fn(&mut Message) -> Result<(), String> + Send + Sync + 'static,
@@ -115,19 +127,19 @@ impl<D: Driver> Webhooks<D> {
                 message.headers.insert(name.to_owned(), text.into());
             }
         }
-        let flaw = match &self.read {
-            _ if message.id.is_empty() => Some(("id_missing", "it came without an id".to_owned())),
-            Some(read) => read(&mut message).err().map(|why| ("unreadable", why)),
-            None => None,
+        let read = match &self.read {
+            Some(read) if !message.id.is_empty() => read(&mut message),
+            _ => Ok(()),
         };
-        let what = match flaw {
+        let read = read.map_err(|why| ("unreadable", why));
+        let what = match read.and_then(|()| check_names(&message)) {
             // Signed, so the sender's: kept for an operator, and no use in sending it again.
-            Some((code, reason)) => StoreAs::Poison {
+            Err((code, reason)) => StoreAs::Poison {
                 code: code.to_owned(),
                 reason,
                 keep_bytes: usize::MAX,
             },
-            None => StoreAs::Received,
+            Ok(()) => StoreAs::Received,
         };
         let stored = self
             .inbox
@@ -169,9 +181,17 @@ fn refuse(status: StatusCode, code: &str, why: &str) -> Response {
 
 async fn receive<D: Driver>(
     State(webhooks): State<Arc<Webhooks<D>>>,
-    headers: HeaderMap,
-    body: Bytes,
+    request: Request,
 ) -> Response {
+    let headers = request.headers().clone();
+    let body = match timeout(webhooks.body_timeout, Bytes::from_request(request, &())).await {
+        Ok(Ok(body)) => body,
+        Ok(Err(refused)) => return refused.into_response(),
+        Err(_) => {
+            let why = "the body did not come in time";
+            return refuse(StatusCode::REQUEST_TIMEOUT, "body_timeout", why);
+        }
+    };
     // A task of its own: a sender that hangs up cancels nothing half done.
     let taken = tokio::spawn(async move { webhooks.take(&headers, &body).await });
     taken

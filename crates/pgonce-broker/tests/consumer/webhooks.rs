@@ -234,6 +234,32 @@ async fn other_schemes_can_be_configured() {
 }
 
 #[tokio::test]
+async fn names_that_do_not_fit_are_stored_as_poison_and_not_refused() {
+    let fixture = Fixture::new().await;
+    let hooks = Webhooks::new(&fixture.once(), "c", "provider", scheme()).read_with(|message| {
+        let long = "x".repeat(300);
+        match message.id.as_str() {
+            "key" => message.key = Some(long),
+            "type" => message.kind = Some("a\0b".to_owned()),
+            "tenant" => message.tenant = long,
+            _ => {}
+        }
+        Ok(())
+    });
+    let hook = Hook::serve(hooks.router("/hook")).await;
+    let long_id = "i".repeat(300);
+    for id in ["key", "type", "tenant", &long_id, "fits"] {
+        let reply = hook.standard(id, "{}", now(), SECRET).await;
+        assert_eq!(reply.status(), 200, "{id}");
+    }
+    let codes = "select string_agg(coalesce(failure_code, 'stored'), ',' order by seq) from pgonce.inbox_message";
+    assert_eq!(
+        fixture.world.see.text(codes).await,
+        "bad_name,bad_name,bad_name,bad_name,stored"
+    );
+}
+
+#[tokio::test]
 async fn without_a_database_the_sender_is_asked_to_send_again() {
     let fixture = Fixture::new().await;
     let once = fixture

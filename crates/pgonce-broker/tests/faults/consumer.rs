@@ -1,9 +1,15 @@
 //! A consumer that fails, or is killed, at any of its fault points applies everything once and loses nothing.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use pgonce::driver::Driver;
 use pgonce::faults::{self, Action, CONSUMER_POINTS};
-use pgonce_tests::consumer::{Fixture, Running};
+use pgonce::inbox::{ClaimedMessage, Message, StoreAs, Tx};
+use pgonce_broker::sources::Nothing;
+use pgonce_broker::{Consumer, Handler};
+use pgonce_tests::consumer::{Fixture, Running, quick};
 
 use super::ONE_AT_A_TIME;
 
@@ -54,6 +60,55 @@ async fn killed_at_any_point_the_next_consumer_goes_on() {
         paused.reached().await;
         running.kill().await;
         finish(&fixture, place).await;
+    }
+}
+
+/// Calls out, and counts how often for each claim.
+#[derive(Clone, Default)]
+struct Calls(Arc<Mutex<BTreeMap<i64, u32>>>);
+
+impl<D: Driver> Handler<D> for Calls {
+    const CALLS_OUT: bool = true;
+
+    async fn call_out(&self, _: &Message, claimed: &ClaimedMessage) -> pgonce::Result<()> {
+        *self.0.lock().unwrap().entry(claimed.fence).or_default() += 1;
+        Ok(())
+    }
+
+    async fn apply(&self, _: Tx<D>, _: Arc<Message>) -> pgonce::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_after_the_call_is_no_reason_to_call_again() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    for place in [
+        "consumer.before_begin",
+        "consumer.begun",
+        "consumer.before_commit",
+    ] {
+        let fixture = Fixture::new().await;
+        let message = Message::new("m1", "{}");
+        let stored = fixture
+            .inbox
+            .store("c", "shop", &message, &StoreAs::Received);
+        stored.await.unwrap();
+        let calls = Calls::default();
+        let before = faults::reached(place);
+        faults::arm(place, 1, Action::Error);
+        let consumer = Consumer::new(&fixture.once(), "c", Nothing, calls.clone());
+        let running = Running::start(quick(consumer));
+        let done = "select count(*) > 0 from pgonce.inbox_message where status = 'processed'";
+        fixture.world.see.wait_until(done).await;
+        running.stop().await.unwrap();
+        assert!(faults::reached(place) >= before + 2, "{place}");
+        let calls = calls.0.lock().unwrap().clone();
+        assert!(
+            calls.values().all(|count| *count == 1),
+            "{place}: {calls:?}"
+        );
+        faults::disarm_all();
     }
 }
 

@@ -10,7 +10,7 @@ use pgonce::migrate::Migrator;
 use pgonce::tokio_postgres::Once;
 use pgonce_broker::sinks::Refusal;
 use pgonce_broker::sources::{self, AnySource};
-use pgonce_broker::{ConsumerCounts, Dedup, Handler, Source as _};
+use pgonce_broker::{ConsumerCounts, Dedup, Handler};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -114,7 +114,7 @@ async fn consume(one: &Consumer, once: &Once, stop: &CancellationToken, counts: 
     };
     match (&one.to, &one.sql) {
         (_, Some(function)) => {
-            let handler = SqlFunction::new(function.get_ref(), source.name(), one.batches);
+            let handler = SqlFunction::new(function.get_ref(), one.batches);
             work(one, once, source, handler, stop, counts).await
         }
         (to, None) => {
@@ -131,6 +131,10 @@ fn http(one: &Consumer, url: &str) -> Result<pgonce_broker::HttpHandler> {
         CliError::new(exit::USAGE, refusal.to_string(), hint)
     };
     let mut handler = pgonce_broker::HttpHandler::new(one.name(), url).map_err(usage)?;
+    if let Some(time) = one.handler_timeout {
+        let time = (time.0 / 2).min(Duration::from_secs(5));
+        handler = handler.connect_timeout(time).map_err(usage)?;
+    }
     let mut headers = one.headers.clone();
     headers.extend(from_variables(&one.headers_env)?);
     for (name, value) in headers {

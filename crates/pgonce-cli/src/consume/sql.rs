@@ -14,7 +14,6 @@ use tokio_postgres::types::{ToSql, Type};
 #[derive(Debug)]
 pub(super) struct SqlFunction {
     statement: String,
-    source: String,
     batches: bool,
 }
 
@@ -32,20 +31,19 @@ struct Argument<'m> {
 }
 
 impl SqlFunction {
-    pub(super) fn new(function: &str, source: &str, batches: bool) -> Self {
+    pub(super) fn new(function: &str, batches: bool) -> Self {
         Self {
             statement: format!("select {function}($1::text::jsonb)"),
-            source: source.to_owned(),
             batches,
         }
     }
 
-    fn argument<'m>(&'m self, message: &'m Message) -> Result<Argument<'m>> {
+    fn argument(message: &Message) -> Result<Argument<'_>> {
         let unreadable = |error| Error::from(Failure::permanent("not_json", format!("{error}")));
         let payload = serde_json::from_slice(&message.payload);
         Ok(Argument {
             id: &message.id,
-            source: &self.source,
+            source: &message.source,
             tenant: &message.tenant,
             key: message.key.as_deref(),
             kind: message.kind.as_deref(),
@@ -57,7 +55,7 @@ impl SqlFunction {
     async fn call(&self, tx: &mut Tx<TokioPostgres>, messages: &[Arc<Message>]) -> Result<()> {
         let all: Vec<_> = messages
             .iter()
-            .map(|m| self.argument(m))
+            .map(|message| Self::argument(message))
             .collect::<Result<_>>()?;
         let text = match (self.batches, all.as_slice()) {
             (false, [one]) => serde_json::to_string(one)?,

@@ -14,6 +14,15 @@ select format('%s is %s', s.object, case when l.digest is null then 'missing' el
    and s.object <> 'server' and l.digest is distinct from s.digest
  order by 1 limit 20;
 
+-- check: half-distributed
+-- severity: critical
+-- title: tables are distributed by Citus, and pgonce's are not
+-- why: Citus commits on a worker and on the coordinator in two steps: a crash between them parts an effect from its record. No claim is granted.
+select format('%s has rows on other servers', t) as evidence,
+       'where no command writes distributed tables: pgonce migrate up --coordinator-only' as command
+  from pgonce._remote_tables() t
+ where pg_get_functiondef('pgonce._is_one_node()'::regprocedure) not like '%RETURN true%' order by 1 limit 20;
+
 -- check: foreign-trigger
 -- severity: warning
 -- title: a trigger that is not of pgonce fires on its tables

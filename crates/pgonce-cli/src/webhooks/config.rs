@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::Message;
@@ -41,6 +42,35 @@ pub(super) struct Config {
 #[serde(deny_unknown_fields)]
 pub(super) struct Listen {
     pub(super) address: SocketAddr,
+    #[serde(default = "max_connections")]
+    pub(super) max_connections: usize,
+    #[serde(default = "body_timeout")]
+    pub(super) body_timeout: Length,
+    #[serde(default = "drain_timeout")]
+    pub(super) drain_timeout: Length,
+}
+
+impl Listen {
+    pub(super) fn at(address: SocketAddr) -> Self {
+        Self {
+            address,
+            max_connections: max_connections(),
+            body_timeout: body_timeout(),
+            drain_timeout: drain_timeout(),
+        }
+    }
+}
+
+fn max_connections() -> usize {
+    1024
+}
+
+fn body_timeout() -> Length {
+    Length(Duration::from_secs(30))
+}
+
+fn drain_timeout() -> Length {
+    Length(Duration::from_secs(10))
 }
 
 /// One sender.
@@ -141,6 +171,10 @@ impl Config {
         })?;
         config.folder = Path::new(file).parent().unwrap_or(Path::new("")).to_owned();
         let mut faults = Vec::new();
+        if config.listen.max_connections == 0 {
+            let what = "max_connections is 0: nobody could connect";
+            faults.push(Fault::at(text, 0..0, what, "Give 1 or more."));
+        }
         if config.webhooks.is_empty() {
             let hint = "Add a table [[webhooks]] with `path`, `consumer`, `source`, `scheme` and `secret_env`.";
             faults.push(Fault::at(
@@ -213,9 +247,10 @@ impl Hook {
     }
 
     /// What answers the sender.
-    pub(super) fn receiver(&self, once: &Once) -> Done<Webhooks<TokioPostgres>> {
+    pub(super) fn receiver(&self, once: &Once, listen: &Listen) -> Done<Webhooks<TokioPostgres>> {
         let (consumer, source) = (self.consumer.get_ref(), self.source.get_ref());
-        let mut receiver = Webhooks::new(once, consumer, source, self.scheme()?);
+        let mut receiver = Webhooks::new(once, consumer, source, self.scheme()?)
+            .body_timeout(listen.body_timeout.0);
         if let Some(bytes) = self.max_bytes {
             receiver = receiver.max_bytes(bytes.0);
         }

@@ -14,8 +14,10 @@ use axum::routing::get;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::Migrator;
 use pgonce::tokio_postgres::Once;
+use pgonce_http::gateway::unstable::serve_router;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use toml::Spanned;
 
 use crate::database::{Address, Target, pool};
@@ -126,10 +128,7 @@ fn by_flags(args: Args, target: Target) -> Result<(Config, Address)> {
         return Err(CliError::new(exit::USAGE, what, hint));
     }
     let (address, schema) = target.address()?;
-    let listen = Listen {
-        address: args.listen,
-    };
-    let mut config = Config::of(listen, hook);
+    let mut config = Config::of(Listen::at(args.listen), hook);
     config.log.format = args.log_format.unwrap_or_default();
     config.log.level = args.log_level.unwrap_or_default();
     config.database.schema = schema;
@@ -154,7 +153,7 @@ async fn serve(config: Config, address: Address) -> Result {
         .route("/healthz", get(async || StatusCode::OK))
         .route("/readyz", get(ready).with_state(migrator));
     for hook in &config.webhooks {
-        router = router.merge(hook.receiver(&once)?.router(hook.path()));
+        router = router.merge(hook.receiver(&once, &config.listen)?.router(hook.path()));
     }
     let mut asked = Signals::listen()?;
     let cannot = |error: std::io::Error| {
@@ -168,11 +167,30 @@ async fn serve(config: Config, address: Address) -> Result {
         .map_err(cannot)?;
     let address = listener.local_addr().map_err(cannot)?;
     tracing::info!(%address, "webhooks are received");
-    let served = axum::serve(listener, router);
-    let served = served.with_graceful_shutdown(async move { asked.next().await });
-    served.await.map_err(cannot)?;
-    tracing::info!("asked to stop: nothing is received any more");
-    Ok(())
+    let stop = CancellationToken::new();
+    let serving = serve_router(
+        listener,
+        router,
+        config.listen.max_connections,
+        stop.clone(),
+    );
+    let drained = async {
+        asked.next().await;
+        tracing::info!("asked to stop: nothing is received any more");
+        stop.cancel();
+        tokio::select! {
+            () = tokio::time::sleep(config.listen.drain_timeout.0) => "drain_timeout was over",
+            () = asked.next() => "a second signal",
+        }
+    };
+    tokio::select! {
+        () = serving => Ok(()),
+        why = drained => Err(CliError::new(
+            exit::FAILED,
+            format!("stopped before every webhook was answered: {why}"),
+            "Nothing that was acknowledged is lost; the others are sent again.",
+        )),
+    }
 }
 
 async fn ready(State(migrator): State<Arc<Migrator<TokioPostgres>>>) -> StatusCode {

@@ -347,6 +347,50 @@ async fn a_service_that_is_away_costs_no_message_an_attempt() {
     service.assert_stable(&[]);
 }
 
+/// A host that drops what it gets: the queue of a listener that accepts nothing is full.
+#[tokio::test]
+async fn a_service_that_answers_nothing_at_all_costs_no_message_an_attempt() {
+    let fixture = fixture().await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let place = listener.local_addr().unwrap();
+    let mut queue = Vec::new();
+    let silent = Duration::from_millis(500);
+    while let Ok(Ok(stream)) =
+        tokio::time::timeout(silent, tokio::net::TcpStream::connect(place)).await
+    {
+        queue.push(stream);
+    }
+    publish(&fixture, 0..5).await;
+    let url = format!("http://{place}/events");
+    let args = [
+        "--source",
+        "outbox:c",
+        "--to",
+        &url,
+        "--handler-timeout",
+        "2s",
+    ];
+    let consumer = consume(&fixture, &args);
+    let tried = async || {
+        consumer
+            .log()
+            .matches("cannot be applied, trying again")
+            .count()
+            > 2
+    };
+    wait_until("some tries", DEADLINE, tried)
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {}", consumer.log()));
+    drop(queue);
+    let service = Arc::new(Service::default());
+    service.clone().serve(listener);
+    service.wait_for(5, &[&consumer]).await;
+    let failed = "select count(*) from pgonce.inbox_message where attempts > 1";
+    assert_eq!(number(&fixture, failed).await, 0);
+}
+
 #[tokio::test]
 async fn what_cannot_be_consumed_is_said_before_anything_starts() {
     let fixture = fixture().await;

@@ -102,6 +102,8 @@ const FAULTS: &[(&[&str], &str)] = &[
     (&["schema-drift"], "alter function pgonce.purge(integer) cost 7"),
     (&["schema-drift"], "drop index pgonce.unfinished_intents"),
     (&["schema-drift"], "alter table pgonce.intent drop constraint one_row_per_intent"),
+    (&["half-distributed", "schema-drift"], "create or replace function pgonce._remote_tables() returns setof text language sql stable
+        set search_path = pg_catalog, pg_temp return 'orders'"),
     (&["foreign-trigger"], "create function public.f() returns trigger language plpgsql as 'begin return new; end';
         create trigger mine before insert on pgonce.suppressed for each row execute function public.f()"),
     (&["trigger-disabled"], "alter table pgonce.intent disable trigger every_transition_is_checked"),

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, Run};
 
 /// A scope that holds, with intents whose holders vanished.
 async fn stuck(keys: &[&str]) -> Fixture {
@@ -68,6 +68,13 @@ async fn an_operator_settles_what_is_held_and_the_record_says_who_and_why() {
         (&act["act"], &act["reason"]),
         (&"settle".into(), &"ticket 7".into()),
         "{shown}"
+    );
+    let mut show = fixture.command(&["intent", "show", "pay", "k-1"]);
+    let text = Run::of(show.env("COLUMNS", "80").output().unwrap()).out;
+    assert!(text.starts_with("It happened once."), "{text}");
+    assert!(
+        text.contains("acts:\n") && text.contains("ticket 7") && !text.contains("\"act\""),
+        "{text}"
     );
     let none = fixture.run(&[&["intent", "release", "pay", "nothing", "--yes"][..], &WHY].concat());
     assert_eq!(none.code, 7, "{none:?}");

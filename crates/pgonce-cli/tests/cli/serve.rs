@@ -226,7 +226,7 @@ async fn partitions_are_kept_while_every_purge_fails() {
     let fixture = Fixture::installed().await;
     fixture
         .sql(
-            "create or replace function pgonce.purge(p_limit integer default 10000) returns bigint language plpgsql as \
+            "create or replace function pgonce.purge(p_limit integer default 10000, p_reason text default null) returns bigint language plpgsql as \
                  $$ begin raise exception 'too slow' using errcode = '57014'; end $$",
         )
         .await;

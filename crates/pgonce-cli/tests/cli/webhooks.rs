@@ -6,6 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 use rustix::process::Signal;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::fixture::Fixture;
 use crate::relay::{Running, get};
@@ -176,9 +178,10 @@ async fn each_scheme_is_verified_stored_once_and_applied_by_a_consumer() {
     };
     let waited = pgonce_testkit::wait_until("all to be applied", DEADLINE, all).await;
     waited.unwrap_or_else(|error| panic!("{error}: {}", consumer.log()));
-    let once = "select string_agg(id || coalesce(key, ''), ',' order by key) from received";
+    let once =
+        "select string_agg(concat_ws(' ', source, id, key), ',' order by source) from received";
     let seen: String = fixture.client.query_one(once, &[]).await.unwrap().get(0);
-    assert_eq!(seen, "m1ada,m1,m1,m1");
+    assert_eq!(seen, "github m1,own m1,standard m1 ada,stripe m1");
     receiver.signal(Signal::TERM);
     assert_eq!(receiver.end().await, 0, "{}", receiver.log());
 }
@@ -233,6 +236,67 @@ async fn flags_are_enough_for_one_sender_and_a_missing_secret_is_said() {
         "x",
     ]);
     assert!(run.code == 2 && run.err.contains("no path"), "{run:?}");
+}
+
+/// Begins a request, and never sends all of its body.
+async fn unfinished(place: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(place).await.unwrap();
+    let head = "POST /standard HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream
+}
+
+async fn receiver(fixture: &Fixture, listen: &str) -> (Running, String) {
+    let file = std::env::temp_dir().join(format!("webhooks-{}.toml", uuid::Uuid::new_v4()));
+    std::fs::write(
+        &file,
+        FILE.replace("log.format", &format!("{listen}\nlog.format")),
+    )
+    .unwrap();
+    let secrets = [
+        (
+            "STANDARD_SECRET",
+            format!("whsec_{}", STANDARD.encode(SECRET)),
+        ),
+        ("PLAIN_SECRET", "secret".to_owned()),
+    ];
+    let receiver = Running::with(fixture, "webhooks", &[file.to_str().unwrap()], &secrets);
+    let place = receiver.admin().await;
+    std::fs::remove_file(&file).unwrap();
+    (receiver, place)
+}
+
+#[tokio::test]
+async fn a_sender_that_never_finishes_holds_neither_its_place_nor_the_end() {
+    let fixture = Fixture::installed().await;
+    let short = "listen.body_timeout = \"100ms\"\nlisten.max_connections = 1";
+    let (mut patient, place) = receiver(&fixture, short).await;
+    // The only place is free again when its time is over: the second one is answered.
+    for _ in 0..2 {
+        let mut stream = unfinished(&place).await;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 408");
+    }
+    patient.signal(Signal::TERM);
+    assert_eq!(patient.end().await, 0, "{}", patient.log());
+
+    let (mut drained, place) = receiver(&fixture, "listen.drain_timeout = \"100ms\"").await;
+    let _open = unfinished(&place).await;
+    get(&place, "/healthz").await;
+    drained.signal(Signal::TERM);
+    assert_eq!(drained.end().await, 1, "{}", drained.log());
+
+    let (mut asked_twice, place) = receiver(&fixture, "listen.drain_timeout = \"1h\"").await;
+    let _open = unfinished(&place).await;
+    get(&place, "/healthz").await;
+    asked_twice.signal(Signal::TERM);
+    let stopping = async || asked_twice.log().contains("asked to stop");
+    pgonce_testkit::wait_until("the first signal", DEADLINE, stopping)
+        .await
+        .unwrap();
+    asked_twice.signal(Signal::TERM);
+    assert_eq!(asked_twice.end().await, 1, "{}", asked_twice.log());
 }
 
 fn now() -> u64 {

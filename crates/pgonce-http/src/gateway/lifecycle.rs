@@ -116,12 +116,13 @@ impl<D: Driver> Gateway<D> {
 
     async fn agree_as(&self, contracts: Contracts) -> pgonce::Result<Vec<Difference>> {
         self.migrator().check().await?;
-        let named = self
-            .config
-            .tables
-            .scopes
-            .iter()
-            .map(|(name, scope)| (name.get_ref().as_str(), scope));
+        let named = self.config.tables.scopes.iter().map(|(name, scope)| {
+            let routes = self.config.tables.routes.iter();
+            let once = routes.filter_map(|route| route.once.as_ref());
+            let once = once.filter(|once| once.scope.get_ref() == name.get_ref());
+            let largest = once.map(|once| once.max_response.get_ref().0).max();
+            (name.get_ref().as_str(), scope, largest.unwrap_or_default())
+        });
         scopes::agree(
             self.once.driver(),
             self.config.database().schema(),

@@ -45,6 +45,12 @@ mod tls;
 mod tunnel;
 mod upstream;
 
+/// For the programs of this repository; it may change in every release.
+#[doc(hidden)]
+pub mod unstable {
+    pub use super::server::serve_router;
+}
+
 pub use config::{
     Cache, Config, Contracts, Database, EXAMPLE, Fault, Faults, Log, LogFormat, Summary, UrlFrom,
 };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use pgonce::driver::{Connection as _, Driver, Param, Session as _, Statement};
 
 use super::config::{Contracts, Scope};
+use crate::policy::max_answer;
 
 /// Default of `wait_timeout`: how long a duplicate waits with `busy = "wait"`.
 pub(crate) const DEFAULT_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -43,16 +44,17 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Brings file and database together as `contracts` says. What it could not, it answers.
+/// Brings file and database together as `contracts` says. What it could not, it answers. With each scope comes the
+/// largest response that its routes keep.
 pub(crate) async fn agree<'a, D: Driver>(
     driver: &D,
     schema: &str,
-    scopes: impl Iterator<Item = (&'a str, &'a Scope)>,
+    scopes: impl Iterator<Item = (&'a str, &'a Scope, usize)>,
     contracts: Contracts,
 ) -> pgonce::Result<Vec<Difference>> {
     let mut differences = Vec::new();
-    for (name, scope) in scopes {
-        let fields = fields(name, scope);
+    for (name, scope, max_response) in scopes {
+        let fields = fields(name, scope, max_response);
         // A note is a comment and is not compared.
         let found = compare(driver, schema, name, &fields[..fields.len() - 1]).await?;
         let missing = found.iter().any(|difference| difference.field.is_none());
@@ -80,7 +82,7 @@ struct Field {
 
 /// Beside what the file says: the key is the client's, and the effect is beyond this database. The
 /// scope is the first, the note the last.
-fn fields(name: &str, scope: &Scope) -> Vec<Field> {
+fn fields(name: &str, scope: &Scope, max_response: usize) -> Vec<Field> {
     let field = |column, kind, value| Field {
         column,
         kind,
@@ -111,13 +113,10 @@ fn fields(name: &str, scope: &Scope) -> Vec<Field> {
         field(
             "max_answer",
             "integer",
-            Some(
-                scope
-                    .max_answer
-                    .as_ref()
-                    .map_or(1 << 20, |size| size.get_ref().0)
-                    .to_string(),
-            ),
+            Some(match &scope.max_answer {
+                Some(size) => size.get_ref().0.to_string(),
+                None => max_answer(max_response).to_string(),
+            }),
         ),
         field(
             "max_keys",

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use http::Request;
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -23,6 +23,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tower::ServiceExt as _;
 
 use super::headers;
 use super::http2;
@@ -121,6 +122,37 @@ impl Server {
             }
         }
     }
+}
+
+/// Serves a router with the limits of a gateway until `stop`, and ends when every request in progress is answered.
+pub async fn serve_router(
+    listener: TcpListener,
+    router: axum::Router,
+    max_connections: usize,
+    stop: CancellationToken,
+) {
+    let server = Server {
+        listener,
+        limits: Limits {
+            connections: max_connections,
+            connections_per_peer: max_connections,
+            header_bytes: 32 * 1024,
+            header_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+        },
+        certificate: Certificate::default(),
+        stop,
+        connections: TaskTracker::new(),
+    };
+    let connections = server.connections.clone();
+    server
+        .accept(move |request| {
+            let router = router.clone();
+            async move { router.oneshot(request).await.into_response() }
+        })
+        .await;
+    connections.close();
+    connections.wait().await;
 }
 
 /// Encrypts where there is a certificate, and serves the protocol that both sides chose then.

@@ -185,12 +185,7 @@ impl Policy {
                 .stale(self.stale)
                 .client_retry(self.client_retry)
                 .after_expiry(self.after_expiry)
-                // A body of `max_response` as text of JSON, with its headers.
-                .max_answer(
-                    u32::try_from(self.max_response.saturating_mul(2).saturating_add(1 << 16))
-                        .unwrap_or(u32::MAX)
-                        .clamp(1 << 20, i32::MAX.unsigned_abs()),
-                ),
+                .max_answer(max_answer(self.max_response)),
         )
     }
 
@@ -247,4 +242,12 @@ impl Policy {
             _ => self.database_timeout,
         }
     }
+}
+
+/// What a contract must allow an answer to be, so that every body of `max_response` bytes fits: as text of JSON it has at
+/// most two for one, encrypted a third more, and its headers come on top.
+pub(crate) fn max_answer(max_response: usize) -> u32 {
+    u32::try_from(max_response.saturating_mul(3).saturating_add(1 << 16))
+        .unwrap_or(u32::MAX)
+        .clamp(1 << 20, i32::MAX.unsigned_abs())
 }

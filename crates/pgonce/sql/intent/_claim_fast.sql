@@ -18,7 +18,7 @@ begin atomic
                when i.status is null then
                    case when pgonce._scope_is_allowed(p_tenant, p_scope)
                         and current_setting('synchronous_commit') = 'on' and current_setting('transaction_read_only') = 'off'
-                        and coalesce(current_setting('pgonce.attempt', true), '') = ''
+                        and coalesce(current_setting('pgonce.attempt', true), '') = '' and pgonce._is_one_node()
                         and pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key))
                         and set_config('pgonce.attempt', pgonce._intent_name(p_tenant, p_scope, p_key), true) is not null
                    then 'fresh' end

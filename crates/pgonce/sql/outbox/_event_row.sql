@@ -17,6 +17,7 @@ begin atomic
                case when p_message_id is not null then p_message_id
                     when current_setting('pgonce.attempt', true) > '' then pgonce._derived_message_id(p_type)
                     else gen_random_uuid() end as id
+         where pgonce._is_one_node() or pgonce._assert_one_node()
         offset 0  -- so that each is evaluated once, and before the number is drawn
       ) as e;
 end;

@@ -2,7 +2,8 @@
 --          and report the reason; pgonce.replay lets it read on with what is kept then.
 -- answers  true: it was not evicted before
 -- locks    the rows of its lanes
--- writes   the eviction with its reason; a higher epoch for each lane, which fences its relays
+-- writes   the eviction with its reason; a higher epoch for each lane, which fences its relays; a row of
+--          pgonce.operator_act
 -- raises   42704 no such subscription; 22023 no reason given
 -- example  select pgonce.create_subscription('billing');
 --          select pgonce.evict_subscription('billing', 'replaced by billing-2');
@@ -24,6 +25,7 @@ begin
     end if;
     update pgonce.outbox_cursor c set epoch = pgonce._next_fence(c.epoch, true), owner = null, lease_until = null
      where c.subscription = p_subscription collate "C";
+    perform pgonce._audit_act('evict', 'outbox ' || p_subscription, null, p_reason);
     return true;
 end
 $$;

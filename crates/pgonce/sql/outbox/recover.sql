@@ -3,7 +3,8 @@
 -- locks    the rows of its lanes, where p_skipped
 -- writes   dead letters that were parked since then come due, as by pgonce.redrive. p_skipped: so does what
 --          was skipped since then, by an operator or because the dead letters were full, as far as the log
---          still has it; it is no longer recorded as skipped
+--          still has it; it is no longer recorded as skipped, and a row of
+--          pgonce.operator_act says so
 -- raises   42704 no such subscription; 22023 no time given
 -- note     within a subject what is parked goes in order. What was skipped comes after later events that were
 --          delivered in the meantime
@@ -21,7 +22,7 @@ begin
         raise exception 'say since when' using errcode = '22023',
             hint = 'For example: select pgonce.recover(''billing'', now() - interval ''2 hours'').';
     end if;
-    v_count := pgonce.redrive(p_subscription, p_since => p_since);
+    v_count := pgonce.redrive(p_subscription, p_since => p_since, p_reason => 'recover');
     if p_skipped then
         perform from pgonce.outbox_cursor c where c.subscription = p_subscription collate "C" order by c.lane for update;
         with back as (
@@ -37,6 +38,8 @@ begin
           from back b
         on conflict on constraint one_row_per_parked_event do nothing;
         get diagnostics v_more = row_count;
+        perform pgonce._audit_act('recover', 'outbox ' || p_subscription, null, 'skipped since ' || p_since,
+            jsonb_build_object('moved', v_more));
     end if;
     return v_count + v_more;
 end

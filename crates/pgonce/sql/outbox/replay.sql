@@ -2,7 +2,8 @@
 --          number or a time; also one that was evicted. With neither: from the oldest that is kept.
 -- answers  the number of the first event that it will get, as far as they are kept; null: none yet
 -- locks    the rows of its lanes
--- writes   every lane of the subscription begins there; relays that hold lanes are fenced and claim again
+-- writes   every lane of the subscription begins there; relays that hold lanes are fenced and claim again;
+--          a row of pgonce.operator_act
 -- raises   42704 no such subscription; 22023 both a number and a time
 -- note     what is parked for the subscription stays parked
 -- example  select pgonce.create_subscription('billing');
@@ -35,6 +36,8 @@ begin
                           pgonce._outbox_floor(pg_current_snapshot())) end,
                '1:1:', null, null)::pgonce.outbox_position
      where c.subscription = p_subscription collate "C";
+    perform pgonce._audit_act('replay', 'outbox ' || p_subscription, null,
+        'from ' || coalesce(p_from_seq::text, p_from_time::text, 'the oldest'), jsonb_build_object('first', v_first));
     return v_first;
 end
 $$;

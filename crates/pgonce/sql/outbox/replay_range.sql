@@ -3,7 +3,8 @@
 --          what was published from p_from_time until before p_to_time.
 -- answers  how many it will get again: what its filters let through, it has passed, and the log still has
 -- locks    the rows of its lanes
--- writes   a parked copy of each, due now, in order for each subject; nothing waits for them
+-- writes   a parked copy of each, due now, in order for each subject; nothing waits for them; a row of
+--          pgonce.operator_act
 -- raises   42704 no such subscription; P4031 it was evicted; 22023 no range, or more than p_limit events
 -- note     pgonce.replay instead moves the cursor back: everything from there on comes again
 -- example  select pgonce.create_subscription('billing');
@@ -47,6 +48,9 @@ begin
         raise exception 'there are more than % events in the range', p_limit using errcode = '22023',
             hint = 'Replay less at a time, raise p_limit, or let the subscription go back with pgonce.replay.';
     end if;
+    perform pgonce._audit_act('replay', 'outbox ' || p_subscription, null,
+        format('from %s to %s', coalesce(p_from_seq::text, p_from_time::text), coalesce(p_to_seq::text, p_to_time::text, 'the newest')),
+        jsonb_build_object('moved', v_count));
     return v_count;
 end
 $$;

@@ -31,6 +31,9 @@ begin
         raise exception 'the unique key, key and group of a job have 1 to 255 bytes, and its priority 16 bits' using errcode = '22023',
             hint = 'Leave out what the job does not need.';
     end if;
+    if not pgonce._is_one_node() then
+        perform pgonce._assert_one_node();
+    end if;
     insert into pgonce.job (id, created_at, priority, tenant, queue, unique_key, key, group_name, payload)
     values (nextval('pgonce.job_seq'), v_now, p_priority, p_tenant, p_queue, p_unique_key, p_key, p_group, p_payload)
     on conflict (tenant, queue, unique_key) where unique_key is not null do nothing

@@ -67,7 +67,7 @@ begin
             -- They touch no table.
             ('every', 'now _fixed_length _lock_id lock try_lock fingerprint _canonical_json _canonical_number _utf16_order
                 _names_fit _check_names _is_lease _is_first _intent_name _is_marked _is_open_attempt _open_attempt _assert_same_transaction
-                _raise_transaction_ended _force_durable_commit _busy _retention_for
+                _raise_transaction_ended _force_durable_commit _is_one_node _assert_one_node _remote_tables _busy _retention_for
                 _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
                 _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
                 update_once _row_has _raise_nothing_to_set resource_id _sha1
@@ -117,7 +117,7 @@ begin
                 _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
                 _raise_bad_version _append_only _lock_wait _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
                 _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at
-                _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
+                _audit_act _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
                 _fire_schedules _wake_jobs _queue_room _claim_queue
                 _effect_key _external_rules _external_gate _external_health _external_step _external_decide _external_join
                 _external_lock _external_settle_command _purge_external')

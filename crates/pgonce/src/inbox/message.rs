@@ -56,6 +56,8 @@ pub struct Message {
     /// The sender's name for it, the same however often it is delivered; what is deduplicated by.
     /// Empty where it came without: such a message is never applied.
     pub id: String,
+    /// The name of the source that it came from, under which its id is remembered; set when it is received.
+    pub source: String,
     /// Whose it is; empty where there are no tenants.
     pub tenant: String,
     /// What its order matters for: messages of one key are applied one after the other.
@@ -94,6 +96,7 @@ impl Message {
     pub fn new(id: impl Into<String>, payload: impl AsRef<[u8]>) -> Self {
         Self {
             id: id.into(),
+            source: String::new(),
             tenant: String::new(),
             key: None,
             kind: None,

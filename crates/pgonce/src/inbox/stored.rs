@@ -233,6 +233,7 @@ fn read(mut row: Row) -> Result<ClaimedMessage> {
     let headers = row.json()?;
     let payload = literal::from_hex(&row.text()?).ok_or_else(unreadable)?;
     let mut message = Message::new(id, payload).tenant(tenant);
+    message.source.clone_from(&source);
     message.key = key;
     message.kind = kind;
     message.headers = headers;

@@ -73,6 +73,9 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "clock/_set_clock",
     "clock/_move_clock",
     "clock/_reset_clock",
+    "citus/_is_one_node",
+    "citus/_remote_tables",
+    "citus/_assert_one_node",
     "lock/_lock_id",
     "lock/try_lock",
     "lock/lock",
@@ -149,6 +152,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "unique/_sha1",
     "unique/resource_id",
     "unique/refer",
+    "recovery/_audit_act",
     "recovery/stuck",
     "recovery/intervene",
     "recovery/most_retried",
@@ -367,9 +371,10 @@ pub(super) fn newest() -> u32 {
     MIGRATIONS.last().map_or(0, |migration| migration.number)
 }
 
-/// One checksum for all routines: their names, order and texts.
-pub(super) fn routines_checksum() -> String {
-    checksum(ROUTINES.iter().map(|routine| (routine.name, routine.sql)))
+/// One checksum for all routines: their names, order and texts, and for whom they are loaded.
+pub(super) fn routines_checksum(layout: super::nodes::Layout) -> String {
+    let loaded = ROUTINES.iter().map(|routine| (routine.name, routine.sql));
+    checksum(loaded.chain(layout.switches().map(|sql| ("", sql))))
 }
 
 /// A checkout may have other line ends than the build that was released; they do not count.

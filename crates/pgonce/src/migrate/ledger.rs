@@ -1,6 +1,7 @@
 //! What the database says was applied, and what this build makes of it.
 
 use super::files::{self, MIGRATIONS, Migration};
+use super::nodes::{Layout, Nodes};
 use super::script;
 use super::status::{Entry, Routines, State, Status};
 use crate::driver::{Connection, Row, Session, Statement};
@@ -9,6 +10,7 @@ use crate::error::{Error, ErrorDetail, Result};
 /// The ledger as it was read.
 #[derive(Debug)]
 pub(super) struct Ledger {
+    pub(super) nodes: Nodes,
     applied: Option<Vec<Applied>>,
     routines: Option<(String, String)>,
 }
@@ -45,6 +47,7 @@ impl Ledger {
 
     /// Reads it in the open transaction.
     pub(super) async fn read<C: Connection>(conn: &mut C, schema: &str) -> Result<Self> {
+        let nodes = Nodes::read(conn, schema).await?;
         // From the table itself: to_regclass may answer from a cache that is older than the lock.
         let there = format!(
             "select relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace \
@@ -52,6 +55,7 @@ impl Ledger {
         );
         if rows(conn, &there).await?.len() < 2 {
             return Ok(Self {
+                nodes,
                 applied: None,
                 routines: None,
             });
@@ -75,6 +79,7 @@ impl Ledger {
             )
         });
         Ok(Self {
+            nodes,
             applied: Some(applied),
             routines,
         })
@@ -82,10 +87,10 @@ impl Ledger {
 
     /// What is to be done, if migrations after `last` are left out. Routines come when all
     /// migrations are there.
-    pub(super) fn work(&self, last: u32) -> Option<Work> {
+    pub(super) fn work(&self, last: u32, layout: Layout) -> Option<Work> {
         let migrations: Vec<_> = self.pending().filter(|next| next.number <= last).collect();
         let complete = migrations.len() == self.pending().count();
-        let routines = complete && self.routines().need_loading();
+        let routines = complete && self.routines(layout).need_loading();
         (routines || !migrations.is_empty()).then_some(Work {
             migrations,
             routines,
@@ -100,11 +105,11 @@ impl Ledger {
     }
 
     /// Whether the routines are this build's to write: not when the database is ahead of it.
-    pub(super) fn routines(&self) -> Routines {
+    pub(super) fn routines(&self, layout: Layout) -> Routines {
         let Some((checksum, version)) = &self.routines else {
             return Routines::Missing;
         };
-        if *checksum == files::routines_checksum() {
+        if *checksum == files::routines_checksum(layout) {
             Routines::Current
         } else if self
             .applied()
@@ -134,7 +139,8 @@ impl Ledger {
             schema: schema.to_owned(),
             installed: self.applied.is_some(),
             migrations,
-            routines: self.routines(),
+            routines: self.routines(self.nodes.layout()),
+            remote_table: self.nodes.unguarded().map(str::to_owned),
         }
     }
 
@@ -174,7 +180,7 @@ impl Applied {
     }
 }
 
-async fn rows<C: Connection>(conn: &mut C, sql: &str) -> Result<Vec<Row>> {
+pub(super) async fn rows<C: Connection>(conn: &mut C, sql: &str) -> Result<Vec<Row>> {
     let statement = Statement {
         sql: sql.into(),
         keep: false,
@@ -224,6 +230,7 @@ mod tests {
             by: String::new(),
         });
         Ledger {
+            nodes: Nodes::default(),
             applied: Some(applied.collect()),
             routines: routines.map(|(checksum, version)| (checksum.to_owned(), version.to_owned())),
         }
@@ -231,9 +238,9 @@ mod tests {
 
     #[test]
     fn an_older_build_never_puts_older_routines_back() {
-        let ours = files::routines_checksum();
+        let ours = files::routines_checksum(Layout::default());
         let of = |rows: &[_], checksum: &str, version: &str| {
-            ledger(rows, Some((checksum, version))).routines()
+            ledger(rows, Some((checksum, version))).routines(Layout::default())
         };
         assert_eq!(
             of(&[(1, false)], &ours, super::super::VERSION),
@@ -245,7 +252,10 @@ mod tests {
             of(&[(1, false), (9999, false)], "other", "0.0.1"),
             Routines::Newer
         );
-        assert_eq!(ledger(&[], None).routines(), Routines::Missing);
+        assert_eq!(
+            ledger(&[], None).routines(Layout::default()),
+            Routines::Missing
+        );
     }
 
     #[test]

@@ -22,6 +22,7 @@
 mod files;
 mod header;
 mod ledger;
+mod nodes;
 mod part;
 mod plan;
 mod script;
@@ -34,11 +35,14 @@ pub use part::Part;
 pub use plan::Plan;
 #[doc(hidden)]
 pub use script::definitions;
-pub use status::{CHANGED, Entry, MISSING, OUTDATED, Routines, State, Status, TOO_NEW};
+pub use status::{
+    CHANGED, Entry, HALF_DISTRIBUTED, MISSING, OUTDATED, Routines, State, Status, TOO_NEW,
+};
 
 use std::time::Duration;
 
 use self::ledger::{Ledger, Work};
+use self::nodes::Layout;
 use crate::call::{Args, Caller, DEFAULT_SCHEMA, Schema, Sql, release_unless_lost, schema_name};
 use crate::driver::{Driver, Session, Settled, Statement};
 use crate::error::{Error, ErrorDetail, Result};
@@ -58,6 +62,7 @@ pub struct Migrator<D> {
     driver: D,
     schema: String,
     lock_timeout: Duration,
+    coordinator_only: bool,
 }
 
 /// What [`Migrator::up`] did.
@@ -87,6 +92,7 @@ impl<D: Driver> Migrator<D> {
             driver,
             schema: DEFAULT_SCHEMA.to_owned(),
             lock_timeout: LOCK_TIMEOUT,
+            coordinator_only: false,
         }
     }
 
@@ -104,10 +110,25 @@ impl<D: Driver> Migrator<D> {
         self
     }
 
+    /// For a database with Citus whose commands never write distributed tables: then pgonce's tables stay on the
+    /// coordinator, and claims are granted although other tables are on workers. It is remembered in the database. Default: off.
+    ///
+    /// ```no_run
+    /// # use pgonce::migrate::Migrator;
+    /// # async fn example<D: pgonce::driver::Driver>(driver: D) -> Result<(), pgonce::Error> {
+    /// Migrator::new(driver).coordinator_only().up().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn coordinator_only(mut self) -> Self {
+        self.coordinator_only = true;
+        self
+    }
+
     /// Brings the database up to this build. Where somebody else is at it, waits and goes on from
     /// there. Where nothing is to be done, takes no lock and needs no rights but to look.
     ///
-    /// [`Error::Schema`] has code [`TOO_NEW`] or [`CHANGED`].
+    /// [`Error::Schema`] has code [`TOO_NEW`], [`CHANGED`] or [`HALF_DISTRIBUTED`].
     pub async fn up(&self) -> Result<Report> {
         self.up_to(u32::MAX).await
     }
@@ -142,10 +163,12 @@ impl<D: Driver> Migrator<D> {
     pub async fn plan(&self) -> Result<Plan> {
         let ledger = self.look().await?;
         ledger.status(&self.schema).can_migrate()?;
+        let layout = self.layout(&ledger)?;
         Ok(Plan {
             schema: self.schema.clone(),
             migrations: ledger.pending().collect(),
-            routines: ledger.routines().need_loading(),
+            routines: ledger.routines(layout).need_loading(),
+            layout,
             lock_timeout: self.lock_timeout,
             grants: Vec::new(),
         })
@@ -191,13 +214,24 @@ impl<D: Driver> Migrator<D> {
         looked
     }
 
+    /// How the routines are to be loaded.
+    fn layout(&self, ledger: &Ledger) -> Result<Layout> {
+        match ledger.nodes.unguarded() {
+            Some(table) if !self.coordinator_only => {
+                status::half_distributed(table).map(|()| ledger.nodes.layout())
+            }
+            _ if self.coordinator_only => Ok(ledger.nodes.layout().guarded_by_owner()),
+            _ => Ok(ledger.nodes.layout()),
+        }
+    }
+
     /// Runs what is next, if anything is.
     async fn step(&self, session: &mut D::Session, last: u32) -> Result<Step> {
         let schema = &self.schema;
         let seen = Ledger::look(session, schema).await?;
         let status = seen.status(schema);
         status.can_migrate()?;
-        if seen.work(last).is_none() {
+        if seen.work(last, self.layout(&seen)?).is_none() {
             return Ok(Step::Nothing(status.newer()));
         }
         fault_point!("migrate.before_step");
@@ -221,19 +255,23 @@ impl<D: Driver> Migrator<D> {
         let ledger = Ledger::read(session, schema).await?;
         let status = ledger.status(schema);
         status.can_migrate()?;
-        let Some(work) = ledger.work(last) else {
+        let layout = self.layout(&ledger)?;
+        let Some(work) = ledger.work(last, layout) else {
             session.rollback().await?;
             return Ok(Step::Nothing(status.newer()));
         };
         let mut steps: Vec<(&str, String, String)> = Vec::new();
         for migration in &work.migrations {
-            let text = script::ledger(schema) + &script::in_schema(schema, migration.sql);
+            let text = layout.settings().to_owned()
+                + &script::ledger(schema)
+                + &script::in_schema(schema, migration.sql);
             let record = script::record_migration(schema, migration);
             steps.push((migration.name, text, record));
         }
         if work.routines {
-            let record = script::record_routines(schema);
-            steps.push(("the routines", script::routines(schema), record));
+            let record = script::record_routines(schema, layout);
+            let text = layout.settings().to_owned() + &script::routines(schema, layout);
+            steps.push(("the routines", text, record));
         }
         let mut last_record = "select 'done'".to_owned();
         for (name, text, record) in steps {

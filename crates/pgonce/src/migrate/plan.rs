@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::files::Migration;
+use super::nodes::Layout;
 use super::{Part, VERSION, script};
 
 /// What [`Migrator::up`](super::Migrator::up) would run now. Made by
@@ -13,6 +14,7 @@ pub struct Plan {
     pub(super) schema: String,
     pub(super) migrations: Vec<&'static Migration>,
     pub(super) routines: bool,
+    pub(super) layout: Layout,
     pub(super) lock_timeout: Duration,
     pub(super) grants: Vec<(Part, String)>,
 }
@@ -60,7 +62,7 @@ impl Plan {
              {};\n{}{}{}",
             script::BEGIN,
             script::SETTINGS,
-            script::lock(schema, self.lock_timeout),
+            script::lock(schema, self.lock_timeout) + self.layout.settings(),
             script::ledger(schema),
         );
         for migration in &self.migrations {
@@ -72,8 +74,8 @@ impl Plan {
         }
         if self.routines {
             text.push_str("\n-- functions, views and triggers\n");
-            text.push_str(&script::routines(schema));
-            text.push_str(&script::record_routines(schema));
+            text.push_str(&script::routines(schema, self.layout));
+            text.push_str(&script::record_routines(schema, self.layout));
             text.push_str(";\n");
         }
         for (part, role) in &self.grants {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::files::{self, Migration, ROUTINES};
 use super::header::{Header, public_headers};
+use super::nodes::Layout;
 use crate::driver::quote_literal;
 
 /// Whatever isolation the database has by default: what is read after the lock must be new.
@@ -84,14 +85,14 @@ pub(super) fn record_migration(schema: &str, migration: &Migration) -> String {
 }
 
 /// Writes the state of the routines into the ledger.
-pub(super) fn record_routines(schema: &str) -> String {
+pub(super) fn record_routines(schema: &str, layout: Layout) -> String {
     format!(
         "insert into {schema}.routines (checksum, version, definitions) values ({}, {}, \
          (select jsonb_object_agg(d.object, d.digest) || \
           jsonb_build_object('server', current_setting('server_version_num')::int / 10000) from {} d)) \
          on conflict on constraint one_row_for_all_routines do update set checksum = excluded.checksum, \
          version = excluded.version, definitions = excluded.definitions, applied_at = excluded.applied_at, applied_by = excluded.applied_by",
-        quote_literal(&files::routines_checksum()),
+        quote_literal(&files::routines_checksum(layout)),
         quote_literal(super::VERSION),
         in_schema(schema, &definitions()),
     )
@@ -107,7 +108,7 @@ pub fn definitions() -> String {
     format!(
         "(select format('function %s', p.oid::regprocedure) as object, md5(pg_get_functiondef(p.oid)) as digest
             from pg_proc p where p.pronamespace = {schema} and p.prokind in ('f', 'p')
-             and p.proname not in ('now', '_tenant_is_allowed', '_scope_is_allowed')
+             and p.proname not in ('now', '_tenant_is_allowed', '_scope_is_allowed', '_is_one_node')
           union all
           select format('view %s', c.oid::regclass), md5(pg_get_viewdef(c.oid))
             from pg_class c where c.relnamespace = {schema} and c.relkind = 'v'
@@ -128,8 +129,9 @@ pub fn definitions() -> String {
 
 /// All routines, and what loading them must not change: a database that was strict stays strict
 /// (its switch is the body of a routine), tenants stay isolated, and roles get what is new for their part.
-pub(super) fn routines(schema: &str) -> String {
+pub(super) fn routines(schema: &str, layout: Layout) -> String {
     let mut text: String = ROUTINES.iter().map(|routine| routine.sql).collect();
+    text.extend(layout.switches());
     text.extend(public_headers().iter().map(Header::comment));
     text.push_str(
         "

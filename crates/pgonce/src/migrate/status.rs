@@ -14,6 +14,9 @@ pub struct Status {
     pub migrations: Vec<Entry>,
     /// The functions, views and triggers.
     pub routines: Routines,
+    /// A table whose rows Citus keeps on other servers, where pgonce's tables are on this one only and its owner did
+    /// not say that no command writes such tables: then no claim is granted.
+    pub remote_table: Option<String>,
 }
 
 /// One migration, seen from both sides.
@@ -98,10 +101,12 @@ pub const OUTDATED: &str = "P4101";
 pub const TOO_NEW: &str = "P4102";
 /// What was applied is not what this build knows under that number.
 pub const CHANGED: &str = "P4103";
+/// The database has tables on other servers, by Citus, and pgonce's are on this one only.
+pub const HALF_DISTRIBUTED: &str = "P4104";
 
 impl Status {
     /// Whether this build can use the database as it is: [`Error::Schema`] says why not, with
-    /// code [`MISSING`], [`OUTDATED`], [`TOO_NEW`] or [`CHANGED`].
+    /// code [`MISSING`], [`OUTDATED`], [`TOO_NEW`], [`CHANGED`] or [`HALF_DISTRIBUTED`].
     pub fn verdict(&self) -> Result<()> {
         self.can_migrate()?;
         let schema = &self.schema;
@@ -130,7 +135,10 @@ impl Status {
                 format!("Run `pgonce migrate up --schema {schema}` before this build is used."),
             );
         }
-        Ok(())
+        match &self.remote_table {
+            Some(table) => half_distributed(table),
+            None => Ok(()),
+        }
     }
 
     /// Whether `up` has nothing to do.
@@ -213,6 +221,20 @@ impl Status {
     }
 }
 
+/// The refusal of a database where an effect could commit without its record.
+pub(super) fn half_distributed(table: &str) -> Result<()> {
+    refuse(
+        HALF_DISTRIBUTED,
+        format!("table {table} is distributed over other servers, and pgonce's tables are not"),
+        Some(
+            "Citus commits on a worker and here in two steps: a crash between them would part an effect from its record."
+                .to_owned(),
+        ),
+        "Where no command writes distributed tables: `pgonce migrate up --coordinator-only`."
+            .to_owned(),
+    )
+}
+
 fn refuse(code: &str, message: String, detail: Option<String>, hint: String) -> Result<()> {
     Err(Error::Schema(ErrorDetail {
         detail: detail.map(Into::into),
@@ -240,6 +262,7 @@ mod tests {
                 })
                 .collect(),
             routines,
+            remote_table: None,
         }
     }
 
@@ -273,5 +296,10 @@ mod tests {
         };
         assert_eq!(nothing.verdict().unwrap_err().code(), MISSING);
         nothing.can_migrate().unwrap();
+        let half = Status {
+            remote_table: Some("orders".into()),
+            ..status(&[one], Routines::Current)
+        };
+        assert_eq!(half.verdict().unwrap_err().code(), HALF_DISTRIBUTED);
     }
 }
