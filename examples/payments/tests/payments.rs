@@ -8,13 +8,13 @@ use payments::storm;
 
 async fn storm(keys: bool, look_up: bool) -> storm::Verdict {
     let database = storm::database().await.unwrap();
-    let time = Duration::from_secs(3);
+    let time = Duration::from_secs(1);
     let verdict = storm::run(&database.url(), Kind { keys, look_up }, time)
         .await
         .unwrap();
     println!("keys {keys}, look-up {look_up}\n{verdict}");
     assert_eq!(verdict.faults, [""; 0], "{verdict}");
-    assert!(verdict.confirmed > 0 && verdict.declined > 0, "{verdict}");
+    assert!(verdict.confirmed > 0, "{verdict}");
     verdict
 }
 
