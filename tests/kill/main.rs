@@ -9,7 +9,6 @@
 mod address;
 mod clocks;
 mod consumers;
-mod external;
 mod failover;
 mod load;
 mod points;

@@ -11,7 +11,6 @@ mod consume;
 mod database;
 mod doctor;
 mod exit;
-mod external;
 mod faults;
 mod gateway;
 mod import;
@@ -27,6 +26,7 @@ mod projection;
 mod prometheus;
 mod purge;
 mod queue;
+mod recover;
 mod relay;
 mod scope;
 mod serve;
@@ -60,6 +60,8 @@ enum Command {
     Suppression,
     /// List intents that were acknowledged, and that this database does not know as done.
     Lost(lost::Args),
+    /// Decide about work whose holder vanished, as the contracts say: it happened, try again, give up, or an operator's turn.
+    Recover(recover::Args),
     /// Remove finished records whose retention is over, and partitions of the outbox that nobody needs.
     Purge(purge::Args),
     /// Look at messages that consumers have stored: retry, skip or replay them.
@@ -72,8 +74,6 @@ enum Command {
     Job(queue::JobArgs),
     /// Look at queues, pause them, and say what they allow.
     Queue(queue::QueueArgs),
-    /// Look at calls to providers, and settle those whose outcome is unknown.
-    External(external::Args),
     /// Import a file into a table or a function, each row once; list, resume and cancel imports.
     Import(Box<import::Args>),
     /// Look at projections, build them anew, and compare that with the live ones.
@@ -88,7 +88,7 @@ enum Command {
     Webhooks(Box<webhooks::Args>),
     /// Run a reverse proxy that makes the requests of services in any language happen once.
     Gateway(gateway::Args),
-    /// Run everything that runs on beside the applications: console, metrics, retention, timers, relays.
+    /// Run everything that runs on beside the applications: console, metrics, retention, timers, recovery, relays.
     Serve(Box<serve::Args>),
     /// Show or check the configuration of `pgonce serve`.
     Config(serve::ConfigArgs),
@@ -202,13 +202,13 @@ async fn main() -> ExitCode {
         Command::Suppression => intents::suppression(target).await,
         Command::Lost(args) => lost::run(args, target).await,
         Command::Outbox(args) => outbox::run(args, target).await,
+        Command::Recover(args) => recover::run(args, target).await,
         Command::Purge(args) => purge::run(args, target).await,
         Command::Inbox(args) => inbox::run(args, target).await,
         Command::Ledger(args) => ledger::run(args, target).await,
         Command::Transition(args) => transition::run(args, target).await,
         Command::Job(args) => queue::job(args, target).await,
         Command::Queue(args) => queue::queue(args, target).await,
-        Command::External(args) => external::run(args, target).await,
         Command::Import(args) => import::run(*args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
         Command::Serve(args) => serve::run(*args, target).await,

@@ -6,7 +6,6 @@ mod console;
 mod consume;
 mod consume_service;
 mod doctor;
-mod external;
 mod fixture;
 mod help;
 mod import;
@@ -389,7 +388,9 @@ async fn purge_says_how_much_it_removed_and_whether_there_is_more() {
     fixture
         .sql(
             "select pgonce.fail('s', n::text, '\\x01', 1, false, 'no', 'no') from generate_series(1, 25) n;
-             select pgonce._move_clock('8 days')",
+             select pgonce._move_clock('8 days');
+             insert into pgonce.job_end (id, ended_at, expires_at, status, attempts, tenant, queue)
+             select n, now(), now(), 'succeeded', 1, '', 'q' from generate_series(1, 25) n",
         )
         .await;
     assert_eq!(
@@ -400,6 +401,10 @@ async fn purge_says_how_much_it_removed_and_whether_there_is_more() {
         fixture.json(&["purge", "--limit", "10", "--all"]),
         json!({"purged": 15, "more": false})
     );
+    let left = fixture
+        .client
+        .query_one("select count(*) from pgonce.job_end", &[]);
+    assert_eq!(left.await.unwrap().get::<_, i64>(0), 0, "jobs as well");
     assert_eq!(fixture.ok(&["purge"]), "purged 0 finished records\n");
 }
 
