@@ -11,7 +11,9 @@ const require = createRequire(`${process.cwd()}/`);
 const load = (name) => import(pathToFileURL(require.resolve(name)).href);
 const { default: pg } = await load('pg');
 const { run, runMigrations } = await load('graphile-worker');
-const { PgBoss } = await load('pg-boss');
+const bossModule = await load('pg-boss');
+// npm takes the newest one for this Node: from version 12 on the class is a named export, and insert takes the queue.
+const PgBoss = bossModule.PgBoss ?? bossModule.default;
 
 const client = new pg.Client(url);
 await client.connect();
@@ -74,7 +76,8 @@ async function boss() {
   await boss.createQueue('bench');
   for (let from = 0; from < jobs; from += 5000) {
     const some = Math.min(5000, jobs - from);
-    await boss.insert('bench', Array.from({ length: some }, (_, n) => ({ data: { n: from + n } })));
+    const list = Array.from({ length: some }, (_, n) => ({ name: 'bench', data: { n: from + n } }));
+    await (bossModule.PgBoss ? boss.insert('bench', list.map(({ data }) => ({ data }))) : boss.insert(list));
   }
   await client.query('analyze');
   return async () => {

@@ -33,6 +33,7 @@ mod planted;
 mod purge;
 mod queue;
 mod recording;
+mod recovered;
 mod recovery;
 mod retention;
 mod savepoints;

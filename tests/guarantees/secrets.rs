@@ -53,30 +53,43 @@ async fn duplicates_leave_nothing_in_the_servers_log<D: TestDriver>(world: World
     assert_eq!(leaked, None);
 }
 
-async fn a_lost_race_is_reported_without_its_key<D: TestDriver>(world: World<D>) {
-    let wanted = Intent::new("orders.create", SECRET, "request")
-        .unwrap()
-        .known_first();
-    let Claim::Run(late) = world.once.claim(&wanted).await.unwrap() else {
-        panic!("fresh")
-    };
-    // From outside of the protocol: the lock does not keep it out.
-    world
-        .see
-        .run(&format!(
-            "insert into pgonce.intent select * from pgonce._success_row('orders.create', '{SECRET}', '\\x01', \
-             null, null, null, '', null, null)"
-        ))
-        .await;
-    let lost = late.succeed("late").await.unwrap_err();
-    assert!(matches!(lost, Error::LostRace(_)), "{lost}");
-    let texts = format!("{lost} {lost:?}");
-    assert!(!texts.contains(SECRET), "{texts}");
+async fn a_lost_race_is_reported_and_logged_without_its_key<D: TestDriver>(world: World<D>) {
+    let key = format!("{SECRET}-race-{}-{}", D::NAME, std::process::id());
+    for pooled in [false, true] {
+        // With the rights of an application the server does not name the row that was there already.
+        let once = world.another(
+            "secretive",
+            2,
+            |b| if pooled { b.behind_pooler() } else { b },
+        );
+        let key = format!("{key}-{pooled}");
+        let wanted = Intent::new("orders.create", &key, "request")
+            .unwrap()
+            .known_first();
+        let Claim::Run(late) = once.claim(&wanted).await.unwrap() else {
+            panic!("fresh")
+        };
+        // From outside of the protocol: the lock does not keep it out.
+        world
+            .see
+            .run(&format!(
+                "insert into pgonce.intent select * from pgonce._success_row('orders.create', '{key}', '\\x01', \
+                 null, null, null, '', null, null)"
+            ))
+            .await;
+        let lost = late.succeed(&key).await.unwrap_err();
+        assert!(matches!(lost, Error::LostRace(_)), "{lost}");
+        let texts = format!("{lost} {lost:?}");
+        assert!(!texts.contains(SECRET), "{texts}");
+    }
+    let log = pgonce_testkit::shared(None).await.unwrap().log().unwrap();
+    let leaked = log.lines().find(|line| line.contains(&key));
+    assert_eq!(leaked, None);
 }
 
 for_each_driver!(
     duplicates_leave_nothing_in_the_servers_log,
-    a_lost_race_is_reported_without_its_key,
+    a_lost_race_is_reported_and_logged_without_its_key,
 );
 
 #[test]

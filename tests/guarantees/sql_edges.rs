@@ -1,5 +1,6 @@
 //! Edges of the SQL functions: odd arguments, settings, encodings and neighbours.
 
+use pgonce::Once;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::{Migrator, Part};
 use pgonce_testkit::shared;
@@ -269,6 +270,16 @@ async fn every_server_encoding_works() {
                 .await,
             "replay"
         );
+        // A key that is no UTF-8 is listed, and keeps nothing else from being listed.
+        if encoding == "SQL_ASCII" {
+            inside.run("select pgonce.claim('s', E'bad\\xff', '\\x01', '1 hour'); select pgonce.claim('s', 'good', '\\x01', '1 hour')").await;
+            inside.run("update pgonce.intent set lease_until = lease_until - interval '2 hours' where status = 'processing'").await;
+            let once = Once::tokio_postgres(TokioPostgres::connect(&url, 1).pool().clone());
+            let stuck = once.stuck(10).await.unwrap();
+            let mut keys: Vec<_> = stuck.iter().map(|each| each.key.as_str()).collect();
+            keys.sort_unstable();
+            assert_eq!(keys, ["bad?", "good"]);
+        }
         drop((inside, migrator));
         see.run(&format!("drop database {name} with (force)")).await;
     }

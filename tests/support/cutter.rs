@@ -32,6 +32,8 @@ struct State {
     /// What to look for in what a client sends, in small letters.
     armed: Mutex<Option<(Vec<u8>, Cut)>>,
     closed: watch::Sender<bool>,
+    /// How often it fell silent, and whether it is.
+    silent: watch::Sender<(u32, bool)>,
 }
 
 impl Cutter {
@@ -41,6 +43,7 @@ impl Cutter {
         let state = Arc::new(State {
             armed: Mutex::default(),
             closed: watch::Sender::new(false),
+            silent: watch::Sender::new((0, false)),
         });
         let cutter = Self {
             port: listener.local_addr().unwrap().port(),
@@ -53,6 +56,8 @@ impl Cutter {
                 }
                 let state = state.clone();
                 tokio::spawn(async move {
+                    let mut silent = state.silent.subscribe();
+                    drop(silent.wait_for(|(_, is)| !is).await);
                     if let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await {
                         carry(&state, client, server).await;
                     }
@@ -81,6 +86,19 @@ impl Cutter {
     pub fn close(&self) {
         self.state.closed.send_replace(true);
     }
+
+    /// Nothing comes through any more, and nobody is informed: connections stay open.
+    pub fn fall_silent(&self) {
+        self.state.silent.send_modify(|(times, is)| {
+            *times += 1;
+            *is = true;
+        });
+    }
+
+    /// New connections come through again. The old ones stay silent.
+    pub fn speak(&self) {
+        self.state.silent.send_modify(|(_, is)| *is = false);
+    }
 }
 
 impl State {
@@ -102,16 +120,30 @@ impl State {
 async fn carry(state: &State, client: TcpStream, server: TcpStream) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let mut closed = state.closed.subscribe();
+    let (mut closed, mut silent) = (state.closed.subscribe(), state.silent.subscribe());
+    let times = silent.borrow_and_update().0;
+    let mut is_silent = false;
     let cut = tokio::select! {
         cut = requests(state, &mut from_client, &mut to_server) => cut,
         _ = tokio::io::copy(&mut from_server, &mut to_client) => None,
         _ = closed.wait_for(|closed| *closed) => None,
+        () = falls_silent(&mut silent, times) => {
+            is_silent = true;
+            None
+        }
     };
+    if is_silent {
+        std::future::pending::<()>().await;
+    }
     if let Some((Cut::Reply, owed)) = cut {
         // Bounded: a message split over two reads is counted wrongly.
         let _ = timeout(TIMEOUT, until_ready(&mut from_server, owed)).await;
     }
+}
+
+/// Ends when the proxy has fallen silent more often than so many times.
+async fn falls_silent(silent: &mut watch::Receiver<(u32, bool)>, times: u32) {
+    drop(silent.wait_for(|(count, _)| *count > times).await);
 }
 
 /// Passes on what the client sends, up to a cut; answers also how many replies that chunk is owed.

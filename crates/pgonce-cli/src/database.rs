@@ -145,7 +145,11 @@ impl Database {
     pub(crate) async fn rows(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
         let query = query.replace("pgonce.", &format!("{}.", self.schema));
         let statement = Statement {
-            sql: format!("select row_to_json(q)::text from ({query}) q").into(),
+            sql: format!(
+                "select {}._readable(row_to_json(q)::text) from ({query}) q",
+                self.schema
+            )
+            .into(),
             keep: false,
             pooled: false,
         };

@@ -135,6 +135,13 @@ async fn keys(database: &Database, args: &ActArgs) -> Result<Vec<String>> {
     Ok(keys)
 }
 
+/// The operating system's user, as far as the environment says.
+pub(crate) fn person() -> String {
+    let names = ["SUDO_USER", "USER", "LOGNAME"];
+    let found = names.iter().find_map(|name| std::env::var(name).ok());
+    found.unwrap_or_else(|| "unknown".to_owned())
+}
+
 async fn one(
     database: &Database,
     act: &str,
@@ -143,8 +150,7 @@ async fn one(
     [answer, code, message]: [Option<&str>; 3],
 ) -> Result {
     let query = "select pgonce.intervene($1, $2, $3, $4, $5::text::boolean, $6::text::jsonb, $7, $8, $9, $10) as before";
-    let person = ["SUDO_USER", "USER", "LOGNAME"];
-    let person = person.iter().find_map(|name| std::env::var(name).ok());
+    let person = person();
     let force = args.force.is_some().to_string();
     let params = [
         Some(act),
@@ -156,7 +162,7 @@ async fn one(
         code,
         message,
         Some(&args.tenant),
-        person.as_deref(),
+        Some(&person),
     ];
     database.row(query, &params).await.map(|_| ()).map_err(|error| {
         let again = format!(

@@ -18,7 +18,7 @@ const BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0,
 ];
 
-const COUNTERS: [(&str, &str); 7] = [
+const COUNTERS: [(&str, &str); 8] = [
     (
         "pgonce_purged_total",
         "Expired records that this process purged",
@@ -26,6 +26,10 @@ const COUNTERS: [(&str, &str); 7] = [
     (
         "pgonce_timers_fired_total",
         "Due timers that this process fired",
+    ),
+    (
+        "pgonce_recovered_total",
+        "Intents whose holder vanished, by what this process decided",
     ),
     (
         "pgonce_relay_events_total",

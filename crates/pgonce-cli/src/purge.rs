@@ -35,7 +35,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         .behind_pooler()
         .build()?;
     let mut purged = 0;
-    let more = loop {
+    let mut more = loop {
         let count = once.purge(args.limit).await?;
         purged += count;
         let more = count == u64::from(args.limit);
@@ -46,9 +46,15 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
     // Relays maintain the log too; this is for where none runs.
     once.outbox().maintain().await?;
     // As workers do.
-    database
-        .count("select pgonce._purge_jobs(100000) as n", &[])
-        .await?;
+    let limit = args.limit.to_string();
+    loop {
+        let query = "select pgonce._purge_jobs($1::text::integer) as n";
+        let is_full = database.count(query, &[Some(&limit)]).await? >= u64::from(args.limit);
+        if !(is_full && args.all) {
+            more |= is_full;
+            break;
+        }
+    }
     let words = format!(
         "purged {purged} finished record{}{}",
         if purged == 1 { "" } else { "s" },

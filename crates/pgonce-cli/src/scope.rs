@@ -97,6 +97,18 @@ struct Contract {
     /// Maximum number of keys of a tenant in the scope [default: no limit].
     #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u32).range(1..))]
     max_keys: Option<u32>,
+    /// SQL function that looks for the effect of work whose holder vanished, such as shop.find_order.
+    #[arg(long, value_name = "FUNCTION")]
+    probe: Option<String>,
+    /// Queue in which `pgonce recover` enqueues a job for what is safe to retry.
+    #[arg(long, value_name = "QUEUE")]
+    retry_queue: Option<String>,
+    /// Number of attempts after which `pgonce recover` enqueues no further job [default: 10].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_attempts: Option<u32>,
+    /// Maximum number of earlier attempts that the history of an intent keeps [default: 20].
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    keep_attempts: Option<u32>,
     /// A note for the readers of the contract.
     #[arg(long)]
     note: Option<String>,
@@ -141,6 +153,8 @@ async fn define(database: &Database, contract: &Contract) -> Result {
     // (parameter of define_scope, type, value): only what was given, so that SQL has the defaults.
     let max_answer = contract.max_answer.map(|bytes| bytes.to_string());
     let max_keys = contract.max_keys.map(|keys| keys.to_string());
+    let max_attempts = contract.max_attempts.map(|number| number.to_string());
+    let keep_attempts = contract.keep_attempts.map(|number| number.to_string());
     let given = [
         ("p_scope", "text", Some(&contract.name.scope)),
         ("p_tenant", "text", Some(&contract.name.tenant)),
@@ -168,6 +182,10 @@ async fn define(database: &Database, contract: &Contract) -> Result {
         ("p_audit", "interval", contract.audit.as_ref()),
         ("p_max_answer", "integer", max_answer.as_ref()),
         ("p_max_keys", "bigint", max_keys.as_ref()),
+        ("p_probe", "text", contract.probe.as_ref()),
+        ("p_retry_queue", "text", contract.retry_queue.as_ref()),
+        ("p_max_attempts", "integer", max_attempts.as_ref()),
+        ("p_keep_attempts", "integer", keep_attempts.as_ref()),
         ("p_note", "text", contract.note.as_ref()),
     ];
     let given: Vec<_> = given
@@ -194,7 +212,7 @@ async fn define(database: &Database, contract: &Contract) -> Result {
 }
 
 async fn list(database: &Database) -> Result {
-    let query = "select tenant, scope, retention, lease, busy, storage, after_expiry, stale, boundary, note \
+    let query = "select tenant, scope, retention, lease, busy, storage, after_expiry, stale, probe, boundary, note \
                  from pgonce.scope order by scope, tenant";
     let nothing = "No scope is defined, and the database is strict: every claim is refused.";
     output::rows(database.format, &database.rows(query, &[]).await?, nothing)

@@ -21,7 +21,11 @@ impl Db {
     fn statement(&self, query: &str) -> Statement {
         let query = query.replace("pgonce.", &format!("{}.", self.schema));
         Statement {
-            sql: format!("select row_to_json(q)::text from ({query}) q").into(),
+            sql: format!(
+                "select {}._readable(row_to_json(q)::text) from ({query}) q",
+                self.schema
+            )
+            .into(),
             keep: false,
             pooled: true,
         }

@@ -75,6 +75,10 @@ pub struct Contract {
     pub(crate) audit: Duration,
     pub(crate) max_answer: u32,
     pub(crate) max_keys: Option<u64>,
+    pub(crate) probe: Option<String>,
+    pub(crate) retry_queue: Option<String>,
+    pub(crate) max_attempts: u32,
+    pub(crate) keep_attempts: u32,
     pub(crate) note: Option<String>,
     pub(crate) tenant: String,
 }
@@ -96,6 +100,10 @@ impl Contract {
             audit: Duration::ZERO,
             max_answer: 1 << 20,
             max_keys: None,
+            probe: None,
+            retry_queue: None,
+            max_attempts: 10,
+            keep_attempts: 20,
             note: None,
             tenant: String::new(),
         }
@@ -170,6 +178,31 @@ impl Contract {
     /// Maximum number of keys of a tenant in the scope; one more is refused (`P4044`). Default: none.
     pub fn max_keys(mut self, keys: u64) -> Self {
         self.max_keys = Some(keys);
+        self
+    }
+
+    /// A SQL function, `schema.function`, that looks for the effect of work whose holder vanished, before
+    /// [`Stale`] counts: [`Recovery`](crate::recovery::Recovery) asks it. Claims get `busy` until then. Default: none.
+    pub fn probe(mut self, function: impl Into<String>) -> Self {
+        self.probe = Some(function.into());
+        self
+    }
+
+    /// Queue in which recovery enqueues a job for work that is safe to retry. Default: none, the next claim does it.
+    pub fn retry_queue(mut self, queue: impl Into<String>) -> Self {
+        self.retry_queue = Some(queue.into());
+        self
+    }
+
+    /// Number of attempts, recoveries included, after which recovery enqueues no further job. Default: 10.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// Maximum number of earlier attempts that the history of an intent keeps. Default: 20.
+    pub fn keep_attempts(mut self, attempts: u32) -> Self {
+        self.keep_attempts = attempts;
         self
     }
 

@@ -89,6 +89,15 @@ pub const EXTERNAL_POINTS: &[&str] = &[
     "external.observed",
 ];
 
+/// Those of recovery, in the order of its protocol.
+pub const RECOVERY_POINTS: &[&str] = &[
+    "recovery.before_take",
+    "recovery.taken",
+    "recovery.probed",
+    "recovery.before_decide",
+    "recovery.decided",
+];
+
 /// Those of an import, in the order of its protocol.
 pub const IMPORT_POINTS: &[&str] = &[
     "import.begun",
@@ -106,6 +115,7 @@ fn is_known(place: &str) -> bool {
         IMPORT_POINTS,
         QUEUE_POINTS,
         EXTERNAL_POINTS,
+        RECOVERY_POINTS,
     ]
     .iter()
     .any(|points| points.contains(&place))

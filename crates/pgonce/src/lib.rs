@@ -25,6 +25,7 @@ pub mod migrate;
 #[doc(hidden)]
 pub mod outbox;
 pub mod queue;
+pub mod recovery;
 pub mod retry;
 pub mod scope;
 #[cfg(feature = "sqlx")]
@@ -52,7 +53,6 @@ mod loan;
 mod lock;
 mod once;
 mod record;
-mod recovery;
 mod retention;
 mod run;
 mod seal;

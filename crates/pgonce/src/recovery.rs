@@ -1,4 +1,11 @@
-//! Finding work that stopped on the way.
+//! Work that stopped before its end: which there is ([`Once::stuck`]), and what becomes of it ([`Once::recovery`]).
+//!
+//! A contract's probe, a SQL function of the application, says whether the effect of such work happened. The role that
+//! recovers calls it, and its owner's rights are all that it has: see [`Contract::probe`](crate::scope::Contract::probe).
+
+mod decide;
+
+pub use decide::{Recovered, Recovery};
 
 use std::fmt;
 use std::time::Duration;
@@ -9,8 +16,9 @@ use crate::error::Result;
 use crate::once::Once;
 
 static STUCK: Sql = Sql::seldom(
-    "select tenant, scope, key, attempts::text, owner, \
-     pg_catalog.floor(extract(epoch from stuck_for) operator(pg_catalog.*) 1000)::bigint::text, failure_code, classification \
+    "select pgonce._readable(tenant), pgonce._readable(scope), pgonce._readable(key), attempts::text, pgonce._readable(owner), \
+     pg_catalog.floor(extract(epoch from stuck_for) operator(pg_catalog.*) 1000)::bigint::text, pgonce._readable(failure_code), \
+     classification \
      from pgonce.stuck limit $1::text::integer",
 );
 
@@ -19,6 +27,8 @@ static STUCK: Sql = Sql::seldom(
 pub enum Classification {
     /// The next attempt may simply take it.
     SafeToRetry,
+    /// [`Recovery`] asks the probe of the contract first.
+    NeedsProbe,
     /// The contract wants an operator to decide.
     NeedsManualAction,
     /// The contract gives it up; the next claim is refused.
@@ -77,6 +87,7 @@ impl<D: Driver> Once<D> {
                 failure_code: row.opt_text(),
                 classification: match row.opt_text().as_deref() {
                     Some("safe_to_retry") => Classification::SafeToRetry,
+                    Some("needs_probe") => Classification::NeedsProbe,
                     Some("abandoned") => Classification::Abandoned,
                     _ => Classification::NeedsManualAction,
                 },

@@ -17,7 +17,8 @@ static DEFINE: Sql = Sql::seldom(
      p_storage => $6, p_after_expiry => $7, p_tombstone_for => $8::text::interval, p_stale => $9, \
      p_client_retry => $10::text::interval, p_redelivery => $11::text::interval, \
      p_reconciliation => $12::text::interval, p_audit => $13::text::interval, \
-     p_max_answer => $14::text::integer, p_max_keys => $15::text::bigint, p_note => $16, p_tenant => $17)",
+     p_max_answer => $14::text::integer, p_max_keys => $15::text::bigint, p_note => $16, p_tenant => $17, \
+     p_probe => $18, p_retry_queue => $19, p_max_attempts => $20::text::integer, p_keep_attempts => $21::text::integer)",
 );
 static CONTRACT: Sql = Sql::kept(
     "select busy, pg_catalog.ceil(extract(epoch from wait_timeout) operator(pg_catalog.*) 1000)::bigint::text, \
@@ -69,7 +70,11 @@ impl<D: Driver> Once<D> {
             .text(&*max_answer)
             .text(max_keys.as_deref())
             .text(contract.note.as_deref())
-            .text(&*contract.tenant);
+            .text(&*contract.tenant)
+            .text(contract.probe.as_deref())
+            .text(contract.retry_queue.as_deref())
+            .int(i64::from(contract.max_attempts))
+            .int(i64::from(contract.keep_attempts));
         let defined = self.caller().call(&DEFINE, args).await.map(drop);
         self.shared.contracts.clear();
         self.shared.retentions.clear();

@@ -123,3 +123,150 @@ async fn a_cancelled_import_stops_and_goes_on_when_it_is_started_again() {
     let report = import(&world.once, &to, many(200)).await.unwrap();
     check(&world, &report, "resumed").await;
 }
+
+/// A trigger on `pgonce.import` that fails its first `times` updates as `code`.
+fn trouble(times: u32, code: &str) -> String {
+    format!(
+        "create sequence public.troubles; create function public.trouble() returns trigger language plpgsql as \
+         'begin if nextval(''public.troubles'') <= {times} then raise exception ''no'' using errcode = ''{code}''; end if; \
+         return new; end'; \
+         create trigger trouble before update on pgonce.import for each row execute function public.trouble()"
+    )
+}
+
+#[tokio::test]
+async fn a_transient_error_does_not_revive_a_cancelled_import() {
+    let (world, _turn) = place().await;
+    let to = customers().max_rows(25);
+    let paused = faults::pause("import.recorded");
+    let running = async { import(&world.once, &to, many(200)).await };
+    let cancel = async {
+        paused.reached().await;
+        world
+            .see
+            .run("select pgonce.import_cancel('customers')")
+            .await;
+        world.see.run(&trouble(1, "55P03")).await;
+        paused.resume();
+    };
+    let (stopped, ()) = tokio::join!(running, cancel);
+    assert_eq!(stopped.unwrap_err().code(), "P4082");
+    let state = "select state || (row_count < 200) from pgonce.import";
+    assert_eq!(world.see.text(state).await, "cancelledtrue");
+}
+
+#[tokio::test]
+async fn a_trigger_that_refuses_every_statement_ends_the_import() {
+    let (world, _turn) = place().await;
+    world
+        .see
+        .run(
+            "create function public.never() returns trigger language plpgsql as \
+             'begin raise exception ''closed'' using errcode = ''P0001''; end'; \
+             create trigger never before insert on public.customer for each statement execute function public.never()",
+        )
+        .await;
+    let error = import(&world.once, &customers(), many(200)).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.code(), "P0001", "{error}");
+    assert!(error.to_string().contains("every row"), "{error}");
+}
+
+#[tokio::test]
+async fn a_transaction_that_is_cancelled_for_its_time_is_made_smaller() {
+    let (world, _turn) = place().await;
+    world
+        .see
+        .run(
+            "create function public.slow() returns trigger language plpgsql as \
+             'begin if (select count(*) from fresh) > 20 then raise exception ''too long'' using errcode = ''57014''; end if; \
+             return null; end'; create trigger slow after insert on public.customer referencing new table as fresh \
+             for each statement execute function public.slow()",
+        )
+        .await;
+    let report = import(&world.once, &customers(), many(200)).await.unwrap();
+    check(&world, &report, "made smaller").await;
+}
+
+#[tokio::test]
+async fn a_process_in_a_long_transaction_is_not_replaced_although_its_lease_is_over() {
+    let (world, _turn) = place().await;
+    let to = customers().max_rows(25).lease(Duration::from_millis(1));
+    let other = world.another("other", 2, |b| b);
+    let paused = faults::pause("import.written");
+    let long = async { import(&world.once, &to, many(200)).await };
+    let second = async {
+        paused.reached().await;
+        world
+            .see
+            .wait_until("select leased_until <= pgonce.now() from pgonce.import")
+            .await;
+        let busy = import(&other, &to, many(200)).await.unwrap_err();
+        assert_eq!(busy.code(), "P4029", "{busy}");
+        paused.resume();
+    };
+    let (long, ()) = tokio::join!(long, second);
+    check(&world, &long.unwrap(), "alone").await;
+}
+
+/// A stream that gives its second half when it is allowed to.
+struct Slow(std::io::Cursor<Vec<u8>>, std::sync::mpsc::Receiver<()>);
+
+impl std::io::Read for Slow {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let (at, half) = (self.0.position(), self.0.get_ref().len() as u64 / 2);
+        let most = match at < half {
+            true => usize::try_from(half - at).unwrap(),
+            false => usize::MAX,
+        };
+        if at == half {
+            let _ = self.1.recv();
+        }
+        let most = most.min(buffer.len());
+        self.0.read(&mut buffer[..most])
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_cannot_be_renewed_while_the_input_is_slow_is_tried_again() {
+    let (world, _turn) = place().await;
+    let to = customers().lease(Duration::from_millis(300));
+    let (go_on, wait) = std::sync::mpsc::channel();
+    let input = Input::Stream(Box::new(Slow(std::io::Cursor::new(many(200)), wait)));
+    let running = async { world.once.import(&to, input, |_| ()).await };
+    let meanwhile = async {
+        world
+            .see
+            .wait_until("select count(*) = 1 from pgonce.import")
+            .await;
+        world.see.run(&trouble(2, "53300")).await;
+        world
+            .see
+            .wait_until("select last_value > 3 from public.troubles")
+            .await;
+        go_on.send(()).unwrap();
+    };
+    let (report, ()) = tokio::join!(running, meanwhile);
+    check(&world, &report.unwrap(), "went on").await;
+}
+
+#[tokio::test]
+async fn a_stream_without_keys_is_not_passed_to_a_function() {
+    let (world, _turn) = place().await;
+    world
+        .see
+        .run("create function public.pay(r jsonb) returns void language sql as ''")
+        .await;
+    let to = Import::call("payments", "public.pay");
+    for to in [to.clone(), to.dry_run(true)] {
+        let error = import(&world.once, &to, "a\n1\n").await.unwrap_err();
+        assert_eq!(error.code(), "P4097", "{error}");
+    }
+    // A file is known by its hash.
+    let to = Import::call("payments", "public.pay");
+    for new in [true, false] {
+        let (_folder, input) = file("a.csv", b"a\n1\n");
+        let report = world.once.import(&to, input, |_| ()).await.unwrap();
+        assert_eq!(report.new, new);
+    }
+}

@@ -84,6 +84,19 @@ async fn a_batch_is_applied_once_also_by_two_workers_of_one_owner() {
 }
 
 #[tokio::test]
+async fn a_failed_event_may_be_named_by_text() {
+    let world = world().await;
+    world.see.run(&publish("s", 1)).await;
+    let see = world.observer().await;
+    let claimed = claim(&see, "w").await;
+    let seq = &claimed[0].0[0]["seq"];
+    let failed = format!(r#"[{{"seq": "{seq}", "reason": "no"}}]"#);
+    assert_eq!(see.number(&settle(&claimed[0].1, &failed)).await, 0);
+    see.run("select pgonce._move_clock('1 minute')").await;
+    assert_eq!(numbers(&claim(&see, "w").await), ["1"], "it comes again");
+}
+
+#[tokio::test]
 async fn a_batch_of_a_lost_lease_is_refused_and_its_events_go_to_another() {
     let world = world().await;
     world.see.run(&publish("s", 1)).await;

@@ -98,6 +98,31 @@ async fn a_job_that_is_enqueued_while_the_one_before_it_ends_is_not_forgotten() 
     assert_eq!(see.number(left).await, 0, "nothing to look at again");
 }
 
+#[tokio::test]
+async fn a_transaction_that_ends_a_job_of_one_key_slowly_hides_no_other_key() {
+    let world = World::<TokioPostgres>::new().await;
+    let (see, slow) = (&world.see, world.observer().await);
+    see.run("select from pgonce.enqueue('q', '0', p_key => 'slow')")
+        .await;
+    let first = claim(see, "q", 1).await;
+    slow.run(&format!("begin; {}", finish(&first))).await;
+    see.run(
+        "select from generate_series(1, 60) n, pgonce.enqueue('q', to_jsonb(n), p_key => 'slow'); \
+         select from pgonce.enqueue('q', '1', p_key => 'other'); select from pgonce.enqueue('q', '2')",
+    )
+    .await;
+    let ready = "select count(*) from pgonce.job_live where state = 'ready'";
+    assert_eq!(see.number(ready).await, 62, "nobody can put them behind");
+    let jobs: Vec<_> = [claim(see, "q", 1).await, claim(see, "q", 5).await].concat();
+    assert_eq!(jobs.len(), 2, "those of others");
+    see.run(&finish(&jobs)).await;
+    assert!(claim(see, "q", 5).await.is_empty());
+    slow.run("commit").await;
+    let next = claim(see, "q", 5).await;
+    assert_eq!(next.len(), 1);
+    assert!(next[0].0 > first[0].0 && next[0].0 < jobs[0].0, "in order");
+}
+
 /// What the workers of a test know: the running jobs of each key, and the last that was started.
 #[derive(Default)]
 struct Book {

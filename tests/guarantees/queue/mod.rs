@@ -300,6 +300,21 @@ async fn of_many_workers_one_enqueues_the_job_of_a_schedule() {
 }
 
 #[tokio::test]
+async fn a_transient_error_does_not_move_the_time_of_a_schedule() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce._set_clock('2026-01-01'); select pgonce.define_schedule('n', '0 3 * * *', 'q', '1'); \
+             create function public.busy() returns trigger language plpgsql as \
+             'begin raise exception ''busy'' using errcode = ''55P03''; end'; \
+             create trigger busy before insert on pgonce.job for each row execute function public.busy(); \
+             select pgonce._set_clock('2026-01-02')")
+        .await;
+    assert!(claim(see, "q", 10).await.is_empty());
+    see.run("drop trigger busy on pgonce.job").await;
+    assert_eq!(claim(see, "q", 10).await.len(), 1, "by the next claim");
+}
+
+#[tokio::test]
 async fn a_schedule_that_cannot_be_enqueued_keeps_no_worker_from_its_jobs() {
     let world = World::<TokioPostgres>::new().await;
     let see = &world.see;

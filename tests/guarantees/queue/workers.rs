@@ -7,7 +7,7 @@ use std::time::Duration;
 use pgonce::driver::Driver;
 use pgonce::queue::{Finished, Job, Queue, Worker};
 use pgonce::{Error, Failure, Result};
-use pgonce_tests::{TestDriver, World, for_each_driver};
+use pgonce_tests::{Cutter, TestDriver, World, for_each_driver, in_time};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -315,7 +315,10 @@ async fn a_shutdown_ends_what_runs_and_gives_the_rest_back<D: TestDriver>(world:
     worker.task.await.unwrap();
     assert_eq!(see.number("select count(*) from made").await, 1);
     assert_eq!(see.number("select count(*) from pgonce.job_live").await, 9);
-    // A handler that does not end in time is dropped, and its job is another worker's at once.
+    // A handler that does not end in time is dropped, and its job is another worker's at once, also where no further
+    // attempt would be allowed.
+    see.run("select pgonce.define_queue('q', p_max_attempts => 1)")
+        .await;
     let began = started.clone();
     let stubborn = world.once.worker(["q"], move |_: Job<D>| {
         began.notify_one();
@@ -325,8 +328,96 @@ async fn a_shutdown_ends_what_runs_and_gives_the_rest_back<D: TestDriver>(world:
     let stubborn = Running::start(stubborn.shutdown_timeout(Duration::from_millis(50)));
     started.notified().await;
     stubborn.stop().await;
-    let all = "select count(*) from pgonce.claim_jobs('{q}', 'w', '1 minute', 100)";
-    assert_eq!(see.number(all).await, 9);
+    let all = "select string_agg(attempts::text, '' order by id) from pgonce.claim_jobs('{q}', 'w', '1 minute', 100)";
+    // Its next attempt is seen to be a later one.
+    assert_eq!(see.text(all).await, "211111111");
+}
+
+async fn a_result_that_cannot_be_stored_fails_its_own_job_alone<D: TestDriver>(world: World<D>) {
+    let see = &world.see;
+    see.run("select from generate_series(1, 40) n, pgonce.enqueue('q', to_jsonb(n))")
+        .await;
+    let worker = world.once.worker(["q"], |job: Job<D>| async move {
+        match job.payload::<i64>()? {
+            7 => job.done("a\0b"),
+            n => job.done(&n),
+        }
+    });
+    let worker = Running::start(worker.concurrency(40).lease(Duration::from_secs(600)));
+    see.wait_until(DONE).await;
+    worker.stop().await;
+    let ends = "select string_agg(distinct status || ' ' || attempts || coalesce(' ' || failure_code, ''), ', ') from pgonce.jobs";
+    assert_eq!(see.text(ends).await, "dead 1 22P05, succeeded 1");
+    let dead = "select payload::text from pgonce.job join pgonce.job_end using (tenant, id) where status = 'dead'";
+    assert_eq!(see.text(dead).await, "7");
+}
+
+async fn a_database_that_falls_silent_holds_neither_a_worker_nor_its_shutdown<D: TestDriver>(
+    world: World<D>,
+) {
+    let see = &world.see;
+    see.run(MADE).await;
+    let cutter = Cutter::in_front_of(world.server.port()).await;
+    let once = world.another_at(&cutter.url_for(world.database()), 3, |b| b);
+    // Its claim gets no reply, and its connections stay silent.
+    let worker = once
+        .worker(["q"], make::<D>)
+        .poll_interval(Duration::from_millis(5))
+        .lease(Duration::from_millis(500));
+    let worker = Running::start(worker);
+    see.run("select from pgonce.enqueue('q', '1')").await;
+    see.wait_until(DONE).await;
+    cutter.fall_silent();
+    see.run("select from pgonce.enqueue('q', '2')").await;
+    cutter.speak();
+    see.wait_until(DONE).await;
+    worker.stop().await;
+    // One handler runs, and others wait: nothing can be given back.
+    see.run("select from generate_series(1, 9) n, pgonce.enqueue('q', to_jsonb(n))")
+        .await;
+    let started = Arc::new(Notify::new());
+    let began = started.clone();
+    let stubborn = once.worker(["q"], move |_: Job<D>| {
+        began.notify_one();
+        std::future::pending()
+    });
+    let stubborn = stubborn
+        .concurrency(1)
+        .prefetch(8)
+        .shutdown_timeout(Duration::from_millis(50));
+    let stubborn = Running::start(stubborn.lease(Duration::from_secs(3600)));
+    started.notified().await;
+    cutter.fall_silent();
+    in_time(stubborn.stop()).await;
+}
+
+async fn ended_jobs_are_purged_however_many_there_are<D: TestDriver>(world: World<D>) {
+    let see = &world.see;
+    see.run("insert into pgonce.job_end (id, ended_at, expires_at, status, attempts, tenant, queue) \
+             select n, pgonce.now(), pgonce.now(), 'succeeded', 1, '', 'q' from generate_series(1, 20500) n")
+        .await;
+    let worker = Running::start(world.once.worker(["q"], make::<D>));
+    see.wait_until("select count(*) = 0 from pgonce.job_end")
+        .await;
+    worker.stop().await;
+}
+
+/// Its handlers are dropped with it, and nobody renews their leases.
+async fn a_worker_that_is_dropped_frees_its_jobs<D: TestDriver>(world: World<D>) {
+    let see = &world.see;
+    see.run("select from pgonce.enqueue('q', '1')").await;
+    let started = Arc::new(Notify::new());
+    let began = started.clone();
+    let worker = world.once.worker(["q"], move |_: Job<D>| {
+        began.notify_one();
+        std::future::pending()
+    });
+    let worker = worker.lease(Duration::from_millis(300));
+    let worker = tokio::spawn(worker.run(std::future::pending()));
+    started.notified().await;
+    worker.abort();
+    see.wait_until("select count(*) = 1 from pgonce.claim_jobs('{q}', 'w', '1 minute', 1)")
+        .await;
 }
 
 async fn a_worker_serves_the_queues_it_was_given<D: TestDriver>(world: World<D>) {
@@ -364,4 +455,8 @@ for_each_driver!(
     a_slow_or_poisonous_job_delays_only_its_own_key,
     a_shutdown_ends_what_runs_and_gives_the_rest_back,
     a_worker_serves_the_queues_it_was_given,
+    a_result_that_cannot_be_stored_fails_its_own_job_alone,
+    a_database_that_falls_silent_holds_neither_a_worker_nor_its_shutdown,
+    ended_jobs_are_purged_however_many_there_are,
+    a_worker_that_is_dropped_frees_its_jobs,
 );

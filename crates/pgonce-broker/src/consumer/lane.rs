@@ -7,6 +7,7 @@
 //! - another worker on the same message, partition or stored row: mark, epoch and fence let one commit.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -58,10 +59,15 @@ pub(super) struct Lane<'a, D: Driver, H> {
     pub(super) partition: Option<String>,
     /// By index: what the source may forget.
     pub(super) settled: &'a Mutex<Vec<usize>>,
+    /// The index of the message that the handler has in hand, where it gets them one by one; else [`NONE`].
+    pub(super) at: AtomicUsize,
     /// By index: what the handler has called out for under this claim. A database that is away afterwards is no reason to
     /// call again.
     pub(super) called: Vec<usize>,
 }
+
+/// No message's index.
+pub(super) const NONE: usize = usize::MAX;
 
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     /// Applies or stores everything, in order; ends early where it is asked to stop, or fenced.
@@ -123,8 +129,12 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 }
                 many => {
                     self.shared.counts.splits.add(1);
-                    let (before, after) = many.split_at(many.len() / 2);
-                    pieces.extend([after, before]);
+                    // The one that failed goes alone, where it is known: if it took its time, the others wait for it no more.
+                    let at = self.at.swap(NONE, Ordering::Relaxed);
+                    let known = many.iter().position(|item| item.index == at);
+                    let (before, after) = many.split_at(known.unwrap_or(many.len() / 2));
+                    let (one, after) = after.split_at(known.map_or(0, |_| 1));
+                    pieces.extend([after, one, before].into_iter().filter(|p| !p.is_empty()));
                 }
             }
         }
@@ -143,6 +153,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
 
     /// One transaction.
     async fn apply(&mut self, piece: &[Item]) -> Result<(), BatchError> {
+        self.at.store(NONE, Ordering::Relaxed);
         let todo = self.not_yet_applied(piece).await?;
         if !todo.is_empty() {
             self.call_out(&todo).await?;
@@ -403,9 +414,11 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 }
             }
             for item in same {
+                self.at.store(item.index, Ordering::Relaxed);
                 let applied = handler.apply(batch.lend(tenant)?, item.message.clone());
                 self.call(applied).await??;
             }
+            self.at.store(NONE, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 mod batch_error;
 mod check;
 mod counts;
+mod dispatch;
 mod handler;
 mod lane;
 mod run;
@@ -153,7 +154,8 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
     }
 
     /// Maximum number of concurrent transactions. Default: 4. Messages of one key, or of one partition, are never
-    /// in two of them.
+    /// in two of them. Those that take much longer than the others do not count, up to half as many again, so that a slow key or
+    /// partition does not take the place of its neighbours.
     pub fn concurrency(self, transactions: usize) -> Self {
         self.with(|shared| shared.limits.concurrency = transactions.clamp(1, 1000))
     }

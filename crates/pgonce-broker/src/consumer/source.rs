@@ -1,5 +1,6 @@
 //! Where messages come from.
 
+use std::collections::HashSet;
 use std::future::Future;
 use std::time::Duration;
 
@@ -91,7 +92,7 @@ pub trait Source: Send + 'static {
 
     /// Only for ordered sources. The consumer has taken a partition over, and the database, which alone
     /// knows, says that everything up to `after` is applied (`None`: nothing yet). Answers false where
-    /// what was pulled last goes on exactly there, as far as it is new. Answers true where the source had
+    /// what was pulled of it goes on exactly there, as far as it is new. Answers true where the source had
     /// to go to another place: the consumer drops what it has pulled of this partition, and it comes again.
     fn seek(
         &mut self,
@@ -100,6 +101,16 @@ pub trait Source: Send + 'static {
     ) -> impl Future<Output = Result<bool, SourceError>> + Send {
         let _ = (partition, after);
         async { Ok(false) }
+    }
+
+    /// Only for sources with several partitions. Enough waits of exactly these: until the next call `pull` is to answer nothing
+    /// more of them, so that a slow partition does not hold up the others. More of them is no error. Default: does nothing.
+    fn pause(
+        &mut self,
+        partitions: &HashSet<String>,
+    ) -> impl Future<Output = Result<(), SourceError>> + Send {
+        let _ = partitions;
+        async { Ok(()) }
     }
 
     /// The consumer ends. What was not acknowledged goes back to the broker.

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::lane::{Item, Lane};
+use super::lane::{Item, Lane, NONE};
 use super::{Handler, Limits, Shared};
 use crate::fatal::is_fatal;
 use crate::relay::jittered;
@@ -150,6 +150,7 @@ async fn work_off<D: Driver, H: Handler<D>>(
         held: None,
         partition: None,
         settled: &settled,
+        at: NONE.into(),
         called: Vec::new(),
     };
     let drained = async {

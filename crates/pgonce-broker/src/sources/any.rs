@@ -1,5 +1,6 @@
 //! A source that was chosen while the program runs.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use pgonce::inbox::Position;
@@ -69,6 +70,10 @@ macro_rules! any_source {
 
             async fn seek(&mut self, partition: &str, after: Option<Position>) -> Result<bool, SourceError> {
                 match self { $($(#[cfg($cfg)])? Self::$name(source) => source.seek(partition, after).await,)+ }
+            }
+
+            async fn pause(&mut self, partitions: &HashSet<String>) -> Result<(), SourceError> {
+                match self { $($(#[cfg($cfg)])? Self::$name(source) => source.pause(partitions).await,)+ }
             }
 
             async fn close(&mut self) {

@@ -1,6 +1,6 @@
 //! Kafka, through librdkafka.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -63,6 +63,8 @@ pub struct Kafka {
     consumer: Arc<StreamConsumer>,
     reading: BTreeMap<i32, Reading>,
     waiting: Vec<Incoming<(i32, i64)>>,
+    /// Not asked for at present: the consumer has enough of them.
+    paused: HashSet<i32>,
 }
 
 /// Everything from `from` on was handed out, up to `next`.
@@ -98,6 +100,7 @@ impl Kafka {
             consumer: Arc::new(consumer),
             reading: BTreeMap::new(),
             waiting: Vec::new(),
+            paused: HashSet::new(),
         };
         let found = source.partitions().await?;
         let wished = source.config.partitions.clone().unwrap_or(found.clone());
@@ -145,7 +148,18 @@ impl Kafka {
             added.map_err(|error| unavailable(&error))?;
         }
         let assigned = self.consumer.assign(&list);
-        assigned.map_err(|error| unavailable(&error))
+        assigned.map_err(|error| unavailable(&error))?;
+        // Where a new assignment has forgotten it.
+        let paused = self.consumer.pause(&self.list(&self.paused));
+        paused.map_err(|error| unavailable(&error))
+    }
+
+    fn list<'a>(&self, partitions: impl IntoIterator<Item = &'a i32>) -> TopicPartitionList {
+        let mut list = TopicPartitionList::new();
+        for partition in partitions {
+            list.add_partition(&self.config.topic, *partition);
+        }
+        list
     }
 
     /// Takes up partitions that have rested. Answers when the next one has.
@@ -282,6 +296,17 @@ impl Source for Kafka {
         self.go_to(number, next);
         self.assign()?;
         Ok(true)
+    }
+
+    async fn pause(&mut self, partitions: &HashSet<String>) -> Result<(), SourceError> {
+        let number = |name: &String| name.rsplit('/').next()?.parse().ok();
+        let paused: HashSet<i32> = partitions.iter().filter_map(number).collect();
+        // Also those that rest: the client remembers it of a partition that it does not read.
+        let more = self.list(paused.difference(&self.paused));
+        let fewer = self.list(self.paused.difference(&paused));
+        self.paused = paused;
+        let changed = (self.consumer.pause(&more)).and_then(|()| self.consumer.resume(&fewer));
+        changed.map_err(|error| unavailable(&error))
     }
 }
 

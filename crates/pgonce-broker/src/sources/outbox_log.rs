@@ -31,6 +31,8 @@ use crate::{Delivery, Incoming, Relay, Sink, Source, SourceError};
 pub struct OutboxLog {
     name: String,
     events: mpsc::Receiver<Handed>,
+    /// Taken from the relay, not yet handed out.
+    waiting: Vec<Incoming<oneshot::Sender<Delivery>>>,
     relay: Option<JoinHandle<Result<()>>>,
     /// Stops the relay when the source goes.
     _stop: DropGuard,
@@ -53,9 +55,22 @@ impl OutboxLog {
         Self {
             name: "outbox".to_owned(),
             events,
+            waiting: Vec::new(),
             relay: Some(tokio::spawn(relay.run(stop.clone()))),
             _stop: stop.drop_guard(),
         }
+    }
+
+    async fn relay_ended(&mut self) -> SourceError {
+        let ended = match self.relay.take() {
+            Some(relay) => relay.await,
+            None => Ok(Ok(())),
+        };
+        SourceError::Broken(match ended {
+            Ok(Err(error)) => format!("the relay of the log ended: {error}"),
+            Err(error) => format!("the relay of the log ended: {error}"),
+            Ok(Ok(())) => "the relay of the log has ended".to_owned(),
+        })
     }
 
     /// Another name than `outbox`, where a consumer reads the logs of several databases.
@@ -73,35 +88,30 @@ impl Source for OutboxLog {
         &self.name
     }
 
-    /// What a pull that is dropped had taken is delivered again: its relay gets no outcome.
     async fn pull(
         &mut self,
         limit: usize,
         within: Duration,
     ) -> Result<Vec<Incoming<Self::Ticket>>, SourceError> {
-        let Some(first) = self.events.recv().await else {
-            let ended = match self.relay.take() {
-                Some(relay) => relay.await,
-                None => Ok(Ok(())),
+        let mut until = None;
+        while self.waiting.len() < limit {
+            let next = match self.waiting.is_empty() {
+                true => self.events.recv().await,
+                false => {
+                    let end = *until.get_or_insert_with(|| Instant::now() + within);
+                    match timeout_at(end, self.events.recv()).await {
+                        Ok(Some(next)) => Some(next),
+                        _ => break,
+                    }
+                }
             };
-            return Err(SourceError::Broken(match ended {
-                Ok(Err(error)) => format!("the relay of the log ended: {error}"),
-                Err(error) => format!("the relay of the log ended: {error}"),
-                Ok(Ok(())) => "the relay of the log has ended".to_owned(),
-            }));
-        };
-        let mut taken = vec![first];
-        let until = Instant::now() + within;
-        while taken.len() < limit
-            && let Ok(Some(next)) = timeout_at(until, self.events.recv()).await
-        {
-            taken.push(next);
+            let Some((event, ticket)) = next else {
+                return Err(self.relay_ended().await);
+            };
+            let message = message(event);
+            self.waiting.push(Incoming { message, ticket });
         }
-        let incoming = |(event, ticket)| Incoming {
-            message: message(event),
-            ticket,
-        };
-        Ok(taken.into_iter().map(incoming).collect())
+        Ok(std::mem::take(&mut self.waiting))
     }
 
     async fn ack(&mut self, tickets: Vec<Self::Ticket>) -> Result<(), SourceError> {

@@ -5,6 +5,7 @@
 mod bad;
 mod basics;
 mod failures;
+mod fairness;
 mod log;
 mod metered;
 mod ordered;

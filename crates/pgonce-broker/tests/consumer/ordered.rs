@@ -1,6 +1,6 @@
 //! Ordered sources: one fenced cursor for a partition, no row for a message.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use super::fixture::{Fixture, Running, Witness, quick};
 /// A log of partitions in memory, as a broker keeps it: it delivers from wherever it was asked to, and knows
 /// itself only what was acknowledged.
 #[derive(Clone, Default)]
-struct Log {
+pub(crate) struct Log {
     partitions: Arc<Mutex<BTreeMap<String, Vec<Message>>>>,
     acked: Arc<Mutex<BTreeMap<String, i64>>>,
     stirred: Arc<Notify>,
 }
 
 impl Log {
-    fn append(&self, partition: &str, mut message: Message) {
+    pub(crate) fn append(&self, partition: &str, mut message: Message) {
         let mut partitions = self.partitions.lock().unwrap();
         let log = partitions.entry(partition.to_owned()).or_default();
         message = message.at(partition, log.len() as i64);
@@ -29,9 +29,10 @@ impl Log {
         self.stirred.notify_waiters();
     }
 
-    fn source(&self) -> LogSource {
+    pub(crate) fn source(&self) -> LogSource {
         LogSource {
             log: self.clone(),
+            paused: HashSet::new(),
             next: self.acked.lock().unwrap().clone(),
         }
     }
@@ -46,8 +47,9 @@ impl Log {
     }
 }
 
-struct LogSource {
+pub(crate) struct LogSource {
     log: Log,
+    paused: HashSet<String>,
     next: BTreeMap<String, i64>,
 }
 
@@ -72,6 +74,9 @@ impl Source for LogSource {
             let notified = stirred.notified();
             let mut taken = Vec::new();
             for (partition, log) in self.log.partitions.lock().unwrap().iter() {
+                if self.paused.contains(partition) {
+                    continue;
+                }
                 let next = self.next.entry(partition.clone()).or_default();
                 while let Some(message) = log.get(*next as usize)
                     && taken.len() < limit
@@ -129,6 +134,11 @@ impl Source for LogSource {
             return Ok(true);
         }
         Ok(false)
+    }
+
+    async fn pause(&mut self, partitions: &HashSet<String>) -> Result<(), SourceError> {
+        self.paused.clone_from(partitions);
+        Ok(())
     }
 }
 

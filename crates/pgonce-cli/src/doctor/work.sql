@@ -7,7 +7,7 @@
 select format('%s in scope %s, the oldest for %s', case when s.n = 1000 then '1000 or more' else s.n::text end, s.scope, date_trunc('second', s.longest)) as evidence,
        format('pgonce intent stuck; then pgonce intent settle|fail|release %s KEY --reason WHY', quote_literal(s.scope)) as command
   from (select k.scope, count(*) as n, max(k.stuck_for) as longest
-          from (select * from pgonce.stuck k where k.classification in ('needs_manual_action', 'abandoned') and k.stuck_for > interval '1 minute' limit 1000) k
+          from (select * from pgonce.stuck k where k.classification in ('needs_manual_action', 'abandoned', 'needs_probe') and k.stuck_for > interval '1 minute' limit 1000) k
          group by k.scope) s order by 1 limit 20;
 
 -- check: stuck-not-retried

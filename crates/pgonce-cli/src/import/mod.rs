@@ -66,6 +66,9 @@ struct Show {
 struct Resume {
     #[command(flatten)]
     job: Job,
+    /// The number of the file in the job. Default: the last that is not done.
+    #[arg(long)]
+    number: Option<i32>,
     #[command(flatten)]
     how: How,
 }
@@ -252,14 +255,24 @@ async fn import_file(
         .schema(&database.schema)
         .build()?;
     let mut shown = Shown::new(how.quiet, database.format);
-    let done = once.import(&import, input, |now| shown.show(now)).await;
+    let mut number = 0;
+    let done = once.import(&import, input, |now| {
+        number = now.number;
+        shown.show(now);
+    });
+    let done = done.await;
     shown.end();
     if let Some(file) = &how.rejects {
         match &done {
             Ok(report) if dry_run => {
                 rejects::write(file, report.rejects.iter().map(rejects::line))?
             }
-            _ => rejects::write_stored(database, file, job, tenant).await?,
+            // It was not begun.
+            Err(_) if number == 0 => {}
+            _ => {
+                let number = done.as_ref().map_or(number, |report| report.number);
+                rejects::write_stored(database, file, (job, number, tenant)).await?;
+            }
         }
     }
     let report = done?;
@@ -350,7 +363,11 @@ async fn show(database: &Database, show: Show, tenant: &str) -> Result {
 
 async fn resume(database: &Database, resume: Resume, tenant: &str) -> Result {
     let job = resume.job.job;
-    let (_, found) = find(database, &job, None, tenant).await?;
+    let query = "select max(number) as n from pgonce.imports where tenant = $1 and job = $2 and state <> 'done'";
+    let last = database.count(query, &[Some(tenant), Some(&job)]).await?;
+    let last = i32::try_from(last).ok().filter(|number| *number > 0);
+    let (_, found) = find(database, &job, resume.number.or(last), tenant).await?;
+    let number = found["number"].as_i64().unwrap_or_default();
     let source = found["source"].as_str().unwrap_or_default();
     let import = Import::from_settings(&job, &found["settings"])
         .ok_or_else(|| unknown(&job, "settings of another version"))?;
@@ -358,6 +375,9 @@ async fn resume(database: &Database, resume: Resume, tenant: &str) -> Result {
         "-" => Input::Stream(Box::new(io::stdin())),
         path => Input::File(path.into()),
     };
-    let import = resume.how.applied(import.tenant(tenant));
+    let import = import
+        .tenant(tenant)
+        .resumes(i32::try_from(number).unwrap_or_default());
+    let import = resume.how.applied(import);
     import_file(database, (&job, tenant), import, input, &resume.how, false).await
 }

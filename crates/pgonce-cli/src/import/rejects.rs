@@ -70,20 +70,23 @@ pub(super) fn write(file: &Path, lines: impl Iterator<Item = String>) -> Result 
     fs::rename(&part, file).map_err(unwritable)
 }
 
-/// The same from the database, for the last import of a job: rows of earlier runs too.
+/// The same from the database: rows of earlier runs too.
 pub(super) async fn write_stored(
     database: &Database,
     file: &Path,
-    job: &str,
-    tenant: &str,
+    (job, number, tenant): (&str, i32, &str),
 ) -> Result {
-    let query = "select * from pgonce.import_row r where tenant = $1 and job = $2 and row > $3::text::bigint and number = \
-                 (select max(i.number) from pgonce.imports i where i.tenant = $1 and i.job = $2) order by row limit 1000";
+    let query = "select * from pgonce.import_row r where tenant = $1 and job = $2 and row > $3::text::bigint \
+                 and number = $4::text::integer order by row limit 1000";
+    let number = number.to_string();
     let mut lines = Vec::new();
     let mut last = "0".to_owned();
     loop {
         let page = database
-            .rows(query, &[Some(tenant), Some(job), Some(&last)])
+            .rows(
+                query,
+                &[Some(tenant), Some(job), Some(&last), Some(&number)],
+            )
             .await?;
         for row in &page {
             let row: Value = serde_json::from_str(row)?;

@@ -126,6 +126,9 @@ async fn serve(
     if settings.has("timers") {
         running.spawn(tasks::timers(once.clone(), changes.clone(), stop.clone()));
     }
+    if settings.has("recovery") {
+        running.spawn(tasks::recovery(once.clone(), changes.clone(), stop.clone()));
+    }
     let mut relays = match &settings.relay_file {
         Some(file) => Some(relay::begin(file, address, &schema, &stop).await?),
         None => None,

@@ -27,14 +27,16 @@ const fn setting(name: &'static str, default: &'static str) -> Setting {
     }
 }
 
-pub(super) const SETTINGS: [Setting; 11] = [
-    setting("roles", "console,metrics,retention,timers"),
+pub(super) const SETTINGS: [Setting; 13] = [
+    setting("roles", "console,metrics,retention,timers,recovery"),
     setting("listen", "127.0.0.1:7650"),
     setting("instance", ""),
     setting("relay_file", ""),
     setting("purge_every", "1m"),
     setting("purge_batch", "10000"),
     setting("timers_every", "1s"),
+    setting("recovery_every", "10s"),
+    setting("probe_timeout", "5s"),
     setting("drain_timeout", "10s"),
     setting("log_format", "text"),
     setting("redact", ""),
@@ -51,7 +53,7 @@ pub(crate) struct Given {
     /// The configuration, a TOML file.
     #[arg(long, value_name = "FILE", env = "PGONCE_CONFIG")]
     pub(super) config: Option<PathBuf>,
-    /// What this process does: console, metrics, retention, timers, relay [default: all but relay].
+    /// What this process does: console, metrics, retention, timers, recovery, relay [default: all but relay].
     #[arg(long, value_name = "LIST")]
     roles: Option<String>,
     /// Where the console, health and metrics are served [default: 127.0.0.1:7650].
@@ -72,6 +74,12 @@ pub(crate) struct Given {
     /// Pause between two looks for due timers [default: 1s].
     #[arg(long, value_name = "TIME")]
     timers_every: Option<String>,
+    /// Pause between two looks for work whose holder vanished [default: 10s].
+    #[arg(long, value_name = "TIME")]
+    recovery_every: Option<String>,
+    /// Maximum time of a probe that looks for the effect of such work [default: 5s].
+    #[arg(long, value_name = "TIME")]
+    probe_timeout: Option<String>,
     /// Maximum time to finish what is under way after SIGTERM or Ctrl-C [default: 10s].
     #[arg(long, value_name = "TIME")]
     drain_timeout: Option<String>,
@@ -93,6 +101,8 @@ impl Given {
             "purge_every" => self.purge_every.as_ref(),
             "purge_batch" => self.purge_batch.as_ref(),
             "timers_every" => self.timers_every.as_ref(),
+            "recovery_every" => self.recovery_every.as_ref(),
+            "probe_timeout" => self.probe_timeout.as_ref(),
             "drain_timeout" => self.drain_timeout.as_ref(),
             "log_format" => self.log_format.as_ref(),
             "redact" => self.redact.as_ref(),
@@ -115,13 +125,22 @@ pub(super) struct Settings {
     pub(super) purge_every: Duration,
     pub(super) purge_batch: u32,
     pub(super) timers_every: Duration,
+    pub(super) recovery_every: Duration,
+    pub(super) probe_timeout: Duration,
     pub(super) drain_timeout: Duration,
     pub(super) json_log: bool,
     pub(super) redact: Vec<String>,
     pub(super) access: Access,
 }
 
-pub(super) const ROLES: [&str; 5] = ["console", "metrics", "retention", "timers", "relay"];
+pub(super) const ROLES: [&str; 6] = [
+    "console",
+    "metrics",
+    "retention",
+    "timers",
+    "recovery",
+    "relay",
+];
 
 impl Settings {
     pub(super) fn has(&self, role: &str) -> bool {
@@ -270,6 +289,8 @@ impl Found {
             purge_batch: batch
                 .ok_or_else(|| self.bad("purge_batch", "a number from 1 to 1000000"))?,
             timers_every: time("timers_every")?,
+            recovery_every: time("recovery_every")?,
+            probe_timeout: time("probe_timeout")?,
             drain_timeout: time("drain_timeout")?,
             redact: list("redact"),
             roles,

@@ -93,6 +93,38 @@ pub(super) async fn timers(once: Once<TokioPostgres>, settings: Changes, stop: C
     }
 }
 
+/// Decides about work whose holder vanished, as its contract says.
+pub(super) async fn recovery(
+    once: Once<TokioPostgres>,
+    settings: Changes,
+    stop: CancellationToken,
+) {
+    loop {
+        let (every, probe_timeout) = {
+            let settings = settings.borrow();
+            (settings.recovery_every, settings.probe_timeout)
+        };
+        let recovery = once.recovery().probe_timeout(probe_timeout);
+        match recovery.run_once().await {
+            Ok(recovered) => {
+                for (decision, count) in [
+                    ("succeeded", recovered.succeeded),
+                    ("released", recovered.released),
+                    ("abandoned", recovered.abandoned),
+                    ("needs_manual_action", recovered.needs_manual_action),
+                    ("unknown", recovered.unknown),
+                ] {
+                    counter!("pgonce_recovered_total", "decision" => decision).increment(count);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "recovery failed; it is tried again"),
+        }
+        if stop.is_cancelled() || !pause(&stop, every).await {
+            return;
+        }
+    }
+}
+
 fn now() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.unwrap_or_default().as_secs_f64()

@@ -89,6 +89,62 @@ async fn the_example_does_what_its_page_says() {
     assert_eq!(unknown.code, 2, "{unknown:?}");
 }
 
+#[tokio::test]
+async fn resume_and_rejects_name_the_import_that_is_meant() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql("create table item (id bigint primary key, name text not null)")
+        .await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (one, two, rejects) = (path("one.csv"), path("two.csv"), path("rejects.csv"));
+    let good = "id,name\n1,a\nx,b\n3,c\n";
+    std::fs::write(&one, good).unwrap();
+    std::fs::write(&two, "id,name\n4,d\ny,e\n").unwrap();
+    let run = |file: &str, more: &[&str]| {
+        let args = ["import", file, "--job", "items", "--into", "item"];
+        fixture.run(&[&args, more].concat())
+    };
+    let stopped = run(
+        &one,
+        &[
+            "--max-failed",
+            "0",
+            "--max-rows",
+            "1",
+            "--rejects",
+            &rejects,
+        ],
+    );
+    assert!(stopped.err.contains("P4083"), "{stopped:?}");
+    assert_eq!(run(&two, &[]).code, 13);
+    // The last one is done: it is the first that is gone on with, and whose rows are listed.
+    std::fs::write(&one, "id,name\n1,a\nx,b\n5,other\n").unwrap();
+    let other = fixture.run(&["import", "resume", "items"]);
+    assert!(other.err.contains("P4098"), "{other:?}");
+    std::fs::write(&one, good).unwrap();
+    let resumed = fixture.run(&["import", "resume", "items", "--rejects", &rejects]);
+    assert_eq!(resumed.code, 13, "{resumed:?}");
+    let listed = std::fs::read_to_string(&rejects).unwrap();
+    assert!(listed.contains("2,3,failed,\"[\"\"x\"\"]\""), "{listed}");
+    assert_eq!(count(&fixture, "select count(*) from item").await, 3);
+    assert_eq!(
+        count(&fixture, "select max(number)::bigint from pgonce.import").await,
+        2
+    );
+    let again = fixture.run(&[
+        "import",
+        "resume",
+        "items",
+        "--number",
+        "1",
+        "--rejects",
+        &rejects,
+    ]);
+    assert!(again.out.contains("Imported before"), "{again:?}");
+    assert_eq!(std::fs::read_to_string(&rejects).unwrap(), listed);
+}
+
 /// How many rows, and how often the import is killed; `make import-test` says more.
 fn size() -> (u64, u32) {
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();

@@ -91,6 +91,9 @@ async fn serve(state: &State, link: &Link, mut client: TcpStream) {
     let Ok(mut server) = TcpStream::connect(state.target).await else {
         return;
     };
+    if !state.is_reachable() {
+        return;
+    }
     // Without it, small messages would wait for each other; it fails only on a dead socket.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let ended = tokio::select! {

@@ -177,6 +177,12 @@ impl CuttingProxy {
         self.state.cut_all();
     }
 
+    /// Whether the server can be reached. While it cannot, all connections are cut, and new ones are closed at once. They count
+    /// all the same.
+    pub fn set_reachable(&self, reachable: bool) {
+        self.state.set_reachable(reachable);
+    }
+
     /// Cuts all connections, forgets faults and transcript, and counts connections from 0 again:
     /// as good as a new proxy.
     pub fn start_over(&self) {

@@ -1,7 +1,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     net::SocketAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
 };
 
 use tokio::sync::watch;
@@ -16,6 +19,7 @@ const MAX_TRANSCRIPT: usize = 100_000;
 pub(super) struct State {
     pub(super) target: SocketAddr,
     shared: Mutex<Shared>,
+    unreachable: AtomicBool,
     held: watch::Sender<BTreeMap<u64, Fired>>,
 }
 
@@ -38,6 +42,7 @@ impl State {
         Self {
             target,
             shared: Mutex::default(),
+            unreachable: AtomicBool::new(false),
             held: watch::Sender::default(),
         }
     }
@@ -87,6 +92,17 @@ impl State {
 
     pub(super) fn cut_all(&self) {
         self.lock().links.drain(..).for_each(|link| link.cut());
+    }
+
+    pub(super) fn set_reachable(&self, reachable: bool) {
+        self.unreachable.store(!reachable, SeqCst);
+        if !reachable {
+            self.cut_all();
+        }
+    }
+
+    pub(super) fn is_reachable(&self) -> bool {
+        !self.unreachable.load(SeqCst)
     }
 
     pub(super) fn start_over(&self) {

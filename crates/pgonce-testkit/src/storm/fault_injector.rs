@@ -72,6 +72,16 @@ pub(super) fn arm(proxy: &CuttingProxy, seed: u64, spread: &Spread, connections:
 pub(super) struct FaultInjector {
     tasks: JoinSet<()>,
     kills: Arc<AtomicU64>,
+    outages: Arc<AtomicU64>,
+}
+
+/// However an outage ends, the server can be reached again.
+struct Back<'a>(&'a CuttingProxy);
+
+impl Drop for Back<'_> {
+    fn drop(&mut self) {
+        self.0.set_reachable(true);
+    }
 }
 
 impl FaultInjector {
@@ -79,6 +89,7 @@ impl FaultInjector {
         Self {
             tasks: JoinSet::new(),
             kills: Arc::default(),
+            outages: Arc::default(),
         }
     }
 
@@ -131,9 +142,33 @@ impl FaultInjector {
         });
     }
 
-    /// Ends it, and says how many sessions were killed.
-    pub(super) async fn calm_down(mut self) -> u64 {
+    /// Each after some attempts, so that it strikes in the middle of others.
+    pub(super) fn make_outages(
+        &mut self,
+        proxy: &Arc<CuttingProxy>,
+        seed: u64,
+        (count, length): (u64, Duration),
+        mut ended: watch::Receiver<u64>,
+    ) {
+        let (proxy, outages) = (Arc::clone(proxy), Arc::clone(&self.outages));
+        let mut chance = StdRng::seed_from_u64(seed);
+        self.tasks.spawn(async move {
+            for _ in 0..count {
+                let next = *ended.borrow() + chance.random_range(1..=CALLS_PER_KILL);
+                if ended.wait_for(|ended| *ended >= next).await.is_err() {
+                    return;
+                }
+                outages.fetch_add(1, SeqCst);
+                proxy.set_reachable(false);
+                let _back = Back(&proxy);
+                tokio::time::sleep(length).await;
+            }
+        });
+    }
+
+    /// Ends it, and says how many sessions were killed, and how many outages there were.
+    pub(super) async fn calm_down(mut self) -> (u64, u64) {
         self.tasks.shutdown().await;
-        self.kills.load(SeqCst)
+        (self.kills.load(SeqCst), self.outages.load(SeqCst))
     }
 }

@@ -67,6 +67,7 @@ where
             seed: None,
             cuts: true,
             kills: false,
+            outages: (0, Duration::ZERO),
             conflicts: false,
             payload: Box::new(|number| json!({ "amount": number % 97 + 1 })),
             coverage: Coverage::new(),
@@ -93,6 +94,7 @@ struct Plan {
     seed: Option<u64>,
     cuts: bool,
     kills: bool,
+    outages: (u64, Duration),
     conflicts: bool,
     payload: Box<Payload>,
     coverage: Coverage,
@@ -168,6 +170,13 @@ where
     /// must be allowed to do; no by default.
     pub fn kills(mut self, kills: bool) -> Self {
         self.plan.kills = kills;
+        self
+    }
+
+    /// How many times the database cannot be reached at all, and for how long each time; never by default. An outage that is
+    /// longer than the handler's leases shows what it reports of work whose end could not be recorded.
+    pub fn outages(mut self, count: u64, length: Duration) -> Self {
+        self.plan.outages = (count, length);
         self
     }
 

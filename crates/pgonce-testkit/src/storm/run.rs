@@ -63,8 +63,10 @@ where
         let killer = connect(url).await?;
         fault_injector.kill_sessions(&proxy, seed, killer, clients.ended.subscribe());
     }
+    let (outages, ended) = (clients.plan.outages, clients.ended.subscribe());
+    fault_injector.make_outages(&proxy, seed, outages, ended);
     let begun = brave(&clients).await;
-    let kills = fault_injector.calm_down().await;
+    let (kills, outages) = fault_injector.calm_down().await;
     proxy.disarm();
     let faults = proxy.all_fired();
     let unanswered = bring_home(&clients, begun).await;
@@ -73,11 +75,13 @@ where
     let history = Arc::clone(&clients.history);
     history.saw_times("fault", u64::try_from(faults.len()).unwrap_or(u64::MAX));
     history.saw_times("kill", kills);
+    history.saw_times("outage", outages);
     let mut effects = Effect::read(url, &query).await?;
     effects.retain(|effect| !earlier.contains(&effect.intent));
     let coverage = clients.plan.coverage.clone();
     let coverage = coverage.or_require("fault", u64::from(clients.plan.cuts) * (1 + begun / 10));
     let coverage = coverage.or_require("kill", u64::from(clients.plan.kills));
+    let coverage = coverage.or_require("outage", u64::from(clients.plan.outages.0 > 0));
     let mut verdict = checker::check_covering(&history, &effects, &coverage);
     for (number, last) in unanswered {
         let what = format!("no success without faults; the last outcome was {last:?}");

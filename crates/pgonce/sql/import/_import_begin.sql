@@ -1,44 +1,65 @@
--- pgonce._import_begin(p_job, p_file_hash, p_source, p_settings, p_runner, p_lease, p_tenant): begins the import of a
---          file, or goes on where it was.
+-- pgonce._import_begin(p_job, p_file_hash, p_source, p_settings, p_runner, p_lease, p_tenant, p_number): begins the import
+--          of a file, or goes on where it was; where p_number is given, with that import and no other.
 -- answers  one row: the import, and how far it is. state done: there is nothing to do
 -- locks    the job
 -- writes   the import, which belongs to p_runner from now on
--- raises   22023 a bad name; P4029 another process imports for this job; P4098 the file was begun with other settings
+-- raises   22023 a bad name or number; P4029 another process imports for this job; P4098 the import was begun with other
+--          settings, or with another file; P4082 it was cancelled under this process
 -- note     without a hash (the input is a stream) it goes on with the job's unfinished import that has none. A process
---          is taken to be dead when its lease is over or its backend has ended: if it lives, it is fenced out
+--          is taken to be dead when its lease is over or its backend has ended, and it is in no transaction that gives
+--          rows their results: if it lives, it is fenced out
 create or replace function pgonce._import_begin(p_job text, p_file_hash bytea, p_source text, p_settings jsonb, p_runner uuid,
-    p_lease interval, p_tenant text)
+    p_lease interval, p_tenant text, p_number integer)
 returns setof pgonce.import
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_import pgonce.import;
+    v_busy   boolean := false;
 begin
     if (octet_length(p_job) between 1 and 200) is not true then
         raise exception 'the name of a job has 1 to 200 bytes' using errcode = '22023', hint = 'Name the job after what it imports.';
     end if;
     perform pg_advisory_xact_lock(pgonce._lock_id(p_tenant, 'import', p_job));
+    begin
+        -- The lease that a transaction renews is seen when it ends; until then it holds the row.
+        perform from pgonce.import i
+          where i.tenant = p_tenant and i.job = p_job and i.state = 'running' and i.runner <> p_runner
+            for update nowait;
+    exception when lock_not_available then
+        v_busy := true;
+    end;
     perform from pgonce.import i
       where i.tenant = p_tenant and i.job = p_job and i.state = 'running' and i.runner <> p_runner
         and i.leased_until > pgonce.now() and exists (select from pg_stat_get_activity(i.backend) a where a.pid = i.backend);
-    if found then
+    if found or v_busy then
         raise exception 'another process imports for job "%"', p_job using errcode = 'P4029',
             hint = 'Wait until it is done, or cancel it: pgonce import cancel.';
     end if;
     select i.* into v_import from pgonce.import i
      where i.tenant = p_tenant and i.job = p_job
-       and case when p_file_hash is null then i.file_hash is null and i.state <> 'done' else i.file_hash = p_file_hash end
+       and case when p_number is not null then i.number = p_number
+                when p_file_hash is null then i.file_hash is null and i.state <> 'done'
+                else i.file_hash = p_file_hash end
      order by i.number desc limit 1 for update;
-    if not found then
+    if not found and p_number is not null then
+        raise exception 'job "%" has no import %', p_job, p_number using errcode = '22023', hint = 'pgonce import list shows the imports.';
+    elsif not found then
         insert into pgonce.import (tenant, job, number, file_hash, source, settings, state, runner, backend, leased_until, started_at)
         select p_tenant, p_job, coalesce(max(i.number), 0) + 1, p_file_hash, p_source, p_settings, 'running', p_runner,
                pg_backend_pid(), pgonce.now() + p_lease, pgonce.now()
           from pgonce.import i where i.tenant = p_tenant and i.job = p_job
         returning * into v_import;
+    elsif v_import.runner = p_runner and v_import.state = 'cancelled' then
+        raise exception 'import % of job "%" was cancelled', v_import.number, p_job using errcode = 'P4082',
+            hint = 'To go on, import the file again.';
     elsif v_import.settings <> p_settings then
         raise exception 'import % of job "%" was begun with other settings', v_import.number, p_job using errcode = 'P4098',
             detail = 'It was begun with ' || v_import.settings::text || '.',
             hint = 'Give the same target, key and format, or another name of the job.';
+    elsif v_import.state <> 'done' and v_import.file_hash is distinct from p_file_hash then
+        raise exception 'the file is not the one that import % of job "%" was begun with', v_import.number, p_job
+            using errcode = 'P4098', hint = 'Give the same file, or import this one by itself: pgonce import FILE.';
     elsif v_import.state <> 'done' then
         update pgonce.import i set state = 'running', runner = p_runner, backend = pg_backend_pid(),
                leased_until = pgonce.now() + p_lease, ended_at = null

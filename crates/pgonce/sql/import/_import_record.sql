@@ -3,8 +3,8 @@
 -- locks    the import
 -- writes   the import, a chunk, and the rows that need attention
 -- raises   P4012 another process goes on with the import, or these are not its next rows
--- note     p_chunk: first and last row, skipped and failed as ranges, their counts, where the input is, and
---          the rows that need attention
+-- note     p_chunk: first and last row, skipped and failed as ranges, their counts, where the input is, the lease from
+--          now on, and the rows that need attention
 create or replace function pgonce._import_record(p_job text, p_number integer, p_runner uuid, p_chunk jsonb, p_hashes bytea,
     p_tenant text)
 returns bigint
@@ -21,6 +21,7 @@ begin
        set row_count = v_last, applied = i.applied + v_last - v_first + 1 - v_skipped - v_failed, skipped = i.skipped + v_skipped,
            changed = i.changed + (p_chunk ->> 'changed_count')::bigint, failed = i.failed + v_failed,
            bytes = (p_chunk ->> 'bytes')::bigint, lines = (p_chunk ->> 'lines')::bigint, chain = (p_chunk ->> 'chain')::bigint,
+           leased_until = coalesce(pgonce.now() + (p_chunk ->> 'lease')::interval, i.leased_until),
            file_hash = coalesce(i.file_hash, decode(p_chunk ->> 'file_hash', 'hex')),
            state = case when v_done then 'done' else i.state end, ended_at = case when v_done then pgonce.now() end
      where i.tenant = p_tenant and i.job = p_job and i.number = p_number and i.runner = p_runner and i.row_count = v_first - 1

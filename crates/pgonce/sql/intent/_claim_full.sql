@@ -115,8 +115,9 @@ begin
             continue;
         end if;
 
-        if v_row.status = 'processing' and v_contract.stale = 'hold' then
-            return pgonce._busy(interval '1 minute', v_row.attempts);
+        if v_row.status = 'processing' and (v_contract.stale = 'hold' or v_contract.probe is not null) then
+            -- An operator decides; or recovery, which asks the probe first.
+            return pgonce._busy(case when v_contract.probe is null then interval '1 minute' else interval '5 seconds' end, v_row.attempts);
         elsif v_row.status = 'processing' and v_contract.stale = 'refuse' then
             update pgonce.intent i
                set status = 'failed_final', lease_until = null, last_at = v_now,

@@ -24,6 +24,10 @@ create table pgonce.scope (
     audit                interval not null default interval '0',
     max_answer           integer not null default 1048576,
     max_keys             bigint,
+    probe                text,
+    retry_queue          text,
+    max_attempts         integer not null default 10,
+    keep_attempts        integer not null default 20,
     note                 text,
     defined_at           timestamptz not null,
     constraint one_contract_per_scope primary key (tenant, scope),
@@ -38,6 +42,8 @@ create table pgonce.scope (
     constraint wait_is_not_negative check (wait_timeout >= interval '0'),
     constraint max_answer_is_not_negative check (max_answer >= 0),
     constraint max_keys_is_positive check (max_keys > 0),
+    constraint attempts_are_positive check (max_attempts > 0 and keep_attempts > 0),
+    constraint retry_queue_has_a_name check (octet_length(retry_queue) between 1 and 200 and retry_queue <> '*'),
     constraint tombstone_is_positive check (tombstone_for > interval '0'),
     constraint busy_is_known check (busy in ('reject', 'wait', 'accept')),
     constraint storage_is_known check (storage in ('answer', 'reference', 'status', 'error')),
@@ -102,6 +108,24 @@ create table pgonce.installation (
 create index unfinished_intents on pgonce.intent (coalesce(lease_until, last_at))
     where expires_at is null;
 
+-- Attempts that another one followed. The last attempt is in pgonce.intent itself: an intent that succeeds at once has no row here.
+-- followed_at is when the next attempt began.
+create table pgonce.attempt (
+    fence       bigint not null,
+    started_at  timestamptz not null,
+    ended_at    timestamptz not null,
+    followed_at timestamptz not null,
+    attempt     integer not null,
+    tenant      text collate "C" not null,
+    scope       text collate "C" not null,
+    key         text collate "C" not null,
+    outcome     text not null,
+    code        text,
+    message     text,
+    owner       text,
+    constraint one_row_per_attempt primary key (tenant, scope, key, fence)
+);
+
 -- Duplicates that were turned away without a write; sessions add to it in batches.
 create table pgonce.suppressed (
     tenant    text collate "C" not null,
@@ -126,7 +150,7 @@ insert into pgonce.sweep (name) values ('intent');
 insert into pgonce.scope (scope, retention, note, defined_at)
 values ('*', interval '7 days', 'the contract of scopes that nobody defined', clock_timestamp());
 
--- Who did what to an intent by hand, and why. Never changed; the answer of the intent is not in it.
+-- Who did what to an intent, by hand or as its contract's recovery says, and why. Never changed; the answer of the intent is not in it.
 create table pgonce.operator_act (
     number   bigint generated always as identity primary key,
     acted_at timestamptz not null,

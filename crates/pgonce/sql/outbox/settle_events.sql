@@ -41,7 +41,7 @@ begin
     with given as (
         select g.n, g.event ->> 'tenant' as tenant, g.event ->> 'subject' as subject, (g.event ->> 'seq')::bigint as seq, f.failure
           from jsonb_array_elements(p_batch -> 'events') with ordinality as g (event, n)
-          left join jsonb_array_elements(p_failed) as f (failure) on f.failure -> 'seq' = g.event -> 'seq'
+          left join jsonb_array_elements(p_failed) as f (failure) on (f.failure ->> 'seq')::bigint = (g.event ->> 'seq')::bigint
     ), results as (
         select r.seq, case when r.failure is null then case when r.is_behind then 'hold' else 'sent' end
                            when r.is_behind then 'hold'

@@ -4,7 +4,8 @@
 --          lock, without waiting: without it nothing that is limited is taken
 -- writes   the state, one attempt more and a new fence of each; blocked where it is not a job's turn
 -- note     for a job with a key the claim alone decides, under the queue's lock and after it: fewer jobs of the key than
---          may run must be running, waiting for a retry, or before it. The states ready and blocked only save it looking
+--          may run must be running, waiting for a retry, or before it. The states ready and blocked only save it looking.
+--          A key about which it cannot decide, since a transaction that ends a job of it is still open, is passed over
 create or replace function pgonce._claim_queue(p_queue text, p_owner text, p_lease interval, p_limit integer)
 returns table (tenant text, id bigint, fence bigint, attempts integer, queue text, key text, payload jsonb, created_at timestamptz)
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -16,6 +17,9 @@ declare
     v_tids   tid[];
     v_free   tid[];
     v_behind tid[];
+    v_open   pgonce.job_recheck[];
+    v_passed pgonce.job_recheck[] := '{}';
+    v_look   integer := 0;
     v_job    pgonce.job_live;
     v_keyed  boolean;
     v_locked boolean := false;
@@ -35,15 +39,20 @@ begin
         select array_agg(d.ctid), bool_or(d.key is not null), max(d.fence) into v_tids, v_keyed, v_last
           from (select l.ctid, l.key, l.fence from pgonce.job_live l
                  where l.queue = p_queue collate "C" and l.state = 'ready'
-                 order by l.priority desc, l.id limit v_take for update skip locked) d;
+                   and (l.key is null or cardinality(v_passed) = 0 or v_locked and not exists (
+                       select from unnest(v_passed) p where p.tenant = l.tenant and p.key = l.key and p.id <= l.id))
+                 order by l.priority desc, l.id limit greatest(v_take, v_look) for update skip locked) d;
         exit when v_tids is null;
         v_behind := null;
+        v_open := null;
         if v_keyed then
             v_locked := v_locked or pg_try_advisory_xact_lock(pgonce._lock_id('', 'queue', p_queue));
             -- A new statement, so that it sees what was committed before the lock was ours.
-            select array_agg(c.ctid) filter (where c.free), array_agg(c.ctid) filter (where c.behind)
-              into v_free, v_behind
-              from (select l.ctid, l.key is null or v_locked and h.before < v_rules.max_per_key as free,
+            select array_agg(c.ctid order by c.priority desc, c.id) filter (where c.free), array_agg(c.ctid) filter (where c.behind),
+                   array_agg(row(c.id, c.tenant, p_queue, c.key)::pgonce.job_recheck) filter (where not c.free and not c.behind)
+              into v_free, v_behind, v_open
+              from (select l.ctid, l.id, l.priority, l.tenant, l.key,
+                           l.key is null or v_locked and h.before < v_rules.max_per_key as free,
                            v_locked and h.before >= v_rules.max_per_key
                            and pg_try_advisory_xact_lock_shared(pgonce._job_key_lock(l.tenant, l.queue, l.key)) as behind
                       from pgonce.job_live l
@@ -56,6 +65,9 @@ begin
                                 limit v_rules.max_per_key) b) h on l.key is not null
                      where l.ctid = any (v_tids)) c;
             v_tids := v_free;
+            if v_open is not null then
+                v_passed := v_passed || array(select distinct on (o.tenant, o.key) o from unnest(v_open) o order by o.tenant, o.key, o.id);
+            end if;
             if v_behind is not null then
                 -- Once more, now that the lock keeps those who end jobs from missing them.
                 for v_job in update pgonce.job_live l set state = 'blocked'
@@ -73,7 +85,9 @@ begin
                 end loop;
             end if;
         end if;
-        if v_tids is not null then
+        -- Room is left for those whose turn comes because of others that were put aside: they may come before these.
+        v_tids := v_tids[1:v_take - coalesce(cardinality(v_behind), 0)];
+        if cardinality(v_tids) > 0 then
             v_last := pgonce._lease_fence(coalesce(v_last, 0));
             return query
                 with taken as (
@@ -92,7 +106,9 @@ begin
                 update pgonce.job_bucket b set tokens = b.tokens - v_count where b.tenant = '' and b.queue = p_queue collate "C";
             end if;
         end if;
-        exit when v_behind is null;
+        exit when v_behind is null and v_open is null;
+        -- Wider each time, so that there are not too many of them.
+        v_look := least(greatest(v_look, v_take) * 2, 1000);
     end loop;
 end
 $$;

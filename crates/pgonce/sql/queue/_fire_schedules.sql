@@ -2,8 +2,8 @@
 -- locks    the rows of those schedules, and none that is locked
 -- writes   one job for each, with a unique key of the schedule's name and the time; times that nobody was there for are
 --          one job, not many
--- note     a schedule that cannot be enqueued must not keep workers from their jobs: it is tried again in an hour, with a
---          warning in the server's log
+-- note     a schedule that cannot be enqueued must not keep workers from their jobs: it is tried again in an hour, or by
+--          the next claim where the error is transient, with a warning in the server's log
 create or replace function pgonce._fire_schedules()
 returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -24,8 +24,10 @@ begin
              where s.tenant = v_plan.tenant and s.name = v_plan.name;
         exception when others then
             raise warning 'schedule "%" could not be enqueued: % [%]', v_plan.name, sqlerrm, sqlstate;
-            update pgonce.job_schedule s set next_at = v_now + interval '1 hour'
-             where s.tenant = v_plan.tenant and s.name = v_plan.name;
+            if left(sqlstate, 2) not in ('40', '53', '55', '57') then
+                update pgonce.job_schedule s set next_at = v_now + interval '1 hour'
+                 where s.tenant = v_plan.tenant and s.name = v_plan.name;
+            end if;
         end;
     end loop;
 end

@@ -1,8 +1,9 @@
 -- pgonce.renew_jobs(p_jobs, p_lease): renews the leases of jobs, and records how far they are.
 -- answers  the jobs that are still held; stop the others
 -- locks    their rows, and none that is locked
--- writes   for each element {"tenant", "id", "fence", "progress"} of p_jobs when its lease is over, and its progress where
---          there is one. A lease of 0 gives jobs back that were not tried: ready at once, with one attempt fewer
+-- writes   for each element {"tenant", "id", "fence", "progress", "started"} of p_jobs when its lease is over, and its progress where
+--          there is one. A lease of 0 gives jobs back: ready at once, with one attempt fewer, but where "started" is true
+--          not fewer than one, so that the next one is seen to be a later one
 -- raises   22023 a lease that is negative or null
 -- example  select * from pgonce.renew_jobs('[]', '30 seconds');
 create or replace function pgonce.renew_jobs(p_jobs jsonb, p_lease interval)
@@ -17,9 +18,9 @@ begin
     update pgonce.job_live l
        set due_at = case when p_lease > interval '0' then pgonce.now() + p_lease end,
            state = case when p_lease > interval '0' then l.state else 'ready' end,
-           attempts = case when p_lease > interval '0' then l.attempts else l.attempts - 1 end,
+           attempts = case when p_lease > interval '0' then l.attempts else greatest(l.attempts - 1, coalesce(c.started, false)::integer) end,
            progress = coalesce(c.progress, l.progress)
-      from jsonb_to_recordset(p_jobs) as c (tenant text, id bigint, fence bigint, progress jsonb)
+      from jsonb_to_recordset(p_jobs) as c (tenant text, id bigint, fence bigint, progress jsonb, started boolean)
      where l.tenant = coalesce(c.tenant, '') collate "C" and l.id = c.id and l.fence = c.fence and l.state in ('running', 'limited')
        -- Without waiting: one that is locked is being finished, by its own worker or not.
        and l.ctid = any (array(

@@ -59,7 +59,7 @@ begin
     v_risk := case
         when v_alive then 'its holder is alive until ' || v_row.lease_until
         when p_act in ('settle', 'fail') then null
-        when v_row.status = 'processing' and (p_act = 'evict' or v_contract.stale <> 'takeover')
+        when v_row.status = 'processing' and (p_act = 'evict' or v_contract.stale <> 'takeover' or v_contract.probe is not null)
             then 'its holder vanished, and it may have happened'
         when v_row.failure_code = 'abandoned' and v_row.status = 'failed_final' then 'it may have happened'
         when v_row.status = 'succeeded' then 'it has happened'

@@ -21,7 +21,7 @@ begin
             ('relay', 'select', null, 'outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners'),
             ('consumer', 'select', null, 'inbox_backlog projections jobs job_groups queues'),
             ('app', 'select', null, 'jobs job_groups'),
-            ('operator', 'select', null, 'intent operator_act scope installation suppressed sweep role_grant tenant_binding
+            ('operator', 'select', null, 'intent attempt operator_act scope installation suppressed sweep role_grant tenant_binding
                 outbox outbox_default outbox_partition outbox_watermark outbox_state outbox_subscription outbox_cursor
                 outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message inbox_audit projection
                 ledger_account ledger_group ledger_entry ledger_pending ledger_audit ledger_accounts ledger_groups
@@ -70,7 +70,7 @@ begin
                 _raise_transaction_ended _force_durable_commit _is_one_node _assert_one_node _remote_tables _busy _retention_for
                 _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
                 _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
-                update_once _row_has _raise_nothing_to_set resource_id _sha1
+                update_once _row_has _raise_nothing_to_set resource_id _sha1 _readable
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock
                 _external_status'),
             ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _raise_bad_names
@@ -99,7 +99,7 @@ begin
             ('operator', 'define_provider external_settle external_observe'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
-            ('operator', 'define_scope drop_scope _contract purge intervene
+            ('operator', 'define_scope drop_scope _contract purge intervene _take_stale _decide_stale _probe_name
                 create_subscription alter_subscription drop_subscription evict_subscription redrive skip replay replay_range
                 recover event_status outbox_caught_up set_outbox_retention _create_outbox_partitions _drop_outbox_partitions
                 define_inbox retry_messages skip_message replay_messages set_partition
@@ -111,7 +111,7 @@ begin
             ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant set_strict
                 _set_clock _move_clock _reset_clock _set_wal_publication
                 _begin_epoch _installation_epoch _first_fence _lease_number _lease_fence _next_fence _timeline
-                _owner_or_session _fence_is_current _raise_not_holder _check_transition _forget_replays
+                _owner_or_session _fence_is_current _raise_not_holder _check_transition _record_attempt _forget_attempts _forget_replays
                 _database_life _like_patterns _require_subscription _outbox_floor _record_watermark _rebase_outbox _leased_lanes
                 _raise_lane_fenced _ended_between _others_snapshot _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
                 _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox

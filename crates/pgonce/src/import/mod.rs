@@ -53,6 +53,7 @@ pub struct Import {
     max_failed: u64,
     lease: Duration,
     dry_run: bool,
+    number: Option<i32>,
 }
 
 impl Import {
@@ -90,6 +91,7 @@ impl Import {
             max_failed: 1000,
             lease: Duration::from_secs(30),
             dry_run: false,
+            number: None,
         }
     }
 
@@ -101,7 +103,7 @@ impl Import {
     }
 
     /// The columns of the natural key. Default: the primary key of the table, else its oldest unique index; for a
-    /// function none, so that a row is known by its file and number only.
+    /// function none, so that a row is known by its file and number only; a stream needs one (`P4097`).
     #[must_use]
     pub fn key<S: Into<String>>(mut self, columns: impl IntoIterator<Item = S>) -> Self {
         self.key = Some(columns.into_iter().map(Into::into).collect());
@@ -174,6 +176,14 @@ impl Import {
         self
     }
 
+    /// Goes on with the import of this number, and with no other file.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn resumes(mut self, number: i32) -> Self {
+        self.number = Some(number);
+        self
+    }
+
     /// What makes another import of it.
     fn settings(&self) -> Value {
         let (kind, name) = match &self.target {
@@ -230,6 +240,8 @@ impl Import {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
+    /// The number of the file in its job; 0 in a dry run.
+    pub number: i32,
     /// Rows that have their result.
     pub rows: u64,
     /// Rows that were applied.
@@ -283,7 +295,7 @@ pub struct Reject {
 
 impl Once<TokioPostgres> {
     /// Imports a file, or goes on with it, and returns when every row has its result. Imported before, it changes
-    /// nothing. `progress` is called after every transaction.
+    /// nothing. `progress` is called at the beginning and after every transaction.
     ///
     /// `P4029`: another process imports for this job.
     ///

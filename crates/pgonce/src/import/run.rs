@@ -27,12 +27,12 @@ use crate::error::{Error, ErrorDetail, Result};
 static BEGIN_IMPORT: Sql = Sql::seldom(
     "select number::text, state, row_count::text, applied::text, skipped::text, changed::text, failed::text, \
      bytes::text, lines::text, chain::text \
-     from pgonce._import_begin($1, $2, $3, $4, $5::text::uuid, $6::text::interval, $7)",
+     from pgonce._import_begin($1, $2, $3, $4, $5::text::uuid, $6::text::interval, $7, $8::text::integer)",
 );
 static BEGIN_STREAM: Sql = Sql::seldom(
     "select number::text, state, row_count::text, applied::text, skipped::text, changed::text, failed::text, \
      bytes::text, lines::text, chain::text \
-     from pgonce._import_begin($1, null, $2, $3, $4::text::uuid, $5::text::interval, $6)",
+     from pgonce._import_begin($1, null, $2, $3, $4::text::uuid, $5::text::interval, $6, $7::text::integer)",
 );
 pub(super) static HOLD: Sql = Sql::kept(
     "select pgonce._import_hold($1, $2::text::integer, $3::text::uuid, $4::text::interval, $5)::text",
@@ -57,11 +57,14 @@ pub(super) struct Run<'a> {
     pub(super) source: String,
     pub(super) settings: String,
     pub(super) hash: Option<[u8; 32]>,
-    pub(super) number: i32,
+    /// Its number in the job, once it is known; or the one that is to be gone on with.
+    pub(super) number: Option<i32>,
     pub(super) now: Progress,
     pub(super) rejects: Vec<Reject>,
     /// Chunks that still go through the temporary table, and how many did the last time.
     pub(super) staged: (u32, u32),
+    /// Maximum number of rows in a transaction, after one took too long.
+    pub(super) max_rows: usize,
 }
 
 pub(super) async fn run(
@@ -101,7 +104,15 @@ pub(super) async fn run(
         Target::Function(name, batch) => {
             let key = import.key.as_deref().unwrap_or_default();
             rows.set_key(key)?;
-            Writer::Function(Function::find(caller, name, *batch, !key.is_empty()).await?)
+            let function = Function::find(caller, name, *batch, !key.is_empty()).await?;
+            if key.is_empty() && opened.hash.is_none() {
+                return Err(invalid(
+                    "P4097",
+                    "rows of a stream that are passed to a function need a natural key",
+                    "Name its columns with --key, or import a file: sent again after its last row, a stream without keys would call the function a second time for every row.",
+                ));
+            }
+            Writer::Function(function)
         }
     };
     let mut run = Run {
@@ -112,13 +123,14 @@ pub(super) async fn run(
         source,
         settings: import.settings().to_string(),
         hash: opened.hash,
-        number: 0,
+        number: import.number,
         now: Progress {
             total_bytes: opened.size,
             ..Progress::default()
         },
         rejects: Vec::new(),
         staged: (0, 0),
+        max_rows: usize::MAX,
     };
     let mut from = rows.place();
     if !import.dry_run {
@@ -149,6 +161,7 @@ pub(super) async fn run(
     };
     let done = async {
         fault_point!("import.begun");
+        shown(&mut run.now);
         let mut end = from;
         while let Some(chunk) = run.next(&mut chunks).await? {
             end = chunk.place_before(chunk.len());
@@ -221,7 +234,7 @@ async fn blocking<T: Send + 'static>(
 impl Run<'_> {
     fn report(self, new: bool) -> Report {
         Report {
-            number: self.number,
+            number: self.number.unwrap_or_default(),
             new,
             rows: self.now,
             rejects: self.rejects,
@@ -239,9 +252,13 @@ impl Run<'_> {
             .text(&*self.source)
             .json(&*self.settings)
             .text(&*self.runner);
-        let args = args.interval(self.import.lease).text(&*self.import.tenant);
+        let args = args
+            .interval(self.import.lease)
+            .text(&*self.import.tenant)
+            .int(self.number.map(i64::from));
         let mut row = self.caller.write(sql, args).await?.one()?;
-        self.number = row.get()?;
+        self.now.number = row.get()?;
+        self.number = Some(self.now.number);
         let state = row.text()?;
         self.now.rows = row.get()?;
         self.now.applied = row.get()?;
@@ -259,38 +276,40 @@ impl Run<'_> {
 
     /// The next chunk; meanwhile the lease is kept.
     async fn next(&self, chunks: &mut mpsc::Receiver<Chunk>) -> Result<Option<Chunk>> {
+        let mut failing = None;
         loop {
             match timeout(self.import.lease / 3, chunks.recv()).await {
                 Ok(chunk) => return Ok(chunk),
                 Err(_) if self.import.dry_run => {}
-                Err(_) => drop(
-                    self.caller
-                        .write(
-                            &HOLD,
-                            self.holder()
-                                .interval(self.import.lease)
-                                .text(&*self.import.tenant),
-                        )
-                        .await?,
-                ),
+                Err(_) => match self.hold(self.import.lease).await {
+                    Ok(()) => failing = None,
+                    Err(error) => {
+                        let since: &mut Instant = failing.get_or_insert_with(Instant::now);
+                        if since.elapsed() > RETRY_FOR {
+                            return Err(error);
+                        }
+                        Trouble::from(error).unless_fatal()?;
+                    }
+                },
             }
         }
+    }
+
+    async fn hold(&self, lease: Duration) -> Result<()> {
+        let args = self.holder().interval(lease).text(&*self.import.tenant);
+        self.caller.write(&HOLD, args).await.map(drop)
     }
 
     /// Others need not wait for the lease to end. Where that fails, they do.
     async fn let_go(&self) {
         if !self.import.dry_run {
-            let args = self
-                .holder()
-                .interval(Duration::ZERO)
-                .text(&*self.import.tenant);
-            let _ = self.caller.write(&HOLD, args).await;
+            let _ = self.hold(Duration::ZERO).await;
         }
     }
 
     pub(super) fn holder(&self) -> Args<'_> {
         Args::texts([&self.import.job])
-            .int(i64::from(self.number))
+            .int(self.number.map(i64::from))
             .text(&*self.runner)
     }
 
@@ -303,8 +322,9 @@ impl Run<'_> {
         let mut staged = self.staged.0 > 0;
         self.staged.0 = self.staged.0.saturating_sub(1);
         let mut failing: Option<(Instant, Duration)> = None;
+        let unknown = || Problem::new("P4099", "the row was refused without a reason");
         while at < chunk.len() {
-            let rows = at..chunk.len().min(at + size.max(1));
+            let rows = at..chunk.len().min(at + size.clamp(1, self.max_rows));
             match self.write(&chunk, rows.clone(), staged).await {
                 Ok(()) => {
                     failing = None;
@@ -322,12 +342,23 @@ impl Run<'_> {
                     let last = self.staged.1.clamp(1, MAX_STAGED / 2) * 2;
                     self.staged = (last, last);
                 }
+                // It was not even sent: something else than the row is refused.
+                Err(Trouble::Smaller(problem))
+                    if rows.len() == 1 && chunk.bad.contains_key(&at) =>
+                {
+                    let problem = problem.unwrap_or_else(unknown);
+                    return Err(Error::Database(ErrorDetail::new(
+                        &problem.code,
+                        format!("the target refuses every row: {}", problem.reason),
+                        "Look at its triggers: no row was sent.",
+                    )));
+                }
                 Err(Trouble::Smaller(problem)) if rows.len() == 1 => {
-                    let unknown = || Problem::new("P4099", "the row was refused without a reason");
                     chunk.bad.insert(at, problem.unwrap_or_else(unknown));
                 }
                 Err(Trouble::Smaller(_)) => size = rows.len() / 2,
-                Err(Trouble::Again(error)) => {
+                Err(Trouble::Slow(_)) if rows.len() > 1 => self.max_rows = rows.len() / 2,
+                Err(Trouble::Again(error) | Trouble::Slow(error)) => {
                     let (since, pause) =
                         *failing.get_or_insert((Instant::now(), Duration::from_millis(50)));
                     if since.elapsed() > RETRY_FOR {
@@ -336,11 +367,14 @@ impl Run<'_> {
                     sleep(pause).await;
                     failing = Some((since, (pause * 2).min(Duration::from_secs(5))));
                     // A commit whose reply was lost may have happened: the database knows.
-                    if !self.import.dry_run
-                        && let Ok((_, place)) = self.begin().await
-                    {
-                        at = usize::try_from(place.row.saturating_sub(chunk.start.row))
-                            .unwrap_or(at);
+                    if !self.import.dry_run {
+                        match self.begin().await {
+                            Ok((_, place)) => {
+                                at = usize::try_from(place.row.saturating_sub(chunk.start.row))
+                                    .unwrap_or(at);
+                            }
+                            Err(error) => Trouble::from(error).unless_fatal()?,
+                        }
                     }
                 }
                 Err(Trouble::Fatal(error)) => return Err(error),

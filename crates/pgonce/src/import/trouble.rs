@@ -23,6 +23,8 @@ pub(super) enum Trouble {
     Stage,
     /// Try again.
     Again(Error),
+    /// It took too long, or was cancelled by hand: try again with fewer rows.
+    Slow(Error),
     Fatal(Error),
 }
 
@@ -35,7 +37,13 @@ impl From<Error> for Trouble {
             _ => {}
         }
         let code = error.code();
-        if transient.iter().any(|class| code.starts_with(class)) {
+        if code == "57014" {
+            return Self::Slow(error);
+        }
+        // A standby that is to be the primary, and sessions that were idle for too long.
+        if transient.iter().any(|class| code.starts_with(class))
+            || matches!(code, "25006" | "25P03" | "25P04")
+        {
             return Self::Again(error);
         }
         let of_row = ["22", "23", "44", "P0", "P4"]
@@ -49,5 +57,38 @@ impl From<Error> for Trouble {
             other => other.to_string(),
         };
         Self::Smaller(Some(Problem::new(code, text)))
+    }
+}
+
+impl Trouble {
+    /// The error, where trying again does not help.
+    pub(super) fn unless_fatal(self) -> Result<(), Error> {
+        match self {
+            Self::Fatal(error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorDetail;
+
+    #[test]
+    fn errors_are_of_the_row_or_transient_or_fatal() {
+        let of = |code| Trouble::from(Error::Database(ErrorDetail::new(code, "no", "no")));
+        for code in [
+            "40P01", "53100", "55P03", "57P01", "25006", "25P03", "25P04",
+        ] {
+            assert!(matches!(of(code), Trouble::Again(_)), "{code}");
+        }
+        assert!(matches!(of("57014"), Trouble::Slow(_)));
+        for code in ["22003", "23514", "P0001"] {
+            assert!(matches!(of(code), Trouble::Smaller(_)), "{code}");
+        }
+        for code in ["42501", "P4012", "P4082", "25000"] {
+            assert!(matches!(of(code), Trouble::Fatal(_)), "{code}");
+        }
     }
 }

@@ -68,6 +68,8 @@ impl Run<'_> {
                 "bytes": place.bytes,
                 "lines": place.lines,
                 "chain": place.chain.cast_signed(),
+                // The transaction may have taken longer than the lease that it began with.
+                "lease": format!("{} microseconds", self.import.lease.as_micros()),
                 "details": details,
                 "done": false,
             });
@@ -105,7 +107,7 @@ impl Run<'_> {
                     .apply(
                         self.caller,
                         session,
-                        (self.import, self.number),
+                        (self.import, self.now.number),
                         chunk,
                         rows,
                     )
@@ -156,15 +158,17 @@ impl Run<'_> {
             };
             match attempt.await.map_err(Trouble::from) {
                 Ok(()) => return Ok(()),
-                Err(Trouble::Again(_)) if since.elapsed() < RETRY_FOR => {
+                Err(Trouble::Again(_) | Trouble::Slow(_)) if since.elapsed() < RETRY_FOR => {
                     sleep(Duration::from_millis(200)).await;
-                    if let Ok((state, _)) = self.begin().await
-                        && state == "done"
-                    {
-                        return Ok(());
+                    match self.begin().await {
+                        Ok((state, _)) if state == "done" => return Ok(()),
+                        Ok(_) => {}
+                        Err(error) => Trouble::from(error).unless_fatal()?,
                     }
                 }
-                Err(Trouble::Again(error) | Trouble::Fatal(error)) => return Err(error),
+                Err(Trouble::Again(error) | Trouble::Slow(error) | Trouble::Fatal(error)) => {
+                    return Err(error);
+                }
                 Err(other) => {
                     return Err(Error::work(format!("the end was not recorded: {other:?}")));
                 }

@@ -23,7 +23,7 @@ static CLAIM: Sql = Sql::kept(
      from pgonce.claim_jobs($1::text::text[], $2, $3::text::interval, $4::text::integer)",
 );
 static FAIL: Sql = Sql::kept(
-    "select pgonce.fail_job($1::text::bigint, $2::text::bigint, $3::text::boolean, $4, $5, $6::text::interval, $7)",
+    "select pgonce.fail_job($1::text::bigint, $2::text::bigint, $3::text::boolean, $4, $5, null, $6)",
 );
 static RENEW: Sql =
     Sql::kept("select tenant, id, fence from pgonce.renew_jobs($1, $2::text::interval)");
@@ -111,7 +111,6 @@ pub(super) async fn fail<D: Driver>(
     once: &Once<D>,
     claimed: &Claimed,
     (retryable, code, message): (bool, &str, &str),
-    delay: Option<Duration>,
 ) -> Result<()> {
     let (code, message) = (code.replace('\0', ""), message.replace('\0', ""));
     let args = Args::new()
@@ -120,7 +119,6 @@ pub(super) async fn fail<D: Driver>(
         .bool(retryable)
         .text(&*code)
         .text(&*message)
-        .interval(delay)
         .text(&*claimed.tenant);
     once.caller().write(&FAIL, args).await.map(drop)
 }
@@ -295,7 +293,7 @@ impl<D: Driver> Job<D> {
     /// A [`Worker`](super::Worker) does this with the error that its handler returns.
     pub async fn fail(&self, failure: &Failure) -> Result<()> {
         let why = (failure.is_retryable(), failure.code(), failure.message());
-        fail(&self.once, &self.claimed, why, None).await
+        fail(&self.once, &self.claimed, why).await
     }
 
     /// The job is done, with a result, and nothing is to be committed with it. The worker records the end

@@ -18,10 +18,12 @@ use crate::error::{Error, Result};
 use crate::once::Once;
 
 static FINISH: Sql = Sql::kept("select pgonce.finish_jobs($1)");
-static PURGE: Sql = Sql::kept("select pgonce._purge_jobs(10000)");
+static PURGE: Sql = Sql::kept("select pgonce._purge_jobs($1::text::integer)");
 
-/// Pause between removals of ended jobs whose retention is over.
+/// Pause between removals of ended jobs whose retention is over, and maximum time of one.
 const PURGE_PAUSE: Duration = Duration::from_secs(60);
+/// Maximum number of jobs that are removed in one transaction.
+const PURGE_LIMIT: i64 = 10_000;
 
 /// A job that is done, and its result.
 pub(super) type Done = (Arc<Claimed>, Option<Value>);
@@ -40,25 +42,38 @@ pub(super) fn locked(holding: &Holding) -> MutexGuard<'_, HashMap<Name, Held>> {
     holding.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The result of a call, or an error where it takes longer than `limit`: a database that falls silent must not
+/// hold a worker. The call's connection is closed then, and whether it happened is unknown.
+pub(super) async fn bounded<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    match timeout(limit, call).await {
+        Ok(result) => result,
+        Err(_) => Err(Error::Uncertain(
+            "the database did not reply in time".into(),
+        )),
+    }
+}
+
 /// Records a failure, for as long as the lease holds.
 pub(super) async fn record_failure<D: Driver>(
     once: &Once<D>,
-    holding: &Holding,
+    (holding, lease): (&Holding, Duration),
     claimed: &Claimed,
     retryable: bool,
     code: &str,
     message: &str,
-    delay: Option<Duration>,
 ) {
     let name = claimed.name();
     while locked(holding).contains_key(&name) {
         let recorded = async {
             fault_point!("queue.before_fail");
-            fail(once, claimed, (retryable, code, message), delay).await?;
+            fail(once, claimed, (retryable, code, message)).await?;
             fault_point!("queue.failed");
             Ok::<(), Error>(())
         };
-        match recorded.await {
+        match bounded(lease, recorded).await {
             // Turned away: it is another worker's, or its end was committed after all.
             Ok(()) | Err(Error::Fenced(_)) => {
                 locked(holding).remove(&name);
@@ -73,7 +88,6 @@ pub(super) async fn record_failure<D: Driver>(
 
 /// Renews leases until it is aborted, and drops the handlers of jobs that are lost.
 pub(super) async fn keep_leases<D: Driver>(once: Once<D>, holding: Holding, lease: Duration) {
-    let mut next_purge = Instant::now() + PURGE_PAUSE;
     loop {
         sleep(lease / 5).await;
         // Those that were claimed or renewed just now can wait.
@@ -91,8 +105,8 @@ pub(super) async fn keep_leases<D: Driver>(once: Once<D>, holding: Holding, leas
                 fault_point!("queue.renewed");
                 Ok::<_, Error>(held)
             };
-            match timeout(lease / 3, renewed).await {
-                Ok(Ok(still)) => {
+            match bounded(lease / 3, renewed).await {
+                Ok(still) => {
                     let still: HashSet<Name> = still.into_iter().collect();
                     let mut holding = locked(&holding);
                     for claimed in &due {
@@ -104,10 +118,7 @@ pub(super) async fn keep_leases<D: Driver>(once: Once<D>, holding: Holding, leas
                         }
                     }
                 }
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, "leases could not be renewed, trying again")
-                }
-                Err(_) => tracing::warn!("leases could not be renewed in time, trying again"),
+                Err(error) => tracing::warn!(%error, "leases could not be renewed, trying again"),
             }
             let mut holding = locked(&holding);
             let over = |held: &Held| held.renewed.elapsed() >= lease;
@@ -120,12 +131,30 @@ pub(super) async fn keep_leases<D: Driver>(once: Once<D>, holding: Holding, leas
                 lose(&mut holding, &name);
             }
         }
-        if Instant::now() >= next_purge {
-            next_purge = Instant::now() + PURGE_PAUSE;
-            if let Err(error) = once.caller().call(&PURGE, Args::new()).await {
-                tracing::debug!(%error, "ended jobs could not be purged");
+    }
+}
+
+/// Removes ended jobs whose retention is over, until it is aborted. Apart from the leases, which must not wait for it.
+pub(super) async fn keep_purging<D: Driver>(once: Once<D>) {
+    loop {
+        loop {
+            let purged = bounded(PURGE_PAUSE, async {
+                let rows = once
+                    .caller()
+                    .call(&PURGE, Args::new().int(PURGE_LIMIT))
+                    .await?;
+                rows.one()?.get::<i64>()
+            });
+            match purged.await {
+                Ok(PURGE_LIMIT..) => {}
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "ended jobs could not be purged");
+                    break;
+                }
             }
         }
+        sleep(PURGE_PAUSE).await;
     }
 }
 
@@ -146,41 +175,73 @@ fn lose(holding: &mut HashMap<Name, Held>, name: &Name) {
 pub(super) async fn record<D: Driver>(
     once: Once<D>,
     holding: Holding,
+    lease: Duration,
     done: Vec<Done>,
 ) -> Vec<Done> {
-    let forget = |done: &[Done]| {
-        let mut holding = locked(&holding);
-        for (claimed, _) in done {
-            holding.remove(&claimed.name());
-        }
-    };
-    let finished = AssertUnwindSafe(finish(&once, &done)).catch_unwind().await;
-    match finished.unwrap_or_else(|_| Err(Error::work("recording panicked"))) {
-        Ok(()) => forget(&done),
-        Err(Error::Fenced(_)) if done.len() > 1 => {
-            // One of them is lost, and nothing was recorded: one by one.
-            let mut again = Vec::new();
-            for one in done {
-                let one = [one];
-                match finish(&once, &one).await {
-                    Ok(()) | Err(Error::Fenced(_)) => forget(&one),
-                    Err(_) => again.extend(one),
+    let mut again = Vec::new();
+    let mut parts = vec![done];
+    while let Some(mut part) = parts.pop() {
+        let finished = AssertUnwindSafe(finish(&once, &part)).catch_unwind();
+        let finished = bounded(
+            lease,
+            finished
+                .map(|result| result.unwrap_or_else(|_| Err(Error::work("recording panicked")))),
+        );
+        match finished.await {
+            // One of them is lost or refused, and nothing was recorded: those on either side are tried apart.
+            Err(error) if part.len() > 1 && (is_lost(&error) || is_refused(&error)) => {
+                let rest = part.split_off(part.len() / 2);
+                parts.extend([rest, part]);
+            }
+            Err(error) if is_refused(&error) => {
+                for (claimed, _) in &part {
+                    refuse(&once, (&holding, lease), claimed, &error).await;
                 }
             }
-            return again;
-        }
-        Err(Error::Fenced(why)) => {
-            tracing::warn!(%why, "the job was lost");
-            forget(&done);
-        }
-        Err(error) => {
-            tracing::warn!(%error, "jobs could not be recorded, trying again while their leases hold");
-            let holding = locked(&holding);
-            let is_held = |(claimed, _): &Done| holding.contains_key(&claimed.name());
-            return done.into_iter().filter(is_held).collect();
+            Err(error) if !is_lost(&error) => {
+                tracing::warn!(%error, "jobs could not be recorded, trying again while their leases hold");
+                again.extend(part);
+                // The others would meet the same trouble.
+                again.extend(parts.drain(..).flatten());
+            }
+            ended => {
+                if let Err(why) = ended {
+                    tracing::warn!(%why, "the job was lost");
+                }
+                let mut holding = locked(&holding);
+                for (claimed, _) in &part {
+                    holding.remove(&claimed.name());
+                }
+            }
         }
     }
-    Vec::new()
+    let holding = locked(&holding);
+    again.retain(|(claimed, _)| holding.contains_key(&claimed.name()));
+    again
+}
+
+/// Whether a job is another worker's, or was ended.
+fn is_lost(error: &Error) -> bool {
+    matches!(error, Error::Fenced(_))
+}
+
+/// Whether the database can never store this result: U+0000, say, or one that is too deep.
+fn is_refused(error: &Error) -> bool {
+    let classes = ["22", "23", "54"];
+    matches!(error, Error::Database(_) | Error::Invalid(_))
+        && classes.iter().any(|class| error.code().starts_with(class))
+}
+
+/// The job did its work, which is not done again; that its result is refused is its failure.
+async fn refuse<D: Driver>(
+    once: &Once<D>,
+    holding: (&Holding, Duration),
+    claimed: &Claimed,
+    error: &Error,
+) {
+    tracing::warn!(%error, job = claimed.id, "the result of the job cannot be stored");
+    let message = format!("the result cannot be stored: {error}");
+    record_failure(once, holding, claimed, false, error.code(), &message).await;
 }
 
 async fn finish<D: Driver>(once: &Once<D>, done: &[Done]) -> Result<()> {

@@ -17,13 +17,18 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::job::{Claimed, End, Finished, Job, claim, renew};
-use super::leases::{Done, Held, Holding, keep_leases, locked, record, record_failure};
+use super::leases::{
+    Done, Held, Holding, bounded, keep_leases, keep_purging, locked, record, record_failure,
+};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::once::Once;
 
 /// The pause before a worker looks for jobs again when it last found some.
 pub(super) const SHORT: Duration = Duration::from_millis(5);
+/// Maximum time of each last call of a worker whose time to shut down is over.
+const LAST_CALL: Duration = Duration::from_secs(1);
+
 /// Claims jobs of some queues and runs a handler for each. Made by [`Once::worker`].
 ///
 /// ```no_run
@@ -123,7 +128,7 @@ impl<D: Driver, H> Worker<D, H> {
     }
 
     /// Maximum time that handlers get to end after the shutdown; then they are dropped, and their jobs
-    /// given back. Default: 20 seconds.
+    /// given back, without counting the attempt. Default: 20 seconds.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.grace = timeout;
         self
@@ -169,13 +174,12 @@ where
             next_claim: Instant::now(),
             worker: self,
         };
-        let beats = tokio::spawn(keep_leases(
-            run.worker.once.clone(),
-            holding,
-            run.worker.lease,
-        ));
+        // Dropped with this future, so that nobody renews the leases of handlers that are gone.
+        let mut background = JoinSet::new();
+        let once = run.worker.once.clone();
+        background.spawn(keep_leases(once.clone(), holding, run.worker.lease));
+        background.spawn(keep_purging(once));
         run.until(shutdown).await;
-        beats.abort();
     }
 }
 
@@ -213,8 +217,16 @@ where
             if stop_at.is_some_and(|end| Instant::now() >= end) {
                 return self.drop_handlers().await;
             }
-            if stopping && !self.waiting.is_empty() {
-                self.give_back_waiting().await;
+            if let Some(end) = stop_at
+                && !self.waiting.is_empty()
+            {
+                let limit = self
+                    .worker
+                    .lease
+                    .min(end.saturating_duration_since(Instant::now()));
+                let waiting = self.waiting.drain(..).map(|claimed| (claimed, false));
+                let waiting = waiting.collect();
+                self.give_back(waiting, limit).await;
             }
             self.start_waiting();
             let room = self.room(stopping);
@@ -327,8 +339,10 @@ where
             "a job failed"
         );
         let (once, holding) = (self.worker.once.clone(), self.holding.clone());
+        let lease = self.worker.lease;
         self.records.spawn(async move {
-            record_failure(&once, &holding, &claimed, retryable, &code, &message, None).await;
+            let holding = (&holding, lease);
+            record_failure(&once, holding, &claimed, retryable, &code, &message).await;
         });
     }
 
@@ -356,7 +370,8 @@ where
                 fault_point!("queue.claimed");
                 Ok((sent, jobs))
             };
-            (room, claim.await)
+            // What it gets later is given to others when its lease is over.
+            (room, bounded(lease, claim).await)
         }));
     }
 
@@ -399,7 +414,8 @@ where
         }
         let done = std::mem::take(&mut self.done);
         let (once, holding) = (self.worker.once.clone(), self.holding.clone());
-        self.recording = Some(tokio::spawn(record(once, holding, done)));
+        let lease = self.worker.lease;
+        self.recording = Some(tokio::spawn(record(once, holding, lease, done)));
     }
 
     fn recorded(&mut self, again: Vec<Done>) {
@@ -409,46 +425,53 @@ where
         }
     }
 
-    async fn give_back_waiting(&mut self) {
-        let waiting: Vec<_> = self.waiting.drain(..).collect();
-        if waiting.is_empty() {
+    /// Gives jobs to others at once, with whether each was started: an attempt that was not made does not count, and one
+    /// that was cut short counts as one, however often that happens.
+    async fn give_back(&self, jobs: Vec<(Arc<Claimed>, bool)>, limit: Duration) {
+        if jobs.is_empty() {
             return;
         }
-        let jobs = Value::from_iter(waiting.iter().map(|claimed| claimed.named())).to_string();
+        let named = |(claimed, started): &(Arc<Claimed>, bool)| {
+            claimed.named_with("started", Some(&Value::Bool(*started)))
+        };
+        let named = Value::from_iter(jobs.iter().map(named)).to_string();
         // Where this fails their leases run out.
-        if let Err(error) = renew(&self.worker.once, &jobs, Duration::ZERO).await {
+        if let Err(error) = bounded(limit, renew(&self.worker.once, &named, Duration::ZERO)).await {
             tracing::warn!(%error, "jobs could not be given back; others get them when their leases end");
         }
-        for claimed in &waiting {
+        for (claimed, _) in &jobs {
             self.forget(claimed);
         }
     }
 
     /// The time of the shutdown is over.
     async fn drop_handlers(&mut self) {
-        self.tasks.shutdown().await;
         if let Some(claiming) = &self.claiming {
             // What it gets is given to others when its lease is over.
             claiming.abort();
         }
+        self.tasks.abort_all();
+        let last = async {
+            // A handler that does not yield cannot be dropped.
+            while let Some(ended) = self.tasks.join_next().await {
+                self.ended(ended);
+            }
+            if let Some(again) = self.recording.take() {
+                self.done.extend(again.await.unwrap_or_default());
+            }
+            self.next_record = Instant::now();
+            self.start_recording();
+            if self.recording.is_some() {
+                result_of(&mut self.recording).await;
+            }
+            while self.records.join_next().await.is_some() {}
+        };
+        let _ = timeout(LAST_CALL, last).await;
         let held: Vec<_> = locked(&self.holding)
             .values()
-            .map(|held| held.claimed.clone())
+            .map(|held| (held.claimed.clone(), held.running.is_some()))
             .collect();
-        for claimed in held {
-            let now = Some(Duration::ZERO);
-            let why = "its worker was shut down";
-            let record = record_failure(
-                &self.worker.once,
-                &self.holding,
-                &claimed,
-                true,
-                "shutdown",
-                why,
-                now,
-            );
-            let _ = timeout(Duration::from_secs(1), record).await;
-        }
+        self.give_back(held, LAST_CALL).await;
     }
 }
 

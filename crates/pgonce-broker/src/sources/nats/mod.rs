@@ -369,6 +369,11 @@ impl Source for Nats {
         let Some(first) = tickets.iter().map(|ticket| ticket.sequence).min() else {
             return Ok(());
         };
+        self.not_before = Some(Instant::now() + after);
+        if self.handed.first().is_none_or(|(kept, _)| first < *kept) {
+            self.go_to(first); // Of an earlier pull: it is read again.
+            return Ok(());
+        }
         let later = std::mem::take(&mut self.waiting);
         let again = self.handed.drain(..).filter(|(at, _)| *at >= first);
         let again = again.map(|(sequence, message)| Incoming {
@@ -379,7 +384,6 @@ impl Source for Nats {
             },
         });
         self.waiting = again.chain(later).collect();
-        self.not_before = Some(Instant::now() + after);
         Ok(())
     }
 

@@ -1,0 +1,53 @@
+-- pgonce._take_stale(p_limit, p_owner, p_hold): takes over intents whose holder vanished and that recovery can do something about.
+-- answers  what was taken: its names, the new fence, and the probe to ask before pgonce._decide_stale
+-- locks    the rows it takes; those in use are left: a holder inside its guarded write is not disturbed
+-- writes   the rows, under a new fence: whatever the old holder does from now on is refused. They are held for p_hold; where the
+--          process ends, another takes them after that
+-- raises   22023 a limit or a time that is not positive
+-- note     without a probe, and with no queue to retry in, "takeover" needs nobody: the next claim does it. "hold" is an operator's.
+--          A probe that failed is asked again after half the time since the first attempt, 10 seconds to 1 hour
+create or replace function pgonce._take_stale(p_limit integer, p_owner text, p_hold interval)
+returns table (tenant text, scope text, key text, fence bigint, probe text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_row record;
+    v_now timestamptz;
+begin
+    if (p_limit > 0 and p_hold > interval '0') is not true then
+        raise exception 'recovery needs a positive limit and a positive time' using errcode = '22023',
+            hint = 'For example 10 intents, held for 1 minute.';
+    end if;
+    perform pgonce._force_durable_commit();
+    for v_row in
+        select i.tenant, i.scope, i.key, i.fence, c.probe
+          from pgonce.intent i
+         cross join lateral (
+               select s.stale, s.probe, s.retry_queue from pgonce.scope s
+                where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'))
+                order by s.scope = i.scope desc, s.tenant = i.tenant desc
+                limit 1) c
+         where i.expires_at is null and coalesce(i.lease_until, i.last_at) <= pgonce.now()
+           and i.status = 'processing' and i.failure_code is distinct from 'needs_manual_action'
+           and (c.probe is not null or c.stale = 'refuse' or c.stale = 'takeover' and c.retry_queue is not null)
+           and (i.failure_code is null
+                or i.last_at + greatest(interval '10 seconds', least(interval '1 hour', (i.last_at - i.first_at) / 2)) <= pgonce.now())
+         order by coalesce(i.lease_until, i.last_at)
+         limit p_limit
+           for update of i skip locked
+    loop
+        v_now := pgonce.now();
+        update pgonce.intent i
+           set fence = pgonce._next_fence(v_row.fence, true), attempts = i.attempts + 1, owner = p_owner, last_at = v_now,
+               lease_until = v_now + p_hold, failure_code = null, failure_message = null
+         where i.tenant = v_row.tenant and i.scope = v_row.scope and i.key = v_row.key
+        returning i.fence into strict fence;
+        tenant := v_row.tenant;
+        scope := v_row.scope;
+        key := v_row.key;
+        probe := v_row.probe;
+        return next;
+    end loop;
+end
+$$;
