@@ -26,6 +26,7 @@ impl Cluster {
                 .setting("shared_preload_libraries", "citus")
                 .setting("wal_level", "logical")
                 .setting("max_prepared_transactions", "200")
+                .setting("max_worker_processes", "60")
                 .setting("citus.node_conninfo", "sslmode=disable")
                 .setting("citus.enable_statistics_collection", "off")
                 .setting("citus.shard_count", "8")

@@ -4,4 +4,5 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr, clippy::print_stdout)]
 
 mod cluster;
+mod distributed;
 mod half;

@@ -78,6 +78,9 @@ fn every_routine_has_a_header_and_stands_alone() {
             );
             continue;
         }
+        if path.parent().unwrap().ends_with("scripts") {
+            continue;
+        }
         let made = text.matches("\ncreate or replace ").count();
         let trigger = text.matches("\ncreate or replace trigger ").count();
         assert_eq!(

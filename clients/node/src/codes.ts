@@ -80,6 +80,7 @@ export const CODES: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass
   ["P4102", "final"],
   ["P4103", "final"],
   ["P4104", "final"],
+  ["P4105", "final"],
 ]);
 
 export const GROUPS: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass>([

@@ -206,7 +206,7 @@ fn exit_of(error: &Error) -> u8 {
     match error.code() {
         migrate::MISSING | migrate::OUTDATED | "3F000" | "42P01" | "42883" => OUTDATED,
         migrate::TOO_NEW => TOO_NEW,
-        migrate::CHANGED | migrate::HALF_DISTRIBUTED => CHANGED,
+        migrate::CHANGED | migrate::HALF_DISTRIBUTED | migrate::NOT_DISTRIBUTED => CHANGED,
         "42501" => NOT_ALLOWED,
         "42704" => NOT_FOUND,
         "3D000" | "53300" => NO_DATABASE,

@@ -45,15 +45,23 @@ enum Action {
 #[derive(Debug, clap::Args)]
 struct Citus {
     /// Leave pgonce on the coordinator of Citus although other tables are distributed: no command writes those.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "distribute")]
     coordinator_only: bool,
+    /// Distribute pgonce's tables by tenant over the servers of Citus; once is enough.
+    #[arg(long)]
+    distribute: bool,
+    /// Place them with this distributed table, such as public.orders.
+    #[arg(long, value_name = "TABLE", requires = "distribute")]
+    colocate_with: Option<String>,
 }
 
 impl Citus {
     fn migrator(&self, database: &Database) -> Migrator<TokioPostgres> {
-        match self.coordinator_only {
-            true => database.migrator().coordinator_only(),
-            false => database.migrator(),
+        let migrator = database.migrator();
+        match (self.coordinator_only, self.distribute) {
+            (true, _) => migrator.coordinator_only(),
+            (_, true) => migrator.distribute(self.colocate_with.as_deref()),
+            _ => migrator,
         }
     }
 }

@@ -61,7 +61,7 @@ impl<D: Driver> Attempt<D> {
         // From here the session does not go back to its lender: one whose commit was cancelled must
         // not be rolled back into a pool, it is closed.
         let (session, schema) = tx.into_parts();
-        let fresh = fence == 1 && ack.keep.is_none();
+        let fresh = fence == 1 && ack.keep.is_none() && !schema.is_distributed();
         let (tenant, scope) = (intent.tenant_name(), intent.scope());
         let known = match fresh && success.is_small() {
             true => retentions.get(tenant, scope),

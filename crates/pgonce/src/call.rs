@@ -82,17 +82,28 @@ pub(crate) struct Schema {
     name: String,
     /// Whether statements may be prepared by name; not behind a transaction pooler.
     keep: bool,
+    /// Whether its tables are distributed by Citus.
+    distributed: bool,
     /// By the address of the text: each is written once, as a static.
     made: RwLock<HashMap<(usize, usize), Statement>>,
 }
 
 impl Schema {
     pub(crate) fn new(name: &str, keep: bool) -> Result<Arc<Self>> {
+        Self::of(name, keep, false)
+    }
+
+    pub(crate) fn of(name: &str, keep: bool, distributed: bool) -> Result<Arc<Self>> {
         Ok(Arc::new(Self {
             name: schema_name(name)?.to_owned(),
             keep,
+            distributed,
             made: RwLock::default(),
         }))
+    }
+
+    pub(crate) fn is_distributed(&self) -> bool {
+        self.distributed
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -130,14 +141,36 @@ impl Schema {
     }
 
     fn make(&self, sql: &Sql) -> Statement {
+        let text = match self.distributed {
+            true => delegable(sql.text),
+            false => sql.text.to_owned(),
+        };
         Statement {
-            sql: qualified(sql.text)
+            sql: qualified(&text)
                 .replace("pgonce.", &format!("{}.", self.name))
                 .into(),
             keep: self.keep && sql.often,
             pooled: !self.keep,
         }
     }
+}
+
+/// A statement in a form that Citus sends to the server of the tenant: nothing beside the call, and arguments that it can
+/// compute beforehand. A text is no such thing once it is cast to an interval. That a success belongs to the transaction
+/// of its claim is asked there, by the call itself.
+fn delegable(text: &str) -> String {
+    let mut parts = text
+        .trim_end_matches(" where pgonce._assert_same_transaction()")
+        .split("::text::interval");
+    let mut whole = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let parameter = whole.split_off(whole.rfind('$').unwrap_or_default());
+        whole.push_str(&format!(
+            "interval '1 microsecond' operator(pg_catalog.*) \
+             pg_catalog.split_part({parameter}, ' ', 1)::double precision{part}"
+        ));
+    }
+    whole
 }
 
 /// Types by their schema: they are no keywords, and a `search_path` could put others in their place.

@@ -172,7 +172,7 @@ impl Error {
             "P4012" => Self::Fenced(problem),
             "P4010" | "P4011" => Self::LostRace(problem),
             "P4031" => Self::Gone(problem),
-            "P4104" => Self::Schema(problem),
+            "P4104" | "P4105" => Self::Schema(problem),
             // The insert of the finished row met another attempt's: the race is lost.
             "23505" if problem.constraint.as_deref() == Some("one_row_per_intent") => {
                 Self::LostRace(ErrorDetail {

@@ -116,6 +116,7 @@ pub struct OnceBuilder<D> {
     keys: Option<Arc<AnswerKeys>>,
     cache: Option<ReplayCache>,
     pooler: bool,
+    distributed: bool,
 }
 
 impl<D: Driver> OnceBuilder<D> {
@@ -170,6 +171,22 @@ impl<D: Driver> OnceBuilder<D> {
         self
     }
 
+    /// For a database whose tables Citus distributes ([`Migrator::distribute`](crate::migrate::Migrator::distribute)): every
+    /// call is one that Citus sends to the server of the tenant. Give every intent its tenant. Default: off.
+    ///
+    /// ```
+    /// # fn example<D: pgonce::driver::Driver>(driver: D) -> Result<(), pgonce::Error> {
+    /// let once = pgonce::Once::builder(driver).distributed().build()?;
+    /// # drop(once);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn distributed(mut self) -> Self {
+        self.distributed = true;
+        self
+    }
+
     /// Builds the [`Once`]. A schema name that would need quotes is [`Error::Invalid`].
     pub fn build(self) -> Result<Once<D>> {
         let begin = match self.isolation {
@@ -180,7 +197,7 @@ impl<D: Driver> OnceBuilder<D> {
         Ok(Once {
             caller: Caller {
                 driver: self.driver,
-                schema: Schema::new(&self.schema, !self.pooler)?,
+                schema: Schema::of(&self.schema, !self.pooler, self.distributed)?,
             },
             shared: Arc::new(Shared {
                 begin,
@@ -209,6 +226,7 @@ impl<D: Driver> Once<D> {
             keys: None,
             cache: None,
             pooler: false,
+            distributed: false,
         }
     }
 

@@ -161,7 +161,8 @@ pub const TABLE: &[Entry] = &[
     entry("P4101", "schema_outdated", Class::Final, "The schema is older than this program: run `pgonce migrate up` before you start it."),
     entry("P4102", "schema_too_new", Class::Final, "A newer release changed the schema in a breaking way: update this program."),
     entry("P4103", "schema_changed", Class::Final, "An applied migration is not the one this program knows: find out who changed it, never edit a released file."),
-    entry("P4104", "half_distributed", Class::Final, "Tables are distributed over other servers and pgonce's are not: an effect could commit without its record. Say with `pgonce migrate up --coordinator-only` that no command writes them."),
+    entry("P4104", "half_distributed", Class::Final, "Tables are distributed over other servers and pgonce's are not: an effect could commit without its record. Run `pgonce migrate up --distribute`, or say with `--coordinator-only` that no command writes them."),
+    entry("P4105", "not_distributed", Class::Final, "This part of pgonce does not work on Citus, or the extension is missing: use what does, or keep it in a database of its own."),
 ];
 
 /// What holds for codes without a line of their own, by their first two characters, sorted.
@@ -235,8 +236,13 @@ mod tests {
         "P4000", "P4001", "P4002", "P4003", "P4010", "P4011", "P4012", "P4029", "P4030", "P4031",
         "P4032", "P4040", "P4041", "P4042", "P4043", "P4044", "P4050", "P4060", "P4070", "P4071",
         "P4072", "P4073", "P4074", "P4075", "P4076", "P4077", "P4078", "P4079", "P4080", "P4081",
+<<<<<<< HEAD
         "P4082", "P4083", "P4085", "P4086", "P4090", "P4091", "P4092", "P4093", "P4094", "P4095",
         "P4096", "P4097", "P4098", "P4099", "P4100", "P4101", "P4102", "P4103", "P4104",
+=======
+        "P4082", "P4083", "P4085", "P4090", "P4091", "P4092", "P4093", "P4094", "P4095", "P4096",
+        "P4097", "P4098", "P4099", "P4100", "P4101", "P4102", "P4103", "P4104", "P4105",
+>>>>>>> main
     ];
 
     fn docs(path: &str) -> PathBuf {

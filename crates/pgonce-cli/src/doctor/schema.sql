@@ -19,7 +19,7 @@ select format('%s is %s', s.object, case when l.digest is null then 'missing' el
 -- title: tables are distributed by Citus, and pgonce's are not
 -- why: Citus commits on a worker and on the coordinator in two steps: a crash between them parts an effect from its record. No claim is granted.
 select format('%s has rows on other servers', t) as evidence,
-       'where no command writes distributed tables: pgonce migrate up --coordinator-only' as command
+       'pgonce migrate up --distribute; or, where no command writes distributed tables, pgonce migrate up --coordinator-only' as command
   from pgonce._remote_tables() t
  where pg_get_functiondef('pgonce._is_one_node()'::regprocedure) not like '%RETURN true%' order by 1 limit 20;
 

@@ -13,7 +13,8 @@ begin
     if found then
         raise exception 'table % is distributed over other servers, and pgonce''s tables are not', v_table using errcode = 'P4104',
             detail = 'Citus commits on a worker and here in two steps: a crash between them would part an effect from its record.',
-            hint = 'Where no command writes distributed tables: `pgonce migrate up --coordinator-only`.';
+            hint = 'Run `pgonce migrate up --distribute`; or, where no command writes distributed tables, '
+                '`pgonce migrate up --coordinator-only`.';
     end if;
     return true;
 end

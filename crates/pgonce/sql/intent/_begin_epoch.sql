@@ -1,4 +1,4 @@
--- pgonce._begin_epoch(p_above): begins a new epoch of the installation.
+-- pgonce._begin_epoch(p_above, p_tenant): begins a new epoch of the installation.
 -- answers  the epoch, higher than p_above and than every epoch that this database knows: days since 2026 where
 --          that is higher, so that installations that know nothing of each other differ; a step for each timeline,
 --          since a standby that takes over may not have seen the epochs that began before
@@ -6,7 +6,7 @@
 --          committed find the same epoch by themselves and wait for nobody
 -- writes   that row
 -- note     with the owner's rights: any session may be the first after a failover
-create or replace function pgonce._begin_epoch(p_above bigint)
+create or replace function pgonce._begin_epoch(p_above bigint, p_tenant text default '')
 returns bigint
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -36,4 +36,4 @@ begin
     return v_epoch;
 end
 $$;
-revoke execute on function pgonce._begin_epoch(bigint) from public;
+revoke execute on function pgonce._begin_epoch(bigint, text) from public;

@@ -16,6 +16,7 @@ declare
     v_fence    bigint;
     v_locked   boolean := false;
     v_exists   boolean;
+    v_owner    text := pgonce._owner_or_session(p_owner);
 begin
     perform pgonce._check_names(p_tenant, p_scope, p_key, p_fingerprint, p_lease);
     v_contract := pgonce._contract(p_tenant, p_scope);
@@ -103,12 +104,12 @@ begin
             if v_contract.max_keys is not null then
                 perform pgonce._answer_to_keep(v_contract, p_scope, null, p_tenant, true);
             end if;
-            v_fence := pgonce._next_fence(null, true);
+            v_fence := pgonce._next_fence(null, true, p_tenant);
             insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence,
                 first_at, last_at, lease_until, owner, correlation_id)
             values (p_tenant, p_scope, p_key, p_fingerprint, 'processing', 1, v_fence,
-                v_now, v_now, v_now + p_lease, pgonce._owner_or_session(p_owner), p_correlation)
-            on conflict on constraint one_row_per_intent do nothing;
+                v_now, v_now, v_now + p_lease, v_owner, p_correlation)
+            on conflict (tenant, scope, key) do nothing;
             if found then
                 return row('fresh', v_fence, null, null, null, null, null, null, 1)::pgonce.claimed;
             end if;
@@ -129,11 +130,11 @@ begin
                 v_row.failure_message, null, v_row.attempts)::pgonce.claimed;
         end if;
 
-        v_fence := pgonce._next_fence(v_row.fence, p_lease is not null);
+        v_fence := pgonce._next_fence(v_row.fence, p_lease is not null, p_tenant);
         if p_lease is not null then
             update pgonce.intent i
                set status = 'processing', fence = v_fence, attempts = i.attempts + 1, last_at = v_now,
-                   lease_until = v_now + p_lease, owner = pgonce._owner_or_session(p_owner),
+                   lease_until = v_now + p_lease, owner = v_owner,
                    correlation_id = coalesce(p_correlation, i.correlation_id),
                    failure_code = null, failure_message = null, answer = null
              where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";

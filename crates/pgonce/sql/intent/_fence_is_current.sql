@@ -9,7 +9,7 @@ returns boolean
 language sql volatile
 return case
     when p_fence % 2 = 0 then p_row.status = 'processing' and p_row.fence = p_fence
-         and (p_row.lease_until > p_now or p_stale <> 'refuse' and p_fence >= pgonce._first_fence())
+         and (p_row.lease_until > p_now or p_stale <> 'refuse' and p_fence >= pgonce._first_fence(p_row.tenant))
     else p_fence = pgonce._next_fence(p_row.fence, false)
          and (p_row.status = 'failed_retryable'
               or p_row.status = 'processing' and p_row.lease_until <= p_now and p_stale <> 'refuse')

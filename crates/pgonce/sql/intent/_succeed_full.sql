@@ -12,6 +12,9 @@ declare
     v_contract pgonce.scope;
     v_row      pgonce.intent;
     v_now      timestamptz;
+    v_current  boolean;
+    v_keep     interval;
+    v_answer   jsonb;
 begin
     perform pgonce._check_names(p_tenant, p_scope, p_key, p_fingerprint);
     if p_fence % 2 = 1 and not pgonce._is_open_attempt(p_tenant, p_scope, p_key) then
@@ -19,30 +22,38 @@ begin
     end if;
     v_contract := pgonce._contract(p_tenant, p_scope);
     perform pgonce._force_durable_commit();
+    -- Every function is called before the statement: on Citus a statement may call none of them.
+    v_keep := pgonce._retention_for(v_contract, p_keep);
+    if v_contract.storage not in ('answer', 'reference') then
+        p_ref_type := null;
+        p_ref_id := null;
+    end if;
     if p_fence = 1 then
-        select r.* into v_row from pgonce._success_row(p_scope, p_key, p_fingerprint, p_answer, p_ref_type,
-            p_ref_id, p_tenant, p_correlation, p_owner) r;
-        v_row.expires_at := v_row.first_at + pgonce._retention_for(v_contract, p_keep);
-        insert into pgonce.intent select v_row.*
-        on conflict on constraint one_row_per_intent do nothing;
+        v_answer := pgonce._answer_to_keep(v_contract, p_scope, p_answer, p_tenant, true);
+        v_now := pgonce.now();
+        insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint, answer,
+            ref_type, ref_id, correlation_id, owner)
+        values (1, v_now, v_now + v_keep, 1, 'succeeded', p_tenant, p_scope, p_key, p_fingerprint, v_answer,
+            p_ref_type, p_ref_id, p_correlation, p_owner)
+        on conflict (tenant, scope, key) do nothing;
     else
         -- The row first, the clock after: a wait for the row must not shorten its retention.
-        perform from pgonce.intent i
-          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C" for update;
+        select i.* into v_row from pgonce.intent i
+         where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C" for update;
         v_now := pgonce.now();
+        v_current := pgonce._fence_is_current(v_row, p_fence, v_now, v_contract.stale);
+        if v_current then
+            v_answer := pgonce._answer_to_keep(v_contract, p_scope, p_answer, p_tenant, false);
+        end if;
         update pgonce.intent i
            set status = 'succeeded', fence = p_fence, last_at = v_now, lease_until = null,
-               attempts = i.attempts + (p_fence % 2)::integer,
-               expires_at = v_now + pgonce._retention_for(v_contract, p_keep),
-               answer = pgonce._answer_to_keep(v_contract, p_scope, p_answer, p_tenant, false),
-               ref_type = case when v_contract.storage in ('answer', 'reference') then p_ref_type end,
-               ref_id = case when v_contract.storage in ('answer', 'reference') then p_ref_id end,
+               attempts = i.attempts + (p_fence % 2)::integer, expires_at = v_now + v_keep, answer = v_answer,
+               ref_type = p_ref_type, ref_id = p_ref_id,
                correlation_id = coalesce(p_correlation, i.correlation_id),
                owner = coalesce(p_owner, i.owner),
                failure_code = null, failure_message = null
          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
-           and i.fingerprint = p_fingerprint
-           and pgonce._fence_is_current(i, p_fence, v_now, v_contract.stale);
+           and i.fingerprint = p_fingerprint and v_current;
     end if;
     if not found then
         perform pgonce._raise_not_holder('P4010', 'the success was not recorded',

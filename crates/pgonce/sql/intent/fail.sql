@@ -24,6 +24,9 @@ declare
     v_now      timestamptz;
     v_status   pgonce.status := case when p_retryable then 'failed_retryable' else 'failed_final' end;
     v_answer   jsonb;
+    v_keep     interval;
+    v_row      pgonce.intent;
+    v_current  boolean;
 begin
     perform pgonce._check_names(p_tenant, p_scope, p_key, p_fingerprint);
     if coalesce(p_code, '') = '' or p_retryable is null then
@@ -35,6 +38,7 @@ begin
         v_contract.storage := 'answer';
     end if;
     v_answer := pgonce._answer_to_keep(v_contract, p_scope, p_answer, p_tenant, false);
+    v_keep := case when not p_retryable then pgonce._retention_for(v_contract, p_keep) end;
     perform pgonce._force_durable_commit();
     if p_fence = 1 then
         -- The atomic attempt left nothing: this is the first record, or somebody was faster.
@@ -46,24 +50,25 @@ begin
         insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence, first_at,
             last_at, expires_at, answer, failure_code, failure_message, correlation_id, owner)
         values (p_tenant, p_scope, p_key, p_fingerprint, v_status, 1, 1, v_now, v_now,
-            case when not p_retryable then v_now + pgonce._retention_for(v_contract, p_keep) end, v_answer,
+            v_now + v_keep, v_answer,
             left(p_code, 255), left(p_message, 4000), p_correlation, p_owner)
-        on conflict on constraint one_row_per_intent do nothing;
+        on conflict (tenant, scope, key) do nothing;
     else
-        perform from pgonce.intent i
-          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C" for update;
+        select i.* into v_row from pgonce.intent i
+         where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C" for update;
         v_now := pgonce.now();
+        -- Before the statement, which on Citus may call no function of its own.
+        v_current := pgonce._fence_is_current(v_row, p_fence, v_now, v_contract.stale);
         update pgonce.intent i
            set status = v_status, fence = p_fence, last_at = v_now, lease_until = null,
                attempts = i.attempts + (p_fence % 2)::integer,
-               expires_at = case when not p_retryable then v_now + pgonce._retention_for(v_contract, p_keep) end,
+               expires_at = v_now + v_keep,
                answer = v_answer, failure_code = left(p_code, 255),
                failure_message = left(p_message, 4000),
                correlation_id = coalesce(p_correlation, i.correlation_id),
                owner = coalesce(p_owner, i.owner)
          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
-           and i.fingerprint = p_fingerprint
-           and pgonce._fence_is_current(i, p_fence, v_now, v_contract.stale);
+           and i.fingerprint = p_fingerprint and v_current;
     end if;
     if not found then
         perform pgonce._raise_not_holder('P4011', 'the failure was not recorded',

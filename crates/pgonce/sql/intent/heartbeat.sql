@@ -12,13 +12,15 @@ returns timestamptz
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_now   timestamptz;
     v_until timestamptz;
 begin
     perform pgonce._check_names(p_tenant, p_scope, p_key, decode('00', 'hex'), coalesce(p_lease, interval '0'));
     perform pgonce._force_durable_commit();
     perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
+    v_now := pgonce.now();
     update pgonce.intent i
-       set lease_until = pgonce.now() + p_lease, last_at = pgonce.now()
+       set lease_until = v_now + p_lease, last_at = v_now
      where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
     returning i.lease_until into strict v_until;
     return v_until;

@@ -12,6 +12,8 @@ create or replace function pgonce.release(p_scope text, p_key text, p_fence bigi
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_now timestamptz;
 begin
     perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
     if p_forget then
@@ -22,8 +24,9 @@ begin
             return;
         end if;
     end if;
+    v_now := pgonce.now();
     update pgonce.intent i
-       set status = 'failed_retryable', lease_until = null, last_at = pgonce.now(),
+       set status = 'failed_retryable', lease_until = null, last_at = v_now,
            failure_code = 'released', failure_message = 'the holder gave the lease back'
      where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
 end

@@ -42,6 +42,7 @@ declare
     v_contract pgonce.scope;
     v_rule     text collate "C";
     v_message  text;
+    v_now      timestamptz := pgonce.now();
 begin
     if coalesce(p_scope, '') collate "C" = '' then
         raise exception 'the scope is missing' using errcode = 'P4000',
@@ -58,7 +59,7 @@ begin
     values (p_tenant, p_scope, pgonce._fixed_length(p_retention), pgonce._fixed_length(p_lease), p_busy, pgonce._fixed_length(p_wait_timeout),
         p_storage, p_after_expiry, pgonce._fixed_length(p_tombstone_for), p_stale, p_key_source, p_boundary,
         pgonce._fixed_length(p_client_retry), pgonce._fixed_length(p_redelivery), pgonce._fixed_length(p_reconciliation), pgonce._fixed_length(p_audit),
-        p_max_answer, p_max_keys, pgonce._probe_name(p_probe), p_retry_queue, p_max_attempts, p_keep_attempts, p_note, pgonce.now())
+        p_max_answer, p_max_keys, pgonce._probe_name(p_probe), p_retry_queue, p_max_attempts, p_keep_attempts, p_note, v_now)
     on conflict (tenant, scope) do update
        set retention = excluded.retention, lease = excluded.lease, busy = excluded.busy,
            wait_timeout = excluded.wait_timeout, storage = excluded.storage,

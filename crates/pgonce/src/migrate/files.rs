@@ -2,6 +2,8 @@
 
 use sha2::{Digest as _, Sha256};
 
+use super::nodes::{Layout, TWINS};
+
 /// A numbered file: tables, types and data. Once released it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -60,6 +62,8 @@ macro_rules! routines {
         }),*]
     };
 }
+
+pub(super) use routines;
 
 /// Every migration of this build, in order.
 pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference", 9 "0009_external"];
@@ -378,9 +382,15 @@ pub(super) fn newest() -> u32 {
 }
 
 /// One checksum for all routines: their names, order and texts, and for whom they are loaded.
-pub(super) fn routines_checksum(layout: super::nodes::Layout) -> String {
+pub(super) fn routines_checksum(layout: Layout) -> String {
     let loaded = ROUTINES.iter().map(|routine| (routine.name, routine.sql));
-    checksum(loaded.chain(layout.switches().map(|sql| ("", sql))))
+    let twins = TWINS.iter().filter(|_| layout == Layout::Distributed);
+    let twins = twins.map(|routine| (routine.name, routine.sql));
+    checksum(
+        loaded
+            .chain(twins)
+            .chain(layout.switches().map(|sql| ("", sql))),
+    )
 }
 
 /// A checkout may have other line ends than the build that was released; they do not count.
@@ -401,6 +411,7 @@ fn checksum<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::nodes::ONLY_ON_CITUS;
     use super::*;
     use std::path::Path;
 
@@ -426,7 +437,11 @@ mod tests {
             .iter()
             .map(|m| format!("migrations/{}", m.name))
             .collect();
-        loaded.extend(ROUTINES.iter().map(|routine| routine.name.to_owned()));
+        let routines = ROUTINES.iter().chain(TWINS).chain(ONLY_ON_CITUS);
+        loaded.extend(routines.map(|routine| routine.name.to_owned()));
+        loaded.extend(
+            ["unload", "distribute", "delegate"].map(|name| format!("citus/scripts/{name}")),
+        );
         loaded.sort();
         assert_eq!(
             loaded, there,
@@ -453,7 +468,7 @@ mod tests {
 
     #[test]
     fn routines_can_be_loaded_again_over_themselves() {
-        for routine in ROUTINES {
+        for routine in ROUTINES.iter().chain(TWINS).chain(ONLY_ON_CITUS) {
             let creates = routine
                 .sql
                 .lines()

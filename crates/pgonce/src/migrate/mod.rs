@@ -36,7 +36,8 @@ pub use plan::Plan;
 #[doc(hidden)]
 pub use script::definitions;
 pub use status::{
-    CHANGED, Entry, HALF_DISTRIBUTED, MISSING, OUTDATED, Routines, State, Status, TOO_NEW,
+    CHANGED, Entry, HALF_DISTRIBUTED, MISSING, NOT_DISTRIBUTED, OUTDATED, Routines, State, Status,
+    TOO_NEW,
 };
 
 use std::time::Duration;
@@ -62,7 +63,16 @@ pub struct Migrator<D> {
     driver: D,
     schema: String,
     lock_timeout: Duration,
-    coordinator_only: bool,
+    wanted: Wanted,
+}
+
+/// What the caller says about a database with Citus.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wanted {
+    Nothing,
+    CoordinatorOnly,
+    /// Together with this table.
+    Distributed(Option<String>),
 }
 
 /// What [`Migrator::up`] did.
@@ -92,7 +102,7 @@ impl<D: Driver> Migrator<D> {
             driver,
             schema: DEFAULT_SCHEMA.to_owned(),
             lock_timeout: LOCK_TIMEOUT,
-            coordinator_only: false,
+            wanted: Wanted::Nothing,
         }
     }
 
@@ -121,7 +131,24 @@ impl<D: Driver> Migrator<D> {
     /// # }
     /// ```
     pub fn coordinator_only(mut self) -> Self {
-        self.coordinator_only = true;
+        self.wanted = Wanted::CoordinatorOnly;
+        self
+    }
+
+    /// Distributes pgonce's tables by tenant over the servers of Citus, together with a table of the user's that is
+    /// distributed by a tenant of type `text`, and delegates commands to the server that has the tenant's rows. Done once and
+    /// remembered; later calls of [`Migrator::up`] keep it so. What it takes, and what does not work there:
+    /// <https://github.com/pgonce/pgonce/blob/main/docs/src/how-to/citus.md>.
+    ///
+    /// ```no_run
+    /// # use pgonce::migrate::Migrator;
+    /// # async fn example<D: pgonce::driver::Driver>(driver: D) -> Result<(), pgonce::Error> {
+    /// Migrator::new(driver).distribute(Some("public.orders")).up().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn distribute(mut self, colocate_with: Option<&str>) -> Self {
+        self.wanted = Wanted::Distributed(colocate_with.map(str::to_owned));
         self
     }
 
@@ -169,6 +196,7 @@ impl<D: Driver> Migrator<D> {
             migrations: ledger.pending().collect(),
             routines: ledger.routines(layout).need_loading(),
             layout,
+            distribution: self.distribution(&ledger, layout),
             lock_timeout: self.lock_timeout,
             grants: Vec::new(),
         })
@@ -216,12 +244,27 @@ impl<D: Driver> Migrator<D> {
 
     /// How the routines are to be loaded.
     fn layout(&self, ledger: &Ledger) -> Result<Layout> {
-        match ledger.nodes.unguarded() {
-            Some(table) if !self.coordinator_only => {
-                status::half_distributed(table).map(|()| ledger.nodes.layout())
+        let found = ledger.nodes.layout();
+        match (&self.wanted, found) {
+            (Wanted::CoordinatorOnly, Layout::Watched) => Ok(Layout::CoordinatorOnly),
+            (Wanted::Distributed(_), Layout::Alone) => status::no_citus(),
+            (Wanted::Distributed(_), _) => Ok(Layout::Distributed),
+            _ => match ledger.nodes.unguarded() {
+                Some(table) => status::half_distributed(table).map(|()| found),
+                None => Ok(found),
+            },
+        }
+    }
+
+    /// What goes before the routines on Citus: the old ones go, and tables that are not distributed yet are.
+    fn distribution(&self, ledger: &Ledger, layout: Layout) -> String {
+        let schema = &self.schema;
+        match &self.wanted {
+            _ if layout != Layout::Distributed => String::new(),
+            Wanted::Distributed(with) if layout != ledger.nodes.layout() => {
+                script::unload(schema) + &script::distribute(schema, with.as_deref())
             }
-            _ if self.coordinator_only => Ok(ledger.nodes.layout().guarded_by_owner()),
-            _ => Ok(ledger.nodes.layout()),
+            _ => script::unload(schema),
         }
     }
 
@@ -270,7 +313,9 @@ impl<D: Driver> Migrator<D> {
         }
         if work.routines {
             let record = script::record_routines(schema, layout);
-            let text = layout.settings().to_owned() + &script::routines(schema, layout);
+            let text = layout.settings().to_owned()
+                + &self.distribution(&ledger, layout)
+                + &script::routines(schema, layout);
             steps.push(("the routines", text, record));
         }
         let mut last_record = "select 'done'".to_owned();

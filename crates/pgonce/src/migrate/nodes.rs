@@ -1,8 +1,38 @@
 //! Where the rows of a database are: on one server, or by Citus on several.
 
+use super::files::{Routine, routines};
 use super::ledger::rows;
 use crate::driver::Connection;
 use crate::error::Result;
+
+/// What is loaded on Citus alone.
+pub(super) const ONLY_ON_CITUS: &[Routine] = routines![
+    "citus/twins/_raise_not_distributed",
+    "citus/twins/_purge_tenant",
+];
+
+/// What is loaded on Citus instead of the routine of its name.
+pub(super) const TWINS: &[Routine] = routines![
+    "citus/twins/_contract",
+    "citus/twins/_begin_epoch",
+    "citus/twins/_installation_epoch",
+    "citus/twins/_claim_fast",
+    "citus/twins/_claim_optimistic",
+    "citus/twins/claim",
+    "citus/twins/claim_first",
+    "citus/twins/answer_of",
+    "citus/twins/succeed",
+    "citus/twins/purge",
+    "citus/twins/_replay_state",
+    "citus/twins/_replay_of",
+];
+
+/// Removes the routines on Citus, before they are loaded again.
+pub(super) const UNLOAD: &str = include_str!("../../sql/citus/scripts/unload.sql");
+/// Distributes the tables: between the migrations and the routines.
+pub(super) const DISTRIBUTE: &str = include_str!("../../sql/citus/scripts/distribute.sql");
+/// Delegates functions to the servers that have the rows: after the routines.
+pub(super) const DELEGATE: &str = include_str!("../../sql/citus/scripts/delegate.sql");
 
 /// What Citus says about a database.
 #[derive(Debug, Default)]
@@ -22,6 +52,8 @@ pub(super) enum Layout {
     Watched,
     /// With Citus; the owner says that no command writes tables with rows on other servers.
     CoordinatorOnly,
+    /// With Citus; pgonce's tables are distributed by tenant.
+    Distributed,
 }
 
 impl Nodes {
@@ -35,6 +67,7 @@ impl Nodes {
             "select (select true from pg_proc p join pg_namespace n on n.oid = p.pronamespace \
                 where n.nspname = '{schema}' and p.proname = '_is_one_node' \
                   and pg_get_functiondef(p.oid) like '%RETURN true%')::text, \
+             (select true from pg_dist_partition p where p.logicalrelid = to_regclass('{schema}.intent'))::text, \
              (select p.logicalrelid::text from pg_dist_partition p \
                 join pg_dist_shard s on s.logicalrelid = p.logicalrelid join pg_dist_placement l on l.shardid = s.shardid \
                where not (p.partmethod = 'n' and (p.repmodel = 't' or p.colocationid = 0)) \
@@ -42,11 +75,12 @@ impl Nodes {
         );
         let row = rows(conn, &looked).await?.pop().unwrap_or_default();
         let mut cells = row.into_iter();
-        let allowed = cells.next().flatten().is_some();
+        let (allowed, distributed) = (cells.next().flatten(), cells.next().flatten());
         Ok(Self {
-            layout: match allowed {
-                true => Layout::CoordinatorOnly,
-                false => Layout::Watched,
+            layout: match (distributed, allowed) {
+                (Some(_), _) => Layout::Distributed,
+                (None, Some(_)) => Layout::CoordinatorOnly,
+                (None, None) => Layout::Watched,
             },
             remote: cells.next().flatten(),
         })
@@ -60,26 +94,23 @@ impl Nodes {
     pub(super) fn unguarded(&self) -> Option<&str> {
         match self.layout {
             Layout::Watched => self.remote.as_deref(),
-            Layout::Alone | Layout::CoordinatorOnly => None,
+            Layout::Alone | Layout::CoordinatorOnly | Layout::Distributed => None,
         }
     }
 }
 
 impl Layout {
-    /// The same where the owner says that no command writes distributed tables.
-    pub(super) fn guarded_by_owner(self) -> Self {
-        match self {
-            Self::Alone => Self::Alone,
-            Self::Watched | Self::CoordinatorOnly => Self::CoordinatorOnly,
-        }
-    }
-
     /// Settings for the transaction that loads: what stays on the coordinator is not copied to workers.
     pub(super) fn settings(self) -> &'static str {
         match self {
             Self::Alone => "",
             Self::Watched | Self::CoordinatorOnly => {
                 "set local citus.enable_ddl_propagation = off;\n"
+            }
+            Self::Distributed => {
+                "set local citus.multi_shard_modify_mode = 'sequential';\n\
+                 set local citus.enable_unsafe_triggers = on;\n\
+                 set local client_min_messages = error;\n"
             }
         }
     }
@@ -88,10 +119,13 @@ impl Layout {
     pub(super) fn switches(self) -> impl Iterator<Item = &'static str> {
         let one_node = "create or replace function pgonce._is_one_node() returns boolean \
              language sql stable parallel safe return true;\n";
-        match self {
-            Self::Alone | Self::Watched => None,
-            Self::CoordinatorOnly => Some(one_node),
-        }
-        .into_iter()
+        let answered_for = matches!(self, Self::CoordinatorOnly | Self::Distributed);
+        let distributed = self == Self::Distributed;
+        let more = ONLY_ON_CITUS.iter().filter(move |_| distributed);
+        (answered_for.then_some(one_node).into_iter())
+            .chain(more.map(|routine| routine.sql))
+            .chain(distributed.then_some(DELEGATE))
+            // Citus stumbles over the rights of functions that depend on each other. The schema is closed on every server.
+            .chain(distributed.then_some("set local citus.enable_ddl_propagation = off;\n"))
     }
 }

@@ -15,6 +15,7 @@ pub struct Plan {
     pub(super) migrations: Vec<&'static Migration>,
     pub(super) routines: bool,
     pub(super) layout: Layout,
+    pub(super) distribution: String,
     pub(super) lock_timeout: Duration,
     pub(super) grants: Vec<(Part, String)>,
 }
@@ -74,6 +75,7 @@ impl Plan {
         }
         if self.routines {
             text.push_str("\n-- functions, views and triggers\n");
+            text.push_str(&self.distribution);
             text.push_str(&script::routines(schema, self.layout));
             text.push_str(&script::record_routines(schema, self.layout));
             text.push_str(";\n");

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::files::{self, Migration, ROUTINES};
+use super::files::{self, Migration, ROUTINES, Routine};
 use super::header::{Header, public_headers};
-use super::nodes::Layout;
+use super::nodes::{DISTRIBUTE, Layout, TWINS, UNLOAD};
 use crate::driver::quote_literal;
 
 /// Whatever isolation the database has by default: what is read after the lock must be new.
@@ -130,7 +130,10 @@ pub fn definitions() -> String {
 /// All routines, and what loading them must not change: a database that was strict stays strict
 /// (its switch is the body of a routine), tenants stay isolated, and roles get what is new for their part.
 pub(super) fn routines(schema: &str, layout: Layout) -> String {
-    let mut text: String = ROUTINES.iter().map(|routine| routine.sql).collect();
+    let mut text: String = match layout {
+        Layout::Distributed => ROUTINES.iter().map(on_citus).collect(),
+        _ => ROUTINES.iter().map(|routine| routine.sql).collect(),
+    };
     text.extend(layout.switches());
     text.extend(public_headers().iter().map(Header::comment));
     text.push_str(
@@ -139,8 +142,10 @@ do $$ begin
     if not exists (select from pgonce.scope where tenant = '' and scope = '*') then
         perform pgonce.set_strict(true);
     end if;
-    -- Else the first lease would begin the epoch, and the others would wait for its commit.
-    perform pgonce._installation_epoch();
+    -- Else the first lease would begin the epoch, and the others would wait for its commit. On Citus each tenant has its own.
+    if to_regclass('pgonce.tenant_epoch') is null then
+        perform pgonce._installation_epoch();
+    end if;
     if exists (select from pg_class c where c.oid = 'pgonce.intent'::regclass and c.relforcerowsecurity) then
         perform pgonce.isolate_tenants(true);
     end if;
@@ -154,6 +159,37 @@ end $$;
 ",
     );
     in_schema(schema, &text)
+}
+
+/// A routine as it is loaded on Citus: its twin, or itself with tenants compared as they come. Citus takes an argument with
+/// a collation of its own for another tenant.
+fn on_citus(routine: &Routine) -> String {
+    let name = |path: &'static str| path.rsplit('/').next();
+    let twin = TWINS.iter().find(|t| name(t.name) == name(routine.name));
+    match (twin, routine.name) {
+        (Some(twin), _) => twin.sql.to_owned(),
+        // There nothing forgets for a cache, and no history of attempts is kept.
+        (None, "cache/_forget_replays" | "intent/_record_attempt" | "intent/_forget_attempts") => {
+            String::new()
+        }
+        // Citus would send this whole text to the workers for its trigger; delegate.sql creates it by itself.
+        (None, "intent/_check_transition") => {
+            let end = routine.sql.find("create or replace trigger");
+            routine.sql[..end.unwrap_or(routine.sql.len())].to_owned()
+        }
+        (None, _) => routine.sql.replace("p_tenant collate \"C\"", "p_tenant"),
+    }
+}
+
+/// Removes the routines, on Citus.
+pub(super) fn unload(schema: &str) -> String {
+    in_schema(schema, UNLOAD)
+}
+
+/// Distributes the tables.
+pub(super) fn distribute(schema: &str, colocate_with: Option<&str>) -> String {
+    let table = quote_literal(colocate_with.unwrap_or("default"));
+    in_schema(schema, DISTRIBUTE).replace("{colocate}", &table)
 }
 
 /// The files are written for the schema `pgonce`.

@@ -103,6 +103,8 @@ pub const TOO_NEW: &str = "P4102";
 pub const CHANGED: &str = "P4103";
 /// The database has tables on other servers, by Citus, and pgonce's are on this one only.
 pub const HALF_DISTRIBUTED: &str = "P4104";
+/// Not possible on Citus, or without it.
+pub const NOT_DISTRIBUTED: &str = "P4105";
 
 impl Status {
     /// Whether this build can use the database as it is: [`Error::Schema`] says why not, with
@@ -230,9 +232,18 @@ pub(super) fn half_distributed(table: &str) -> Result<()> {
             "Citus commits on a worker and here in two steps: a crash between them would part an effect from its record."
                 .to_owned(),
         ),
-        "Where no command writes distributed tables: `pgonce migrate up --coordinator-only`."
+        "Run `pgonce migrate up --distribute`; or, where no command writes distributed tables, `pgonce migrate up --coordinator-only`."
             .to_owned(),
     )
+}
+
+/// The refusal to distribute what cannot be.
+pub(super) fn no_citus<T>() -> Result<T> {
+    Err(Error::Schema(ErrorDetail::new(
+        NOT_DISTRIBUTED,
+        "the tables cannot be distributed: the extension citus is not in this database",
+        "Create it, add the workers with citus_add_node, and run it again on the coordinator.",
+    )))
 }
 
 fn refuse(code: &str, message: String, detail: Option<String>, hint: String) -> Result<()> {
