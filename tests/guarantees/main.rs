@@ -17,6 +17,7 @@ mod example;
 mod failures;
 mod fences;
 mod fingerprints;
+mod found;
 mod heartbeats;
 mod interventions;
 mod joined;

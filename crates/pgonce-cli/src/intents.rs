@@ -181,29 +181,13 @@ pub(crate) async fn suppression(target: Target) -> Result {
     output::rows(database.format, &rows, "No intent was ever claimed here.")
 }
 
-/// Did it happen once? In words, from what is recorded and nothing else.
+/// One intent, whole.
 const SHOW: &str = "
-select case
-           when i.gone_at is not null
-               then 'It finished, and its answer is no longer kept: a retry gets: gone.'
-           when i.status = 'succeeded' and i.expires_at <= pgonce.now()
-               then 'It happened once. Its retention is over: the contract says what a retry gets.'
-           when i.status = 'succeeded'
-               then 'It happened once. Every retry gets the stored answer.'
-           when i.status = 'failed_final'
-               then 'It was refused, finally. Every retry gets the same refusal.'
-           when i.status = 'failed_retryable'
-               then 'The last attempt failed and nothing is acknowledged: the next attempt may try again.'
-           when i.lease_until > pgonce.now()
-               then 'Somebody is at it now: the lease holds until lease_until.'
-           else 'Its holder stopped on the way. Nothing is acknowledged; what it did outside this database is not known.'
-       end as verdict,
-       i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.answer, i.ref_type, i.ref_id,
+select pgonce._verdict(i) as verdict, i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.answer, i.ref_type, i.ref_id,
        i.failure_code, i.failure_message, i.owner, i.correlation_id, i.first_at, i.last_at,
        i.lease_until, i.expires_at, i.gone_at, encode(i.fingerprint, 'hex') as fingerprint,
-       (select json_agg(json_build_object('at', o.acted_at, 'act', o.act, 'role', o.role, 'person', o.person,
-                   'reason', o.reason, 'forced', o.forced) order by o.number)
-          from pgonce.operator_act o where o.tenant = i.tenant and o.scope = i.scope and o.key = i.key) as acts
+       (select json_agg(json_build_object('at', date_trunc('second', h.at), 'what', h.what, 'who', h.who, 'detail', h.detail))
+          from pgonce._history(i.tenant, i.scope, i.key) h) as timeline
   from pgonce.intent i
  where i.tenant = $1 and i.scope = $2 and i.key = $3";
 
@@ -222,10 +206,8 @@ pub(crate) async fn show(args: ShowArgs, target: Target) -> Result {
     ];
     let database = target.installed().await?;
     let key = stored_key(&database, names).await?;
-    match database
-        .row(SHOW, &[names[0], names[1], Some(&key)])
-        .await?
-    {
+    let names = [names[0], names[1], Some(&*key)];
+    match database.row(SHOW, &names).await? {
         Some(row) => output::fields(database.format, &row),
         None => Err(no_record(&database, &names).await?),
     }
@@ -266,7 +248,15 @@ pub(crate) async fn stored_key(database: &Database, names: [Option<&str>; 3]) ->
 
 async fn no_record(database: &Database, names: &[Option<&str>; 3]) -> Result<CliError> {
     let held = database.row(HELD, names).await?.is_some();
-    Ok(if held {
+    let acts = "select o.act from pgonce.operator_act o where o.tenant = $1 and o.scope = $2 and o.key = $3 limit 1";
+    let acted = database.row(acts, names).await?.is_some();
+    Ok(if acted && !held {
+        CliError::new(
+            exit::NOT_FOUND,
+            "there is no record of this intent any more, and operators have acted on it: it may have happened",
+            "`pgonce find KEY` shows who removed the record, and why.",
+        )
+    } else if held {
         CliError::new(
             exit::NOT_FOUND,
             "there is no record of this intent yet: an attempt is under way in an open transaction",

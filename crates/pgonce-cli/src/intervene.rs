@@ -17,11 +17,23 @@ pub(crate) struct ActArgs {
     /// The scope, such as orders.create.
     scope: String,
     /// The key, as the client sent it or as it is stored.
-    #[arg(required_unless_present = "stuck")]
+    #[arg(required_unless_present_any = ["stuck", "failed"])]
     key: Option<String>,
     /// All intents of the scope that `pgonce intent stuck` lists, instead of one key.
     #[arg(long, conflicts_with = "key")]
     stuck: bool,
+    /// All intents of the scope that failed permanently with this code, instead of one key.
+    #[arg(long, value_name = "CODE", conflicts_with_all = ["key", "stuck"])]
+    failed: Option<String>,
+    /// With --stuck: only those with this classification, such as needs_manual_action.
+    #[arg(long, value_name = "NAME", requires = "stuck")]
+    classification: Option<String>,
+    /// With --stuck or --failed: only those that were touched last by this owner.
+    #[arg(long, conflicts_with = "key")]
+    owner: Option<String>,
+    /// With --stuck or --failed: only those of before so long ago.
+    #[arg(long, value_name = "TIME", value_parser = crate::scope::length, conflicts_with = "key")]
+    older_than: Option<String>,
     /// Why, such as a ticket; it is kept with your name.
     #[arg(long)]
     reason: String,
@@ -106,7 +118,7 @@ pub(crate) async fn act(
         match one(&database, act, args, key, more).await {
             Ok(()) => done += 1,
             // One that was settled or claimed meanwhile does not stop the others.
-            Err(error) if args.stuck && matches!(error.words().1, "55000" | "42704") => {
+            Err(error) if args.key.is_none() && matches!(error.words().1, "55000" | "42704") => {
                 refused.push(error);
             }
             Err(error) => return Err(error),
@@ -123,12 +135,29 @@ async fn keys(database: &Database, args: &ActArgs) -> Result<Vec<String>> {
         let names = [Some(&*args.tenant), Some(&*args.scope), Some(&**key)];
         return Ok(vec![stored_key(database, names).await?]);
     }
-    let query =
-        "select key from pgonce.stuck where tenant = $1 and scope = $2 limit $3::text::integer";
+    let source = match &args.failed {
+        None => {
+            "(select *, stuck_for as age from pgonce.stuck) i where ($6::text is null or classification = $6)"
+        }
+        Some(_) => {
+            "(select *, pgonce.now() - last_at as age from pgonce.intent) i where status = 'failed_final' and failure_code = $6"
+        }
+    };
+    let query = format!(
+        "select key from {source} and tenant = $1 and scope = $2 and ($4::text is null or owner = $4) \
+         and ($5::text is null or age >= $5::text::interval) limit $3::text::integer"
+    );
     let limit = MAX_INTENTS.to_string();
-    let params = [Some(&*args.tenant), Some(&*args.scope), Some(&*limit)];
+    let params = [
+        Some(&*args.tenant),
+        Some(&*args.scope),
+        Some(&*limit),
+        args.owner.as_deref(),
+        args.older_than.as_deref(),
+        args.failed.as_deref().or(args.classification.as_deref()),
+    ];
     let mut keys = Vec::new();
-    for row in database.rows(query, &params).await? {
+    for row in database.rows(&query, &params).await? {
         let row: serde_json::Value = serde_json::from_str(&row)?;
         keys.extend(row["key"].as_str().map(str::to_owned));
     }

@@ -12,6 +12,7 @@ mod database;
 mod doctor;
 mod exit;
 mod faults;
+mod find;
 mod gateway;
 mod import;
 mod inbox;
@@ -56,6 +57,8 @@ enum Command {
     Strict(scope::StrictArgs),
     /// Look at intents: one, those of a scope, stuck ones, retried ones.
     Intent(intents::Args),
+    /// Find anything by any id: keys in any form, references, correlations, messages, subjects, traces, jobs.
+    Find(find::Args),
     /// Count by scope the intents, the attempts and the duplicates that did nothing.
     Suppression,
     /// List intents that were acknowledged, and that this database does not know as done.
@@ -199,6 +202,7 @@ async fn main() -> ExitCode {
         Command::Stuck(args) => intents::stuck(args, target).await,
         Command::MostRetried(args) => intents::most_retried(args, target).await,
         Command::Show(args) => intents::show(args, target).await,
+        Command::Find(args) => find::run(args, target).await,
         Command::Suppression => intents::suppression(target).await,
         Command::Lost(args) => lost::run(args, target).await,
         Command::Outbox(args) => outbox::run(args, target).await,

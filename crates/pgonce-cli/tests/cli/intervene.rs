@@ -63,19 +63,27 @@ async fn an_operator_settles_what_is_held_and_the_record_says_who_and_why() {
         ("replay".to_owned(), Some(answer))
     );
     let shown = fixture.json(&["intent", "show", "pay", "k-1"]);
-    let act = &shown["acts"][0];
-    assert_eq!(
-        (&act["act"], &act["reason"]),
-        (&"settle".into(), &"ticket 7".into()),
-        "{shown}"
-    );
+    let timeline = shown["timeline"].as_array().unwrap();
+    let act = timeline.iter().find(|point| point["what"] == "settle");
+    assert_eq!(act.unwrap()["detail"], "ticket 7", "{shown}");
+    // The same for people, in 80 columns.
     let mut show = fixture.command(&["intent", "show", "pay", "k-1"]);
     let text = Run::of(show.env("COLUMNS", "80").output().unwrap()).out;
     assert!(text.starts_with("It happened once."), "{text}");
     assert!(
-        text.contains("acts:\n") && text.contains("ticket 7") && !text.contains("\"act\""),
+        text.contains("timeline:\n") && text.contains("ticket 7") && !text.contains("\"what\""),
         "{text}"
     );
+    // What an operator removed may have happened.
+    let evict = ["intent", "evict", "pay", &stored, "--force", "pay", "--yes"];
+    fixture.ok(&[&evict[..], &WHY].concat());
+    let gone = fixture.run(&["intent", "show", "pay", &stored]);
+    assert!(
+        gone.code == 7 && gone.err.contains("may have happened"),
+        "{gone:?}"
+    );
+    let found = fixture.json(&["find", &stored]);
+    assert_eq!(found["found"][0]["status"], "evict", "{found}");
     let none = fixture.run(&[&["intent", "release", "pay", "nothing", "--yes"][..], &WHY].concat());
     assert_eq!(none.code, 7, "{none:?}");
 }

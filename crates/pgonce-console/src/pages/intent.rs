@@ -21,6 +21,10 @@ select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.ref_type, i.re
 const OPERATED: &str = "select o.acted_at as at, o.act, coalesce(o.person, o.role::text) as who, o.reason, o.forced, o.before ->> 'status' as before from pgonce.operator_act o \
      where o.tenant = $1 and o.scope = $2 and o.key = $3 order by o.number limit 200";
 
+/// Operator acts are in a table of their own.
+const HISTORY: &str = "select h.at, h.what, h.who, h.detail from pgonce._history($1, $2, $3) h \
+     where h.what ^@ 'attempt' or h.what in ('reference', 'event', 'delivery', 'consumed')";
+
 const UNDER_WAY: &str = "select l.pid from pg_locks l where l.locktype = 'advisory' and l.objsubid = 1 and l.granted \
      and l.database = (select d.oid from pg_database d where d.datname = current_database()) \
      and (l.classid::bigint << 32) | l.objid::bigint = pgonce._lock_id($1, $2, $3)";
@@ -66,6 +70,7 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
         ),
         Section::new("Contract", &[], contract.into_iter().collect(), ""),
         Section::new("Open attempts", &[], under_way, ""),
+        Section::new("History", &[], app.db.rows(HISTORY, &names).await?, ""),
     ];
     let asked: Row = ["tenant", "scope", "key"]
         .iter()
@@ -286,6 +291,18 @@ fn timeline(row: &Row, tables: &[Section]) -> Html {
                 text(act, "who"),
                 text(act, "reason")
             ),
+        ));
+    }
+    let history = tables.iter().find(|section| section.title == "History");
+    for point in history
+        .map(|section| section.rows.as_slice())
+        .unwrap_or_default()
+    {
+        let words = ["what", "who", "detail"].map(|name| text(point, name));
+        let words = words.iter().filter(|word| !word.is_empty());
+        points.push((
+            text(point, "at"),
+            words.cloned().collect::<Vec<_>>().join(" \u{b7} "),
         ));
     }
     points.sort_by(|a, b| a.0.cmp(&b.0));

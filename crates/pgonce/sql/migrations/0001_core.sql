@@ -108,6 +108,10 @@ create table pgonce.installation (
 create index unfinished_intents on pgonce.intent (coalesce(lease_until, last_at))
     where expires_at is null;
 
+-- So that pgonce.find is a look-up. Only rows that have one are in here: others pay nothing.
+create index intents_by_correlation on pgonce.intent (correlation_id) where correlation_id is not null;
+create index intents_by_reference on pgonce.intent (ref_id) where ref_id is not null;
+
 -- Attempts that another one followed. The last attempt is in pgonce.intent itself: an intent that succeeds at once has no row here.
 -- followed_at is when the next attempt began.
 create table pgonce.attempt (
@@ -164,6 +168,7 @@ create table pgonce.operator_act (
     forced   boolean not null,
     before   jsonb not null
 );
+create index operator_acts_by_key on pgonce.operator_act (key);
 
 -- What pgonce.claim answers.
 create type pgonce.claimed as (

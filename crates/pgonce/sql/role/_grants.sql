@@ -99,7 +99,7 @@ begin
             ('operator', 'define_provider external_settle external_observe'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
-            ('operator', 'define_scope drop_scope _contract purge intervene _take_stale _decide_stale _probe_name
+            ('operator', 'define_scope drop_scope _contract purge intervene _take_stale _decide_stale _probe_name find _verdict _history
                 create_subscription alter_subscription drop_subscription evict_subscription redrive skip replay replay_range
                 recover event_status outbox_caught_up set_outbox_retention _create_outbox_partitions _drop_outbox_partitions
                 define_inbox retry_messages skip_message replay_messages set_partition

@@ -1,0 +1,117 @@
+//! `pgonce find`: anything by any id.
+
+use std::time::Duration;
+
+use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement};
+use serde_json::{Value, json};
+
+use crate::database::{Database, Target};
+use crate::exit::{self, CliError, Result};
+use crate::output::{self, Format};
+
+/// What to find.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A key (the client's, as stored, or hashed as in logs), reference, correlation, message id, subject, trace id or a job's key.
+    id: String,
+    /// Only look where an index leads: no hashed keys, subjects, trace ids and stored messages.
+    #[arg(long)]
+    quick: bool,
+    /// Maximum time of each look.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+/// The parts of `pgonce.find`, whether an index leads there, and what they look at.
+const PARTS: [(&str, bool, &str); 7] = [
+    (
+        "intents",
+        true,
+        "keys, references and correlations of intents",
+    ),
+    ("events", true, "numbers of events, parked and skipped ones"),
+    ("messages", true, "ids of accepted messages"),
+    ("jobs", true, "keys of jobs"),
+    ("all_intents", false, "hashed keys and fingerprints"),
+    (
+        "all_events",
+        false,
+        "subjects, message ids and trace ids of the outbox",
+    ),
+    ("all_messages", false, "stored messages"),
+];
+
+const NOTHING: &str =
+    "nothing with this id is remembered here; that does not prove that it never happened";
+
+pub(crate) async fn run(args: Args, target: Target) -> Result {
+    let database = target.installed().await?;
+    let (mut found, mut incomplete) = (Vec::new(), Vec::new());
+    for (part, indexed, what) in PARTS {
+        if args.quick && !indexed {
+            incomplete.push(what);
+            continue;
+        }
+        match look(&database, &args, part).await {
+            Ok(rows) => found.extend(rows),
+            // Out of time; the others may answer.
+            Err(error) if error.code() == "57014" => incomplete.push(what),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if database.format == Format::Json {
+        let rows = found.iter().map(|row| serde_json::from_str(row));
+        let rows = rows.collect::<std::result::Result<Vec<Value>, _>>()?;
+        output::line(&json!({"found": rows, "not_looked_at": incomplete}).to_string())?;
+    } else if !found.is_empty() {
+        output::rows(database.format, &found, "")?;
+    }
+    if !incomplete.is_empty() && database.format == Format::Table {
+        let words = format!(
+            "not looked at, or not completely: {}",
+            incomplete.join("; ")
+        );
+        output::line(&words)?;
+    }
+    if found.is_empty() {
+        return Err(CliError::new(
+            exit::NOT_FOUND,
+            NOTHING,
+            "An attempt in an open transaction has no record yet, records are purged after their retention (`pgonce scope show SCOPE`), \
+             delivered events leave the log, and bytes may differ.",
+        ));
+    }
+    Ok(())
+}
+
+async fn look(
+    database: &Database,
+    args: &Args,
+    part: &str,
+) -> std::result::Result<Vec<String>, pgonce::Error> {
+    let statement = Statement {
+        sql: format!(
+            "select row_to_json(q)::text from {}.find($1, $2) q",
+            database.schema
+        )
+        .into(),
+        keep: false,
+        pooled: false,
+    };
+    let mut session = database.driver.acquire().await?;
+    session
+        .open("begin isolation level repeatable read read only")
+        .await?;
+    let limit = args.timeout.as_millis().max(1);
+    session
+        .batch(&format!("set local statement_timeout = {limit}"))
+        .await?;
+    let params = [Param::Text(Some(&args.id)), Param::Text(Some(part))];
+    let rows = session.query(&statement, &params).await;
+    session.rollback().await?;
+    session.keep();
+    let rows = rows?.into_iter();
+    Ok(rows
+        .filter_map(|row| row.into_iter().next().flatten())
+        .collect())
+}

@@ -1,0 +1,174 @@
+//! Anything is found by any id, by an index where one leads there; what may have happened is never denied.
+
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce_tests::{Observer, World};
+
+const STORED: &str = "order-7#0123456789abcdef0123456789abcdef";
+
+async fn found(see: &Observer, id: &str, part: &str) -> String {
+    let find = format!(
+        "select coalesce(string_agg(what || ' by ' || found_as || ' ' || place || '/' || id, ', ' order by what, id), '') \
+         from pgonce.find('{id}', '{part}')"
+    );
+    see.text(&find).await
+}
+
+/// Tens of thousands of intents, so that a plan without an index would read them all.
+async fn filled() -> World<TokioPostgres> {
+    let world = World::new().await;
+    world
+        .see
+        .run(&format!(
+            "insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint, ref_type, ref_id, correlation_id)
+             select 1, now(), now() + interval '1 day', 1, 'succeeded', 't' || n % 3, 's' || n % 5, 'k-' || n, '\\x01', 'order', 'o-' || n, 'c-' || n
+               from generate_series(1, 20000) n;
+             insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint)
+             values (1, now(), now() + interval '1 day', 1, 'succeeded', '', 'web', '{STORED}', '\\x0102030405060708');
+             insert into pgonce.job (id, created_at, priority, tenant, queue, unique_key) select n, now(), 0, '', 'bulk', 'u-' || n from generate_series(1, 20000) n;
+             analyze pgonce.intent, pgonce.job"
+        ))
+        .await;
+    world
+}
+
+#[tokio::test]
+async fn every_form_of_an_id_leads_to_what_it_names() {
+    let world = filled().await;
+    let see = &world.see;
+    for (id, expected) in [
+        ("k-77", "intent by key s2/k-77"),
+        (STORED, &*format!("intent by key web/{STORED}")),
+        ("order-7", &*format!("intent by client key web/{STORED}")),
+        ("c-9", "intent by correlation s4/k-9"),
+        ("o-55", "intent by reference s0/k-55"),
+        ("order/o-55", "intent by reference s0/k-55"),
+        ("invoice/o-55", ""),
+        ("o-5", "intent by reference s0/k-5"),
+        ("nothing", ""),
+    ] {
+        assert_eq!(found(see, id, "intents").await, expected, "{id}");
+    }
+    // As the log of the gateway hashes a client's key.
+    for (key, expected) in [("order-7", STORED), ("k-77", "k-77")] {
+        let hash = format!("select encode(substr(sha256('{key}'), 1, 8), 'hex')");
+        let by_hash = found(see, &see.text(&hash).await, "all_intents").await;
+        assert!(
+            by_hash.starts_with("intent by hashed key") && by_hash.ends_with(expected),
+            "{by_hash}"
+        );
+    }
+    let by_fingerprint = found(see, "0102030405060708", "all_intents").await;
+    assert_eq!(
+        by_fingerprint,
+        format!("intent by fingerprint web/{STORED}")
+    );
+
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let publish = format!(
+        "select pgonce.publish('orders', 'made', 'cart-1', '{{}}', p_headers => '{{\"traceparent\": \"00-{trace}-00f067aa0ba902b7-01\"}}')"
+    );
+    let message = see.text(&publish).await;
+    for (id, as_what) in [
+        ("cart-1", "subject"),
+        (&*message, "message"),
+        (trace, "trace"),
+    ] {
+        let expected = format!("event by {as_what} orders/{message}");
+        assert_eq!(found(see, id, "all_events").await, expected);
+    }
+    let number = see.text("select max(seq) from pgonce.outbox").await;
+    let expected = format!("event by number orders/{message}");
+    assert_eq!(found(see, &number, "events").await, expected);
+    see.run("select pgonce.accept('billing', 'hook', 'evt-1', p_tenant => 'acme')")
+        .await;
+    let expected = "message by message billing/evt-1";
+    assert_eq!(found(see, "evt-1", "messages").await, expected);
+    see.run("select pgonce.enqueue('mail', '{}', 'welcome-7', 'customer-7', p_group => 'batch-7')")
+        .await;
+    for (id, as_what) in [
+        ("welcome-7", "unique key"),
+        ("customer-7", "key"),
+        ("batch-7", "group"),
+    ] {
+        let jobs = found(see, id, "jobs").await;
+        assert!(
+            jobs.starts_with(&format!("job by {as_what} mail/")),
+            "{jobs}"
+        );
+    }
+    for bad in [
+        "select pgonce.find('x', 'nowhere')",
+        "select pgonce.find('', 'intents')",
+    ] {
+        assert_eq!(see.code(bad).await, "22023", "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn looking_up_reads_no_table_whole() {
+    let world = filled().await;
+    let see = &world.see;
+    let looks = "select count(*) from unnest(array['k-77', 'order-7', 'c-9', 'o-55', 'order/o-55', 'u-3', '17', 'nothing']) id \
+         cross join unnest(array['intents', 'events', 'messages', 'jobs']) part cross join lateral pgonce.find(id, part)";
+    see.run("begin").await;
+    assert!(see.number(looks).await > 0);
+    let read = "select coalesce(string_agg(relname || ' ' || seq_scan, ', '), '') from pg_stat_xact_user_tables \
+                where relname in ('intent', 'job', 'job_live', 'outbox_1') and seq_scan > 0 and n_tup_ins = 0 and seq_tup_read > 1000";
+    assert_eq!(see.text(read).await, "");
+    see.run("rollback").await;
+}
+
+#[tokio::test]
+async fn what_is_under_way_or_was_removed_by_an_operator_is_not_denied() {
+    let world = World::<TokioPostgres>::new().await;
+    let (see, other) = (&world.see, world.observer().await);
+    see.run("select pgonce.define_scope('pay', '1 day')").await;
+    other
+        .run("begin; select pgonce.claim('pay', 'k', '\\x01')")
+        .await;
+    assert_eq!(found(see, "k", "intents").await, "attempt by key pay/k");
+    other
+        .run("select pgonce.succeed('pay', 'k', '\\x01', 1); commit")
+        .await;
+    assert_eq!(found(see, "k", "intents").await, "intent by key pay/k");
+    see.run("select pgonce.intervene('evict', 'pay', 'k', 'ticket 7', true)")
+        .await;
+    assert_eq!(
+        found(see, "k", "intents").await,
+        "operator act by key pay/k"
+    );
+}
+
+#[tokio::test]
+async fn the_timeline_of_an_intent_has_its_attempts_acts_events_and_deliveries() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run(
+        "select pgonce.define_scope('pay', '1 day'); select pgonce.create_subscription('billing')",
+    )
+    .await;
+    let claim = "select fence from pgonce.claim('pay', 'k', '\\x01', '1 minute', 'worker-7')";
+    let fence = see.number(claim).await;
+    see.run(&format!(
+        "select pgonce.fail('pay', 'k', '\\x01', {fence}, true, 'down', 'no route')"
+    ))
+    .await;
+    see.run(
+        "begin; select pgonce.claim('pay', 'k', '\\x01', p_owner => 'web-1'); select pgonce.publish('orders', 'made', 'o-1', '{}')",
+    )
+    .await;
+    let fence = see
+        .number("select pgonce._next_fence(fence, false) from pgonce.intent")
+        .await;
+    see.run(&format!(
+        "select pgonce.succeed('pay', 'k', '\\x01', {fence}, '1', 'order', '7'); commit; \
+         select pgonce.accept('stock', 'outbox', (select message_id::text from pgonce.outbox))"
+    ))
+    .await;
+    let history = "select string_agg(concat_ws(' ', what, who, split_part(detail, ' ', 1)), ', ') from pgonce._history('', 'pay', 'k')";
+    assert_eq!(
+        see.text(history).await,
+        "attempt 1 worker-7 failed_retryable, attempt 2 worker-7 succeeded, reference order/7, event orders made, \
+         delivery billing waiting, consumed stock from"
+    );
+}
