@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests murder replay import-test mutants demo payments storm bench fmt doc nextest
+.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants demo payments storm bench fmt doc nextest
 
 CARGO ?= cargo
 
@@ -79,6 +79,10 @@ murder: kill-tests
 hostile-tests: setup ## ten thousand random operations in each hostile setting; HOSTILE_OPERATIONS says how many
 	$(call step,hostile-tests)
 	PGONCE_HOSTILE_OPERATIONS=$${HOSTILE_OPERATIONS:-10000} $(CARGO) test --locked -p pgonce-tests --all-features --test hostile -- --nocapture --test-threads 2
+
+region-tests: setup ## cut the network between three regions again and again; REGION_SCHEDULES says how often
+	$(call step,region-tests)
+	REGION_SCHEDULES=$${REGION_SCHEDULES:-50} $(CARGO) test --locked -p pgonce-tests --all-features --test kill -- regions:: --nocapture --test-threads 2
 
 replay: setup ## replay a million events into projections, again and again; REPLAY_EVENTS says how many
 	$(call step,replay)

@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use pgonce::driver::sqlx::Sqlx;
+use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::Message;
 use pgonce::{
-    Ack, Attempt, Claim, ClaimKind, Done, Error, Event, Failure, Intent, Lease, Once, Result,
+    Ack, Attempt, Claim, ClaimKind, Done, Error, Event, Failure, Intent, Isolation, Lease, Once,
+    Result,
 };
-use pgonce_tests::{Cut, Cutter, TestDriver, World, for_each_driver};
+use pgonce_tests::{Cut, Cutter, Setting, TestDriver, World, in_time};
 use serde_json::{Map, Value, json};
 
-use crate::tidy::{read, root};
+use crate::conformance_page::{cases, matrix};
 
 const OUTCOMES: [&str; 10] = [
     "done",
@@ -90,6 +92,7 @@ impl<D: TestDriver> Runner<'_, D> {
             ("commit", "reply") if step == "lease_succeed" => ("pgonce.succeed", Cut::Reply),
             ("commit", "reply") => ("commit\0", Cut::Reply),
             ("commit", "request") => ("commit\0", Cut::Request),
+            (text, "request") => (text, Cut::Request),
             ("select outcome", _) => ("pgonce._claim_fast", Cut::Reply),
             // The success travels with its COMMIT: what loses one of them before it is done loses both.
             ("select 'done' from pgonce.succeed", _) => ("pgonce._success_row", Cut::Request),
@@ -177,6 +180,18 @@ impl<D: TestDriver> Runner<'_, D> {
                 note_done(&attempt.succeed(ack(step)?).await?, found);
             }
             "accept" | "accept_batch" | "publish" => self.message(step, found).await?,
+            "join" => self.join(step, found).await?,
+            "execute" => {
+                let intent = match step["first"] == true {
+                    true => intent(step)?.known_first(),
+                    false => intent(step)?,
+                };
+                let (statement, value) = (text(step, "statement"), text(step, "value"));
+                note_done(
+                    &D::execute(&self.once, &intent, statement, value).await?,
+                    found,
+                );
+            }
             other => panic!("unknown step {other}"),
         }
         Ok(())
@@ -202,6 +217,26 @@ impl<D: TestDriver> Runner<'_, D> {
         };
         found.insert("runs".into(), runs.load(Ordering::Relaxed).into());
         note_done(&end?, found);
+        Ok(())
+    }
+
+    /// A claim in a transaction of the caller's own, which is committed however the work ends.
+    async fn join(&self, step: &Value, found: &mut Found) -> Result<()> {
+        let mut tx = self.pool.begin().await?;
+        found.insert("outcome".into(), "joined".into());
+        match self.own.join(&mut tx, &intent(step)?).await? {
+            Claim::Run(mut joined) => {
+                for statement in list(&step["sql"]) {
+                    let statement = sqlx::AssertSqlSafe(statement.as_str().unwrap().to_owned());
+                    sqlx::raw_sql(statement).execute(joined.conn()).await?;
+                }
+                if text(step, "end") == "succeed" {
+                    note_done(&joined.succeed(ack(step)?).await?.0, found);
+                }
+            }
+            other => not_held(other, found)?,
+        }
+        tx.commit().await?;
         Ok(())
     }
 
@@ -267,11 +302,11 @@ async fn run_all<D: TestDriver>(attempt: &mut Attempt<D>, statements: &Value) ->
     Ok(())
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn text<'a>(value: &'a Value, member: &str) -> &'a str {
+pub(crate) fn text<'a>(value: &'a Value, member: &str) -> &'a str {
     value[member]
         .as_str()
         .unwrap_or_else(|| panic!("{member} of {value}"))
@@ -375,20 +410,12 @@ fn equal(a: &Value, b: &Value) -> bool {
         || a.is_number() && b.is_number() && a.as_f64() == b.as_f64() && !(a.is_i64() && b.is_i64())
 }
 
-async fn every_case_holds<D: TestDriver>(world: World<D>) {
-    let mut cases = Vec::new();
-    for file in ["atomic", "cuts", "leased", "messages"] {
-        let path = root().join(format!("conformance/cases/{file}.json"));
-        let read: Vec<Value> = serde_json::from_str(&read(&path)).unwrap();
-        cases.extend(read);
-    }
-    assert!(cases.len() > 30);
-    drop(world);
-    for case in &cases {
-        let world = World::<D>::new().await;
+async fn every_case_holds<D: TestDriver>(setting: Setting) {
+    for case in &cases() {
+        let world = World::<D>::in_setting(setting).await;
         let effect = "create table effect (id bigint generated always as identity, note text)";
         world.see.run(effect).await;
-        let cutter = Cutter::in_front_of(world.server.port()).await;
+        let cutter = Cutter::in_front_of(world.port()).await;
         let pool = sqlx::PgPool::connect_lazy(&world.url()).unwrap();
         let mut runner = Runner {
             once: world.another_at(&cutter.url_for(world.database()), 4, |b| b),
@@ -399,8 +426,57 @@ async fn every_case_holds<D: TestDriver>(world: World<D>) {
             open: HashMap::new(),
             leases: HashMap::new(),
         };
-        runner.run(case).await;
+        in_time(runner.run(case)).await;
     }
 }
 
-for_each_driver!(every_case_holds);
+/// Runs the cases in one setting, which the matrix must name.
+async fn run(library: &str, isolation: Isolation, pooler: bool) {
+    let level = match isolation {
+        Isolation::RepeatableRead => Some("repeatable read"),
+        Isolation::Serializable => Some("serializable"),
+        _ => None,
+    };
+    let named = matrix().iter().any(|run| {
+        run["language"] == "Rust"
+            && run["library"] == library
+            && run["isolation"].as_str() == level
+            && run["pooler"].as_bool().unwrap_or_default() == pooler
+    });
+    assert!(named, "conformance/matrix.json lacks this run");
+    let setting = Setting {
+        major: None,
+        isolation,
+        pooler,
+    };
+    match library {
+        "sqlx" => every_case_holds::<Sqlx>(setting).await,
+        _ => every_case_holds::<TokioPostgres>(setting).await,
+    }
+}
+
+macro_rules! runs {
+    ($($name:ident: $library:literal, $isolation:ident, $pooler:literal;)+) => {
+        $(#[tokio::test]
+        async fn $name() {
+            run($library, Isolation::$isolation, $pooler).await;
+        })+
+
+        #[test]
+        fn the_matrix_names_no_run_of_rust_that_is_not_made() {
+            let named = matrix().iter().filter(|run| run["language"] == "Rust").count();
+            assert_eq!(named, [$($library),+].len());
+        }
+    };
+}
+
+runs! {
+    every_case_holds_over_sqlx: "sqlx", ReadCommitted, false;
+    every_case_holds_over_sqlx_and_pgbouncer: "sqlx", ReadCommitted, true;
+    every_case_holds_over_sqlx_and_pgbouncer_repeatable_read: "sqlx", RepeatableRead, true;
+    every_case_holds_over_sqlx_and_pgbouncer_serializable: "sqlx", Serializable, true;
+    every_case_holds_over_tokio_postgres: "tokio-postgres", ReadCommitted, false;
+    every_case_holds_over_tokio_postgres_and_pgbouncer: "tokio-postgres", ReadCommitted, true;
+    every_case_holds_over_tokio_postgres_and_pgbouncer_repeatable_read: "tokio-postgres", RepeatableRead, true;
+    every_case_holds_over_tokio_postgres_and_pgbouncer_serializable: "tokio-postgres", Serializable, true;
+}

@@ -133,6 +133,7 @@ const CHAPTERS: &[(&str, &str)] = &[
     ("projection", "Projections"),
     ("queue", "Work queue"),
     ("external", "External calls"),
+    ("region", "Regions"),
     ("recovery", "Recovery"),
     ("retention", "Retention"),
     ("role", "Roles"),

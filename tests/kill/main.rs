@@ -9,12 +9,14 @@
 mod address;
 mod clocks;
 mod consumers;
+mod external;
 mod failover;
 mod load;
 mod points;
 mod process;
 mod promises;
 mod queue;
+mod regions;
 mod relays;
 mod server;
 mod zombies;

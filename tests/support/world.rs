@@ -127,6 +127,13 @@ impl<D: TestDriver> World<D> {
         self.database.url()
     }
 
+    /// The port that clients connect to: the pooler's where there is one.
+    pub fn port(&self) -> u16 {
+        let (_, address) = self.url.split_once('@').unwrap();
+        let port = address.split([':', '/']).nth(1).unwrap();
+        port.parse().unwrap()
+    }
+
     /// The database's name.
     pub fn database(&self) -> &str {
         self.database.name()

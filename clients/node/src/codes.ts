@@ -38,6 +38,7 @@ export const CODES: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass
   ["P4010", "claim_again"],
   ["P4011", "claim_again"],
   ["P4012", "claim_again"],
+  ["P4013", "final"],
   ["P4029", "retry_after_delay"],
   ["P4030", "final"],
   ["P4031", "final"],
@@ -81,6 +82,8 @@ export const CODES: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass
   ["P4103", "final"],
   ["P4104", "final"],
   ["P4105", "final"],
+  ["P4110", "final"],
+  ["P4111", "retry_after_delay"],
 ]);
 
 export const GROUPS: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass>([

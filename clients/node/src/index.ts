@@ -17,6 +17,7 @@ export {
   Uncertain,
   type FailureOptions,
 } from "./errors.js";
+export { execute, type ExecuteOptions } from "./execute.js";
 export { canonicalJson, fingerprint, fingerprintOfBytes, type FingerprintOptions } from "./fingerprint.js";
 export type { ConnectionOf, Isolation } from "./drivers/index.js";
 export type { ClaimKind, CommandOptions, Done, Intent, IntentOptions, Reference, SuccessOptions } from "./intent.js";

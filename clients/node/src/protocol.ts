@@ -36,7 +36,7 @@ export function fromCall(error: unknown): PgonceError {
   return translate(error) ?? new Disconnected(error instanceof Error ? error.message : String(error), { cause: error });
 }
 
-async function acquire(driver: Driver): Promise<Session> {
+export async function acquire(driver: Driver): Promise<Session> {
   try {
     return await driver.acquire();
   } catch (error) {
@@ -70,7 +70,7 @@ export async function discard(session: Session, error?: unknown): Promise<boolea
   return keep;
 }
 
-async function release(session: Session, keep: boolean): Promise<void> {
+export async function release(session: Session, keep: boolean): Promise<void> {
   try {
     await session.release(keep);
   } catch {
@@ -103,20 +103,31 @@ async function isInTransaction(session: Session): Promise<boolean> {
   }
 }
 
+/** The session, which has no transaction; where somebody's is open, to commit that is not ours. */
+export async function openIdle(session: Session): Promise<Session> {
+  let busy: boolean;
+  try {
+    busy = await session.inTransaction();
+  } catch (raised) {
+    const error = fromCall(raised);
+    await discard(session, error);
+    throw error;
+  }
+  if (!busy) return session;
+  await release(session, true);
+  throw new Invalid("the connection is in a transaction already, which is not pgonce's to commit", {
+    hint: "Commit or roll back first, or use join(...) to claim inside your transaction.",
+  });
+}
+
 /** A session with a transaction of ours. */
 export async function begin(driver: Driver, isolation: Options["isolation"]): Promise<Session> {
-  const session = await acquire(driver);
+  const session = await openIdle(await acquire(driver));
   try {
-    if (await session.inTransaction()) {
-      await release(session, true);
-      throw new Invalid("the connection is in a transaction already, which is not pgonce's to commit", {
-        hint: "Commit or roll back first, or use join(...) to claim inside your transaction.",
-      });
-    }
     await session.begin(isolation);
   } catch (raised) {
     const error = fromCall(raised);
-    if (!(error instanceof Invalid)) await discard(session, error);
+    await discard(session, error);
     throw error;
   }
   return session;

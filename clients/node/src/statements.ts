@@ -12,6 +12,18 @@ export const CLAIM =
   "(extract(epoch from retry_after))::text " +
   "from pgonce.claim(:scope::text, :key::text, :fingerprint::bytea, :lease::text::interval, :owner::text, " +
   ":tenant::text, :correlation::text)";
+// The claim of an intent without a record, or its answer; null where the full claim has to say.
+export const LOOK =
+  "select outcome, fence::text, answer::text, ref_type, ref_id, attempts::text, null::text, null::text, null::text " +
+  "from pgonce._claim_fast(:scope::text, :key::text, :fingerprint::bytea, :tenant::text)";
+// What follows the effect of a command of one statement. The claim comes first: its row asks for the effect.
+export const EXECUTE =
+  ", claimed as materialized (select fence from pgonce.claim_first(:scope::text, :key::text, :fingerprint::bytea, " +
+  ":tenant::text)), answer as materialized (select c.fence, coalesce(case when c.fence is not null " +
+  "then (select pg_catalog.to_jsonb(e.*) from effect e) end, pgonce._raise_no_row()) as value from claimed c) " +
+  "select a.value::text from answer a, pgonce.succeed(:scope::text, :key::text, :fingerprint::bytea, a.fence, a.value, " +
+  "null, null, :tenant::text, :correlation::text, :owner::text)";
+export const EFFECT = " select coalesce((select pg_catalog.to_jsonb(e.*) from effect e), pgonce._raise_no_row())::text";
 export const SUCCEED =
   "select 'done' from pgonce.succeed(:scope::text, :key::text, :fingerprint::bytea, :fence::text::bigint, " +
   ":answer::text::jsonb, :ref_type::text, :ref_id::text, :tenant::text, :correlation::text, :owner::text, " +
@@ -53,9 +65,9 @@ export interface Numbered {
 
 const made = new Map<string, Numbered>();
 
-/** A statement for a schema, with `$1` for each `:name`. */
-export function numbered(sql: string, schema: string): Numbered {
-  const id = `${schema} ${sql}`;
+/** A statement for a schema, with `$1` for each `:name`; with higher numbers where it comes `after` others' values. */
+export function numbered(sql: string, schema: string, after = 0): Numbered {
+  const id = `${schema} ${after} ${sql}`;
   let found = made.get(id);
   if (found === undefined) {
     const names: string[] = [];
@@ -63,7 +75,7 @@ export function numbered(sql: string, schema: string): Numbered {
     // A cast (::text) is no parameter.
     const text = here.replace(/(?<![:\w]):([a-z_]+)/g, (_, name: string) => {
       if (!names.includes(name)) names.push(name);
-      return `$${names.indexOf(name) + 1}`;
+      return `$${after + names.indexOf(name) + 1}`;
     });
     found = { text, names };
     made.set(id, found);

@@ -20,8 +20,8 @@ export interface Api {
   close(): Promise<void>;
 }
 
-export function api(library: Library, url: string): Api {
-  return library === "postgres" ? postgresApi(url) : pgApi(library, url);
+export function api(library: Library, url: string, pooled = false): Api {
+  return library === "postgres" ? postgresApi(url, pooled) : pgApi(library, url);
 }
 
 function pgApi(library: Library, url: string): Api {
@@ -60,10 +60,10 @@ function pgApi(library: Library, url: string): Api {
   };
 }
 
-function postgresApi(url: string): Api {
+function postgresApi(url: string, pooled: boolean): Api {
   // A statement that is sent in the very turn in which its connection closes leaves postgres.js (3.4.9) a connection that
   // never connects again until this time is over.
-  const sql = postgres(url, { max: 4, connect_timeout: 2, onnotice: () => undefined });
+  const sql = postgres(url, { max: 4, connect_timeout: 2, prepare: !pooled, onnotice: () => undefined });
   return {
     library: "postgres",
     source: sql,
@@ -82,19 +82,23 @@ function postgresApi(url: string): Api {
 }
 
 /** A fresh database and one library over it, through the proxy. */
-export async function withApi(library: Library, test: (api: Api, db: Database) => Promise<void>): Promise<void> {
+export async function withApi(
+  library: Library,
+  test: (api: Api, db: Database) => Promise<void>,
+  pooled = false,
+): Promise<void> {
   await withDatabase(async (db) => {
-    const made = api(library, db.cutUrl);
+    const made = api(library, db.cutUrl, pooled);
     try {
       await test(made, db);
     } finally {
       await made.close();
     }
-  });
+  }, pooled);
 }
 
-export async function withDatabase(test: (db: Database) => Promise<void>): Promise<void> {
-  const db = await server.database();
+export async function withDatabase(test: (db: Database) => Promise<void>, pooled = false): Promise<void> {
+  const db = await server.database(pooled);
   try {
     await test(db);
   } finally {

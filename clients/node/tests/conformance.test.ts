@@ -1,11 +1,11 @@
-/** Runs the cases of conformance/ over both libraries, and at every isolation level. */
+/** Runs the cases of conformance/ over every library, isolation level and pooler of its matrix. */
 
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import path from "node:path";
 import { describe, it } from "node:test";
 import * as pgonce from "pgonce";
-import { withApi, type Api, type Library } from "./apis.js";
+import { LIBRARIES, withApi, type Api, type Library } from "./apis.js";
 import type { Fault } from "./proxy.js";
 import { REPOSITORY, type Database } from "./server.js";
 
@@ -35,6 +35,10 @@ interface Step extends Event {
   seconds: number;
   answer?: unknown;
   rollback?: boolean;
+  end: "succeed" | "return" | "raise";
+  statement: string;
+  value: string;
+  first?: boolean;
   fail: Failing;
   faults?: Fault[];
   consumer: string;
@@ -203,6 +207,15 @@ class Runner {
         });
         return;
       }
+      case "join":
+        found.outcome = "joined";
+        return api.transaction((conn) => this.join(step, scope, request, conn, found));
+      case "execute": {
+        const options = { ...this.atomic(tenant), knownFirst: step.first ?? false };
+        const done = await pgonce.execute(api.source, scope, step.key, request, step.statement, [step.value], options);
+        Object.assign(found, { replayed: done.replayed, answer: done.answer, attempts: done.attempts });
+        return;
+      }
       case "accept":
         found.new = await api.transaction(async (conn) => {
           const payload = step.payload as string;
@@ -231,6 +244,32 @@ class Runner {
         return;
       default:
         throw new Error(`unknown step ${step.do}`);
+    }
+  }
+
+  private async join(step: Step, scope: string, request: unknown, conn: unknown, found: Found): Promise<void> {
+    const statements = step.sql as string[];
+    if (step.end === "return") {
+      // As somebody would who calls the SQL functions without this package.
+      const print = pgonce.fingerprint(request).toString("hex");
+      await this.api.execute(conn, `select pgonce.claim('${scope}', '${step.key}', '\\x${print}')`);
+      if ((await this.db.value(`select count(*) from pgonce.intent where key = '${step.key}'`)) === 1) {
+        found.outcome = "replay";
+        return;
+      }
+      for (const statement of statements) await this.api.execute(conn, statement);
+      return;
+    }
+    try {
+      const done = await pgonce.join(conn, scope, step.key, request, async (tx) => {
+        for (const statement of statements) await this.api.execute(tx.conn, statement);
+        if (step.end === "raise") throw new OwnError();
+        return step.answer;
+      });
+      found.answer = done.answer;
+    } catch (error) {
+      // The caller swallows it, and goes on to the commit.
+      if (!(error instanceof OwnError)) throw error;
     }
   }
 
@@ -265,21 +304,28 @@ const CASES = readdirSync(folder)
   .sort()
   .flatMap((name) => pgonce.parseJson(readFileSync(path.join(folder, name), "utf8")) as unknown as Case[]);
 
-const LEVELS: [Library, pgonce.Isolation | undefined][] = [
-  ["pg", undefined],
-  ["pg-connect", undefined],
-  ["postgres", undefined],
-  ["pg", "repeatable read"],
-  ["pg", "serializable"],
-  ["postgres", "repeatable read"],
-  ["postgres", "serializable"],
-];
+interface Run {
+  language: string;
+  library: Library;
+  isolation?: pgonce.Isolation;
+  pooler?: boolean;
+}
 
-for (const [library, isolation] of LEVELS) {
-  describe(`conformance over ${library}, ${isolation ?? "default"}`, { concurrency: 4 }, () => {
+const MATRIX = JSON.parse(readFileSync(path.join(REPOSITORY, "conformance/matrix.json"), "utf8")) as Run[];
+const RUNS = MATRIX.filter((run) => run.language === "Node");
+
+it("the matrix names every library", () => {
+  assert.deepEqual(new Set(RUNS.map((run) => run.library)), new Set(LIBRARIES));
+});
+
+for (const { library, isolation, pooler = false } of RUNS) {
+  const where = `${library}, ${isolation ?? "default"}${pooler ? ", pgbouncer" : ""}`;
+  describe(`conformance over ${where}`, { concurrency: 4 }, () => {
     for (const test of CASES) {
       // A connection that never answers fails its case instead of holding all of them.
-      it(test.name, { timeout: 60_000 }, () => withApi(library, (api, db) => new Runner(api, db, isolation).run(test)));
+      it(test.name, { timeout: 60_000 }, () =>
+        withApi(library, (api, db) => new Runner(api, db, isolation).run(test), pooler),
+      );
     }
   });
 }

@@ -62,7 +62,7 @@ describe("examples", { concurrency: 2 }, () => {
     }));
 
   for (const [page, query, expected] of [
-    ["docs/src/how-to/node.md", ITEMS, "book,cup,ink,from a message,by http"],
+    ["docs/src/how-to/node.md", ITEMS, "book,stamp,cup,ink,from a message,by http"],
     ["clients/node/README.md", ITEMS, "book"],
     ["docs/src/how-to/loops.md", "select string_agg(account || ' ' || amount, ',' order by account) from balance", "ada 105,eve 309"],
   ] as const) {

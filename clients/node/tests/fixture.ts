@@ -5,5 +5,8 @@ import { Server } from "./server.js";
 
 export const server = new Server();
 
-before(() => server.start());
+before(async () => {
+  await server.start();
+  await server.startPooler();
+});
 after(() => server.stop());

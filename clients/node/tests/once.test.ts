@@ -42,6 +42,34 @@ describe("commands", { concurrency: 4 }, () => {
       assert.equal(await db.effects(), 2);
     }));
 
+  for (const library of LIBRARIES) {
+    it(`one statement takes values of every kind (${library})`, () =>
+      withApi(library, async (api, db) => {
+        await db.run("create table kinds (a int, b boolean, c numeric, d timestamptz, e jsonb, f text)");
+        const statement = "insert into kinds values ($1, $2, $3, $4, $5, $6) returning a, b, c, d = '2026-01-02Z' as d, e, f;";
+        const values = [7, true, "1.50", new Date("2026-01-02T00:00:00Z"), JSON.stringify({ x: [1] }), null];
+        const expected = { a: 7, b: true, c: 1.5, d: true, e: { x: [1] }, f: null };
+        const bound = library === "postgres" ? [...values.slice(0, 4), { x: [1] }, null] : values;
+        for (const replayed of [false, true]) {
+          const done = await pgonce.execute(api.source, "s", "k", REQUEST, statement, bound);
+          assert.deepEqual([done.answer, done.replayed], [expected, replayed]);
+        }
+        assert.equal(await db.value("select count(*) from kinds"), 1);
+      }));
+  }
+
+  it("one statement that an earlier effect stands in the way of is replayed", () =>
+    withPool(async (pool, db) => {
+      await db.run("create unique index one_note on effect (note)");
+      const insert = `${INSERT} returning id`;
+      for (const replayed of [false, true]) {
+        const done = await pgonce.execute(pool, "s", "k", REQUEST, insert, [], { knownFirst: true });
+        assert.equal(done.replayed, replayed);
+      }
+      await assert.rejects(pgonce.execute(pool, "s", "other", REQUEST, insert), { code: "23505" });
+      await assert.rejects(pgonce.execute(pool, "s", "l", REQUEST, "truncate effect"), pgonce.Invalid);
+    }));
+
   it("a reference is stored beside the answer", () =>
     withPool(async (pool) => {
       const make = (): Promise<pgonce.Done<void>> =>

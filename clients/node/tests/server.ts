@@ -1,7 +1,18 @@
 /** A private PostgreSQL for the tests: on a free port, in a temporary folder, gone at the end. */
 
-import { spawnSync } from "node:child_process";
-import { accessSync, chownSync, constants, mkdtempSync, openSync, readFileSync, readdirSync, rmSync } from "node:fs";
+import { spawn, spawnSync, type ChildProcess } from "node:child_process";
+import {
+  accessSync,
+  chownSync,
+  constants,
+  existsSync,
+  mkdtempSync,
+  openSync,
+  readFileSync,
+  readdirSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import net from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -47,6 +58,14 @@ function binaries(): string {
   throw new Error("no server programs of PostgreSQL: run scripts/setup, or set PGONCE_PG_BIN");
 }
 
+/** The program; Debian puts it into a folder that is not on every user's PATH. */
+function pgbouncer(): string {
+  const folders = [...(process.env.PATH ?? "").split(path.delimiter), "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin"];
+  const found = folders.map((folder) => path.join(folder, "pgbouncer")).find((program) => existsSync(program));
+  if (found === undefined) throw new Error("there is no pgbouncer: run scripts/setup");
+  return found;
+}
+
 /** The SQL files of the repository, in the order in which the program loads them. */
 function sources(): string[] {
   const text = readFileSync(path.join(CORE, "src/migrate/files.rs"), "utf8");
@@ -83,6 +102,8 @@ export class Server {
   private readonly folder = mkdtempSync(path.join(tmpdir(), "pgonce-node-"));
   private readonly user = process.geteuid?.() === 0 ? unprivileged() : undefined;
   private count = 0;
+  private pooler: ChildProcess | undefined;
+  private poolerPort = 0;
 
   async start(): Promise<void> {
     if (this.user !== undefined) chownSync(this.folder, this.user.uid, this.user.gid);
@@ -101,7 +122,44 @@ export class Server {
     });
   }
 
+  /** PgBouncer in transaction mode in front of the server. */
+  async startPooler(): Promise<void> {
+    this.poolerPort = await freePort();
+    const config = path.join(this.folder, "pgbouncer.ini");
+    const lines = [
+      "[databases]",
+      `* = host=127.0.0.1 port=${this.port} auth_user=postgres`,
+      "[pgbouncer]",
+      "listen_addr = 127.0.0.1",
+      `listen_port = ${this.poolerPort}`,
+      "unix_socket_dir =",
+      "auth_type = trust",
+      "pool_mode = transaction",
+      "default_pool_size = 8",
+      "max_client_conn = 500",
+      "server_idle_timeout = 2",
+      "ignore_startup_parameters = extra_float_digits",
+    ];
+    writeFileSync(config, `${lines.join("\n")}\n`);
+    const log = path.join(this.folder, "pgbouncer.out");
+    const output = openSync(log, "w");
+    const pooler = spawn(pgbouncer(), [config], { cwd: this.folder, stdio: ["ignore", output, output], ...this.user });
+    this.pooler = pooler;
+    for (;;) {
+      if (pooler.exitCode !== null) throw new Error(`pgbouncer ended: ${readFileSync(log, "utf8")}`);
+      const client = new pg.Client(this.url("postgres", this.poolerPort));
+      try {
+        await client.connect();
+        await client.end();
+        return;
+      } catch {
+        await new Promise((resolve) => setTimeout(resolve, 20));
+      }
+    }
+  }
+
   stop(): void {
+    this.pooler?.kill();
     try {
       this.run("pg_ctl", "-D", path.join(this.folder, "data"), "-m", "immediate", "-w", "stop");
     } finally {
@@ -109,11 +167,11 @@ export class Server {
     }
   }
 
-  /** A fresh database with pgonce and a table `effect`. */
-  async database(): Promise<Database> {
+  /** A fresh database with pgonce and a table `effect`; where `pooled`, the proxy is in front of PgBouncer. */
+  async database(pooled = false): Promise<Database> {
     const name = `t${++this.count}`;
     await this.administer("postgres", async (client) => client.query(`create database ${name} template pgonce`));
-    const proxy = new Proxy(this.port);
+    const proxy = new Proxy(pooled ? this.poolerPort : this.port);
     await proxy.listen();
     return new Database(this, name, proxy);
   }

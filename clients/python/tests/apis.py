@@ -99,10 +99,12 @@ def run(coroutine: Any) -> Any:
 
 
 @asynccontextmanager
-async def open_api(kind: str, dsn: str) -> AsyncIterator[Api]:
+async def open_api(kind: str, dsn: str, *, pooled: bool = False) -> AsyncIterator[Api]:
     bare = dsn.partition("?")[0]
+    # PgBouncer keeps no named statements before 1.21.
+    options: dict[str, Any] = {"prepare_threshold": None} if pooled else {}
     if kind == "psycopg":
-        with psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=8, timeout=10) as pool:
+        with psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=8, timeout=10, kwargs=options) as pool:
             yield Api(kind, pool)
     elif kind == "psycopg-connect":
         yield Api(kind, lambda: psycopg.connect(dsn))
@@ -116,7 +118,9 @@ async def open_api(kind: str, dsn: str) -> AsyncIterator[Api]:
         async with psycopg_pool.AsyncConnectionPool(dsn, min_size=1, max_size=8, timeout=10) as apool:
             yield Api(kind, apool)
     elif kind == "asyncpg":
-        async with asyncpg.create_pool(bare, ssl=False, min_size=1, max_size=8) as gpool:
+        async with asyncpg.create_pool(
+            bare, ssl=False, min_size=1, max_size=8, statement_cache_size=0 if pooled else 100
+        ) as gpool:
             yield Api(kind, gpool)
     else:
         if kind == "sqlalchemy-asyncpg":
@@ -130,11 +134,11 @@ async def open_api(kind: str, dsn: str) -> AsyncIterator[Api]:
             await aengine.dispose()
 
 
-def with_api(kind: str, dsn: str, test: Callable[[Api], Any]) -> None:
+def with_api(kind: str, dsn: str, test: Callable[[Api], Any], *, pooled: bool = False) -> None:
     """Runs a test written as a coroutine function over one library."""
 
     async def main() -> None:
-        async with open_api(kind, dsn) as api:
+        async with open_api(kind, dsn, pooled=pooled) as api:
             await test(api)
 
     asyncio.run(main())

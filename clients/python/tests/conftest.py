@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
@@ -21,6 +22,7 @@ def server() -> Iterator[Server]:
     server = Server()
     try:
         server.start()
+        server.start_pooler()
         yield server
     finally:
         server.stop()
@@ -58,8 +60,15 @@ class Database:
 
 @pytest.fixture
 def db(server: Server) -> Iterator[Database]:
+    with fresh_database(server, pooled=False) as database:
+        yield database
+
+
+@contextmanager
+def fresh_database(server: Server, *, pooled: bool) -> Iterator[Database]:
+    """A fresh database; where `pooled`, the proxy is in front of PgBouncer."""
     name = server.database()
-    database = Database(server, name, Proxy(server.port))
+    database = Database(server, name, Proxy(server.pooler_port if pooled else server.port))
     try:
         yield database
     finally:

@@ -51,6 +51,8 @@ class Server:
             os.chown(self.folder, self.user, self.group)
         self.port = free_port()
         self.count = 0
+        self.pooler: subprocess.Popen[bytes] | None = None
+        self.pooler_port = 0
 
     def start(self) -> None:
         data = str(self.folder / "data")
@@ -62,7 +64,48 @@ class Server:
         self._run("pg_ctl", "-D", data, "-w", "-l", str(self.folder / "log"), "-o", options, "start")
         self._install()
 
+    def start_pooler(self) -> None:
+        """PgBouncer in transaction mode in front of the server."""
+        self.pooler_port = free_port()
+        config = self.folder / "pgbouncer.ini"
+        config.write_text(
+            f"""[databases]
+* = host=127.0.0.1 port={self.port} auth_user=postgres
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {self.pooler_port}
+unix_socket_dir =
+auth_type = trust
+pool_mode = transaction
+default_pool_size = 8
+max_client_conn = 500
+server_idle_timeout = 2
+ignore_startup_parameters = extra_float_digits
+"""
+        )
+        with open(self.folder / "pgbouncer.out", "wb") as output:
+            self.pooler = subprocess.Popen(
+                [pgbouncer(), str(config)],
+                cwd=self.folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                user=self.user,
+                group=self.group,
+                start_new_session=True,
+            )
+        while True:
+            try:
+                psycopg.connect(self.dsn("postgres", self.pooler_port)).close()
+                return
+            except psycopg.OperationalError:
+                if self.pooler.poll() is not None:
+                    text = (self.folder / "pgbouncer.out").read_text("utf-8", "replace")
+                    raise RuntimeError(f"pgbouncer ended: {text}") from None
+
     def stop(self) -> None:
+        if self.pooler is not None:
+            self.pooler.terminate()
+            self.pooler.wait()
         try:
             self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
         finally:
@@ -124,6 +167,15 @@ def sources() -> list[Path]:
     names = [f"migrations/{name}" for name in re.findall(r'"([^"]+)"', migrations[1])]
     names += re.findall(r'"([^"]+)"', routines[1])
     return [CORE / "sql" / f"{name}.sql" for name in names]
+
+
+def pgbouncer() -> str:
+    """The program; Debian puts it into a folder that is not on every user's PATH."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin:/opt/homebrew/bin"
+    found = shutil.which("pgbouncer", path=path)
+    if found is None:
+        raise RuntimeError("there is no pgbouncer: run scripts/setup")
+    return found
 
 
 def free_port() -> int:

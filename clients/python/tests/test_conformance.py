@@ -1,4 +1,4 @@
-"""Runs the cases of conformance/ over every library, and at every isolation level."""
+"""Runs the cases of conformance/ over every library, isolation level and pooler of its matrix."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 from apis import KINDS, Api, with_api
-from conftest import Database
+from conftest import Database, fresh_database
 from proxy import Fault
-from server import REPOSITORY
+from server import REPOSITORY, Server
 
 import pgonce
 from pgonce import PermanentFailure, TransientFailure
+from pgonce._drivers._base import translate
 
 CASES = [
     pytest.param(case, id=f"{path.stem}: {case['name']}")
     for path in sorted((REPOSITORY / "conformance/cases").glob("*.json"))
     for case in json.loads(path.read_text("utf-8"))
 ]
-# Every level over every library would triple the time for little: those that open transactions differently.
-LEVELS = [(kind, None) for kind in KINDS] + [
-    ("psycopg", "repeatable read"),
-    ("psycopg", "serializable"),
-    ("asyncpg", "serializable"),
+RUNS = [
+    run
+    for run in json.loads((REPOSITORY / "conformance/matrix.json").read_text("utf-8"))
+    if run["language"] == "Python"
 ]
 
 OUTCOMES: list[tuple[type[BaseException], str]] = [
@@ -67,7 +67,8 @@ class Runner:
         found: dict[str, Any] = {"outcome": "done", "runs": 0}
         try:
             await getattr(self, "do_" + step["do"])(step, found)
-        except Exception as error:
+        except Exception as raised:
+            error = translate(raised) or raised
             found["outcome"] = next(name for kind, name in OUTCOMES if isinstance(error, kind))
             found["error"] = repr(error)
             for name in ("code", "failure_code", "answer", "replayed"):
@@ -168,6 +169,47 @@ class Runner:
         await self.api.leave(block)
         found.update(answer=held.answer)
 
+    async def do_join(self, step: dict[str, Any], found: dict[str, Any]) -> None:
+        args, names = self.names(step)
+        found["outcome"] = "joined"
+        async with self.api.transaction() as conn:
+            if step["end"] == "return":
+                # As somebody would who calls the SQL functions without this package.
+                digest = pgonce.fingerprint(args[3]).hex()
+                claim = f"select pgonce.claim('{args[1]}', '{args[2]}', '\\x{digest}')"
+                await self.api.execute(conn, claim)
+                if self.db.value(f"select count(*) from pgonce.intent where key = '{args[2]}'"):
+                    found["outcome"] = "replay"
+                    return
+                for statement in step["sql"]:
+                    await self.api.execute(conn, statement)
+                return
+            block = self.api.command("join", conn, *args[1:], **names)
+            tx = await self.api.enter(block)
+            error = None
+            for statement in step["sql"]:
+                await self.api.execute(tx.conn, statement)
+            if step["end"] == "raise":
+                error = OwnError()
+            else:
+                tx.succeed(step["answer"])
+            await self.api.leave(block, error)
+            found.update(answer=tx.answer)
+
+    async def do_execute(self, step: dict[str, Any], found: dict[str, Any]) -> None:
+        args, names = self.names(step)
+        statement = step["statement"].replace("$1", ":value")
+        done = await self.api.call(
+            "execute",
+            *args,
+            statement,
+            {"value": step["value"]},
+            known_first=step.get("first", False),
+            isolation=self.isolation,
+            **names,
+        )
+        self.note(done, found)
+
     async def do_accept(self, step: dict[str, Any], found: dict[str, Any]) -> None:
         async with self.api.transaction() as conn:
             new = await self.api.call(
@@ -209,7 +251,18 @@ def failure(spec: dict[str, Any]) -> pgonce.Failure:
     return kind(spec["code"], spec["message"], answer=spec.get("answer"))
 
 
+def name_of(run: dict[str, Any]) -> str:
+    return ", ".join([run["library"], run.get("isolation", "default"), *["pgbouncer"] * run.get("pooler", False)])
+
+
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(("kind", "isolation"), LEVELS, ids=lambda value: value or "default")
-def test_case(db: Database, kind: str, isolation: str | None, case: dict[str, Any]) -> None:
-    with_api(kind, db.cut_dsn, lambda api: Runner(api, db, isolation).run(case))
+@pytest.mark.parametrize("setting", RUNS, ids=name_of)
+def test_case(server: Server, setting: dict[str, Any], case: dict[str, Any]) -> None:
+    pooled = setting.get("pooler", False)
+    with fresh_database(server, pooled=pooled) as db:
+        runner = lambda api: Runner(api, db, setting.get("isolation")).run(case)  # noqa: E731
+        with_api(setting["library"], db.cut_dsn, runner, pooled=pooled)
+
+
+def test_the_matrix_names_every_library() -> None:
+    assert {run["library"] for run in RUNS} == set(KINDS)

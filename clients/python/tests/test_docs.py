@@ -39,7 +39,7 @@ def test_every_block_of_the_page_runs(db: Database, monkeypatch: pytest.MonkeyPa
     finally:
         names["pool"].close()
     items = db.value("select string_agg(item, ',' order by id) from orders")
-    assert items == "book,pen,cup,ink,from a message,by http"
+    assert items == "book,pen,stamp,cup,ink,from a message,by http"
 
 
 def test_the_loops_of_the_page_run_in_psql_and_in_python(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,49 @@ def test_a_decorated_function_is_a_command(db: Database, pool: Any) -> None:
     assert db.effects() == 2
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_statement_keeps_its_colons_casts_and_percents(db: Database, kind: str) -> None:
+    statement = """insert into effect (note) -- :note
+        values (:note || ' :note 50% ' || to_char('10:30'::time, 'HH24:MI') || (array['a','b','c'])[2:3]::text || :More_2)
+        returning note, 5 % 3 as rest, :count::int as count;"""
+    params = {"note": "n", "More_2": "m", "count": 7, "unused": None}
+    params.pop("unused")
+    expected = {"note": "n :note 50% 10:30{b,c}m", "rest": 2, "count": 7}
+
+    async def test(api: Api) -> None:
+        for replayed in (False, True):
+            done = await api.call("execute", api.source, "s", "k", REQUEST, statement, params)
+            assert (done.answer, done.replayed) == (expected, replayed)
+
+    with_api(kind, db.dsn, test)
+    assert db.effects() == 1
+
+
+def test_one_statement_leaves_a_connection_as_it_was(db: Database) -> None:
+    insert = "insert into effect (note) values ('x') returning id"
+    with psycopg.connect(db.dsn) as conn:
+        assert pgonce.execute(conn, "s", "k", REQUEST, insert).answer == {"id": 1}
+        with pytest.raises(pgonce.DatabaseError):
+            pgonce.execute(conn, "s", "l", REQUEST, "insert into nowhere values (1) returning 1")
+        assert not conn.autocommit and not conn.closed
+        conn.execute(INSERT)
+        with pytest.raises(pgonce.Invalid, match="in a transaction already"):
+            pgonce.execute(conn, "s", "l", REQUEST, insert)
+        conn.rollback()
+        assert pgonce.execute(conn, "s", "k", REQUEST, insert).replayed
+    assert db.effects() == 1
+
+
+def test_one_statement_that_an_earlier_effect_stands_in_the_way_of_is_replayed(db: Database, pool: Any) -> None:
+    db.admin.execute("create unique index one_note on effect (note)")
+    insert = "insert into effect (note) values ('x') returning id"
+    assert not pgonce.execute(pool, "s", "k", REQUEST, insert, known_first=True).replayed
+    assert pgonce.execute(pool, "s", "k", REQUEST, insert, known_first=True).replayed
+    with pytest.raises(pgonce.DatabaseError) as raised:
+        pgonce.execute(pool, "s", "other", REQUEST, insert)
+    assert raised.value.code == "23505"
+
+
 def test_a_block_looks_whether_the_work_is_its_own(db: Database, pool: Any) -> None:
     for first in (True, False):
         with once(pool, "s", "k", REQUEST) as tx:

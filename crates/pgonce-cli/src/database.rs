@@ -13,7 +13,7 @@ use crate::exit::{self, CliError, Result};
 use crate::output::{Format, Shown};
 
 /// Which database, which schema, and how results are shown: options of every command.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Connection")]
 pub(crate) struct Target {
     /// Address of the database, such as postgres://user:password@host/database. Default: PGHOST, PGUSER and so on.
@@ -35,6 +35,19 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) fn format(&self) -> Format {
         self.shown.format
+    }
+
+    /// The address as it was given, by flag or variable.
+    pub(crate) fn given_url(&self) -> Option<&str> {
+        self.database_url.as_deref().filter(|url| !url.is_empty())
+    }
+
+    /// The same with another address.
+    pub(crate) fn elsewhere(&self, url: &str) -> Self {
+        Self {
+            database_url: Some(url.to_owned()),
+            ..self.clone()
+        }
     }
 
     /// Whether an address was given, by flag or variable.

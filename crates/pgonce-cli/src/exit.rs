@@ -76,6 +76,11 @@ impl CliError {
         (&self.what, self.code.as_deref().unwrap_or_default())
     }
 
+    /// Whether it is the database that is away, or not migrated yet: waiting helps.
+    pub(crate) fn may_pass(&self) -> bool {
+        [NO_DATABASE, OUTDATED].contains(&self.exit)
+    }
+
     /// The same, with a code.
     pub(crate) fn coded(self, code: &str) -> Self {
         Self {

@@ -6,11 +6,13 @@ use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcom
 
 mod address;
 mod codes;
+mod config_file;
 mod confirm;
 mod consume;
 mod database;
 mod doctor;
 mod exit;
+mod external;
 mod faults;
 mod find;
 mod gateway;
@@ -23,11 +25,13 @@ mod lost;
 mod migrate;
 mod outbox;
 mod output;
+mod parts;
 mod projection;
 mod prometheus;
 mod purge;
 mod queue;
 mod recover;
+mod region;
 mod relay;
 mod scope;
 mod serve;
@@ -77,6 +81,10 @@ enum Command {
     Job(queue::JobArgs),
     /// Look at queues, pause them, and say what they allow.
     Queue(queue::QueueArgs),
+    /// Connect databases of several regions, so that they share intents; see what they lag behind, and what happened twice.
+    Region(region::Args),
+    /// Look at calls to providers, and settle those whose outcome is unknown.
+    External(external::Args),
     /// Import a file into a table or a function, each row once; list, resume and cancel imports.
     Import(Box<import::Args>),
     /// Look at projections, build them anew, and compare that with the live ones.
@@ -108,6 +116,10 @@ enum Command {
     /// Cut every path of the protocol at every message, and prove that everything happened once.
     #[cfg(feature = "lab-storm")]
     Storm(pgonce_lab::storm::Args),
+    /// Simulate what cannot be waited for.
+    #[cfg(feature = "lab-regions")]
+    #[command(subcommand)]
+    Lab(Lab),
     /// Test whether an HTTP API that claims idempotency keeps it. It makes real effects there.
     #[cfg(feature = "probe")]
     Probe(Box<pgonce_probe::Args>),
@@ -126,14 +138,22 @@ enum Command {
     MostRetried(intents::ListArgs),
 }
 
+#[cfg(feature = "lab-regions")]
+#[derive(Debug, Subcommand)]
+enum Lab {
+    /// Simulate regions with cuts, lags, clocks that differ and restored backups; fail where they disagree or a double commit is not listed.
+    Regions(pgonce_lab::regions::Args),
+}
+
 /// Commands without a database of their own to choose: their help does not show how to connect.
-const UNCONNECTED: [&str; 9] = [
+const UNCONNECTED: [&str; 10] = [
     "bench",
     "codes",
     "completions",
     "config",
     "demo",
     "gateway",
+    "lab",
     "man",
     "probe",
     "storm",
@@ -183,6 +203,8 @@ async fn main() -> ExitCode {
         Command::Demo(args) => return pgonce_lab::demo::run(args).await,
         #[cfg(feature = "lab-storm")]
         Command::Storm(args) => return pgonce_lab::storm::run(args).await,
+        #[cfg(feature = "lab-regions")]
+        Command::Lab(Lab::Regions(args)) => return pgonce_lab::regions::run(&args),
         #[cfg(feature = "probe")]
         Command::Probe(args) => {
             let format = match format {
@@ -213,6 +235,8 @@ async fn main() -> ExitCode {
         Command::Transition(args) => transition::run(args, target).await,
         Command::Job(args) => queue::job(args, target).await,
         Command::Queue(args) => queue::queue(args, target).await,
+        Command::External(args) => external::run(args, target).await,
+        Command::Region(args) => region::run(args, target).await,
         Command::Import(args) => import::run(*args, target).await,
         Command::Projection(args) => projection::run(args, target).await,
         Command::Serve(args) => serve::run(*args, target).await,

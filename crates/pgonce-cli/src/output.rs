@@ -22,7 +22,7 @@ pub(crate) enum Format {
 }
 
 /// How results are printed.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct Shown {
     /// Output format of results and errors.

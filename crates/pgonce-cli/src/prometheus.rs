@@ -53,7 +53,19 @@ const COUNTERS: [(&str, &str); 8] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 12] = [
+const GAUGES: [(&str, &str); 15] = [
+    (
+        "pgonce_region_lag_seconds",
+        "How far this region is behind another",
+    ),
+    (
+        "pgonce_region_double_commits",
+        "Effects too many that nobody has resolved",
+    ),
+    (
+        "pgonce_region_pending",
+        "Intents whose facts arrived and are not merged",
+    ),
     (
         "pgonce_purge_last_success_timestamp_seconds",
         "When this process last purged without an error",

@@ -97,6 +97,9 @@ struct Contract {
     /// Maximum number of keys of a tenant in the scope [default: no limit].
     #[arg(long, value_name = "KEYS", value_parser = clap::value_parser!(u32).range(1..))]
     max_keys: Option<u32>,
+    /// Refuse a commit with an atomic claim that has no recorded outcome.
+    #[arg(long)]
+    commit_guard: bool,
     /// SQL function that looks for the effect of work whose holder vanished, such as shop.find_order.
     #[arg(long, value_name = "FUNCTION")]
     probe: Option<String>,
@@ -153,6 +156,7 @@ async fn define(database: &Database, contract: &Contract) -> Result {
     // (parameter of define_scope, type, value): only what was given, so that SQL has the defaults.
     let max_answer = contract.max_answer.map(|bytes| bytes.to_string());
     let max_keys = contract.max_keys.map(|keys| keys.to_string());
+    let commit_guard = contract.commit_guard.then(|| "true".to_owned());
     let max_attempts = contract.max_attempts.map(|number| number.to_string());
     let keep_attempts = contract.keep_attempts.map(|number| number.to_string());
     let given = [
@@ -182,6 +186,7 @@ async fn define(database: &Database, contract: &Contract) -> Result {
         ("p_audit", "interval", contract.audit.as_ref()),
         ("p_max_answer", "integer", max_answer.as_ref()),
         ("p_max_keys", "bigint", max_keys.as_ref()),
+        ("p_commit_guard", "boolean", commit_guard.as_ref()),
         ("p_probe", "text", contract.probe.as_ref()),
         ("p_retry_queue", "text", contract.retry_queue.as_ref()),
         ("p_max_attempts", "integer", max_attempts.as_ref()),

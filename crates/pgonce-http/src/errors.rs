@@ -31,6 +31,10 @@
 //! **429, too many keys.** The tenant has as many keys as the scope's contract allows. Nothing happened. Send it again when
 //! older keys have expired.
 //!
+//! # P4110
+//! **307 and `Location`, wrong region.** The home of this key is another region: send the same request with the same key there.
+//! **421** where requests are not sent on. `home` names the region. Nothing happened.
+//!
 //! # 08006
 //! **503 and `Retry-After`, database unavailable.** Nothing happened. Send the same again with the same key.
 //!

@@ -155,6 +155,7 @@ fn title(code: &str) -> Option<&'static str> {
         "P4029" => "Under way",
         "P4030" => "Refused",
         "P4031" => "Gone",
+        "P4110" => "Wrong region",
         "22023" => "Key unusable",
         "08006" => "Database unavailable",
         "08007" => "Not known",

@@ -4,6 +4,7 @@
 //! - `bench`: what exactly-once costs, beside the bare transaction and the usual recipe
 //! - `storm`: every path of the protocol, cut at every message, and a verdict
 //! - `embedded`: a private PostgreSQL for `pgonce serve` on a laptop
+//! - `regions`: a simulation of regions that are cut off from each other, and a verdict
 //! - `demo`: an orders service under duplicates, crashes and cut connections, and a verdict
 
 #[cfg(feature = "bench")]
@@ -12,5 +13,7 @@ pub mod bench;
 pub mod demo;
 #[cfg(feature = "embedded")]
 pub mod embedded;
+#[cfg(feature = "regions")]
+pub mod regions;
 #[cfg(feature = "storm")]
 pub mod storm;

@@ -385,11 +385,19 @@ pub(crate) fn uncertain_if_lost(error: Error) -> Error {
     }
 }
 
+/// The setting of a transaction whose statements have a limit.
+pub(crate) fn limited(statement_timeout: Duration) -> String {
+    let millis = statement_timeout.as_millis().max(1);
+    format!("set local statement_timeout = {millis}")
+}
+
 /// A pool of connections to a database with pgonce.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller<D> {
     pub(crate) driver: D,
     pub(crate) schema: Arc<Schema>,
+    /// Maximum time of each call in the database: it is cancelled there, also when nobody waits for it any longer.
+    pub(crate) statement_timeout: Option<Duration>,
 }
 
 impl<D: Driver> Caller<D> {
@@ -410,6 +418,9 @@ impl<D: Driver> Caller<D> {
         args: Args<'_>,
         lost: fn(Error) -> Error,
     ) -> Result<Rows> {
+        if self.statement_timeout.is_some() {
+            return self.in_own_transaction(BEGIN, sql, args, &COMMIT).await;
+        }
         let mut session = self.driver.acquire().await?;
         let rows = call_on(&mut session, &self.schema, sql, &args).await;
         release_unless_lost(session, &rows);
@@ -432,7 +443,11 @@ impl<D: Driver> Caller<D> {
         end: &Sql,
     ) -> Result<Rows> {
         let mut session = self.driver.acquire().await?;
-        let called = match session.open(begin).await {
+        let opened = match (session.open(begin).await, self.statement_timeout) {
+            (Ok(()), Some(limit)) => session.batch(&limited(limit)).await,
+            (opened, _) => opened,
+        };
+        let called = match opened {
             Ok(()) => call_on(&mut session, &self.schema, sql, &args).await,
             Err(error) => Err(error),
         };

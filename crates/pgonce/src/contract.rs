@@ -75,6 +75,7 @@ pub struct Contract {
     pub(crate) audit: Duration,
     pub(crate) max_answer: u32,
     pub(crate) max_keys: Option<u64>,
+    pub(crate) commit_guard: bool,
     pub(crate) probe: Option<String>,
     pub(crate) retry_queue: Option<String>,
     pub(crate) max_attempts: u32,
@@ -100,6 +101,7 @@ impl Contract {
             audit: Duration::ZERO,
             max_answer: 1 << 20,
             max_keys: None,
+            commit_guard: false,
             probe: None,
             retry_queue: None,
             max_attempts: 10,
@@ -178,6 +180,20 @@ impl Contract {
     /// Maximum number of keys of a tenant in the scope; one more is refused (`P4044`). Default: none.
     pub fn max_keys(mut self, keys: u64) -> Self {
         self.max_keys = Some(keys);
+        self
+    }
+
+    /// Refuses a COMMIT with an atomic claim that has no recorded outcome (`P4013`). For transactions that end by
+    /// hand: SQL, other languages, [`Once::join`](crate::Once::join). Default: off.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use pgonce::scope::Contract;
+    ///
+    /// let contract = Contract::keep(Duration::from_secs(86_400)).commit_guard();
+    /// ```
+    pub fn commit_guard(mut self) -> Self {
+        self.commit_guard = true;
         self
     }
 

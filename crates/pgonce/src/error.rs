@@ -86,13 +86,17 @@ pub enum Error {
     /// The answer's retention is over and the contract keeps a tombstone (`P4031`).
     #[error("{0}")]
     Gone(ErrorDetail),
+    /// The intent's home is another region (`P4110`); [`Home::from_error`](crate::region::Home::from_error) says which.
+    #[error("{0}")]
+    WrongRegion(ErrorDetail),
     /// A newer attempt holds the intent (`P4012`).
     #[error("{0}")]
     Fenced(ErrorDetail),
     /// Another attempt settled the intent first: claim again to get its answer (`P4010`, `P4011`).
     #[error("{0}")]
     LostRace(ErrorDetail),
-    /// The reply to a commit was lost. It may have happened: claim again, never guess.
+    /// The reply to a commit was lost, or leased work ended while the database could not be asked to record it. It may have
+    /// happened: claim again, never guess.
     #[error("the reply to the commit was lost, whether it happened is not known yet: {0} [08007]")]
     Uncertain(String),
     /// No connection, or it broke before anything could have been committed.
@@ -131,6 +135,7 @@ impl Error {
             Self::Invalid(p)
             | Self::Conflict(p)
             | Self::Gone(p)
+            | Self::WrongRegion(p)
             | Self::Fenced(p)
             | Self::LostRace(p)
             | Self::Database(p)
@@ -173,6 +178,7 @@ impl Error {
             "P4010" | "P4011" => Self::LostRace(problem),
             "P4031" => Self::Gone(problem),
             "P4104" | "P4105" => Self::Schema(problem),
+            "P4110" => Self::WrongRegion(problem),
             // The insert of the finished row met another attempt's: the race is lost.
             "23505" if problem.constraint.as_deref() == Some("one_row_per_intent") => {
                 Self::LostRace(ErrorDetail {

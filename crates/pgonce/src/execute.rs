@@ -162,13 +162,13 @@ fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
         ),
     };
     format!(
-        "{}, claimed as materialized (select case when {name}._scope_is_allowed(${tenant}, ${scope}) \
+        "{}, claimed as materialized (select case when {name}._scope_is_allowed(${tenant}, ${scope}, ${key}) \
          and {name}._force_durable_commit() \
          and pg_catalog.pg_try_advisory_xact_lock({name}._lock_id(${tenant}, ${scope}, ${key})) \
          and pg_catalog.set_config('{name}.attempt', {name}._intent_name(${tenant}, ${scope}, ${key}), true) is not null \
          then 1 else {name}._raise_busy() end as fence), \
          answer as materialized (select coalesce(case when c.fence is not null \
-         then (select pg_catalog.to_jsonb(e) from effect e) end, {name}._raise_no_row()) as value from claimed c), \
+         then (select pg_catalog.to_jsonb(e.*) from effect e) end, {name}._raise_no_row()) as value from claimed c), \
          done as (insert into {name}.intent {done}) \
          select a.value, {learned} from answer a",
         part(effect)
@@ -281,7 +281,7 @@ async fn in_transaction<D: Driver>(
 ) -> Result<Done> {
     let schema = &once.caller().schema;
     let sql = format!(
-        "{} select coalesce((select pg_catalog.to_jsonb(e) from effect e), {}._raise_no_row())",
+        "{} select coalesce((select pg_catalog.to_jsonb(e.*) from effect e), {}._raise_no_row())",
         part(effect),
         schema.name()
     );

@@ -26,6 +26,7 @@ pub mod migrate;
 pub mod outbox;
 pub mod queue;
 pub mod recovery;
+pub mod region;
 pub mod retry;
 pub mod scope;
 #[cfg(feature = "sqlx")]

@@ -75,6 +75,8 @@ const ABANDONED: &str = "abandoned";
 #[derive(Debug, Clone)]
 pub struct Once<D: Driver> {
     caller: Caller<D>,
+    /// Where intents of other homes are run.
+    pub(crate) regions: Arc<[(String, Self)]>,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -116,6 +118,8 @@ pub struct OnceBuilder<D> {
     keys: Option<Arc<AnswerKeys>>,
     cache: Option<ReplayCache>,
     pooler: bool,
+    regions: Vec<(String, D)>,
+    statement_timeout: Option<Duration>,
     distributed: bool,
 }
 
@@ -171,6 +175,33 @@ impl<D: Driver> OnceBuilder<D> {
         self
     }
 
+    /// Reaches another region's database: [`Once::run`] and [`Once::run_leased`] run intents whose home it is there,
+    /// where they would be refused here. May be called for several. Default: none.
+    ///
+    /// ```no_run
+    /// # fn example(here: sqlx::PgPool, us: sqlx::PgPool) -> Result<(), pgonce::Error> {
+    /// use pgonce::driver::sqlx::Sqlx;
+    /// use pgonce::sqlx::Once;
+    ///
+    /// let once = Once::builder(Sqlx::new(here)).region("us", Sqlx::new(us)).build()?;
+    /// # drop(once);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn region(mut self, name: impl Into<String>, driver: D) -> Self {
+        self.regions.push((name.into(), driver));
+        self
+    }
+
+    /// Maximum time of a call that is a transaction of its own, such as `Outbox::backlog`; for health checks. Default: none.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn statement_timeout(mut self, limit: Duration) -> Self {
+        self.statement_timeout = Some(limit);
+        self
+    }
+
     /// For a database whose tables Citus distributes ([`Migrator::distribute`](crate::migrate::Migrator::distribute)): every
     /// call is one that Citus sends to the server of the tenant. Give every intent its tenant. Default: off.
     ///
@@ -194,23 +225,32 @@ impl<D: Driver> OnceBuilder<D> {
             Isolation::RepeatableRead => "begin isolation level repeatable read",
             Isolation::Serializable => "begin isolation level serializable",
         };
-        Ok(Once {
+        let shared = Arc::new(Shared {
+            begin,
+            policy: self.policy,
+            owner: self.owner.map(Into::into),
+            keys: self.keys,
+            cache: self.cache.map(|settings| Arc::new(Cache::new(settings))),
+            suppressed: Suppressed::new(),
+            waiters: Semaphore::new(WAITERS),
+            contracts: TtlCache::default(),
+            retentions: Arc::default(),
+        });
+        let schema = Schema::of(&self.schema, !self.pooler, self.distributed)?;
+        let over = |driver, shared, regions| Once {
             caller: Caller {
-                driver: self.driver,
-                schema: Schema::of(&self.schema, !self.pooler, self.distributed)?,
+                driver,
+                schema: schema.clone(),
+                statement_timeout: self.statement_timeout,
             },
-            shared: Arc::new(Shared {
-                begin,
-                policy: self.policy,
-                owner: self.owner.map(Into::into),
-                keys: self.keys,
-                cache: self.cache.map(|settings| Arc::new(Cache::new(settings))),
-                suppressed: Suppressed::new(),
-                waiters: Semaphore::new(WAITERS),
-                contracts: TtlCache::default(),
-                retentions: Arc::default(),
-            }),
-        })
+            shared,
+            regions,
+        };
+        let regions = self.regions.into_iter();
+        let regions =
+            regions.map(|(name, driver)| (name, over(driver, shared.clone(), Arc::default())));
+        let regions: Arc<[_]> = regions.collect();
+        Ok(over(self.driver, shared, regions))
     }
 }
 
@@ -226,6 +266,8 @@ impl<D: Driver> Once<D> {
             keys: None,
             cache: None,
             pooler: false,
+            regions: Vec::new(),
+            statement_timeout: None,
             distributed: false,
         }
     }

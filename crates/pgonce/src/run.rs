@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::intent::Intent;
 use crate::lease::{self, Lease};
 use crate::once::Once;
+use crate::region::Home;
 use crate::retry::at_least;
 use crate::seal;
 use crate::sqlstate::Class;
@@ -82,8 +83,9 @@ impl<D: Driver> Once<D> {
         let mut waiting = Waiting::default();
         let mut retrying = false;
         let mut unresolved = UnresolvedCommit::default();
+        let mut at = self;
         loop {
-            let claim = mode.claim(self, intent, retrying);
+            let claim = mode.claim(at, intent, retrying);
             // One that was busy, or lost something, needs what the database says now.
             let claimed = match retrying {
                 false => self.cached_or(intent, claim).await,
@@ -97,7 +99,7 @@ impl<D: Driver> Once<D> {
                 Ok(Claim::Replay(done)) => return Ok(done.typed()),
                 Ok(Claim::Refused(failure)) => return Err(Error::Refused(failure)),
                 Ok(Claim::Busy { retry_after }) => {
-                    match self.wait(intent, retry_after, &mut waiting).await {
+                    match at.wait(intent, retry_after, &mut waiting).await {
                         Ok(()) => {
                             retrying = true;
                             continue;
@@ -109,13 +111,21 @@ impl<D: Driver> Once<D> {
                         Err(error) => error,
                     }
                 }
-                Ok(Claim::Run(right)) => match mode.work(self, intent, right).await {
+                Ok(Claim::Run(right)) => match mode.work(at, intent, right).await {
                     Ok(done) => return Ok(done),
                     Err(Ended::Retry(error)) => error,
+                    Err(Ended::Ran(error)) => {
+                        unresolved.ran = Some(error.to_string());
+                        error
+                    }
                     Err(Ended::Stop(error)) => return Err(unresolved.or(error)),
                 },
                 Err(error) => error,
             };
+            if let Some(home) = at.region_of_error(&error) {
+                (at, retrying) = (home, true);
+                continue;
+            }
             unresolved.note(&error);
             if !is_worth_another_try(&error) {
                 return Err(unresolved.or(error));
@@ -126,6 +136,13 @@ impl<D: Driver> Once<D> {
                 Err(cancelled) => return Err(unresolved.or(cancelled)),
             }
         }
+    }
+
+    /// Where to run an intent that is refused here, because its home is another region.
+    fn region_of_error(&self, error: &Error) -> Option<&Self> {
+        let home = Home::from_error(error).filter(|home| home.forward)?;
+        let mut regions = self.regions.iter();
+        regions.find_map(|(name, once)| (*name == home.name).then_some(once))
     }
 
     /// Does what the scope's contract says about a busy intent.
@@ -213,6 +230,8 @@ pub(crate) trait Mode<D: Driver, T: ?Sized> {
 pub(crate) enum Ended {
     /// By its class, it may be tried again.
     Retry(Error),
+    /// The same, and the outside world may have seen the work.
+    Ran(Error),
     /// It must not: the outside world may have seen the work.
     Stop(Error),
 }
@@ -344,18 +363,27 @@ where
                 match lease::record_failure(once, intent, fence, &failure, &term).await {
                     Ok(()) => Err(Ended::Stop(failure.into())),
                     // Settled otherwise, by the work itself or by another attempt: the claim knows.
-                    Err(error @ (Error::Fenced(_) | Error::LostRace(_))) => {
-                        Err(Ended::Retry(error))
-                    }
-                    Err(error) => Err(Ended::Stop(error)),
+                    Err(error @ (Error::Fenced(_) | Error::LostRace(_))) => Err(Ended::Ran(error)),
+                    Err(error) => Err(Ended::Stop(not_recorded(error))),
                 }
             }
             // Fenced, or the reply to the last commit was lost: the claim knows.
             Err(error @ (Error::Fenced(_) | Error::LostRace(_) | Error::Uncertain(_))) => {
-                Err(Ended::Retry(error))
+                Err(Ended::Ran(error))
             }
-            Err(error) => Err(Ended::Stop(error)),
+            Err(error) => Err(Ended::Stop(not_recorded(error))),
         }
+    }
+}
+
+/// How leased work ended that the database could not be asked to record: the outside world may have seen it.
+fn not_recorded(error: Error) -> Error {
+    match (&error, error.class()) {
+        (Error::Disconnected(_), _)
+        | (Error::Database(_), Class::Retry | Class::RetryAfterDelay | Class::Ambiguous) => {
+            Error::Uncertain(format!("leased work could not be recorded: {error}"))
+        }
+        _ => error,
     }
 }
 
@@ -369,20 +397,30 @@ fn is_worth_another_try(error: &Error) -> bool {
         )
 }
 
-/// A commit of an earlier try whose reply was lost, and why.
+/// What is not known of earlier tries, and why.
 #[derive(Default)]
-struct UnresolvedCommit(Option<String>);
+struct UnresolvedCommit {
+    /// The reply to a commit was lost.
+    lost: Option<String>,
+    /// Leased work ended without a record of its own.
+    ran: Option<String>,
+}
 
 impl UnresolvedCommit {
     fn note(&mut self, error: &Error) {
         if let Error::Uncertain(why) = error {
-            self.0 = Some(why.clone());
+            self.lost = Some(why.clone());
         }
     }
 
     /// What to end with: that the last try did nothing says nothing about the one before.
     fn or(self, error: Error) -> Error {
-        match (self.0, error) {
+        if let (Some(why), Error::Disconnected(_) | Error::Database(_) | Error::Cancelled) =
+            (&self.ran, &error)
+        {
+            return Error::Uncertain(why.clone());
+        }
+        match (self.lost, error) {
             // What is stored about the intent resolves it. Nothing else does: the holder
             // (busy) or was faster (lost race, fenced) may be that very try, still committing.
             (

@@ -18,7 +18,8 @@ static DEFINE: Sql = Sql::seldom(
      p_client_retry => $10::text::interval, p_redelivery => $11::text::interval, \
      p_reconciliation => $12::text::interval, p_audit => $13::text::interval, \
      p_max_answer => $14::text::integer, p_max_keys => $15::text::bigint, p_note => $16, p_tenant => $17, \
-     p_probe => $18, p_retry_queue => $19, p_max_attempts => $20::text::integer, p_keep_attempts => $21::text::integer)",
+     p_probe => $18, p_retry_queue => $19, p_max_attempts => $20::text::integer, p_keep_attempts => $21::text::integer, \
+     p_commit_guard => $22::text::boolean)",
 );
 static CONTRACT: Sql = Sql::kept(
     "select busy, pg_catalog.ceil(extract(epoch from wait_timeout) operator(pg_catalog.*) 1000)::bigint::text, \
@@ -74,7 +75,12 @@ impl<D: Driver> Once<D> {
             .text(contract.probe.as_deref())
             .text(contract.retry_queue.as_deref())
             .int(i64::from(contract.max_attempts))
-            .int(i64::from(contract.keep_attempts));
+            .int(i64::from(contract.keep_attempts))
+            .text(if contract.commit_guard {
+                "true"
+            } else {
+                "false"
+            });
         let defined = self.caller().call(&DEFINE, args).await.map(drop);
         self.shared.contracts.clear();
         self.shared.retentions.clear();

@@ -120,6 +120,7 @@ pub const TABLE: &[Entry] = &[
     entry("P4010", "success_not_recorded", Class::ClaimAgain, "Roll back and claim again: another attempt may have finished first."),
     entry("P4011", "failure_not_recorded", Class::ClaimAgain, "Claim again: another attempt may have finished first."),
     entry("P4012", "fenced", Class::ClaimAgain, "A newer attempt holds the intent: stop, roll back, claim again to learn the answer."),
+    entry("P4013", "claim_left_open", Class::Final, "The transaction was to be committed with an atomic claim that has no outcome: call pgonce.succeed on every way out of the work."),
     entry("P4029", "busy", Class::RetryAfterDelay, "Somebody else holds the intent: ask again after the time it names."),
     entry("P4030", "refused", Class::Final, "It failed permanently: give the caller the stored refusal."),
     entry("P4031", "gone", Class::Final, "It finished, and its answer is no longer kept: a new request takes a new key."),
@@ -163,6 +164,8 @@ pub const TABLE: &[Entry] = &[
     entry("P4103", "schema_changed", Class::Final, "An applied migration is not the one this program knows: find out who changed it, never edit a released file."),
     entry("P4104", "half_distributed", Class::Final, "Tables are distributed over other servers and pgonce's are not: an effect could commit without its record. Run `pgonce migrate up --distribute`, or say with `--coordinator-only` that no command writes them."),
     entry("P4105", "not_distributed", Class::Final, "This part of pgonce does not work on Citus, or the extension is missing: use what does, or keep it in a database of its own."),
+    entry("P4110", "wrong_region", Class::Final, "The intent's home is another region: send the request to the address that the detail names."),
+    entry("P4111", "region_not_joined", Class::RetryAfterDelay, "The region was restored or has not joined yet: run `pgonce region join`, and send requests to another region meanwhile."),
 ];
 
 /// What holds for codes without a line of their own, by their first two characters, sorted.
@@ -232,12 +235,13 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const OURS: [&str; 50] = [
-        "P4000", "P4001", "P4002", "P4003", "P4010", "P4011", "P4012", "P4029", "P4030", "P4031",
-        "P4032", "P4040", "P4041", "P4042", "P4043", "P4044", "P4050", "P4060", "P4070", "P4071",
-        "P4072", "P4073", "P4074", "P4075", "P4076", "P4077", "P4078", "P4079", "P4080", "P4081",
-        "P4082", "P4083", "P4085", "P4086", "P4090", "P4091", "P4092", "P4093", "P4094", "P4095",
-        "P4096", "P4097", "P4098", "P4099", "P4100", "P4101", "P4102", "P4103", "P4104", "P4105",
+    const OURS: [&str; 53] = [
+        "P4000", "P4001", "P4002", "P4003", "P4010", "P4011", "P4012", "P4013", "P4029", "P4030",
+        "P4031", "P4032", "P4040", "P4041", "P4042", "P4043", "P4044", "P4050", "P4060", "P4070",
+        "P4071", "P4072", "P4073", "P4074", "P4075", "P4076", "P4077", "P4078", "P4079", "P4080",
+        "P4081", "P4082", "P4083", "P4085", "P4086", "P4090", "P4091", "P4092", "P4093", "P4094",
+        "P4095", "P4096", "P4097", "P4098", "P4099", "P4100", "P4101", "P4102", "P4103", "P4104",
+        "P4105", "P4110", "P4111",
     ];
 
     fn docs(path: &str) -> PathBuf {

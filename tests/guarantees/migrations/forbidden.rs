@@ -284,6 +284,29 @@ async fn a_bound_role_acts_for_its_tenant_only() {
     assert_eq!(count(&app, &answer("acme", "k")).await, 0);
     assert_eq!(code(&app, &write("acme", "y")).await, "42501");
 
+    // A commit guard, also for a session that acts for one tenant after another.
+    all_done(
+        &owner,
+        &["select pgonce.define_scope('guarded', '1 day', p_commit_guard => true)"],
+    )
+    .await;
+    let open = |tenant: &str| {
+        format!(
+            "select set_config('pgonce.tenant', '{tenant}', true); \
+             select pgonce.claim('guarded', 'k', '\\x01', p_tenant => '{tenant}')"
+        )
+    };
+    let close = |tenant: &str| {
+        format!("select pgonce.succeed('guarded', 'k', '\\x01', 1, p_tenant => '{tenant}')")
+    };
+    let one = format!("begin; {}; {}", open("acme"), close("acme"));
+    let left_open = format!("{one}; {}; commit", open("globex"));
+    let _ = app.batch_execute("rollback").await;
+    assert_eq!(code(&app, &left_open).await, "P4013");
+    let both = format!("{one}; {}; {}; commit", open("globex"), close("globex"));
+    all_done(&app, &["rollback", &both]).await;
+    assert_eq!(code(&app, "delete from pgonce.open_claim").await, "42501");
+
     // A relay is not bound, and a migration keeps all of it.
     let operator = shop.connect(Part::Operator).await;
     assert_eq!(

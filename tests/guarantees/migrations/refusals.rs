@@ -37,7 +37,7 @@ async fn a_newer_schema_that_does_not_break_is_used_and_left_alone() {
         "{FROM_THE_FUTURE} false); update pgonce.routines set checksum = 'of the future'"
     ))
     .await;
-    db.run("create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text) returns boolean language sql stable parallel safe return null::boolean").await;
+    db.run("create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text, p_key text) returns boolean language sql stable parallel safe return null::boolean").await;
     let before = db.dump("pgonce").await;
     let report = db.migrator().up().await.unwrap();
     assert_eq!(report.newer, ["9999_future"]);
@@ -54,7 +54,7 @@ async fn a_newer_schema_that_does_not_break_is_used_and_left_alone() {
 async fn routines_of_an_older_build_are_replaced_and_those_of_a_newer_one_kept() {
     let db = installed().await;
     let fresh = db.dump("pgonce").await;
-    let fake = "create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text) returns boolean language sql stable parallel safe return null::boolean";
+    let fake = "create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text, p_key text) returns boolean language sql stable parallel safe return null::boolean";
     db.run(&format!(
         "{fake}; update pgonce.routines set checksum = 'old', version = '0.0.1'"
     ))

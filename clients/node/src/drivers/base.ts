@@ -12,7 +12,9 @@ export interface Session {
   /** Whether a transaction is open. May ask the server. */
   inTransaction(): Promise<boolean>;
   begin(isolation: Isolation | undefined): Promise<void>;
-  query(text: string, values: readonly (string | Buffer | null)[]): Promise<Row[]>;
+  query(text: string, values: readonly unknown[]): Promise<Row[]>;
+  /** As `query`, outside of a transaction: the statement commits by itself. */
+  queryAlone(text: string, values: readonly unknown[]): Promise<Row[]>;
   /** Commits; answers the command tag, `COMMIT` or `ROLLBACK`. */
   commit(): Promise<string>;
   rollback(): Promise<void>;

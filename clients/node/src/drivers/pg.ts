@@ -68,8 +68,12 @@ class PgSession implements Session {
     await this.send(beginText(isolation));
   }
 
-  async query(text: string, values: readonly (string | Buffer | null)[]): Promise<Row[]> {
+  async query(text: string, values: readonly unknown[]): Promise<Row[]> {
     return (await this.raw.query({ text, values: [...values], rowMode: "array" })).rows;
+  }
+
+  queryAlone(text: string, values: readonly unknown[]): Promise<Row[]> {
+    return this.query(text, values);
   }
 
   async commit(): Promise<string> {

@@ -81,9 +81,19 @@ class PostgresSession implements Session {
     await this.sql.unsafe(beginText(isolation), [], { onexecute });
   }
 
-  async query(text: string, values: readonly (string | Buffer | null)[]): Promise<Row[]> {
+  async query(text: string, values: readonly unknown[]): Promise<Row[]> {
     const rows = await this.alive().unsafe(text, [...values], { prepare: true }).raw();
     return [...rows].map((row) => row.map((value) => value && value.toString("utf8")));
+  }
+
+  async queryAlone(text: string, values: readonly unknown[]): Promise<Row[]> {
+    try {
+      return await this.query(text, values);
+    } catch (error) {
+      // Without a BEGIN nothing watches the connection. Only errors of the server have a severity.
+      if (!(error instanceof Error && "severity" in error)) this.lost = true;
+      throw error;
+    }
   }
 
   async commit(): Promise<string> {

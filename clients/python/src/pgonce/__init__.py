@@ -4,7 +4,7 @@ Synchronous names are here, asynchronous ones of the same spelling in `pgonce.ai
 """
 
 from ._intent import Done, Intent
-from ._sync import Command, Tx, accept, accept_batch, join, once, publish
+from ._sync import Command, Tx, accept, accept_batch, execute, join, once, publish
 from ._sync_lease import Lease, lease
 from .errors import (
     Busy,
@@ -53,6 +53,7 @@ __all__ = [
     "canonical",
     "classify",
     "derived_key",
+    "execute",
     "fingerprint",
     "fingerprint_of_bytes",
     "join",

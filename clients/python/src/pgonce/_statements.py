@@ -13,6 +13,20 @@ CLAIM = (
     "from pgonce.claim(:scope::text, :key::text, :fingerprint::bytea, :lease::text::interval, :owner::text, "
     ":tenant::text, :correlation::text)"
 )
+# The claim of an intent without a record, or its answer; null where the full claim has to say.
+LOOK = (
+    "select outcome, fence::text, answer::text, ref_type, ref_id, attempts::text, null::text, null::text, null::text "
+    "from pgonce._claim_fast(:scope::text, :key::text, :fingerprint::bytea, :tenant::text)"
+)
+# What follows the effect of a command of one statement. The claim comes first: its row asks for the effect.
+EXECUTE = (
+    ", claimed as materialized (select fence from pgonce.claim_first(:scope::text, :key::text, :fingerprint::bytea, "
+    ":tenant::text)), answer as materialized (select c.fence, coalesce(case when c.fence is not null "
+    "then (select pg_catalog.to_jsonb(e.*) from effect e) end, pgonce._raise_no_row()) as value from claimed c) "
+    "select a.value::text from answer a, pgonce.succeed(:scope::text, :key::text, :fingerprint::bytea, a.fence, a.value, "
+    "null, null, :tenant::text, :correlation::text, :owner::text)"
+)
+EFFECT = " select coalesce((select pg_catalog.to_jsonb(e.*) from effect e), pgonce._raise_no_row())::text"
 SUCCEED = (
     "select 'done' from pgonce.succeed(:scope::text, :key::text, :fingerprint::bytea, :fence::text::bigint, "
     ":answer::text::jsonb, :ref_type::text, :ref_id::text, :tenant::text, :correlation::text, :owner::text, "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
-from . import _messages
+from . import _execute, _messages
 from ._attempt import TxState, Work, enter_joined, exit_joined
 from ._drivers import adapt
 from ._intent import UNSET, Done, Intent, Options, make_intent
@@ -212,6 +212,39 @@ def once(
     )
     command = Command(source, intent, options)
     return command if work is None else command.run(work)
+
+
+def execute(
+    source: Any,
+    scope: str,
+    key: str,
+    request: Any,
+    statement: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    known_first: bool = False,
+    tenant: str = "",
+    fingerprint: bytes | None = None,
+    correlation: str | None = None,
+    owner: str | None = None,
+    isolation: str | None = None,
+    retry: Policy | None = None,
+    schema: str = "pgonce",
+) -> Done:
+    """Makes one statement happen once, in one round trip: the row that it returns is the answer.
+
+    The statement is an insert, update, delete or merge with `returning`, or a select that calls a
+    function; it returns exactly one row, and its parameters are written as `:name`. It becomes a
+    part of one that also claims the intent and records its success, so that all of it commits or
+    none. A look-up goes first, unless `known_first` says that this is the first attempt. Events go
+    along where it returns `pgonce.publish(...)` among its columns.
+
+    Raises what `once` raises, and `Invalid` (22023) where the statement returned no row.
+    """
+    options = Options(isolation, retry or Policy(), owner, schema)
+    intent = make_intent(scope, key, request, tenant=tenant, correlation=correlation, fingerprint=fingerprint)
+    loop = Loop(adapt(source, is_async=False), intent, options)
+    return drive(_execute.execute(loop, _execute.Statement(statement, params, intent, options), known_first))
 
 
 def join(

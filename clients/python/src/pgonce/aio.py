@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, overload
 
+from . import _execute
 from ._aio_lease import Lease, LeaseCommand, lease
 from ._aio_tx import Tx, accept, accept_batch, publish
 from ._attempt import Work, enter_joined, exit_joined
@@ -23,6 +24,7 @@ __all__ = [
     "Tx",
     "accept",
     "accept_batch",
+    "execute",
     "join",
     "lease",
     "once",
@@ -176,6 +178,30 @@ def once(
     )
     command = Command(source, intent, options)
     return command if work is None else command.run(work)
+
+
+async def execute(
+    source: Any,
+    scope: str,
+    key: str,
+    request: Any,
+    statement: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    known_first: bool = False,
+    tenant: str = "",
+    fingerprint: bytes | None = None,
+    correlation: str | None = None,
+    owner: str | None = None,
+    isolation: str | None = None,
+    retry: Policy | None = None,
+    schema: str = "pgonce",
+) -> Done:
+    """Makes one statement happen once, in one round trip; as `pgonce.execute`."""
+    options = Options(isolation, retry or Policy(), owner, schema)
+    intent = make_intent(scope, key, request, tenant=tenant, correlation=correlation, fingerprint=fingerprint)
+    loop = Loop(adapt(source, is_async=True), intent, options)
+    return await drive_async(_execute.execute(loop, _execute.Statement(statement, params, intent, options), known_first))
 
 
 def join(

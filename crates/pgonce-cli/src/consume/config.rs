@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use pgonce_broker::sinks::Options;
 use pgonce_broker::sources::SCHEMES;
@@ -12,6 +12,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::sql;
+use crate::config_file::{ConfigFile, folder};
 use crate::relay::config::{Database, Listen, Log};
 use crate::relay::values::{Length, Size};
 
@@ -24,14 +25,14 @@ const MAX_NAME_BYTES: usize = 255;
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Config {
+pub(crate) struct Config {
     #[serde(default)]
-    pub(super) database: Database,
+    pub(crate) database: Database,
     pub(super) listen: Option<Listen>,
     #[serde(default)]
     pub(super) log: Log,
     #[serde(default)]
-    pub(super) consumers: Vec<Consumer>,
+    pub(crate) consumers: Vec<Consumer>,
     /// Relative names of files begin here.
     #[serde(skip)]
     pub(super) folder: PathBuf,
@@ -40,7 +41,7 @@ pub(super) struct Config {
 /// One consumer, where its messages come from and what applies them.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Consumer {
+pub(crate) struct Consumer {
     pub(super) consumer: Spanned<String>,
     pub(super) source: Option<Spanned<String>>,
     pub(super) source_env: Option<Spanned<String>>,
@@ -114,28 +115,19 @@ impl Default for Consumer {
     }
 }
 
-impl Consumer {
-    pub(super) fn name(&self) -> &str {
-        self.consumer.get_ref()
-    }
+impl ConfigFile for Config {
+    const COMMAND: &'static str = "consume";
+    const PARTS: &'static str = "consumers";
 
-    /// How many transactions or requests at a time.
-    pub(super) fn concurrency(&self) -> usize {
-        let default = if self.to.is_some() { 16 } else { 4 };
-        self.concurrency.as_ref().map_or(default, |n| *n.get_ref())
-    }
-}
-
-impl Config {
     /// Reads a configuration. `file` is the name to show; names of files in the text that are not
     /// absolute begin in its folder.
-    pub(super) fn parse(file: &str, text: &str) -> Result<Self, Faults> {
+    fn parse(file: &str, text: &str) -> std::result::Result<Self, Faults> {
         let mut config: Self = toml::from_str(text).map_err(|error| {
             let span = error.span().unwrap_or(0..0);
             let hint = "`pgonce consume --print-example` shows every field with its meaning.";
             Faults::new(file, vec![Fault::at(text, span, error.message(), hint)])
         })?;
-        config.folder = Path::new(file).parent().unwrap_or(Path::new("")).to_owned();
+        config.folder = folder(file);
         let mut checked = Checked {
             text,
             faults: Vec::new(),
@@ -145,6 +137,22 @@ impl Config {
             true => Ok(config),
             false => Err(Faults::new(file, checked.faults)),
         }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.consumers.iter().map(Consumer::name).collect()
+    }
+}
+
+impl Consumer {
+    pub(super) fn name(&self) -> &str {
+        self.consumer.get_ref()
+    }
+
+    /// How many transactions or requests at a time.
+    pub(super) fn concurrency(&self) -> usize {
+        let default = if self.to.is_some() { 16 } else { 4 };
+        self.concurrency.as_ref().map_or(default, |n| *n.get_ref())
     }
 }
 

@@ -1,7 +1,7 @@
 //! `pgonce consume`: applies the messages of a source, each once, by a service in any language or a SQL function.
 
-mod config;
-mod serve;
+pub(crate) mod config;
+pub(crate) mod serve;
 mod sql;
 
 use std::collections::BTreeMap;
@@ -10,18 +10,19 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use serde_json::json;
 use toml::Spanned;
 
+use crate::config_file::ConfigFile as _;
 use crate::database::{Address, Target};
 use crate::exit::{self, CliError, Result};
 use crate::faults::Stopped;
 use crate::output;
 use crate::relay::config::{Listen, LogFormat, LogLevel};
 use crate::relay::values::{Length, length};
-use crate::relay::{lease, pair, read};
-use config::{Config, Consumer};
-pub(crate) use serve::variable;
+use crate::relay::{lease, pair};
+pub(crate) use config::Config;
+use config::Consumer;
+pub(crate) use serve::{start_all, variable};
 
 /// What to consume: a file for all, or flags for one consumer.
 #[derive(Debug, clap::Args)]
@@ -112,15 +113,9 @@ async fn obey(args: Args, target: Target) -> std::result::Result<(), Stopped> {
         let (config, address) = by_flags(args, target)?;
         return Ok(serve::run(config, address).await?);
     };
-    let text = read(file, "consume")?;
-    let config = Config::parse(&file.to_string_lossy(), &text).map_err(Stopped::Faults)?;
-    if args.check {
-        let consumers: Vec<&str> = config.consumers.iter().map(Consumer::name).collect();
-        let list = output::printable(&consumers.join(", "));
-        let words = format!("{} is right: {list}", file.display());
-        let value = json!({ "consumers": consumers });
-        return Ok(output::say(target.format(), &words, &value)?);
-    }
+    let Some(config) = Config::load(file, args.check, target.format())? else {
+        return Ok(());
+    };
     let address = config.database.address(&config.folder)?;
     Ok(serve::run(config, address).await?)
 }

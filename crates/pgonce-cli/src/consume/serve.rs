@@ -11,7 +11,6 @@ use pgonce::tokio_postgres::Once;
 use pgonce_broker::sinks::Refusal;
 use pgonce_broker::sources::{self, AnySource};
 use pgonce_broker::{ConsumerCounts, Dedup, Handler};
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -19,6 +18,7 @@ use super::config::{self, Config, Consumer, SOURCES};
 use super::sql::{self, SqlFunction};
 use crate::database::{Address, pool};
 use crate::exit::{self, CliError, Result};
+use crate::parts::Parts;
 use crate::prometheus;
 use crate::relay::admin::{Admin, Consuming};
 use crate::relay::{log, serve::serve_admin};
@@ -29,9 +29,19 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 type Counts = Arc<OnceLock<Arc<ConsumerCounts>>>;
 
-pub(super) async fn run(config: Config, address: Address) -> Result {
-    log::start(config.log);
-    let recorder = prometheus::install()?;
+/// Consumers that run, each as a task.
+pub(crate) struct Started {
+    once: Once,
+    pub(crate) consumers: Vec<Consuming>,
+    pub(crate) parts: Parts<()>,
+}
+
+/// Starts every consumer of a file; they run until `stop`.
+pub(crate) async fn start_all(
+    config: &Config,
+    address: Address,
+    stop: &CancellationToken,
+) -> Result<Started> {
     let database = &config.database;
     // A consumer has so many transactions from the source and from the inbox; the log has a relay of its own.
     let size = config
@@ -45,39 +55,47 @@ pub(super) async fn run(config: Config, address: Address) -> Result {
         once = once.behind_pooler();
     }
     let once = once.build()?;
-    let migrator = Migrator::new(driver.clone()).schema(&database.schema);
-    migrator.check().await?;
+    Migrator::new(driver.clone())
+        .schema(&database.schema)
+        .check()
+        .await?;
     for one in &config.consumers {
         if let Some(function) = &one.sql {
             require(&driver, function.get_ref()).await?;
         }
     }
-    let mut asked = Signals::listen()?;
-    let stop = CancellationToken::new();
-    let (mut consumers, mut running) = (Vec::new(), JoinSet::new());
-    for one in config.consumers {
+    let (mut consumers, mut parts) = (Vec::new(), Parts::new("the consumer"));
+    for one in config.consumers.iter().cloned() {
         let counts = Counts::default();
         consumers.push(Consuming {
             consumer: one.name().to_owned(),
             counts: counts.clone(),
         });
         let (once, stop) = (once.clone(), stop.clone());
-        running.spawn(async move {
+        parts.running.spawn(async move {
             let ran = consume(&one, &once, &stop, &counts).await;
             (one.name().to_owned(), ran)
         });
     }
-    let admin = Arc::new(Admin {
-        outbox: once.outbox(),
-        inbox: once.inbox(),
-        migrator,
-        recorder,
-        relays: Vec::new(),
+    Ok(Started {
+        once,
         consumers,
-        failed: std::sync::Mutex::default(),
-        stop: stop.clone(),
-        database_timeout: database.timeout.0,
+        parts,
+    })
+}
+
+pub(super) async fn run(config: Config, address: Address) -> Result {
+    log::start(config.log);
+    let recorder = prometheus::install()?;
+    let mut asked = Signals::listen()?;
+    let stop = CancellationToken::new();
+    let started = start_all(&config, address, &stop).await?;
+    let admin = Admin::new(&started.once, &config.database, recorder, &stop)?;
+    let admin = Arc::new(Admin {
+        consumers: started.consumers,
+        ..admin
     });
+    let mut running = started.parts.running;
     if let Some(listen) = &config.listen {
         serve_admin(listen.address, &admin).await?;
     }

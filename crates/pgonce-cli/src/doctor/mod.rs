@@ -90,7 +90,8 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
     if args.fix_sql {
         script(&database, &findings)?;
     } else {
-        report(database.format, &findings)?;
+        let count = all.iter().filter(|check| wanted(check.id)).count();
+        report(database.format, &findings, count)?;
     }
     let failing = findings
         .iter()
@@ -258,7 +259,7 @@ async fn pooler(database: &Database, check: &Check, port: Option<u16>) -> Result
     })
 }
 
-fn report(format: Format, findings: &[Finding]) -> Result {
+fn report(format: Format, findings: &[Finding], checked: usize) -> Result {
     if format == Format::Json {
         return output::line(&json!({ "findings": findings }).to_string());
     }
@@ -290,7 +291,10 @@ fn report(format: Format, findings: &[Finding]) -> Result {
             .count()
     };
     output::line(&match findings.len() {
-        0 => format!("nothing found in {} checks", checks().count()),
+        0 => format!(
+            "nothing found in {checked} check{}",
+            if checked == 1 { "" } else { "s" }
+        ),
         _ => format!(
             "{} critical, {} warnings, {} notices",
             count(Severity::Critical),

@@ -1,17 +1,21 @@
 //! The database of the gateway: where its address is, and a pool of connections to it.
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::{Once, ReplayCache};
-use pgonce_http::gateway::{Config, UrlFrom};
+use pgonce::{AnswerKeys, Once, ReplayCache};
+use pgonce_http::gateway::{Config, Encryption, UrlFrom};
 
+use crate::database::Address;
 use crate::exit::{self, CliError, Result};
 
 pub(super) type Driver = TokioPostgres;
 
-/// pgonce over the database that the configuration names. Nothing is connected yet.
-pub(super) fn once(config: &Config) -> Result<Once<Driver>> {
+/// pgonce over the database that is given, or that the configuration names. Nothing is connected yet.
+pub(super) fn once(config: &Config, given: Option<Address>) -> Result<Once<Driver>> {
     let (database, timeout) = (config.database(), config.database().timeout());
-    let address = address(config)?;
+    let address = match given {
+        Some(address) => address,
+        None => address(config)?,
+    };
     let pool = crate::database::pool(address, "pgonce gateway", database.connections(), timeout)?;
     let owner = format!("gateway, process {}", std::process::id());
     let mut once = Once::builder(TokioPostgres::new(pool))
@@ -31,7 +35,53 @@ pub(super) fn once(config: &Config) -> Result<Once<Driver>> {
                 .timeout(table.timeout()),
         );
     }
+    if let Some(table) = config.encryption() {
+        once = once.encrypt_answers(answer_keys(table)?);
+    }
     Ok(once.build()?)
+}
+
+/// The keys of a variable; the first one encrypts.
+fn answer_keys(table: &Encryption) -> Result<AnswerKeys> {
+    let name = table.keys_from();
+    let wrong = |why: &str| {
+        CliError::new(
+            exit::USAGE,
+            format!("the variable {name} {why}"),
+            "Write id:64 hex digits, the newest first, with commas between; `openssl rand -hex 32` makes a key.",
+        )
+    };
+    let list = std::env::var(name).map_err(|_| wrong("is not set, and `encryption` needs it"))?;
+    let mut keys: Option<AnswerKeys> = None;
+    for one in list.split(',').map(str::trim) {
+        let (id, digits) = one
+            .split_once(':')
+            .ok_or_else(|| wrong("has a key without an id"))?;
+        let key = key_bytes(digits).ok_or_else(|| wrong("has a key that is not 64 hex digits"))?;
+        keys = Some(match keys {
+            None => AnswerKeys::new(id, key)?,
+            Some(keys) => keys.and_old(id, key)?,
+        });
+    }
+    let keys = keys.ok_or_else(|| wrong("has no key"))?;
+    Ok(match table.accept_plain() {
+        true => keys.accept_plain(),
+        false => keys,
+    })
+}
+
+/// A key of 32 bytes, from its hex digits.
+fn key_bytes(digits: &str) -> Option<[u8; 32]> {
+    if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return None;
+    }
+    let pairs = digits.as_bytes().chunks(2);
+    let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs
+        .map(byte)
+        .collect::<Option<Vec<u8>>>()?
+        .try_into()
+        .ok()
 }
 
 #[cfg(feature = "redis")]
@@ -44,19 +94,7 @@ fn server(url: &str, key: &str) -> Result<ReplayCache> {
         })
     };
     let digits = value(key)?;
-    let bytes = |digits: &str| -> Option<[u8; 32]> {
-        if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return None;
-        }
-        let pairs = digits.as_bytes().chunks(2);
-        let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-        pairs
-            .map(byte)
-            .collect::<Option<Vec<u8>>>()?
-            .try_into()
-            .ok()
-    };
-    let bytes = bytes(&digits).ok_or_else(|| {
+    let bytes = key_bytes(&digits).ok_or_else(|| {
         let text = format!("the variable {key} does not hold 64 hex digits");
         CliError::new(exit::USAGE, text, hint)
     })?;
@@ -72,7 +110,7 @@ fn server(_: &str, _: &str) -> Result<ReplayCache> {
     ))
 }
 
-fn address(config: &Config) -> Result<crate::database::Address> {
+fn address(config: &Config) -> Result<Address> {
     match config.database().url_from() {
         UrlFrom::Env(name) => crate::database::address_in_variable(&name),
         UrlFrom::File(file) => crate::database::address_in_file(&config.place_of(&file)),

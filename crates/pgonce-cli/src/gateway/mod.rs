@@ -7,12 +7,16 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use pgonce_http::gateway::{Config, Difference, EXAMPLE, Faults, Gateway, Reload};
+use pgonce_http::gateway::{Bound, Config, Difference, Drained, EXAMPLE, Faults, Gateway, Reload};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
+use crate::config_file::read;
+use crate::database::Address;
 use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
 use crate::signals::Signals;
+use database::Driver;
 
 /// Which configuration, and what to do with it.
 #[derive(Debug, clap::Args)]
@@ -55,7 +59,8 @@ async fn obey(args: Args, format: Format) -> std::result::Result<(), Stopped> {
     let Some(file) = args.file else {
         return Ok(output::raw(EXAMPLE)?);
     };
-    let config = Config::parse(&file.to_string_lossy(), &read(&file)?).map_err(Stopped::Faults)?;
+    let config = Config::parse(&file.to_string_lossy(), &read(&file, "gateway")?)
+        .map_err(Stopped::Faults)?;
     if args.check {
         let summary = config.summary();
         let words = format!(
@@ -70,11 +75,7 @@ async fn obey(args: Args, format: Format) -> std::result::Result<(), Stopped> {
         return Ok(output::say(format, &words, &value)?);
     }
     log::start(config.log());
-    let once = database::once(&config)?;
-    let gateway = Gateway::new(config, once).map_err(|build_error| {
-        let hint = "Fix it in the file; `pgonce gateway --check` looks at the file alone.";
-        CliError::new(exit::USAGE, build_error.to_string(), hint)
-    })?;
+    let gateway = build(config, None)?;
     if args.check_scopes {
         agreed(&gateway.differences().await?)?;
         let words = "the database knows the file's scopes as the file does";
@@ -84,14 +85,66 @@ async fn obey(args: Args, format: Format) -> std::result::Result<(), Stopped> {
     Ok(serve(gateway, &file, format).await?)
 }
 
-fn read(file: &Path) -> Result<String> {
-    std::fs::read_to_string(file).map_err(|error| {
-        CliError::new(
+/// The configuration of a file, inside another program.
+pub(crate) fn load_part(file: &Path, schema: &str) -> Result<Config> {
+    let text = read(file, "gateway")?;
+    let config = Config::parse(&file.to_string_lossy(), &text).map_err(|faults| {
+        let hint = "Fix the file; `pgonce gateway FILE --check` looks at it alone.";
+        CliError::new(exit::USAGE, faults.to_string(), hint)
+    })?;
+    match config.database().schema() == schema {
+        true => Ok(config),
+        false => Err(CliError::new(
             exit::USAGE,
-            format!("{} cannot be read: {error}", file.display()),
-            "Name a TOML file; `pgonce gateway --print-example` prints one to begin with.",
-        )
+            format!("{}: database.schema is not {schema:?}", file.display()),
+            "Inside `pgonce serve` the gateway works on its database: give both the same schema.",
+        )),
+    }
+}
+
+/// A gateway over this database, whose contracts agree with the file's.
+pub(crate) async fn begin(config: Config, address: Address) -> Result<Gateway<Driver>> {
+    let gateway = build(config, Some(address))?;
+    agreed(&gateway.agree().await?)?;
+    Ok(gateway)
+}
+
+/// Serves inside another program until `stop`.
+pub(crate) async fn run_part(
+    gateway: Gateway<Driver>,
+    file: PathBuf,
+    stop: CancellationToken,
+) -> Result {
+    let bound = bind(gateway).await?;
+    let reloading = reload_on_hangup(bound.reload(), file)?;
+    tracing::info!(address = %bound.address(), admin = %bound.admin_address(), "the gateway listens");
+    let drained = bound.run(stop.cancelled_owned()).await;
+    reloading.abort();
+    finished(drained)
+}
+
+fn build(config: Config, address: Option<Address>) -> Result<Gateway<Driver>> {
+    let once = database::once(&config, address)?;
+    Gateway::new(config, once).map_err(|build_error| {
+        let hint = "Fix it in the file; `pgonce gateway --check` looks at the file alone.";
+        CliError::new(exit::USAGE, build_error.to_string(), hint)
     })
+}
+
+async fn bind(gateway: Gateway<Driver>) -> Result<Bound<Driver>> {
+    gateway.bind().await.map_err(|error| {
+        let hint = "Is another program there? See `listen` in the file.";
+        CliError::new(exit::FAILED, error.to_string(), hint)
+    })
+}
+
+fn finished(drained: Drained) -> Result {
+    match drained.unfinished {
+        0 => Ok(()),
+        left => Err(cut_off(&format!(
+            "{left} were still under way when drain_timeout was over"
+        ))),
+    }
 }
 
 fn agreed(differences: &[Difference]) -> Result {
@@ -107,14 +160,8 @@ fn agreed(differences: &[Difference]) -> Result {
     ))
 }
 
-async fn serve(gateway: Gateway<database::Driver>, file: &Path, format: Format) -> Result {
-    let bound = gateway.bind().await.map_err(|error| {
-        CliError::new(
-            exit::FAILED,
-            error.to_string(),
-            "Is another program there? See `listen` in the file.",
-        )
-    })?;
+async fn serve(gateway: Gateway<Driver>, file: &Path, format: Format) -> Result {
+    let bound = bind(gateway).await?;
     // Before the address is printed, so that no signal can be missed.
     let mut asked = Signals::listen()?;
     let reloading = reload_on_hangup(bound.reload(), file.to_owned())?;
@@ -138,18 +185,13 @@ async fn serve(gateway: Gateway<database::Driver>, file: &Path, format: Format) 
         }
     };
     reloading.abort();
-    match drained.unfinished {
-        0 => Ok(()),
-        left => Err(cut_off(&format!(
-            "{left} were still under way when drain_timeout was over"
-        ))),
-    }
+    finished(drained)
 }
 
 /// Reads the file again at each SIGHUP. A file that is wrong changes nothing.
 #[cfg(unix)]
 fn reload_on_hangup(
-    reload: Reload<database::Driver>,
+    reload: Reload<Driver>,
     file: PathBuf,
 ) -> io::Result<tokio::task::JoinHandle<()>> {
     use tokio::signal::unix::{SignalKind, signal};
@@ -175,10 +217,7 @@ fn reload_on_hangup(
 }
 
 #[cfg(not(unix))]
-fn reload_on_hangup(
-    _: Reload<database::Driver>,
-    _: PathBuf,
-) -> io::Result<tokio::task::JoinHandle<()>> {
+fn reload_on_hangup(_: Reload<Driver>, _: PathBuf) -> io::Result<tokio::task::JoinHandle<()>> {
     Ok(tokio::spawn(std::future::pending()))
 }
 

@@ -9,16 +9,18 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use metrics_exporter_prometheus::PrometheusHandle;
-use pgonce::Error;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::Inbox;
 use pgonce::migrate::Migrator;
 use pgonce::outbox::Outbox;
+use pgonce::{Error, Once};
 use pgonce_broker::{ConsumerCounts, Counts};
 use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::config::Database;
+use crate::exit::Result;
 use crate::prometheus;
 
 /// What orchestrators and Prometheus ask.
@@ -44,6 +46,7 @@ pub(crate) struct Watched {
 }
 
 /// A consumer, and what it does.
+#[derive(Clone)]
 pub(crate) struct Consuming {
     pub(crate) consumer: String,
     /// Nothing before its source is there.
@@ -62,6 +65,35 @@ impl Watched {
 }
 
 impl Admin {
+    /// Of a process over this database. What it asks is cancelled there when its time is over.
+    pub(crate) fn new(
+        once: &Once<TokioPostgres>,
+        database: &Database,
+        recorder: PrometheusHandle,
+        stop: &CancellationToken,
+    ) -> Result<Self> {
+        let limit = database.timeout.0;
+        let driver = once.driver().clone();
+        let mut asking = Once::builder(driver.clone()).schema(&database.schema);
+        if database.behind_pooler {
+            asking = asking.behind_pooler();
+        }
+        let asking = asking.statement_timeout(limit).build()?;
+        Ok(Self {
+            outbox: asking.outbox(),
+            inbox: asking.inbox(),
+            migrator: Migrator::new(driver)
+                .schema(&database.schema)
+                .statement_timeout(limit),
+            recorder,
+            relays: Vec::new(),
+            consumers: Vec::new(),
+            failed: Mutex::default(),
+            stop: stop.clone(),
+            database_timeout: limit,
+        })
+    }
+
     pub(crate) fn router(self: Arc<Self>) -> Router {
         Router::new()
             // Alive says nothing about the database: a restart would not bring it back.

@@ -14,6 +14,7 @@ use toml::Spanned;
 
 use super::check;
 use super::values::{Length, Size};
+use crate::config_file::{ConfigFile, folder};
 use crate::database::Address;
 
 /// A commented example that passes the checks.
@@ -168,22 +169,6 @@ impl Database {
 }
 
 impl Config {
-    /// Reads a configuration. `file` is the name to show; names of files in the text that are not
-    /// absolute begin in its folder.
-    pub(crate) fn parse(file: &str, text: &str) -> Result<Self, Faults> {
-        let mut config: Self = toml::from_str(text).map_err(|error| {
-            let span = error.span().unwrap_or(0..0);
-            let hint = "`pgonce relay --print-example` shows every field with its meaning.";
-            Faults::new(file, vec![Fault::at(text, span, error.message(), hint)])
-        })?;
-        config.folder = Path::new(file).parent().unwrap_or(Path::new("")).to_owned();
-        let faults = check::faults(&config, text);
-        match faults.is_empty() {
-            true => Ok(config),
-            false => Err(Faults::new(file, faults)),
-        }
-    }
-
     /// What flags say, for one relay.
     pub(crate) fn of(relay: Relay) -> Self {
         Self {
@@ -193,6 +178,31 @@ impl Config {
             relays: vec![relay],
             folder: PathBuf::new(),
         }
+    }
+}
+
+impl ConfigFile for Config {
+    const COMMAND: &'static str = "relay";
+    const PARTS: &'static str = "subscriptions";
+
+    /// Reads a configuration. `file` is the name to show; names of files in the text that are not
+    /// absolute begin in its folder.
+    fn parse(file: &str, text: &str) -> std::result::Result<Self, Faults> {
+        let mut config: Self = toml::from_str(text).map_err(|error| {
+            let span = error.span().unwrap_or(0..0);
+            let hint = "`pgonce relay --print-example` shows every field with its meaning.";
+            Faults::new(file, vec![Fault::at(text, span, error.message(), hint)])
+        })?;
+        config.folder = folder(file);
+        let faults = check::faults(&config, text);
+        match faults.is_empty() {
+            true => Ok(config),
+            false => Err(Faults::new(file, faults)),
+        }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.relays.iter().map(Relay::name).collect()
     }
 }
 

@@ -9,13 +9,13 @@ mod sink;
 pub(crate) mod values;
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use toml::Spanned;
 
+use crate::config_file::ConfigFile as _;
 use crate::database::{Address, Target};
 use crate::exit::{self, CliError, Result};
 use crate::faults::Stopped;
@@ -41,22 +41,15 @@ pub(crate) fn start_log(json: bool) {
 
 /// Starts the relays of a file inside another program, over its database, until `stop`.
 pub(crate) async fn begin(
-    file: &Path,
+    config: &Config,
     address: Address,
-    schema: &str,
     stop: &CancellationToken,
 ) -> Result<Started> {
-    let mut config =
-        Config::parse(&file.to_string_lossy(), &read(file, "relay")?).map_err(|faults| {
-            let hint = "Fix the file; `pgonce relay FILE --check` looks at it alone.";
-            CliError::new(exit::USAGE, faults.to_string(), hint)
-        })?;
-    schema.clone_into(&mut config.database.schema);
     let ends = serve::Ends {
         once: false,
         within: None,
     };
-    serve::start_all(&config, address, stop, ends).await
+    serve::start_all(config, address, stop, ends).await
 }
 
 /// What to relay: a file for all, or flags for one subscription.
@@ -186,34 +179,12 @@ async fn obey(args: Args, target: Target) -> std::result::Result<(), Stopped> {
         let (config, address) = by_flags(args, target)?;
         return Ok(serve::run(config, address, ends).await?);
     };
-    let mut config =
-        Config::parse(&file.to_string_lossy(), &read(file, "relay")?).map_err(Stopped::Faults)?;
-    if args.check {
-        let subscriptions: Vec<&str> = config.relays.iter().map(Relay::name).collect();
-        let words = format!(
-            "{} is right: {}",
-            file.display(),
-            output::printable(&subscriptions.join(", "))
-        );
-        let value = json!({ "subscriptions": subscriptions });
-        return Ok(output::say(target.format(), &words, &value)?);
-    }
+    let Some(mut config) = Config::load(file, args.check, target.format())? else {
+        return Ok(());
+    };
     config.database.wal |= wal;
     let address = config.database.address(&config.folder)?;
     Ok(serve::run(config, address, ends).await?)
-}
-
-/// The text of a configuration of the command of this name.
-pub(crate) fn read(file: &Path, command: &str) -> Result<String> {
-    std::fs::read_to_string(file).map_err(|error| {
-        CliError::new(
-            exit::USAGE,
-            format!("{} cannot be read: {error}", file.display()),
-            format!(
-                "Name a TOML file; `pgonce {command} --print-example` prints one to begin with."
-            ),
-        )
-    })
 }
 
 /// The configuration that the flags say.

@@ -19,6 +19,7 @@ use super::config::{Config, Database, Relay};
 use super::{log, sink};
 use crate::database::{Address, pool};
 use crate::exit::{self, CliError, Result};
+use crate::parts::Parts;
 use crate::prometheus;
 use crate::signals::Signals;
 
@@ -42,22 +43,16 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
     let mut asked = Signals::listen()?;
     let stop = CancellationToken::new();
     let started = start_all(&config, address, &stop, ends).await?;
+    let admin = Admin::new(&started.once, &config.database, recorder, &stop)?;
     let admin = Arc::new(Admin {
-        outbox: started.once.outbox(),
-        inbox: started.once.inbox(),
-        migrator: started.migrator,
-        recorder,
         relays: started.watched,
-        consumers: Vec::new(),
-        failed: std::sync::Mutex::default(),
-        stop: stop.clone(),
-        database_timeout: config.database.timeout.0,
+        ..admin
     });
     if let Some(listen) = &config.listen {
         serve_admin(listen.address, &admin).await?;
     }
     let watching = tokio::spawn(watch(started.once.outbox()));
-    let ended = wait_for(started.running, &mut asked, &stop, ends, &admin).await;
+    let ended = wait_for(started.parts.running, &mut asked, &stop, ends, &admin).await;
     watching.abort();
     ended
 }
@@ -65,48 +60,10 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
 /// Relays that run, each as a task.
 pub(crate) struct Started {
     once: Once<TokioPostgres>,
-    migrator: Migrator<TokioPostgres>,
-    watched: Vec<Watched>,
-    running: Running,
-    first_error: Option<CliError>,
+    pub(crate) watched: Vec<Watched>,
+    pub(crate) parts: Parts<bool>,
     /// Kept while relays run: dropped, it no longer wakes them.
     _tail: Option<WalListener>,
-}
-
-impl Started {
-    pub(crate) fn watched(&self) -> Vec<Watched> {
-        self.watched.clone()
-    }
-
-    /// Waits until a relay has ended that should run, and says why.
-    pub(crate) async fn failed(&mut self) -> String {
-        let (what, error) = match self.running.join_next().await {
-            None => std::future::pending().await,
-            Some(Ok((subscription, Ok(_)))) => {
-                (format!("the relay of {subscription} has ended"), None)
-            }
-            Some(Ok((subscription, Err(error)))) => {
-                let why = error.words().0;
-                let what = format!("the relay of {subscription} cannot go on: {why}");
-                (what, Some(error))
-            }
-            Some(Err(panicked)) => (format!("a relay has ended: {panicked}"), None),
-        };
-        self.first_error = self.first_error.take().or(error);
-        what
-    }
-
-    /// When all of them have ended. The first error counts.
-    pub(crate) async fn ended(mut self) -> Result {
-        let mut first_error = self.first_error.map_or(Ok(()), Err);
-        while let Some(ended) = self.running.join_next().await {
-            let ended = ended.map_err(|panicked| {
-                CliError::new(exit::FAILED, panicked.to_string(), "Please report it.")
-            });
-            first_error = first_error.and(ended.and_then(|(_, ended)| ended.map(drop)));
-        }
-        first_error
-    }
 }
 
 /// Starts every relay of a file; they run until `stop`.
@@ -127,19 +84,29 @@ pub(super) async fn start_all(
     }
     let once = once.build()?;
     let outbox = once.outbox();
-    let migrator = Migrator::new(driver).schema(&database.schema);
-    migrator.check().await?;
+    Migrator::new(driver)
+        .schema(&database.schema)
+        .check()
+        .await?;
     let mut watched = Vec::new();
-    let mut running = Running::new();
+    let mut parts = Parts::new("the relay of");
     for relay in &config.relays {
-        watched.push(start(relay, &outbox, tail.as_ref(), stop, ends, &mut running).await?);
+        watched.push(
+            start(
+                relay,
+                &outbox,
+                tail.as_ref(),
+                stop,
+                ends,
+                &mut parts.running,
+            )
+            .await?,
+        );
     }
     Ok(Started {
         once,
-        migrator,
         watched,
-        running,
-        first_error: None,
+        parts,
         _tail: tail,
     })
 }

@@ -1,7 +1,7 @@
 //! Health, metrics and the console on one listener.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -16,6 +16,7 @@ use pgonce::inbox::Inbox;
 use pgonce::migrate::Migrator;
 use pgonce::outbox::Outbox;
 use pgonce::{Error, Once};
+use pgonce_http::gateway::unstable::serve_router;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -23,9 +24,12 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
+use super::health::Health;
 use crate::exit::{self, CliError, Result};
 use crate::prometheus;
-use crate::relay::Watched;
+
+/// More wait in the kernel's queue.
+const MAX_CONNECTIONS: usize = 256;
 
 /// What orchestrators and Prometheus ask.
 pub(super) struct Web {
@@ -33,12 +37,10 @@ pub(super) struct Web {
     inbox: Inbox<TokioPostgres>,
     migrator: Migrator<TokioPostgres>,
     recorder: PrometheusHandle,
-    relays: Vec<Watched>,
+    health: Arc<Health>,
     metrics: bool,
     stop: CancellationToken,
     database_timeout: Duration,
-    /// What should run and has ended.
-    failed: Mutex<Vec<String>>,
 }
 
 impl Web {
@@ -46,7 +48,7 @@ impl Web {
         once: &Once<TokioPostgres>,
         migrator: Migrator<TokioPostgres>,
         recorder: PrometheusHandle,
-        relays: Vec<Watched>,
+        health: Arc<Health>,
         metrics: bool,
         stop: CancellationToken,
         database_timeout: Duration,
@@ -56,17 +58,11 @@ impl Web {
             inbox: once.inbox(),
             migrator,
             recorder,
-            relays,
+            health,
             metrics,
             stop,
             database_timeout,
-            failed: Mutex::default(),
         }
-    }
-
-    pub(super) fn failed(&self, what: String) {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.push(what);
     }
 }
 
@@ -108,11 +104,12 @@ pub(super) async fn serve(
                 ),
             }
         });
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, router).await {
-            tracing::error!(%error, "nothing is served any longer");
-        }
-    });
+    tokio::spawn(serve_router(
+        listener,
+        router,
+        MAX_CONNECTIONS,
+        CancellationToken::new(),
+    ));
     Ok(bound)
 }
 
@@ -136,26 +133,7 @@ async fn ready(State(web): State<Arc<Web>>) -> Response {
     if let Err(error) = checked {
         waiting.push(json!({"for": "the database and its schema", "code": error.code(), "detail": error.to_string()}));
     }
-    {
-        let failed = web.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.extend(
-            failed
-                .iter()
-                .map(|what| json!({"for": "an operator", "detail": what})),
-        );
-    }
-    for relay in &web.relays {
-        match relay.counts() {
-            None => {
-                waiting.push(json!({"for": "the sink of a relay", "subscription": relay.name()}))
-            }
-            Some(counts) => {
-                if let Some(error) = counts.database_error() {
-                    waiting.push(json!({"for": "the database of a relay", "subscription": relay.name(), "detail": error}));
-                }
-            }
-        }
-    }
+    waiting.extend(web.health.waiting());
     match waiting.is_empty() {
         true => Json(json!({"status": "ready"})).into_response(),
         false => (

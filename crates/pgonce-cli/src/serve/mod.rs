@@ -2,6 +2,7 @@
 
 #[cfg(feature = "embedded")]
 mod embedded;
+mod health;
 mod http;
 mod notify;
 mod settings;
@@ -21,13 +22,15 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use self::health::{FIRST_PAUSE, Health};
 use self::http::Web;
 use self::settings::{Found, Given, Settings};
+use crate::config_file::ConfigFile as _;
 use crate::database::{Address, Target, pool};
 use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
 use crate::signals::{Hangups, Signals};
-use crate::{prometheus, relay};
+use crate::{consume, gateway, prometheus, relay};
 
 /// What to serve.
 #[derive(Debug, clap::Args)]
@@ -110,29 +113,48 @@ async fn serve(
         .schema(&schema)
         .behind_pooler()
         .build()?;
-    let migrator = Migrator::new(driver.clone()).schema(&schema);
+    // What health and metrics ask is cancelled in the database when its time is over.
+    let asking = Once::builder(driver.clone())
+        .schema(&schema)
+        .behind_pooler()
+        .statement_timeout(DATABASE_TIMEOUT)
+        .build()?;
+    let migrator = Migrator::new(driver.clone())
+        .schema(&schema)
+        .statement_timeout(DATABASE_TIMEOUT);
+    let files = Files::load(&settings, &schema)?;
     // Before anything is started, so that no signal can be missed.
     let (mut asked, hangups) = (Signals::listen()?, Hangups::listen()?);
     let stop = CancellationToken::new();
     let (current, changes) = watch::channel(settings.clone());
+    let health = Arc::new(Health::default());
     let mut running = JoinSet::new();
     if settings.has("retention") {
         running.spawn(tasks::retention(
             once.clone(),
             changes.clone(),
             stop.clone(),
+            health.clone(),
         ));
     }
+    running.spawn(tasks::regions(once.clone(), changes.clone(), stop.clone()));
     if settings.has("timers") {
-        running.spawn(tasks::timers(once.clone(), changes.clone(), stop.clone()));
+        running.spawn(tasks::timers(
+            once.clone(),
+            changes.clone(),
+            stop.clone(),
+            health.clone(),
+        ));
     }
     if settings.has("recovery") {
-        running.spawn(tasks::recovery(once.clone(), changes.clone(), stop.clone()));
+        running.spawn(tasks::recovery(
+            once.clone(),
+            changes.clone(),
+            stop.clone(),
+            health.clone(),
+        ));
     }
-    let mut relays = match &settings.relay_file {
-        Some(file) => Some(relay::begin(file, address, &schema, &stop).await?),
-        None => None,
-    };
+    files.spawn(&mut running, &address, &stop, &health);
     let console = {
         let (driver, schema) = (driver.clone(), schema.clone());
         move |settings: &Settings| {
@@ -146,21 +168,17 @@ async fn serve(
             })
         }
     };
-    let watched = relays
-        .as_ref()
-        .map(relay::Started::watched)
-        .unwrap_or_default();
     let web = Arc::new(Web::new(
-        &once,
+        &asking,
         migrator,
         recorder,
-        watched,
+        health.clone(),
         settings.has("metrics"),
         stop.clone(),
         DATABASE_TIMEOUT,
     ));
     let (consoles, shown) = watch::channel(console(&settings));
-    let bound = http::serve(settings.listen, web.clone(), shown).await?;
+    let bound = http::serve(settings.listen, web, shown).await?;
     let reloading = tokio::spawn(reload(hangups, given, current, consoles, console));
     let words = match settings.has("console") {
         true => format!("console on http://{bound}/"),
@@ -175,14 +193,19 @@ async fn serve(
     notify::say("READY=1");
 
     // What should run and has ended is shown; the rest goes on.
+    let mut first_error = Ok(());
     loop {
-        let gone = tokio::select! {
+        tokio::select! {
             () = asked.next() => break,
-            Some(ended) = running.join_next() => format!("a task has ended: {ended:?}"),
-            gone = failed(&mut relays) => gone,
-        };
-        tracing::error!(gone, "not everything runs");
-        web.failed(gone);
+            Some(ended) = running.join_next() => {
+                let ended = ended.unwrap_or_else(panicked);
+                health.failed(match &ended {
+                    Ok(()) => "a task has ended".to_owned(),
+                    Err(error) => error.words().0.to_owned(),
+                });
+                first_error = first_error.and(ended);
+            }
+        }
     }
     notify::say("STOPPING=1");
     tracing::info!("asked to stop: what is under way is finished");
@@ -190,11 +213,10 @@ async fn serve(
     reloading.abort();
     let drain_timeout = changes.borrow().drain_timeout;
     let drained = async {
-        while running.join_next().await.is_some() {}
-        match relays {
-            Some(relays) => relays.ended().await,
-            None => Ok(()),
+        while let Some(ended) = running.join_next().await {
+            first_error = first_error.and(ended.unwrap_or_else(panicked));
         }
+        first_error
     };
     tokio::select! {
         drained = timeout(drain_timeout, drained) => drained.unwrap_or_else(|_| Err(cut_off("drain_timeout was over"))),
@@ -202,10 +224,104 @@ async fn serve(
     }
 }
 
-async fn failed(relays: &mut Option<relay::Started>) -> String {
-    match relays {
-        Some(relays) => relays.failed().await,
-        None => std::future::pending().await,
+fn panicked(error: tokio::task::JoinError) -> Result {
+    Err(CliError::new(
+        exit::FAILED,
+        error.to_string(),
+        "Please report it.",
+    ))
+}
+
+/// The parts that have a file of their own, as for the command of their name.
+struct Files {
+    relays: Option<relay::config::Config>,
+    consumers: Option<consume::Config>,
+    gateway: Option<(std::path::PathBuf, String)>,
+}
+
+impl Files {
+    /// What is wrong with a file is an error at once: waiting would not help.
+    fn load(settings: &Settings, schema: &str) -> Result<Self> {
+        let relays = settings.relay_file.as_deref();
+        let mut relays = relays.map(relay::config::Config::load_part).transpose()?;
+        if let Some(config) = &mut relays {
+            schema.clone_into(&mut config.database.schema);
+        }
+        let consumers = settings.consumers_file.as_deref();
+        let mut consumers = consumers.map(consume::Config::load_part).transpose()?;
+        if let Some(config) = &mut consumers {
+            schema.clone_into(&mut config.database.schema);
+        }
+        if let Some(file) = &settings.gateway_file {
+            gateway::load_part(file, schema)?;
+        }
+        Ok(Self {
+            relays,
+            consumers,
+            gateway: settings
+                .gateway_file
+                .clone()
+                .map(|file| (file, schema.to_owned())),
+        })
+    }
+
+    /// Each part waits for the database by itself, and `/readyz` shows it.
+    fn spawn(
+        self,
+        running: &mut JoinSet<Result>,
+        address: &Address,
+        stop: &CancellationToken,
+        health: &Arc<Health>,
+    ) {
+        let parts = |part| {
+            health.report::<(), _>(part, &Err("it has not started yet"));
+            (address.clone(), stop.clone(), health.clone())
+        };
+        if let Some(config) = self.relays {
+            let (address, stop, health) = parts("relay");
+            running.spawn(async move {
+                let mut pause = FIRST_PAUSE;
+                while !stop.is_cancelled() {
+                    let tried = relay::begin(&config, address.clone(), &stop).await;
+                    let started = health.started("relay", tried, &mut pause, &stop);
+                    if let Some(started) = started.await? {
+                        health.watch(&started.watched, &[]);
+                        return health.run(started.parts, &stop).await;
+                    }
+                }
+                Ok(())
+            });
+        }
+        if let Some(config) = self.consumers {
+            let (address, stop, health) = parts("consumers");
+            running.spawn(async move {
+                let mut pause = FIRST_PAUSE;
+                while !stop.is_cancelled() {
+                    let tried = consume::start_all(&config, address.clone(), &stop).await;
+                    let started = health.started("consumers", tried, &mut pause, &stop);
+                    if let Some(started) = started.await? {
+                        health.watch(&[], &started.consumers);
+                        return health.run(started.parts, &stop).await;
+                    }
+                }
+                Ok(())
+            });
+        }
+        if let Some((file, schema)) = self.gateway {
+            let (address, stop, health) = parts("gateway");
+            running.spawn(async move {
+                let mut pause = FIRST_PAUSE;
+                while !stop.is_cancelled() {
+                    let config = gateway::load_part(&file, &schema)?;
+                    let tried = gateway::begin(config, address.clone()).await;
+                    let started = health.started("gateway", tried, &mut pause, &stop);
+                    if let Some(gateway) = started.await? {
+                        return gateway::run_part(gateway, file, stop).await;
+                    }
+                }
+                Ok(())
+            });
+        }
     }
 }
 
@@ -231,10 +347,10 @@ async fn reload(
         match Found::look(&given).and_then(|found| found.settings()) {
             Ok(fresh) => {
                 let old = current.borrow().clone();
-                if (&old.roles, old.listen, &old.relay_file)
-                    != (&fresh.roles, fresh.listen, &fresh.relay_file)
-                {
-                    tracing::warn!("roles, listen and relay_file change only with a restart");
+                if fixed(&old) != fixed(&fresh) {
+                    tracing::warn!(
+                        "roles, listen and the files of parts change only with a restart"
+                    );
                 }
                 match keep_what_runs(&old, fresh) {
                     Ok(fresh) => {
@@ -254,6 +370,17 @@ async fn reload(
     }
 }
 
+/// What changes only with a restart.
+fn fixed(settings: &Settings) -> impl PartialEq {
+    (
+        settings.roles.clone(),
+        settings.listen,
+        settings.relay_file.clone(),
+        settings.consumers_file.clone(),
+        settings.gateway_file.clone(),
+    )
+}
+
 /// New settings with the address and the roles of the process. The tokens of the new ones were checked against an address that is
 /// not listened on, so they are checked again.
 fn keep_what_runs(old: &Settings, fresh: Settings) -> std::result::Result<Settings, String> {
@@ -261,6 +388,8 @@ fn keep_what_runs(old: &Settings, fresh: Settings) -> std::result::Result<Settin
         roles: old.roles.clone(),
         listen: old.listen,
         relay_file: old.relay_file.clone(),
+        consumers_file: old.consumers_file.clone(),
+        gateway_file: old.gateway_file.clone(),
         ..fresh
     };
     if fresh.has("console") {

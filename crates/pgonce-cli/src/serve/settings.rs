@@ -27,11 +27,13 @@ const fn setting(name: &'static str, default: &'static str) -> Setting {
     }
 }
 
-pub(super) const SETTINGS: [Setting; 13] = [
+pub(super) const SETTINGS: [Setting; 15] = [
     setting("roles", "console,metrics,retention,timers,recovery"),
     setting("listen", "127.0.0.1:7650"),
     setting("instance", ""),
     setting("relay_file", ""),
+    setting("consumers_file", ""),
+    setting("gateway_file", ""),
     setting("purge_every", "1m"),
     setting("purge_batch", "10000"),
     setting("timers_every", "1s"),
@@ -53,7 +55,7 @@ pub(crate) struct Given {
     /// The configuration, a TOML file.
     #[arg(long, value_name = "FILE", env = "PGONCE_CONFIG")]
     pub(super) config: Option<PathBuf>,
-    /// What this process does: console, metrics, retention, timers, recovery, relay [default: all but relay].
+    /// What this process does: console, metrics, retention, timers, recovery, relay, consumers, gateway [default: all but the last three].
     #[arg(long, value_name = "LIST")]
     roles: Option<String>,
     /// Where the console, health and metrics are served [default: 127.0.0.1:7650].
@@ -65,6 +67,12 @@ pub(crate) struct Given {
     /// With the role relay: which subscriptions go where, a file as for `pgonce relay`.
     #[arg(long, value_name = "FILE")]
     relay_file: Option<String>,
+    /// With the role consumers: what is consumed, a file as for `pgonce consume`.
+    #[arg(long, value_name = "FILE")]
+    consumers_file: Option<String>,
+    /// With the role gateway: its routes, a file as for `pgonce gateway`.
+    #[arg(long, value_name = "FILE")]
+    gateway_file: Option<String>,
     /// Pause between two purges [default: 1m].
     #[arg(long, value_name = "TIME")]
     purge_every: Option<String>,
@@ -98,6 +106,8 @@ impl Given {
             "listen" => self.listen.as_ref(),
             "instance" => self.instance.as_ref(),
             "relay_file" => self.relay_file.as_ref(),
+            "consumers_file" => self.consumers_file.as_ref(),
+            "gateway_file" => self.gateway_file.as_ref(),
             "purge_every" => self.purge_every.as_ref(),
             "purge_batch" => self.purge_batch.as_ref(),
             "timers_every" => self.timers_every.as_ref(),
@@ -122,6 +132,8 @@ pub(super) struct Settings {
     pub(super) listen: SocketAddr,
     pub(super) instance: String,
     pub(super) relay_file: Option<PathBuf>,
+    pub(super) consumers_file: Option<PathBuf>,
+    pub(super) gateway_file: Option<PathBuf>,
     pub(super) purge_every: Duration,
     pub(super) purge_batch: u32,
     pub(super) timers_every: Duration,
@@ -133,13 +145,15 @@ pub(super) struct Settings {
     pub(super) access: Access,
 }
 
-pub(super) const ROLES: [&str; 6] = [
+pub(super) const ROLES: [&str; 8] = [
     "console",
     "metrics",
     "retention",
     "timers",
     "recovery",
     "relay",
+    "consumers",
+    "gateway",
 ];
 
 impl Settings {
@@ -230,15 +244,19 @@ impl Found {
                 format!("there is no role {unknown:?}: {}", ROLES.join(", ")),
             ));
         }
-        let relay_file = Some(self.value("relay_file"))
-            .filter(|path| !path.is_empty())
-            .map(PathBuf::from);
-        if roles.iter().any(|role| role == "relay") != relay_file.is_some() {
-            return Err(self.bad(
-                "relay_file",
-                "the role relay and a relay_file belong together",
-            ));
-        }
+        let file = |role: &str, name: &'static str| -> Result<Option<PathBuf>> {
+            let file = Some(self.value(name)).filter(|path| !path.is_empty());
+            match roles.iter().any(|own| own == role) == file.is_some() {
+                true => Ok(file.map(PathBuf::from)),
+                false => Err(self.bad(
+                    name,
+                    format!("the role {role} and a {name} belong together"),
+                )),
+            }
+        };
+        let relay_file = file("relay", "relay_file")?;
+        let consumers_file = file("consumers", "consumers_file")?;
+        let gateway_file = file("gateway", "gateway_file")?;
         let listen: SocketAddr = self.value("listen").parse().map_err(|_| {
             self.bad(
                 "listen",
@@ -282,6 +300,8 @@ impl Found {
         Ok(Settings {
             listen,
             relay_file,
+            consumers_file,
+            gateway_file,
             json_log,
             access,
             instance: self.value("instance").to_owned(),

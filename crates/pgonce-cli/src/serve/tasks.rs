@@ -1,5 +1,6 @@
 //! What runs now and then. Any number of instances may: SQL sees to it that each thing is done once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{counter, gauge};
@@ -8,15 +9,23 @@ use pgonce::{Error, Once};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::health::Health;
 use super::settings::Settings;
+use crate::exit::Result as Ended;
 
 type Changes = watch::Receiver<Settings>;
 
-/// Waits, or ends with `false` when it is time to stop.
-async fn pause(stop: &CancellationToken, time: Duration) -> bool {
+/// Waits, or ends with `false` when it is time to stop. New settings count at once.
+async fn pause(stop: &CancellationToken, settings: &mut Changes, time: Duration) -> bool {
+    let changed = async {
+        if settings.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
     tokio::select! {
         () = stop.cancelled() => false,
         () = tokio::time::sleep(time) => true,
+        () = changed => true,
     }
 }
 
@@ -25,21 +34,28 @@ async fn pause(stop: &CancellationToken, time: Duration) -> bool {
 /// fails nor one with much to do keeps them waiting.
 pub(super) async fn retention(
     once: Once<TokioPostgres>,
-    settings: Changes,
+    mut settings: Changes,
     stop: CancellationToken,
-) {
+    health: Arc<Health>,
+) -> Ended {
     loop {
         let (every, batch) = {
-            let settings = settings.borrow();
+            let settings = settings.borrow_and_update();
             (settings.purge_every, settings.purge_batch)
         };
-        if let Err(error) = once.outbox().maintain().await {
+        let kept = once.outbox().maintain().await;
+        health.report("keeping the outbox", &kept);
+        if let Err(error) = kept {
             tracing::warn!(%error, "the outbox could not be maintained; it is tried again");
         }
-        if let Err(error) = once.inbox().maintain().await {
+        let kept = once.inbox().maintain().await;
+        health.report("keeping the inbox", &kept);
+        if let Err(error) = kept {
             tracing::warn!(%error, "the inbox could not be maintained; it is tried again");
         }
-        let more = match sweep(&once, batch, every, &stop).await {
+        let swept = sweep(&once, batch, every, &stop).await;
+        health.report("retention", &swept);
+        let more = match swept {
             Ok(more) => {
                 gauge!("pgonce_purge_last_success_timestamp_seconds").set(now());
                 more
@@ -49,8 +65,8 @@ pub(super) async fn retention(
                 false
             }
         };
-        if stop.is_cancelled() || !more && !pause(&stop, every).await {
-            return;
+        if stop.is_cancelled() || !more && !pause(&stop, &mut settings, every).await {
+            return Ok(());
         }
     }
 }
@@ -67,8 +83,10 @@ async fn sweep(
         let began = tokio::time::Instant::now();
         let count = once.purge(batch).await?;
         counter!("pgonce_purged_total").increment(count);
-        if count < u64::from(batch) || !pause(stop, began.elapsed()).await {
-            return Ok(false);
+        tokio::select! {
+            () = stop.cancelled() => return Ok(false),
+            () = tokio::time::sleep(began.elapsed()), if count >= u64::from(batch) => {}
+            () = std::future::ready(()), if count < u64::from(batch) => return Ok(false),
         }
         if round.elapsed() > limit {
             return Ok(true);
@@ -77,18 +95,24 @@ async fn sweep(
 }
 
 /// Lets due timers move their entities.
-pub(super) async fn timers(once: Once<TokioPostgres>, settings: Changes, stop: CancellationToken) {
+pub(super) async fn timers(
+    once: Once<TokioPostgres>,
+    mut settings: Changes,
+    stop: CancellationToken,
+    health: Arc<Health>,
+) -> Ended {
     const BATCH: u32 = 500;
     loop {
-        let every = settings.borrow().timers_every;
+        let every = settings.borrow_and_update().timers_every;
         let fired = once.fire_timers(BATCH).await;
+        health.report("timers", &fired);
         match &fired {
             Ok(count) => counter!("pgonce_timers_fired_total").increment(*count),
             Err(error) => tracing::warn!(%error, "timers could not be fired; it is tried again"),
         }
         let more = fired.is_ok_and(|count| count >= u64::from(BATCH));
-        if stop.is_cancelled() || !more && !pause(&stop, every).await {
-            return;
+        if stop.is_cancelled() || !more && !pause(&stop, &mut settings, every).await {
+            return Ok(());
         }
     }
 }
@@ -96,16 +120,19 @@ pub(super) async fn timers(once: Once<TokioPostgres>, settings: Changes, stop: C
 /// Decides about work whose holder vanished, as its contract says.
 pub(super) async fn recovery(
     once: Once<TokioPostgres>,
-    settings: Changes,
+    mut settings: Changes,
     stop: CancellationToken,
-) {
+    health: Arc<Health>,
+) -> Ended {
     loop {
         let (every, probe_timeout) = {
-            let settings = settings.borrow();
+            let settings = settings.borrow_and_update();
             (settings.recovery_every, settings.probe_timeout)
         };
         let recovery = once.recovery().probe_timeout(probe_timeout);
-        match recovery.run_once().await {
+        let recovered = recovery.run_once().await;
+        health.report("recovery", &recovered);
+        match recovered {
             Ok(recovered) => {
                 for (decision, count) in [
                     ("succeeded", recovered.succeeded),
@@ -119,8 +146,47 @@ pub(super) async fn recovery(
             }
             Err(error) => tracing::warn!(%error, "recovery failed; it is tried again"),
         }
-        if stop.is_cancelled() || !pause(&stop, every).await {
-            return;
+        if stop.is_cancelled() || !pause(&stop, &mut settings, every).await {
+            return Ok(());
+        }
+    }
+}
+
+/// Sends heartbeats to the other regions, merges what could not be merged at once, and measures how far behind this one is.
+/// Where regions are not used it looks once a minute whether they are.
+pub(super) async fn regions(
+    once: Once<TokioPostgres>,
+    mut settings: Changes,
+    stop: CancellationToken,
+) -> Ended {
+    const PURGE_EVERY: u32 = 3600;
+    let mut beats = 0_u32;
+    loop {
+        // A role without the right to look is not the one that sends heartbeats.
+        let regions = once.regions().await.unwrap_or_default();
+        if !regions.is_empty() {
+            if let Err(error) = once.beat_region().await {
+                tracing::warn!(%error, "the other regions got no heartbeat; it is tried again");
+            }
+            if beats % PURGE_EVERY == 0
+                && let Err(error) = once.purge_region_facts().await
+            {
+                tracing::warn!(%error, "facts of regions could not be purged; it is tried again");
+            }
+            beats = beats.wrapping_add(1);
+        }
+        let every = Duration::from_secs(if regions.is_empty() { 60 } else { 1 });
+        for region in regions {
+            if region.is_self {
+                gauge!("pgonce_region_double_commits").set(region.double_commits as f64);
+                gauge!("pgonce_region_pending").set(region.pending as f64);
+            } else {
+                let lag = region.lag.map_or(f64::NAN, |lag| lag.as_secs_f64());
+                gauge!("pgonce_region_lag_seconds", "region" => region.name).set(lag);
+            }
+        }
+        if !pause(&stop, &mut settings, every).await {
+            return Ok(());
         }
     }
 }

@@ -2,7 +2,7 @@
 //! `example.toml` says what each field means.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
@@ -14,6 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use toml::Spanned;
 
+use crate::config_file::{ConfigFile, folder};
 use crate::consume::variable;
 use crate::exit::{self, CliError, Result as Done};
 use crate::relay::config::{Database, Log};
@@ -160,16 +161,21 @@ impl Config {
             folder: PathBuf::new(),
         }
     }
+}
+
+impl ConfigFile for Config {
+    const COMMAND: &'static str = "webhooks";
+    const PARTS: &'static str = "paths";
 
     /// Reads a configuration. `file` is the name to show; names of files in the text that are not
     /// absolute begin in its folder.
-    pub(super) fn parse(file: &str, text: &str) -> Result<Self, Faults> {
+    fn parse(file: &str, text: &str) -> std::result::Result<Self, Faults> {
         let mut config: Self = toml::from_str(text).map_err(|error| {
             let span = error.span().unwrap_or(0..0);
             let hint = "`pgonce webhooks --print-example` shows every field with its meaning.";
             Faults::new(file, vec![Fault::at(text, span, error.message(), hint)])
         })?;
-        config.folder = Path::new(file).parent().unwrap_or(Path::new("")).to_owned();
+        config.folder = folder(file);
         let mut faults = Vec::new();
         if config.listen.max_connections == 0 {
             let what = "max_connections is 0: nobody could connect";
@@ -203,6 +209,10 @@ impl Config {
             true => Ok(config),
             false => Err(Faults::new(file, faults)),
         }
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.webhooks.iter().map(Hook::path).collect()
     }
 }
 

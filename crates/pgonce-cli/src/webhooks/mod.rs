@@ -15,17 +15,17 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::Migrator;
 use pgonce::tokio_postgres::Once;
 use pgonce_http::gateway::unstable::serve_router;
-use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use toml::Spanned;
 
+use crate::config_file::ConfigFile as _;
 use crate::database::{Address, Target, pool};
 use crate::exit::{self, CliError, Result};
 use crate::faults::Stopped;
 use crate::output;
 use crate::relay::config::{LogFormat, LogLevel};
-use crate::relay::{log, read};
+use crate::relay::log;
 use crate::signals::Signals;
 use config::{Config, Hook, Listen, SchemeName};
 
@@ -90,18 +90,9 @@ async fn obey(args: Args, target: Target) -> std::result::Result<(), Stopped> {
         let (config, address) = by_flags(args, target)?;
         return Ok(serve(config, address).await?);
     };
-    let text = read(file, "webhooks")?;
-    let config = Config::parse(&file.to_string_lossy(), &text).map_err(Stopped::Faults)?;
-    if args.check {
-        let paths: Vec<&str> = config.webhooks.iter().map(Hook::path).collect();
-        let list = output::printable(&paths.join(", "));
-        let words = format!("{} is right: {list}", file.display());
-        return Ok(output::say(
-            target.format(),
-            &words,
-            &json!({ "paths": paths }),
-        )?);
-    }
+    let Some(config) = Config::load(file, args.check, target.format())? else {
+        return Ok(());
+    };
     let address = config.database.address(&config.folder)?;
     Ok(serve(config, address).await?)
 }

@@ -6,6 +6,7 @@ mod console;
 mod consume;
 mod consume_service;
 mod doctor;
+mod external;
 mod fixture;
 mod help;
 mod import;
@@ -18,6 +19,7 @@ mod relay;
 mod relay_file;
 mod runbooks;
 mod serve;
+mod serve_parts;
 mod tls;
 mod webhooks;
 
@@ -257,6 +259,7 @@ async fn a_contract_is_defined_with_every_field_and_shown_again() {
         "4096",
         "--max-keys",
         "1000",
+        "--commit-guard",
         "--note",
         "it's ours",
         "--tenant",
@@ -266,7 +269,7 @@ async fn a_contract_is_defined_with_every_field_and_shown_again() {
         "tenant": "acme", "scope": "orders.create", "retention": "30 days", "lease": "00:00:45", "busy": "wait",
         "wait_timeout": "00:00:00.5", "storage": "reference", "after_expiry": "gone", "tombstone_for": "365 days 06:00:00",
         "stale": "hold", "key_source": "derived", "boundary": "external", "client_retry": "02:00:00",
-        "redelivery": "7 days", "reconciliation": "01:30:00", "audit": "00:15:00", "max_answer": 4096, "max_keys": 1000, "note": "it's ours",
+        "redelivery": "7 days", "reconciliation": "01:30:00", "audit": "00:15:00", "max_answer": 4096, "max_keys": 1000, "commit_guard": true, "note": "it's ours",
         "defined_at": defined["defined_at"],
     });
     assert_eq!(defined, expected);

@@ -2,6 +2,8 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pgonce_testkit::{Binaries, wait_until};
 use reqwest::redirect::Policy;
@@ -14,17 +16,25 @@ use crate::fixture::{Fixture, Run, program};
 /// A process that serves, and where. It ends with this value.
 pub(crate) struct Serving {
     child: Child,
+    pub(crate) log: Arc<Mutex<String>>,
     pub(crate) url: String,
     pub(crate) http: Client,
 }
 
 impl Serving {
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let log = Arc::<Mutex<String>>::default();
+        let (lines, kept) = (BufReader::new(child.stderr.take().unwrap()), log.clone());
+        std::thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                kept.lock().unwrap().push_str(&(line + "\n"));
+            }
+        });
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap())
             .read_line(&mut line)
@@ -33,6 +43,7 @@ impl Serving {
             serde_json::from_str(&line).unwrap_or_else(|_| panic!("it said {line:?}"));
         Self {
             child,
+            log,
             url: format!("http://{}", said["address"].as_str().unwrap()),
             http: Client::builder().redirect(Policy::none()).build().unwrap(),
         }
@@ -75,10 +86,32 @@ impl Serving {
         request.body(body.to_owned()).send().await.unwrap()
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Waits until the log has this.
+    pub(crate) async fn logged(&self, what: &str) {
+        let there = async || self.log.lock().unwrap().contains(what);
+        wait_until(what, DEADLINE, there)
+            .await
+            .unwrap_or_else(|error| panic!("{error}: {}", self.log.lock().unwrap()));
+    }
+
+    /// Waits until readiness answers with this status and says this.
+    pub(crate) async fn readiness(&self, status: u16, what: &str) {
+        let there = async || {
+            let answer = self.get("/readyz", "").await;
+            answer.status() == status && answer.text().await.unwrap().contains(what)
+        };
+        wait_until(what, DEADLINE, there)
+            .await
+            .unwrap_or_else(|error| panic!("{error}: {}", self.log.lock().unwrap()));
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 }
+
+/// Long enough for a loaded machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 impl Drop for Serving {
     fn drop(&mut self) {
@@ -216,6 +249,8 @@ async fn a_hangup_reads_the_file_again_and_a_wrong_file_changes_nothing() {
     while !serving.text("/scopes", "").await.contains("second") {}
     std::fs::write(&file, "nonsense = 1").unwrap();
     serving.signal(Signal::HUP);
+    serving.logged("not reloaded").await;
+    assert!(serving.text("/scopes", "").await.contains("second"));
     write("third");
     serving.signal(Signal::HUP);
     while !serving.text("/scopes", "").await.contains("third") {}

@@ -87,3 +87,52 @@ async fn a_cache_that_cannot_be_used_stops_the_start() {
         "{unsealed:?}"
     );
 }
+
+/// Another gateway with the key replays; the database, and a gateway without it, see nothing.
+#[tokio::test]
+async fn responses_are_encrypted_with_a_key_that_the_database_never_sees() {
+    let (fixture, upstream) = (Fixture::new().await, Upstream::start().await);
+    let config = Setup::default().in_front_of(&upstream.url);
+    let sealed = format!("[encryption]\nkeys_env = \"ANSWER_KEYS\"\n{config}");
+    let url = fixture.database.url();
+    let old = format!("a:{KEY}");
+    let both = format!("b:{},{old}", KEY.replace('0', "1"));
+    let first =
+        Gateway::start_with(&sealed, &[("DATABASE_URL", &url), ("ANSWER_KEYS", &old)]).await;
+    let body = first.order("k").await.body;
+    let second =
+        Gateway::start_with(&sealed, &[("DATABASE_URL", &url), ("ANSWER_KEYS", &both)]).await;
+    let again = second.order("k").await;
+    assert_eq!((again.is_replay(), &again.body), (true, &body));
+    second.order("k-2").await;
+    let keys = "select string_agg(answer ->> 'key', ',' order by first_at) from pgonce.intent where answer ? 'pgonce_sealed'";
+    assert_eq!(fixture.sql(keys).await, ["a,b"]);
+    let plain = fixture.gateway(&config).await;
+    let blind = plain.order("k").await;
+    assert_ne!(blind.body, body);
+    assert_eq!(upstream.orders().len(), 2);
+    for bad in ["", "a", "a:00"] {
+        let (_folder, path) = file(&sealed);
+        let mut command = program(&["gateway", path.to_str().unwrap()]);
+        command.env("DATABASE_URL", &url).env("ANSWER_KEYS", bad);
+        let refused = RunOutput::of(command.output().await.unwrap());
+        assert!(
+            refused.code == 2 && refused.err.contains("ANSWER_KEYS"),
+            "{bad}: {refused:?}"
+        );
+    }
+}
+
+/// Every character of it takes two in JSON.
+#[tokio::test]
+async fn a_contract_of_the_file_allows_every_response_that_its_routes_keep() {
+    let (fixture, upstream) = (Fixture::new().await, Upstream::start().await);
+    let once = "max_response = \"2 MiB\"";
+    let setup = Setup {
+        once,
+        ..Setup::default()
+    };
+    let _gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
+    let allowed = "select (max_answer >= 4 * 1024 * 1024)::text from pgonce.scope where scope = 'orders.create'";
+    assert_eq!(fixture.sql(allowed).await, ["true"]);
+}

@@ -18,11 +18,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::OriginalUri;
 use axum::response::Response;
 
 use http::request::Parts;
-use http::{Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode, header};
 use pgonce::driver::Driver;
+use pgonce::region::Home;
 use pgonce::retry::Class;
 use pgonce::{Error, Intent};
 
@@ -305,6 +307,40 @@ fn unless_recorded(error: Error) -> Error {
     }
 }
 
+/// The response to a request whose home is another region: a redirection there, where the rule of the scope allows it.
+fn elsewhere<D: Driver>(
+    state: &RouteState<D>,
+    head: &Parts,
+    home: &Home,
+) -> Result<Response, Problem> {
+    // A router inside another one sees a shorter path than the client sent.
+    let original = head.extensions.get::<OriginalUri>();
+    let uri = original.map_or(&head.uri, |original| &original.0);
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let location = format!("{}{path}", home.address.trim_end_matches('/'));
+    let location = HeaderValue::try_from(location).ok();
+    let location = location.filter(|_| home.forward && !home.address.is_empty());
+    let (status, detail) = match location {
+        Some(_) => (
+            StatusCode::TEMPORARY_REDIRECT,
+            "its home is another region: send the same request with the same key there",
+        ),
+        None => (
+            StatusCode::MISDIRECTED_REQUEST,
+            "its home is another region, and nothing happened",
+        ),
+    };
+    let problem = Problem::ours(status, "P4110", detail).with("home", home.name.clone());
+    match location {
+        Some(location) if !grpc::is_grpc(&head.headers) => {
+            let mut response = problem.into_response_at(&state.policy.errors_at);
+            response.headers_mut().insert(header::LOCATION, location);
+            Ok(response)
+        }
+        _ => Err(problem),
+    }
+}
+
 /// How an error is counted, and the response to it.
 fn refuse<D: Driver>(
     state: &RouteState<D>,
@@ -320,6 +356,9 @@ fn refuse<D: Driver>(
         );
         let problem = problem.retry_after(Duration::from_secs(1));
         return (Event::unavailable, Err(problem));
+    }
+    if let Some(home) = Home::from_error(error) {
+        return (Event::refused, elsewhere(state, head, &home));
     }
     let event = match error {
         Error::Conflict(_) => Event::conflicts,

@@ -52,7 +52,8 @@ pub mod unstable {
 }
 
 pub use config::{
-    Cache, Config, Contracts, Database, EXAMPLE, Fault, Faults, Log, LogFormat, Summary, UrlFrom,
+    Cache, Config, Contracts, Database, EXAMPLE, Encryption, Fault, Faults, Log, LogFormat,
+    Summary, UrlFrom,
 };
 pub use lifecycle::{Bound, BuildError, Drained, Gateway, Reload, ReloadError};
 pub use scopes::Difference;

@@ -9,14 +9,15 @@
 --          created, so no search_path can bend it.
 --          The caller has seen to it that pgonce._names_fit: every further expression here costs
 --          every command. Where synchronous_commit is not plainly on, or nothing can be
---          written, pgonce.claim sees to it; and where the transaction holds another attempt already.
+--          written, pgonce.claim sees to it; where the transaction holds another attempt already; and where the
+--          scope may have a commit guard: a look outside of a transaction opens none.
 create or replace function pgonce._claim_fast(p_scope text, p_key text, p_fingerprint bytea, p_tenant text default '')
 returns table (outcome text, fence bigint, answer jsonb, ref_type text, ref_id text, attempts integer)
 language sql stable
 begin atomic
     select case
                when i.status is null then
-                   case when pgonce._scope_is_allowed(p_tenant, p_scope)
+                   case when pgonce._scope_is_allowed(p_tenant, p_scope, p_key) and pgonce._is_unguarded(p_scope)
                         and current_setting('synchronous_commit') = 'on' and current_setting('transaction_read_only') = 'off'
                         and coalesce(current_setting('pgonce.attempt', true), '') = '' and pgonce._is_one_node()
                         and pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key))

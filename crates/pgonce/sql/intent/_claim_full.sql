@@ -2,8 +2,9 @@
 -- answers  as pgonce.claim
 -- locks    the intent's advisory lock, then its row; both until the end of the transaction
 -- writes   leased mode: the row, 'processing' under a new fence. Atomic mode: nothing, but a
---          record past its retention is removed where the contract says so
--- raises   P4000 P4001 P4002 P4003 P4031 P4044 22023
+--          record past its retention is removed where the contract says so, and where the contract
+--          has a commit guard, a row of pgonce.open_claim
+-- raises   P4000 P4001 P4002 P4003 P4031 P4044 P4110 P4111 22023
 create or replace function pgonce._claim_full(p_scope text, p_key text, p_fingerprint bytea,
     p_lease interval, p_owner text, p_tenant text, p_correlation text)
 returns pgonce.claimed
@@ -86,6 +87,7 @@ begin
                 hint = 'Claim on the primary, in a transaction that can write.';
         end if;
         if not v_locked then
+            perform pgonce._scope_is_allowed(p_tenant, p_scope, p_key);  -- raises where its home is another region
             v_locked := pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key));
             if not v_locked then
                 return pgonce._busy(interval '100 milliseconds', case when v_exists then v_row.attempts else 1 end);
@@ -99,6 +101,9 @@ begin
             return pgonce._busy(interval '100 milliseconds', case when v_exists then v_row.attempts else 1 end);
         end if;
         if not v_exists and p_lease is null then
+            if v_contract.commit_guard then
+                perform pgonce._guard_claim(p_tenant, p_scope, p_key);
+            end if;
             return row('fresh', 1, null, null, null, null, null, null, 1)::pgonce.claimed;
         elsif not v_exists then
             if v_contract.max_keys is not null then
@@ -138,6 +143,8 @@ begin
                    correlation_id = coalesce(p_correlation, i.correlation_id),
                    failure_code = null, failure_message = null, answer = null
              where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
+        elsif v_contract.commit_guard then
+            perform pgonce._guard_claim(p_tenant, p_scope, p_key);
         end if;
         return row(case v_row.status when 'processing' then 'takeover' else 'retry' end, v_fence,
             null, null, null, v_row.failure_code, v_row.failure_message, null,

@@ -9,11 +9,12 @@ returns table (holds boolean)
 language sql stable
 begin atomic
     select case
-        when pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint) and pgonce._scope_is_allowed(p_tenant, p_scope)
+        when pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint) and pgonce._scope_is_allowed(p_tenant, p_scope, p_key)
             then pgonce._force_durable_commit() and current_setting('transaction_read_only') = 'off'
                  and coalesce(current_setting('pgonce.attempt', true), '') = ''
                  and pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key))
                  and set_config('pgonce.attempt', pgonce._intent_name(p_tenant, p_scope, p_key), true) is not null
+                 and (pgonce._is_unguarded(p_scope) or pgonce._guard_claim(p_tenant, p_scope, p_key))
         else pgonce._raise_bad_names(p_tenant, p_scope, p_key, p_fingerprint)
         end;
 end;

@@ -7,8 +7,9 @@
 -- locks    atomic mode: the intent's transaction-level advisory lock; replay: nothing
 -- writes   atomic mode: nothing. Leased mode: the intent's row, in processing under a new fence
 -- raises   P4000 P4001 P4003 scope, key or fingerprint missing; P4002 the key belongs to another request;
---          P4031 the answer is gone; P4104 half distributed by Citus; 22023 a bad name or lease; 25006 not
---          finished, and the server is a standby or the transaction read-only
+--          P4031 the answer is gone; P4104 half distributed by Citus; 22023 a bad name or lease; 25006 not finished, and the
+--          server is a standby or the transaction read-only; P4110 not finished, and its home is another region; P4111 this
+--          region must join again
 -- note     p_lease null is atomic mode: the open transaction is the claim, and success is recorded in it.
 --          With a lease: commit the claim, work, then succeed or fail under the fence
 -- example  begin;
@@ -42,11 +43,12 @@ begin atomic
                        -- Set before a row is seen: the policy by_key compares with it.
                        and i.key = (select set_config('pgonce.key', p_key, true))),
                    case when pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint)
-                             and pgonce._scope_is_allowed(p_tenant, p_scope)
+                             and pgonce._scope_is_allowed(p_tenant, p_scope, p_key)
                              and current_setting('synchronous_commit') = 'on' and current_setting('transaction_read_only') = 'off'
                              and coalesce(current_setting('pgonce.attempt', true), '') = '' and pgonce._is_one_node()
                              and pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, p_scope, p_key))
                              and set_config('pgonce.attempt', pgonce._intent_name(p_tenant, p_scope, p_key), true) is not null
+                             and (p_lease is not null or pgonce._is_unguarded(p_scope) or pgonce._guard_claim(p_tenant, p_scope, p_key))
                         then case when p_lease is null
                             then row('fresh', 1::bigint, null, null, null, null, null, null, 1)::pgonce.claimed
                             else pgonce._lease_fresh(p_scope, p_key, p_fingerprint, p_lease, p_owner, p_tenant, p_correlation) end

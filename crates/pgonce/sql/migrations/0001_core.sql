@@ -24,6 +24,7 @@ create table pgonce.scope (
     audit                interval not null default interval '0',
     max_answer           integer not null default 1048576,
     max_keys             bigint,
+    commit_guard         boolean not null default false,
     probe                text,
     retry_queue          text,
     max_attempts         integer not null default 10,
@@ -181,6 +182,15 @@ create type pgonce.claimed as (
     failure_message text,
     retry_after     interval,
     attempts        integer
+);
+
+-- Atomic claims of scopes with a commit guard, from the claim to the end of its transaction: the row is deleted by the
+-- trigger that it fires before the commit, so no other transaction ever sees one. Nothing in it is worth a log.
+create unlogged table pgonce.open_claim (
+    tenant text collate "C" not null,
+    scope  text collate "C" not null,
+    key    text collate "C" not null,
+    constraint one_open_claim_per_intent primary key (tenant, scope, key)
 );
 
 -- Which roles do which part; see pgonce.grant_to.

@@ -29,6 +29,7 @@ begin
                 job job_live job_end job_queue job_bucket job_schedule job_recheck jobs job_groups queues
                 import import_chunk import_row import_key imports external_reference
                 external_provider external_call external_event external_calls
+                region region_rule region_fact region_pending region_task regions double_commits
                 stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners
                 outbox_events dead_letters inbox_backlog inbox_poison projections'),
             -- Rebuilding a projection runs the user's functions, so it runs with the operator's rights.
@@ -37,7 +38,7 @@ begin
             ('operator', 'select, insert, update, delete', null, 'projection_gate projection_build projection_build_gate'),
             -- Nothing with an answer, a payload or headers.
             ('viewer', 'select', null, 'scope stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes
-                outbox_log outbox_wal_listeners inbox_backlog projections queues job_groups'),
+                outbox_log outbox_wal_listeners inbox_backlog projections queues job_groups regions'),
             ('viewer', 'select', 'tenant, id, queue, group_name, priority, status, attempts, owner, failure_code, failure_message,
                 created_at, due_at, ended_at', 'jobs'),
             ('viewer', 'select', 'subscription, tenant, topic, type, subject, seq, message_id, attempts, reason, parked_at,
@@ -46,6 +47,7 @@ begin
                 failure_message, received_at, size, behind', 'inbox_poison'),
             ('viewer', 'select', 'tenant, effect_key, provider, scope, step, status, reference, sends, looks, decides, failure_code,
                 failure_message, decided_by, disputed, requested_at, sent_at, next_look_at, deadline_at, decided_at', 'external_calls'),
+            ('owner', 'select, insert, delete', null, 'open_claim'),
             ('every', 'select', null, 'migration routines')
           ) as g (part, privilege, columns, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
@@ -54,7 +56,7 @@ begin
           from (values
             ('app', 'usage', 'outbox_seq'),
             ('consumer', 'usage', 'outbox_seq'),
-            ('operator', 'select', 'outbox_seq lease_number inbox_seq job_seq'),
+            ('operator', 'select', 'outbox_seq lease_number inbox_seq job_seq region_seq'),
             -- For the view outbox_log.
             ('relay', 'select', 'outbox_seq'),
             ('viewer', 'select', 'outbox_seq'),
@@ -73,7 +75,8 @@ begin
                 update_once _row_has _raise_nothing_to_set resource_id _sha1 _readable
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock
                 _external_status'),
-            ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _raise_bad_names
+            ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _is_unguarded
+                _guarded_scopes _guard_claim _raise_bad_names
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
                 answer_of _replay_of _replay_state _contract _answer_to_keep _simple_retention _count_suppressed
                 publish _event_row accept _accept_full accept_batch _insert_markers store_message'),
@@ -91,6 +94,10 @@ begin
             ('app', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),
             ('operator', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),
             ('operator', 'define_transition'),
+            -- pgonce._scope_is_allowed calls it in a region, with the application's rights.
+            ('app', '_check_region region_of'),
+            ('viewer', '_region_is_current'),
+            ('operator', 'define_region_rule region_of resolve_double_commit _beat_region _merge_pending _purge_facts _region_is_current'),
             ('app', 'enqueue cancel_job'),
             ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs'),
             ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs'),
@@ -111,7 +118,7 @@ begin
             ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant set_strict
                 _set_clock _move_clock _reset_clock _set_wal_publication
                 _begin_epoch _installation_epoch _first_fence _lease_number _lease_fence _next_fence _timeline
-                _owner_or_session _fence_is_current _raise_not_holder _check_transition _record_attempt _forget_attempts _forget_replays
+                _guard_scopes _assert_claim_settled _owner_or_session _fence_is_current _raise_not_holder _check_transition _record_attempt _forget_attempts _forget_replays
                 _database_life _like_patterns _require_subscription _outbox_floor _record_watermark _rebase_outbox _leased_lanes
                 _raise_lane_fenced _ended_between _others_snapshot _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
                 _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
@@ -120,7 +127,9 @@ begin
                 _audit_act _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
                 _fire_schedules _wake_jobs _queue_room _claim_queue
                 _effect_key _external_rules _external_gate _external_health _external_step _external_decide _external_join
-                _external_lock _external_settle_command _purge_external')
+                _external_lock _external_settle_command _purge_external
+                region_join region_leave _add_region _connect_region _activate_region _record_old_facts _land_facts _land_fact _record_fact
+                _merge_intent _verdict_of _home_of _region_slot _set_claim_switch')
           ) as g (part, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
 end

@@ -1,7 +1,8 @@
 -- pgonce.define_scope(p_scope, p_retention, ...): creates the contract of a scope, or replaces it.
 -- answers  the contract now in force
 -- locks    the contract's row
--- writes   one row of pgonce.scope; records that exist keep the expiry they were given
+-- writes   one row of pgonce.scope; records that exist keep the expiry they were given. The first contract of a scope
+--          with a commit guard: the body of pgonce._guarded_scopes
 -- raises   P4000 scope missing; 22023 a field that breaks a rule of contracts, named in the detail
 -- note     p_probe, "schema.function", looks for the effect of work whose holder vanished, before anything else is decided about it:
 --          f(scope text, key text, tenant text) returns table (answer jsonb, ref_type text, ref_id text), security definer with
@@ -28,6 +29,7 @@ create or replace function pgonce.define_scope(
     p_audit          interval default interval '0',
     p_max_answer     integer default 1048576,
     p_max_keys       bigint default null,
+    p_commit_guard   boolean default false,
     p_probe          text default null,
     p_retry_queue    text default null,
     p_max_attempts   integer default 10,
@@ -52,14 +54,17 @@ begin
             using errcode = '22023',
             hint = 'Leave the tenant out, or pass the empty text, for all tenants; a tenant has contracts for its own scopes only.';
     end if;
+    if p_commit_guard then
+        perform pgonce._guard_scopes(array[p_scope]);
+    end if;
     insert into pgonce.scope as s (tenant, scope, retention, lease, busy, wait_timeout, storage,
         after_expiry, tombstone_for, stale, key_source, boundary, client_retry, redelivery,
-        reconciliation, audit, max_answer, max_keys, probe, retry_queue,
+        reconciliation, audit, max_answer, max_keys, commit_guard, probe, retry_queue,
         max_attempts, keep_attempts, note, defined_at)
     values (p_tenant, p_scope, pgonce._fixed_length(p_retention), pgonce._fixed_length(p_lease), p_busy, pgonce._fixed_length(p_wait_timeout),
         p_storage, p_after_expiry, pgonce._fixed_length(p_tombstone_for), p_stale, p_key_source, p_boundary,
         pgonce._fixed_length(p_client_retry), pgonce._fixed_length(p_redelivery), pgonce._fixed_length(p_reconciliation), pgonce._fixed_length(p_audit),
-        p_max_answer, p_max_keys, pgonce._probe_name(p_probe), p_retry_queue, p_max_attempts, p_keep_attempts, p_note, v_now)
+        p_max_answer, p_max_keys, p_commit_guard, pgonce._probe_name(p_probe), p_retry_queue, p_max_attempts, p_keep_attempts, p_note, v_now)
     on conflict (tenant, scope) do update
        set retention = excluded.retention, lease = excluded.lease, busy = excluded.busy,
            wait_timeout = excluded.wait_timeout, storage = excluded.storage,
@@ -67,7 +72,8 @@ begin
            stale = excluded.stale, key_source = excluded.key_source, boundary = excluded.boundary,
            client_retry = excluded.client_retry, redelivery = excluded.redelivery,
            reconciliation = excluded.reconciliation, audit = excluded.audit,
-           max_answer = excluded.max_answer, max_keys = excluded.max_keys, probe = excluded.probe,
+           max_answer = excluded.max_answer, max_keys = excluded.max_keys, commit_guard = excluded.commit_guard,
+           probe = excluded.probe,
            retry_queue = excluded.retry_queue, max_attempts = excluded.max_attempts, keep_attempts = excluded.keep_attempts,
            note = excluded.note, defined_at = excluded.defined_at
     returning s.* into v_contract;
@@ -81,11 +87,11 @@ exception
             using errcode = '22023',
             detail = format('retention %s; client_retry %s, redelivery %s, reconciliation %s, audit %s; '
                 'lease %s, busy %s, wait_timeout %s, storage %s, after_expiry %s, tombstone_for %s, '
-                'stale %s, key_source %s, boundary %s, max_answer %s, max_keys %s, '
+                'stale %s, key_source %s, boundary %s, max_answer %s, max_keys %s, commit_guard %s, '
                 'retry_queue %s, max_attempts %s, keep_attempts %s',
                 p_retention, p_client_retry, p_redelivery, p_reconciliation, p_audit, p_lease, p_busy,
-                p_wait_timeout, p_storage, p_after_expiry, p_tombstone_for, p_stale, p_key_source, p_boundary, p_max_answer, p_max_keys, p_retry_queue,
-                p_max_attempts, p_keep_attempts),
+                p_wait_timeout, p_storage, p_after_expiry, p_tombstone_for, p_stale, p_key_source, p_boundary, p_max_answer, p_max_keys,
+                p_commit_guard, p_retry_queue, p_max_attempts, p_keep_attempts),
             hint = 'busy: reject, wait, accept. storage: answer, reference, status, error. '
                 'after_expiry: rerun, gone. stale: takeover, hold, refuse. key_source: client, derived, '
                 'message, file. boundary: database, external, messages. Retention is at least every '

@@ -18,16 +18,11 @@ begin
     elsif p_on then
         -- Put aside, so that it comes back as it was.
         update pgonce.scope s set scope = '*off' where s.tenant = '' and s.scope = '*';
-        execute 'create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text) '
-            'returns boolean language sql stable parallel safe '
-            'return exists (select from pgonce.scope s '
-            'where s.tenant in (p_tenant, '''') and s.scope = p_scope collate "C")';
     else
         update pgonce.scope s set scope = '*' where s.tenant = '' and s.scope = '*off'
            and not exists (select from pgonce.scope o where o.tenant = '' and o.scope = '*');
-        execute 'create or replace function pgonce._scope_is_allowed(p_tenant text, p_scope text) '
-            'returns boolean language sql stable parallel safe return true';
     end if;
+    perform pgonce._set_claim_switch();
 end
 $$;
 revoke execute on function pgonce.set_strict(boolean) from public;

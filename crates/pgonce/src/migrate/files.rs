@@ -66,7 +66,7 @@ macro_rules! routines {
 pub(super) use routines;
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference", 9 "0009_external"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference", 9 "0009_external", 11 "0011_region"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -89,7 +89,11 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "scope/_answer_to_keep",
     "scope/_retention_for",
     "scope/_scope_is_allowed",
+    "scope/_guarded_scopes",
+    "scope/_is_unguarded",
+    "scope/_guard_scopes",
     "scope/_probe_name",
+    "region/_set_claim_switch",
     "scope/define_scope",
     "scope/drop_scope",
     "scope/set_strict",
@@ -117,6 +121,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/_busy",
     "intent/_owner_or_session",
     "intent/answer_of",
+    "intent/_guard_claim",
     "intent/_claim_full",
     "intent/_lease_fresh",
     "intent/_claim_fast",
@@ -141,6 +146,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/release",
     "intent/wait",
     "intent/_check_transition",
+    "intent/_assert_claim_settled",
     "intent/_record_attempt",
     "intent/_forget_attempts",
     "cache/_replay_state",
@@ -353,6 +359,29 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "import/import_cancel",
     "import/import_result",
     "import/imports",
+    "region/_home_of",
+    "region/_check_region",
+    "region/_verdict_of",
+    "region/_merge_intent",
+    "region/_merge_pending",
+    "region/_land_fact",
+    "region/_land_facts",
+    "region/_record_fact",
+    "region/_record_old_facts",
+    "region/_add_region",
+    "region/_connect_region",
+    "region/_activate_region",
+    "region/_beat_region",
+    "region/_region_slot",
+    "region/_purge_facts",
+    "region/region_join",
+    "region/region_leave",
+    "region/define_region_rule",
+    "region/region_of",
+    "region/resolve_double_commit",
+    "region/_region_is_current",
+    "region/regions",
+    "region/double_commits",
     "role/_grants",
     "role/_apply_grants",
     "role/grant_to",

@@ -1,9 +1,12 @@
 //! What the database says was applied, and what this build makes of it.
 
+use std::time::Duration;
+
 use super::files::{self, MIGRATIONS, Migration};
 use super::nodes::{Layout, Nodes};
 use super::script;
 use super::status::{Entry, Routines, State, Status};
+use crate::call::limited;
 use crate::driver::{Connection, Row, Session, Statement};
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -34,9 +37,14 @@ struct Applied {
 
 impl Ledger {
     /// Reads it in a transaction of its own that changes nothing.
-    pub(super) async fn look<S: Session>(session: &mut S, schema: &str) -> Result<Self> {
+    pub(super) async fn look<S: Session>(
+        session: &mut S,
+        schema: &str,
+        statement_timeout: Option<Duration>,
+    ) -> Result<Self> {
         session.open(script::BEGIN_TO_LOOK).await?;
-        let read = match session.batch(script::SETTINGS).await {
+        let limit = statement_timeout.map(limited).unwrap_or_default();
+        let read = match session.batch(&format!("{}{limit}", script::SETTINGS)).await {
             Ok(()) => Self::read(session, schema).await,
             Err(error) => Err(error),
         };

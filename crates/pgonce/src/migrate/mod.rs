@@ -63,6 +63,7 @@ pub struct Migrator<D> {
     driver: D,
     schema: String,
     lock_timeout: Duration,
+    statement_timeout: Option<Duration>,
     wanted: Wanted,
 }
 
@@ -102,6 +103,7 @@ impl<D: Driver> Migrator<D> {
             driver,
             schema: DEFAULT_SCHEMA.to_owned(),
             lock_timeout: LOCK_TIMEOUT,
+            statement_timeout: None,
             wanted: Wanted::Nothing,
         }
     }
@@ -149,6 +151,13 @@ impl<D: Driver> Migrator<D> {
     /// ```
     pub fn distribute(mut self, colocate_with: Option<&str>) -> Self {
         self.wanted = Wanted::Distributed(colocate_with.map(str::to_owned));
+        self
+    }
+
+    /// Maximum time of each statement of [`Migrator::check`]; for health checks. Default: none.
+    #[doc(hidden)]
+    pub fn statement_timeout(mut self, limit: Duration) -> Self {
+        self.statement_timeout = Some(limit);
         self
     }
 
@@ -227,6 +236,7 @@ impl<D: Driver> Migrator<D> {
         let caller = Caller {
             driver: self.driver.clone(),
             schema: Schema::new(&self.schema, false)?,
+            statement_timeout: None,
         };
         caller
             .call(&GRANT, Args::texts([role, part.as_str()]))
@@ -237,7 +247,7 @@ impl<D: Driver> Migrator<D> {
     async fn look(&self) -> Result<Ledger> {
         let schema = schema_name(&self.schema)?;
         let mut session = self.driver.acquire().await?;
-        let looked = Ledger::look(&mut session, schema).await;
+        let looked = Ledger::look(&mut session, schema, self.statement_timeout).await;
         release_unless_lost(session, &looked);
         looked
     }
@@ -271,7 +281,7 @@ impl<D: Driver> Migrator<D> {
     /// Runs what is next, if anything is.
     async fn step(&self, session: &mut D::Session, last: u32) -> Result<Step> {
         let schema = &self.schema;
-        let seen = Ledger::look(session, schema).await?;
+        let seen = Ledger::look(session, schema, None).await?;
         let status = seen.status(schema);
         status.can_migrate()?;
         if seen.work(last, self.layout(&seen)?).is_none() {

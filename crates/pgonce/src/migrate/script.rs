@@ -108,7 +108,7 @@ pub fn definitions() -> String {
     format!(
         "(select format('function %s', p.oid::regprocedure) as object, md5(pg_get_functiondef(p.oid)) as digest
             from pg_proc p where p.pronamespace = {schema} and p.prokind in ('f', 'p')
-             and p.proname not in ('now', '_tenant_is_allowed', '_scope_is_allowed', '_is_one_node')
+             and p.proname not in ('now', '_tenant_is_allowed', '_scope_is_allowed', '_is_one_node', '_guarded_scopes')
           union all
           select format('view %s', c.oid::regclass), md5(pg_get_viewdef(c.oid))
             from pg_class c where c.relnamespace = {schema} and c.relkind = 'v'
@@ -128,7 +128,7 @@ pub fn definitions() -> String {
 }
 
 /// All routines, and what loading them must not change: a database that was strict stays strict
-/// (its switch is the body of a routine), tenants stay isolated, and roles get what is new for their part.
+/// (its switch is the body of a routine), scopes keep their commit guards, tenants stay isolated, and roles get what is new for their part.
 pub(super) fn routines(schema: &str, layout: Layout) -> String {
     let mut text: String = match layout {
         Layout::Distributed => ROUTINES.iter().map(on_citus).collect(),
@@ -139,9 +139,8 @@ pub(super) fn routines(schema: &str, layout: Layout) -> String {
     text.push_str(
         "
 do $$ begin
-    if not exists (select from pgonce.scope where tenant = '' and scope = '*') then
-        perform pgonce.set_strict(true);
-    end if;
+    perform pgonce._set_claim_switch();
+    perform pgonce._guard_scopes(array_agg(s.scope)) from pgonce.scope s where s.commit_guard having count(*) > 0;
     -- Else the first lease would begin the epoch, and the others would wait for its commit. On Citus each tenant has its own.
     if to_regclass('pgonce.tenant_epoch') is null then
         perform pgonce._installation_epoch();

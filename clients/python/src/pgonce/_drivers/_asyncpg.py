@@ -17,6 +17,7 @@ _LEVELS = {
 class AsyncpgSession(Session):
     # Idle means autocommit in asyncpg, and begin opens a block.
     can_autocommit = False
+    can_query_alone = True
 
     def __init__(self, raw: Any, pool: Any = None) -> None:
         self.raw = raw
@@ -39,6 +40,9 @@ class AsyncpgSession(Session):
         text, names = numbered(sql)
         rows = await self.raw.fetch(text, *(params[name] for name in names))
         return [tuple(row) for row in rows]
+
+    async def query_alone(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
+        return await self.query(sql, params)
 
     async def commit(self) -> str:
         if self.block is None:

@@ -22,6 +22,9 @@ class Session:
     can_autocommit = True
     """Whether the library has a mode in which an idle connection commits every statement."""
 
+    can_query_alone = False
+    """Whether `query_alone` works: one statement that commits by itself, in one round trip."""
+
     def autocommits(self) -> Any:
         """(call) Whether a statement sent now would commit by itself, with no transaction open."""
         raise NotImplementedError
@@ -36,6 +39,10 @@ class Session:
 
     def query(self, sql: str, params: Params) -> Any:
         """(call) Runs one statement with `:name` parameters; answers its rows."""
+        raise NotImplementedError
+
+    def query_alone(self, sql: str, params: Params) -> Any:
+        """(call) As `query`, on an idle connection: the statement commits by itself."""
         raise NotImplementedError
 
     def commit(self) -> Any:

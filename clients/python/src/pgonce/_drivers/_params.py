@@ -8,11 +8,14 @@ from functools import lru_cache
 # A cast (::text) is no parameter.
 _NAME = re.compile(r"(?<![:\w]):([a-z_]+)")
 
+COLON = "\x01"
+"""A colon that begins no parameter, in a statement of the user's."""
+
 
 @lru_cache(maxsize=256)
 def named(sql: str) -> str:
     """For psycopg: `%(name)s`."""
-    return _NAME.sub(r"%(\1)s", sql.replace("%", "%%"))
+    return _NAME.sub(r"%(\1)s", sql.replace("%", "%%")).replace(COLON, ":")
 
 
 @lru_cache(maxsize=256)
@@ -25,10 +28,10 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
             names.append(match[1])
         return f"${names.index(match[1]) + 1}"
 
-    return _NAME.sub(number, sql), tuple(names)
+    return _NAME.sub(number, sql).replace(COLON, ":"), tuple(names)
 
 
 @lru_cache(maxsize=256)
 def spaced(sql: str) -> str:
     """For SQLAlchemy's text(), which takes no parameter right before a cast."""
-    return _NAME.sub(r":\1 ", sql)
+    return _NAME.sub(r":\1 ", sql).replace(COLON, "\\:")

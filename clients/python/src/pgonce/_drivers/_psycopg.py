@@ -22,6 +22,8 @@ _LEVELS = {
 
 
 class _Shared(Session):
+    can_query_alone = True
+
     def __init__(self, raw: Any, pool: Any = None) -> None:
         self.raw = raw
         self.pool = pool
@@ -46,6 +48,15 @@ class SyncSession(_Shared):
         with self.raw.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(named(sql), params)
             return list(cursor.fetchall())
+
+    def query_alone(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
+        before = self.raw.autocommit
+        self.raw.autocommit = True
+        try:
+            return self.query(sql, params)
+        finally:
+            if not self.raw.closed:
+                self.raw.autocommit = before
 
     def commit(self) -> str:
         if not self.in_transaction():
@@ -75,6 +86,15 @@ class AsyncSession(_Shared):
         async with self.raw.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(named(sql), params)
             return list(await cursor.fetchall())
+
+    async def query_alone(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
+        before = self.raw.autocommit
+        await self.raw.set_autocommit(True)
+        try:
+            return await self.query(sql, params)
+        finally:
+            if not self.raw.closed:
+                await self.raw.set_autocommit(before)
 
     async def commit(self) -> str:
         if not self.in_transaction():

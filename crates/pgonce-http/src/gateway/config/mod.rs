@@ -18,7 +18,7 @@ pub(crate) use routes::{
     Address, AfterExpiry, Busy, CloseDelimited, HostSent, KeyForm, Needed, Once, Outcomes,
     Oversize, Route, Scope, Stale, Upstream,
 };
-pub use tables::{Cache, Contracts, Database, Log, LogFormat, UrlFrom};
+pub use tables::{Cache, Contracts, Database, Encryption, Log, LogFormat, UrlFrom};
 pub(crate) use tables::{KeyedOnPass, Matching, Responses, Tables};
 
 /// A configuration that passes its own checks; see [`EXAMPLE`].
@@ -79,6 +79,11 @@ impl Config {
     /// The cache in front of the database, if any.
     pub fn cache(&self) -> Option<&Cache> {
         self.tables.cache.as_ref()
+    }
+
+    /// How stored responses are encrypted, if they are.
+    pub fn encryption(&self) -> Option<&Encryption> {
+        self.tables.encryption.as_ref()
     }
 
     /// What is logged, and how.

@@ -19,6 +19,7 @@ pub(crate) struct Tables {
     #[serde(default)]
     pub(crate) database: Database,
     pub(crate) cache: Option<Cache>,
+    pub(crate) encryption: Option<Encryption>,
     #[serde(default)]
     pub(crate) log: Log,
     #[serde(default)]
@@ -199,6 +200,27 @@ impl Database {
     /// What happens to contracts at start-up.
     pub fn contracts(&self) -> Contracts {
         self.contracts
+    }
+}
+
+/// Keys that stored responses are encrypted with. They are never in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Encryption {
+    keys_env: String,
+    #[serde(default)]
+    accept_plain: bool,
+}
+
+impl Encryption {
+    /// The variable with the keys: `id:64 hex digits`, separated by commas. The first one encrypts, the others only open.
+    pub fn keys_from(&self) -> &str {
+        &self.keys_env
+    }
+
+    /// Whether responses that were stored before, and not encrypted, are replayed.
+    pub fn accept_plain(&self) -> bool {
+        self.accept_plain
     }
 }
 

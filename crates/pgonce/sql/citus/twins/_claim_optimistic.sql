@@ -5,7 +5,7 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
     if pgonce._names_fit(p_tenant, p_scope, p_key, p_fingerprint) is not true
-       or not pgonce._scope_is_allowed(p_tenant, p_scope) then
+       or not pgonce._scope_is_allowed(p_tenant, p_scope, p_key) then
         perform pgonce._raise_bad_names(p_tenant, p_scope, p_key, p_fingerprint);
     end if;
     holds := pgonce._force_durable_commit() and current_setting('transaction_read_only') = 'off'

@@ -1,0 +1,140 @@
+/** Commands that are one statement: claim, effect and success in one round trip. */
+
+import { adapt, type Driver, type Row } from "./drivers/index.js";
+import { DatabaseError, Disconnected, Invalid, PgonceError, Uncertain } from "./errors.js";
+import { Ack, makeIntent, makeOptions, names, readClaimed, type Claimed, type CommandOptions, type Done } from "./intent.js";
+import { parse } from "./json.js";
+import { Loop } from "./loop.js";
+import { acquire, discard, doneNow, ended, fromCall, openIdle, release, settle } from "./protocol.js";
+import * as sql from "./statements.js";
+import type { Params } from "./statements.js";
+
+// What a statement must begin with to be a part of another one.
+const KINDS = ["insert", "update", "delete", "merge", "select", "values"];
+
+export interface ExecuteOptions extends CommandOptions {
+  /** Send it at once: this is known to be the first attempt. Default: look for an earlier answer first. */
+  knownFirst?: boolean;
+}
+
+/**
+ * Makes one statement happen once, in one round trip: the row that it returns is the answer.
+ *
+ * The statement is an insert, update, delete or merge with `returning`, or a select that calls a function; it returns
+ * exactly one row, and its values are `$1`, `$2`, and so on. It becomes a part of one that also claims the intent and
+ * records its success, so that all of it commits or none. Events go along where it returns `pgonce.publish(...)` among
+ * its columns. Throws what `once` throws, and `Invalid` (22023) where the statement returned no row.
+ */
+export async function execute<A = unknown>(
+  source: unknown,
+  scope: string,
+  key: string,
+  request: unknown,
+  statement: string,
+  values: readonly unknown[] = [],
+  options: ExecuteOptions = {},
+): Promise<Done<A>> {
+  const intent = makeIntent(scope, key, request, options);
+  const loop = new Loop(adapt(source), intent, makeOptions(options));
+  const done = await new OneStatement(loop, statement, values).run(options.knownFirst === true);
+  return done as Done<A>;
+}
+
+class OneStatement {
+  private readonly effect: string;
+  private readonly params: Params;
+
+  constructor(
+    private readonly loop: Loop,
+    statement: string,
+    private readonly values: readonly unknown[],
+  ) {
+    const [first = ""] = statement.trim().split(/\s+/, 1);
+    if (!KINDS.includes(first.toLowerCase())) {
+      throw new Invalid(`a command of one statement cannot begin with ${JSON.stringify(first)}`, {
+        hint: "Use insert, update, delete or merge with returning, or a select; for all else once(...).",
+      });
+    }
+    // The line's end closes a comment.
+    this.effect = `with effect as materialized (\n${statement.trimEnd().replace(/;+$/, "")}\n)`;
+    const { intent, options } = loop;
+    const { fingerprint, correlation } = intent;
+    this.params = { ...names(intent), fingerprint, correlation, owner: options.owner };
+  }
+
+  async run(knownFirst: boolean): Promise<Done> {
+    if (this.loop.options.isolation !== undefined) return this.inTransaction();
+    for (let look = !knownFirst; ; look = true) {
+      try {
+        if (look) {
+          const found = await this.look();
+          // A record that is no answer, or somebody holds it: the claim knows more.
+          if (found === undefined) return await this.inTransaction();
+          if (found.outcome === "replay") return ended(found);
+        }
+        const [row] = await this.alone(sql.EXECUTE, this.effect, this.values);
+        return { answer: parse(row?.[0] ?? "null"), reference: null, replayed: false, attempts: 1 };
+      } catch (raised) {
+        const error = raised as PgonceError;
+        if (error.code === "P4029") return this.inTransaction();
+        if (error instanceof DatabaseError) {
+          // An earlier attempt's effect may be what stood in the way, such as its business key.
+          const found = await this.look();
+          if (found?.outcome === "replay") return ended(found);
+        }
+        await this.loop.again(error);
+      }
+    }
+  }
+
+  /** The answer, or that there is no record; undefined where the full claim has to say. */
+  private async look(): Promise<Claimed | undefined> {
+    const [row] = await this.alone(sql.LOOK);
+    return row?.[0] == null ? undefined : readClaimed(row);
+  }
+
+  /** One statement that commits by itself. */
+  private async alone(text: string, before = "", values: readonly unknown[] = []): Promise<Row[]> {
+    const driver: Driver = this.loop.driver;
+    const statement = sql.numbered(text, this.loop.options.schema, values.length);
+    const session = await openIdle(await acquire(driver));
+    let rows: Row[];
+    try {
+      const ours = statement.names.map((name) => this.params[name] ?? null);
+      rows = await session.queryAlone(before + statement.text, [...values, ...ours]);
+    } catch (raised) {
+      const error = fromCall(raised);
+      await release(session, !(error instanceof Disconnected));
+      if (!(error instanceof Disconnected)) throw error;
+      throw new Uncertain(`the reply was lost, whether it happened is not known yet: ${error.reason}`, { cause: raised });
+    }
+    await release(session, true);
+    return rows;
+  }
+
+  /** The same in a transaction that holds the claim. */
+  private async inTransaction(): Promise<Done> {
+    const { intent, options } = this.loop;
+    const { text } = sql.numbered(sql.EFFECT, options.schema);
+    for (;;) {
+      const found = await this.loop.attempt();
+      if (!("session" in found)) return found;
+      const { session, claimed } = found;
+      try {
+        let ack: Ack;
+        try {
+          const [row] = await session.query(this.effect + text, this.values);
+          ack = new Ack(parse(row?.[0] ?? "null"));
+        } catch (raised) {
+          const error = fromCall(raised);
+          await discard(session, error);
+          throw error;
+        }
+        await settle(session, intent, options, claimed.fence, ack);
+        return doneNow(claimed, ack);
+      } catch (error) {
+        await this.loop.again(error as PgonceError);
+      }
+    }
+  }
+}

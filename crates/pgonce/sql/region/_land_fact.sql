@@ -1,0 +1,32 @@
+-- The triggers of the partitions of other regions: a heartbeat is noted and not stored, a fact that is here already is
+-- skipped, and every other one is merged.
+-- writes   pgonce.region, or what pgonce._merge_intent writes; pgonce.region_pending where that fails
+-- note     it catches every error: one would stop the subscription
+create or replace function pgonce._land_fact()
+returns trigger
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if tg_when = 'BEFORE' and new.kind = 'beat' then
+        begin
+            update pgonce.region r set last_beat_at = new.at, epoch = greatest(r.epoch, new.epoch)
+             where r.id = new.region;
+            perform pgonce._merge_pending(20);
+        exception when others then
+            raise log 'pgonce: heartbeat of region %: %', new.region, sqlerrm;
+        end;
+        return null;
+    elsif tg_when = 'BEFORE' then
+        return case when not exists (select from pgonce.region_fact f
+            where f.region = new.region and f.epoch = new.epoch and f.seq = new.seq) then new end;
+    end if;
+    begin
+        perform pgonce._merge_intent(new.tenant, new.scope, new.key);
+    exception when others then
+        insert into pgonce.region_pending (tenant, scope, key, reason, since)
+        values (new.tenant, new.scope, new.key, sqlerrm, clock_timestamp())
+        on conflict on constraint one_row_per_pending_intent do nothing;
+    end;
+    return null;
+end
+$$;

@@ -1,0 +1,26 @@
+-- The trigger of pgonce.intent in a region: what finishes, or is removed before its expiry, becomes a fact that travels.
+-- writes   one row of pgonce.region_fact
+-- note     under the epoch of the installation, not of the region: one that was restored and has not joined again must not use
+--          a number twice. Not where it repeats a fact that is here: then it is the merge that wrote the record
+create or replace function pgonce._record_fact()
+returns trigger
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_kind text := case tg_op when 'DELETE' then 'evicted' else 'finished' end;
+    v_row  pgonce.intent := case tg_op when 'DELETE' then old else new end;
+    v_at   timestamptz := coalesce(v_row.last_at, v_row.first_at);
+begin
+    if not exists (select from pgonce.region_fact f
+         where f.tenant = v_row.tenant and f.scope = v_row.scope and f.key = v_row.key and f.kind = v_kind
+           and (f.at = v_at and (f.record ->> 'fence')::bigint = v_row.fence or f.at > v_at and v_kind = 'evicted')) then
+        insert into pgonce.region_fact (region, epoch, seq, kind, tenant, scope, key, at, expires_at, record)
+        select r.id, pgonce._installation_epoch(), nextval('pgonce.region_seq'), v_kind, v_row.tenant, v_row.scope, v_row.key,
+               case v_kind when 'evicted' then pgonce.now() else v_at end, v_row.expires_at,
+               -- An answer that is JSON's null is not the same as none.
+               case v_kind when 'finished' then to_jsonb(v_row) - case when v_row.answer is null then 'answer' else '' end end
+          from pgonce.region r where r.is_self;
+    end if;
+    return null;
+end
+$$;

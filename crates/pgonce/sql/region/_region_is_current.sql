@@ -1,0 +1,10 @@
+-- pgonce._region_is_current(): whether this database is still the one that joined: not restored, promoted or copied since.
+-- answers  true; also on a standby, and where regions are not used
+create or replace function pgonce._region_is_current()
+returns boolean
+language sql volatile security definer set search_path = pg_catalog, pg_temp
+begin atomic
+    select case when pg_is_in_recovery() then true
+                else coalesce((select i.life = pgonce._database_life() and i.timeline = pgonce._timeline() and i.epoch = r.epoch
+                                 from pgonce.region r, pgonce.installation i where r.is_self), true) end;
+end;

@@ -1,0 +1,34 @@
+-- pgonce.define_region_rule(p_scope, p_mode, p_home, p_max_lag, p_tenant): says where the intents of a scope are worked on. It
+--          must be the same in every region: pgonce region rule sets it in all of them.
+-- answers  nothing
+-- locks    the rule's row
+-- writes   one row of pgonce.region_rule
+-- raises   22023 an unknown mode or home, or an interval that is not positive; P4000 scope missing
+-- note     p_mode home: at its home only, others answer P4110 with the home's address; local: anywhere, and what two regions
+--          committed is listed in pgonce.double_commits, while the home's last heartbeat is not older than p_max_lag; read_only:
+--          as home, without forwarding. p_home: by 'key', by 'tenant', or the name of a region. Scope '*' is for all scopes
+--          without a rule; without any it is home by key
+-- example  select pgonce.define_region_rule('carts.add', 'local', p_max_lag => '10 seconds');
+create or replace function pgonce.define_region_rule(p_scope text, p_mode text, p_home text default 'key',
+    p_max_lag interval default null, p_tenant text default '')
+returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+begin
+    if coalesce(p_scope, '') collate "C" = '' then
+        raise exception 'the scope is missing' using errcode = 'P4000', hint = 'Name a scope, or ''*'' for all without a rule.';
+    end if;
+    if p_home collate "C" not in ('key', 'tenant') and exists (select from pgonce.region)
+       and not exists (select from pgonce.region r where r.name = p_home collate "C") then
+        raise exception 'there is no region "%" that could be a home', p_home using errcode = '22023',
+            hint = 'The home is ''key'', ''tenant'', or the name of a region: pgonce region list.';
+    end if;
+    insert into pgonce.region_rule as r (tenant, scope, mode, home, max_lag)
+    values (p_tenant, p_scope, p_mode, p_home, pgonce._fixed_length(p_max_lag))
+    on conflict on constraint one_rule_per_scope do update set mode = excluded.mode, home = excluded.home, max_lag = excluded.max_lag;
+exception
+    when check_violation or not_null_violation then
+        raise exception 'there is no such rule of regions: mode %, home %, max_lag %', p_mode, p_home, p_max_lag using errcode = '22023',
+            hint = 'mode: home, local, read_only. home: key, tenant, or a region. max_lag: positive, or null for no limit.';
+end
+$$;
