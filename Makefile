@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants demo storm bench fmt doc nextest
+.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants demo payments storm bench fmt doc nextest
 
 CARGO ?= cargo
 
@@ -101,6 +101,12 @@ demo: ## see it work: an orders service under duplicates, crashes and cut wires
 	@scripts/setup postgres
 	$(call step,demo)
 	$(CARGO) run --locked -p pgonce-cli --no-default-features --features lab-demo -- demo
+
+payments: ## payments through a provider that misbehaves: do its book and ours agree? PAYMENTS_SECONDS for each kind of provider
+	$(call step,setup)
+	@scripts/setup postgres
+	$(call step,payments)
+	$(CARGO) run --locked -p payments -- $${PAYMENTS_SECONDS:-20}
 
 run: ## a private PostgreSQL with pgonce, its daemon and its console, on this machine
 	$(call step,setup)

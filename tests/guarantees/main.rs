@@ -58,6 +58,7 @@ mod waiting;
 mod words;
 mod zombies;
 
+mod external;
 mod import;
 mod inbox;
 mod migrations;

@@ -132,6 +132,7 @@ const CHAPTERS: &[(&str, &str)] = &[
     ("inbox", "Inbox"),
     ("projection", "Projections"),
     ("queue", "Work queue"),
+    ("external", "External calls"),
     ("region", "Regions"),
     ("recovery", "Recovery"),
     ("retention", "Retention"),

@@ -9,6 +9,7 @@
 mod address;
 mod clocks;
 mod consumers;
+mod external;
 mod failover;
 mod load;
 mod points;

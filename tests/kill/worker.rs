@@ -5,6 +5,7 @@
 // It is a part of a test: what is unexpected ends it, and its output is its report.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod paying;
 mod shelf;
 
 use std::future::pending;
@@ -101,6 +102,10 @@ async fn walk<D: TestDriver>(once: Once<D>, url: String, path: String, key: Stri
         "zombie" => zombie(&once, &key).await?,
         "relay" => relay(&once, &key).await?,
         "queue" => work_off(&once).await,
+        "external" => {
+            let stop = until_cancelled().cancelled_owned();
+            paying::pay(&once, &url, key == "keys", stop).await;
+        }
         "consume" => consume(&once, &url, &key).await?,
         other => panic!("there is no path {other}"),
     }

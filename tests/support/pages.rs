@@ -9,6 +9,7 @@ macro_rules! pages {
 }
 
 pages! {
+    ExternalPage "how-to/external.md",
     Fingerprints "reference/fingerprints.md",
     ImportPage "how-to/import.md",
     Keys "how-to/keys.md",

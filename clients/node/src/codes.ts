@@ -65,6 +65,7 @@ export const CODES: ReadonlyMap<string, ErrorClass> = new Map<string, ErrorClass
   ["P4082", "final"],
   ["P4083", "final"],
   ["P4085", "conflict"],
+  ["P4086", "conflict"],
   ["P4090", "final"],
   ["P4091", "final"],
   ["P4092", "final"],

@@ -12,6 +12,7 @@ mod consume;
 mod database;
 mod doctor;
 mod exit;
+mod external;
 mod faults;
 mod find;
 mod gateway;
@@ -82,6 +83,8 @@ enum Command {
     Queue(queue::QueueArgs),
     /// Connect databases of several regions, so that they share intents; see what they lag behind, and what happened twice.
     Region(region::Args),
+    /// Look at calls to providers, and settle those whose outcome is unknown.
+    External(external::Args),
     /// Import a file into a table or a function, each row once; list, resume and cancel imports.
     Import(Box<import::Args>),
     /// Look at projections, build them anew, and compare that with the live ones.
@@ -232,6 +235,7 @@ async fn main() -> ExitCode {
         Command::Transition(args) => transition::run(args, target).await,
         Command::Job(args) => queue::job(args, target).await,
         Command::Queue(args) => queue::queue(args, target).await,
+        Command::External(args) => external::run(args, target).await,
         Command::Region(args) => region::run(args, target).await,
         Command::Import(args) => import::run(*args, target).await,
         Command::Projection(args) => projection::run(args, target).await,

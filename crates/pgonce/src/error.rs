@@ -172,9 +172,8 @@ impl Error {
             }
             "P4083" | "P4090" | "P4091" | "P4092" | "P4093" | "P4094" | "P4095" | "P4096"
             | "P4097" => Self::Invalid(problem),
-            "P4002" | "P4032" | "P4050" | "P4070" | "P4078" | "P4080" | "P4085" | "P4098" => {
-                Self::Conflict(problem)
-            }
+            "P4002" | "P4032" | "P4050" | "P4070" | "P4078" | "P4080" | "P4085" | "P4086"
+            | "P4098" => Self::Conflict(problem),
             "P4012" => Self::Fenced(problem),
             "P4010" | "P4011" => Self::LostRace(problem),
             "P4031" => Self::Gone(problem),

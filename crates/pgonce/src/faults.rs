@@ -78,6 +78,17 @@ pub const QUEUE_POINTS: &[&str] = &[
     "queue.renewed",
 ];
 
+/// Those of calls to providers, in the order of their protocol; the last three are of a reconciler.
+pub const EXTERNAL_POINTS: &[&str] = &[
+    "external.before_send",
+    "external.sent",
+    "external.answered",
+    "external.recorded",
+    "external.due",
+    "external.before_observe",
+    "external.observed",
+];
+
 /// Those of recovery, in the order of its protocol.
 pub const RECOVERY_POINTS: &[&str] = &[
     "recovery.before_take",
@@ -103,6 +114,7 @@ fn is_known(place: &str) -> bool {
         CONSUMER_POINTS,
         IMPORT_POINTS,
         QUEUE_POINTS,
+        EXTERNAL_POINTS,
         RECOVERY_POINTS,
     ]
     .iter()

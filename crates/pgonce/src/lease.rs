@@ -74,19 +74,19 @@ impl Term {
 }
 
 /// The tries of one last step, while its lease holds.
-struct Tries<'a> {
+pub(crate) struct Tries<'a> {
     term: &'a Term,
     /// Why it is not known whether an earlier try was committed, where that is so.
     lost: Option<String>,
 }
 
 impl<'a> Tries<'a> {
-    fn new(term: &'a Term) -> Self {
+    pub(crate) fn new(term: &'a Term) -> Self {
         Self { term, lost: None }
     }
 
     /// Pauses after an error that may pass, while the lease holds; else says how it ended.
-    async fn after(&mut self, error: Error) -> Result<()> {
+    pub(crate) async fn after(&mut self, error: Error) -> Result<()> {
         let error = match (error, &self.lost) {
             // The try before, whose reply was lost, may be what turned this one away.
             (Error::Fenced(_) | Error::LostRace(_), Some(why)) => {
@@ -129,6 +129,10 @@ impl<D: Driver> Lease<D> {
             attempts,
             term,
         }
+    }
+
+    pub(crate) fn once(&self) -> &Once<D> {
+        &self.once
     }
 
     pub(crate) fn term(&self) -> Term {

@@ -10,6 +10,7 @@ macro_rules! fault_point {
 
 #[doc(hidden)]
 pub mod driver;
+pub mod external;
 #[cfg(feature = "faults")]
 #[doc(hidden)]
 pub mod faults;

@@ -147,6 +147,7 @@ pub const TABLE: &[Entry] = &[
     entry("P4082", "import_cancelled", Class::Final, "Somebody cancelled the import: what was applied stays; import the file again to go on."),
     entry("P4083", "import_failed_rows", Class::Final, "More rows failed than the import allows: look at the reasons, then raise the limit or fix the file."),
     entry("P4085", "job_reused", Class::Conflict, "The unique key names a job with another payload: send that, or take a new unique key."),
+    entry("P4086", "external_step_reused", Class::Conflict, "The step of the command was begun with another request: make its request from what the command was asked."),
     entry("P4090", "import_malformed", Class::Final, "The file breaks its format: fix it at the line that the message names."),
     entry("P4091", "import_column_count", Class::Final, "The row has more or fewer values than the header: fix the row."),
     entry("P4092", "import_not_utf8", Class::Final, "The row is not UTF-8: convert the file."),
@@ -234,13 +235,13 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const OURS: [&str; 52] = [
+    const OURS: [&str; 53] = [
         "P4000", "P4001", "P4002", "P4003", "P4010", "P4011", "P4012", "P4013", "P4029", "P4030",
         "P4031", "P4032", "P4040", "P4041", "P4042", "P4043", "P4044", "P4050", "P4060", "P4070",
         "P4071", "P4072", "P4073", "P4074", "P4075", "P4076", "P4077", "P4078", "P4079", "P4080",
-        "P4081", "P4082", "P4083", "P4085", "P4090", "P4091", "P4092", "P4093", "P4094", "P4095",
-        "P4096", "P4097", "P4098", "P4099", "P4100", "P4101", "P4102", "P4103", "P4104", "P4105",
-        "P4110", "P4111",
+        "P4081", "P4082", "P4083", "P4085", "P4086", "P4090", "P4091", "P4092", "P4093", "P4094",
+        "P4095", "P4096", "P4097", "P4098", "P4099", "P4100", "P4101", "P4102", "P4103", "P4104",
+        "P4105", "P4110", "P4111",
     ];
 
     fn docs(path: &str) -> PathBuf {

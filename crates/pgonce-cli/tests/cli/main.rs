@@ -6,6 +6,7 @@ mod console;
 mod consume;
 mod consume_service;
 mod doctor;
+mod external;
 mod fixture;
 mod help;
 mod import;

@@ -28,6 +28,7 @@ begin
                 transition_rule transition_entity transition_command transition_timer timelines
                 job job_live job_end job_queue job_bucket job_schedule job_recheck jobs job_groups queues
                 import import_chunk import_row import_key imports external_reference
+                external_provider external_call external_event external_calls
                 region region_rule region_fact region_pending region_task regions double_commits
                 stuck most_retried suppression outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners
                 outbox_events dead_letters inbox_backlog inbox_poison projections'),
@@ -44,6 +45,8 @@ begin
                 created_at, behind', 'dead_letters'),
             ('viewer', 'select', 'consumer, tenant, seq, source, message_id, key, type, attempts, failure_code,
                 failure_message, received_at, size, behind', 'inbox_poison'),
+            ('viewer', 'select', 'tenant, effect_key, provider, scope, step, status, reference, sends, looks, decides, failure_code,
+                failure_message, decided_by, disputed, requested_at, sent_at, next_look_at, deadline_at, decided_at', 'external_calls'),
             ('owner', 'select, insert, delete', null, 'open_claim'),
             ('every', 'select', null, 'migration routines')
           ) as g (part, privilege, columns, names)
@@ -70,7 +73,8 @@ begin
                 _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
                 _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
                 update_once _row_has _raise_nothing_to_set resource_id _sha1 _readable
-                _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock'),
+                _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock
+                _external_status'),
             ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _is_unguarded
                 _guarded_scopes _guard_claim _raise_bad_names
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
@@ -97,6 +101,9 @@ begin
             ('app', 'enqueue cancel_job'),
             ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs _peek_jobs'),
             ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs'),
+            ('app', 'external_send external_record external_observe external_due'),
+            ('consumer', 'external_observe external_due'),
+            ('operator', 'define_provider external_settle external_observe'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
             ('operator', 'define_scope drop_scope _contract purge intervene _take_stale _decide_stale _probe_name find _verdict _history
@@ -119,6 +126,8 @@ begin
                 _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at
                 _audit_act _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
                 _fire_schedules _wake_jobs _queue_room _claim_queue
+                _effect_key _external_rules _external_gate _external_health _external_step _external_decide _external_join
+                _external_lock _external_settle_command _purge_external
                 region_join region_leave _add_region _connect_region _activate_region _record_old_facts _land_facts _land_fact _record_fact
                 _merge_intent _verdict_of _home_of _region_slot _set_claim_switch')
           ) as g (part, names)

@@ -66,7 +66,7 @@ macro_rules! routines {
 pub(super) use routines;
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference", 11 "0011_region"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference", 9 "0009_external", 11 "0011_region"];
 
 /// A routine comes after those that its body or its definition names: PostgreSQL parses
 /// `begin atomic` and `return` bodies when it creates them.
@@ -389,6 +389,24 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "role/revoke_from",
     "role/isolate_tenants",
     "role/bind_tenant",
+    "external/_effect_key",
+    "external/_external_rules",
+    "external/_external_status",
+    "external/_external_gate",
+    "external/_external_health",
+    "external/_external_step",
+    "external/define_provider",
+    "external/external_send",
+    "external/_external_settle_command",
+    "external/_external_decide",
+    "external/_external_join",
+    "external/_external_lock",
+    "external/external_record",
+    "external/external_observe",
+    "external/external_due",
+    "external/external_settle",
+    "external/external_calls",
+    "external/_purge_external",
 ];
 
 /// The number of this build's newest migration.

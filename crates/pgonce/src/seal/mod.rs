@@ -32,7 +32,7 @@ impl AnswerKeys {
 /// What marks a sealed answer.
 const SEALED: &str = "pgonce_sealed";
 
-fn is_sealed(value: &Value) -> bool {
+pub(crate) fn is_sealed(value: &Value) -> bool {
     value.as_object().is_some_and(|o| o.contains_key(SEALED))
 }
 

@@ -1,0 +1,182 @@
+//! `pgonce external`: calls to providers, and what an operator decides about those with an unknown outcome.
+
+use clap::Subcommand;
+use serde_json::json;
+
+use crate::confirm::Confirm;
+use crate::database::Target;
+use crate::exit::{self, CliError, Result};
+use crate::output;
+
+/// What to do with calls to providers.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+    /// The tenant; empty where there are none.
+    #[arg(long, global = true, default_value = "", hide_default_value = true)]
+    tenant: String,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List calls, the newest first.
+    List(List),
+    /// Show one call whole, with what the provider reported and what operators decided.
+    Show(One),
+    /// Decide a call: it happened, it did not and will not, or it did not and is to be sent again.
+    Settle(Settle),
+    /// List providers: what they can do, what they allow, and how they are doing.
+    Providers,
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// Only calls to this provider.
+    #[arg(long)]
+    provider: Option<String>,
+    /// Only calls with this status; open: those that are not decided; disputed: decided, and contradicted since.
+    #[arg(long, value_parser = ["requested", "sent", "unknown", "needs_operator", "confirmed", "failed", "open", "disputed"])]
+    status: Option<String>,
+    /// Maximum number of calls.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
+}
+
+#[derive(Debug, clap::Args)]
+struct One {
+    /// The call's effect key, as `list` shows it.
+    effect_key: String,
+}
+
+#[derive(Debug, clap::Args)]
+struct Settle {
+    #[command(flatten)]
+    one: One,
+    /// confirmed: it happened; failed: it did not and will not; resend: it did not, send it again.
+    #[arg(value_parser = ["confirmed", "failed", "resend"])]
+    outcome: String,
+    /// Why, such as a ticket; it is kept with your name.
+    #[arg(long)]
+    reason: String,
+    /// What the provider calls it.
+    #[arg(long)]
+    reference: Option<String>,
+    /// The provider's response, a JSON document, for the next attempt of the command.
+    #[arg(long, value_name = "JSON")]
+    response: Option<String>,
+    /// The answer of the command, a JSON document, where the call decides it.
+    #[arg(long, value_name = "JSON")]
+    answer: Option<String>,
+    /// The code of the failure.
+    #[arg(long)]
+    code: Option<String>,
+    /// Do it even if that could open a second effect; confirm by writing the effect key again.
+    #[arg(long, value_name = "EFFECT_KEY")]
+    force: Option<String>,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+const LIST: &str = "select effect_key, provider, step, scope, key, status, reference, sends, looks, sent_at, deadline_at, \
+    decided_at, decided_by, failure_code, disputed from pgonce.external_calls \
+    where tenant = $1 and provider = coalesce($2, provider) and case coalesce($3, 'any') when 'any' then true \
+    when 'open' then status not in ('confirmed', 'failed') when 'disputed' then disputed is not null else status = $3 end \
+    order by requested_at desc, effect_key limit $4::text::int";
+
+const SHOW: &str = "select c.*, \
+    (select json_agg(json_build_object('at', e.seen_at, 'event_id', e.event_id, 'outcome', e.outcome, 'reference', e.reference) order by e.seen_at) \
+    from pgonce.external_event e where e.tenant = c.tenant and e.provider = c.provider and e.effect_key = c.effect_key) as events, \
+    (select json_agg(json_build_object('at', o.acted_at, 'act', o.act, 'role', o.role, 'person', o.person, 'reason', o.reason, 'forced', o.forced) order by o.number) \
+    from pgonce.operator_act o where o.tenant = c.tenant and o.scope = c.scope and o.key = c.key) as acts \
+    from pgonce.external_calls c where c.tenant = $1 and c.effect_key::text = lower($2)";
+
+const PROVIDERS: &str = "select provider, keys_for, deadline, look_after, backoff, max_backoff, rate, rate_per, trip_after, trip_for, \
+    failures, open_until from pgonce.external_provider order by provider";
+
+const SETTLE: &str = "select pgonce.external_settle($1::text::uuid, $2, $3, $4::text::boolean, $5, $6::text::jsonb, $7::text::jsonb, $8, \
+    null, $9, $10) as before";
+
+fn none() -> CliError {
+    CliError::new(
+        exit::NOT_FOUND,
+        "there is no such call",
+        "`pgonce external list` shows the calls; --tenant names the tenant.",
+    )
+}
+
+pub(crate) async fn run(args: Args, target: Target) -> Result {
+    let database = target.installed().await?;
+    let tenant = Some(&*args.tenant);
+    match args.action {
+        Action::List(list) => {
+            let limit = list.limit.to_string();
+            let params = [
+                tenant,
+                list.provider.as_deref(),
+                list.status.as_deref(),
+                Some(&*limit),
+            ];
+            let rows = database.rows(LIST, &params).await?;
+            output::rows(database.format, &rows, "No calls.")
+        }
+        Action::Show(one) => {
+            let rows = database
+                .rows(SHOW, &[tenant, Some(&one.effect_key)])
+                .await?;
+            if rows.is_empty() {
+                return Err(none());
+            }
+            output::rows(database.format, &rows, "")
+        }
+        Action::Providers => {
+            let rows = database.rows(PROVIDERS, &[]).await?;
+            output::rows(database.format, &rows, "")
+        }
+        Action::Settle(settle) => {
+            let (key, outcome) = (&*settle.one.effect_key, &*settle.outcome);
+            if settle.force.as_deref().is_some_and(|typed| typed != key) {
+                return Err(CliError::new(
+                    exit::NOT_CONFIRMED,
+                    "--force does not name the call, nothing was done",
+                    format!("If a second effect is what you want: --force {key}"),
+                ));
+            }
+            if database.rows(SHOW, &[tenant, Some(key)]).await?.is_empty() {
+                return Err(none());
+            }
+            let what = format!("settle call {} as {outcome}", output::printable(key));
+            if !settle.confirm.ask(database.format, &what, 1)? {
+                return Ok(());
+            }
+            let person = ["SUDO_USER", "USER", "LOGNAME"];
+            let person = person.iter().find_map(|name| std::env::var(name).ok());
+            let force = settle.force.is_some().to_string();
+            let params = [
+                Some(key),
+                Some(outcome),
+                Some(&settle.reason),
+                Some(&force),
+                settle.reference.as_deref(),
+                settle.response.as_deref(),
+                settle.answer.as_deref(),
+                settle.code.as_deref(),
+                tenant,
+                person.as_deref(),
+            ];
+            let before = database.row(SETTLE, &params).await.map_err(|error| {
+                let again = format!(
+                    "Ask the provider first; if a second effect is acceptable: --force {key}"
+                );
+                error.with_hint("55000", &again)
+            })?;
+            let before: serde_json::Value = serde_json::from_str(&before.unwrap_or_default())?;
+            let words = format!(
+                "{outcome}; it was {}",
+                before["before"].as_str().unwrap_or("")
+            );
+            let value = json!({"effect_key": key, "outcome": outcome, "before": before["before"]});
+            output::say(database.format, &words, &value)
+        }
+    }
+}

@@ -1,0 +1,15 @@
+-- pgonce._external_rules(p_provider): what a provider allows.
+-- answers  its row, or the row '*'
+create or replace function pgonce._external_rules(p_provider text)
+returns pgonce.external_provider
+language plpgsql stable set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_rules pgonce.external_provider;
+begin
+    select p.* into strict v_rules from pgonce.external_provider p
+     where p.provider = p_provider collate "C" or p.provider = '*'
+     order by p.provider = '*' limit 1;
+    return v_rules;
+end
+$$;

@@ -1,0 +1,35 @@
+-- pgonce._external_settle_command(p_call, p_outcome, p_answer, p_code, p_message, p_by): ends the command whose outcome is that
+--          of this call, where nobody is at work on it.
+-- locks    nothing: the caller holds the intent's row
+-- writes   the intent, with a number that turns its old holder away; a row of pgonce.operator_act
+-- note     a success without an answer is left to the next attempt, which finds the call done
+create or replace function pgonce._external_settle_command(p_call pgonce.external_call, p_outcome pgonce.external_status,
+    p_answer jsonb, p_code text, p_message text, p_by text)
+returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_row      pgonce.intent;
+    v_contract pgonce.scope := pgonce._contract((p_call).tenant, (p_call).scope);
+    v_now      timestamptz := pgonce.now();
+begin
+    select i.* into v_row from pgonce.intent i
+     where i.tenant = (p_call).tenant and i.scope = (p_call).scope and i.key = (p_call).key;
+    if (v_row.status = 'processing' and v_row.lease_until <= v_now or v_row.status = 'failed_retryable') is not true
+       or p_outcome = 'confirmed' and p_answer is null then
+        return;
+    end if;
+    insert into pgonce.operator_act (acted_at, role, act, tenant, scope, key, reason, forced, before)
+    values (v_now, session_user, 'reconcile', v_row.tenant, v_row.scope, v_row.key,
+        format('step %s is %s, by %s', (p_call).step, p_outcome, p_by), false, to_jsonb(v_row) - '{answer,tenant,scope,key}'::text[]);
+    update pgonce.intent i
+       set status = case p_outcome when 'confirmed' then 'succeeded' else 'failed_final' end::pgonce.status,
+           fence = pgonce._next_fence(v_row.fence, false), lease_until = null, last_at = v_now,
+           expires_at = v_now + v_contract.retention, ref_type = null, ref_id = null,
+           answer = case p_outcome when 'confirmed'
+               then pgonce._answer_to_keep(v_contract, v_row.scope, p_answer, v_row.tenant, false) end,
+           failure_code = case p_outcome when 'failed' then left(p_code, 255) end,
+           failure_message = case p_outcome when 'failed' then left(coalesce(p_message, p_code), 4000) end
+     where i.tenant = v_row.tenant and i.scope = v_row.scope and i.key = v_row.key;
+end
+$$;

@@ -1,0 +1,10 @@
+-- pgonce._external_status(p_call): the status that callers see.
+-- answers  needs_operator: it may have happened, and its deadline is over
+-- note     not stored, so that nobody has to be alive to set it; a webhook or a last look-up can still decide the call
+create or replace function pgonce._external_status(p_call pgonce.external_call)
+returns text
+language sql stable
+return case
+    when (p_call).status in ('sent', 'unknown') and (p_call).deadline_at <= pgonce.now() then 'needs_operator'
+    else (p_call).status::text
+end;

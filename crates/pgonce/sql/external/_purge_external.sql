@@ -1,0 +1,27 @@
+-- pgonce._purge_external(p_limit): removes decided calls whose retention is over and whose intent is gone, and old reports of
+--          providers; at most p_limit of each. What is not decided stays.
+-- answers  how many
+-- locks    the rows it removes, and none that is locked
+create or replace function pgonce._purge_external(p_limit integer)
+returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_calls  bigint;
+    v_events bigint;
+begin
+    delete from pgonce.external_call c
+     where c.ctid = any (array(select x.ctid from pgonce.external_call x
+           where x.expires_at <= pgonce.now() and x.disputed is null
+             and not exists (select from pgonce.intent i where i.tenant = x.tenant and i.scope = x.scope and i.key = x.key)
+           order by x.expires_at limit p_limit for update skip locked));
+    get diagnostics v_calls = row_count;
+    delete from pgonce.external_event e
+     where e.ctid = any (array(select x.ctid from pgonce.external_event x
+           where x.seen_at <= pgonce.now() - (select min(p.keep) from pgonce.external_provider p)
+             and x.seen_at <= pgonce.now() - (pgonce._external_rules(x.provider)).keep
+           order by x.seen_at limit p_limit for update skip locked));
+    get diagnostics v_events = row_count;
+    return v_calls + v_events;
+end
+$$;

@@ -1,0 +1,66 @@
+-- pgonce.external_record(p_scope, p_key, p_fence, p_step, p_outcome, p_reference, p_response, p_code, p_message, p_tenant):
+--          records how a call that pgonce.external_send allowed ended.
+-- answers  one row as pgonce.external_send does: done, failed, unknown, or wait (not_sent: send it again later). A report of
+--          the provider that came before the answer may have decided more
+-- locks    the reference, the intent's row and the step's; the provider's where it has a circuit breaker
+-- writes   the step, and reports of the provider that waited for its reference
+-- raises   P4012 this fence does not hold the intent any more; 55000 it has not sent this step; 22023 bad input
+-- note     p_outcome: confirmed; failed, where the provider said that it did not and will not happen; not_sent, where the
+--          provider cannot have acted; unknown for everything else. A call that was sent before is not freed by not_sent
+-- example  select fence from pgonce.claim('pay', 'order-2', '\x5e88', '30 seconds') \gset
+--          select from pgonce.external_send('pay', 'order-2', :fence, 'charge', 'bank', '\x01');
+--          select action from pgonce.external_record('pay', 'order-2', :fence, 'charge', 'confirmed', 'ch_7', '{"ok": true}');
+create or replace function pgonce.external_record(p_scope text, p_key text, p_fence bigint, p_step text, p_outcome text,
+    p_reference text default null, p_response jsonb default null, p_code text default null, p_message text default null,
+    p_tenant text default '')
+returns pgonce.external_step
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_call     pgonce.external_call;
+    v_provider text collate "C";
+begin
+    if (p_outcome collate "C" in ('confirmed', 'failed', 'unknown', 'not_sent')) is not true
+       or octet_length(p_reference) > 1000 then
+        raise exception 'a call is confirmed, failed, unknown or not_sent, and has a reference of at most 1000 bytes'
+            using errcode = '22023', hint = 'Where nobody knows what the provider did it is unknown.';
+    end if;
+    perform pgonce._force_durable_commit();
+    select c.provider into v_provider from pgonce.external_call c
+     where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
+       and c.step = p_step collate "C";
+    perform pgonce._external_lock(v_provider, p_reference, p_tenant);
+    perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
+    select c.* into v_call from pgonce.external_call c
+     where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
+       and c.step = p_step collate "C" for update;
+    if not found or v_call.fence <> p_fence or v_call.sent_at is null then
+        raise exception 'this attempt has not sent step %', coalesce(quote_literal(p_step), 'null') using errcode = '55000',
+            detail = format('scope %s, fence %s.', p_scope, p_fence), hint = 'Call pgonce.external_send first.';
+    end if;
+    if p_outcome in ('confirmed', 'failed') then
+        perform pgonce._external_decide(v_call, p_outcome::pgonce.external_status, p_reference, p_response, null, p_code,
+            p_message, 'response');
+    elsif p_outcome = 'unknown' then
+        update pgonce.external_call c
+           set status = 'unknown', reference = coalesce(p_reference, c.reference), failure_code = left(p_code, 255),
+               failure_message = left(p_message, 4000), response = coalesce(p_response, c.response)
+         where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.status in ('sent', 'unknown');
+    else
+        -- Only this try did not reach the provider; one before it may have.
+        update pgonce.external_call c
+           set status = case when c.sends > 1 then 'unknown' else 'requested' end::pgonce.external_status,
+               sends = c.sends - 1, send_id = null, failure_code = left(p_code, 255), failure_message = left(p_message, 4000),
+               first_sent_at = case when c.sends > 1 then c.first_sent_at end,
+               deadline_at = case when c.sends > 1 then c.deadline_at end,
+               next_look_at = case when c.sends > 1 then c.next_look_at end
+         where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.status = 'sent';
+    end if;
+    v_call := pgonce._external_join(v_call.tenant, v_call.effect_key);
+    perform pgonce._external_health(v_call.provider, p_outcome in ('confirmed', 'failed'));
+    if v_call.status = 'requested' then
+        return pgonce._external_step('wait', v_call, interval '1 second');
+    end if;
+    return pgonce._external_step(null, v_call);
+end
+$$;

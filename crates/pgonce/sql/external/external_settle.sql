@@ -1,0 +1,79 @@
+-- pgonce.external_settle(p_effect_key, p_outcome, p_reason, p_force, p_reference, p_response, p_answer, p_code, p_message,
+--          p_tenant, p_person): an operator's decision about a call. confirmed: it happened; failed: it did not and will not;
+--          resend: it did not, and the next attempt sends it.
+-- answers  the status before
+-- locks    the reference, the intent's row and the call's
+-- writes   the call; where its outcome is that of the command, the command, with p_answer; a row of pgonce.operator_act
+-- raises   22023 an unknown outcome or no reason; 42704 there is no such call; 55000 it could open a second effect (its sender
+--          is alive, it may have happened, or it was decided otherwise) and p_force is not set
+-- example  select fence from pgonce.claim('pay', 'order-3', '\x5e88', '30 seconds') \gset
+--          select from pgonce.external_send('pay', 'order-3', :fence, 'charge', 'bank', '\x01');
+--          select pgonce.external_settle(c.effect_key, 'confirmed', 'ticket 9: on the statement', p_force => true)
+--            from pgonce.external_calls c where c.key = 'order-3';
+create or replace function pgonce.external_settle(p_effect_key uuid, p_outcome text, p_reason text,
+    p_force boolean default false, p_reference text default null, p_response jsonb default null, p_answer jsonb default null,
+    p_code text default null, p_message text default null, p_tenant text default '', p_person text default null)
+returns text
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_call  pgonce.external_call;
+    v_row   pgonce.intent;
+    v_rules pgonce.external_provider;
+    v_risk  text;
+    v_was   text;
+begin
+    if (p_outcome collate "C" in ('confirmed', 'failed', 'resend')) is not true or coalesce(btrim(p_reason), '') = ''
+       or octet_length(p_reference) > 1000 then
+        raise exception 'a call is settled as confirmed, failed or resend, with a reason' using errcode = '22023',
+            hint = 'Say why, such as a ticket; it is kept with your name.';
+    end if;
+    perform pgonce._force_durable_commit();
+    select c.* into v_call from pgonce.external_call c
+     where c.tenant = p_tenant collate "C" and c.effect_key = p_effect_key;
+    perform pgonce._external_lock(v_call.provider, p_reference, p_tenant);
+    select i.* into v_row from pgonce.intent i
+     where i.tenant = v_call.tenant and i.scope = v_call.scope and i.key = v_call.key for no key update;
+    select c.* into v_call from pgonce.external_call c
+     where c.tenant = p_tenant collate "C" and c.effect_key = p_effect_key for update;
+    if not found then
+        raise exception 'there is no call with this effect key' using errcode = '42704',
+            hint = 'Look at pgonce.external_calls; compare the tenant, too.';
+    end if;
+    v_was := pgonce._external_status(v_call);
+    v_rules := pgonce._external_rules(v_call.provider);
+    v_risk := case
+        when v_call.status = 'sent' and v_row.status = 'processing' and v_row.lease_until > pgonce.now()
+            then 'its sender is alive until ' || v_row.lease_until
+        when v_call.status = 'confirmed' and p_outcome <> 'confirmed' then 'it was confirmed'
+        when v_call.status = 'failed' and p_outcome = 'confirmed' then 'the provider said that it failed'
+        when p_outcome = 'resend' and v_call.status in ('sent', 'unknown')
+             and (v_call.first_sent_at + v_rules.keys_for > pgonce.now()) is not true then 'it may have happened'
+    end;
+    if v_risk is not null and p_force is not true then
+        raise exception '% could be wrong or open a second effect: %', p_outcome, v_risk using errcode = '55000',
+            detail = format('provider %s, step %s, sent %s times.', v_call.provider, v_call.step, v_call.sends),
+            hint = 'Ask the provider first. If you know better, force it.';
+    end if;
+    insert into pgonce.operator_act (acted_at, role, person, act, tenant, scope, key, reason, forced, before)
+    values (pgonce.now(), session_user, p_person, 'external ' || p_outcome, v_call.tenant, v_call.scope, v_call.key, p_reason,
+        v_risk is not null, to_jsonb(v_call) - '{request,response,digest,tenant,scope,key}'::text[]);
+    -- What was decided before makes room; the audit has it.
+    update pgonce.external_call c
+       set status = 'requested', disputed = null, decided_at = null, decided_by = null, expires_at = null, next_look_at = null,
+           send_id = null,
+           sends = case p_outcome when 'resend' then 0 else c.sends end,
+           first_sent_at = case when p_outcome <> 'resend' then c.first_sent_at end,
+           deadline_at = case when p_outcome <> 'resend' then c.deadline_at end,
+           reference = case when p_outcome <> 'resend' then c.reference end,
+           response = case when p_outcome <> 'resend' then c.response end, failure_code = null, failure_message = null
+     where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key
+    returning c.* into v_call;
+    if p_outcome <> 'resend' then
+        perform pgonce._external_decide(v_call, p_outcome::pgonce.external_status, p_reference, p_response, p_answer, p_code,
+            coalesce(p_message, p_reason), 'operator');
+        perform pgonce._external_join(v_call.tenant, v_call.effect_key);
+    end if;
+    return v_was;
+end
+$$;

@@ -1,0 +1,198 @@
+//! Asks providers what became of calls without a known outcome.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{sleep, timeout};
+
+use super::{Effect, Observed, Provider, Report};
+use crate::call::{Args, BEGIN, COMMIT, Row, Sql, unreadable};
+use crate::driver::Driver;
+use crate::error::Result;
+use crate::fingerprint::Fingerprint;
+use crate::intent::Intent;
+use crate::once::Once;
+
+static DUE: Sql = Sql::kept(
+    "select tenant, scope, key, pg_catalog.encode(fingerprint, 'hex'), step, effect_key::text, reference, looks::text \
+     from pgonce.external_due($1, $2::text::integer, $3::text::interval)",
+);
+
+/// Looks up calls without a known outcome at their provider, later and later, until they are decided or their deadline is
+/// over. Any number may run; each call is looked up by one at a time. Made by [`Once::reconciler`].
+#[derive(Debug)]
+pub struct Reconciler<D: Driver, P> {
+    once: Once<D>,
+    provider: P,
+    concurrency: usize,
+    poll: Duration,
+    timeout: Duration,
+}
+
+/// What one pass of a [`Reconciler`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Pass {
+    /// Number of calls that were looked up.
+    pub looked_up: usize,
+    /// Number of those that are decided now.
+    pub decided: usize,
+}
+
+impl<D: Driver> Once<D> {
+    /// A reconciler of the calls to this provider.
+    ///
+    /// ```no_run
+    /// # use pgonce::external::Provider;
+    /// # #[cfg(feature = "sqlx")]
+    /// # async fn example(once: pgonce::sqlx::Once, bank: impl Provider + 'static) {
+    /// let shutdown = async { /* ctrl-c, say */ };
+    /// once.reconciler(bank).run(shutdown).await;
+    /// # }
+    /// ```
+    pub fn reconciler<P: Provider>(&self, provider: P) -> Reconciler<D, P> {
+        Reconciler {
+            once: self.clone(),
+            provider,
+            concurrency: 8,
+            poll: Duration::from_secs(1),
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+struct Due {
+    effect: Effect,
+    /// `None` where its command is gone.
+    intent: Option<Intent>,
+}
+
+impl<D: Driver, P: Provider> Reconciler<D, P> {
+    /// Maximum number of look-ups at a time. Default: 8.
+    #[must_use]
+    pub fn concurrency(mut self, calls: usize) -> Self {
+        self.concurrency = calls.clamp(1, 1000);
+        self
+    }
+
+    /// Pause between passes that found nothing. Default: one second.
+    #[must_use]
+    pub fn poll_interval(mut self, interval: Duration) -> Self {
+        self.poll = interval.max(Duration::from_millis(5));
+        self
+    }
+
+    /// Maximum time of one look-up, and minimum pause before the next of the same call. Default: 10 seconds.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.max(Duration::from_millis(1));
+        self
+    }
+
+    /// Works until `shutdown` completes. Errors of the database and of the provider are logged and survived.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let work = async {
+            let mut failures = 0_u32;
+            loop {
+                let pause = match self.pass().await {
+                    Ok(pass) if pass.looked_up >= self.concurrency => {
+                        failures = 0;
+                        Duration::ZERO
+                    }
+                    Ok(_) => {
+                        failures = 0;
+                        self.poll
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, provider = self.provider.name(), "calls were not reconciled, trying again");
+                        failures = failures.saturating_add(1);
+                        (self.poll * failures.min(30)).min(Duration::from_secs(30))
+                    }
+                };
+                sleep(pause).await;
+            }
+        };
+        // A look-up changes nothing: it may be dropped at any point.
+        tokio::select! {
+            () = work => {}
+            () = shutdown => {}
+        }
+    }
+
+    /// Looks up what is due, once, as many calls as may be looked up at a time.
+    pub async fn pass(&self) -> Result<Pass> {
+        // They all begin at once, and nobody else gets them while they may take.
+        let args = Args::texts([self.provider.name()])
+            .count(self.concurrency)
+            .interval(self.timeout);
+        let caller = self.once.caller();
+        let rows = caller
+            .in_own_transaction(BEGIN, &DUE, args, &COMMIT)
+            .await?;
+        let due = rows.read(read_due)?;
+        fault_point!("external.due");
+        let looked_up = due.len();
+        let results = join_all(due.into_iter().map(|due| self.look_up(due))).await;
+        let mut decided = 0;
+        for result in results {
+            decided += usize::from(result?);
+        }
+        Ok(Pass { looked_up, decided })
+    }
+
+    /// Whether the call is decided now.
+    async fn look_up(&self, due: Due) -> Result<bool> {
+        let effect = &due.effect;
+        let report = match timeout(self.timeout, self.provider.look_up(effect)).await {
+            Ok(Ok(found)) => Report::found(found),
+            Ok(Err(error)) => {
+                tracing::warn!(%error, %effect, "the provider could not be asked");
+                None
+            }
+            Err(_) => {
+                tracing::warn!(%effect, "the provider did not answer a look-up in time");
+                None
+            }
+        };
+        let Some(report) = report else {
+            return Ok(false);
+        };
+        let report = report.effect_key(&effect.key).tenant(&effect.tenant);
+        let observe = self
+            .once
+            .observe_for(&self.provider, report, due.intent.as_ref(), "look_up");
+        Ok(observe.await? != Observed::NoCall)
+    }
+}
+
+fn read_due(mut row: Row) -> Result<Due> {
+    let (tenant, scope, key) = (row.text()?, row.text()?, row.text()?);
+    let fingerprint = row.opt_text();
+    let effect = Effect {
+        step: row.text()?,
+        key: row.text()?,
+        reference: row.opt_text(),
+        tenant: tenant.clone(),
+        sends: 0,
+    };
+    let intent = fingerprint.map(|hex| {
+        let digest = bytes_of(&hex).ok_or_else(unreadable)?;
+        let intent = Intent::with_fingerprint(scope, key, Fingerprint::custom(digest))?;
+        match tenant.is_empty() {
+            true => Ok(intent),
+            false => intent.tenant(tenant),
+        }
+    });
+    Ok(Due {
+        effect,
+        intent: intent.transpose()?,
+    })
+}
+
+fn bytes_of(hex: &str) -> Option<Vec<u8>> {
+    let pairs = (0..hex.len()).step_by(2);
+    pairs
+        .map(|at| u8::from_str_radix(hex.get(at..at + 2)?, 16).ok())
+        .collect()
+}

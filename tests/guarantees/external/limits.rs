@@ -1,0 +1,81 @@
+//! Limits that a provider sets: how many requests in a time, and none while it does not answer.
+
+use std::time::Duration;
+
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::external::{Rules, Step};
+use pgonce_tests::{World, intent};
+
+use super::bank::{Act, Bank, MINUTE, code, pay};
+use super::status;
+
+fn at_once() -> Step {
+    Step::new("charge").wait_timeout(Duration::ZERO)
+}
+
+#[tokio::test]
+async fn no_more_requests_are_sent_than_the_rate_allows_and_the_next_one_later() {
+    let world = World::<TokioPostgres>::new().await;
+    let rules = Rules::new("bank").rate(2, MINUTE);
+    world.owner.define_provider(&rules).await.unwrap();
+    world
+        .see
+        .run("select pgonce._set_clock(pgonce.now())")
+        .await;
+    let bank = Bank::new([]);
+    let pay = async |key: &str| code(pay(&world.once, &intent(key), at_once(), &bank).await);
+    for key in ["a", "b"] {
+        assert_eq!(pay(key).await, "Some(\"ch_1\")");
+    }
+    assert_eq!(pay("c").await, "external_wait");
+    assert_eq!(status(&world.see, "c").await, "requested");
+    assert_eq!(bank.came().len(), 2);
+    world
+        .see
+        .run("select pgonce._move_clock(interval '31 seconds')")
+        .await;
+    assert_eq!(pay("c").await, "Some(\"ch_1\")");
+    assert_eq!(pay("d").await, "external_wait");
+}
+
+#[tokio::test]
+async fn a_command_waits_for_the_rate_within_its_limit() {
+    let world = World::<TokioPostgres>::new().await;
+    let rules = Rules::new("bank").rate(1, Duration::from_millis(50));
+    world.owner.define_provider(&rules).await.unwrap();
+    let bank = Bank::new([]);
+    for key in ["a", "b", "c"] {
+        let paid = pay(&world.once, &intent(key), "charge".into(), &bank).await;
+        assert_eq!(code(paid), "Some(\"ch_1\")");
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_does_not_answer_gets_nothing_for_a_while_and_then_one_request() {
+    let world = World::<TokioPostgres>::new().await;
+    let rules = Rules::new("bank").circuit_breaker(2, MINUTE);
+    world.owner.define_provider(&rules).await.unwrap();
+    world
+        .see
+        .run("select pgonce._set_clock(pgonce.now())")
+        .await;
+    let bank = Bank::new([Act::Cut, Act::Cut, Act::Cut, Act::Reject]);
+    let pay = async |key: &str| code(pay(&world.once, &intent(key), at_once(), &bank).await);
+    assert_eq!(pay("a").await, "external_unknown");
+    assert_eq!(pay("b").await, "external_unknown");
+    assert_eq!(pay("c").await, "external_wait");
+    world
+        .see
+        .run("select pgonce._move_clock(interval '61 seconds')")
+        .await;
+    assert_eq!(pay("c").await, "external_unknown", "one tries");
+    assert_eq!(pay("d").await, "external_wait");
+    world
+        .see
+        .run("select pgonce._move_clock(interval '61 seconds')")
+        .await;
+    assert_eq!(pay("d").await, "declined", "any answer closes the circuit");
+    for key in ["e", "f"] {
+        assert_eq!(pay(key).await, "Some(\"ch_1\")");
+    }
+}
