@@ -109,7 +109,7 @@ async fn commands_and_leases_keep_their_promises_whatever_node_a_client_asks() {
         let again = held(lease(&nodes[2], tenant, "leased").await);
         assert_eq!(again.kind(), ClaimKind::Retry);
         assert!(again.fence() > first && again.fence() < 1 << 53);
-        again.succeed(&2).await.unwrap();
+        let _ = again.succeed(&2).await.unwrap();
         assert!(matches!(
             lease(&nodes[0], tenant, "leased").await,
             Claim::Replay(_)
@@ -291,7 +291,7 @@ async fn a_tenant_that_moves_to_another_server_keeps_its_answers_and_its_fences_
         .unwrap();
     let after = held(lease(&once, "t", "leased").await);
     assert!(after.fence() > fence);
-    after.succeed(&1).await.unwrap();
+    let _ = after.succeed(&1).await.unwrap();
 }
 
 /// Orders until it is stopped; a key is left only when it is acknowledged.
