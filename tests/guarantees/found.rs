@@ -24,7 +24,7 @@ async fn filled() -> World<TokioPostgres> {
                from generate_series(1, 20000) n;
              insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint)
              values (1, now(), now() + interval '1 day', 1, 'succeeded', '', 'web', '{STORED}', '\\x0102030405060708');
-             insert into pgonce.job (id, created_at, priority, tenant, queue, unique_key) select n, now(), 0, '', 'bulk', 'u-' || n from generate_series(1, 20000) n;
+             insert into pgonce.job (id, created_at, priority, tenant, queue, unique_key) select nextval('pgonce.job_seq'), now(), 0, '', 'bulk', 'u-' || n from generate_series(1, 20000) n;
              analyze pgonce.intent, pgonce.job"
         ))
         .await;
