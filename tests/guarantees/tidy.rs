@@ -237,6 +237,7 @@ const CAPABILITIES: &[&str] = &[
     "import",
     "ledger",
     "queue",
+    "recovery",
     "region",
     "transition",
     "unique",

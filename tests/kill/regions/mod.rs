@@ -23,7 +23,8 @@ async fn an_answer_of_one_region_is_replayed_in_the_other_and_two_effects_become
     let places = Places::start(2).await;
     places.rule(Rule::new("*", Mode::Local)).await;
     let [eu, us] = &places.all[..] else { panic!() };
-    eu.once
+    let _ = eu
+        .once
         .run(&intent("first"), work::<TokioPostgres>)
         .await
         .unwrap();
@@ -38,7 +39,7 @@ async fn an_answer_of_one_region_is_replayed_in_the_other_and_two_effects_become
     eu.link.set(Network::Cut);
     us.link.set(Network::Silent);
     for place in [eu, us] {
-        place
+        let _ = place
             .once
             .run(&intent("twice"), work::<TokioPostgres>)
             .await
@@ -98,7 +99,7 @@ async fn in_home_mode_another_region_names_the_home_and_a_driver_for_it_is_used(
     let both = Once::builder(TokioPostgres::connect(&eu.url(), 2))
         .region("us", TokioPostgres::connect(&us.url(), 2));
     let both = both.build().unwrap();
-    both.run(&intent("a"), work::<TokioPostgres>).await.unwrap();
+    let _ = both.run(&intent("a"), work::<TokioPostgres>).await.unwrap();
     assert_eq!(
         (
             eu.see.effects(&intent("a")).await,
@@ -130,7 +131,8 @@ async fn in_home_mode_another_region_names_the_home_and_a_driver_for_it_is_used(
                 .max_lag(Duration::from_secs(3600)),
         )
         .await;
-    eu.once
+    let _ = eu
+        .once
         .run(&intent("c"), work::<TokioPostgres>)
         .await
         .unwrap();
@@ -159,7 +161,7 @@ async fn a_region_that_forgot_its_newest_commits_works_only_after_it_knows_them_
         .unwrap();
     standby.fall_behind().await.unwrap();
     let old = places.all[0].lease("leased before").await;
-    places.all[0]
+    let _ = places.all[0]
         .once
         .run(&intent("forgotten"), work::<TokioPostgres>)
         .await
@@ -223,7 +225,8 @@ async fn intents_of_a_lost_region_get_another_home_and_one_that_leaves_is_a_sing
     let places = Places::start(2).await;
     let [eu, us] = &places.all[..] else { panic!() };
     places.rule(Rule::new("*", Mode::Home).home("us")).await;
-    us.once
+    let _ = us
+        .once
         .run(&intent("a"), work::<TokioPostgres>)
         .await
         .unwrap();

@@ -80,7 +80,7 @@ async fn follow(places: &Places, number: usize, request: &Intent) {
     }
 }
 
-async fn leased(mut lease: pgonce::Lease<TokioPostgres>) -> Result<pgonce::Done, Error> {
+async fn leased(lease: pgonce::Lease<TokioPostgres>) -> Result<pgonce::Done, Error> {
     let effect = "insert into effects values ('', 'orders.create', $1, 'leased')";
     let key = lease.intent().key().to_owned();
     let mut write = lease.begin().await?;
