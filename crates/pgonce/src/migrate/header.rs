@@ -1,7 +1,7 @@
 //! The header of a routine's file, in a form that a program can read: the comment on the function
 //! or view in the database and the SQL reference of the book are both made from it.
 
-use super::files::ROUTINES;
+use super::routines::ROUTINES;
 
 /// What the header of a routine's file says.
 #[doc(hidden)]

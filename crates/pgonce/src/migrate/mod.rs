@@ -25,6 +25,7 @@ mod ledger;
 mod nodes;
 mod part;
 mod plan;
+mod routines;
 mod script;
 mod status;
 

@@ -1,7 +1,7 @@
 //! Where the rows of a database are: on one server, or by Citus on several.
 
-use super::files::{Routine, routines};
 use super::ledger::rows;
+use super::routines::{Routine, routines};
 use crate::driver::Connection;
 use crate::error::Result;
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::files::{self, Migration, ROUTINES, Routine};
+use super::files::{self, Migration};
 use super::header::{Header, public_headers};
 use super::nodes::{DISTRIBUTE, Layout, TWINS, UNLOAD};
+use super::routines::{ROUTINES, Routine};
 use crate::driver::quote_literal;
 
 /// Whatever isolation the database has by default: what is read after the lock must be new.
