@@ -198,7 +198,7 @@ async fn a_claim_with_an_outcome_commits_and_leaves_nothing() {
              then (select to_jsonb(e.*) from effect e) end as value from claimed c) \
          select value ->> 'key', pgonce.succeed('s', 'one', '\\x01', fence, value) from answer";
     assert_eq!(see.rows(one).await[0][0].as_deref(), Some("one"));
-    assert_eq!(see.code(one).await, "P4029");
+    assert_eq!(see.code(one).await, "P4010");
     assert_eq!(see.number(LEFT).await, 1);
     assert_eq!(
         see.number("select count(*) from pgonce.open_claim").await,
