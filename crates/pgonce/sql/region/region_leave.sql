@@ -1,6 +1,7 @@
 -- pgonce.region_leave(p_name): takes a region out: its intents get another home. Of this database itself: it is a single
 --          database again. pgonce region leave calls it in every region. Owner only; see pgonce._connect_region.
 -- answers  nothing
+-- locks    this region: pgonce.intent against everybody, for a moment
 -- writes   another region: state lost, and its subscription is removed; its facts stay. This one: everything of regions
 --          is removed, with the facts of all; the intents stay
 -- raises   42704 there is no such region
