@@ -16,7 +16,7 @@ Exit codes:
   3  no connection to the database
   4  pgonce is not installed in the schema, or older than this program: migrate up
   5  the schema is newer than this program, and not compatible with it
-  6  what was applied to the schema is not what this program knows, or it is half distributed by Citus
+  6  what was applied to the schema is not what this program knows, or Citus has half of it
   7  there is no such intent, scope, code, subscription, consumer, projection or event
   8  the role may not do this
   9  probe: a case failed; the API does not keep what it claims

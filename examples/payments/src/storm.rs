@@ -171,13 +171,16 @@ async fn settle(once: &Once) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Effect key, status, reference, number of sends, and the status of the command.
+type Recorded = (String, String, Option<String>, i32, Option<String>);
+
 async fn compare(
     once: &Once,
     book: &HashMap<String, crate::simulator::Entry>,
 ) -> Result<Verdict, Box<dyn Error>> {
     let calls = "select c.effect_key::text, c.status, c.reference, c.sends, i.status::text from pgonce.external_calls c \
         left join pgonce.intent i using (tenant, scope, key)";
-    let rows: Vec<(String, String, Option<String>, i32, Option<String>)> = sqlx::query_as(calls)
+    let rows: Vec<Recorded> = sqlx::query_as(calls)
         .fetch_all(once.driver().pool())
         .await?;
     let mut verdict = Verdict {

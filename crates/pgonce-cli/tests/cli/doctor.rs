@@ -99,7 +99,7 @@ const FAULTS: &[(&[&str], &str)] = &[
         values ('p', 'rebuild', 'public.t2', pg_current_snapshot(), now() - interval '2 days')"),
     (&["projection-not-unique"], "create table public.t (id int);
         insert into pgonce.projection (projection, into_table, apply, gate, begins_after, defined_at) values ('p', 'public.t', 'f', 'version', 0, now())"),
-    (&["schema-drift"], "alter function pgonce.purge(integer) cost 7"),
+    (&["schema-drift"], "alter function pgonce.purge cost 7"),
     (&["schema-drift"], "drop index pgonce.unfinished_intents"),
     (&["schema-drift"], "alter table pgonce.intent drop constraint one_row_per_intent"),
     (&["half-distributed", "schema-drift"], "create or replace function pgonce._remote_tables() returns setof text language sql stable

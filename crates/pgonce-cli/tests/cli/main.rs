@@ -259,6 +259,10 @@ async fn a_contract_is_defined_with_every_field_and_shown_again() {
         "4096",
         "--max-keys",
         "1000",
+        "--max-attempts",
+        "5",
+        "--keep-attempts",
+        "7",
         "--commit-guard",
         "--note",
         "it's ours",
@@ -270,6 +274,7 @@ async fn a_contract_is_defined_with_every_field_and_shown_again() {
         "wait_timeout": "00:00:00.5", "storage": "reference", "after_expiry": "gone", "tombstone_for": "365 days 06:00:00",
         "stale": "hold", "key_source": "derived", "boundary": "external", "client_retry": "02:00:00",
         "redelivery": "7 days", "reconciliation": "01:30:00", "audit": "00:15:00", "max_answer": 4096, "max_keys": 1000, "commit_guard": true, "note": "it's ours",
+        "max_attempts": 5, "keep_attempts": 7, "probe": null, "retry_queue": null, // these two name what must exist
         "defined_at": defined["defined_at"],
     });
     assert_eq!(defined, expected);

@@ -189,8 +189,13 @@ impl<'a> World<'a> {
     }
 
     /// A region is restored from a backup: it forgets some of what it knew, and must join again. What it has committed is
-    /// on its way to the others, or lost with its log.
+    /// on its way to the others or known to them, unless another was restored and has not joined yet: what all have
+    /// forgotten is lost, as with any PostgreSQL.
     fn restore(&mut self, at: usize) {
+        let others = self.regions.iter().enumerate().filter(|(to, _)| *to != at);
+        if !others.into_iter().all(|(_, region)| region.joined) {
+            return;
+        }
         self.outcome.restores += 1;
         let keep = self.random.random_range(0.0..1.0);
         let region = &mut self.regions[at];
