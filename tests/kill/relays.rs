@@ -167,11 +167,12 @@ async fn killed_at<D: TestDriver>(point: &str, nth: u32) -> usize {
     scene.cure().await;
     scene.publish(last + 1..=last + SUBJECTS).await;
     scene.wait_for(last + SUBJECTS).await;
+    // What was relayed is settled a moment later, and a relay that stops meanwhile may leave it to the next.
+    let settled = "select not exists (select from pgonce.parked)";
+    scene.world.see.wait_until(settled).await;
     heir.send("stop").await;
     let Ended { status, said, .. } = heir.ended().await;
     assert!(status.success() && said.is_empty(), "{what}: {said:?}");
-    let left = "select count(*) from pgonce.parked";
-    assert_eq!(scene.world.see.number(left).await, 0, "{what}");
     check(&what, &read(&scene.file))
 }
 
