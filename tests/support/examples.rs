@@ -30,6 +30,8 @@ async fn run(client: &Client, example: &str) -> Result<(), Error> {
         }
         let mut sql = std::mem::take(&mut pending);
         for (name, value) in &values {
+            let quoted = format!("'{}'", value.replace('\'', "''"));
+            sql = sql.replace(&format!(":'{name}'"), &quoted);
             sql = sql.replace(&format!(":{name}"), value);
         }
         let messages = client.simple_query(&sql).await?;

@@ -7,9 +7,8 @@
 -- raises   22023 an unknown outcome or no reason; 42704 there is no such call; 55000 it could open a second effect (its sender
 --          is alive, it may have happened, or it was decided otherwise) and p_force is not set
 -- example  select fence from pgonce.claim('pay', 'order-3', '\x5e88', '30 seconds') \gset
---          select from pgonce.external_send('pay', 'order-3', :fence, 'charge', 'bank', '\x01');
---          select pgonce.external_settle(c.effect_key, 'confirmed', 'ticket 9: on the statement', p_force => true)
---            from pgonce.external_calls c where c.key = 'order-3';
+--          select effect_key from pgonce.external_send('pay', 'order-3', :fence, 'charge', 'bank', '\x01') \gset
+--          select pgonce.external_settle(:'effect_key', 'confirmed', 'ticket 9: on the statement', p_force => true);
 create or replace function pgonce.external_settle(p_effect_key uuid, p_outcome text, p_reason text,
     p_force boolean default false, p_reference text default null, p_response jsonb default null, p_answer jsonb default null,
     p_code text default null, p_message text default null, p_tenant text default '', p_person text default null)

@@ -17,8 +17,8 @@ language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-    v_id     text := p_id collate "C";
-    v_client text := left(p_id, 222) collate "C";
+    v_id     text collate "C" := p_id;
+    v_client text collate "C" := left(p_id, 222);
     v_number bigint := case when p_id collate "C" ~ '^[0-9]{1,18}$' then p_id::bigint end;
     v_uuid   uuid := case when p_id collate "C" ~* '^[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}$' then p_id::uuid end;
     v_hex    bytea := case when p_id collate "C" ~* '^([0-9a-f]{2}){8,64}$' then decode(p_id, 'hex') end;
