@@ -10,6 +10,9 @@ use super::algebra::{Fact, Kind, Verdict, verdict};
 
 type Facts = BTreeMap<u32, BTreeSet<Fact>>;
 
+/// Facts under way: when each arrives, its key, and itself.
+type Link = VecDeque<(i64, u32, Fact)>;
+
 /// Answers are kept for longer than any schedule: all effects of a key belong to one life.
 const RETENTION: i64 = 1_000_000;
 
@@ -53,7 +56,7 @@ pub(super) struct World<'a> {
     now: i64,
     regions: Vec<Region>,
     /// What travels from one region to another, in order, and when it arrives.
-    links: BTreeMap<(usize, usize), VecDeque<(i64, u32, Fact)>>,
+    links: BTreeMap<(usize, usize), Link>,
     cut: BTreeSet<(usize, usize)>,
     /// Every effect that happened, known to anybody or not.
     effects: BTreeMap<u32, Vec<Fact>>,
