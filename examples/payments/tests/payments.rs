@@ -12,8 +12,10 @@ async fn storm(keys: bool, look_up: bool) -> storm::Verdict {
     let verdict = storm::run(&database.url(), Kind { keys, look_up }, time)
         .await
         .unwrap();
-    println!("keys {keys}, look-up {look_up}\n{verdict}");
-    assert_eq!(verdict.faults, [""; 0], "{verdict}");
+    assert_eq!(
+        verdict.faults, [""; 0],
+        "keys {keys}, look-up {look_up}\n{verdict}"
+    );
     assert!(verdict.confirmed > 0, "{verdict}");
     verdict
 }

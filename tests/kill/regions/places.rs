@@ -87,10 +87,10 @@ impl Places {
     /// Starts so many regions, which have joined: PostgreSQL of the system and 18 by turns.
     pub(super) async fn start(count: usize) -> Self {
         let mut all: Vec<Place> = Vec::new();
-        for number in 0..count {
+        for (number, name) in NAMES.into_iter().enumerate().take(count) {
             let place = Place::start((number % 2 == 1).then_some(18)).await;
             let others: Vec<_> = all.iter().map(Place::member).collect();
-            let (id, name) = (u8::try_from(number + 1).unwrap(), NAMES[number]);
+            let id = u8::try_from(number + 1).unwrap();
             let address = format!("https://{name}.example");
             join(&place.member(), id, name, &address, &others, TIMEOUT)
                 .await

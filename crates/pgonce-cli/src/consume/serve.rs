@@ -65,8 +65,8 @@ pub(crate) async fn start_all(
         }
     }
     let (mut consumers, mut parts) = (Vec::new(), Parts::new("the consumer"));
-    for one in config.consumers.iter().cloned() {
-        let counts = Counts::default();
+    for one in &config.consumers {
+        let (one, counts) = (one.clone(), Counts::default());
         consumers.push(Consuming {
             consumer: one.name().to_owned(),
             counts: counts.clone(),

@@ -168,7 +168,7 @@ pub(super) async fn regions(
             if let Err(error) = once.beat_region().await {
                 tracing::warn!(%error, "the other regions got no heartbeat; it is tried again");
             }
-            if beats % PURGE_EVERY == 0
+            if beats.is_multiple_of(PURGE_EVERY)
                 && let Err(error) = once.purge_region_facts().await
             {
                 tracing::warn!(%error, "facts of regions could not be purged; it is tried again");

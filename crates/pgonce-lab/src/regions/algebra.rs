@@ -98,6 +98,7 @@ mod tests {
         (0..count).map(fact).collect()
     }
 
+    #[expect(clippy::print_stderr, reason = "the seed of a run that fails")]
     fn seed() -> u64 {
         let given = std::env::var("PGONCE_SEED").ok();
         let seed = given.and_then(|seed| seed.parse().ok());

@@ -100,6 +100,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::print_stderr, reason = "the seed of a run that fails")]
     fn a_thousand_schedules_of_each_rule_end_in_agreement_and_no_double_commit_is_silent() {
         let seed = rand::random();
         eprintln!("to repeat this run: pgonce lab regions --seed {seed}");
