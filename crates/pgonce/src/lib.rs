@@ -61,6 +61,7 @@ mod sqlstate;
 mod suppressed;
 mod ttl_cache;
 mod tx;
+mod unresolved;
 
 pub use ack::{Ack, Done, IntoAck};
 pub use cache::ReplayCache;

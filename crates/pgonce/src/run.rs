@@ -20,6 +20,7 @@ use crate::region::Home;
 use crate::retry::at_least;
 use crate::seal;
 use crate::sqlstate::Class;
+use crate::unresolved::UnresolvedCommit;
 
 static WAIT: Sql = Sql::kept("select w::text from pgonce.wait($1, $2, $3::text::interval, $4) w");
 
@@ -395,47 +396,6 @@ fn is_worth_another_try(error: &Error) -> bool {
             error.class(),
             Class::Retry | Class::RetryAfterDelay | Class::ClaimAgain | Class::Ambiguous
         )
-}
-
-/// What is not known of earlier tries, and why.
-#[derive(Default)]
-struct UnresolvedCommit {
-    /// The reply to a commit was lost.
-    lost: Option<String>,
-    /// Leased work ended without a record of its own.
-    ran: Option<String>,
-}
-
-impl UnresolvedCommit {
-    fn note(&mut self, error: &Error) {
-        if let Error::Uncertain(why) = error {
-            self.lost = Some(why.clone());
-        }
-    }
-
-    /// What to end with: that the last try did nothing says nothing about the one before.
-    fn or(self, error: Error) -> Error {
-        if let (Some(why), Error::Disconnected(_) | Error::Database(_) | Error::Cancelled) =
-            (&self.ran, &error)
-        {
-            return Error::Uncertain(why.clone());
-        }
-        match (self.lost, error) {
-            // What is stored about the intent resolves it. Nothing else does: the holder
-            // (busy) or was faster (lost race, fenced) may be that very try, still committing.
-            (
-                Some(why),
-                Error::Disconnected(_)
-                | Error::Cancelled
-                | Error::Busy { .. }
-                | Error::Database(_)
-                | Error::LostRace(_)
-                | Error::Fenced(_)
-                | Error::Work(_),
-            ) => Error::Uncertain(why),
-            (_, error) => error,
-        }
-    }
 }
 
 /// How long a busy intent was waited for.

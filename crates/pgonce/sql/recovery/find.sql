@@ -46,11 +46,11 @@ begin
          limit 100;
         return query
         select 'intent', 'correlation', i.tenant::text, i.scope::text, i.key::text, i.status::text, i.first_at, pgonce._verdict(i)
-          from pgonce.intent i where i.correlation_id = v_id limit 100;
+          from pgonce.intent i where i.correlation_id = v_id collate "default" limit 100;
         return query
         select 'intent', 'reference', i.tenant::text, i.scope::text, i.key::text, i.status::text, i.first_at, pgonce._verdict(i)
           from pgonce.intent i
-         where i.ref_id = any (array[v_id, substr(v_id, position('/' in v_id) + 1)]) and v_id in (i.ref_id, i.ref_type || '/' || i.ref_id)
+         where i.ref_id = any (array[v_id, substr(v_id, position('/' in v_id) + 1)] collate "default") and v_id in (i.ref_id, i.ref_type || '/' || i.ref_id)
          limit 100;
         -- An attempt in an open transaction has only its lock.
         return query
