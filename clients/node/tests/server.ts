@@ -68,11 +68,12 @@ function pgbouncer(): string {
 
 /** The SQL files of the repository, in the order in which the program loads them. */
 function sources(): string[] {
-  const text = readFileSync(path.join(CORE, "src/migrate/files.rs"), "utf8");
+  const lists = ["files.rs", "routines.rs"].map((file) => readFileSync(path.join(CORE, "src/migrate", file), "utf8"));
+  const text = lists.join("\n");
   const migrations = /MIGRATIONS: &\[Migration\]\s*=\s*migrations!\[(.*?)\];/s.exec(text)?.[1];
   const routines = /ROUTINES: &\[Routine\]\s*=\s*routines!\[(.*?)\];/s.exec(text)?.[1];
   if (migrations === undefined || routines === undefined) {
-    throw new Error("src/migrate/files.rs has another form than tests/server.ts reads");
+    throw new Error("src/migrate/ has another form than tests/server.ts reads");
   }
   const named = (list: string): string[] => [...list.matchAll(/"([^"]+)"/g)].map(([, name]) => name ?? "");
   const names = [...named(migrations).map((name) => `migrations/${name}`), ...named(routines)];

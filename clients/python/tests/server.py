@@ -159,11 +159,11 @@ ignore_startup_parameters = extra_float_digits
 
 def sources() -> list[Path]:
     """The SQL files of the repository, in the order in which the program loads them."""
-    text = (CORE / "src/migrate/files.rs").read_text("utf-8")
+    text = "".join((CORE / "src/migrate" / file).read_text("utf-8") for file in ("files.rs", "routines.rs"))
     migrations = re.search(r"MIGRATIONS: &\[Migration\]\s*=\s*migrations!\[(.*?)\];", text, re.S)
     routines = re.search(r"ROUTINES: &\[Routine\]\s*=\s*routines!\[(.*?)\];", text, re.S)
     if migrations is None or routines is None:
-        raise RuntimeError("src/migrate/files.rs has another form than tests/server.py reads")
+        raise RuntimeError("src/migrate/ has another form than tests/server.py reads")
     names = [f"migrations/{name}" for name in re.findall(r'"([^"]+)"', migrations[1])]
     names += re.findall(r'"([^"]+)"', routines[1])
     return [CORE / "sql" / f"{name}.sql" for name in names]
