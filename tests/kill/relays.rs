@@ -173,6 +173,8 @@ async fn killed_at<D: TestDriver>(point: &str, nth: u32) -> usize {
     heir.send("stop").await;
     let Ended { status, said, .. } = heir.ended().await;
     assert!(status.success() && said.is_empty(), "{what}: {said:?}");
+    let left = "select count(*) from pgonce.parked";
+    assert_eq!(scene.world.see.number(left).await, 0, "{what}");
     check(&what, &read(&scene.file))
 }
 

@@ -68,7 +68,8 @@ class Runner:
         try:
             await getattr(self, "do_" + step["do"])(step, found)
         except Exception as raised:
-            error = translate(raised) or raised
+            # The COMMIT of a transaction of the caller's own raises what the driver raises.
+            error = (translate(raised) or raised) if step["do"] == "join" else raised
             found["outcome"] = next(name for kind, name in OUTCOMES if isinstance(error, kind))
             found["error"] = repr(error)
             for name in ("code", "failure_code", "answer", "replayed"):

@@ -66,7 +66,12 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
     }
     let mut stop = Signals::listen()?;
     loop {
-        match recovery.run_once().await {
+        // To end here is as safe as a crash: what was taken is taken again after its time.
+        let ran = tokio::select! {
+            () = stop.next() => return Ok(()),
+            ran = recovery.run_once() => ran,
+        };
+        match ran {
             Ok(recovered) if recovered != Recovered::default() => say(format, recovered)?,
             Ok(_) => {}
             // It may be reachable again at the next look.

@@ -48,6 +48,39 @@ async fn an_operator_decides_a_call_and_every_decision_is_audited() {
 }
 
 #[tokio::test]
+async fn what_is_to_be_resent_is_not_sent_after_its_provider_forgot_the_key() {
+    let world = World::<TokioPostgres>::new().await;
+    let define = "select pgonce.define_provider('bank', p_keys_for => '1 hour')";
+    world.see.run(define).await;
+    let effect = unknown(&world, "a", "charge".into()).await;
+    world.see.run(&settle(&effect, "resend", "")).await;
+    world.see.run("select pgonce._move_clock('2 hours')").await;
+    let bank = Bank::new([Act::Confirm]);
+    let paid = pay(&world.once, &intent("a"), "charge".into(), &bank).await;
+    assert_eq!(code(paid), "external_unknown");
+    assert!(bank.came().is_empty(), "sent although it may have happened");
+}
+
+#[tokio::test]
+async fn a_report_that_could_mean_two_calls_decides_neither() {
+    let world = World::<TokioPostgres>::new().await;
+    let (a, b) = (
+        unknown(&world, "a", "charge".into()).await,
+        unknown(&world, "b", "charge".into()).await,
+    );
+    let same = "update pgonce.external_call set reference = 'ch_7'";
+    world.see.run(same).await;
+    let observe = "select pgonce.external_observe('bank', 'failed', p_reference => 'ch_7', p_event_id => 'evt_1', p_code => 'no')";
+    assert_eq!(world.see.text(observe).await, "waiting");
+    // A decision of one of them looks for reports that waited.
+    world.see.run(&settle(&a, "confirmed", "")).await;
+    let status = format!("select status from pgonce.external_call where effect_key = '{b}'");
+    assert_eq!(world.see.text(&status).await, "unknown");
+    let disputed = "select count(*) from pgonce.external_call where disputed is not null";
+    assert_eq!(world.see.number(disputed).await, 0);
+}
+
+#[tokio::test]
 async fn what_could_open_a_second_effect_is_refused_unless_it_is_forced() {
     let world = World::<TokioPostgres>::new().await;
     let effect = unknown(&world, "a", "charge".into()).await;

@@ -20,6 +20,10 @@ const GRACE: Duration = Duration::from_secs(20);
 /// A disaster waits for this many requests under way, so that it hits something.
 const WORTH_STRIKING: u64 = 8;
 const STRIKE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time a service without a session gets to open one, before the end of its sessions hits nothing.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Name of the session that only counts effects; to end it would prove nothing.
+const WATCH: &str = "pgonce demo watch";
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The answers to an intent, one for each of its clients; `None` where time was up.
@@ -118,6 +122,8 @@ impl Storm<'_> {
             let _: Result<()> = async {
                 let (client, connection) = tokio_postgres::connect(self.database, NoTls).await?;
                 let asking = async {
+                    let name = "select set_config('application_name', $1, false)";
+                    client.query_one(name, &[&WATCH]).await?;
                     loop {
                         let row = client
                             .query_one("select count(*) from order_event", &[])
@@ -141,16 +147,31 @@ impl Storm<'_> {
     }
 }
 
-/// Ends every session of the database, politely but at once; gives how many there were.
+/// Ends every session of the service, politely but at once; gives how many there were.
+///
+/// Right after a crash the service has none: it is given [`RECONNECT_TIMEOUT`] to come back.
 async fn end_sessions(database: &str) -> Result<u64> {
     let (client, connection) = tokio_postgres::connect(database, NoTls).await?;
-    let asking = client.query_one(
-        "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity
-         where datname = current_database() and pid <> pg_backend_pid()",
-        &[],
-    );
+    let until = Instant::now() + RECONNECT_TIMEOUT;
+    let ending = async {
+        loop {
+            let row = client
+                .query_one(
+                    "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity
+                     where datname = current_database() and pid <> pg_backend_pid()
+                       and backend_type = 'client backend' and application_name <> $1",
+                    &[&WATCH],
+                )
+                .await?;
+            let ended = row.get::<_, i64>(0).unsigned_abs();
+            if ended > 0 || Instant::now() >= until {
+                return Ok(ended);
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
     tokio::select! {
         lost = connection => Err(lost.err().map_or("the connection was closed".into(), Into::into)),
-        row = asking => Ok(row?.get::<_, i64>(0).unsigned_abs()),
+        ended = ending => ended,
     }
 }

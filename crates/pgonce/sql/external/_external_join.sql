@@ -15,7 +15,10 @@ begin
     for v_event in
         update pgonce.external_event e set applied_at = pgonce.now(), effect_key = v_call.effect_key
          where e.tenant = v_call.tenant and e.provider = v_call.provider and e.reference = v_call.reference
-           and e.applied_at is null
+           and e.applied_at is null and (e.effect_key is null or e.effect_key = v_call.effect_key)
+           -- Where several calls share the reference, only a report that names its call says which.
+           and (e.effect_key is not null or not exists (select from pgonce.external_call o where o.tenant = v_call.tenant
+               and o.provider = v_call.provider and o.reference = v_call.reference and o.effect_key <> v_call.effect_key))
         returning e.*
     loop
         perform pgonce._external_decide(v_call, v_event.outcome, v_event.reference, v_event.response, v_event.answer,

@@ -41,20 +41,23 @@ begin
                 raise exception 'event % came before with another outcome', quote_literal(p_event_id) using errcode = 'P4050',
                     detail = format('provider %s.', p_provider), hint = 'The provider reused an id: look at both reports.';
             end if;
-            return 'known';
+            if v_event.applied_at is not null then
+                return 'known';
+            end if;
         end if;
     end if;
     -- By the key, else by the reference where one call has it.
     select c.* into v_call from pgonce.external_call c
      where c.tenant = p_tenant collate "C" and c.effect_key = p_effect_key and c.provider = p_provider collate "C";
-    if not found and p_reference is not null then
+    if not found and p_effect_key is null and p_reference is not null then
         select c.* into v_call from pgonce.external_call c
          where c.tenant = p_tenant collate "C" and c.provider = p_provider collate "C" and c.reference = p_reference collate "C"
            and not exists (select from pgonce.external_call o where o.tenant = c.tenant and o.provider = c.provider
                and o.reference = c.reference and o.effect_key <> c.effect_key);
     end if;
     if v_call.effect_key is null then
-        return case when p_event_id is not null and p_reference is not null then 'waiting' else 'no_call' end;
+        return case when v_event.event_id is not null then 'known'
+            when p_event_id is not null and p_reference is not null then 'waiting' else 'no_call' end;
     end if;
     perform from pgonce.intent i
       where i.tenant = v_call.tenant and i.scope = v_call.scope and i.key = v_call.key for no key update;

@@ -21,6 +21,7 @@ declare
     v_rules pgonce.external_provider;
     v_risk  text;
     v_was   text;
+    v_keep  boolean;
 begin
     if (p_outcome collate "C" in ('confirmed', 'failed', 'resend')) is not true or coalesce(btrim(p_reason), '') = ''
        or octet_length(p_reference) > 1000 then
@@ -57,15 +58,16 @@ begin
     insert into pgonce.operator_act (acted_at, role, person, act, tenant, scope, key, reason, forced, before)
     values (pgonce.now(), session_user, p_person, 'external ' || p_outcome, v_call.tenant, v_call.scope, v_call.key, p_reason,
         v_risk is not null, to_jsonb(v_call) - '{request,response,digest,tenant,scope,key}'::text[]);
+    -- What may have happened stays unknown: it is sent again only while the provider knows its key.
+    v_keep := p_outcome collate "C" <> 'resend' or v_risk is null and v_call.status in ('sent', 'unknown');
     -- What was decided before makes room; the audit has it.
     update pgonce.external_call c
-       set status = 'requested', disputed = null, decided_at = null, decided_by = null, expires_at = null, next_look_at = null,
-           send_id = null,
-           sends = case p_outcome when 'resend' then 0 else c.sends end,
-           first_sent_at = case when p_outcome <> 'resend' then c.first_sent_at end,
-           deadline_at = case when p_outcome <> 'resend' then c.deadline_at end,
-           reference = case when p_outcome <> 'resend' then c.reference end,
-           response = case when p_outcome <> 'resend' then c.response end, failure_code = null, failure_message = null
+       set status = case when v_keep and p_outcome collate "C" = 'resend' then 'unknown' else 'requested' end::pgonce.external_status,
+           disputed = null, decided_at = null, decided_by = null, expires_at = null,
+           next_look_at = case when v_keep and p_outcome collate "C" = 'resend' then c.next_look_at end, send_id = null,
+           sends = case when v_keep then c.sends else 0 end, first_sent_at = case when v_keep then c.first_sent_at end,
+           deadline_at = case when v_keep then c.deadline_at end, reference = case when v_keep then c.reference end,
+           response = case when v_keep then c.response end, failure_code = null, failure_message = null
      where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key
     returning c.* into v_call;
     if p_outcome <> 'resend' then

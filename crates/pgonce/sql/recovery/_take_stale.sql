@@ -39,7 +39,7 @@ begin
     loop
         v_now := pgonce.now();
         update pgonce.intent i
-           set fence = pgonce._next_fence(v_row.fence, true), attempts = i.attempts + 1, owner = p_owner, last_at = v_now,
+           set fence = pgonce._next_fence(v_row.fence, true, v_row.tenant), attempts = i.attempts + 1, owner = p_owner, last_at = v_now,
                lease_until = v_now + p_hold, failure_code = null, failure_message = null
          where i.tenant = v_row.tenant and i.scope = v_row.scope and i.key = v_row.key
         returning i.fence into strict fence;

@@ -25,7 +25,8 @@ begin
     exception when others then
         insert into pgonce.region_pending (tenant, scope, key, reason, since)
         values (new.tenant, new.scope, new.key, sqlerrm, clock_timestamp())
-        on conflict on constraint one_row_per_pending_intent do nothing;
+        -- The lock keeps a merge that is under way from removing the row before this fact is seen.
+        on conflict on constraint one_row_per_pending_intent do update set reason = excluded.reason;
     end;
     return null;
 end

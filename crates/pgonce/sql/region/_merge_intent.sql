@@ -65,6 +65,8 @@ begin
     end loop;
     delete from pgonce.region_task t
      where t.tenant = p_tenant collate "C" and t.scope = p_scope collate "C" and t.key = p_key collate "C" and t.resolved_at is null
+       -- A task whose fact was purged stays for the operator.
+       and exists (select from pgonce.region_fact f where f.region = t.region and f.epoch = t.epoch and f.seq = t.seq)
        and not exists (select from pgonce._verdict_of(p_tenant, p_scope, p_key) v
              where v.verdict = 'surplus' and ((v.fact).region, (v.fact).epoch, (v.fact).seq) = (t.region, t.epoch, t.seq));
     update pgonce.region_task t set resolved_at = f.at, resolution = f.record ->> 'resolution'

@@ -17,6 +17,8 @@ begin
          where o.expires_at < v_before
            and not exists (select from pgonce.region_fact n where n.tenant = o.tenant and n.scope = o.scope and n.key = o.key
                 and n.expires_at >= v_before)
+           and not exists (select from pgonce.region_task t where t.tenant = o.tenant and t.scope = o.scope and t.key = o.key
+                and t.resolved_at is null)
          limit p_limit);
     get diagnostics v_count = row_count;
     return v_count;

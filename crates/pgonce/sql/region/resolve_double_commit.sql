@@ -16,7 +16,7 @@ begin
         raise exception 'a double commit is resolved by saying how' using errcode = '22023', hint = 'Such as a ticket, or the refund''s number.';
     end if;
     insert into pgonce.region_fact (region, epoch, seq, kind, tenant, scope, key, at, expires_at, record)
-    select r.id, r.epoch, nextval('pgonce.region_seq'), 'resolved', t.tenant, t.scope, t.key, pgonce.now(), pgonce.now() + interval '30 days',
+    select r.id, pgonce._installation_epoch(), nextval('pgonce.region_seq'), 'resolved', t.tenant, t.scope, t.key, pgonce.now(), pgonce.now() + interval '30 days',
            jsonb_build_object('region', t.region, 'epoch', t.epoch, 'seq', t.seq, 'resolution', p_resolution || ' (' || session_user || ')')
       from pgonce.region_task t, pgonce.region r
      where r.is_self and t.resolved_at is null

@@ -125,7 +125,7 @@ impl<D: Driver, P: Provider> Reconciler<D, P> {
         // They all begin at once, and nobody else gets them while they may take.
         let args = Args::texts([self.provider.name()])
             .count(self.concurrency)
-            .interval(self.timeout);
+            .interval(self.timeout * 2);
         let caller = self.once.caller();
         let rows = caller
             .in_own_transaction(BEGIN, &DUE, args, &COMMIT)
@@ -134,15 +134,12 @@ impl<D: Driver, P: Provider> Reconciler<D, P> {
         fault_point!("external.due");
         let looked_up = due.len();
         let results = join_all(due.into_iter().map(|due| self.look_up(due))).await;
-        let mut decided = 0;
-        for result in results {
-            decided += usize::from(result?);
-        }
+        let decided = results.into_iter().filter(|decided| *decided).count();
         Ok(Pass { looked_up, decided })
     }
 
-    /// Whether the call is decided now.
-    async fn look_up(&self, due: Due) -> Result<bool> {
+    /// Whether the call is decided now. What cannot be recorded delays no other call: it is looked up again later.
+    async fn look_up(&self, due: Due) -> bool {
         let effect = &due.effect;
         let report = match timeout(self.timeout, self.provider.look_up(effect)).await {
             Ok(Ok(found)) => Report::found(found),
@@ -156,13 +153,23 @@ impl<D: Driver, P: Provider> Reconciler<D, P> {
             }
         };
         let Some(report) = report else {
-            return Ok(false);
+            return false;
         };
         let report = report.effect_key(&effect.key).tenant(&effect.tenant);
         let observe = self
             .once
             .observe_for(&self.provider, report, due.intent.as_ref(), "look_up");
-        Ok(observe.await? != Observed::NoCall)
+        match timeout(self.timeout, observe).await {
+            Ok(Ok(observed)) => observed != Observed::NoCall,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, %effect, "what a look-up found was not recorded");
+                false
+            }
+            Err(_) => {
+                tracing::warn!(%effect, "what a look-up found was not recorded in time");
+                false
+            }
+        }
     }
 }
 
