@@ -14,6 +14,7 @@ export const PYTHON_ENVIRONMENT = {
   PYTHONUNBUFFERED: "1",
   // The proxy reads the protocol: nothing may be negotiated before it.
   PGGSSENCMODE: "disable",
+  PGSSLMODE: "disable",
 };
 
 /** A small generator of our own, so that a run can be repeated from its seed. */
