@@ -1,46 +1,85 @@
-/** The example, the page of the book and the README do what they say. */
+/** The examples, the pages of the book and the README do what they say. */
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { createServer } from "node:http";
+import { createServer, type RequestListener, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
 import { describe, it } from "node:test";
+import { getRequestListener } from "@hono/node-server";
 import pg from "pg";
 import { signWebhook } from "pgonce";
 import { service, WEBHOOK_SECRETS } from "../examples/express-orders.js";
+import { service as fastifyService } from "../examples/fastify-orders.js";
+import { service as honoService } from "../examples/hono-orders.js";
 import { withDatabase } from "./apis.js";
 import { PACKAGE, REPOSITORY } from "./server.js";
 
 const ITEMS = "select string_agg(item, ',' order by id) from orders";
 
+const SERVICES: Record<string, (pool: pg.Pool) => Promise<RequestListener>> = {
+  Express: service,
+  async Fastify(pool) {
+    const app = await fastifyService(pool);
+    await app.ready();
+    return (request, response) => app.routing(request, response);
+  },
+  async Hono(pool) {
+    const { fetch } = await honoService(pool);
+    return getRequestListener(fetch);
+  },
+};
+
+interface Posted {
+  status: number;
+  headers: Headers;
+  json: Record<string, unknown>;
+}
+
+async function posting(server: Server): Promise<(at: string, body: unknown, headers?: Record<string, string>) => Promise<Posted>> {
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const { port } = server.address() as AddressInfo;
+  return async (at, body, headers = {}) => {
+    const response = await fetch(`http://127.0.0.1:${port}${at}`, {
+      method: "POST",
+      body: typeof body === "string" ? body : JSON.stringify(body),
+      headers: { "content-type": "application/json", ...headers },
+    });
+    return { status: response.status, headers: response.headers, json: (await response.json()) as Record<string, unknown> };
+  };
+}
+
 describe("examples", { concurrency: 2 }, () => {
-  it("orders of the Express example are created once", () =>
+  for (const [name, start] of Object.entries(SERVICES)) {
+    it(`orders of the ${name} example are created once`, () =>
+      withDatabase(async (db) => {
+        const pool = new pg.Pool({ connectionString: db.url, max: 4 });
+        const server = createServer(await start(pool));
+        const post = await posting(server);
+        const order = { item: "book", qty: 2 };
+        const key = { "idempotency-key": "k" };
+        const [first, again] = [await post("/orders", order, key), await post("/orders", order, key)];
+        assert.deepEqual([first.status, again.status, first.json], [201, 201, again.json]);
+        assert.equal(again.headers.get("idempotent-replayed"), "true");
+        assert.equal((await post("/orders", { ...order, qty: 3 }, key)).status, 422);
+        assert.equal((await post("/orders", order)).status, 400);
+        const other = { "idempotency-key": "other" };
+        assert.equal((await post("/orders", { ...order, qty: 0 }, other)).status, 400);
+        assert.equal((await post("/orders", order, other)).status, 201);
+        const counts = [await db.value("select count(*) from orders"), await db.value("select count(*) from pgonce.outbox")];
+        assert.deepEqual(counts, [2, 2]);
+        server.closeAllConnections();
+        server.close();
+        await pool.end();
+      }));
+  }
+
+  it("payments and webhooks of the Express example happen once", () =>
     withDatabase(async (db) => {
       const pool = new pg.Pool({ connectionString: db.url, max: 4 });
       const server = createServer(await service(pool));
-      await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-      const { port } = server.address() as AddressInfo;
-      const post = async (at: string, body: unknown, headers: Record<string, string> = {}) => {
-        const response = await fetch(`http://127.0.0.1:${port}${at}`, {
-          method: "POST",
-          body: typeof body === "string" ? body : JSON.stringify(body),
-          headers: { "content-type": "application/json", ...headers },
-        });
-        return { status: response.status, headers: response.headers, json: (await response.json()) as Record<string, unknown> };
-      };
-      const order = { item: "book", qty: 2 };
-      const key = { "idempotency-key": "k" };
-      const [first, again] = [await post("/orders", order, key), await post("/orders", order, key)];
-      assert.deepEqual([first.status, again.status, first.json], [201, 201, again.json]);
-      assert.equal(again.headers.get("idempotent-replayed"), "true");
-      assert.equal((await post("/orders", { ...order, qty: 3 }, key)).status, 422);
-      assert.equal((await post("/orders", order)).status, 400);
-      const other = { "idempotency-key": "other" };
-      assert.equal((await post("/orders", { ...order, qty: 0 }, other)).status, 400);
-      assert.equal((await post("/orders", order, other)).status, 201);
-
+      const post = await posting(server);
       const paid = [await post("/orders/1/pay", {}), await post("/orders/1/pay", {})];
       assert.deepEqual(paid.map(({ json }) => json.replayed), [false, true]);
       for (let turn = 0; turn < 2; turn++) assert.equal((await post("/orders/13/pay", {})).status, 402);
@@ -52,10 +91,7 @@ describe("examples", { concurrency: 2 }, () => {
         assert.deepEqual((await post("/webhooks/payments", body, signed)).json, { applied });
       }
       assert.equal((await post("/webhooks/payments", body, { ...signed, "webhook-signature": "v1,AAAA" })).status, 401);
-      assert.deepEqual(
-        [await db.value("select count(*) from orders"), await db.value("select count(*) from pgonce.outbox"), await db.value("select count(*) from payments")],
-        [2, 2, 1],
-      );
+      assert.equal(await db.value("select count(*) from payments"), 1);
       server.closeAllConnections();
       server.close();
       await pool.end();
