@@ -21,6 +21,8 @@ mod acts;
 mod api;
 mod db;
 mod html;
+mod live;
+mod openapi;
 mod pages;
 mod parts;
 mod server;

@@ -8,7 +8,7 @@ use crate::serve::{Serving, TOKENS};
 
 pub(crate) const VIEWER: &str = "viewer-token-0123456789";
 pub(crate) const OPERATOR: &str = "operator-token-0123456789";
-const ADMIN: &str = "admin-token-0123456789";
+pub(crate) const ADMIN: &str = "admin-token-0123456789";
 
 pub(crate) const PAGES: [&str; 15] = [
     "/",

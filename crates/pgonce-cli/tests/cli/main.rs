@@ -4,6 +4,7 @@
 
 mod console;
 mod console_browser;
+mod console_live;
 mod console_pages;
 mod consume;
 mod consume_service;
@@ -22,6 +23,7 @@ mod relay_file;
 mod runbooks;
 mod serve;
 mod serve_parts;
+mod tail;
 mod tls;
 mod webhooks;
 

@@ -21,7 +21,7 @@ begin
             ('relay', 'select', null, 'outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners'),
             ('consumer', 'select', null, 'inbox_backlog projections jobs job_groups queues'),
             ('app', 'select', null, 'jobs job_groups'),
-            ('operator', 'select', null, 'intent attempt operator_act scope installation suppressed sweep role_grant tenant_binding
+            ('operator', 'select', null, 'intent attempt operator_act scope installation suppressed sample sweep role_grant tenant_binding
                 outbox outbox_default outbox_partition outbox_watermark outbox_state outbox_subscription outbox_cursor
                 outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message inbox_audit projection
                 ledger_account ledger_group ledger_entry ledger_pending ledger_audit ledger_accounts ledger_groups
