@@ -55,8 +55,8 @@ const SOURCES: [(&str, &str); 5] = [
     (
         "event",
         "select o.created_at as at, o.tenant, o.topic as place, o.seq::text as id, 'published' as status, concat_ws(' ', o.type, o.subject) as detail \
-         from pgonce.outbox o where o.lane = any (array(select n::smallint from generate_series(0, 15) n)) \
-         and o.seq > coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0) - 5000 and o.created_at > $1::text::timestamptz",
+         from generate_series(0, 15) l cross join lateral (select * from pgonce.outbox e where e.lane = l::smallint order by e.seq desc limit 500) o \
+         where o.created_at > $1::text::timestamptz",
     ),
     (
         "letter",

@@ -23,6 +23,7 @@ mod db;
 mod html;
 mod live;
 mod openapi;
+mod operations;
 mod pages;
 mod parts;
 mod server;

@@ -16,6 +16,7 @@ use crate::acts::ACTS;
 use crate::db::Db;
 use crate::html::{Html, el, query};
 use crate::live::{self, Live};
+use crate::operations::Operations;
 use crate::view::{self, Page};
 use crate::{Console, acts, api, openapi, pages};
 
@@ -27,6 +28,7 @@ pub(crate) struct App {
     pub(crate) instance: String,
     pub(crate) redact: Vec<String>,
     pub(crate) live: Arc<Live>,
+    pub(crate) operations: Operations,
     guard: Guard,
 }
 
@@ -48,6 +50,7 @@ pub(crate) fn router(console: Console) -> Router {
         instance: console.instance,
         redact: console.redact,
         live: Arc::default(),
+        operations: Operations::default(),
         guard: Guard::new(console.access),
     });
     let mut router = Router::new()

@@ -17,6 +17,7 @@ mod inbox;
 mod intervene;
 mod ledger;
 mod outbox;
+mod plans;
 mod queue;
 mod relay;
 mod relay_file;

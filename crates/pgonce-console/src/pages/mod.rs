@@ -6,7 +6,7 @@ mod external;
 mod find;
 mod imports;
 mod intent;
-mod intents;
+pub(crate) mod intents;
 mod messages;
 mod overview;
 mod queue;
@@ -19,6 +19,7 @@ use pgonce::Error;
 
 use crate::access::Who;
 use crate::html::{Html, el};
+use crate::operations;
 use crate::server::{App, Fields, Shared, fields};
 use crate::view::{self, Page, Section};
 
@@ -105,6 +106,14 @@ pub(crate) const PAGES: &[Entry] = &[
         &["after", "after_tenant", "after_job", "after_number"],
     ),
     entry(
+        "operations",
+        "/operations",
+        "Operations",
+        "p",
+        true,
+        &["op", "tenant", "scope", "key", "failure"],
+    ),
+    entry(
         "ledger",
         "/ledger",
         "Ledger",
@@ -161,6 +170,7 @@ pub(crate) async fn sections(
         "call" => external::one(app, who, fields).await,
         "imports" => imports::list(app, fields).await,
         "import" => imports::one(app, fields).await,
+        "operations" => operations::sections(app, fields).await,
         "ledger" => records::ledger(app, fields).await,
         "scopes" => records::scopes(app).await,
         "audit" => records::audit(app).await,
@@ -245,6 +255,10 @@ pub(crate) async fn show(
         "import" => (
             field(&fields, "job").to_owned(),
             imports::one_page(&app, &who, &fields, &tables),
+        ),
+        "operations" => (
+            "Operations".to_owned(),
+            operations::page(&app, &who, &fields, &tables),
         ),
         "ledger" => ("Ledger".to_owned(), records::ledger_page(&app, list)),
         "find" => ("Find".to_owned(), find::page(&fields, list)),
