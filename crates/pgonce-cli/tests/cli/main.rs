@@ -4,6 +4,7 @@
 
 mod console;
 mod consume;
+mod consume_killed;
 mod consume_service;
 mod doctor;
 mod external;
