@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants demo payments storm bench fmt doc nextest
+.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants demo payments storm bench bench-peers fmt doc nextest
 
 CARGO ?= cargo
 
@@ -123,6 +123,10 @@ storm: setup ## cut every path of the protocol at every message, kill and cut se
 bench: setup ## measure what pgonce costs, beside the bare transaction and the usual recipe
 	$(call step,bench)
 	PGONCE_COMMIT="$$(git rev-parse --short HEAD 2>/dev/null)" $(CARGO) run --release --locked -p pgonce-cli -- bench
+
+bench-peers: setup ## measure libraries that make the same promise or a weaker one, beside pgonce; they are installed into .cache/peers
+	$(call step,bench-peers)
+	@bench/peers/run.sh $(PEERS)
 
 nextest: ## install the test runner cargo-nextest, some minutes
 	$(CARGO) install --locked cargo-nextest
