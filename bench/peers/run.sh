@@ -20,5 +20,5 @@ cp "$here/rust/src/main.rs" "$scratch/rust/src/main.rs"
 # What both use is of one version.
 [ -e "$scratch/rust/Cargo.lock" ] || cp "$root/Cargo.lock" "$scratch/rust/Cargo.lock"
 cargo build --quiet --release --manifest-path "$scratch/rust/Cargo.toml"
-PYTHONPATH="$root/clients/python/src:$root/clients/python/tests" \
+PYTHONWARNINGS=ignore PYTHONPATH="$root/clients/python/src:$root/clients/python/tests" \
     exec "$scratch/python/bin/python" "$here/peers.py" --rust "$scratch/rust/target/release/peers" "$@"

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use idempotent::fingerprint::{DefaultFingerprintStrategy, FingerprintStrategy};
 use idempotent::store::valkey::ValkeyStore;
-use idempotent::{
-    CachedResponse, IdempotencyEntry, IdempotencyKey, IdempotencyStore, InsertResult, Metadata,
-};
+use idempotent::store::{IdempotencyStore, InsertResult};
+use idempotent::{CachedResponse, IdempotencyEntry, IdempotencyKey, Metadata};
 use pgonce::Intent;
 use pgonce::tokio_postgres::Once;
 use serde_json::json;
@@ -103,14 +102,15 @@ impl Side {
             }
             Self::Pgonce(once) => {
                 let intent = Intent::new("peers", key, &json!({"reference": key}))?;
-                once.run(&intent, async |mut tx| {
-                    let order = tx.conn().prepare_cached(ORDER).await?;
-                    let id: i64 = tx.conn().query_one(&order, &[&key]).await?.get(0);
-                    let message = tx.conn().prepare_cached(MESSAGE).await?;
-                    tx.conn().execute(&message, &[]).await?;
-                    tx.succeed(&json!({"id": id})).await
-                })
-                .await?;
+                let _answer = once
+                    .run(&intent, async |mut tx| {
+                        let order = tx.conn().prepare_cached(ORDER).await?;
+                        let id: i64 = tx.conn().query_one(&order, &[&key]).await?.get(0);
+                        let message = tx.conn().prepare_cached(MESSAGE).await?;
+                        tx.conn().execute(&message, &[]).await?;
+                        tx.succeed(&json!({"id": id})).await
+                    })
+                    .await?;
             }
         }
         Ok(())
