@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use crate::fixture::{Fixture, Run};
 use crate::serve::{Serving, TOKENS};
 
-const VIEWER: &str = "viewer-token-0123456789";
+pub(crate) const VIEWER: &str = "viewer-token-0123456789";
 const OPERATOR: &str = "operator-token-0123456789";
 const ADMIN: &str = "admin-token-0123456789";
 
-const PAGES: [&str; 9] = [
+pub(crate) const PAGES: [&str; 9] = [
     "/",
     "/intents",
     "/intents?q=state:stuck",

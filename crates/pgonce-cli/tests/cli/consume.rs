@@ -26,7 +26,7 @@ fn kills() -> u32 {
 }
 
 /// Nothing keeps an effect from being there twice.
-const TABLES: &str = "
+pub(crate) const TABLES: &str = "
 create table received (at bigint generated always as identity, n bigint not null, subject text not null);
 create function apply_event(p_message jsonb) returns void language plpgsql as $$
 begin
@@ -52,7 +52,7 @@ async fn fixture() -> Fixture {
 }
 
 /// Events with these numbers; each of a subject has the numbers of one remainder.
-async fn publish(fixture: &Fixture, numbers: std::ops::Range<i64>) {
+pub(crate) async fn publish(fixture: &Fixture, numbers: std::ops::Range<i64>) {
     for n in numbers {
         let subject = format!("s{}", n.rem_euclid(SUBJECTS));
         let sql = format!("select pgonce.publish('t', 'counted', '{subject}', '{{\"n\": {n}}}')");
@@ -60,11 +60,11 @@ async fn publish(fixture: &Fixture, numbers: std::ops::Range<i64>) {
     }
 }
 
-async fn number(fixture: &Fixture, sql: &str) -> i64 {
+pub(crate) async fn number(fixture: &Fixture, sql: &str) -> i64 {
     fixture.client.query_one(sql, &[]).await.unwrap().get(0)
 }
 
-async fn wait_for(fixture: &Fixture, what: &str, sql: &str, running: &[&Running]) {
+pub(crate) async fn wait_for(fixture: &Fixture, what: &str, sql: &str, running: &[&Running]) {
     let there = async || number(fixture, sql).await > 0;
     wait_until(what, DEADLINE, there)
         .await
@@ -80,7 +80,7 @@ fn consume(fixture: &Fixture, args: &[&str]) -> Running {
 }
 
 /// Each number once, and each subject's in order.
-async fn assert_exactly_once(fixture: &Fixture, expected: i64) {
+pub(crate) async fn assert_exactly_once(fixture: &Fixture, expected: i64) {
     let twice = "select count(*) from (select n from received group by n having count(*) > 1) x";
     assert_eq!(number(fixture, twice).await, 0, "took effect twice");
     assert_eq!(

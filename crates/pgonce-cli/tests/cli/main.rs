@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod canaries;
 mod console;
 mod consume;
 mod consume_service;
@@ -17,6 +18,7 @@ mod outbox;
 mod queue;
 mod relay;
 mod relay_file;
+mod roles;
 mod runbooks;
 mod serve;
 mod serve_parts;
