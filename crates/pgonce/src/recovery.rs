@@ -4,6 +4,7 @@
 //! recovers calls it, and its owner's rights are all that it has: see [`Contract::probe`](crate::scope::Contract::probe).
 
 mod decide;
+mod slots;
 
 pub use decide::{Recovered, Recovery};
 

@@ -4,7 +4,10 @@
 
 mod canaries;
 mod console;
+mod console_browser;
+mod console_pages;
 mod consume;
+mod consume_killed;
 mod consume_service;
 mod doctor;
 mod external;

@@ -167,7 +167,7 @@ async fn a_consumer_needs_the_grants_of_a_consumer() {
         wait_for(&fixture, "both to be given up", poison, &[&consumer]).await;
         let flow = "select (count(*) = 30)::int::bigint from received";
         wait_for(&fixture, "the others to be applied", flow, &[&consumer]).await;
-        assert_exactly_once(&fixture, 30).await;
+        assert_exactly_once(&fixture, 30, true).await;
         let waiting = "pgonce_inbox_messages{consumer=\"c\",state=\"poison\"} 2";
         assert_ready(&consumer, waiting).await;
         granted.end(&fixture, consumer).await;

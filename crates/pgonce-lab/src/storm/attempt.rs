@@ -6,6 +6,7 @@ use std::time::Duration;
 use pgonce::driver::{Connection as _, Param, Session as _, Statement};
 use pgonce::ledger::Group;
 use pgonce::outbox::Event;
+use pgonce::transition::Command;
 use pgonce::{Ack, Claim, ClaimKind, Done, Error, Failure, Intent, Isolation, Lease, Once};
 use pgonce_testkit::{History, Outcome};
 use serde_json::{Value, json};
@@ -153,6 +154,16 @@ impl<D: DriverExt> Case<D> {
                 let group = Group::new("storm", &*mark.intent).debit(&format!("from {pair}"), 7);
                 let group = group.credit(&format!("to {pair}"), 7);
                 let _ = attempt.ledger().post(&group).await?;
+            }
+            if self.path == Path::Transition {
+                let done = Command::new("storm", &*mark.intent, "done", &*mark.intent);
+                let _ = attempt.transition(&done).await?;
+            }
+            if self.path == Path::Unique {
+                let row = json!({"intent": mark.intent, "attempt": mark.attempt});
+                let _ = attempt
+                    .insert_or_fetch::<Value>("one_fact_per_intent", &row)
+                    .await?;
             }
             match failure {
                 Some(failure) => Err(failure.clone().into()),

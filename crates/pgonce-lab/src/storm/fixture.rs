@@ -43,6 +43,8 @@ end $$;
 create constraint trigger commits_are_slow after insert on effect deferrable initially deferred
     for each row when (new.intent like 'slow-commit-%') execute function wait_in_commit();
 select pgonce.ledger_open(side || ' ' || n, 'EUR', 'debit') from generate_series(0, 63) n, unnest(array['from', 'to']) side;
+select pgonce.define_transition('storm', '', 'done');
+create table fact (intent text constraint one_fact_per_intent unique, attempt bigint not null);
 create table receipt (intent text primary key, attempt bigint not null);
 create function outside(p_intent text, p_attempt bigint, p_payload jsonb) returns bigint
 language plpgsql as $$

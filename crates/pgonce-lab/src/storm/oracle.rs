@@ -93,7 +93,7 @@ pub(super) async fn judge<D: DriverExt>(
         all.push(broken("TornId", intent, detail.clone()));
     }
     fixture.history.saw_times("delivered again", taken.again);
-    for (kind, intent, detail) in posted(&client).await? {
+    for (kind, intent, detail) in beside(&client).await? {
         all.push(broken(kind, &intent, detail));
     }
     for (kind, intent, detail) in published(fixture, &client).await? {
@@ -142,20 +142,35 @@ async fn is_empty(client: &Client, what: &str, query: &str) -> pgonce_testkit::R
     .await
 }
 
-/// Every effect of the path that posts has its group in the ledger, nothing else has, and the ledger is whole.
-async fn posted(client: &Client) -> Result<Vec<(&'static str, String, String)>> {
-    let pattern = format!("{}-%", Path::Ledger.name());
-    let query = "select coalesce(e.intent, g.operation), case when g.operation is null then 'Lost' else 'Phantom' end \
-         from (select distinct intent from effect where intent like $1) e \
-         full join pgonce.ledger_group g on g.operation = e.intent \
-         where e.intent is null or g.operation is null";
+/// What else the transaction of a path writes, by intent.
+const BESIDE: [(Path, &str); 3] = [
+    (
+        Path::Ledger,
+        "select operation as intent from pgonce.ledger_group",
+    ),
+    (
+        Path::Transition,
+        "select command as intent from pgonce.transition_command c join pgonce.transition_entity using (tenant, machine, entity) \
+         where c.outcome = 'applied' and state = 'done' and transition_entity.version = 1",
+    ),
+    (Path::Unique, "select intent from fact"),
+];
+
+/// Every effect of a path that writes something else too has it, nothing else has, and the ledger is whole.
+async fn beside(client: &Client) -> Result<Vec<(&'static str, String, String)>> {
     let mut wrong = Vec::new();
-    for row in client.query(query, &[&pattern]).await? {
-        let kind = match row.try_get(1)? {
-            "Lost" => "Lost",
-            _ => "Phantom",
-        };
-        wrong.push((kind, row.try_get(0)?, "effect and ledger differ".to_owned()));
+    for (path, rows) in BESIDE {
+        let query = format!(
+            "select coalesce(e.intent, b.intent), b.intent is null \
+             from (select distinct intent from effect where intent like $1) e full join ({rows}) b on b.intent = e.intent \
+             where e.intent is null or b.intent is null"
+        );
+        let pattern = format!("{}-%", path.name());
+        for row in client.query(&query, &[&pattern]).await? {
+            let kind = if row.try_get(1)? { "Lost" } else { "Phantom" };
+            let detail = format!("effect and {} differ", path.name());
+            wrong.push((kind, row.try_get(0)?, detail));
+        }
     }
     let query = "select problem || ' ' || coalesce(account, '') || ' ' || detail from pgonce.ledger_verify()";
     for row in client.query(query, &[]).await? {

@@ -63,6 +63,10 @@ pub(super) enum Path {
     Publish,
     /// claim, effect, a group of the ledger, acknowledgement in one transaction
     Ledger,
+    /// claim, effect, a state change of its entity, acknowledgement in one transaction
+    Transition,
+    /// claim, effect, insert or fetch of a row with a natural key, acknowledgement in one transaction
+    Unique,
     /// removal of expired records while a retry comes
     Purge,
     /// a relay claims lanes, reads windows while somebody commits late, delivers and keeps its place
