@@ -1,8 +1,8 @@
 //! A database of a test's own, a service over real sockets, and a wire to cut.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
