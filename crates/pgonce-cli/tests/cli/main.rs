@@ -15,6 +15,7 @@ mod intervene;
 mod ledger;
 mod outbox;
 mod queue;
+mod region;
 mod relay;
 mod relay_file;
 mod runbooks;

@@ -16,5 +16,6 @@ mod isolation;
 mod keys;
 mod outcomes;
 mod panics;
+mod regions;
 mod replays;
 mod stale;
