@@ -319,15 +319,13 @@ fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
     for (state, one_in) in rare {
         coverage = coverage.require(state, (trials / one_in).max(1));
     }
-    if external > 0 {
-        coverage = coverage
-            .require("outcome not known", (external / 20).max(1))
-            .require("reconciled", external / 100);
-    }
-    if recoveries > 0 {
-        coverage = coverage
-            .require("recovered", recoveries / 50)
-            .require("released", recoveries / 50);
+    for (state, least) in [
+        ("outcome not known", external / 20),
+        ("reconciled", external / 100),
+        ("recovered", recoveries / 50),
+        ("released", recoveries / 50),
+    ] {
+        coverage = coverage.require(state, least);
     }
     let rare = [
         ("delivered again", 50),

@@ -143,15 +143,18 @@ begin
                 select c.tenant, c.provider, p.n + 1 from pgonce.external_call c
                  where c.reference is not null and (c.tenant, c.provider) > (p.tenant, p.provider) order by c.tenant, c.provider limit 1) s
              where p.n < 10000)
-        select 'external call', f.as, c.tenant::text, c.scope::text, c.key::text, pgonce._external_status(c), c.requested_at,
+        select 'external call', f.as, c.tenant::text, c.scope::text, c.key::text, c.status, c.requested_at,
                concat_ws(', ', format('Step %s at %s, effect key %s', c.step, c.provider, c.effect_key), 'reference ' || c.reference,
                    'decided by ' || c.decided_by, 'disputed: ' || c.disputed) || '.'
-          from (select 'effect key' as as, k.tenant, k.effect_key from tenants t
-                  join pgonce.external_call k on k.tenant = t.tenant and k.effect_key = v_uuid
+          from (select 'effect key' as as, k.effect_key, k.tenant from tenants t cross join lateral (
+                    select c.tenant, c.effect_key from pgonce.external_call c
+                     where c.tenant = t.tenant and c.effect_key = v_uuid limit 1) k
                 union
-                select 'reference', k.tenant, k.effect_key from providers p
-                  join pgonce.external_call k on k.tenant = p.tenant and k.provider = p.provider and k.reference = v_id) f
-          join pgonce.external_call c on c.tenant = f.tenant and c.effect_key = f.effect_key
+                select 'reference', k.effect_key, k.tenant from providers p cross join lateral (
+                    select c.tenant, c.effect_key from pgonce.external_call c
+                     where c.tenant = p.tenant and c.provider = p.provider and c.reference = v_id limit 100) k) f
+         cross join lateral (
+               select v.* from pgonce.external_calls v where v.tenant = f.tenant and v.effect_key = f.effect_key limit 1) c
          limit 100;
         return query
         with recursive providers (tenant, provider, n) as (
@@ -164,13 +167,17 @@ begin
         select 'provider event', f.as, e.tenant::text, e.provider::text, e.event_id::text,
                case when e.applied_at is null then 'waiting' else 'applied' end, e.seen_at,
                concat_ws(', ', 'It says ' || e.outcome, 'reference ' || e.reference, 'effect key ' || e.effect_key) || '.'
-          from (select 'event' as as, k.tenant, k.provider, k.event_id from providers p
-                  join pgonce.external_event k on k.tenant = p.tenant and k.provider = p.provider and k.event_id = v_id
+          from (select 'event' as as, k.* from providers p cross join lateral (
+                    select e.tenant, e.provider, e.event_id from pgonce.external_event e
+                     where e.tenant = p.tenant and e.provider = p.provider and e.event_id = v_id limit 1) k
                 union
-                select 'reference', k.tenant, k.provider, k.event_id from providers p
-                  join pgonce.external_event k on k.tenant = p.tenant and k.provider = p.provider and k.reference = v_id
-                   and k.applied_at is null) f
-          join pgonce.external_event e on e.tenant = f.tenant and e.provider = f.provider and e.event_id = f.event_id
+                select 'reference', k.* from providers p cross join lateral (
+                    select e.tenant, e.provider, e.event_id from pgonce.external_event e
+                     where e.tenant = p.tenant and e.provider = p.provider and e.reference = v_id and e.applied_at is null
+                     limit 100) k) f
+         cross join lateral (
+               select v.* from pgonce.external_event v
+                where v.tenant = f.tenant and v.provider = f.provider and v.event_id = f.event_id limit 1) e
          limit 100;
     elsif p_part collate "C" = 'all_intents' then
         return query
