@@ -65,6 +65,7 @@ fn link(row: &crate::db::Row) -> String {
             "/intent{}",
             query(&[("tenant", &tenant), ("scope", &place), ("key", &id)])
         ),
+        "job" => format!("/job{}", query(&[("tenant", &tenant), ("id", &id)])),
         _ => format!("/find{}", query(&[("q", &id)])),
     }
 }

@@ -90,6 +90,7 @@ create table pgonce.external_event (
     constraint one_row_per_provider_event primary key (tenant, provider, event_id)
 );
 create index external_events_waiting on pgonce.external_event (tenant, provider, reference) where applied_at is null;
+create index external_events_of_a_call on pgonce.external_event (tenant, effect_key) where effect_key is not null;
 create index external_events_seen on pgonce.external_event (seen_at);
 
 -- What a command does next with a step: send, done, failed, unknown or wait.
