@@ -72,7 +72,7 @@ kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT
 	$(call step,kill-tests)
 	KILL_COUNT=$${KILL_COUNT:-200} $(CARGO) test --locked -p pgonce-tests --all-features --test kill -- --nocapture
 	PGONCE_EXHAUSTIVE=1 $(CARGO) test --locked -p pgonce-tests --all-features --test guarantees killed -- --nocapture
-	KILL_COUNT=$${KILL_COUNT:-50} $(CARGO) test --locked -p pgonce-cli --test cli consume:: -- --nocapture
+	KILL_COUNT=$${KILL_COUNT:-50} $(CARGO) test --locked -p pgonce-cli --test cli consume_killed -- --nocapture --test-threads 3
 
 murder: kill-tests
 
@@ -114,9 +114,11 @@ run: ## a private PostgreSQL with pgonce, its daemon and its console, on this ma
 	$(call step,run)
 	$(CARGO) run --locked -p pgonce-cli -- serve
 
-storm: setup ## cut every path of the protocol at every message; the whole of it, some minutes
+storm: setup ## cut every path of the protocol at every message, kill and cut services in Python and Node; some minutes
 	$(call step,storm)
 	$(CARGO) run --release --locked -p pgonce-cli -- storm --random $${STORM_RANDOM:-2m} --ledger target/storm-ledger.json
+	$(call step,storm of workers and services in Python and Node)
+	PGONCE_STORM_KILLS=$${STORM_KILLS:-50} scripts/node-tests --test-name-pattern=storm
 
 bench: setup ## measure what pgonce costs, beside the bare transaction and the usual recipe
 	$(call step,bench)

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::inbox::Message;
 use pgonce::{
     Ack, Attempt, Claim, ClaimKind, Done, Error, Event, Failure, Intent, Isolation, Lease, Once,
     Result,
@@ -15,6 +14,7 @@ use pgonce::{
 use pgonce_tests::{Cut, Cutter, Setting, TestDriver, World, in_time};
 use serde_json::{Map, Value, json};
 
+use crate::conformance_own::OwnTransactions;
 use crate::conformance_page::{cases, matrix};
 
 const OUTCOMES: [&str; 10] = [
@@ -30,39 +30,28 @@ const OUTCOMES: [&str; 10] = [
     "error",
 ];
 
-type Found = Map<String, Value>;
+pub(crate) type Found = Map<String, Value>;
 
-struct Runner<'a, D: TestDriver> {
+struct Runner<'a, D: OwnTransactions> {
     world: &'a World<D>,
     once: Once<D>,
-    /// For transactions of the caller's own.
-    pool: sqlx::PgPool,
-    own: Once<Sqlx>,
     cutter: Cutter,
     open: HashMap<String, Attempt<D>>,
     leases: HashMap<String, Lease<D>>,
 }
 
-impl<D: TestDriver> Runner<'_, D> {
+impl<D: OwnTransactions> Runner<'_, D> {
     async fn run(&mut self, case: &Value) {
         let name = &case["name"];
         for step in list(&case["steps"]) {
             for fault in list(&step["faults"]) {
                 self.arm(text(fault, "at"), text(fault, "action"), text(step, "do"));
             }
-            let give_up = Instant::now() + Duration::from_secs(10);
-            let found = loop {
-                let mut found = Found::new();
-                found.insert("outcome".into(), "done".into());
-                if let Err(error) = self.step(step, &mut found).await {
-                    note_error(&error, &mut found);
-                }
-                // PostgreSQL reports a refused COMMIT before it releases the locks of its transaction.
-                let released = found["outcome"] != "busy" || step["expect"]["outcome"] == "busy";
-                if released || step["do"] != "join" || Instant::now() > give_up {
-                    break found;
-                }
-            };
+            let mut found = Found::new();
+            found.insert("outcome".into(), "done".into());
+            if let Err(error) = self.step(step, &mut found).await {
+                note_error(&error, &mut found);
+            }
             assert!(
                 !self.cutter.is_armed(),
                 "{name}: a fault did not strike: {step}"
@@ -187,8 +176,11 @@ impl<D: TestDriver> Runner<'_, D> {
                 run_all::<D>(&mut attempt, &step["sql"]).await?;
                 note_done(&attempt.succeed(ack(step)?).await?, found);
             }
-            "accept" | "accept_batch" | "publish" => self.message(step, found).await?,
-            "join" => self.join(step, found).await?,
+            "accept" | "accept_batch" | "publish" | "join" => {
+                let url = self.cutter.url_for(self.world.database());
+                let isolation = self.world.setting.isolation;
+                D::in_own_transaction(&url, isolation, &self.once, step, found).await?;
+            }
             "execute" => {
                 let intent = match step["first"] == true {
                     true => intent(step)?.known_first(),
@@ -227,63 +219,6 @@ impl<D: TestDriver> Runner<'_, D> {
         note_done(&end?, found);
         Ok(())
     }
-
-    /// A claim in a transaction of the caller's own, which is committed however the work ends.
-    async fn join(&self, step: &Value, found: &mut Found) -> Result<()> {
-        let mut tx = self.pool.begin().await?;
-        found.insert("outcome".into(), "joined".into());
-        match self.own.join(&mut tx, &intent(step)?).await? {
-            Claim::Run(mut joined) => {
-                for statement in list(&step["sql"]) {
-                    let statement = sqlx::AssertSqlSafe(statement.as_str().unwrap().to_owned());
-                    sqlx::raw_sql(statement).execute(joined.conn()).await?;
-                }
-                if text(step, "end") == "succeed" {
-                    note_done(&joined.succeed(ack(step)?).await?.0, found);
-                }
-            }
-            other => not_held(other, found)?,
-        }
-        tx.commit().await?;
-        Ok(())
-    }
-
-    async fn message(&self, step: &Value, found: &mut Found) -> Result<()> {
-        let mut tx = self.pool.begin().await?;
-        match text(step, "do") {
-            "accept" => {
-                let tenant = step["tenant"].as_str().unwrap_or_default();
-                let message = Message::new(text(step, "id"), text(step, "payload")).tenant(tenant);
-                let (consumer, source) = (text(step, "consumer"), text(step, "source"));
-                let new = self.own.accept(&mut tx, consumer, source, &message).await?;
-                for statement in list(&step["sql"]).iter().filter(|_| new) {
-                    let statement = sqlx::AssertSqlSafe(statement.as_str().unwrap().to_owned());
-                    sqlx::raw_sql(statement).execute(&mut *tx).await?;
-                }
-                found.insert("new".into(), new.into());
-            }
-            "accept_batch" => {
-                let messages: Vec<_> = list(&step["messages"])
-                    .iter()
-                    .map(|pair| Message::new(pair[0].as_str().unwrap(), pair[1].as_str().unwrap()))
-                    .collect();
-                let (consumer, source) = (text(step, "consumer"), text(step, "source"));
-                let new = self
-                    .own
-                    .accept_batch(&mut tx, consumer, source, &messages, "")
-                    .await?;
-                found.insert("new".into(), new.into());
-            }
-            _ => drop(self.own.publish(&mut tx, event(step)?).await?),
-        }
-        if step["rollback"] == true {
-            tx.rollback().await?;
-        } else {
-            tx.commit().await?;
-        }
-        found.insert("outcome".into(), "settled".into());
-        Ok(())
-    }
 }
 
 async fn work<D: TestDriver>(mut attempt: Attempt<D>, work: &Value, run: u64) -> Result<Done> {
@@ -320,7 +255,7 @@ pub(crate) fn text<'a>(value: &'a Value, member: &str) -> &'a str {
         .unwrap_or_else(|| panic!("{member} of {value}"))
 }
 
-fn intent(step: &Value) -> Result<Intent> {
+pub(crate) fn intent(step: &Value) -> Result<Intent> {
     let usual = json!({"item": "book"});
     let request = step.get("request").unwrap_or(&usual);
     let scope = step["scope"].as_str().unwrap_or("conformance");
@@ -331,12 +266,12 @@ fn intent(step: &Value) -> Result<Intent> {
     }
 }
 
-fn ack(spec: &Value) -> Result<Ack> {
+pub(crate) fn ack(spec: &Value) -> Result<Ack> {
     spec.get("answer")
         .map_or_else(|| Ok(Ack::status()), Ack::value)
 }
 
-fn event(spec: &Value) -> Result<Event> {
+pub(crate) fn event(spec: &Value) -> Result<Event> {
     let event = Event::new(text(spec, "topic"), text(spec, "type")).subject(text(spec, "subject"));
     match spec.get("payload") {
         Some(payload) => event.payload(payload),
@@ -366,14 +301,14 @@ fn note_claim(kind: ClaimKind, attempts: u32, found: &mut Found) {
     found.insert("attempts".into(), attempts.into());
 }
 
-fn note_done(done: &Done, found: &mut Found) {
+pub(crate) fn note_done(done: &Done, found: &mut Found) {
     let answer = done.ack().json().cloned().unwrap_or_default();
     found.insert("answer".into(), answer);
     found.insert("replayed".into(), done.replayed().into());
     found.insert("attempts".into(), done.attempts().into());
 }
 
-fn not_held<R: std::fmt::Debug>(claim: Claim<R>, found: &mut Found) -> Result<()> {
+pub(crate) fn not_held<R: std::fmt::Debug>(claim: Claim<R>, found: &mut Found) -> Result<()> {
     match claim {
         Claim::Replay(done) => {
             note_done(&done, found);
@@ -418,18 +353,15 @@ fn equal(a: &Value, b: &Value) -> bool {
         || a.is_number() && b.is_number() && a.as_f64() == b.as_f64() && !(a.is_i64() && b.is_i64())
 }
 
-async fn every_case_holds<D: TestDriver>(setting: Setting) {
+async fn every_case_holds<D: OwnTransactions>(setting: Setting) {
     for case in &cases() {
         let world = World::<D>::in_setting(setting).await;
         let effect = "create table effect (id bigint generated always as identity, note text)";
         world.see.run(effect).await;
         let cutter = Cutter::in_front_of(world.port()).await;
-        let pool = sqlx::PgPool::connect_lazy(&world.url()).unwrap();
         let mut runner = Runner {
             once: world.another_at(&cutter.url_for(world.database()), 4, |b| b),
-            own: Once::builder(Sqlx::new(pool.clone())).build().unwrap(),
             world: &world,
-            pool,
             cutter,
             open: HashMap::new(),
             leases: HashMap::new(),

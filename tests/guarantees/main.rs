@@ -12,6 +12,7 @@ mod classics;
 mod commit_guard;
 mod conflicts;
 mod conformance;
+mod conformance_own;
 mod conformance_page;
 mod durability;
 mod enforcement;

@@ -1,10 +1,11 @@
 //! Work whose holder vanished is decided by its contract and its probe, and by nobody else; what was tried stays known.
 
 use futures_util::future::join;
+use pgonce::Isolation;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::faults::{self, Action, RECOVERY_POINTS};
 use pgonce::recovery::Recovered;
-use pgonce_tests::{Observer, World};
+use pgonce_tests::{Observer, Setting, World};
 
 /// Scopes by what happens without an effect, and a probe that finds what is in `made`. It waits for `gate` where the key says so.
 const SHOP: &str = "
@@ -20,6 +21,9 @@ begin
     end if;
     return query select jsonb_build_object('id', m.id), 'order', m.id::text from shop.made m where m.key = p_key;
 end $$;
+grant usage, create on schema shop to world_app;
+grant all on shop.made to world_app;
+alter function shop.find owner to world_app;
 select pgonce.define_scope('takeover', '1 day', p_probe => 'shop.find', p_retry_queue => 'again', p_max_attempts => 3);
 select pgonce.define_scope('hold', '1 day', p_probe => 'shop.find', p_stale => 'hold');
 select pgonce.define_scope('refuse', '1 day', p_probe => 'shop.find', p_stale => 'refuse');
@@ -275,12 +279,19 @@ async fn a_probe_has_its_owners_rights_and_leaves_nothing_behind() {
     {
         let define = format!(
             "create function shop.p{number}{signature} {attributes} as 'select null::jsonb, null::text, null::text'; \
+             alter function shop.p{number} owner to world_app; \
              select pgonce.define_scope('refuse', '1 day', p_stale => 'refuse', p_probe => 'shop.p{number}')"
         );
         assert_eq!(see.code(&define).await, expected, "{attributes}");
     }
+    see.run(&format!(
+        "create function shop.mighty{signature} security definer {pinned} as 'select null::jsonb, null::text, null::text'"
+    ))
+    .await;
     for unknown in [
         "p0",
+        // It belongs to a superuser.
+        "shop.mighty",
         "shop.nothing",
         "pg_catalog.concat",
         "shop.find(text)",
@@ -298,6 +309,7 @@ async fn a_probe_has_its_owners_rights_and_leaves_nothing_behind() {
     see.run(&format!(
         "create function shop.writes{signature} volatile security definer {pinned} \
          as 'insert into shop.made values (''x'', 1) returning null::jsonb, null::text, null::text'; \
+         alter function shop.writes owner to world_app; \
          select pgonce.define_scope('refuse', '1 day', p_stale => 'refuse', p_probe => 'shop.writes'); \
          select pgonce._move_clock(interval '2 hours')"
     ))
@@ -321,6 +333,99 @@ async fn work_that_keeps_failing_gets_no_job_without_end() {
     }
     let audited = "select count(*) from pgonce.operator_act where reason ~ 'no job: it had'";
     assert_eq!(see.number(audited).await, 2);
+}
+
+#[tokio::test]
+async fn an_outage_of_the_probe_uses_up_no_attempts_and_no_place_in_the_history() {
+    let world = world().await;
+    let see = &world.see;
+    see.run("select pgonce.define_scope('takeover', '1 day', p_probe => 'shop.find', p_retry_queue => 'again', p_max_attempts => 3, p_keep_attempts => 2)")
+        .await;
+    vanished(see, "takeover", "broken").await;
+    for _ in 0..5 {
+        assert_eq!(recover(&world).await.unknown, 1);
+        see.run("select pgonce._move_clock(interval '2 hours')")
+            .await;
+    }
+    see.run("create or replace function shop.find(p_scope text, p_key text, p_tenant text) returns table (answer jsonb, ref_type text, ref_id text) \
+             language sql security definer set search_path = pg_catalog, pg_temp as 'select null::jsonb, null::text, null::text where false'")
+        .await;
+    assert_eq!(recover(&world).await.released, 1);
+    let jobs = "select count(*) from pgonce.jobs where queue = 'again'";
+    assert_eq!(see.number(jobs).await, 1);
+    assert_eq!(see.number("select attempts from pgonce.intent").await, 2);
+    let history = "select string_agg(attempt || ' ' || outcome || ' ' || owner, ', ' order by fence) from pgonce.attempt";
+    assert_eq!(see.text(history).await, "1 vanished worker-7");
+}
+
+#[tokio::test]
+async fn a_scope_whose_probes_are_all_slow_delays_no_other_scope() {
+    let world = world().await;
+    let (see, gate) = (&world.see, world.observer().await);
+    see.run(
+        "create function shop.slow(p_scope text, p_key text, p_tenant text) returns table (answer jsonb, ref_type text, ref_id text) \
+         language sql security definer set search_path = pg_catalog, pg_temp as 'select null::jsonb, null::text, null::text from pg_advisory_xact_lock(77)'; \
+         alter function shop.slow owner to world_app; \
+         select pgonce.define_scope('slow', '1 day', p_stale => 'refuse', p_probe => 'shop.slow'); \
+         insert into shop.made values ('quick', 1)",
+    )
+    .await;
+    gate.run("begin; select pg_advisory_xact_lock(77)").await;
+    for key in 0..12 {
+        vanished(see, "slow", &key.to_string()).await;
+    }
+    vanished(see, "refuse", "quick").await;
+    let recovery = world.owner.recovery().concurrency(2);
+    let recovery = recovery.probe_timeout(std::time::Duration::from_secs(600));
+    let (recovered, ()) = join(recovery.run_once(), async {
+        see.wait_until("select status = 'succeeded' from pgonce.intent where key = 'quick'")
+            .await;
+        gate.run("rollback").await;
+    })
+    .await;
+    assert_eq!(recovered.unwrap().succeeded, 13);
+}
+
+#[tokio::test]
+async fn a_scope_whose_probes_take_too_long_is_left_to_the_next_run() {
+    let world = world().await;
+    let (see, gate) = (&world.see, world.observer().await);
+    gate.run("begin; select pg_advisory_xact_lock(77)").await;
+    see.run("create or replace function shop.find(p_scope text, p_key text, p_tenant text) returns table (answer jsonb, ref_type text, ref_id text) \
+             language sql security definer set search_path = pg_catalog, pg_temp as 'select null::jsonb, null::text, null::text from pg_advisory_xact_lock(77)'")
+        .await;
+    for key in 0..40 {
+        vanished(see, "refuse", &key.to_string()).await;
+    }
+    let recovery = world.owner.recovery().concurrency(2);
+    let recovery = recovery.probe_timeout(std::time::Duration::from_millis(600));
+    let unknown = recovery.run_once().await.unwrap().unknown;
+    assert!((2..=6).contains(&unknown), "{unknown} of 40 were asked");
+}
+
+/// Behind a pooler the session of the server goes on.
+#[tokio::test]
+async fn a_probe_leaves_no_lock_of_the_session_behind_a_pooler() {
+    let setting = Setting {
+        major: None,
+        isolation: Isolation::ReadCommitted,
+        pooler: true,
+    };
+    let world = World::<TokioPostgres>::in_setting(setting).await;
+    let see = &world.see;
+    see.run(SHOP).await;
+    see.run("create or replace function shop.find(p_scope text, p_key text, p_tenant text) returns table (answer jsonb, ref_type text, ref_id text) \
+             language plpgsql security definer set search_path = pg_catalog, pg_temp as $$ begin \
+             perform pg_advisory_lock(4711); if p_key = 'broken' then raise 'no idea'; end if; end $$")
+        .await;
+    vanished(see, "refuse", "broken").await;
+    vanished(see, "refuse", "k").await;
+    let recovery = world.owner.recovery().concurrency(1);
+    let recovered = recovery.run_once().await.unwrap();
+    assert_eq!((recovered.unknown, recovered.abandoned), (1, 1));
+    let held = "select count(*) from pg_locks where locktype = 'advisory' and objid = 4711 \
+                and database = (select oid from pg_database where datname = current_database())";
+    assert_eq!(see.number(held).await, 0);
 }
 
 #[tokio::test]

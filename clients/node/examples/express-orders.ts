@@ -9,6 +9,7 @@
  *          -d '{"item": "book", "qty": 2}'
  */
 
+import type { AddressInfo } from "node:net";
 import express from "express";
 import pg from "pg";
 import { accept, lease, PermanentFailure, verifyWebhook, WebhookError } from "pgonce";
@@ -95,5 +96,9 @@ async function callProvider(key: string, takeover: boolean, signal: AbortSignal)
 if (require.main === module) {
   const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL ?? "postgresql:///shop" });
   pool.on("error", (error) => console.error("an idle connection broke:", error.message));
-  void service(pool).then((app) => app.listen(8000, () => console.log("on http://localhost:8000")));
+  void service(pool).then((app) => {
+    const server = app.listen(Number(process.env.PORT ?? 8000), () => {
+      console.log(`on http://localhost:${(server.address() as AddressInfo).port}`);
+    });
+  });
 }

@@ -3,7 +3,7 @@
 import type { Driver } from "./drivers/index.js";
 import { Busy, DatabaseError, Disconnected, Failure, Fenced, LostRace, PgonceError, Uncertain } from "./errors.js";
 import { holds, interval, names, readClaimed, type Claimed, type Done, type Held, type Intent, type Options } from "./intent.js";
-import { claimParams, contractOf, ended, inOwnTransaction, openAttempt, type OpenAttempt } from "./protocol.js";
+import { claimParams, contractOf, ended, inOwnTransaction, lookUp, openAttempt, type OpenAttempt } from "./protocol.js";
 import { Schedule, sleep } from "./retry.js";
 import * as sql from "./statements.js";
 
@@ -105,7 +105,7 @@ export class Loop {
       try {
         // Woken by the lock of the transaction that holds the intent. A lease has no such lock.
         const params = { ...names(this.intent), timeout: interval(left) };
-        await inOwnTransaction(this.driver, this.options, sql.WAIT, params);
+        await lookUp(this.driver, this.options, sql.WAIT, params);
       } finally {
         waiters -= 1;
       }

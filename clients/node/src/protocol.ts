@@ -172,6 +172,15 @@ export async function inOwnTransaction(driver: Driver, options: Options, text: s
   return rows;
 }
 
+/** A call that changes nothing: a lost reply leaves nothing in doubt. */
+export async function lookUp(driver: Driver, options: Options, text: string, params: Params): Promise<Row[]> {
+  try {
+    return await inOwnTransaction(driver, options, text, params);
+  } catch (error) {
+    throw error instanceof Uncertain ? new Disconnected(error.reason, { cause: error }) : error;
+  }
+}
+
 // --- claims ------------------------------------------------------------------------------------
 
 export async function claim(session: Session, intent: Intent, options: Options): Promise<Claimed> {
@@ -288,7 +297,7 @@ export interface Contract {
 
 export async function contractOf(driver: Driver, intent: Intent, options: Options): Promise<Contract> {
   const params = { tenant: intent.tenant, scope: intent.scope };
-  const [row] = await inOwnTransaction(driver, options, sql.CONTRACT, params);
+  const [row] = await lookUp(driver, options, sql.CONTRACT, params);
   const [busy, wait, lease, retention] = row ?? [];
   return {
     busy: busy ?? "reject",

@@ -5,5 +5,6 @@ import "./conformance.test.js";
 import "./once.test.js";
 import "./http.test.js";
 import "./storm.test.js";
+import "./services.test.js";
 import "./example.test.js";
 import "./package.test.js";

@@ -80,6 +80,16 @@ describe("commands", { concurrency: 4 }, () => {
     }));
 
   for (const library of LIBRARIES) {
+    it(`a look-up whose reply is lost leaves nothing in doubt (${library})`, () =>
+      withApi(library, async (api, db) => {
+        await pgonce.once(api.source, "s", "k", REQUEST, async () => {
+          // The first COMMIT ends the claim, which is busy; the second the look at the contract.
+          db.proxy.faults.push({ at: "commit", action: "reply", skip: 1 });
+          await assert.rejects(pgonce.once(api.source, "s", "k", REQUEST, () => 1), pgonce.Busy);
+          assert.equal(db.proxy.struck, 1);
+        });
+      }));
+
     it(`a commit that answers ROLLBACK is noticed (${library})`, () =>
       withApi(library, async (api, db) => {
         db.proxy.faults.push({ at: "commit", action: "abort" });

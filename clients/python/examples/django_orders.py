@@ -27,7 +27,7 @@ address = urlsplit(os.environ.get("DATABASE_URL", "postgresql://localhost/shop")
 settings.configure(
     DEBUG=False,
     SECRET_KEY="only for this example",
-    ALLOWED_HOSTS=["localhost", "testserver"],
+    ALLOWED_HOSTS=["localhost", "127.0.0.1", "testserver"],
     ROOT_URLCONF=__name__,
     INSTALLED_APPS=[],
     MIDDLEWARE=[],

@@ -109,6 +109,23 @@ def test_a_block_looks_whether_the_work_is_its_own(db: Database, pool: Any) -> N
     assert db.effects() == 1
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_look_up_whose_reply_is_lost_leaves_nothing_in_doubt(db: Database, pool: Any, kind: str) -> None:
+    async def never(tx: Any) -> None:
+        raise AssertionError("the work of another attempt is open")
+
+    async def test(api: Api) -> None:
+        # The first COMMIT ends the claim, which is busy; the second the look at the contract.
+        db.proxy.faults.append(Fault("commit", "reply", skip=1))
+        with pytest.raises(pgonce.Busy):
+            await api.work("once", api.source, "s", "k", REQUEST, do=never)
+
+    with once(pool, "s", "k", REQUEST) as tx:
+        with_api(kind, db.cut_dsn, test)
+        assert not db.proxy.faults
+        tx.succeed(1)
+
+
 def test_a_block_that_forgets_to_succeed_keeps_nothing_and_says_so(db: Database, pool: Any) -> None:
     with pytest.raises(pgonce.Invalid, match="never recorded"):
         with once(pool, "s", "k", REQUEST) as tx:

@@ -42,7 +42,7 @@
       if (!answer.ok || answer.redirected) throw new Error(String(answer.status));
       const page = new DOMParser().parseFromString(await answer.text(), 'text/html');
       const fresh = page.querySelector('main');
-      if (fresh && !busy()) { document.querySelector('main').replaceChildren(...fresh.childNodes); times(); }
+      if (fresh && !busy()) { document.querySelector('main').replaceChildren(...fresh.childNodes); times(); named(); }
       failures = 0; banner.hidden = true;
     } catch {
       failures += 1;
@@ -60,6 +60,14 @@
   setInterval(times, 10000);
   times();
 
+  // Commands for a terminal name this console as the browser does.
+  const named = () => {
+    for (const button of document.querySelectorAll('[data-copy*="$CONSOLE"]')) {
+      button.dataset.copy = button.dataset.copy.replace('$CONSOLE', location.origin);
+      button.previousElementSibling.textContent = button.dataset.copy;
+    }
+  };
+  named();
   document.addEventListener('click', async (event) => {
     const button = event.target.closest('[data-copy]');
     if (!button) return;

@@ -33,7 +33,12 @@ pub(crate) async fn get(
         Ok(sections) => {
             let sections: Vec<Value> = sections
                 .into_iter()
-                .map(|section| json!({"title": section.title, "rows": section.rows}))
+                .map(|section| {
+                    let next = section
+                        .next
+                        .map(|(name, _, query)| format!("{}/api/v1/{name}{query}", app.base));
+                    json!({"title": section.title, "rows": section.rows, "next": next})
+                })
                 .collect();
             Json(json!({ "sections": sections })).into_response()
         }

@@ -22,6 +22,7 @@ mod api;
 mod db;
 mod html;
 mod pages;
+mod parts;
 mod server;
 mod view;
 

@@ -32,8 +32,10 @@ pub(crate) struct Section {
     pub(crate) link: Option<fn(&Row) -> String>,
     /// An act for each row.
     pub(crate) act: Option<fn(&App, &Who, &Row) -> Html>,
-    /// What comes after the table, such as the way to the next page.
+    /// What comes after the table.
     pub(crate) foot: Html,
+    /// Where the next page is: the page's name in the API, its path, and what its address asks for.
+    pub(crate) next: Option<(&'static str, &'static str, String)>,
 }
 
 impl Section {
@@ -51,7 +53,31 @@ impl Section {
             link: None,
             act: None,
             foot: Html::default(),
+            next: None,
         }
+    }
+
+    /// Keeps a page of rows, and the way to the next where there are more. `keep` is the rest of the address; `cursor` says
+    /// which column of the last row each field of the address gets.
+    pub(crate) fn paged(
+        mut self,
+        size: usize,
+        page: (&'static str, &'static str),
+        keep: &[(&str, &str)],
+        cursor: &[(&str, &str)],
+    ) -> Self {
+        let more = self.rows.len() > size;
+        self.rows.truncate(size);
+        if let (Some(last), true) = (self.rows.last(), more) {
+            let cursor = cursor
+                .iter()
+                .map(|(field, column)| (*field, text(last, column)));
+            let cursor: Vec<_> = cursor.collect();
+            let pairs = cursor.iter().map(|(field, value)| (*field, value.as_str()));
+            let pairs: Vec<_> = keep.iter().copied().chain(pairs).collect();
+            self.next = Some((page.0, page.1, query(&pairs)));
+        }
+        self
     }
 }
 
@@ -240,7 +266,7 @@ pub(crate) fn shell(app: &App, who: Option<&Who>, page: Page) -> Body<String> {
 
 const HELP: &str = "<dialog id=\"help\" aria-label=\"Keys\"><h2>Keys</h2><dl>\
 <dt>/</dt><dd>find</dd><dt>g o</dt><dd>overview</dd><dt>g i</dt><dd>intents</dd><dt>g e</dt><dd>outbox</dd>\
-<dt>g m</dt><dd>inbox</dd><dt>g l</dt><dd>ledger</dd><dt>g s</dt><dd>scopes</dd><dt>g a</dt><dd>audit</dd>\
+<dt>g m</dt><dd>inbox</dd><dt>g q</dt><dd>queue</dd><dt>g x</dt><dd>external calls</dd><dt>g f</dt><dd>imports</dd><dt>g l</dt><dd>ledger</dd><dt>g s</dt><dd>scopes</dd><dt>g a</dt><dd>audit</dd>\
 <dt>j k</dt><dd>next, previous row</dd><dt>enter</dt><dd>open the row</dd><dt>r</dt><dd>live on or off</dd><dt>?</dt><dd>this help</dd>\
 </dl><form method=\"dialog\"><button>Close</button></form></dialog>";
 
@@ -336,6 +362,7 @@ pub(crate) fn section(app: &App, who: &Who, section: &Section) -> Html {
             ],
             table,
         ))
+        .and(next_page(app, section))
         .and(section.foot.clone())
 }
 
@@ -381,6 +408,9 @@ pub(crate) fn grouped(number: &str) -> String {
 
 /// The same thing for a terminal.
 pub(crate) fn copies(commands: &[(&'static str, String)]) -> Html {
+    if commands.is_empty() {
+        return Html::default();
+    }
     let lines = commands.iter().map(|(name, command)| {
         el(
             "div",
@@ -401,22 +431,21 @@ pub(crate) fn copies(commands: &[(&'static str, String)]) -> Html {
     el(
         "details",
         &[("class", "copies")],
-        el("summary", &[], "Copy as command or SQL").and(lines.collect::<Html>()),
+        el("summary", &[], "Copy as CLI, SQL or curl").and(lines.collect::<Html>()),
     )
 }
 
-/// The way to the next page of a list.
-pub(crate) fn next_page(path: &str, pairs: &[(&str, &str)]) -> Html {
-    let address = format!("{path}{}", query(pairs));
-    el(
-        "p",
-        &[("class", "more")],
-        el(
-            "a",
-            &[("href", &address), ("rel", "next")],
-            "Next page \u{2192}",
-        ),
-    )
+fn next_page(app: &App, section: &Section) -> Html {
+    let Some((_, path, query)) = &section.next else {
+        return Html::default();
+    };
+    let address = format!("{}{path}{query}", app.base);
+    let link = el(
+        "a",
+        &[("href", &address), ("rel", "next")],
+        "Next page \u{2192}",
+    );
+    el("p", &[("class", "more")], link)
 }
 
 /// A word for a shell.

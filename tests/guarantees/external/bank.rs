@@ -23,6 +23,8 @@ pub(super) enum Act {
     Accept(&'static str),
     /// Never answers.
     Hang,
+    /// It has charged, and says this.
+    Say(Reply),
 }
 
 #[derive(Debug)]
@@ -85,6 +87,7 @@ impl Provider for Bank {
                 reference: Some(reference.into()),
             }),
             Act::Hang => std::future::pending().await,
+            Act::Say(reply) => Ok(reply),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Calls to providers: recorded before they are sent, the same key on every attempt, never guessed.
 
 mod bank;
+mod late;
 mod limits;
 mod operators;
 mod reconciling;
@@ -185,58 +186,6 @@ async fn a_try_whose_record_lost_its_reply_is_sent_once() {
             .await,
         1
     );
-}
-
-#[tokio::test]
-async fn who_lost_the_lease_between_sent_and_answered_records_no_failure_but_a_success_counts() {
-    for (act, late, next) in [
-        (Act::Confirm, "confirmed", "Some(\"ch_1\")"),
-        (Act::Reject, "sent", "external_unknown"),
-    ] {
-        let world = World::<TokioPostgres>::new().await;
-        let bank = Bank::new([act]);
-        let mut old = take(&world.once, "k").await;
-        let paused = Pausing {
-            bank: &bank,
-            see: &world.see,
-        };
-        let request = json!({"amount": 5, "card": "4242 4242"});
-        let error = old
-            .external()
-            .call("charge", &paused, &request)
-            .await
-            .unwrap_err();
-        assert!(matches!(error, Error::Fenced(_)), "{error:?}");
-        assert_eq!(status(&world.see, "k").await, late);
-        let release = "select pgonce.intervene('release', 'orders.create', 'k', 'test', true)";
-        world.see.run(release).await;
-        let paid = pay(&world.once, &intent("k"), "charge".into(), &bank).await;
-        assert_eq!(code(paid), next);
-        assert_eq!(bank.came().len(), 1);
-    }
-}
-
-/// A provider during whose call another attempt takes the command over.
-struct Pausing<'a> {
-    bank: &'a Bank,
-    see: &'a Observer,
-}
-
-impl Provider for Pausing<'_> {
-    fn name(&self) -> &str {
-        "bank"
-    }
-
-    async fn call(&self, effect: &Effect, request: &Value) -> Result<Reply, CallError> {
-        let take_over = "select pgonce.intervene('release', 'orders.create', 'k', 'test', true); \
-            select from pgonce.claim('orders.create', 'k', (select fingerprint from pgonce.intent where key = 'k'), '1 hour')";
-        self.see.run(take_over).await;
-        self.bank.call(effect, request).await
-    }
-
-    fn store_request(&self) -> Storage {
-        self.bank.store_request()
-    }
 }
 
 #[tokio::test]

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::external::{Found, Observed, Reply, Report, Rules, Step};
+use pgonce::external::{CallError, Effect, Found, Observed, Provider, Reply, Report, Rules, Step};
 use pgonce::{Claim, Failure};
 use pgonce_testkit::wait_until;
 use pgonce_tests::{TestDriver, World, for_each_driver, intent};
+use serde_json::Value;
 
 use super::bank::{Act, Bank, MINUTE, code, locked, pay, receipt};
 use super::status;
@@ -135,6 +136,8 @@ async fn past_its_deadline_a_call_needs_an_operator_after_a_last_look_up() {
     for (later, looked_up, then) in [
         ("2 minutes", 1, "unknown"),
         ("58 minutes", 1, "needs_operator"),
+        ("1 minute", 1, "needs_operator"),
+        ("1 minute", 1, "needs_operator"),
         ("1 year", 0, "needs_operator"),
     ] {
         world
@@ -152,6 +155,101 @@ async fn past_its_deadline_a_call_needs_an_operator_after_a_last_look_up() {
     assert_eq!(code(paid), "external_needs_operator");
     world.see.run("select pgonce._purge_external(100)").await;
     assert_eq!(status(&world.see, "k").await, "needs_operator", "kept");
+}
+
+#[tokio::test]
+async fn the_look_at_the_deadline_is_made_also_where_who_took_it_ended() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let rules = Rules::new("bank").deadline(MINUTE * 60).look_after(MINUTE);
+    world.owner.define_provider(&rules).await.unwrap();
+    let bank = Bank::new([Act::Cut, Act::Cut]);
+    for key in ["k", "unseen"] {
+        let paid = pay(&world.once, &intent(key), "charge".into(), &bank).await;
+        assert_eq!(code(paid), "external_unknown");
+    }
+    see.run("update pgonce.external_call set next_look_at = deadline_at, first_sent_at = sent_at")
+        .await;
+    see.run("select pgonce._move_clock(interval '60 minutes 1 second')")
+        .await;
+    assert_eq!(status(see, "k").await, "unknown", "it is looked up first");
+    // Two processes take it, and end before they look.
+    for _ in 0..2 {
+        let taken = "select count(*) from pgonce.external_due('bank', 1, '1 second')";
+        assert_eq!(see.number(taken).await, 1);
+        see.run("update pgonce.external_call set next_look_at = pgonce.now() + interval '1 day' where late_looks = 0")
+            .await;
+        see.run("select pgonce._move_clock(interval '6 seconds')")
+            .await;
+    }
+    let taken = see
+        .text("select key from pgonce.external_call where late_looks = 2")
+        .await;
+    let waits = if taken == "k" { "unseen" } else { "k" };
+    assert_eq!(status(see, waits).await, "unknown");
+    bank.knows(Found::Confirmed(receipt()));
+    let reconciler = world.once.reconciler(bank);
+    assert_eq!(reconciler.pass().await.unwrap().decided, 1);
+    assert_eq!(status(see, &taken).await, "confirmed");
+    // Where nobody looks it still reaches an operator.
+    see.run("select pgonce._move_clock(interval '1 minute')")
+        .await;
+    assert_eq!(status(see, waits).await, "needs_operator");
+}
+
+/// A bank that never answers when it is asked about one of its calls.
+struct Silent {
+    bank: Bank,
+    about: String,
+}
+
+impl Provider for Silent {
+    fn name(&self) -> &str {
+        "bank"
+    }
+
+    async fn call(&self, effect: &Effect, request: &Value) -> Result<Reply, CallError> {
+        self.bank.call(effect, request).await
+    }
+
+    async fn look_up(
+        &self,
+        effect: &Effect,
+    ) -> Result<Found, Box<dyn std::error::Error + Send + Sync>> {
+        if effect.key == self.about {
+            std::future::pending::<()>().await;
+        }
+        self.bank.look_up(effect).await
+    }
+}
+
+#[tokio::test]
+async fn a_slow_look_up_delays_no_other_and_an_unreadable_command_none_at_all() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let bank = Bank::new((0..7).map(|_| Act::Cut));
+    for n in 0..7 {
+        let paid = pay(&world.once, &intent(&n.to_string()), "charge".into(), &bank).await;
+        assert_eq!(code(paid), "external_unknown");
+    }
+    see.run("set session_replication_role = replica; update pgonce.intent set fingerprint = '' where key = '3'; \
+             reset session_replication_role; select pgonce._move_clock(interval '11 seconds')")
+        .await;
+    bank.knows(Found::Confirmed(receipt()));
+    let about = bank.came().remove(0);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let reconciler = world
+        .once
+        .reconciler(Silent { bank, about })
+        .concurrency(2)
+        .timeout(MINUTE * 60)
+        .poll_interval(Duration::from_millis(5));
+    let running = tokio::spawn(reconciler.run(async { drop(stopped.await) }));
+    see.wait_until("select count(*) = 6 from pgonce.external_call where status = 'confirmed'")
+        .await;
+    assert_eq!(status(see, "0").await, "unknown");
+    drop(stop);
+    running.await.unwrap();
 }
 
 #[tokio::test]

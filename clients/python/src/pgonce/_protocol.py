@@ -222,6 +222,16 @@ def in_own_transaction(
     return rows
 
 
+def look_up(
+    driver: Driver, options: Options, statement: str, params: Mapping[str, Any]
+) -> Steps[list[tuple[Any, ...]]]:
+    """A call that changes nothing: a lost reply leaves nothing in doubt."""
+    try:
+        return (yield from in_own_transaction(driver, options, statement, params))
+    except Uncertain as error:
+        raise Disconnected(error.message) from error
+
+
 # --- claims -------------------------------------------------------------------------------------
 
 
@@ -416,7 +426,7 @@ class Loop:
             # Woken by the lock of the transaction that holds the intent. A lease has no such lock.
             params = {**self.intent.names, "timeout": seconds(left)}
             try:
-                yield from in_own_transaction(self.driver, self.options, sql.WAIT, params)
+                yield from look_up(self.driver, self.options, sql.WAIT, params)
             finally:
                 _WAITERS.release()
         if time.monotonic() - started < self.pause:
@@ -437,7 +447,7 @@ class Contract:
 
 def contract_of(driver: Driver, intent: Intent, options: Options) -> Steps[Contract]:
     params = {"tenant": intent.tenant, "scope": intent.scope}
-    rows = yield from in_own_transaction(driver, options, sql.CONTRACT, params)
+    rows = yield from look_up(driver, options, sql.CONTRACT, params)
     return Contract(rows[0])
 
 

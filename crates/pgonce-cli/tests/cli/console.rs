@@ -1,35 +1,41 @@
 //! The console over HTTP and in a browser: who may do what, and that nothing shown is markup.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, Run};
+use crate::fixture::Fixture;
 use crate::serve::{Serving, TOKENS};
 
-const VIEWER: &str = "viewer-token-0123456789";
-const OPERATOR: &str = "operator-token-0123456789";
+pub(crate) const VIEWER: &str = "viewer-token-0123456789";
+pub(crate) const OPERATOR: &str = "operator-token-0123456789";
 const ADMIN: &str = "admin-token-0123456789";
 
-const PAGES: [&str; 9] = [
+pub(crate) const PAGES: [&str; 15] = [
     "/",
     "/intents",
     "/intents?q=state:stuck",
     "/intent?scope=s&key=stuck",
     "/outbox?subscription=s",
     "/inbox?consumer=c",
+    "/queue",
+    "/queue?queue=q",
+    "/job?id=1",
+    "/external?status=open",
+    "/imports",
+    "/import?job=j&number=1",
     "/ledger?check=yes",
     "/scopes",
     "/audit",
 ];
 
+/// The effect key of the call in [`fill`].
+pub(crate) const CALL: &str = "0190f5a2-7c3e-7000-8000-000000000001";
+
 /// What would run, or would be seen to be markup, were it not escaped.
 const PROBE: &str = "<script>document.title=1</script><img src=x onerror=alert(1)>\"''>";
 
 /// Something on every page, with the probe in every field that people or programs may write.
-async fn fill(fixture: &Fixture) {
+pub(crate) async fn fill(fixture: &Fixture) {
     let probe = PROBE.replace('\'', "''");
     fixture
         .sql(&format!(
@@ -48,6 +54,23 @@ async fn fill(fixture: &Fixture) {
              insert into pgonce.inbox_message (seq, tenant, consumer, source, message_id, hash, size, status, received_at, holds_key, headers, payload, failure_code, failure_message, key, type)
              values (1, '', 'c', '{probe}', '{probe}', '\\x01', 1, 'failed_final', now(), true, '{{}}', '\\x01', '{probe}', '{probe}', '{probe}', '{probe}');
              insert into pgonce.suppressed values ('{probe}', '{probe}', 1, 1, 1, 1);
+             select pgonce.define_queue('{probe}', p_max_running => 2, p_rate => 3);
+             insert into pgonce.job (id, created_at, priority, tenant, queue, unique_key, key, group_name, payload)
+             select n, now(), 0, '', 'q', n || '{probe}', '{probe}', '{probe}', jsonb_build_object('card', '4111', 'note', '{probe}'::text) from generate_series(1, 4) n;
+             insert into pgonce.job_end (id, ended_at, status, attempts, tenant, queue, owner, failure_code, failure_message, result)
+             select n, now(), 'dead', 3, '', 'q', '{probe}', '{probe}', '{probe}', jsonb_build_object('note', '{probe}'::text) from generate_series(1, 2) n;
+             insert into pgonce.job_live (id, due_at, state, priority, tenant, queue, key, owner, failure_code, failure_message)
+             values (3, now() + interval '1 minute', 'running', 0, '', 'q', '{probe}', '{probe}', '{probe}', '{probe}'), (4, null, 'ready', 0, '', 'q', '{probe}', null, '{probe}', '{probe}');
+             insert into pgonce.job_schedule values ('', '{probe}', '{probe}', '{probe}', '{probe}', null, now(), now());
+             insert into pgonce.external_provider (provider, defined_at) values ('{probe}', now());
+             insert into pgonce.external_call (effect_key, fence, requested_at, first_sent_at, sent_at, deadline_at, sends, status, decides, tenant, scope, key, step, provider, digest, request, reference, failure_code, failure_message, decided_by, disputed)
+             values ('{CALL}', 1, now(), now() - interval '2 days', now() - interval '2 days', now() - interval '1 day', 1, 'unknown', true, '', 's', 'stuck', '{probe}', '{probe}', '\\x01',
+                     jsonb_build_object('card', '4111', 'note', '{probe}'::text), '{probe}', '{probe}', '{probe}', '{probe}', '{probe}');
+             insert into pgonce.external_event (seen_at, effect_key, outcome, tenant, provider, event_id, reference, failure_code)
+             values (now(), '{CALL}', 'confirmed', '', '{probe}', '{probe}', '{probe}', '{probe}');
+             insert into pgonce.import (tenant, job, number, source, settings, state, runner, backend, leased_until, started_at)
+             values ('', 'j', 1, '{probe}', '{{}}', 'running', gen_random_uuid(), 1, now(), now()), ('{probe}', '{probe}', 1, '{probe}', '{{}}', 'done', gen_random_uuid(), 1, now(), now());
+             insert into pgonce.import_row values ('', 'j', 1, 1, 2, 'failed', '{probe}', '{probe}', '{probe}', '{probe}');
              select pgonce.intervene('settle', 's', 'second', '{probe}', p_person => '{probe}')"
         ))
         .await;
@@ -67,6 +90,13 @@ async fn every_act_is_checked_for_every_role_by_form_and_by_api() {
         ("skip", OPERATOR),
         ("retry-messages", OPERATOR),
         ("skip-message", OPERATOR),
+        ("retry-jobs", OPERATOR),
+        ("retry-all-jobs", OPERATOR),
+        ("cancel-job", OPERATOR),
+        ("pause-queue", OPERATOR),
+        ("resume-queue", OPERATOR),
+        ("settle-call", OPERATOR),
+        ("cancel-import", OPERATOR),
         ("purge", ADMIN),
     ];
     // The list is complete: an act that is not here would be unchecked.
@@ -223,11 +253,26 @@ async fn nothing_that_is_shown_is_markup_and_nothing_is_asked_of_others() {
     let key = url_encoded(PROBE);
     let one = format!("/intent?tenant={key}&scope=s&key={key}");
     let done = format!("/scopes?done={key}");
-    let pages =
-        PAGES
-            .iter()
-            .copied()
-            .chain([&*find, &*one, &*done, "/login?next=%22%3E%3Cscript%3E"]);
+    let call = format!("/call?effect_key={CALL}");
+    let of_probe = [
+        "queue?queue",
+        "job?id",
+        "external?provider",
+        "call?effect_key",
+        "import?job",
+    ]
+    .map(|field| format!("/{field}={key}"));
+    let pages = PAGES
+        .iter()
+        .copied()
+        .chain([
+            &*find,
+            &*one,
+            &*done,
+            &*call,
+            "/login?next=%22%3E%3Cscript%3E",
+        ])
+        .chain(of_probe.iter().map(String::as_str));
     for page in pages {
         let answer = serving.get(page, "").await;
         assert_eq!(answer.status(), 200, "{page}");
@@ -351,99 +396,4 @@ async fn an_act_is_done_once_is_audited_with_its_person_and_answers_are_for_thos
     // Nothing that is not remembered is said not to have happened.
     let found = serving.text("/find?q=no-such-thing", VIEWER).await;
     assert!(found.contains("does not prove"), "{found}");
-}
-
-/// Debian's chromium, or what the system calls it. `make setup` installs it.
-fn browser() -> PathBuf {
-    let names = [
-        "chromium",
-        "chromium-browser",
-        "google-chrome",
-        "google-chrome-stable",
-    ];
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).flat_map(|folder| names.map(|name| folder.join(name)));
-    found
-        .into_iter()
-        .find(|program| program.is_file())
-        .expect("no chromium: run `make setup`")
-}
-
-fn chromium(profile: &Path, args: &[&str]) -> Run {
-    let mut command = Command::new(browser());
-    command
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--enable-logging=stderr",
-            "--disable-dev-shm-usage",
-        ])
-        .arg(format!("--user-data-dir={}", profile.display()))
-        .args(args)
-        .stdin(Stdio::null());
-    Run::of(command.output().unwrap())
-}
-
-#[tokio::test]
-async fn a_browser_runs_our_script_on_every_page_and_nobody_elses() {
-    let fixture = Fixture::installed().await;
-    fill(&fixture).await;
-    let serving = Serving::of(&fixture, &["--instance", "staging"], "");
-    let profile = tempfile::tempdir().unwrap();
-    for page in PAGES {
-        let address = format!("{}{page}", serving.url);
-        let run = chromium(profile.path(), &["--dump-dom", &address]);
-        assert!(
-            run.out.contains("<main id=\"main\"")
-                && run.out.contains("\u{b7} staging \u{b7} pgonce</title>"),
-            "{page}: {run:?}"
-        );
-        // Our script ran: it says how long ago things were.
-        if run.out.contains("<time ") {
-            assert!(
-                run.out.contains(" ago</small>") || run.out.contains("<small>in "),
-                "{page}: {}",
-                run.out
-            );
-        }
-        let complaints: Vec<_> = run
-            .err
-            .lines()
-            .filter(|line| line.contains("CONSOLE"))
-            .collect();
-        assert!(complaints.is_empty(), "{page}: {complaints:?}");
-    }
-    // For people to look at: target/console/*.png.
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/console");
-    std::fs::create_dir_all(&folder).unwrap();
-    for (page, name) in [
-        ("/", "overview"),
-        ("/intent?scope=s&key=stuck", "intent"),
-        ("/outbox?subscription=s", "outbox"),
-    ] {
-        for (size, width) in [
-            ("390,844", "phone"),
-            ("820,1180", "tablet"),
-            ("1440,900", "desktop"),
-        ] {
-            let file = folder.join(format!("{name}-{width}.png"));
-            let _ = std::fs::remove_file(&file);
-            let shot = format!("--screenshot={}", file.display());
-            chromium(
-                profile.path(),
-                &[
-                    &shot,
-                    &format!("--window-size={size}"),
-                    &format!("{}{page}", serving.url),
-                ],
-            );
-            assert!(
-                std::fs::metadata(&file).unwrap().len() > 5_000,
-                "{}",
-                file.display()
-            );
-        }
-    }
 }

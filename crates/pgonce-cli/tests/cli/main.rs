@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod console;
+mod console_browser;
+mod console_pages;
 mod consume;
+mod consume_killed;
 mod consume_service;
 mod doctor;
 mod external;

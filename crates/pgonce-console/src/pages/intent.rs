@@ -8,8 +8,9 @@ use crate::access::{Role, Who};
 use crate::acts::ACTS;
 use crate::db::{Row, number, text};
 use crate::html::{Html, el, query};
+use crate::parts::{facts, input};
 use crate::server::{App, Fields};
-use crate::view::{Column, Kind, Section, copies, csrf, shell_word, sql_literal, time};
+use crate::view::{Column, Kind, Section, csrf, time};
 
 const ONE: &str = "
 select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.ref_type, i.ref_id, i.failure_code, i.failure_message, i.owner,
@@ -18,7 +19,7 @@ select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.ref_type, i.re
        case when $4 = 'yes' then jsonb_pretty(i.answer) end as answer, i.answer is not null as has_answer
   from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key = $3";
 
-const OPERATED: &str = "select o.acted_at as at, o.act, coalesce(o.person, o.role::text) as who, o.reason, o.forced, o.before ->> 'status' as before from pgonce.operator_act o \
+pub(super) const OPERATED: &str = "select o.acted_at as at, o.act, coalesce(o.person, o.role::text) as who, o.reason, o.forced, o.before ->> 'status' as before from pgonce.operator_act o \
      where o.tenant = $1 and o.scope = $2 and o.key = $3 order by o.number limit 200";
 
 /// Operator acts are in a table of their own.
@@ -29,7 +30,7 @@ const UNDER_WAY: &str = "select l.pid from pg_locks l where l.locktype = 'adviso
      and l.database = (select d.oid from pg_database d where d.datname = current_database()) \
      and (l.classid::bigint << 32) | l.objid::bigint = pgonce._lock_id($1, $2, $3)";
 
-const ACTED: &[Column] = &[
+pub(super) const ACTED: &[Column] = &[
     ("When", "at", Kind::Time),
     ("Act", "act", Kind::Status),
     ("Who", "who", Kind::Text),
@@ -48,10 +49,8 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
         .db
         .rows(ONE, &[names[0], names[1], names[2], Some(seen)])
         .await?;
-    if !app.redact.is_empty() {
-        for row in &mut record {
-            hide(row, &app.redact);
-        }
+    for row in &mut record {
+        hide(row, "answer", &app.redact);
     }
     let under_way = match record.is_empty() {
         true => app.db.rows(UNDER_WAY, &names).await?,
@@ -80,8 +79,8 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
     Ok(tables)
 }
 
-/// Replaces the values of members with these names.
-fn hide(row: &mut Row, members: &[String]) {
+/// Replaces the values of members with these names, in a column that is a JSON document.
+pub(super) fn hide(row: &mut Row, column: &str, members: &[String]) {
     fn walk(value: &mut Value, members: &[String]) {
         match value {
             Value::Object(map) => {
@@ -96,8 +95,11 @@ fn hide(row: &mut Row, members: &[String]) {
             _ => {}
         }
     }
+    if members.is_empty() {
+        return;
+    }
     let parsed = row
-        .get("answer")
+        .get(column)
         .and_then(Value::as_str)
         .map(serde_json::from_str::<Value>);
     let shown = match parsed {
@@ -109,7 +111,7 @@ fn hide(row: &mut Row, members: &[String]) {
         Some(Err(_)) => "\u{2022}\u{2022}\u{2022}".to_owned(),
         None => return,
     };
-    row.insert("answer".to_owned(), Value::from(shown));
+    row.insert(column.to_owned(), Value::from(shown));
 }
 
 /// Did it happen once? From what is recorded, and nothing else.
@@ -186,7 +188,7 @@ pub(super) fn one_page(app: &App, who: &Who, tables: &[Section]) -> Html {
         );
     };
     let (mood, words) = verdict(row);
-    let facts = [
+    const FACTS: &[Column] = &[
         ("Status", "status", Kind::Status),
         ("Tenant", "tenant", Kind::Code),
         ("Attempts", "attempts", Kind::Number),
@@ -203,12 +205,6 @@ pub(super) fn one_page(app: &App, who: &Who, tables: &[Section]) -> Html {
         let reference = format!("{}/{}", text(&row, "ref_type"), text(&row, "ref_id"));
         row.insert("reference".to_owned(), Value::from(reference));
     }
-    let facts = facts
-        .into_iter()
-        .filter(|(_, name, _)| !text(&row, name).is_empty())
-        .map(|(label, name, kind)| {
-            el("dt", &[], label).and(el("dd", &[], crate::view::cell(&text(&row, name), kind)))
-        });
     let answer = match (
         text(&row, "answer"),
         row.get("has_answer") == Some(&Value::Bool(true)),
@@ -237,13 +233,10 @@ pub(super) fn one_page(app: &App, who: &Who, tables: &[Section]) -> Html {
             .and(el(
                 "section",
                 &[],
-                el("h2", &[], "Record")
-                    .and(el("dl", &[("class", "facts")], facts.collect::<Html>()))
-                    .and(answer),
+                el("h2", &[], "Record").and(facts(&row, FACTS)).and(answer),
             )),
         ))
         .and(forms(app, who, &row))
-        .and(copies(&commands(&row)))
 }
 
 fn timeline(row: &Row, tables: &[Section]) -> Html {
@@ -340,19 +333,7 @@ fn forms(app: &App, who: &Who, row: &Row) -> Html {
                     "",
                 )
             });
-            let input = |name: &'static str, hint: &str, required: bool| {
-                let id = format!("{}-{name}", act.name);
-                el("label", &[("for", &id)], hint).and(el(
-                    "input",
-                    &[
-                        ("name", name),
-                        ("id", &id),
-                        (if required { "required" } else { "" }, ""),
-                        ("autocomplete", "off"),
-                    ],
-                    "",
-                ))
-            };
+            let input = |name, hint: &str, required: bool| input(act.name, name, hint, required);
             let own = match act.name {
                 "settle" => input("answer", "Answer, as JSON", false),
                 "fail" => {
@@ -419,32 +400,6 @@ fn forms(app: &App, who: &Who, row: &Row) -> Html {
     el("h2", &[], "Acts").and(el("div", &[("class", "acts")], forms.collect::<Html>()))
 }
 
-fn commands(row: &Row) -> [(&'static str, String); 2] {
-    let [tenant, scope, key] = ["tenant", "scope", "key"].map(|name| text(row, name));
-    let option = if tenant.is_empty() {
-        String::new()
-    } else {
-        format!(" --tenant {}", shell_word(&tenant))
-    };
-    let sql = format!(
-        "select * from pgonce.intent where tenant = {} and scope = {} and key = {};",
-        sql_literal(&tenant),
-        sql_literal(&scope),
-        sql_literal(&key)
-    );
-    [
-        (
-            "CLI",
-            format!(
-                "pgonce intent show {} {}{option}",
-                shell_word(&scope),
-                shell_word(&key)
-            ),
-        ),
-        ("SQL", sql),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -456,7 +411,7 @@ mod tests {
             "answer".to_owned(),
             Value::from(r#"{"card":{"pan":"4111","a":[{"pan":1}]},"id":7}"#),
         );
-        hide(&mut row, &["pan".to_owned()]);
+        hide(&mut row, "answer", &["pan".to_owned()]);
         let shown = text(&row, "answer");
         assert!(
             !shown.contains("4111")

@@ -5,8 +5,9 @@ use pgonce::Error;
 use super::field;
 use crate::db::{Row, text};
 use crate::html::{Html, el, query};
+use crate::parts::chips;
 use crate::server::{App, Fields};
-use crate::view::{Column, Kind, Section, next_page};
+use crate::view::{Column, Kind, Section};
 
 const LIST: &[Column] = &[
     ("Key", "key", Kind::Code),
@@ -75,7 +76,8 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
     let filter = Filter::parse(field(fields, "q"));
     let limit = (PAGE + 1).to_string();
     let pattern = filter.pattern();
-    let mut rows = if filter.state.as_deref() == Some("stuck") {
+    let is_stuck = filter.state.as_deref() == Some("stuck");
+    let rows = if is_stuck {
         let sql = "select k.tenant, k.scope, k.key, k.status, k.attempts, k.first_at, k.last_at, date_trunc('second', k.stuck_for)::text as stuck_for, \
              k.classification, k.owner, k.failure_code from pgonce.stuck k \
              where ($1::text is null or k.tenant = $1) and ($2::text is null or k.scope like $2) and ($3::text is null or starts_with(k.key, $3)) limit $4::text::int";
@@ -111,34 +113,21 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
         ];
         app.db.rows(sql, &params).await?
     };
-    let more = rows.len() > PAGE;
-    rows.truncate(PAGE);
-    let foot = match rows.last() {
-        Some(last) if more && filter.state.as_deref() != Some("stuck") => {
-            let (tenant, scope, key) =
-                (text(last, "tenant"), text(last, "scope"), text(last, "key"));
-            next_page(
-                &format!("{}/intents", app.base),
-                &[
-                    ("q", field(fields, "q")),
-                    ("after_tenant", &tenant),
-                    ("after_scope", &scope),
-                    ("after", &key),
-                ],
-            )
-        }
-        _ => Html::default(),
-    };
-    Ok(vec![Section {
-        link: Some(link),
-        foot,
-        ..Section::new(
-            "",
-            LIST,
-            rows,
-            "No record matches. An attempt in an open transaction has no record yet, and expired ones are purged.",
-        )
-    }])
+    let empty = "No record matches. An attempt in an open transaction has no record yet, and expired ones are purged.";
+    let cursor = [
+        ("after_tenant", "tenant"),
+        ("after_scope", "scope"),
+        ("after", "key"),
+    ];
+    let keep = [("q", field(fields, "q"))];
+    let mut list =
+        Section::new("", LIST, rows, empty).paged(PAGE, ("intents", "/intents"), &keep, &cursor);
+    // Stuck ones are in no order that a page could go on from: the first of them are what matters.
+    if is_stuck {
+        list.next = None;
+    }
+    list.link = Some(link);
+    Ok(vec![list])
 }
 
 pub(super) fn list_page(app: &App, fields: &Fields, list: Html) -> Html {
@@ -151,22 +140,7 @@ pub(super) fn list_page(app: &App, fields: &Fields, list: Html) -> Html {
         ("failed permanently", "state:failed_final"),
         ("succeeded", "state:succeeded"),
     ];
-    let chips = chips.into_iter().map(|(name, filter)| {
-        let current = if field(fields, "q") == filter {
-            "aria-current"
-        } else {
-            ""
-        };
-        el(
-            "a",
-            &[
-                ("href", &format!("{path}{}", query(&[("q", filter)]))),
-                ("class", "chip"),
-                (current, "true"),
-            ],
-            name,
-        )
-    });
+    let chips = self::chips(&path, field(fields, "q"), "q", &chips);
     el("h1", &[], "Intents")
         .and(el(
             "form",
@@ -186,7 +160,7 @@ pub(super) fn list_page(app: &App, fields: &Fields, list: Html) -> Html {
             )
             .and(el("button", &[], "Filter")),
         ))
-        .and(el("div", &[("class", "chips")], chips.collect::<Html>()))
+        .and(chips)
         .and(list)
 }
 

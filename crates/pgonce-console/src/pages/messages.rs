@@ -7,8 +7,9 @@ use super::overview::{BACKLOG, SUBSCRIPTIONS};
 use crate::access::{Role, Who};
 use crate::db::{Row, number, text};
 use crate::html::{Html, el, query};
+use crate::parts::{button, reasoned};
 use crate::server::{App, Fields};
-use crate::view::{Column, Kind, Section, copies, csrf, next_page, shell_word, sql_literal};
+use crate::view::{Column, Kind, Section};
 
 const LANES: &[Column] = &[
     ("Lane", "lane", Kind::Number),
@@ -71,19 +72,10 @@ pub(super) async fn outbox(app: &App, fields: &Fields) -> Result<Vec<Section>, E
         .get("after")
         .filter(|after| after.parse::<i64>().is_ok())
         .map(String::as_str);
-    let mut rows = app
+    let rows = app
         .db
         .rows(dead, &[Some(chosen), after, Some(&(PAGE + 1).to_string())])
         .await?;
-    let more = rows.len() > PAGE;
-    rows.truncate(PAGE);
-    let foot = match rows.last() {
-        Some(last) if more => next_page(
-            &format!("{}/outbox", app.base),
-            &[("subscription", chosen), ("after", &text(last, "seq"))],
-        ),
-        _ => Html::default(),
-    };
     tables.push(Section::new(
         format!("Dead letters of {chosen}, by error"),
         GROUPS,
@@ -91,10 +83,12 @@ pub(super) async fn outbox(app: &App, fields: &Fields) -> Result<Vec<Section>, E
         "There are no dead letters.",
     ));
     if !rows.is_empty() {
+        let page = ("outbox", "/outbox");
+        let keep = [("subscription", chosen)];
+        let dead = Section::new("Dead letters", DEAD, rows, "");
         tables.push(Section {
             act: Some(dead_acts),
-            foot,
-            ..Section::new("Dead letters", DEAD, rows, "")
+            ..dead.paged(PAGE, page, &keep, &[("after", "seq")])
         });
     }
     tables.push(Section::new(
@@ -104,71 +98,6 @@ pub(super) async fn outbox(app: &App, fields: &Fields) -> Result<Vec<Section>, E
         "It has no lanes.",
     ));
     Ok(tables)
-}
-
-fn button(
-    app: &App,
-    who: &Who,
-    act: &'static str,
-    label: &str,
-    hidden: &[(&'static str, &str)],
-    inside: Html,
-) -> Html {
-    let hidden = hidden.iter().map(|(name, value)| {
-        el(
-            "input",
-            &[("type", "hidden"), ("name", name), ("value", value)],
-            "",
-        )
-    });
-    el(
-        "form",
-        &[
-            ("method", "post"),
-            ("action", &format!("{}/act/{act}", app.base)),
-        ],
-        csrf(who)
-            .and(hidden.collect::<Html>())
-            .and(inside)
-            .and(el("button", &[], label)),
-    )
-}
-
-/// A reason and a word to type, behind a click.
-fn reasoned(label: &str, id: &str, form: impl FnOnce(Html) -> Html) -> Html {
-    let (reason, confirm) = (format!("reason-{id}"), format!("confirm-{id}"));
-    let inside = el("label", &[("for", &reason)], "Reason")
-        .and(el(
-            "input",
-            &[
-                ("name", "reason"),
-                ("id", &reason),
-                ("required", ""),
-                ("autocomplete", "off"),
-            ],
-            "",
-        ))
-        .and(el(
-            "label",
-            &[("for", &confirm)],
-            "Type \u{201c}skip\u{201d} to confirm",
-        ))
-        .and(el(
-            "input",
-            &[
-                ("name", "confirm"),
-                ("id", &confirm),
-                ("required", ""),
-                ("pattern", "skip"),
-                ("autocomplete", "off"),
-            ],
-            "",
-        ));
-    el(
-        "details",
-        &[("class", "small")],
-        el("summary", &[], label).and(form(inside)),
-    )
 }
 
 fn dead_acts(app: &App, who: &Who, row: &Row) -> Html {
@@ -193,7 +122,7 @@ fn dead_acts(app: &App, who: &Who, row: &Row) -> Html {
         ],
         Html::default(),
     );
-    retry.and(reasoned("Skip", &seq, |inside| {
+    retry.and(reasoned("Skip", &seq, "skip", |inside| {
         button(
             app,
             who,
@@ -240,20 +169,7 @@ pub(super) fn outbox_page(
         }
         _ => Html::default(),
     };
-    let copied = match chosen {
-        "" => Html::default(),
-        _ => copies(&[
-            ("CLI", format!("pgonce outbox list {}", shell_word(chosen))),
-            (
-                "SQL",
-                format!(
-                    "select * from pgonce.dead_letters where subscription = {};",
-                    sql_literal(chosen)
-                ),
-            ),
-        ]),
-    };
-    el("h1", &[], "Outbox").and(list).and(all).and(copied)
+    el("h1", &[], "Outbox").and(list).and(all)
 }
 
 const INBOX: &[Column] = &[
@@ -291,24 +207,21 @@ pub(super) async fn inbox(app: &App, fields: &Fields) -> Result<Vec<Section>, Er
         .get("after")
         .filter(|after| chosen.is_some() && after.parse::<i64>().is_ok())
         .map(String::as_str);
-    let mut rows = app
+    let rows = app
         .db
         .rows(poison, &[chosen, after, Some(&(PAGE + 1).to_string())])
         .await?;
-    let more = rows.len() > PAGE;
-    rows.truncate(PAGE);
-    let foot = match (rows.last(), chosen) {
-        (Some(last), Some(chosen)) if more => next_page(
-            &format!("{}/inbox", app.base),
-            &[("consumer", chosen), ("after", &text(last, "seq"))],
-        ),
-        (Some(_), None) if more => el(
-            "p",
-            &[("class", "muted")],
-            "There are more: choose a consumer.",
-        ),
-        _ => Html::default(),
+    let poison = Section::new("Poison messages", POISON, rows, "No message is poisoned.");
+    let keep = [("consumer", chosen.unwrap_or_default())];
+    let mut poison = Section {
+        act: Some(poison_acts),
+        ..poison.paged(PAGE, ("inbox", "/inbox"), &keep, &[("after", "seq")])
     };
+    // Numbers are those of one consumer.
+    if chosen.is_none() && poison.next.take().is_some() {
+        let more = "There are more: choose a consumer.";
+        poison.foot = el("p", &[("class", "muted")], more);
+    }
     let mut consumers = Section::new(
         "Consumers",
         INBOX,
@@ -317,14 +230,7 @@ pub(super) async fn inbox(app: &App, fields: &Fields) -> Result<Vec<Section>, Er
     );
     consumers.link =
         Some(|row| format!("/inbox{}", query(&[("consumer", &text(row, "consumer"))])));
-    Ok(vec![
-        consumers,
-        Section {
-            act: Some(poison_acts),
-            foot,
-            ..Section::new("Poison messages", POISON, rows, "No message is poisoned.")
-        },
-    ])
+    Ok(vec![consumers, poison])
 }
 
 fn poison_acts(app: &App, who: &Who, row: &Row) -> Html {
@@ -341,9 +247,12 @@ fn poison_acts(app: &App, who: &Who, row: &Row) -> Html {
         &[names[0], names[1], ("reason", "retried in the console")],
         Html::default(),
     );
-    retry.and(reasoned("Skip", &format!("{consumer}-{seq}"), |inside| {
-        button(app, who, "skip-message", "Skip", &names, inside)
-    }))
+    retry.and(reasoned(
+        "Skip",
+        &format!("{consumer}-{seq}"),
+        "skip",
+        |inside| button(app, who, "skip-message", "Skip", &names, inside),
+    ))
 }
 
 pub(super) fn inbox_page(

@@ -1,10 +1,14 @@
 //! Pages. Each is a list of tables, which the API has too; some have forms beside them.
 
+mod copy;
+mod external;
 mod find;
+mod imports;
 mod intent;
 mod intents;
 mod messages;
 mod overview;
+mod queue;
 mod records;
 
 use axum::extract::{Extension, OriginalUri, State};
@@ -48,11 +52,17 @@ pub(crate) const PAGES: &[Entry] = &[
     entry("intents", "/intents", "Intents", "i", true),
     entry("outbox", "/outbox", "Outbox", "e", true),
     entry("inbox", "/inbox", "Inbox", "m", true),
+    entry("queue", "/queue", "Queue", "q", true),
+    entry("external", "/external", "External calls", "x", true),
+    entry("imports", "/imports", "Imports", "f", true),
     entry("ledger", "/ledger", "Ledger", "l", false),
     entry("scopes", "/scopes", "Scopes", "s", false),
     entry("audit", "/audit", "Audit", "a", true),
     entry("find", "/find", "Find", "", false),
     entry("intent", "/intent", "Intent", "", true),
+    entry("job", "/job", "Job", "", true),
+    entry("call", "/call", "External call", "", true),
+    entry("import", "/import", "Import", "", true),
 ];
 
 /// The tables of a page.
@@ -68,6 +78,12 @@ pub(crate) async fn sections(
         "intent" => intent::one(app, who, fields).await,
         "outbox" => messages::outbox(app, fields).await,
         "inbox" => messages::inbox(app, fields).await,
+        "queue" => queue::list(app, fields).await,
+        "job" => queue::one(app, who, fields).await,
+        "external" => external::list(app, fields).await,
+        "call" => external::one(app, who, fields).await,
+        "imports" => imports::list(app, fields).await,
+        "import" => imports::one(app, fields).await,
         "ledger" => records::ledger(app, fields).await,
         "scopes" => records::scopes(app).await,
         "audit" => records::audit(app).await,
@@ -130,10 +146,31 @@ pub(crate) async fn show(
             "Inbox".to_owned(),
             messages::inbox_page(&app, &who, &fields, &tables, list),
         ),
+        "queue" => (
+            "Queue".to_owned(),
+            queue::page(&app, &who, &fields, &tables, list),
+        ),
+        "job" => (
+            format!("Job {}", field(&fields, "id")),
+            queue::one_page(&app, &who, &fields, &tables),
+        ),
+        "external" => (
+            "External calls".to_owned(),
+            external::page(&app, &fields, list),
+        ),
+        "call" => (
+            field(&fields, "effect_key").to_owned(),
+            external::one_page(&app, &who, &fields, &tables),
+        ),
+        "import" => (
+            field(&fields, "job").to_owned(),
+            imports::one_page(&app, &who, &fields, &tables),
+        ),
         "ledger" => ("Ledger".to_owned(), records::ledger_page(&app, list)),
         "find" => ("Find".to_owned(), find::page(&fields, list)),
         _ => (entry.label.to_owned(), el("h1", &[], entry.label).and(list)),
     };
+    let copied = view::copies(&copy::commands(&app, entry.name, &fields));
     let sought = if entry.name == "find" {
         field(&fields, "q").to_owned()
     } else {
@@ -142,7 +179,7 @@ pub(crate) async fn show(
     let page = Page {
         title,
         name: entry.name,
-        body: done.and(body),
+        body: done.and(body).and(copied),
         sought,
         live: entry.live,
     };

@@ -5,7 +5,7 @@ use pgonce::Error;
 use super::field;
 use crate::html::{Html, el};
 use crate::server::{App, Fields};
-use crate::view::{Column, Kind, Section, next_page};
+use crate::view::{Column, Kind, Section};
 
 const SCOPES: &[Column] = &[
     ("Scope", "scope", Kind::Code),
@@ -60,7 +60,7 @@ pub(super) async fn ledger(app: &App, fields: &Fields) -> Result<Vec<Section>, E
     let sql = "select a.account, a.tenant, a.currency, a.normal, a.balance::text, a.available::text, a.entries, a.opened_at, a.closed_at from pgonce.ledger_accounts a \
          where $2::text is null or (a.tenant, a.account) > ($1, $2) order by a.tenant, a.account limit $3::text::int";
     let after = ["after_tenant", "after"].map(|name| fields.get(name).map(String::as_str));
-    let mut rows = app
+    let rows = app
         .db
         .rows(
             sql,
@@ -71,22 +71,9 @@ pub(super) async fn ledger(app: &App, fields: &Fields) -> Result<Vec<Section>, E
             ],
         )
         .await?;
-    let more = rows.len() > PAGE;
-    rows.truncate(PAGE);
-    let foot = match rows.last() {
-        Some(last) if more => next_page(
-            &format!("{}/ledger", app.base),
-            &[
-                ("after_tenant", &crate::db::text(last, "tenant")),
-                ("after", &crate::db::text(last, "account")),
-            ],
-        ),
-        _ => Html::default(),
-    };
-    let mut tables = vec![Section {
-        foot,
-        ..Section::new("Accounts", ACCOUNTS, rows, "There is no account.")
-    }];
+    let accounts = Section::new("Accounts", ACCOUNTS, rows, "There is no account.");
+    let cursor = [("after_tenant", "tenant"), ("after", "account")];
+    let mut tables = vec![accounts.paged(PAGE, ("ledger", "/ledger"), &[], &cursor)];
     if field(fields, "check") == "yes" {
         let problems = app.db.rows("select v.problem, v.account, v.tenant, v.detail from pgonce.ledger_verify() v limit 100", &[]).await?;
         tables.insert(

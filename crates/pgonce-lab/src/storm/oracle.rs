@@ -93,7 +93,7 @@ pub(super) async fn judge<D: DriverExt>(
         all.push(broken("TornId", intent, detail.clone()));
     }
     fixture.history.saw_times("delivered again", taken.again);
-    for (kind, intent, detail) in posted(&client).await? {
+    for (kind, intent, detail) in beside(&client).await? {
         all.push(broken(kind, &intent, detail));
     }
     for (kind, intent, detail) in published(fixture, &client).await? {
@@ -142,20 +142,48 @@ async fn is_empty(client: &Client, what: &str, query: &str) -> pgonce_testkit::R
     .await
 }
 
-/// Every effect of the path that posts has its group in the ledger, nothing else has, and the ledger is whole.
-async fn posted(client: &Client) -> Result<Vec<(&'static str, String, String)>> {
-    let pattern = format!("{}-%", Path::Ledger.name());
-    let query = "select coalesce(e.intent, g.operation), case when g.operation is null then 'Lost' else 'Phantom' end \
-         from (select distinct intent from effect where intent like $1) e \
-         full join pgonce.ledger_group g on g.operation = e.intent \
-         where e.intent is null or g.operation is null";
+/// What else the transaction of a path writes, by intent.
+const BESIDE: [(Path, &str); 6] = [
+    (
+        Path::Ledger,
+        "select operation as intent from pgonce.ledger_group",
+    ),
+    (
+        Path::Transition,
+        "select command as intent from pgonce.transition_command c join pgonce.transition_entity using (tenant, machine, entity) \
+         where c.outcome = 'applied' and state = 'done' and transition_entity.version = 1",
+    ),
+    (Path::Unique, "select intent from fact"),
+    // Our book of calls, and the provider's.
+    (
+        Path::ExternalKeyed,
+        "select key as intent from pgonce.external_call where scope = 'storm.external-keyed' and status = 'confirmed' and disputed is null",
+    ),
+    (
+        Path::ExternalLookUp,
+        "select key as intent from pgonce.external_call where scope = 'storm.external-look-up' and status = 'confirmed' and disputed is null",
+    ),
+    (
+        Path::ExternalReconcile,
+        "select key as intent from pgonce.external_call where scope = 'storm.external-reconcile' and status = 'confirmed' and disputed is null",
+    ),
+];
+
+/// Every effect of a path that writes something else too has it, nothing else has, and the ledger is whole.
+async fn beside(client: &Client) -> Result<Vec<(&'static str, String, String)>> {
     let mut wrong = Vec::new();
-    for row in client.query(query, &[&pattern]).await? {
-        let kind = match row.try_get(1)? {
-            "Lost" => "Lost",
-            _ => "Phantom",
-        };
-        wrong.push((kind, row.try_get(0)?, "effect and ledger differ".to_owned()));
+    for (path, rows) in BESIDE {
+        let query = format!(
+            "select coalesce(e.intent, b.intent), b.intent is null \
+             from (select distinct intent from effect where intent like $1) e full join ({rows}) b on b.intent = e.intent \
+             where e.intent is null or b.intent is null"
+        );
+        let pattern = format!("{}-%", path.name());
+        for row in client.query(&query, &[&pattern]).await? {
+            let kind = if row.try_get(1)? { "Lost" } else { "Phantom" };
+            let detail = format!("effect and {} differ", path.name());
+            wrong.push((kind, row.try_get(0)?, detail));
+        }
     }
     let query = "select problem || ' ' || coalesce(account, '') || ' ' || detail from pgonce.ledger_verify()";
     for row in client.query(query, &[]).await? {
@@ -262,12 +290,14 @@ fn is_outside(intent: &str) -> bool {
 /// A storm that hardly blew proves nothing: what a whole one must have met.
 fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
     let count = |of: fn(Path) -> bool| trialed.iter().filter(|t| of(t.path)).count() as u64;
-    let (trials, relays) = (count(Path::is_of_intents), count(Path::is_of_relays));
-    let consumers = count(Path::is_of_consumers);
+    let (intents, relays) = (count(Path::is_of_intents), count(Path::is_of_relays));
+    let (consumers, external) = (count(Path::is_of_consumers), count(Path::is_external));
+    let recoveries = count(|path| path == Path::Recovery);
+    let trials = intents - external - recoveries;
     if plan.fault.is_some() {
         return Coverage::new().require("fault", 1);
     }
-    let mut coverage = Coverage::new().require("fault", (trials + relays + consumers) * 8 / 10);
+    let mut coverage = Coverage::new().require("fault", (intents + relays + consumers) * 8 / 10);
     if !plan.paths.is_empty() {
         return coverage;
     }
@@ -288,6 +318,14 @@ fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
     ];
     for (state, one_in) in rare {
         coverage = coverage.require(state, (trials / one_in).max(1));
+    }
+    for (state, least) in [
+        ("outcome not known", external / 20),
+        ("reconciled", external / 100),
+        ("recovered", recoveries / 50),
+        ("released", recoveries / 50),
+    ] {
+        coverage = coverage.require(state, least);
     }
     let rare = [
         ("delivered again", 50),

@@ -25,7 +25,7 @@ begin
         format('step %s is %s, by %s', (p_call).step, p_outcome, p_by), false, to_jsonb(v_row) - '{answer,tenant,scope,key}'::text[]);
     update pgonce.intent i
        set status = case p_outcome when 'confirmed' then 'succeeded' else 'failed_final' end::pgonce.status,
-           fence = pgonce._next_fence(v_row.fence, false), lease_until = null, last_at = v_now,
+           fence = pgonce._next_fence(v_row.fence, false, v_row.tenant), lease_until = null, last_at = v_now,
            expires_at = v_now + v_contract.retention, ref_type = null, ref_id = null,
            answer = case p_outcome when 'confirmed'
                then pgonce._answer_to_keep(v_contract, v_row.scope, p_answer, v_row.tenant, false) end,

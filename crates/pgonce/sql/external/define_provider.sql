@@ -9,7 +9,8 @@
 --          within this time only. Null: it knows no keys, and what may have been sent is never sent again. p_look_after: when
 --          a call without an answer is looked up first; then after p_backoff, doubled up to p_max_backoff, until p_deadline
 --          after it was sent. Zero as p_deadline: ask an operator at once. p_rate requests in p_rate_per; after p_trip_after
---          requests in a row without an answer none for p_trip_for, then one to try. p_keep: for reports that fit no call
+--          requests in a row without an answer none for p_trip_for, then one to try. p_keep: for reports that fit no call.
+--          A provider has one row for all tenants: its limits are those of one account
 -- example  select pgonce.define_provider('bank', p_keys_for => '24 hours', p_rate => 50, p_trip_after => 10);
 create or replace function pgonce.define_provider(p_provider text, p_keys_for interval default null,
     p_deadline interval default '1 day', p_look_after interval default '10 seconds', p_backoff interval default '5 seconds',

@@ -2,9 +2,10 @@
 --          ask the provider about each, and pass what it says to pgonce.external_observe.
 -- answers  at most p_limit calls; nobody else gets them before p_lease is over
 -- locks    the rows it gives, and none that is locked
--- writes   when each is looked up next: later and later, for the last time at its deadline
+-- writes   when each is looked up next: later and later, then at its deadline, and twice more after it
 -- raises   22023 a bad limit or lease
--- note     a look-up changes nothing at the provider, so that two at a time would do no harm
+-- note     a look-up changes nothing at the provider, so that two at a time would do no harm. One look at the deadline would not
+--          do: the process that makes it may end, and the provider be away
 -- example  select step, effect_key, reference from pgonce.external_due('bank', 10, '30 seconds');
 create or replace function pgonce.external_due(p_provider text, p_limit integer, p_lease interval)
 returns table (tenant text, scope text, key text, fingerprint bytea, step text, effect_key uuid, reference text, looks integer,
@@ -28,9 +29,11 @@ begin
                for update skip locked
         )
         update pgonce.external_call c
-           set looks = c.looks + 1,
-               next_look_at = case when c.deadline_at > v_now then least(c.deadline_at, v_now + greatest(p_lease,
-                   least(v_rules.backoff * power(2, least(c.looks, 40)), v_rules.max_backoff) * (0.5 + random() / 2))) end
+           set looks = c.looks + 1, late_looks = c.late_looks + case when c.deadline_at > v_now then 0 else 1 end,
+               next_look_at = case
+                   when c.deadline_at > v_now then least(c.deadline_at, v_now + greatest(p_lease,
+                       least(v_rules.backoff * power(2, least(c.looks, 40)), v_rules.max_backoff) * (0.5 + random() / 2)))
+                   when c.late_looks < 2 then v_now + greatest(p_lease, v_rules.backoff) end
           from due d
          where c.tenant = d.tenant and c.effect_key = d.effect_key
         returning c.tenant, c.scope, c.key,

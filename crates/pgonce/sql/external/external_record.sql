@@ -1,12 +1,16 @@
 -- pgonce.external_record(p_scope, p_key, p_fence, p_step, p_outcome, p_reference, p_response, p_code, p_message, p_tenant):
 --          records how a call that pgonce.external_send allowed ended.
--- answers  one row as pgonce.external_send does: done, failed, unknown, or wait (not_sent: send it again later). A report of
---          the provider that came before the answer may have decided more
+-- answers  one row as pgonce.external_send does: done, failed, unknown, or wait (not_sent: send it again later); fenced: it is
+--          recorded, and this fence does not hold the intent any more: stop. A report of the provider that came before the
+--          answer may have decided more
 -- locks    the reference, the intent's row and the step's; the provider's where it has a circuit breaker
 -- writes   the step, and reports of the provider that waited for its reference
--- raises   P4012 this fence does not hold the intent any more; 55000 it has not sent this step; 22023 bad input
+-- raises   P4012 this fence does not hold the intent, and has not sent this step; 55000 it holds it, and has not sent this step;
+--          22023 bad input
 -- note     p_outcome: confirmed; failed, where the provider said that it did not and will not happen; not_sent, where the
---          provider cannot have acted; unknown for everything else. A call that was sent before is not freed by not_sent
+--          provider cannot have acted; unknown for everything else. A call that was sent before is not freed by not_sent. What a
+--          provider said stays true after a takeover. Where the step was sent again since, only that it happened, or its
+--          reference: how the other try ends is not known from this one
 -- example  select fence from pgonce.claim('pay', 'order-2', '\x5e88', '30 seconds') \gset
 --          select from pgonce.external_send('pay', 'order-2', :fence, 'charge', 'bank', '\x01');
 --          select action from pgonce.external_record('pay', 'order-2', :fence, 'charge', 'confirmed', 'ch_7', '{"ok": true}');
@@ -19,6 +23,7 @@ as $$
 declare
     v_call     pgonce.external_call;
     v_provider text collate "C";
+    v_late     boolean := false;
 begin
     if (p_outcome collate "C" in ('confirmed', 'failed', 'unknown', 'not_sent')) is not true
        or octet_length(p_reference) > 1000 then
@@ -30,15 +35,26 @@ begin
      where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
        and c.step = p_step collate "C";
     perform pgonce._external_lock(v_provider, p_reference, p_tenant);
-    perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
+    perform from pgonce.intent i
+      where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C" for no key update;
+    begin
+        perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
+    exception when sqlstate 'P4012' then
+        v_late := true;
+    end;
     select c.* into v_call from pgonce.external_call c
      where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
        and c.step = p_step collate "C" for update;
-    if not found or v_call.fence <> p_fence or v_call.sent_at is null then
+    if v_call.sent_at is null or p_fence is null or v_call.fence < p_fence or v_call.fence > p_fence and not v_late then
+        perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
         raise exception 'this attempt has not sent step %', coalesce(quote_literal(p_step), 'null') using errcode = '55000',
             detail = format('scope %s, fence %s.', p_scope, p_fence), hint = 'Call pgonce.external_send first.';
     end if;
-    if p_outcome in ('confirmed', 'failed') then
+    if v_call.fence > p_fence and p_outcome collate "C" <> 'confirmed' then
+        update pgonce.external_call c set reference = p_reference
+         where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.reference is null
+           and c.status in ('sent', 'unknown');
+    elsif p_outcome in ('confirmed', 'failed') then
         perform pgonce._external_decide(v_call, p_outcome::pgonce.external_status, p_reference, p_response, null, p_code,
             p_message, 'response');
     elsif p_outcome = 'unknown' then
@@ -53,12 +69,15 @@ begin
                sends = c.sends - 1, send_id = null, failure_code = left(p_code, 255), failure_message = left(p_message, 4000),
                first_sent_at = case when c.sends > 1 then c.first_sent_at end,
                deadline_at = case when c.sends > 1 then c.deadline_at end,
+               late_looks = case when c.sends > 1 then c.late_looks else 0 end,
                next_look_at = case when c.sends > 1 then c.next_look_at end
          where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.status = 'sent';
     end if;
     v_call := pgonce._external_join(v_call.tenant, v_call.effect_key);
     perform pgonce._external_health(v_call.provider, p_outcome in ('confirmed', 'failed'));
-    if v_call.status = 'requested' then
+    if v_late then
+        return pgonce._external_step('fenced', v_call);
+    elsif v_call.status = 'requested' then
         return pgonce._external_step('wait', v_call, interval '1 second');
     end if;
     return pgonce._external_step(null, v_call);

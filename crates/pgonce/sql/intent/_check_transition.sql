@@ -15,7 +15,9 @@ begin
             when old.gone_at is not null then true
             when new.gone_at is not null then old.status <> new.status or old.expires_at is null
             when old.status = 'processing' and new.status = 'processing'
-                then (new.fence = old.fence) <> (new.attempts = old.attempts)
+                -- To ask a probe again that has failed is no further attempt.
+                then (new.fence = old.fence) <> (new.attempts = old.attempts) and old.failure_code is distinct from 'probe_failed'
+                    or new.fence = old.fence and new.attempts <> old.attempts
             when old.status = 'processing' then new.fence > old.fence and new.fence % 2 = 0
             when old.status = 'failed_retryable' then new.fence <= old.fence
             else true

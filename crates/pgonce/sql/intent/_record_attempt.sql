@@ -1,6 +1,7 @@
 -- pgonce._record_attempt(): a new fence ends the attempt of the old one, which goes into the history. (Trigger.)
 -- writes   one row of pgonce.attempt; removes those beyond keep_attempts of the contract
--- note     a first success has no fence before it, so it writes nothing here
+-- note     a first success has no fence before it, so it writes nothing here; nor does a probe that failed and is asked again: a
+--          long outage of it would take the place of the attempts themselves
 create or replace function pgonce._record_attempt()
 returns trigger
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -30,4 +31,4 @@ end
 $$;
 create or replace trigger followed_attempts_are_kept
     after update on pgonce.intent
-    for each row when (old.fence <> new.fence) execute function pgonce._record_attempt();
+    for each row when (old.fence <> new.fence and (old.attempts <> new.attempts or old.status <> new.status)) execute function pgonce._record_attempt();

@@ -33,7 +33,8 @@ create table pgonce.external_provider (
 ) with (fillfactor = 20);
 insert into pgonce.external_provider (provider, defined_at) values ('*', clock_timestamp());
 
--- One row per step of a command that calls out. first_sent_at: since when it may have happened.
+-- One row per step of a command that calls out. first_sent_at: since when it may have happened. late_looks: those of the looks
+-- that began at or after the deadline.
 create table pgonce.external_call (
     effect_key      uuid not null,
     send_id         uuid,
@@ -47,6 +48,7 @@ create table pgonce.external_call (
     expires_at      timestamptz,
     sends           integer not null default 0,
     looks           integer not null default 0,
+    late_looks      integer not null default 0,
     status          pgonce.external_status not null,
     decides         boolean not null,
     tenant          text collate "C" not null,
@@ -88,6 +90,7 @@ create table pgonce.external_event (
     constraint one_row_per_provider_event primary key (tenant, provider, event_id)
 );
 create index external_events_waiting on pgonce.external_event (tenant, provider, reference) where applied_at is null;
+create index external_events_of_a_call on pgonce.external_event (tenant, effect_key) where effect_key is not null;
 create index external_events_seen on pgonce.external_event (seen_at);
 
 -- What a command does next with a step: send, done, failed, unknown or wait.

@@ -1,12 +1,14 @@
--- pgonce._take_stale(p_limit, p_owner, p_hold): takes over intents whose holder vanished and that recovery can do something about.
+-- pgonce._take_stale(p_limit, p_owner, p_hold, p_skip): takes over intents whose holder vanished and that recovery can do something
+--          about, but for those of the scopes p_skip.
 -- answers  what was taken: its names, the new fence, and the probe to ask before pgonce._decide_stale
 -- locks    the rows it takes; those in use are left: a holder inside its guarded write is not disturbed
 -- writes   the rows, under a new fence: whatever the old holder does from now on is refused. They are held for p_hold; where the
 --          process ends, another takes them after that
 -- raises   22023 a limit or a time that is not positive
 -- note     without a probe, and with no queue to retry in, "takeover" needs nobody: the next claim does it. "hold" is an operator's.
---          A probe that failed is asked again after half the time since the first attempt, 10 seconds to 1 hour
-create or replace function pgonce._take_stale(p_limit integer, p_owner text, p_hold interval)
+--          A probe that failed is asked again after half the time since the first attempt, 10 seconds to 1 hour; that is no further
+--          attempt: while nobody can say what happened, an intent uses up none of its attempts
+create or replace function pgonce._take_stale(p_limit integer, p_owner text, p_hold interval, p_skip text[] default '{}')
 returns table (tenant text, scope text, key text, fence bigint, probe text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -29,7 +31,7 @@ begin
                 order by s.scope = i.scope desc, s.tenant = i.tenant desc
                 limit 1) c
          where i.expires_at is null and coalesce(i.lease_until, i.last_at) <= pgonce.now()
-           and i.status = 'processing' and i.failure_code is distinct from 'needs_manual_action'
+           and i.scope <> all (p_skip collate "C") and i.status = 'processing' and i.failure_code is distinct from 'needs_manual_action'
            and (c.probe is not null or c.stale = 'refuse' or c.stale = 'takeover' and c.retry_queue is not null)
            and (i.failure_code is null
                 or i.last_at + greatest(interval '10 seconds', least(interval '1 hour', (i.last_at - i.first_at) / 2)) <= pgonce.now())
@@ -39,7 +41,8 @@ begin
     loop
         v_now := pgonce.now();
         update pgonce.intent i
-           set fence = pgonce._next_fence(v_row.fence, true, v_row.tenant), attempts = i.attempts + 1, owner = p_owner, last_at = v_now,
+           set fence = pgonce._next_fence(v_row.fence, true, v_row.tenant), owner = p_owner, last_at = v_now,
+               attempts = i.attempts + case when i.failure_code is distinct from 'probe_failed' then 1 else 0 end,
                lease_until = v_now + p_hold, failure_code = null, failure_message = null
          where i.tenant = v_row.tenant and i.scope = v_row.scope and i.key = v_row.key
         returning i.fence into strict fence;

@@ -74,7 +74,7 @@ begin
     values (v_now, session_user, p_person, p_act, p_tenant, p_scope, p_key, p_reason, v_risk is not null,
         to_jsonb(v_row) - '{answer,tenant,scope,key}'::text[]);
     -- A new number, so that the holder is turned away as after a takeover.
-    v_fence := pgonce._next_fence(v_row.fence, false);
+    v_fence := pgonce._next_fence(v_row.fence, false, p_tenant);
     if p_act in ('retry', 'evict') then
         delete from pgonce.intent i
          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";

@@ -2,20 +2,24 @@
 //!
 //! What can strike, and what is left: before the record, nothing; between the record and the answer, `sent`, which a
 //! retried command sends again only where the provider honours keys, and the reconciler looks up; between the answer and its
-//! record, the same; a lost lease, the same, and the old holder's record is refused by its fence.
+//! record, the same; a lost lease, the same: what the provider answers is recorded, and the old holder goes no further.
+
+use std::pin::pin;
+use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
-use super::store::{opened, stored};
+use super::store::{opened, or_nothing, reference_to_store, refuses_value, stored};
 use super::{CallError, Effect, Provider, Reply, Report, Step};
 use crate::call::{Args, Row, Sql};
 use crate::driver::Driver;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorDetail, Result};
 use crate::failure::Failure;
 use crate::lease::{Lease, Tries};
+use crate::sqlstate::Class;
 
 static SEND: Sql = Sql::kept(
     "select action, effect_key::text, status, reference, response::text, failure_code, failure_message, \
@@ -27,6 +31,10 @@ static RECORD: Sql = Sql::kept(
      pg_catalog.ceil(extract(epoch from retry_after) operator(pg_catalog.*) 1000)::bigint::text, sends::text \
      from pgonce.external_record($1, $2, $3::text::bigint, $4, $5, $6, $7, $8, $9, $10)",
 );
+
+/// Minimum time for which the record of a response is tried, also when the lease is over: what the provider said is true
+/// all the same, and nobody else may ever learn it.
+const RECORD_FOR: Duration = Duration::from_secs(30);
 
 /// The calls of a leased command. Made by [`Lease::external`].
 #[derive(Debug)]
@@ -139,7 +147,7 @@ impl<D: Driver> External<'_, D> {
         let (once, intent) = (self.lease.once(), self.lease.intent());
         let storage = provider.store_request();
         let digest = storage.digest(request)?;
-        let kept = stored(&storage, once.keys(), intent, Some(request))?;
+        let mut kept = stored(&storage, once.keys(), intent, Some(request))?;
         // After a lost reply the same try may still go ahead.
         let send = Uuid::new_v4().to_string();
         let term = self.lease.term();
@@ -155,6 +163,15 @@ impl<D: Driver> External<'_, D> {
                 .text(intent.tenant_name());
             match once.caller().write(&SEND, args).await {
                 Ok(rows) => return Next::read(rows.one()?, &step.name, intent.tenant_name()),
+                // A request that cannot be stored can be sent.
+                Err(error) if kept.is_some() && refuses_value(&error) => {
+                    tracing::warn!(
+                        code = error.code(),
+                        step = step.name,
+                        "the request cannot be stored"
+                    );
+                    kept = None;
+                }
                 Err(error) => tries.after(error).await?,
             }
         }
@@ -167,27 +184,27 @@ impl<D: Driver> External<'_, D> {
         request: &Value,
         next: Next,
     ) -> Result<Reply> {
-        let call = timeout(step.timeout, provider.call(&next.effect, request));
-        let answer = match self.lease.renew_while(call).await? {
-            Ok(answer) => answer,
-            Err(_) => Err(CallError::unknown("the provider did not answer in time")),
+        let mut call = pin!(timeout(step.timeout, provider.call(&next.effect, request)));
+        let (answer, lost) = match self.lease.renew_while(call.as_mut()).await {
+            Ok(answer) => (answer, None),
+            // The request is on its way all the same, and its answer may be the only one.
+            Err(error) => (call.await, Some(error)),
         };
+        let answer = answer
+            .unwrap_or_else(|_| Err(CallError::unknown("the provider did not answer in time")));
         fault_point!("external.answered");
         let recorded = self.record(step, provider, &answer).await;
-        if let (Err(Error::Fenced(_)), Ok(reply)) = (&recorded, &answer) {
-            // Another attempt holds the command. That it happened is true all the same.
-            let report = Report::confirmed(reply.clone()).effect_key(&next.effect.key);
-            let once = self.lease.once();
-            let known =
-                once.observe_for(provider, report, Some(self.lease.intent()), "late response");
-            if let Err(error) = known.await {
+        if let Some(error) = lost {
+            if let Err(error) = recorded {
                 tracing::warn!(%error, effect = %next.effect, "a late response was not recorded");
             }
+            return Err(error);
         }
         let recorded = recorded?;
         fault_point!("external.recorded");
         match (answer, recorded.action.as_str()) {
             (Ok(reply), "done") => Ok(reply),
+            (_, "fenced") => Err(fenced(&recorded.effect)),
             (_, "wait") => Err(not_sent(&recorded, provider.name())),
             _ => self.ended(recorded),
         }
@@ -223,9 +240,16 @@ impl<D: Driver> External<'_, D> {
                 "unknown"
             }
         };
-        let mut kept = stored(&provider.store_response(), once.keys(), intent, body)?;
+        let mut reference = reference_to_store(reference);
+        let mut kept = or_nothing(stored(
+            &provider.store_response(),
+            once.keys(),
+            intent,
+            body,
+        ));
         let term = self.lease.term();
         let mut tries = Tries::new(&term);
+        let until = Instant::now() + RECORD_FOR;
         loop {
             let args = self
                 .names(step)
@@ -235,14 +259,36 @@ impl<D: Driver> External<'_, D> {
                 .text(code)
                 .text(message)
                 .text(intent.tenant_name());
-            match once.caller().write(&RECORD, args).await {
+            let written = timeout(RECORD_FOR / 3, once.caller().write(&RECORD, args)).await;
+            let written = written.unwrap_or_else(|_| {
+                let why = "the database did not answer in time";
+                Err(Error::Uncertain(why.to_owned()))
+            });
+            let error = match written {
                 Ok(rows) => return Next::read(rows.one()?, &step.name, intent.tenant_name()),
-                // A response that cannot be stored (a NUL in a text) must not hide that there was one.
-                Err(Error::Database(why)) if kept.is_some() && why.code.starts_with("22") => {
-                    tracing::warn!(%why, "the response cannot be stored");
-                    kept = None;
+                Err(error) => error,
+            };
+            if refuses_value(&error) && (kept.is_some() || message.is_some() || reference.is_some())
+            {
+                // What cannot be stored must not hide that there was a response.
+                tracing::warn!(
+                    code = error.code(),
+                    step = step.name,
+                    "the response cannot be stored"
+                );
+                if kept.take().is_none() {
+                    (reference, message) = (None, None);
+                    code = code.filter(|code| code.is_ascii());
                 }
-                Err(error) => tries.after(error).await?,
+            } else if let Err(error) = tries.after(error).await {
+                let passes = matches!(
+                    error.class(),
+                    Class::Retry | Class::RetryAfterDelay | Class::Ambiguous
+                );
+                if !passes || Instant::now() >= until {
+                    return Err(error);
+                }
+                sleep(RECORD_FOR / 60).await;
             }
         }
     }
@@ -299,6 +345,14 @@ impl<D: Driver> External<'_, D> {
             .int(self.lease.fence())
             .text(step.name.as_str())
     }
+}
+
+fn fenced(effect: &Effect) -> Error {
+    Error::Fenced(ErrorDetail::new(
+        "P4012",
+        format!("the response to {effect} is recorded, and another attempt holds the intent"),
+        "Stop; claim again to learn the answer.",
+    ))
 }
 
 fn not_sent(next: &Next, provider: &str) -> Error {

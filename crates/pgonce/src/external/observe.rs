@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::store::stored;
+use super::store::{or_nothing, reference_to_store, refuses_value, stored};
 use super::{Found, Provider, Reply};
 use crate::call::{Args, Sql};
 use crate::driver::Driver;
@@ -112,7 +112,8 @@ impl Report {
 
 impl<D: Driver> Once<D> {
     /// Takes in what a provider reported by webhook, whose sender you have verified. It may come before the response, and
-    /// more than once. Where stored answers are encrypted, nothing of its body is stored.
+    /// more than once. Where stored answers are encrypted, nothing of its body is stored; nor is a body that the database
+    /// refuses, such as one with U+0000.
     ///
     /// ```no_run
     /// # use pgonce::external::{Provider, Reply, Report};
@@ -139,39 +140,65 @@ impl<D: Driver> Once<D> {
         fault_point!("external.before_observe");
         let body = report.body.as_ref();
         let storage = provider.store_response();
-        let (response, answer) = match (intent, self.keys()) {
+        let (mut response, mut answer) = match (intent, self.keys()) {
             (Some(intent), keys) => (
-                stored(&storage, keys, intent, body)?,
-                seal::stored(keys, intent, body)?,
+                or_nothing(stored(&storage, keys, intent, body)),
+                or_nothing(seal::stored(keys, intent, body)),
             ),
             (None, Some(_)) => (None, None),
             (None, None) => (
-                body.map(|body| storage.reduce(body))
-                    .transpose()?
-                    .flatten()
+                body.and_then(|body| or_nothing(storage.reduce(body)))
                     .map(|kept| kept.to_string()),
                 body.map(Value::to_string),
             ),
         };
         let failure = report.failure.as_ref();
-        let args = Args::texts([
-            provider.name(),
-            if report.confirmed {
-                "confirmed"
+        let outcome = match report.confirmed {
+            true => "confirmed",
+            false => "failed",
+        };
+        let (mut code, mut message) = (failure.map(Failure::code), failure.map(Failure::message));
+        // A call that is named by its key needs no reference that cannot be stored.
+        let mut reference = match report.effect_key {
+            Some(_) => reference_to_store(report.reference.as_deref()),
+            None => report.reference.as_deref(),
+        };
+        let mut row = loop {
+            let args = Args::texts([provider.name(), outcome])
+                .text(report.effect_key.as_deref())
+                .text(reference)
+                .text(report.event_id.as_deref())
+                .json(response.as_deref())
+                .json(answer.as_deref())
+                .text(code)
+                .text(message)
+                .text(source)
+                .text(intent.map_or(report.tenant.as_str(), Intent::tenant_name));
+            let error = match self.caller().write(&OBSERVE, args).await {
+                Ok(rows) => break rows.one()?,
+                Err(error) => error,
+            };
+            let named = report.effect_key.is_some();
+            let bodies = response.is_some() || answer.is_some();
+            if !refuses_value(&error)
+                || !(bodies || message.is_some() || named && reference.is_some())
+            {
+                return Err(error);
+            }
+            // What cannot be stored must not hide what the provider said.
+            tracing::warn!(
+                code = error.code(),
+                provider = provider.name(),
+                "what a provider reported cannot be stored"
+            );
+            if bodies {
+                (response, answer) = (None, None);
             } else {
-                "failed"
-            },
-        ])
-        .text(report.effect_key.as_deref())
-        .text(report.reference.as_deref())
-        .text(report.event_id.as_deref())
-        .json(response.as_deref())
-        .json(answer.as_deref())
-        .text(failure.map(Failure::code))
-        .text(failure.map(Failure::message))
-        .text(source)
-        .text(intent.map_or(report.tenant.as_str(), Intent::tenant_name));
-        let mut row = self.caller().write(&OBSERVE, args).await?.one()?;
+                code = code.filter(|code| code.is_ascii());
+                message = None;
+                reference = reference.filter(|_| !named);
+            }
+        };
         fault_point!("external.observed");
         Ok(match row.text()?.as_str() {
             "applied" => Observed::Applied,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::intent::Intent;
 use crate::seal::{self, AnswerKeys};
@@ -81,6 +81,29 @@ fn redact(value: &mut Value, names: &[String]) {
         Value::Array(items) => items.iter_mut().for_each(|item| redact(item, names)),
         _ => {}
     }
+}
+
+/// Whether the server refused a value as such, so that the rest of the call can be recorded without it: U+0000 in a text, a
+/// character that its encoding lacks, a document that is too deep or too large.
+pub(super) fn refuses_value(error: &Error) -> bool {
+    matches!(error, Error::Database(why) if why.code.starts_with("22") || why.code.starts_with("54"))
+}
+
+/// What is stored of a response, or nothing where that cannot be made: the outcome is recorded all the same.
+pub(super) fn or_nothing<T>(stored: Result<Option<T>>) -> Option<T> {
+    stored.unwrap_or_else(|error| {
+        tracing::warn!(code = error.code(), "nothing of a response is stored");
+        None
+    })
+}
+
+/// A provider's reference, unless no call can have it.
+pub(super) fn reference_to_store(reference: Option<&str>) -> Option<&str> {
+    let stored = reference.filter(|text| text.len() <= 1000 && !text.contains('\0'));
+    if reference.is_some() && stored.is_none() {
+        tracing::warn!("a reference of more than 1000 bytes, or with U+0000, is left out");
+    }
+    stored
 }
 
 /// A request or response as it is stored.

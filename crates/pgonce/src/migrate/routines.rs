@@ -358,6 +358,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "external/external_record",
     "external/external_observe",
     "external/external_due",
+    "external/_figures",
     "external/external_settle",
     "external/external_calls",
     "external/_purge_external",

@@ -5,27 +5,30 @@
 //! again. A decision that another attempt or an operator overtook is refused by the fence. A probe that fails, or takes too
 //! long, decides nothing.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{sleep, timeout};
 
+use super::slots::{SLOW, Slots};
 use crate::call::{Args, Sql, call_on};
 use crate::driver::{Connection as _, Driver, Session as _};
 use crate::error::{Error, Result};
 use crate::once::Once;
 
 static TAKE: Sql = Sql::seldom(
-    "select tenant, scope, key, fence::text, probe from pgonce._take_stale($1::text::integer, $2, $3::text::interval)",
+    "select tenant, scope, key, fence::text, probe from pgonce._take_stale($1::text::integer, $2, $3::text::interval, \
+     array(select s.scope from pg_catalog.jsonb_array_elements_text($4) s (scope)))",
 );
 static IS_PROBE: Sql = Sql::seldom("select pgonce._probe_name($1)");
 static DECIDE: Sql = Sql::seldom(
     "select pgonce._decide_stale($1, $2, $3::text::bigint, $4, $5::text::boolean, $6, $7, $8, $9, $10, $11)",
 );
 
-/// Pause before others are looked for while probes run: a slow one delays only itself.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// Maximum time of a call that takes intents or records a decision.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Finds leased work whose holder vanished, asks the probe of its contract, and does what the contract says: settles it,
 /// releases it for another attempt, gives it up, or leaves it to an operator. Made by [`Once::recovery`]. Any number of
@@ -140,39 +143,67 @@ impl<D: Driver> Recovery<D> {
         self
     }
 
-    /// Maximum number of probes at a time, each on a connection of its own. Default: 4.
+    /// Maximum number of probes at a time, each on a connection of its own; up to as many again beside slow ones, so that the
+    /// slow probe of one scope does not keep the others waiting. Default: 4.
     pub fn concurrency(mut self, probes: usize) -> Self {
         self.concurrency = probes.max(1);
         self
     }
 
-    /// Decides everything that is due, and returns when nothing is left.
+    /// Decides everything that is due, and returns when nothing is left. A scope whose probes all take too long is left to the
+    /// next run after the first few.
     pub async fn run_once(&self) -> Result<Recovered> {
         let mut recovered = Recovered::default();
         let mut running = FuturesUnordered::new();
+        let mut slots = Slots::new(self.concurrency);
         let mut failed = None;
         loop {
-            if failed.is_none() && running.len() < self.concurrency {
-                match self.take(self.concurrency - running.len()).await {
-                    Ok(taken) => running.extend(taken.into_iter().map(|taken| self.one(taken))),
+            let limit = if failed.is_none() { slots.free() } else { 0 };
+            let idle = running.is_empty();
+            if limit > 0 {
+                let skip = slots.full_scopes();
+                let mut take = pin!(timeout(CALL_TIMEOUT, self.take(limit, &skip)));
+                // Probes go on meanwhile.
+                let taken = loop {
+                    tokio::select! {
+                        taken = &mut take => break taken,
+                        Some(ended) = running.next() => count(ended, &mut slots, &mut recovered),
+                    }
+                };
+                match taken.unwrap_or_else(|_| Err(no_answer())) {
+                    Ok(taken) => running.extend(taken.into_iter().map(|taken| {
+                        let slot = slots.begin(&taken.scope);
+                        async move { (slot, self.one(taken).await) }
+                    })),
                     // What was taken is decided first.
                     Err(error) => failed = Some(error),
                 }
             }
             if running.is_empty() {
-                return failed.map_or(Ok(recovered), Err);
+                match failed {
+                    Some(error) => return Err(error),
+                    // Nothing is left, also of the scopes that were full.
+                    None if idle => return Ok(recovered),
+                    None => continue,
+                }
             }
             tokio::select! {
-                Some(decision) = running.next() => recovered.count(&decision),
-                () = sleep(LOOK_AGAIN) => {}
+                Some(ended) = running.next() => count(ended, &mut slots, &mut recovered),
+                // Others may be due by then, and those that run be slow.
+                () = sleep(SLOW) => {}
             }
         }
     }
 
-    async fn take(&self, limit: usize) -> Result<Vec<Taken>> {
+    async fn take(&self, limit: usize, skip: &[String]) -> Result<Vec<Taken>> {
         fault_point!("recovery.before_take");
         let hold = self.probe_timeout * 2 + Duration::from_secs(30);
-        let args = Args::new().count(limit).text(&*self.owner).interval(hold);
+        let skip = serde_json::to_string(skip)?;
+        let args = Args::new()
+            .count(limit)
+            .text(&*self.owner)
+            .interval(hold)
+            .json(skip.as_str());
         let taken = self.once.caller().write(&TAKE, args).await?;
         fault_point!("recovery.taken");
         taken.read(|mut row| {
@@ -229,7 +260,8 @@ impl<D: Driver> Recovery<D> {
     }
 
     /// Asks on a connection that is closed afterwards, in a transaction that changes nothing and is rolled back: nothing that
-    /// the function leaves behind, such as a deferred trigger or a lock of the session, outlives it.
+    /// the function leaves behind, such as a deferred trigger, outlives it. Nor does a lock of the session: behind a pooler the
+    /// server's session goes on, so that it is given back in the same transaction, whether the function has failed or not.
     async fn ask(&self, probe: &str, taken: &Taken) -> Result<Probed> {
         let caller = self.once.caller();
         let mut session = caller.driver.acquire().await?;
@@ -239,20 +271,27 @@ impl<D: Driver> Recovery<D> {
         let limit = self.probe_timeout.as_millis();
         session
             .batch(&format!(
-                "set local search_path = pg_catalog, pg_temp; set local statement_timeout = {limit}"
+                "set local search_path = pg_catalog, pg_temp; set local statement_timeout = {limit}; savepoint probe"
             ))
             .await?;
-        // It may have changed since the contract was defined.
         let args = Args::texts([probe]);
         let name = call_on(&mut session, &caller.schema, &IS_PROBE, &args).await?;
         let name = name.one()?.text()?;
+        // It may have changed since the contract was defined: what is called is what passes here.
         let statement = caller.schema.statement_of(format!(
-            "select answer::pg_catalog.text, ref_type, ref_id from {name}($1, $2, $3) limit 2"
+            "select p.answer::pg_catalog.text, p.ref_type, p.ref_id \
+             from (select {}._probe_name($4) as name offset 0) c \
+             cross join lateral {name}($1, $2, case when c.name is not null then $3 end) p limit 2",
+            caller.schema.name()
         ));
-        let args = Args::texts([&*taken.scope, &*taken.key, &*taken.tenant]);
-        let rows = session.query(&statement, args.as_slice()).await?;
+        let args = Args::texts([&*taken.scope, &*taken.key, &*taken.tenant, probe]);
+        let asked = session.query(&statement, args.as_slice()).await;
+        session
+            .batch("rollback to savepoint probe; select pg_catalog.pg_advisory_unlock_all()")
+            .await?;
         let _ = session.rollback().await;
         drop(session);
+        let rows = asked?;
         fault_point!("recovery.probed");
         if rows.len() > 1 {
             return Ok(Probed::unknown(format!(
@@ -287,8 +326,19 @@ impl<D: Driver> Recovery<D> {
             .text(probed.why.as_deref())
             .text(&*taken.tenant)
             .text(&*self.owner);
-        let decision = self.once.caller().write(&DECIDE, args).await?.one()?.text();
+        let decided = timeout(CALL_TIMEOUT, self.once.caller().write(&DECIDE, args)).await;
+        let decision = decided.unwrap_or_else(|_| Err(no_answer()))?.one()?.text();
         fault_point!("recovery.decided");
         decision
     }
+}
+
+/// The probe of a slot ended with this decision.
+fn count((slot, decision): (u64, String), slots: &mut Slots, recovered: &mut Recovered) {
+    slots.end(slot, decision != "unknown");
+    recovered.count(&decision);
+}
+
+fn no_answer() -> Error {
+    Error::Uncertain("the database did not answer in time".to_owned())
 }

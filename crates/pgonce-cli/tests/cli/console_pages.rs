@@ -1,0 +1,231 @@
+//! Pages of the console beside intents and messages: queues, calls to providers, imports; and what operators do there.
+
+use serde_json::{Value, json};
+
+use crate::console::{CALL, OPERATOR, VIEWER, fill};
+use crate::fixture::Fixture;
+use crate::serve::{Serving, TOKENS};
+
+async fn sections(serving: &Serving, path: &str, token: &str) -> Value {
+    let answer = serving.get(&format!("/api/v1{path}"), token).await;
+    assert_eq!(answer.status(), 200, "{path}");
+    answer.json::<Value>().await.unwrap()["sections"].take()
+}
+
+#[tokio::test]
+async fn queues_show_what_they_hold_and_dead_letters_are_retried_and_cancelled_once() {
+    let fixture = Fixture::installed().await;
+    fill(&fixture).await;
+    let serving = Serving::of(&fixture, &["--redact", "card"], TOKENS);
+    let all = sections(&serving, "/queue", VIEWER).await;
+    let of_q = |all: &Value| -> Value {
+        let rows = all[0]["rows"].as_array().unwrap().clone();
+        rows.into_iter().find(|row| row["queue"] == "q").unwrap()
+    };
+    let row = of_q(&all);
+    for (field, expected) in [("ready", 1), ("running", 1), ("dead", 2)] {
+        assert_eq!(row[field], expected, "{row}");
+    }
+    assert_eq!(row["state"], "running");
+    let one = sections(&serving, "/queue?queue=q", VIEWER).await;
+    assert_eq!(one[1]["rows"][0]["n"], 2, "dead letters by error: {one}");
+
+    // A viewer sees no payload, an operator sees it without what is redacted.
+    let seen = serving.text("/job?id=1", VIEWER).await;
+    assert!(
+        !seen.contains("Payload") && !seen.contains("<form method=\"post\" action=\"/act/c"),
+        "{seen}"
+    );
+    let seen = serving.text("/job?id=1", OPERATOR).await;
+    assert!(seen.contains("Payload") && !seen.contains("4111"), "{seen}");
+
+    let retry = json!({"queue": "q", "id": 1, "reason": "ticket 8"});
+    let done = serving.act("retry-jobs", OPERATOR, &retry).await;
+    assert_eq!(done.json::<Value>().await.unwrap()["result"], 1);
+    let done = serving.act("retry-jobs", OPERATOR, &retry).await;
+    assert_eq!(
+        done.json::<Value>().await.unwrap()["result"],
+        0,
+        "it is no dead letter any more"
+    );
+    let cancel = json!({"queue": "q", "id": 2, "reason": "ticket 9", "confirm": "cancel"});
+    let done = serving.act("cancel-job", OPERATOR, &cancel).await;
+    assert_eq!(done.json::<Value>().await.unwrap()["result"], true);
+    let job = sections(&serving, "/job?id=2", VIEWER).await;
+    assert_eq!(job[0]["rows"][0]["status"], "cancelled");
+    assert_eq!(job[1]["rows"][0]["reason"], "ticket 9 (otto)");
+
+    assert_eq!(
+        serving
+            .act("pause-queue", OPERATOR, &json!({"queue": "q"}))
+            .await
+            .status(),
+        200
+    );
+    let row = of_q(&sections(&serving, "/queue", VIEWER).await);
+    assert_eq!(
+        (&row["state"], &row["ready"], &row["dead"]),
+        (&json!("paused"), &json!(2), &json!(0))
+    );
+    assert!(
+        serving
+            .text("/queue?queue=q", OPERATOR)
+            .await
+            .contains("Resume q")
+    );
+    assert_eq!(
+        serving
+            .act("resume-queue", OPERATOR, &json!({"queue": "q"}))
+            .await
+            .status(),
+        200
+    );
+    let confirmed = json!({"queue": "q", "reason": "all of them", "confirm": "retry"});
+    assert_eq!(
+        serving
+            .act("retry-all-jobs", OPERATOR, &confirmed)
+            .await
+            .status(),
+        200
+    );
+}
+
+#[tokio::test]
+async fn a_list_goes_on_where_the_last_page_ended_by_the_address_that_the_api_gives() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "insert into pgonce.job (id, created_at, priority, tenant, queue) select n, now(), 0, '', 'q' from generate_series(1, 120) n;
+             insert into pgonce.job_end (id, ended_at, status, attempts, tenant, queue) select n, now(), 'dead', 3, '', 'q' from generate_series(1, 120) n;
+             insert into pgonce.external_call (effect_key, fence, requested_at, sent_at, deadline_at, status, decides, tenant, scope, key, step, provider, digest)
+             select gen_random_uuid(), 1, now(), now(), now() - interval '1 day' - (n / 3) * interval '1 hour', 'unknown', true, '', 's', n::text, 'x', 'p', '\\x01' from generate_series(1, 120) n;
+             insert into pgonce.import (tenant, job, number, source, settings, state, runner, backend, leased_until, started_at)
+             select '', 'j', n, 'f', '{}', 'done', gen_random_uuid(), 1, now(), now() - (n / 3) * interval '1 hour' from generate_series(1, 120) n;
+             insert into pgonce.import_row select '', 'j', 1, n, n, 'failed', null, null, 'c', 'r' from generate_series(1, 120) n",
+        )
+        .await;
+    let serving = Serving::of(&fixture, &[], "");
+    for (path, section, id) in [
+        ("/queue?queue=q", 2, "id"),
+        ("/external", 1, "effect_key"),
+        ("/external?status=all", 1, "effect_key"),
+        ("/imports", 0, "number"),
+        ("/import?job=j&number=1", 2, "row"),
+    ] {
+        let mut next = format!("/api/v1{path}");
+        let mut seen = std::collections::BTreeSet::new();
+        let mut pages = 0;
+        loop {
+            let answer = serving.get(&next, "").await.json::<Value>().await.unwrap();
+            let table = &answer["sections"][section];
+            let rows = table["rows"].as_array().unwrap();
+            assert!(rows.len() <= 50, "{path}");
+            for row in rows {
+                assert!(seen.insert(row[id].to_string()), "{path}: twice {row}");
+            }
+            pages += 1;
+            match table["next"].as_str() {
+                Some(address) => next = address.to_owned(),
+                None => break,
+            }
+        }
+        assert_eq!((seen.len(), pages), (120, 3), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_with_an_unknown_outcome_waits_for_an_operator_and_is_settled_once() {
+    let fixture = Fixture::installed().await;
+    fill(&fixture).await;
+    let serving = Serving::of(&fixture, &["--redact", "card"], TOKENS);
+    let waiting = sections(&serving, "/external", VIEWER).await;
+    assert_eq!(waiting[1]["rows"][0]["effect_key"], CALL);
+    let path = format!("/call?effect_key={CALL}");
+    let seen = serving.text(&path, VIEWER).await;
+    assert!(
+        seen.contains("It may have happened, and its deadline is over")
+            && !seen.contains("Send it again"),
+        "{seen}"
+    );
+    let seen = serving.text(&path, OPERATOR).await;
+    assert!(
+        seen.contains("Send it again") && seen.contains("Request") && !seen.contains("4111"),
+        "{seen}"
+    );
+    let call = |confirm: &str| json!({"effect_key": CALL, "outcome": "confirmed", "reason": "on the statement", "reference": "ch_1", "answer": "{}", "confirm": confirm});
+    assert_eq!(
+        serving
+            .act("settle-call", OPERATOR, &call("yes"))
+            .await
+            .status(),
+        422
+    );
+    let forced = json!({"effect_key": CALL, "outcome": "resend", "reason": "r", "confirm": "settle", "force": true});
+    assert_eq!(
+        serving.act("settle-call", OPERATOR, &forced).await.status(),
+        403,
+        "force is for admins"
+    );
+    let done = serving.act("settle-call", OPERATOR, &call("settle")).await;
+    assert_eq!(done.status(), 200, "{:?}", done.text().await);
+    let seen = serving.text(&path, VIEWER).await;
+    assert!(
+        seen.contains("It happened: ") && seen.contains("on the statement"),
+        "{seen}"
+    );
+    assert_eq!(
+        sections(&serving, "/external", VIEWER).await[1]["rows"],
+        json!([])
+    );
+    let other = json!({"effect_key": CALL, "outcome": "failed", "code": "c", "reason": "r", "confirm": "settle"});
+    assert_eq!(
+        serving.act("settle-call", OPERATOR, &other).await.status(),
+        409,
+        "it was decided otherwise"
+    );
+    for wrong in ["nothing", "0190f5a2-7c3e-7000-8000-00000000000f"] {
+        let page = serving
+            .text(&format!("/call?effect_key={wrong}"), VIEWER)
+            .await;
+        assert!(page.contains("There is no such call"), "{page}");
+    }
+}
+
+#[tokio::test]
+async fn an_import_shows_its_progress_and_rejects_and_can_be_cancelled() {
+    let fixture = Fixture::installed().await;
+    fill(&fixture).await;
+    let serving = Serving::of(&fixture, &[], TOKENS);
+    assert_eq!(
+        sections(&serving, "/imports", VIEWER).await[0]["rows"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    let one = sections(&serving, "/import?job=j&number=1", VIEWER).await;
+    assert_eq!(
+        (&one[0]["rows"][0]["state"], &one[2]["rows"][0]["row"]),
+        (&json!("stopped"), &json!(1))
+    );
+    assert!(
+        !serving
+            .text("/import?job=j&number=1", VIEWER)
+            .await
+            .contains("Cancel the imports")
+    );
+    assert!(
+        serving
+            .text("/import?job=j&number=1", OPERATOR)
+            .await
+            .contains("Cancel the imports")
+    );
+    let cancel = json!({"job": "j"});
+    let done = serving.act("cancel-import", OPERATOR, &cancel).await;
+    assert_eq!(done.json::<Value>().await.unwrap()["result"], 1);
+    let page = serving.text("/import?job=j&number=1", OPERATOR).await;
+    assert!(
+        page.contains("It was cancelled") && !page.contains("Cancel the imports"),
+        "{page}"
+    );
+}

@@ -1,0 +1,175 @@
+//! Responses that come late, or that cannot be stored: what a provider said is true all the same.
+
+use std::time::Duration;
+
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::external::{CallError, Effect, Found, Observed, Provider, Reply, Report, Storage};
+use pgonce::{Claim, Error, Failure};
+use pgonce_tests::{Observer, World, intent};
+use serde_json::{Value, json};
+
+use super::bank::{Act, Bank, code, pay, receipt};
+use super::{status, take};
+
+/// A provider during whose call another attempt takes the command over.
+struct Pausing<'a> {
+    bank: &'a Bank,
+    see: &'a Observer,
+    /// Whether it answers only after the holder has learnt of it.
+    waits: bool,
+}
+
+impl Provider for Pausing<'_> {
+    fn name(&self) -> &str {
+        "bank"
+    }
+
+    async fn call(&self, effect: &Effect, request: &Value) -> Result<Reply, CallError> {
+        let take_over = "select pgonce.intervene('release', 'orders.create', 'k', 'test', true); \
+            select from pgonce.claim('orders.create', 'k', (select fingerprint from pgonce.intent where key = 'k'), '1 hour')";
+        self.see.run(take_over).await;
+        if self.waits {
+            self.see.wait_until("select is_called from beats").await;
+            for _ in 0..20 {
+                self.see.run("select 1").await;
+            }
+        }
+        self.bank.call(effect, request).await
+    }
+
+    fn store_request(&self) -> Storage {
+        self.bank.store_request()
+    }
+}
+
+/// Outcome of the provider, status of the call afterwards, what the next attempt gets, and the requests that came by then.
+#[tokio::test]
+async fn what_a_provider_answers_counts_also_for_who_lost_the_lease_meanwhile() {
+    for (act, late, next, came) in [
+        (Act::Confirm, "confirmed", "Some(\"ch_1\")", 1),
+        (Act::Reject, "failed", "declined", 1),
+        (Act::Accept("ch_9"), "unknown", "external_unknown", 1),
+        (Act::NotNow, "requested", "Some(\"ch_1\")", 2),
+    ] {
+        for waits in [false, true] {
+            let world = World::<TokioPostgres>::new().await;
+            // The holder learns from its heartbeat, or else when it records.
+            let fenced = "create sequence beats; grant all on beats to public; \
+                create or replace function pgonce.heartbeat(p_scope text, p_key text, p_fence bigint, p_lease interval, p_tenant text default '') \
+                returns timestamptz language plpgsql as $$ begin perform nextval('public.beats'); raise 'gone' using errcode = 'P4012'; end $$";
+            let bank = Bank::new([act.clone()]);
+            let Claim::Run(mut old) = world
+                .once
+                .lease(&intent("k"), Duration::from_secs(3))
+                .await
+                .unwrap()
+            else {
+                panic!("not ours");
+            };
+            world.see.run(fenced).await;
+            let paused = Pausing {
+                bank: &bank,
+                see: &world.see,
+                waits,
+            };
+            let request = json!({"amount": 5, "card": "4242 4242"});
+            let error = old
+                .external()
+                .call("charge", &paused, &request)
+                .await
+                .unwrap_err();
+            assert!(matches!(error, Error::Fenced(_)), "{error:?}");
+            assert_eq!(status(&world.see, "k").await, late);
+            let release = "select pgonce.intervene('release', 'orders.create', 'k', 'test', true)";
+            world.see.run(release).await;
+            let paid = pay(&world.once, &intent("k"), "charge".into(), &bank).await;
+            assert_eq!(code(paid), next);
+            assert_eq!(bank.came().len(), came);
+            if late == "unknown" {
+                let webhook = Report::confirmed(receipt().reference("ch_9")).event_id("evt_1");
+                let observed = world.once.observe(&bank, webhook).await.unwrap();
+                assert_eq!(observed, Observed::Applied, "its reference is known");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn of_a_try_that_another_followed_only_what_happened_counts() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_provider('bank', p_keys_for => '1 day')")
+        .await;
+    let call = |function: &str, fence: i64, rest: &str| {
+        format!(
+            "select action from pgonce.{function}('orders.create', 'k', {fence}, 'charge', {rest})"
+        )
+    };
+    let send = |fence| call("external_send", fence, "'bank', '\\x01'");
+    let first = take(&world.once, "k").await.fence();
+    assert_eq!(see.text(&send(first)).await, "send");
+    see.run("select pgonce.intervene('release', 'orders.create', 'k', 'test', true)")
+        .await;
+    let second = take(&world.once, "k").await.fence();
+    // The new holder has not sent it yet, and says nothing about the try of the old one.
+    let unsent = call("external_record", second, "'failed'");
+    assert_eq!(see.code(&unsent).await, "55000");
+    assert_eq!(see.text(&send(second)).await, "send");
+    for (said, status) in [
+        ("'not_sent'", "sent "),
+        ("'failed', p_code => 'declined'", "sent "),
+        ("'unknown', 'ch_9'", "sent ch_9"),
+        ("'confirmed'", "confirmed ch_9"),
+    ] {
+        let late = call("external_record", first, said);
+        assert_eq!(see.text(&late).await, "fenced", "{said}");
+        let now =
+            "select concat(status, ' ', reference) from pgonce.external_calls where sends = 2";
+        assert_eq!(see.text(now).await, status, "{said}");
+    }
+    let nobody = call("external_record", second + 2, "'confirmed'");
+    assert_eq!(see.code(&nobody).await, "P4012");
+}
+
+/// A response whose text PostgreSQL's JSON cannot hold, under a reference that nothing can hold.
+fn unstorable() -> Reply {
+    let long = "x".repeat(2000);
+    Reply::new(&json!({"text": "a\0b"}))
+        .unwrap()
+        .reference(long)
+}
+
+#[tokio::test]
+async fn what_cannot_be_stored_hides_no_outcome() {
+    let world = World::<TokioPostgres>::new().await;
+    let once = &world.once;
+    // In the response, and in the request.
+    let bank = Bank::new([Act::Say(unstorable()), Act::Cut, Act::Cut, Act::Cut]);
+    let mut lease = take(once, "said").await;
+    let request = json!({"text": "a\0b"});
+    let said = lease.external().call("charge", &bank, &request).await;
+    assert_eq!(said.unwrap(), unstorable());
+    assert_eq!(status(&world.see, "said").await, "confirmed");
+    // In what a look-up finds, and in what a webhook reports.
+    for key in ["found", "failed", "reported"] {
+        let paid = pay(once, &intent(key), "charge".into(), &bank).await;
+        assert_eq!(code(paid), "external_unknown");
+    }
+    let effect = bank.came().remove(3);
+    let report = Report::confirmed(unstorable()).effect_key(effect);
+    let observed = once.observe(&bank, report.event_id("evt_1")).await.unwrap();
+    assert_eq!(observed, Observed::Applied);
+    assert_eq!(status(&world.see, "reported").await, "confirmed");
+    bank.knows(Found::Confirmed(unstorable()));
+    let due = "update pgonce.external_call set next_look_at = pgonce.now() where key = ";
+    world.see.run(&format!("{due} 'found'")).await;
+    let reconciler = once.reconciler(bank);
+    assert_eq!(reconciler.pass().await.unwrap().decided, 1);
+    assert_eq!(status(&world.see, "found").await, "confirmed");
+    let bank = Bank::new([]);
+    bank.knows(Found::Failed(Failure::permanent("declined", "no\0funds")));
+    world.see.run(&format!("{due} 'failed'")).await;
+    let reconciler = once.reconciler(bank);
+    assert_eq!(reconciler.pass().await.unwrap().decided, 1);
+    assert_eq!(status(&world.see, "failed").await, "failed");
+}
