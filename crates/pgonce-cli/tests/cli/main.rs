@@ -19,6 +19,7 @@ mod intervene;
 mod ledger;
 mod outbox;
 mod queue;
+mod region;
 mod relay;
 mod relay_file;
 mod roles;

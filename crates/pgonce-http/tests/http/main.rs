@@ -17,5 +17,6 @@ mod keys;
 mod logs;
 mod outcomes;
 mod panics;
+mod regions;
 mod replays;
 mod stale;
