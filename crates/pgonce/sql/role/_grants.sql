@@ -97,7 +97,8 @@ begin
             -- pgonce._scope_is_allowed calls it in a region, with the application's rights.
             ('app', '_check_region region_of'),
             ('viewer', '_region_is_current'),
-            ('operator', 'define_region_rule region_of resolve_double_commit _beat_region _merge_pending _purge_facts _region_is_current'),
+            ('operator', 'define_region_rule region_of resolve_double_commit _beat_region _merge_pending _purge_facts _region_is_current
+                _end_moved_leases _apply_region_rule _holders_of_intents _writers_of_intents'),
             ('app', 'enqueue cancel_job'),
             ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs _peek_jobs'),
             ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs'),
