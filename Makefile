@@ -117,6 +117,10 @@ run: ## a private PostgreSQL with pgonce, its daemon and its console, on this ma
 storm: setup ## cut every path of the protocol at every message, kill and cut services in Python and Node; some minutes
 	$(call step,storm)
 	$(CARGO) run --release --locked -p pgonce-cli -- storm --random $${STORM_RANDOM:-2m} --ledger target/storm-ledger.json
+	$(call step,storms over the HTTP layer and the gateway with outages longer than leases; STORM_INTENTS says how long)
+	PGONCE_STORM_INTENTS=$${STORM_INTENTS:-600} $(CARGO) test --locked --workspace --all-features --test storm -- in_a_storm unknown:: --nocapture --test-threads 2
+	$(call step,the same without HTTP)
+	PGONCE_STORM_INTENTS=$${STORM_INTENTS:-600} $(CARGO) test --locked --workspace --all-features --test guarantees -- outages:: --nocapture --test-threads 2
 	$(call step,storm of workers and services in Python and Node)
 	PGONCE_STORM_KILLS=$${STORM_KILLS:-50} scripts/node-tests --test-name-pattern=storm
 

@@ -3,7 +3,9 @@
 //!
 //! `REGION_SCHEDULES` says how many random schedules run; `make region-tests` asks for fifty.
 
+mod hands;
 mod link;
+mod moves;
 mod places;
 mod schedules;
 
@@ -231,7 +233,10 @@ async fn intents_of_a_lost_region_get_another_home_and_one_that_leaves_is_a_sing
         .await
         .unwrap();
     places.settle().await;
-    leave("us", &[eu.member()], None, TIMEOUT).await.unwrap();
+    us.link.set(Network::Cut);
+    let unknown_after = leave("us", &[eu.member()], None, TIMEOUT).await.unwrap();
+    assert!(unknown_after.unwrap() > std::time::UNIX_EPOCH);
+    us.link.set(Network::Open);
     assert!(matches!(
         eu.once.claim(&intent("b")).await,
         Ok(Claim::Run(_))
@@ -243,7 +248,8 @@ async fn intents_of_a_lost_region_get_another_home_and_one_that_leaves_is_a_sing
             .unwrap()
             .replayed()
     );
-    leave("us", &[], Some(&us.member()), TIMEOUT).await.unwrap();
+    let left = leave("us", &[eu.member()], Some(&us.member()), TIMEOUT).await;
+    assert_eq!(left.unwrap(), None);
     assert!(matches!(
         us.once.claim(&intent("b")).await,
         Ok(Claim::Run(_))

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod canaries;
 mod console;
 mod console_browser;
 mod console_pages;
@@ -18,8 +19,10 @@ mod intervene;
 mod ledger;
 mod outbox;
 mod queue;
+mod region;
 mod relay;
 mod relay_file;
+mod roles;
 mod runbooks;
 mod serve;
 mod serve_parts;
