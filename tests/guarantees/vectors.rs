@@ -22,7 +22,7 @@ fn from_hex(text: &str) -> f64 {
     let exponent: i64 = exponent.parse().unwrap();
     // Numbers below the smallest normal one, and zero, have a leading zero and no exponent of their own.
     let biased = if whole == "0" { 0 } else { exponent + 1023 };
-    f64::from_bits(sign | u64::try_from(biased).unwrap() << 52 | fraction)
+    f64::from_bits(sign | (u64::try_from(biased).unwrap() << 52) | fraction)
 }
 
 #[test]
