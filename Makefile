@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants demo payments storm bench fmt doc nextest
+.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants demo payments storm bench bench-peers fmt doc nextest
 
 CARGO ?= cargo
 
@@ -117,12 +117,20 @@ run: ## a private PostgreSQL with pgonce, its daemon and its console, on this ma
 storm: setup ## cut every path of the protocol at every message, kill and cut services in Python and Node; some minutes
 	$(call step,storm)
 	$(CARGO) run --release --locked -p pgonce-cli -- storm --random $${STORM_RANDOM:-2m} --ledger target/storm-ledger.json
+	$(call step,storms over the HTTP layer and the gateway with outages longer than leases; STORM_INTENTS says how long)
+	PGONCE_STORM_INTENTS=$${STORM_INTENTS:-600} $(CARGO) test --locked --workspace --all-features --test storm -- in_a_storm unknown:: --nocapture --test-threads 2
+	$(call step,the same without HTTP)
+	PGONCE_STORM_INTENTS=$${STORM_INTENTS:-600} $(CARGO) test --locked --workspace --all-features --test guarantees -- outages:: --nocapture --test-threads 2
 	$(call step,storm of workers and services in Python and Node)
 	PGONCE_STORM_KILLS=$${STORM_KILLS:-50} scripts/node-tests --test-name-pattern=storm
 
 bench: setup ## measure what pgonce costs, beside the bare transaction and the usual recipe
 	$(call step,bench)
 	PGONCE_COMMIT="$$(git rev-parse --short HEAD 2>/dev/null)" $(CARGO) run --release --locked -p pgonce-cli -- bench
+
+bench-peers: setup ## measure libraries that make the same promise or a weaker one, beside pgonce; they are installed into .cache/peers
+	$(call step,bench-peers)
+	@bench/peers/run.sh $(PEERS)
 
 nextest: ## install the test runner cargo-nextest, some minutes
 	$(CARGO) install --locked cargo-nextest

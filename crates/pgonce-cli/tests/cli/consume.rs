@@ -16,7 +16,7 @@ use crate::relay::{Running, get};
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Nothing keeps an effect from being there twice.
-const TABLES: &str = "
+pub(crate) const TABLES: &str = "
 create table received (at bigint generated always as identity, n bigint not null, subject text not null);
 create function apply_event(p_message jsonb) returns void language plpgsql as $$
 begin

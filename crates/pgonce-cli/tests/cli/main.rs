@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod canaries;
 mod console;
 mod console_browser;
 mod console_pages;
@@ -21,6 +22,7 @@ mod queue;
 mod region;
 mod relay;
 mod relay_file;
+mod roles;
 mod runbooks;
 mod serve;
 mod serve_parts;

@@ -14,6 +14,7 @@ mod extractors;
 mod fidelity;
 mod isolation;
 mod keys;
+mod logs;
 mod outcomes;
 mod panics;
 mod regions;

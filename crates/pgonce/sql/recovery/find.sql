@@ -202,9 +202,10 @@ begin
          order by o.seq desc limit 100;
     elsif p_part collate "C" = 'all_messages' then
         return query
-        select 'stored message', case when m.message_id = v_id then 'message' else 'key' end, m.tenant::text, m.consumer::text, m.message_id::text,
+        select 'stored message', case v_id when m.message_id then 'message' when m.key then 'key' else 'hashed id' end, m.tenant::text, m.consumer::text, m.message_id::text,
                m.status::text, m.received_at, coalesce(m.failure_message, '')
-          from pgonce.inbox_message m where m.message_id = v_id or m.key = v_id
+          from pgonce.inbox_message m
+         where m.message_id = v_id or m.key = v_id or substr(sha256(convert_to(m.message_id, 'UTF8')), 1, octet_length(v_hex)) = v_hex
          order by m.seq desc limit 100;
     else
         raise exception 'there is no part %', coalesce(quote_literal(p_part), 'null') using errcode = '22023',
