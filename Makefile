@@ -80,9 +80,9 @@ hostile-tests: setup ## ten thousand random operations in each hostile setting; 
 	$(call step,hostile-tests)
 	PGONCE_HOSTILE_OPERATIONS=$${HOSTILE_OPERATIONS:-10000} $(CARGO) test --locked -p pgonce-tests --all-features --test hostile -- --nocapture --test-threads 2
 
-region-tests: setup ## cut the network between three regions again and again; REGION_SCHEDULES says how often
+region-tests: setup ## cut the network between three regions again and again; REGION_SCHEDULES says how often (`scripts/setup 14 16 17 18` for more versions)
 	$(call step,region-tests)
-	REGION_SCHEDULES=$${REGION_SCHEDULES:-50} $(CARGO) test --locked -p pgonce-tests --all-features --test kill -- regions:: --nocapture --test-threads 2
+	REGION_SCHEDULES=$${REGION_SCHEDULES:-50} $(CARGO) test --locked --workspace --all-features --test kill -- regions:: --nocapture --test-threads 2
 
 replay: setup ## replay a million events into projections, again and again; REPLAY_EVENTS says how many
 	$(call step,replay)
