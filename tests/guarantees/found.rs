@@ -105,6 +105,62 @@ async fn every_form_of_an_id_leads_to_what_it_names() {
 }
 
 #[tokio::test]
+async fn calls_to_providers_are_found_and_in_the_timeline() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    for tenant in ["", "acme"] {
+        let claim = format!(
+            "select fence from pgonce.claim('pay', 'k', '\\x01', '1 minute', p_tenant => '{tenant}')"
+        );
+        let fence = see.number(&claim).await;
+        see.run(&format!(
+            "select pgonce.external_send('pay', 'k', {fence}, 'charge', 'bank', '\\x01', p_tenant => '{tenant}'); \
+             select pgonce.external_record('pay', 'k', {fence}, 'charge', 'unknown', 'ch{tenant}_7', p_tenant => '{tenant}'); \
+             select pgonce.external_observe('bank', 'confirmed', p_reference => 'ch{tenant}_7', p_event_id => 'evt_1{tenant}', p_tenant => '{tenant}'); \
+             select pgonce.external_observe('bank', 'failed', p_reference => 'ch{tenant}_8', p_event_id => 'evt_2{tenant}', p_tenant => '{tenant}')"
+        ))
+        .await;
+    }
+    let effect = "select effect_key::text from pgonce.external_call where tenant = 'acme'";
+    let effect = see.text(effect).await;
+    for (id, expected) in [
+        ("chacme_7", "external call by reference pay/k"),
+        (&*effect, "external call by effect key pay/k"),
+        ("evt_1acme", "provider event by event bank/evt_1acme"),
+        ("chacme_8", "provider event by reference bank/evt_2acme"),
+        ("chacme_9", ""),
+    ] {
+        assert_eq!(found(see, id, "calls").await, expected, "{id}");
+    }
+    let history = "select string_agg(concat_ws(' ', what, who, detail), '; ') from pgonce._history('acme', 'pay', 'k') where what like 'call%'";
+    assert_eq!(
+        see.text(history).await,
+        format!(
+            "call charge bank sent once, effect key {effect}; \
+             call charge decided bank confirmed, by event evt_1acme, reference chacme_7"
+        )
+    );
+    see.run(
+        "insert into pgonce.external_call (effect_key, fence, requested_at, status, decides, tenant, scope, key, step, provider, digest, reference) \
+         select gen_random_uuid(), 2, now(), 'requested', false, 't' || n % 3, 'pay', n::text, 'charge', 'p' || n % 2, '', 'r' || n \
+         from generate_series(1, 5000) n; \
+         insert into pgonce.external_event (seen_at, outcome, tenant, provider, event_id, reference) \
+         select now(), 'confirmed', 't' || n % 3, 'p' || n % 2, 'e' || n, 'w' || n from generate_series(1, 5000) n; \
+         analyze pgonce.external_call; analyze pgonce.external_event",
+    )
+    .await;
+    see.run("begin").await;
+    let looks = format!(
+        "select count(*) from unnest(array['r77', 'e78', 'w79', '{effect}']) id cross join lateral pgonce.find(id, 'calls')"
+    );
+    assert_eq!(see.number(&looks).await, 4);
+    let read = "select coalesce(string_agg(relname || ' ' || seq_tup_read, ', '), '') from pg_stat_xact_user_tables \
+                where relname in ('external_call', 'external_event') and seq_tup_read > 0";
+    assert_eq!(see.text(read).await, "");
+    see.run("rollback").await;
+}
+
+#[tokio::test]
 async fn looking_up_reads_no_table_whole() {
     let world = filled().await;
     let see = &world.see;

@@ -6,3 +6,4 @@ mod refusals;
 mod roles;
 mod same;
 mod test_db;
+mod worker;

@@ -77,6 +77,8 @@ async fn survive<D: TestDriver>(is_leased: bool) {
         .unwrap();
     let once = Arc::new(OnceCell::<Once<D>>::new());
     let outside = Arc::new(Observer::connect(&world.url()).await);
+    let chosen = std::env::var("PGONCE_STORM_INTENTS").ok();
+    let intents = chosen.map_or(60, |count| count.parse().unwrap());
     let report = storm(move |call: Call| {
         let (once, outside) = (once.clone(), outside.clone());
         async move {
@@ -89,11 +91,9 @@ async fn survive<D: TestDriver>(is_leased: bool) {
         }
     })
     .effects(EFFECTS)
-    .intents(60)
-    .outages(2, LEASE * 3 / 2)
-    // Connections that an outage refuses use most of the cuts up.
-    .require("fault", 1)
-    .max_duration(Duration::from_secs(120))
+    .intents(intents)
+    .outages(2 + intents / 200, LEASE * 3 / 2)
+    .max_duration(Duration::from_secs(60 + intents))
     .call_timeout(Duration::from_secs(40))
     .recovery_timeout(Duration::from_secs(90))
     .run(&world.url())

@@ -32,6 +32,8 @@ const OPERATIONS: u64 = 240;
 const CALLERS: usize = 6;
 /// Far longer than an operation, a lease and a retry take together, on a machine that is busy.
 const HANGS: Duration = Duration::from_secs(40);
+/// How often a claim may be busy after all leases have run out. A transaction whose client has gone ends in that time.
+const BUSY_AFTER_LEASES: u64 = 50;
 const DAY: Duration = Duration::from_secs(86_400);
 const EFFECTS: &str = "select key as intent from effects";
 
@@ -65,6 +67,8 @@ pub(crate) struct Campaign {
     next: AtomicU64,
     last: AtomicU64,
     over: AtomicBool,
+    /// How often somebody was said to hold what was asked for.
+    busy: AtomicU64,
 }
 
 impl Campaign {
@@ -96,6 +100,7 @@ impl Campaign {
             next: AtomicU64::new(0),
             last: AtomicU64::new(0),
             over: AtomicBool::new(false),
+            busy: AtomicU64::new(0),
         }
     }
 
@@ -221,6 +226,9 @@ impl Campaign {
         let outcome = match made {
             Ok(answer) => Outcome::Success(answer),
             Err(error) => {
+                if matches!(error, Error::Busy { .. }) {
+                    self.busy.fetch_add(1, SeqCst);
+                }
                 let passes = matches!(
                     error.class(),
                     Class::Retry | Class::RetryAfterDelay | Class::ClaimAgain | Class::Ambiguous
@@ -254,8 +262,19 @@ impl Campaign {
         }
     }
 
-    /// Asks for everything until it is answered: nothing may be stuck once what strikes has stopped.
+    /// Waits until all leases have run out, by the database's clock.
+    async fn leases_run_out(&self) {
+        let see = Observer::connect(&self.oracle).await;
+        see.wait_until(
+            "select not exists (select from pgonce.intent where expires_at is null and lease_until > pgonce.now())",
+        )
+        .await;
+    }
+
+    /// Asks for everything until it is answered: nothing may be stuck once what strikes has stopped and all leases have run
+    /// out. Who is said to hold it then has an open transaction that is about to end.
     pub(crate) async fn ask_for_everything(&self) {
+        self.leases_run_out().await;
         let keys: Vec<String> = (self.asked.lock().unwrap_or_else(PoisonError::into_inner))
             .keys()
             .cloned()
@@ -263,6 +282,7 @@ impl Campaign {
         let mut sql = SqlCaller::at(&self.url);
         for key in keys {
             let number = key.split(' ').next_back().unwrap().parse().unwrap();
+            let busy = self.busy.load(SeqCst);
             let asking = async {
                 // A request that came first with another payload is answered under that one.
                 let mut twisted = false;
@@ -274,6 +294,12 @@ impl Campaign {
             if timeout(HANGS, asking).await.is_err() {
                 panic!("{key} is stuck: {}", self.report());
             }
+            let busy = self.busy.load(SeqCst) - busy;
+            assert!(
+                busy <= BUSY_AFTER_LEASES,
+                "{key} is held {busy} times by nobody: {}",
+                self.report()
+            );
         }
     }
 

@@ -18,6 +18,8 @@ use pgonce_tests::{Observer, TestDriver, install, run_example};
 use serde_json::{Value, json};
 use tokio_postgres::NoTls;
 
+use crate::campaign::{Campaign, in_time};
+
 /// In the first pg_catalog is found last; in the second, as usual, first, and a twin wins only where it fits better.
 const PATHS: &[&str] = &["evil, pg_catalog", "evil, public"];
 
@@ -106,6 +108,20 @@ async fn every_public_function_and_view_runs_no_strangers_code() {
             }
         }
     }
+}
+
+/// Where pg_catalog is found first, as usual: the callers' own statements need it.
+#[tokio::test]
+async fn random_operations_run_no_strangers_code() {
+    in_time(async {
+        let database = hostile(shared(None).await.unwrap()).await;
+        let url = database.url();
+        let campaign = Campaign::new(&url, &url).await;
+        take_over(&database, PATHS[1]).await;
+        campaign.work().await;
+        campaign.end().await;
+    })
+    .await;
 }
 
 #[tokio::test]

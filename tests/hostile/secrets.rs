@@ -1,6 +1,7 @@
 //! Secrets stay out of the server's log, of errors and of debug output, whatever the server logs. Where it logs
 //! parameters it logs them as parameters: they are in no statement's text.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pgonce::driver::sqlx::Sqlx;
@@ -125,6 +126,30 @@ async fn drive<D: Joins>(url: &str, isolation: Isolation) -> String {
     shown
 }
 
+/// Keeps what is logged, at every level, by what runs on this thread while the guard lives.
+fn traced() -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let log = Arc::<Mutex<Vec<u8>>>::default();
+    let kept = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_span_events(tracing_subscriber::fmt::format::FmtSpan::FULL)
+        .with_writer(move || Kept(kept.clone()))
+        .finish();
+    (log, tracing::subscriber::set_default(subscriber))
+}
+
 async fn nothing_leaks(settings: &[(&str, &str)]) {
     let mut server = Postgres::builder();
     for (name, value) in settings {
@@ -132,11 +157,16 @@ async fn nothing_leaks(settings: &[(&str, &str)]) {
     }
     let server = server.start().await.unwrap();
     install(server.url()).await.unwrap();
+    let (traces, _tracing) = traced();
     for isolation in [Isolation::ReadCommitted, Isolation::RepeatableRead] {
         let shown = drive::<TokioPostgres>(&server.url(), isolation).await
             + &drive::<Sqlx>(&server.url(), isolation).await;
         assert!(!shown.contains(CANARY), "{shown}");
     }
+    // Statements are in it, with sqlx, and no value of any.
+    let traces = String::from_utf8(traces.lock().unwrap().clone()).unwrap();
+    assert!(traces.contains("pgonce"), "{traces}");
+    assert!(!traces.contains(CANARY), "{traces}");
     let log = server.log().unwrap();
     assert!(settings.is_empty() || log.contains("statement"));
     let leaks = leaks(&log);

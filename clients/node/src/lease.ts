@@ -239,7 +239,7 @@ export async function runLeased(
       const claimsAgain = error instanceof Fenced || error instanceof LostRace || error instanceof Uncertain;
       if (!claimsAgain || held.released || held.failing) throw error;
       // The claim knows what is true now.
-      await loop.again(error);
+      await loop.again(error, true);
     }
   }
 }

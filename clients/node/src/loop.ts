@@ -68,10 +68,14 @@ export class Loop {
     return undefined;
   }
 
-  /** Pauses before the next try, or throws where another try does not help. */
-  async again(error: unknown): Promise<void> {
+  /**
+   * Pauses before the next try, or throws where another try does not help. `ran` says that the outside world may have
+   * seen the work: then only what is stored says otherwise.
+   */
+  async again(error: unknown, ran = false): Promise<void> {
     if (!(error instanceof PgonceError)) throw error;
     if (error instanceof Uncertain) this.uncertain = error;
+    else if (ran) this.uncertain = new Uncertain(error.message);
     const worth =
       !(error instanceof Failure || error instanceof Busy) &&
       ["retry", "retry_after_delay", "claim_again", "ambiguous"].includes(error.errorClass);

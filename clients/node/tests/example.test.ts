@@ -1,7 +1,8 @@
 /** The examples, the pages of the book and the README do what they say. */
 
 import assert from "node:assert/strict";
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, type RequestListener, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -37,11 +38,16 @@ interface Posted {
   json: Record<string, unknown>;
 }
 
-async function posting(server: Server): Promise<(at: string, body: unknown, headers?: Record<string, string>) => Promise<Posted>> {
+type Post = (at: string, body: unknown, headers?: Record<string, string>) => Promise<Posted>;
+
+async function posting(server: Server): Promise<Post> {
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const { port } = server.address() as AddressInfo;
+  return poster(`http://127.0.0.1:${(server.address() as AddressInfo).port}`);
+}
+
+function poster(address: string): Post {
   return async (at, body, headers = {}) => {
-    const response = await fetch(`http://127.0.0.1:${port}${at}`, {
+    const response = await fetch(`${address}${at}`, {
       method: "POST",
       body: typeof body === "string" ? body : JSON.stringify(body),
       headers: { "content-type": "application/json", ...headers },
@@ -95,6 +101,46 @@ describe("examples", { concurrency: 2 }, () => {
       server.closeAllConnections();
       server.close();
       await pool.end();
+    }));
+
+  it("the service of the tutorial creates orders and takes them from the stock once", () =>
+    withDatabase(async (db) => {
+      await db.run(readFileSync(path.join(REPOSITORY, "examples/tutorial/schema.sql"), "utf8"));
+      // Beside the sources, so that the package resolves by its own name.
+      const script = path.join(PACKAGE, "examples/tutorial.mjs");
+      const env = { ...process.env, DATABASE_URL: db.url, PORT: "0" };
+      const child = spawn(process.execPath, [script], { env, stdio: ["ignore", "pipe", "inherit"] });
+      try {
+        const line = (await once(child.stdout, "data")) as [Buffer];
+        const address = /http:\/\/\S+/.exec(line.toString())?.[0] ?? "";
+        const post = poster(address);
+        const order = { item: "book", qty: 2 };
+        const key = { "idempotency-key": "order-1" };
+        const [first, again] = [await post("/orders", order, key), await post("/orders", order, key)];
+        assert.deepEqual([first.status, first.json, again.status, again.json], [201, { id: 1 }, 201, { id: 1 }]);
+        assert.equal(again.headers.get("idempotent-replayed"), "true");
+        assert.equal((await post("/orders", { ...order, qty: 3 }, key)).status, 422);
+        assert.equal((await post("/orders", order)).status, 400);
+        for (const replayed of [null, "true"]) {
+          const refused = await post("/orders", { ...order, qty: 0 }, { "idempotency-key": "order-2" });
+          assert.deepEqual([refused.status, refused.json.reason, refused.headers.get("idempotent-replayed")], [422, "bad_quantity", replayed]);
+        }
+        const settled = async (count: number): Promise<void> => {
+          const giveUp = performance.now() + 60_000;
+          const stock = "select qty from stock where item = 'book'";
+          while ((await db.value(stock)) !== count && performance.now() < giveUp) await new Promise((resolve) => setTimeout(resolve, 20));
+          assert.equal(await db.value(stock), count);
+        };
+        await settled(98);
+        // Every event comes again, and is recognised by its marker; then another is applied.
+        await db.run("select pgonce.replay('stock')");
+        assert.equal((await post("/orders", { ...order, qty: 1 }, { "idempotency-key": "order-3" })).status, 201);
+        await settled(97);
+        assert.equal(await db.value("select count(*) from orders"), 2);
+      } finally {
+        child.kill("SIGKILL");
+        await once(child, "close");
+      }
     }));
 
   for (const [page, query, expected] of [

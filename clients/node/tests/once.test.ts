@@ -354,6 +354,16 @@ describe("leases", { concurrency: 4 }, () => {
       assert.equal(await db.effects(), 0);
     }));
 
+  // Busy says that nothing was done. Here it was, and the new holder is still at work.
+  it("work that was done is not said to be busy elsewhere", () =>
+    withPool(async (pool, db) => {
+      const work = async (held: pgonce.Lease) => {
+        await takeOver(db, held);
+        return "done outside";
+      };
+      await assert.rejects(pgonce.lease(pool, "s", "k", REQUEST, work, { leaseMs: 300 }), pgonce.Uncertain);
+    }));
+
   it("work that stops with its signal learns what the new holder did", () =>
     withPool(async (pool, db) => {
       let runs = 0;

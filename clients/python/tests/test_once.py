@@ -501,6 +501,17 @@ def test_a_lost_lease_is_noticed_and_the_work_of_the_new_holder_stands(db: Datab
     assert db.effects() == 0
 
 
+def test_work_that_was_done_is_not_said_to_be_busy_elsewhere(db: Database, pool: Any) -> None:
+    """Busy says that nothing was done. Here it was, and the new holder is still at work."""
+
+    def work(held: pgonce.Lease) -> str:
+        take_over(db, held.intent)
+        return "done outside"
+
+    with pytest.raises(pgonce.Uncertain):
+        lease(pool, "s", "k", REQUEST, work, length=0.3)
+
+
 @pytest.mark.parametrize("kind", ASYNC)
 def test_asynchronous_work_is_cancelled_when_its_lease_is_lost(db: Database, kind: str) -> None:
     async def test(api: Api) -> None:

@@ -12,7 +12,7 @@ use crate::output::{self, Format};
 /// What to find.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A key (the client's, as stored, or hashed as in logs), reference, correlation, message id, subject, trace id or a job's key.
+    /// A key (the client's, as stored, or hashed as in logs), reference, correlation, message id, subject, trace id, a job's key, or a provider's reference, event or effect key.
     id: String,
     /// Only look where an index leads: no hashed keys, subjects, trace ids and stored messages.
     #[arg(long)]
@@ -23,7 +23,7 @@ pub(crate) struct Args {
 }
 
 /// The parts of `pgonce.find`, whether an index leads there, and what they look at.
-const PARTS: [(&str, bool, &str); 7] = [
+const PARTS: [(&str, bool, &str); 8] = [
     (
         "intents",
         true,
@@ -32,6 +32,11 @@ const PARTS: [(&str, bool, &str); 7] = [
     ("events", true, "numbers of events, parked and skipped ones"),
     ("messages", true, "ids of accepted messages"),
     ("jobs", true, "keys of jobs"),
+    (
+        "calls",
+        true,
+        "effect keys, references and events of calls to providers",
+    ),
     ("all_intents", false, "hashed keys and fingerprints"),
     (
         "all_events",

@@ -1,14 +1,16 @@
 //! The program's metrics for Prometheus. docs/src/reference/metrics.md lists them all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use metrics::{describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use pgonce::Once;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::{Backlog as Waiting, Inbox};
 use pgonce::outbox::{Backlog, Outbox};
+use pgonce::recovery::Figure;
 use tokio::time::timeout;
 
 use crate::exit::{self, CliError, Result};
@@ -53,7 +55,19 @@ const COUNTERS: [(&str, &str); 8] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 15] = [
+const GAUGES: [(&str, &str); 18] = [
+    (
+        "pgonce_external_calls",
+        "Calls to providers without a known outcome by status: sent, unknown, needs_operator; and disputed ones",
+    ),
+    (
+        "pgonce_external_oldest_age_seconds",
+        "Age of the oldest call to a provider without a known outcome",
+    ),
+    (
+        "pgonce_stuck_intents",
+        "Intents whose work stopped before its end, by classification",
+    ),
     (
         "pgonce_region_lag_seconds",
         "How far this region is behind another",
@@ -149,12 +163,16 @@ pub(crate) async fn scrape(
     consumed: &Inbox<TokioPostgres>,
     limit: Duration,
 ) {
-    let events = timeout(limit, outbox.backlog()).await;
-    let answers = events.is_ok();
-    backlog(events.ok().and_then(|asked| asked.ok()).as_deref());
-    let waiting = match answers {
-        true => timeout(limit, consumed.backlog()).await.ok(),
-        false => None,
+    let events = match timeout(limit, outbox.backlog()).await {
+        Ok(Ok(events)) => Some(events),
+        // It is up: this role has the grants of another part.
+        Ok(Err(error)) if error.code() == "42501" => Some(Vec::new()),
+        _ => None,
+    };
+    backlog(events.as_deref());
+    let waiting = match events {
+        Some(_) => timeout(limit, consumed.backlog()).await.ok(),
+        None => None,
     };
     inbox(waiting.and_then(|asked| asked.ok()).as_deref());
 }
@@ -275,9 +293,78 @@ pub(crate) fn inbox(consumers: Option<&[Waiting]>) {
     }
 }
 
+/// Maximum number of providers with series of their own; what is beyond is `other`.
+const MAX_PROVIDERS: usize = 50;
+
+/// Providers that were seen.
+static SEEN_PROVIDERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Asks what waits for somebody: calls to providers, and intents that are stuck.
+pub(crate) async fn figures(once: &Once<TokioPostgres>, limit: Duration) {
+    let asked = timeout(limit, once.figures()).await;
+    waiting(asked.ok().and_then(|asked| asked.ok()).as_deref());
+}
+
+fn waiting(figures: Option<&[Figure]>) {
+    let Ok(mut seen) = SEEN_PROVIDERS.lock() else {
+        return;
+    };
+    let mut sums: BTreeMap<(String, &str), f64> = BTreeMap::new();
+    let mut oldest: BTreeMap<String, f64> = BTreeMap::new();
+    let mut stuck: BTreeMap<&str, f64> = BTreeMap::new();
+    for (figure, name, state, value) in figures.unwrap_or_default() {
+        if figure == "stuck" {
+            stuck.insert(name, *value);
+            continue;
+        }
+        let known = seen.contains(name) || seen.len() < MAX_PROVIDERS;
+        let provider = if known { name } else { "other" }.to_owned();
+        seen.insert(provider.clone());
+        if figure == "external_calls" {
+            *sums.entry((provider, state)).or_default() += value;
+        } else {
+            let age = oldest.entry(provider).or_default();
+            *age = age.max(*value);
+        }
+    }
+    // Those that have none now are at zero, or not known.
+    let none = if figures.is_some() { 0.0 } else { f64::NAN };
+    for provider in seen.iter() {
+        for status in ["sent", "unknown", "needs_operator", "disputed"] {
+            let count = sums.get(&(provider.clone(), status)).unwrap_or(&none);
+            gauge!("pgonce_external_calls", "provider" => provider.clone(), "status" => status)
+                .set(*count);
+        }
+        let age = oldest.get(provider).unwrap_or(&none);
+        gauge!("pgonce_external_oldest_age_seconds", "provider" => provider.clone()).set(*age);
+    }
+    for classification in [
+        "safe_to_retry",
+        "needs_probe",
+        "needs_manual_action",
+        "abandoned",
+    ] {
+        let count = stuck.get(classification).unwrap_or(&none);
+        gauge!("pgonce_stuck_intents", "classification" => classification).set(*count);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn providers_have_a_bounded_number_of_series() {
+        let many = |n: usize| {
+            let name = format!("p{n}");
+            ("external_calls".to_owned(), name, "sent".to_owned(), 1.0)
+        };
+        let figures: Vec<Figure> = (0..500).map(many).collect();
+        waiting(Some(&figures));
+        let seen = SEEN_PROVIDERS.lock().unwrap();
+        assert!(seen.len() <= MAX_PROVIDERS + 1, "{}", seen.len());
+        assert!(seen.contains("other"));
+    }
 
     #[test]
     fn the_page_of_the_docs_lists_every_metric() {

@@ -5,14 +5,13 @@ use std::time::Duration;
 use clap::Subcommand;
 use pgonce::Once;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::region::{self, Member};
+use pgonce::region::{self, Member, Mode};
 use serde_json::json;
 
 use crate::confirm::Confirm;
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
 use crate::output;
-use crate::scope::length;
 
 /// What to do with regions.
 #[derive(Debug, clap::Args)]
@@ -29,9 +28,10 @@ enum Action {
     List,
     /// Show how far behind the other regions this one is, and what needs an operator; exits with 12 where something does.
     Status,
-    /// Take a region out, or this one: its intents get another home.
+    /// Take a region out, or this one: its intents get another home. With its own database among those that are named it ends its
+    /// work first, and the others receive the last of it; otherwise they share what they have received.
     Leave(Leave),
-    /// Say where the intents of a scope are worked on, in every region.
+    /// Say where the intents of a scope are worked on, in every region, once what the rule forbids has ended.
     Rule(Rule),
     /// List what more than one region committed, and what was done about it.
     Tasks(Tasks),
@@ -62,9 +62,21 @@ struct Join {
     reached_at: Option<String>,
     #[command(flatten)]
     others: Others,
-    /// Maximum time for the regions to find each other.
+    #[command(flatten)]
+    limit: Limit,
+}
+
+#[derive(Debug, clap::Args)]
+struct Limit {
+    /// Maximum time to wait for the regions to receive what was committed, and for what is under way to end.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     timeout: u64,
+}
+
+impl Limit {
+    fn get(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
 }
 
 #[derive(Debug, clap::Args)]
@@ -73,6 +85,8 @@ struct Leave {
     name: String,
     #[command(flatten)]
     others: Others,
+    #[command(flatten)]
+    limit: Limit,
     #[command(flatten)]
     confirm: Confirm,
 }
@@ -88,13 +102,15 @@ struct Rule {
     #[arg(long, default_value = "key")]
     home: String,
     /// With --mode local: beyond this lag behind the home, requests go there [default: no limit].
-    #[arg(long, value_parser = length)]
-    max_lag: Option<String>,
+    #[arg(long, value_parser = humantime::parse_duration)]
+    max_lag: Option<Duration>,
     /// Only for this tenant.
     #[arg(long, default_value = "", hide_default_value = true)]
     tenant: String,
     #[command(flatten)]
     others: Others,
+    #[command(flatten)]
+    limit: Limit,
 }
 
 #[derive(Debug, clap::Args)]
@@ -119,7 +135,6 @@ struct Resolve {
 }
 
 const LIST: &str = "select id, name, address, is_self, state, epoch, last_beat_at, lag, connected from pgonce.regions order by id";
-const RULE: &str = "select pgonce.define_region_rule($1, $2, $3, $4::text::interval, $5)";
 const NO_REGIONS: &str = "This database is no region; `pgonce region join` makes it one.";
 
 pub(crate) async fn run(args: Args, target: Target) -> Result {
@@ -176,7 +191,7 @@ impl Join {
         let reached_at = reached_at.to_owned();
         let others = members(&target, &self.others).await?;
         let this = member(target, &reached_at).await?;
-        let timeout = Duration::from_secs(self.timeout);
+        let timeout = self.limit.get();
         region::join(&this, self.id, &self.name, &self.address, &others, timeout).await?;
         let words = format!("region {} has joined {} others", self.name, others.len());
         output::say(
@@ -190,7 +205,6 @@ impl Join {
 impl Leave {
     async fn run(self, target: Target) -> Result {
         let format = target.format();
-        let timeout = Duration::from_secs(60);
         let mut survivors = Vec::new();
         let mut itself = None;
         let others = self.others.with.iter().map(|url| target.elsewhere(url));
@@ -216,28 +230,48 @@ impl Leave {
         if !self.confirm.ask(format, &what, 1)? {
             return Ok(());
         }
-        region::leave(&self.name, &survivors, itself.as_ref(), timeout).await?;
-        let words = format!("region {} has left", self.name);
-        output::say(format, &words, &json!({"left": self.name}))
+        let timeout = self.limit.get();
+        let after = region::leave(&self.name, &survivors, itself.as_ref(), timeout).await?;
+        let after = after.map(|time| humantime::format_rfc3339_millis(time).to_string());
+        let words = match &after {
+            None => format!(
+                "region {} has left; the others have all that it committed",
+                self.name
+            ),
+            Some(after) => format!(
+                "region {} was taken out; what it committed after {after} is not known until it joins again",
+                self.name
+            ),
+        };
+        output::say(
+            format,
+            &words,
+            &json!({"left": self.name, "unknown_after": after}),
+        )
     }
 }
 
 impl Rule {
     async fn run(self, target: Target) -> Result {
         let format = target.format();
-        let others = self.others.with.iter().map(|url| target.elsewhere(url));
-        let mut targets: Vec<Target> = others.collect();
-        targets.push(target);
-        let count = targets.len();
-        for target in targets {
-            let database = target.installed().await?;
-            let params = [&*self.scope, &*self.mode, &*self.home].map(Some);
-            let [scope, mode, home] = params;
-            let max_lag = self.max_lag.as_deref();
-            let params = [scope, mode, home, max_lag, Some(&*self.tenant)];
-            database.rows(RULE, &params).await?;
+        let mode = match &*self.mode {
+            "home" => Mode::Home,
+            "local" => Mode::Local,
+            _ => Mode::ReadOnly,
+        };
+        let mut rule = region::Rule::new(&*self.scope, mode).home(&*self.home);
+        rule = rule.tenant(&*self.tenant);
+        if let Some(max_lag) = self.max_lag {
+            rule = rule.max_lag(max_lag);
         }
-        let words = format!("the rule of scope {} is set in {count} regions", self.scope);
+        let mut all = members(&target, &self.others).await?;
+        all.push(member(target, "").await?);
+        region::define_rule(&all, &rule, self.limit.get()).await?;
+        let count = all.len();
+        let words = format!(
+            "the rule of scope {} is in force in {count} regions",
+            self.scope
+        );
         output::say(
             format,
             &words,
@@ -267,8 +301,11 @@ async fn status(database: Database) -> Result {
     let query = "select name, is_self, state, lag, connected, pending, double_commits, concat_ws('; ',
         case when state = 'restored' then 'join again' end,
         case when state = 'joining' then 'has not joined' end,
+        case when state = 'leaving' then 'is leaving: run pgonce region leave again' end,
+        case when is_self and pending_rules is not null then 'the rule of ' || pending_rules || ' is pending: run pgonce region rule again' end,
+        case when not is_self and state = 'active' and missed then 'facts were missed: join again' end,
         case when not is_self and state = 'active' and connected is not true then 'nothing arrives: look at the server''s log' end,
-        case when not is_self and state = 'active' and (lag > interval '1 minute' or lag is null) then 'no heartbeat: does pgonce serve run there?' end,
+        case when not is_self and state = 'active' and (lag > interval '1 minute' or lag is null and not missed) then 'no heartbeat: does pgonce serve run there?' end,
         case when is_self and pending > 0 then 'facts are not merged' end,
         case when is_self and double_commits > 0 then 'pgonce region tasks' end) as needs from pgonce.regions order by id";
     let rows = database.rows(query, &[]).await?;

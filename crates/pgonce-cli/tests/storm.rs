@@ -195,3 +195,26 @@ fn a_fault_that_cannot_be_read_says_how_to_write_one() {
     assert_eq!(output.status.code(), Some(2), "{complaint}");
     assert!(complaint.contains("c0:s3:cut-before"), "{complaint}");
 }
+
+#[test]
+fn calls_that_are_cut_off_between_sent_and_answered_happen_once_and_vanished_work_is_decided() {
+    let paths = "external-keyed,external-look-up,external-reconcile,recovery";
+    let (output, ledger) = storm(&["--path", paths, "--sample", "90"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(ledger["exactly_once"], true);
+    let configurations = ledger["configurations"].as_array().unwrap();
+    assert_eq!(configurations.len(), 4, "{text}");
+    for state in [
+        "outcome not known",
+        "reconciled",
+        "recovered",
+        "released",
+        "fenced",
+    ] {
+        let met = configurations
+            .iter()
+            .filter_map(|configuration| configuration["met"][state].as_u64());
+        assert!(met.sum::<u64>() >= 1, "{state}: {text}");
+    }
+}

@@ -17,7 +17,7 @@
 //! a new key for a new request. Nothing happened now.
 //!
 //! # P4029
-//! **409 and `Retry-After`, busy.** Another request with this key is under way. Send the same again later.
+//! **409 and `Retry-After`, busy.** Another request with this key is under way. Send the same again later. This one did nothing.
 //!
 //! # P4030
 //! **422, permanent failure.** `reason` says why. With the reason `abandoned` the process that did
@@ -39,8 +39,8 @@
 //! **503 and `Retry-After`, database unavailable.** Nothing happened. Send the same again with the same key.
 //!
 //! # 08007
-//! **503 and `Retry-After`, not known.** The reply to a commit was lost. Send the same again with the same key:
-//! the response says what happened.
+//! **503 and `Retry-After`, not known.** The reply to a commit was lost, or the service was called and the database could not
+//! be reached for longer than the lease. Send the same again with the same key: the response says what happened.
 //!
 //! # principal_missing
 //! **401.** The request does not name its caller, and keys belong to a caller. Nothing happened.

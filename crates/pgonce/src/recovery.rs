@@ -23,6 +23,12 @@ static STUCK: Sql = Sql::seldom(
      from pgonce.stuck limit $1::text::integer",
 );
 
+static FIGURES: Sql = Sql::seldom("select figure, name, state, value::text from pgonce._figures()");
+
+/// One count of what waits for somebody: what it counts, its name and state, and how many or how long.
+#[doc(hidden)]
+pub type Figure = (String, String, String, f64);
+
 /// What may be done about stuck work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Classification {
@@ -73,6 +79,13 @@ impl fmt::Debug for StuckIntent {
 }
 
 impl<D: Driver> Once<D> {
+    /// What waits for somebody, as the metrics of `pgonce serve` show it.
+    #[doc(hidden)]
+    pub async fn figures(&self) -> Result<Vec<Figure>> {
+        let rows = self.caller().call(&FIGURES, Args::new()).await?;
+        rows.read(|mut row| Ok((row.text()?, row.text()?, row.text()?, row.get()?)))
+    }
+
     /// Work that stopped on the way, the oldest first, at most `limit`: leases that ran out and
     /// failures that may be retried. Nothing of it is ever deleted for being old.
     pub async fn stuck(&self, limit: u32) -> Result<Vec<StuckIntent>> {

@@ -440,6 +440,27 @@ mod unresolved_tests {
         let refused = Error::Refused(Failure::permanent("no", "not this one"));
         assert!(matches!(end(refused), Error::Refused(_)));
     }
+
+    /// Found by a storm with outages longer than leases: who had called out and lost the lease got *busy*, which says that
+    /// nothing was done.
+    #[test]
+    fn leased_work_that_lost_its_lease_is_not_reported_as_never_begun() {
+        let end = |error| {
+            let ran = Some("the lease was lost".to_owned());
+            let unresolved = UnresolvedCommit { ran, lost: None };
+            unresolved.or(error)
+        };
+        let busy = Error::Busy {
+            retry_after: Duration::ZERO,
+            accepted: false,
+        };
+        let problem = ErrorDetail::new("P4002", "the key was used with another request", "");
+        for error in [busy, Error::Conflict(problem), Error::Cancelled] {
+            assert!(matches!(end(error), Error::Uncertain(_)));
+        }
+        let refused = Error::Refused(Failure::permanent("no", "not this one"));
+        assert!(matches!(end(refused), Error::Refused(_)));
+    }
 }
 
 #[cfg(all(test, feature = "sqlx"))]

@@ -20,8 +20,15 @@ impl UnresolvedCommit {
 
     /// What to end with: that the last try did nothing says nothing about the one before.
     pub(crate) fn or(self, error: Error) -> Error {
-        if let (Some(why), Error::Disconnected(_) | Error::Database(_) | Error::Cancelled) =
-            (&self.ran, &error)
+        // The one who holds it, or had the key with another request, came after work that the outside world may have seen.
+        if let (
+            Some(why),
+            Error::Disconnected(_)
+            | Error::Database(_)
+            | Error::Cancelled
+            | Error::Busy { .. }
+            | Error::Conflict(_),
+        ) = (&self.ran, &error)
         {
             return Error::Uncertain(why.clone());
         }

@@ -204,3 +204,26 @@ async fn patterns_are_shown_as_they_were_written() {
     );
     assert_eq!(see.text(&same).await, "t", "{}", see.text(shown).await);
 }
+
+/// Compiling a query takes longer than to run it: the server begins to at a cost that views of a quiet log must not seem to have.
+#[tokio::test]
+async fn no_view_of_a_quiet_log_looks_expensive() {
+    let (world, _reader) = one_reader().await;
+    let see = &world.see;
+    see.run("select pgonce.create_subscription('s' || n) from generate_series(1, 3) n")
+        .await;
+    for view in [
+        "outbox_lanes",
+        "outbox_backlog",
+        "outbox_log",
+        "outbox_subscriptions",
+        "inbox_backlog",
+    ] {
+        let rows = see
+            .rows(&format!("explain (format json) table pgonce.{view}"))
+            .await;
+        let plan: serde_json::Value = serde_json::from_str(rows[0][0].as_ref().unwrap()).unwrap();
+        let cost = plan[0]["Plan"]["Total Cost"].as_f64().unwrap();
+        assert!(cost < 100_000.0, "{view}: {cost}");
+    }
+}

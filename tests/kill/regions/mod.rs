@@ -3,14 +3,16 @@
 //!
 //! `REGION_SCHEDULES` says how many random schedules run; `make region-tests` asks for fifty.
 
+mod hands;
 mod link;
+mod moves;
 mod places;
 mod schedules;
 
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::region::{Home, Mode, Rule, join, leave};
+use pgonce::region::{Home, Mode, Rule, define_rule, join, leave};
 use pgonce::{Claim, Error, Once};
 use pgonce_testkit::Replication;
 use pgonce_tests::{TestDriver as _, intent, work};
@@ -180,6 +182,12 @@ async fn a_region_that_forgot_its_newest_commits_works_only_after_it_knows_them_
     assert_eq!(error.code(), "P4111");
     let state = "select state from pgonce.regions where is_self";
     assert_eq!(eu.see.text(state).await, "restored");
+    // It cannot say what it committed: no home moves from it, and nothing is left half-way.
+    let away = Rule::new("*", Mode::Home).home("us");
+    let error = define_rule(&places.members(), &away, TIMEOUT).await;
+    assert_eq!(error.unwrap_err().code(), "55000");
+    let pending = "select count(*) from pgonce.region_rule where pending";
+    assert_eq!(us.see.number(pending).await, 0);
 
     let others = [us.member()];
     join(
@@ -231,7 +239,10 @@ async fn intents_of_a_lost_region_get_another_home_and_one_that_leaves_is_a_sing
         .await
         .unwrap();
     places.settle().await;
-    leave("us", &[eu.member()], None, TIMEOUT).await.unwrap();
+    us.link.set(Network::Cut);
+    let unknown_after = leave("us", &[eu.member()], None, TIMEOUT).await.unwrap();
+    assert!(unknown_after.unwrap() > std::time::UNIX_EPOCH);
+    us.link.set(Network::Open);
     assert!(matches!(
         eu.once.claim(&intent("b")).await,
         Ok(Claim::Run(_))
@@ -243,7 +254,8 @@ async fn intents_of_a_lost_region_get_another_home_and_one_that_leaves_is_a_sing
             .unwrap()
             .replayed()
     );
-    leave("us", &[], Some(&us.member()), TIMEOUT).await.unwrap();
+    let left = leave("us", &[eu.member()], Some(&us.member()), TIMEOUT).await;
+    assert_eq!(left.unwrap(), None);
     assert!(matches!(
         us.once.claim(&intent("b")).await,
         Ok(Claim::Run(_))

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering::SeqCst};
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::region::{Member, Rule, join};
+use pgonce::region::{Member, Rule, define_rule, join};
 use pgonce::{Claim, Once};
 use pgonce_testkit::{Binaries, Postgres};
 use pgonce_tests::{Observer, TestDriver as _, install, intent};
@@ -25,11 +25,11 @@ pub(super) struct Place {
 }
 
 impl Place {
-    async fn start(major: Option<u32>) -> Self {
-        let mut builder = Postgres::builder();
-        if let Some(major) = major {
-            builder = builder.binaries(Binaries::of_major(major).unwrap());
-        }
+    /// The oldest version of PostgreSQL that is here, the newest, and one between, by turns.
+    pub(super) async fn start(number: usize, shift: usize) -> Self {
+        let all = Binaries::all().unwrap();
+        let which = ([0, all.len() - 1, all.len() / 2][number % 3] + shift) % all.len();
+        let mut builder = Postgres::builder().binaries(all[which].clone());
         for (name, value) in [
             ("wal_level", "logical"),
             // A network that is silent is noticed soon.
@@ -69,6 +69,14 @@ impl Place {
         Member::new(self.once.clone(), self.link.url_for("shop"))
     }
 
+    /// The SQLSTATE that a claim ends with; empty where it may go on or there is an answer.
+    pub(super) async fn refusal(&self, key: &str) -> String {
+        match self.once.claim(&intent(key)).await {
+            Ok(_) => String::new(),
+            Err(error) => error.code().to_owned(),
+        }
+    }
+
     /// The fence of a new lease.
     pub(super) async fn lease(&self, key: &str) -> i64 {
         match self.once.lease(&intent(key), TIMEOUT).await.unwrap() {
@@ -84,11 +92,16 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Starts so many regions, which have joined: PostgreSQL of the system and 18 by turns.
+    /// Starts so many regions, which have joined.
     pub(super) async fn start(count: usize) -> Self {
+        Self::start_from(count, 0).await
+    }
+
+    /// On other versions of PostgreSQL, where there are more than two.
+    pub(super) async fn start_from(count: usize, shift: usize) -> Self {
         let mut all: Vec<Place> = Vec::new();
         for (number, name) in NAMES.into_iter().enumerate().take(count) {
-            let place = Place::start((number % 2 == 1).then_some(18)).await;
+            let place = Place::start(number, shift).await;
             let others: Vec<_> = all.iter().map(Place::member).collect();
             let id = u8::try_from(number + 1).unwrap();
             let address = format!("https://{name}.example");
@@ -110,10 +123,12 @@ impl Places {
         self.all.insert(number, place);
     }
 
+    pub(super) fn members(&self) -> Vec<Member<TokioPostgres>> {
+        self.all.iter().map(Place::member).collect()
+    }
+
     pub(super) async fn rule(&self, rule: Rule) {
-        for place in &self.all {
-            place.once.define_region_rule(&rule).await.unwrap();
-        }
+        define_rule(&self.members(), &rule, TIMEOUT).await.unwrap();
     }
 
     /// Heals the network, and waits until everything that was committed is known everywhere. Then all regions agree.
@@ -129,7 +144,7 @@ impl Places {
                 .await;
             for other in &self.all {
                 let arrived = format!(
-                    "select is_self or last_beat_at = '{beat}' from pgonce.region where id = {id}"
+                    "select is_self or beat >= {beat} and not missed from pgonce.region where id = {id}"
                 );
                 other.see.wait_until(&arrived).await;
             }
@@ -137,7 +152,7 @@ impl Places {
         for place in &self.all {
             place
                 .see
-                .wait_until("select pgonce._merge_pending() = 0")
+                .wait_until("select not pgonce._merge_pending() and not exists (select from pgonce.region_pending)")
                 .await;
         }
         for what in [
@@ -145,7 +160,7 @@ impl Places {
             "select coalesce(string_agg((t.key, t.region, t.epoch, t.seq, t.kept, t.surplus, t.resolution)::text, E'\\n' \
              order by key, region, epoch, seq), '') from pgonce.region_task t",
             "select coalesce(string_agg((f.region, f.epoch, f.seq, f.kind, f.key)::text, E'\\n' \
-             order by region, epoch, seq), '') from pgonce.region_fact f",
+             order by region, epoch, seq), '') from pgonce.region_fact f where f.kind <> 'beat'",
         ] {
             let first = self.all[0].see.text(what).await;
             for other in &self.all[1..] {

@@ -119,7 +119,7 @@ class LeaseCommand:
                 await drive_async(held._exit(loop, None))
             except (Fenced, LostRace, Uncertain) as error:
                 # The claim knows what is true now.
-                await drive_async(loop.again(error))
+                await drive_async(loop.again(error, ran=True))
                 continue
             except BaseException as error:
                 await drive_async(held._exit(loop, error))

@@ -198,7 +198,7 @@ class LeaseState:
             yield from self._record(self._ack)
             self._done = done_now(claimed, self._ack)
         except (Uncertain, LostRace, Fenced) as raised:
-            yield from loop.again(raised)
+            yield from loop.again(raised, ran=True)
             found = yield from loop.lease(self.length)
             if isinstance(found, Claimed):
                 # Nothing is recorded: the next claim may have it.

@@ -381,10 +381,15 @@ class Loop:
             except Error as error:
                 yield from self.again(error)
 
-    def again(self, error: Error) -> Steps[None]:
-        """Pauses before the next try, or raises where another try does not help."""
+    def again(self, error: Error, *, ran: bool = False) -> Steps[None]:
+        """Pauses before the next try, or raises where another try does not help.
+
+        `ran` says that the outside world may have seen the work: then only what is stored says otherwise.
+        """
         if isinstance(error, Uncertain):
             self.uncertain = error
+        elif ran:
+            self.uncertain = Uncertain(error.message)
         worth = not isinstance(error, (Failure, Busy)) and error.error_class in (
             Class.RETRY,
             Class.RETRY_AFTER_DELAY,

@@ -95,7 +95,7 @@ class LeaseCommand:
                 drive(held._exit(loop, None))
             except (Fenced, LostRace, Uncertain) as error:
                 # The claim knows what is true now.
-                drive(loop.again(error))
+                drive(loop.again(error, ran=True))
                 continue
             except BaseException as error:
                 drive(held._exit(loop, error))

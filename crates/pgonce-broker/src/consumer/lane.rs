@@ -106,7 +106,12 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     continue;
                 }
                 Err(BatchError::Transient(error)) if tries < self.shared.limits.tries => {
-                    tracing::debug!(%error, ?pause, "a batch failed with a transient error, trying again");
+                    let code = error.code();
+                    tracing::debug!(
+                        code,
+                        ?pause,
+                        "a batch failed with a transient error, trying again"
+                    );
                     tries += 1;
                     pieces.push(piece);
                     if !self.rest(&mut pause).await {

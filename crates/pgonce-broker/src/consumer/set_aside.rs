@@ -3,10 +3,20 @@
 use pgonce::driver::Driver;
 use pgonce::inbox::{FailureStatus, StoreAs};
 use pgonce::{Error, Result};
+use sha2::{Digest as _, Sha256};
 
 use super::Handler;
 use super::batch_error::{BatchError, of_database};
 use super::lane::{Item, Lane};
+
+/// What a log names a message by: ids can be clients' keys. `pgonce find` finds a stored message by it.
+fn digest(id: &str) -> String {
+    let digest = Sha256::digest(id.as_bytes());
+    digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
 
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     /// A message that fails alone is stored, or, where it is stored already, fails there. False: asked to stop,
@@ -19,10 +29,10 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             other => other.code(),
         };
         let reason = error.to_string();
+        // The reason is the handler's text, and may quote the message: it is stored with it, and in no log.
         tracing::warn!(
-            message = item.message.id,
+            id = digest(&item.message.id),
             code,
-            reason,
             "a message could not be applied"
         );
         let mut pause = self.shared.limits.first_pause;

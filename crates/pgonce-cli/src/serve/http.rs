@@ -33,6 +33,7 @@ const MAX_CONNECTIONS: usize = 256;
 
 /// What orchestrators and Prometheus ask.
 pub(super) struct Web {
+    once: Once<TokioPostgres>,
     outbox: Outbox<TokioPostgres>,
     inbox: Inbox<TokioPostgres>,
     migrator: Migrator<TokioPostgres>,
@@ -54,6 +55,7 @@ impl Web {
         database_timeout: Duration,
     ) -> Self {
         Self {
+            once: once.clone(),
             outbox: once.outbox(),
             inbox: once.inbox(),
             migrator,
@@ -146,6 +148,7 @@ async fn ready(State(web): State<Arc<Web>>) -> Response {
 
 async fn metrics(State(web): State<Arc<Web>>) -> Response {
     prometheus::scrape(&web.outbox, &web.inbox, web.database_timeout).await;
+    prometheus::figures(&web.once, web.database_timeout).await;
     web.recorder.run_upkeep();
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, web.recorder.render()).into_response()

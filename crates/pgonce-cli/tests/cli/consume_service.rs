@@ -30,8 +30,10 @@ pub(crate) struct Call {
 #[derive(Default)]
 pub(crate) struct Service {
     pub(crate) calls: Mutex<Vec<Call>>,
-    /// Fails the first time for these, always for those, and never answers for one.
+    /// Fails the first time for these, does not answer the first time for those; fails always for these, and never answers
+    /// for one.
     pub(crate) first: BTreeSet<i64>,
+    pub(crate) first_hangs: BTreeSet<i64>,
     pub(crate) always: BTreeSet<i64>,
     pub(crate) hangs: Option<i64>,
 }
@@ -71,8 +73,9 @@ impl Service {
             .iter()
             .any(|other| other.n == call.n);
         let fails = service.always.contains(&call.n) || (service.first.contains(&call.n) && !seen);
-        call.applied = !fails && service.hangs != Some(call.n);
-        let hangs = service.hangs == Some(call.n);
+        let hangs =
+            service.hangs == Some(call.n) || (service.first_hangs.contains(&call.n) && !seen);
+        call.applied = !fails && !hangs;
         service.calls.lock().unwrap().push(call);
         if hangs {
             std::future::pending::<()>().await;

@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod canaries;
 mod console;
 mod console_browser;
 mod console_live;
 mod console_pages;
 mod consume;
+mod consume_killed;
 mod consume_service;
 mod doctor;
 mod external;
@@ -19,8 +21,10 @@ mod ledger;
 mod outbox;
 mod plans;
 mod queue;
+mod region;
 mod relay;
 mod relay_file;
+mod roles;
 mod runbooks;
 mod serve;
 mod serve_parts;

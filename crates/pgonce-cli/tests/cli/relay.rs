@@ -51,9 +51,18 @@ impl Running {
         args: &[&str],
         variables: &[(&str, String)],
     ) -> Self {
+        let database = ("DATABASE_URL", fixture.database.url());
+        Self::spawn(command, args, &[&[database], variables].concat())
+    }
+
+    /// On another database.
+    pub(crate) fn with_url(url: &str, command: &str, args: &[&str]) -> Self {
+        Self::spawn(command, args, &[("DATABASE_URL", url.to_owned())])
+    }
+
+    fn spawn(command: &str, args: &[&str], variables: &[(&str, String)]) -> Self {
         let args = [&[command], args].concat();
         let mut child = Command::from(program(&args))
-            .env("DATABASE_URL", fixture.database.url())
             .envs(variables.iter().cloned())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -230,3 +230,29 @@ async fn what_health_asks_is_cancelled_and_errors_of_tasks_are_shown() {
         .await;
     serving.readiness(200, "ready").await;
 }
+
+#[tokio::test]
+async fn metrics_show_calls_without_a_known_outcome_and_stuck_intents() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "select pgonce.define_provider('bank', p_deadline => '0'); \
+             select pgonce.external_send('pay', k, c.fence, 'charge', p, '\\x01') \
+               from (values ('k-1', 'bank'), ('k-2', 'bank'), ('k-3', 'post')) v (k, p) \
+              cross join lateral pgonce.claim('pay', k, '\\x01', '1 hour') c; \
+             update pgonce.intent set lease_until = pgonce.now() - interval '1 second' where key = 'k-1'",
+        )
+        .await;
+    let serving = Serving::of(&fixture, &["--roles", "metrics"], "");
+    let text = serving.text("/metrics", "").await;
+    for line in [
+        "pgonce_external_calls{provider=\"bank\",status=\"needs_operator\"} 2",
+        "pgonce_external_calls{provider=\"bank\",status=\"sent\"} 0",
+        "pgonce_external_calls{provider=\"post\",status=\"sent\"} 1",
+        "pgonce_stuck_intents{classification=\"safe_to_retry\"} 1",
+        "pgonce_stuck_intents{classification=\"needs_probe\"} 0",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    assert!(text.contains("pgonce_external_oldest_age_seconds{provider=\"post\"}"));
+}

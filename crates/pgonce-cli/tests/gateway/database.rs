@@ -339,3 +339,58 @@ async fn a_schema_that_does_not_fit_is_not_ready() {
         (404, "route_missing")
     );
 }
+
+/// Neither the owner nor a superuser: contracts are defined by somebody else, everything else takes the part of an application.
+#[tokio::test]
+async fn a_gateway_needs_the_grants_of_an_application() {
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let config = Setup {
+        scope: "lease = \"1s\"\nstale = \"takeover\"",
+        ..Setup::default()
+    }
+    .in_front_of(&upstream.url);
+    let role = format!("gateway_{}", uuid::Uuid::new_v4().simple());
+    fixture.sql(&format!("create role {role} login")).await;
+    let granted = fixture
+        .run(&["migrate", "up", "--grant", &format!("app={role}")])
+        .await;
+    assert_eq!(granted.code, 0, "{granted:?}");
+    drop(fixture.gateway(&config).await);
+    let url = fixture.database.url();
+    let (_, rest) = url.split_once('@').unwrap();
+    let mut gateway = Gateway::start(&config, &format!("postgres://{role}@{rest}")).await;
+    let (first, again) = (gateway.order("k").await, gateway.order("k").await);
+    assert_eq!(
+        (first.status, again.status),
+        (201, 201),
+        "{}",
+        gateway.log()
+    );
+    assert!(again.is_replay());
+    let conflict = gateway
+        .post("/orders", &[("idempotency-key", "k")], "{}")
+        .await;
+    assert_eq!(conflict.status, 422, "{conflict:?}");
+    // Work that takes longer than its lease is kept by heartbeats.
+    upstream.hold(true);
+    let slow = async { gateway.order("slow").await };
+    let release = async {
+        let renewed = "select count(*) from pgonce.intent where key like 'slow%' and lease_until > first_at + interval '1500 ms'";
+        wait_until("a heartbeat", TIMEOUT, || async {
+            fixture.sql(renewed).await == ["1"]
+        })
+        .await
+        .unwrap();
+        upstream.hold(false);
+    };
+    let (slow, ()) = tokio::join!(slow, release);
+    assert_eq!(slow.status, 201, "{}", gateway.log());
+    assert_eq!(gateway.health("/readyz").await.0, 200);
+    gateway.signal(rustix::process::Signal::TERM);
+    assert_eq!(gateway.end().await, 0, "{}", gateway.log());
+    let log = gateway.log();
+    assert!(!log.contains("42501") && !log.contains("denied"), "{log}");
+    fixture
+        .sql(&format!("drop owned by {role}; drop role {role}"))
+        .await;
+}

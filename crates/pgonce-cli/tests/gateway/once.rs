@@ -275,3 +275,32 @@ async fn the_log_has_a_line_for_each_request_and_never_the_key() {
     }
     assert_eq!(lines[2]["route"], "/{*rest}");
 }
+
+#[tokio::test]
+async fn a_gateway_sends_a_request_home_and_the_home_calls_the_service_once() {
+    let (upstream, eu, us) = (
+        Upstream::start().await,
+        Fixture::new().await,
+        Fixture::new().await,
+    );
+    let config = Setup::default().in_front_of(&upstream.url);
+    let (away, home) = (eu.gateway(&config).await, us.gateway(&config).await);
+    let be_eu = |mode: &str| {
+        format!(
+            "select pgonce.region_join(1::smallint, 'eu'), pgonce._add_region(2::smallint, 'us', '{}'), \
+             pgonce._activate_region(1::smallint), pgonce._activate_region(2::smallint); \
+             select pgonce.define_region_rule('*', '{mode}', 'us'), pgonce._apply_region_rule('*', '')",
+            home.url
+        )
+    };
+    eu.sql(&be_eu("home")).await;
+    // The client follows.
+    let (first, again) = (away.order("k-1").await, away.order("k-1").await);
+    assert_eq!((first.status, again.status), (201, 201), "{first:?}");
+    assert!(!first.is_replay() && again.is_replay());
+    assert_eq!(upstream.orders().len(), 1);
+    eu.sql(&be_eu("read_only")).await;
+    let refused = away.order("k-2").await;
+    assert_eq!((refused.status, &*refused.code()), (421, "P4110"));
+    assert_eq!(upstream.orders().len(), 1);
+}

@@ -21,7 +21,7 @@ const COLUMNS: &[Column] = &[
 const INCOMPLETE: &[Column] = &[("Not looked at completely", "what", Kind::Text)];
 
 /// The parts of `pgonce.find`: by index first, then those that read whole tables, which may run out of time.
-const PARTS: [(&str, &str, &str); 7] = [
+const PARTS: [(&str, &str, &str); 8] = [
     (
         "Intents",
         "intents",
@@ -34,6 +34,11 @@ const PARTS: [(&str, &str, &str); 7] = [
     ),
     ("Messages", "messages", "ids of accepted messages"),
     ("Jobs", "jobs", "keys of jobs"),
+    (
+        "Calls",
+        "calls",
+        "effect keys, references and events of calls to providers",
+    ),
     (
         "Intents by hash",
         "all_intents",
@@ -56,7 +61,7 @@ fn link(row: &crate::db::Row) -> String {
     let [tenant, place, id] = ["tenant", "place", "id"].map(|name| crate::db::text(row, name));
     match crate::db::text(row, "what").as_str() {
         "message" | "stored message" => format!("/inbox{}", query(&[("consumer", &place)])),
-        "intent" | "attempt" | "operator act" => format!(
+        "intent" | "attempt" | "operator act" | "external call" => format!(
             "/intent{}",
             query(&[("tenant", &tenant), ("scope", &place), ("key", &id)])
         ),

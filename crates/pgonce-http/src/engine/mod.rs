@@ -298,9 +298,7 @@ fn unless_recorded(error: Error) -> Error {
     match error {
         Error::Refused(_)
         | Error::Failed(_)
-        | Error::Conflict(_)
         | Error::Gone(_)
-        | Error::Busy { .. }
         | Error::Uncertain(_)
         | Error::Work(_) => error,
         other => Error::Uncertain(other.to_string()),
@@ -341,6 +339,20 @@ fn elsewhere<D: Driver>(
     }
 }
 
+/// The text of an error for a log. PostgreSQL quotes values in details, and in texts about values (classes 22 and 23); the
+/// handler quotes what it likes.
+fn without_values(error: &Error) -> String {
+    match error {
+        Error::Refused(failure) | Error::Failed(failure) => failure.code().to_owned(),
+        Error::Database(problem) if ["22", "23"].iter().any(|c| problem.code.starts_with(c)) => {
+            let constraint = problem.constraint.as_deref().unwrap_or("no constraint");
+            format!("the handler's statement violates {constraint}, or its values do not fit")
+        }
+        Error::Database(problem) => problem.message.to_string(),
+        other => other.to_string(),
+    }
+}
+
 /// How an error is counted, and the response to it.
 fn refuse<D: Driver>(
     state: &RouteState<D>,
@@ -367,9 +379,12 @@ fn refuse<D: Driver>(
         _ if error.class() == Class::Final => Event::errors,
         _ => Event::unavailable,
     };
+    let (code, error_text) = (error.code(), without_values(error));
     match event {
-        Event::errors => tracing::error!(%error, "a request could not be answered"),
-        _ => tracing::debug!(%error, "a request was rejected"),
+        Event::errors => {
+            tracing::error!(code, error = error_text, "a request could not be answered");
+        }
+        _ => tracing::debug!(code, error = error_text, "a request was rejected"),
     }
     if let Error::Busy {
         retry_after,

@@ -1,8 +1,8 @@
 //! A database of a test's own, a service over real sockets, and a wire to cut.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -373,4 +373,28 @@ pub(crate) fn chunks(
     parts: &'static [&'static str],
 ) -> impl futures_util::Stream<Item = std::io::Result<&'static [u8]>> + Send + Sync {
     futures_util::stream::iter(parts.iter().map(|part| Ok(part.as_bytes())))
+}
+
+/// Keeps what is logged, at every level, by what runs on this thread while the guard lives.
+pub(crate) fn logged() -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let log = Arc::<Mutex<Vec<u8>>>::default();
+    let kept = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_ansi(false)
+        .with_span_events(tracing_subscriber::fmt::format::FmtSpan::FULL)
+        .with_writer(move || Kept(kept.clone()))
+        .finish();
+    (log, tracing::subscriber::set_default(subscriber))
 }

@@ -1,6 +1,6 @@
 //! A storm over the whole HTTP layer: clients are cut off at every point of a request, connections to
-//! PostgreSQL at random messages, sessions are killed, twins come in between. Then what every client was
-//! what they got is compared with a table in which nothing is unique.
+//! PostgreSQL at random messages, sessions are killed, the database is away for longer than leases last, twins come in between.
+//! Then what every client got is compared with a table in which nothing is unique.
 //!
 //! Each storm prints its seed when it fails. `PGONCE_STORM_SEED=… cargo test -p pgonce-http --test storm`
 //! draws the same cuts again (clients run at the same time, so they may meet other moments);
@@ -48,6 +48,11 @@ async fn leased_work_happens_once_in_a_storm_with_sqlx() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leased_work_happens_once_in_a_storm_with_tokio_postgres() {
     survive::<TokioPostgres>(Mode::Leased).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_behind_the_gateway_happens_once_in_a_storm() {
+    survive::<TokioPostgres>(Mode::Gateway).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -101,6 +106,8 @@ async fn survive<D: TestDriver>(mode: Mode) {
     .call_timeout(Duration::from_secs(30))
     .recovery_timeout(Duration::from_secs(60))
     .kills(true)
+    // Longer than a lease: who was at work cannot record it before another may take over.
+    .outages(2 + intents / 200, Duration::from_secs(3))
     .conflicts(true)
     .seed(seed);
     let report = client::CUTS

@@ -1,6 +1,7 @@
 //! The service in the storm: both modes, each with an effect that nothing but pgonce keeps single.
 
 use std::net::SocketAddr;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use axum::Router;
@@ -12,11 +13,14 @@ use pgonce::driver::sqlx::Sqlx;
 use pgonce::retry::Policy as Retries;
 use pgonce::scope::Stale;
 use pgonce::{ClaimKind, Once};
+use pgonce_http::gateway::{Config, Drained, Gateway};
 use pgonce_http::{
     AttemptInfo, Caller, Disposition, HandlerError, IdempotencyLayer, Key, Policy, Tx,
 };
 use sqlx::PgPool;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::support::{SCOPE, Site, TestDriver, World, made};
 
@@ -33,6 +37,8 @@ pub(crate) enum Mode {
     Leased,
     /// The same, where work of which nobody knows is not done again.
     Refusing,
+    /// The gateway, in front of a service that knows nothing of pgonce.
+    Gateway,
     /// As if there were no layer.
     Off,
 }
@@ -51,8 +57,12 @@ pub(crate) struct Shore<D: TestDriver> {
     mode: Mode,
     /// Past all that cuts: the outside world of leased work.
     outside: PgPool,
-    site: OnceCell<(Site, IdempotencyLayer<D>)>,
+    site: OnceCell<(Site, Option<IdempotencyLayer<D>>)>,
+    gateway: Mutex<Option<Running>>,
 }
+
+/// A gateway that serves until the sender is dropped.
+type Running = (oneshot::Sender<()>, JoinHandle<Drained>);
 
 impl<D: TestDriver> Shore<D> {
     pub(crate) fn new(world: &World<Sqlx>, mode: Mode) -> Self {
@@ -60,6 +70,7 @@ impl<D: TestDriver> Shore<D> {
             mode,
             outside: world.pool.clone(),
             site: OnceCell::new(),
+            gateway: Mutex::default(),
         }
     }
 
@@ -68,6 +79,9 @@ impl<D: TestDriver> Shore<D> {
         let up = self.site.get_or_init(|| async {
             let retries = Retries::default().base(Duration::from_millis(5)).tries(4);
             let once = Once::builder(D::connect(url, 8)).retry(retries).build();
+            if self.mode == Mode::Gateway {
+                return (self.gateway(once.unwrap()).await, None);
+            }
             let layer = self.layer(once.unwrap());
             let router = match self.mode {
                 Mode::Atomic => Router::new().route("/effects", post(atomic::<D>)),
@@ -79,10 +93,35 @@ impl<D: TestDriver> Shore<D> {
                     let router = Router::new().route("/effects", post(vanishing));
                     router.with_state(self.outside.clone())
                 }
+                Mode::Gateway => unreachable!("it has a service of its own"),
             };
-            (Site::open(router.route_layer(layer.clone())).await, layer)
+            let site = Site::open(router.route_layer(layer.clone())).await;
+            (site, Some(layer))
         });
         up.await.0.address.parse().unwrap()
+    }
+
+    /// The service first, then the gateway in front of it, whose address the site has.
+    async fn gateway(&self, once: Once<D>) -> Site {
+        let router = Router::new().route("/effects", post(behind_the_gateway));
+        let mut site = Site::open(router.with_state(self.outside.clone())).await;
+        let config = format!(
+            "[listen]\naddress = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[database]\ntimeout = \"4s\"\n\
+             [upstreams.u]\nurl = \"http://{}\"\n\
+             [scopes.\"{SCOPE}\"]\nretention = \"1h\"\nlease = \"2s\"\nstale = \"takeover\"\n\
+             [[routes]]\npath = \"/effects\"\nmethods = [\"POST\"]\nupstream = \"u\"\n\
+             [routes.once]\nscope = \"{SCOPE}\"\nprincipal = \"none\"\n",
+            site.address
+        );
+        let config = Config::parse("storm.toml", &config).unwrap();
+        let bound = Gateway::new(config, once).unwrap().bind().await.unwrap();
+        site.address = bound.address().to_string();
+        let (stop, stopped) = oneshot::channel();
+        let running = tokio::spawn(bound.run(async move {
+            let _ = stopped.await;
+        }));
+        *self.gateway.lock().unwrap() = Some((stop, running));
+        site
     }
 
     fn layer(&self, once: Once<D>) -> IdempotencyLayer<D> {
@@ -91,15 +130,25 @@ impl<D: TestDriver> Shore<D> {
             Mode::Leased => IdempotencyLayer::leased(once, policy()),
             Mode::Refusing => IdempotencyLayer::leased(once, policy().stale(Stale::Refuse)),
             Mode::Off => IdempotencyLayer::leased(once, policy().enabled(false)),
+            Mode::Gateway => unreachable!("it makes its own"),
         };
         layer.unwrap()
     }
 
-    /// Waits until nothing is under way any more.
+    /// Waits until nothing is under way any more, but for what can no longer reach the database: that tries to record
+    /// what it did for an hour.
     pub(crate) async fn drained(&self) {
-        if let Some((_, layer)) = self.site.get() {
-            layer.drained().await;
-        }
+        let gateway = self.gateway.lock().unwrap().take();
+        let ended = async {
+            if let Some((_, Some(layer))) = self.site.get() {
+                layer.drained().await;
+            }
+            if let Some((stop, running)) = gateway {
+                drop(stop);
+                running.await.unwrap();
+            }
+        };
+        let _ = timeout(Duration::from_secs(5), ended).await;
     }
 }
 
@@ -141,6 +190,22 @@ async fn leased(
     let insert = sqlx::AssertSqlSafe(insert(key, &headers, &payload));
     sqlx::raw_sql(insert).execute(&outside).await.unwrap();
     made()
+}
+
+/// The same for a service that learns from the gateway how often it was asked.
+async fn behind_the_gateway(
+    State(outside): State<PgPool>,
+    headers: HeaderMap,
+    payload: String,
+) -> Response {
+    let key = headers["idempotency-key"].to_str().unwrap();
+    if headers["pgonce-attempt"] != "1" {
+        let done = sqlx::query_scalar("select exists (select from storm_effects where key = $1)");
+        if done.bind(key).fetch_one(&outside).await.unwrap() {
+            return made();
+        }
+    }
+    leased(State(outside), None, headers, payload).await
 }
 
 /// Whether the process that does this work is gone before it can report it.

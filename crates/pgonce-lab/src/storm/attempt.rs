@@ -1,9 +1,11 @@
 //! One attempt at an intent, on any of the paths, and its outcome.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use pgonce::driver::{Connection as _, Param, Session as _, Statement};
+use pgonce::external::Step;
 use pgonce::ledger::Group;
 use pgonce::outbox::Event;
 use pgonce::transition::Command;
@@ -12,6 +14,7 @@ use pgonce_testkit::{History, Outcome};
 use serde_json::{Value, json};
 
 use super::driver_ext::{DriverExt, Mark, finished};
+use super::outside::{self, Bank};
 use super::path::{LEASE, Path};
 
 /// Pairs of accounts in the ledger.
@@ -40,6 +43,8 @@ pub(super) struct Case<D: DriverExt> {
     pub(super) history: Arc<History>,
     /// The work is parted from its claim on purpose, to see whether that is noticed.
     pub(super) sabotage: bool,
+    /// The first client does nothing any more.
+    pub(super) first_is_over: AtomicBool,
 }
 
 impl<D: DriverExt> Case<D> {
@@ -117,6 +122,27 @@ impl<D: DriverExt> Case<D> {
                 })
                 .await
             }
+            Path::ExternalKeyed | Path::ExternalLookUp | Path::ExternalReconcile => {
+                // Where a reconciler is to find it, the first answer is lost.
+                let loses = self.path == Path::ExternalReconcile && role == Role::First;
+                let bank = &Bank::new(self, &mark, loses);
+                once.run_leased(&intent, |mut lease| async move {
+                    self.saw(lease.kind());
+                    let step = Step::new("charge").decides_command();
+                    let reply = lease.external().call(step, bank, payload).await?;
+                    let by = reply.json::<Value>()?["by"].as_i64();
+                    let by = by.ok_or_else(|| Error::work("the provider gave no receipt"))?;
+                    lease.succeed(acknowledgement(by)?).await
+                })
+                .await
+            }
+            Path::Recovery => {
+                outside::recover(self).await?;
+                match once.lease(&intent, LEASE).await? {
+                    Claim::Run(lease) => self.leased(lease, role, &mark).await,
+                    other => finished(other),
+                }
+            }
             Path::LeaseSucceed
             | Path::LeaseHeartbeat
             | Path::LeaseBegin
@@ -188,7 +214,9 @@ impl<D: DriverExt> Case<D> {
                 lease.fail(refusal()).await?;
                 Err(refusal().into())
             }
-            Path::LeaseBegin | Path::LeaseTakeover => self.end_lease(&lease, mark).await,
+            Path::LeaseBegin | Path::LeaseTakeover | Path::Recovery => {
+                self.end_lease(&lease, mark).await
+            }
             Path::LeaseHeartbeat => {
                 lease.heartbeat().await?;
                 let by = self.call_outside(mark).await?;
@@ -211,7 +239,7 @@ impl<D: DriverExt> Case<D> {
 
     /// The outside world: a system that knows the intent's key and does each once. Answers which
     /// attempt it did it for.
-    async fn call_outside(&self, mark: &Mark) -> pgonce::Result<i64> {
+    pub(super) async fn call_outside(&self, mark: &Mark) -> pgonce::Result<i64> {
         let attempt = mark.attempt.to_string();
         let params = [
             Param::Text(Some(&mark.intent)),
@@ -286,7 +314,12 @@ impl<D: DriverExt> Case<D> {
             self.history.saw(state);
         }
         // What it called for outside of the database may stand.
-        if self.path.is_outside() && matches!(state, "fenced" | "disconnected") {
+        if self.path.is_outside()
+            && (matches!(state, "fenced" | "disconnected") || code.starts_with("external_"))
+        {
+            if code == "external_unknown" {
+                self.history.saw("outcome not known");
+            }
             return Outcome::Unknown(error.to_string());
         }
         Outcome::Failed(code)
@@ -309,6 +342,9 @@ impl<D: DriverExt> Case<D> {
                 Ok(outcome) if self.is_answer(&outcome) => return Ok(outcome),
                 Ok(outcome) => last = Some(outcome),
                 Err(_) => return Err(last),
+            }
+            if self.path == Path::ExternalLookUp && self.first_is_over.load(Relaxed) {
+                outside::operate(self).await;
             }
             role = Role::Again;
             if tokio::time::Instant::now() >= until {

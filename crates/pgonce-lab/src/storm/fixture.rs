@@ -1,6 +1,6 @@
 //! The fixture of a storm: a server, a pooler where one is wanted, and a database of its own.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use deadpool_postgres::{Manager, Pool};
@@ -20,7 +20,7 @@ use super::driver_ext::DriverExt;
 use super::partition_fixture::{self, PartitionFixture};
 use super::path::Path;
 use super::post::Delivered;
-use super::{inbox, projection};
+use super::{inbox, outside, projection};
 
 /// Connections past the proxy: each worker may need three.
 const CALM: u32 = 64;
@@ -97,7 +97,7 @@ async fn install(url: String) -> Result<()> {
         }
     }
     let client = connect(&url).await?;
-    for sql in [SCHEMA, projection::SCHEMA, inbox::CONTRACT] {
+    for sql in [SCHEMA, outside::SCHEMA, projection::SCHEMA, inbox::CONTRACT] {
         client.batch_execute(sql).await?;
     }
     Ok(())
@@ -123,6 +123,8 @@ pub(super) struct Fixture<D: DriverExt> {
     pub(super) partitions: PartitionFixture<D>,
     cache: OnceCell<CacheFixture<D>>,
     port: u16,
+    /// Recovery takes what is stale of every trial: one trial of it at a time.
+    pub(super) recovery: tokio::sync::Mutex<()>,
     pub(super) sabotage: bool,
     trials: AtomicU64,
 }
@@ -154,6 +156,7 @@ impl<D: DriverExt> Fixture<D> {
             history: Arc::new(history),
             calm,
             port,
+            recovery: tokio::sync::Mutex::default(),
             sabotage,
             trials: AtomicU64::new(0),
         })
@@ -213,6 +216,7 @@ impl<D: DriverExt> Fixture<D> {
             calm: self.calm.clone(),
             history: Arc::clone(&self.history),
             sabotage: self.sabotage,
+            first_is_over: AtomicBool::new(false),
         }
     }
 }

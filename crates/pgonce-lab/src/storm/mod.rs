@@ -9,6 +9,7 @@ mod fixture;
 mod inbox;
 mod migrate;
 mod oracle;
+mod outside;
 mod partition_fixture;
 mod path;
 mod post;

@@ -143,7 +143,7 @@ async fn is_empty(client: &Client, what: &str, query: &str) -> pgonce_testkit::R
 }
 
 /// What else the transaction of a path writes, by intent.
-const BESIDE: [(Path, &str); 3] = [
+const BESIDE: [(Path, &str); 6] = [
     (
         Path::Ledger,
         "select operation as intent from pgonce.ledger_group",
@@ -154,6 +154,19 @@ const BESIDE: [(Path, &str); 3] = [
          where c.outcome = 'applied' and state = 'done' and transition_entity.version = 1",
     ),
     (Path::Unique, "select intent from fact"),
+    // Our book of calls, and the provider's.
+    (
+        Path::ExternalKeyed,
+        "select key as intent from pgonce.external_call where scope = 'storm.external-keyed' and status = 'confirmed' and disputed is null",
+    ),
+    (
+        Path::ExternalLookUp,
+        "select key as intent from pgonce.external_call where scope = 'storm.external-look-up' and status = 'confirmed' and disputed is null",
+    ),
+    (
+        Path::ExternalReconcile,
+        "select key as intent from pgonce.external_call where scope = 'storm.external-reconcile' and status = 'confirmed' and disputed is null",
+    ),
 ];
 
 /// Every effect of a path that writes something else too has it, nothing else has, and the ledger is whole.
@@ -277,12 +290,14 @@ fn is_outside(intent: &str) -> bool {
 /// A storm that hardly blew proves nothing: what a whole one must have met.
 fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
     let count = |of: fn(Path) -> bool| trialed.iter().filter(|t| of(t.path)).count() as u64;
-    let (trials, relays) = (count(Path::is_of_intents), count(Path::is_of_relays));
-    let consumers = count(Path::is_of_consumers);
+    let (intents, relays) = (count(Path::is_of_intents), count(Path::is_of_relays));
+    let (consumers, external) = (count(Path::is_of_consumers), count(Path::is_external));
+    let recoveries = count(|path| path == Path::Recovery);
+    let trials = intents - external - recoveries;
     if plan.fault.is_some() {
         return Coverage::new().require("fault", 1);
     }
-    let mut coverage = Coverage::new().require("fault", (trials + relays + consumers) * 8 / 10);
+    let mut coverage = Coverage::new().require("fault", (intents + relays + consumers) * 8 / 10);
     if !plan.paths.is_empty() {
         return coverage;
     }
@@ -303,6 +318,14 @@ fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
     ];
     for (state, one_in) in rare {
         coverage = coverage.require(state, (trials / one_in).max(1));
+    }
+    for (state, least) in [
+        ("outcome not known", external / 20),
+        ("reconciled", external / 100),
+        ("recovered", recoveries / 50),
+        ("released", recoveries / 50),
+    ] {
+        coverage = coverage.require(state, least);
     }
     let rare = [
         ("delivered again", 50),

@@ -59,6 +59,14 @@ pub(super) enum Path {
     LeaseRefuse,
     /// the SDK's own loop around a lease
     LeaseRun,
+    /// a recorded call to a provider that honours keys, sent again where its outcome is not known
+    ExternalKeyed,
+    /// a recorded call to a provider without keys, which is looked up and never sent again
+    ExternalLookUp,
+    /// a call whose answer was lost is looked up by a reconciler, which ends the command
+    ExternalReconcile,
+    /// work whose holder vanished, with its effect or without, is decided by its probe
+    Recovery,
     /// claim, effect, event, acknowledgement in one transaction
     Publish,
     /// claim, effect, a group of the ledger, acknowledgement in one transaction
@@ -159,7 +167,10 @@ impl Path {
                     .busy(Busy::Wait)
                     .wait_timeout(Duration::from_secs(5)),
             ),
-            Self::LeaseRun => Some(Contract::keep(day).lease(LEASE)),
+            Self::LeaseRun
+            | Self::ExternalKeyed
+            | Self::ExternalLookUp
+            | Self::ExternalReconcile => Some(Contract::keep(day).lease(LEASE)),
             Self::Purge => {
                 Some(Contract::keep(Duration::from_millis(1)).after_expiry(AfterExpiry::Gone(None)))
             }
@@ -176,12 +187,20 @@ impl Path {
                 | Self::LeaseFail
                 | Self::LeaseRelease
                 | Self::LeaseRun
-        )
+                | Self::Recovery
+        ) || self.is_external()
+    }
+
+    /// The effect is made by a recorded call to a provider.
+    pub(super) fn is_external(self) -> bool {
+        self.name().starts_with("external-")
     }
 
     /// Second clients may have to wait for the end of a lease.
     pub(super) fn is_leased(self) -> bool {
-        self.name().starts_with("lease") || self == Self::AtomicTakeover
+        self.name().starts_with("lease")
+            || self.is_external()
+            || matches!(self, Self::AtomicTakeover | Self::Recovery)
     }
 
     /// What the last answer must be, if it is not success.

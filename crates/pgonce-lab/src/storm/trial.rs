@@ -1,8 +1,9 @@
 //! One trial: prepare, act over a wire that breaks, and recover as a real client would.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use pgonce::driver::Param;
+use pgonce::driver::{Connection as _, Param, Session as _};
 use pgonce::retry::Policy;
 use pgonce::{Attempt, Claim, Lease, Once};
 use pgonce_testkit::{Action, CuttingProxy, Message, Outcome, Trial};
@@ -14,6 +15,7 @@ use super::Result;
 use super::attempt::{Case, Role, acknowledgement};
 use super::driver_ext::{DriverExt, Mark};
 use super::fixture::Fixture;
+use super::outside::Bank;
 use super::path::{LEASE, Path};
 use super::{inbox, relay};
 
@@ -23,6 +25,9 @@ pub(super) const STUCK: Duration = Duration::from_secs(60);
 pub(super) const WINDOW: Duration = Duration::from_millis(25);
 /// How long a holder waits for somebody to wait for it. One that does not wait ends long before.
 const WATCH: Duration = Duration::from_secs(5);
+
+/// Maximum time of a look-up.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// What came of a trial.
 #[derive(Debug)]
@@ -121,6 +126,10 @@ async fn walk<D: DriverExt>(
         Path::Conflict => Path::other_payload(number),
         _ => case.payload.clone(),
     };
+    let _alone = match case.path {
+        Path::Recovery => Some(fixture.recovery.lock().await),
+        _ => None,
+    };
     let before = prepare(case).await?;
     proxy.start_over();
     proxy.arm_trial(trial);
@@ -154,6 +163,7 @@ async fn walk<D: DriverExt>(
         let outcome = timeout(STUCK, acted).await;
         // Nobody is left to wait for what is held.
         proxy.disarm();
+        case.first_is_over.store(true, Relaxed);
         // The receiver may have finished already.
         let _ = over.send(true);
         outcome
@@ -180,6 +190,28 @@ async fn act<D: DriverExt>(case: &Case<D>, first: &Once<D>, payload: &Value) -> 
     if case.path == Path::Purge {
         // However it ends: it promises nothing but to touch only what is expired.
         let _ = first.purge(20).await;
+        return None;
+    }
+    if case.path == Path::ExternalReconcile {
+        let mark = case.mark(0, payload);
+        let reconciler = first.reconciler(Bank::new(case, &mark, false));
+        // However it ends: it only brings what the provider says.
+        if reconciler
+            .timeout(LOOK)
+            .pass()
+            .await
+            .is_ok_and(|pass| pass.decided > 0)
+        {
+            case.history.saw("reconciled");
+        }
+        return None;
+    }
+    if case.path == Path::Recovery {
+        // However it ends: it only decides what nobody is at.
+        if let Ok(recovered) = first.recovery().run_once().await {
+            case.history.saw_times("recovered", recovered.succeeded);
+            case.history.saw_times("released", recovered.released);
+        }
         return None;
     }
     Some(case.attempt_with(first, Role::First, payload).await)
@@ -212,13 +244,24 @@ async fn prepare<D: DriverExt>(case: &Case<D>) -> Result<Before<D>> {
             D::write(attempt.conn(), &case.mark(number, &case.payload)).await?;
             Ok(Before::Holder(Box::new(attempt), number))
         }
-        Path::LeaseTakeover | Path::AtomicTakeover => {
+        Path::ExternalReconcile => {
+            // Its answer is lost. Others at the same time may be in its way: then there is less to look up.
+            let _ = case.attempt(&case.calm, Role::First).await;
+            Ok(Before::Nobody)
+        }
+        Path::LeaseTakeover | Path::AtomicTakeover | Path::Recovery => {
             let intent = case.intent(&case.payload)?;
             let claim = case.calm.lease(&intent, Duration::from_millis(1)).await?;
             let Claim::Run(lease) = claim else {
                 return Err("a fresh intent was not leased to its first client".into());
             };
             let number = case.history.invoke(&*case.key, case.payload.clone());
+            if case.path == Path::Recovery && number.is_multiple_of(2) {
+                // It has done its work, and vanishes before it says so.
+                let mut session = case.calm.driver().acquire().await?;
+                D::write(session.raw(), &case.mark(number, &case.payload)).await?;
+                session.keep();
+            }
             sleep(Duration::from_millis(3)).await;
             Ok(Before::Zombie(lease, number))
         }

@@ -158,12 +158,17 @@ impl FaultInjector {
                 if ended.wait_for(|ended| *ended >= next).await.is_err() {
                     return;
                 }
-                outages.fetch_add(1, SeqCst);
                 proxy.set_reachable(false);
                 let _back = Back(&proxy);
                 tokio::time::sleep(length).await;
+                outages.fetch_add(1, SeqCst);
             }
         });
+    }
+
+    /// How many outages are over.
+    pub(super) fn outages(&self) -> u64 {
+        self.outages.load(SeqCst)
     }
 
     /// Ends it, and says how many sessions were killed, and how many outages there were.

@@ -174,7 +174,8 @@ where
     }
 
     /// How many times the database cannot be reached at all, and for how long each time; never by default. An outage that is
-    /// longer than the handler's leases shows what it reports of work whose end could not be recorded.
+    /// longer than the handler's leases shows what it reports of work whose end could not be recorded. Further intents are
+    /// asked for until all outages are over, and the storm fails where one is missing.
     pub fn outages(mut self, count: u64, length: Duration) -> Self {
         self.plan.outages = (count, length);
         self

@@ -65,7 +65,7 @@ where
     }
     let (outages, ended) = (clients.plan.outages, clients.ended.subscribe());
     fault_injector.make_outages(&proxy, seed, outages, ended);
-    let begun = brave(&clients).await;
+    let begun = brave(&clients, &fault_injector).await;
     let (kills, outages) = fault_injector.calm_down().await;
     proxy.disarm();
     let faults = proxy.all_fired();
@@ -81,7 +81,7 @@ where
     let coverage = clients.plan.coverage.clone();
     let coverage = coverage.or_require("fault", u64::from(clients.plan.cuts) * (1 + begun / 10));
     let coverage = coverage.or_require("kill", u64::from(clients.plan.kills));
-    let coverage = coverage.or_require("outage", u64::from(clients.plan.outages.0 > 0));
+    let coverage = coverage.or_require("outage", clients.plan.outages.0);
     let mut verdict = checker::check_covering(&history, &effects, &coverage);
     for (number, last) in unanswered {
         let what = format!("no success without faults; the last outcome was {last:?}");
@@ -114,8 +114,8 @@ where
     }
 }
 
-/// Asks for all intents while the time lasts; says how many were begun.
-async fn brave<H, F>(clients: &Arc<Clients<H>>) -> u64
+/// Asks for all intents while the time lasts, and for more until all outages are over; says how many were begun.
+async fn brave<H, F>(clients: &Arc<Clients<H>>, fault_injector: &FaultInjector) -> u64
 where
     H: Fn(Call) -> F + Send + Sync + 'static,
     F: Future<Output = Outcome> + Send + 'static,
@@ -123,8 +123,10 @@ where
     let until = Instant::now() + clients.plan.at_most;
     let mut under_way = JoinSet::new();
     let mut begun = 0;
-    while begun < clients.plan.intents && Instant::now() < until {
-        if under_way.len() >= clients.plan.at_once {
+    let plan = &clients.plan;
+    let is_over = |begun| begun >= plan.intents && fault_injector.outages() >= plan.outages.0;
+    while !is_over(begun) && Instant::now() < until {
+        if under_way.len() >= plan.at_once {
             under_way.join_next().await;
         }
         begun += 1;

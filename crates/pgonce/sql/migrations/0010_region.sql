@@ -3,6 +3,7 @@
 
 -- The regions that this one knows, itself included; empty where regions are not used. epoch: of this region, the epoch it
 -- joined with (another one was restored or promoted since, and must join again); of another, the newest that is known.
+-- beat: the number of the last heartbeat of another region; missed: one did not arrive, and facts may be missing with it.
 create table pgonce.region (
     id           smallint not null,
     name         text collate "C" not null,
@@ -11,23 +12,27 @@ create table pgonce.region (
     state        text not null default 'joining',
     epoch        bigint not null default 0,
     last_beat_at timestamptz,
+    beat         bigint,
+    missed       boolean not null default false,
     joined_at    timestamptz not null,
     constraint one_row_per_region primary key (id),
     constraint one_name_per_region unique (name),
     constraint region_number_fits check (id between 1 and 63),
     constraint region_has_a_name check (octet_length(name) between 1 and 63),
-    constraint region_state_is_known check (state in ('joining', 'active', 'lost'))
+    constraint region_state_is_known check (state in ('joining', 'active', 'leaving', 'lost'))
 );
 create unique index one_region_is_this_one on pgonce.region (is_self) where is_self;
 
--- Where the intents of a scope may be worked on; scope '*' is for all that have no rule of their own.
+-- Where the intents of a scope may be worked on; scope '*' is for all that have no rule of their own. A rule that is pending
+-- forbids already, and permits nothing yet: work under the rule in force may not have ended in another region.
 create table pgonce.region_rule (
     tenant  text collate "C" not null default '',
     scope   text collate "C" not null,
     mode    text not null,
     home    text collate "C" not null,
     max_lag interval,
-    constraint one_rule_per_scope primary key (tenant, scope),
+    pending boolean not null default false,
+    constraint one_rule_per_scope primary key (tenant, scope, pending),
     constraint region_mode_is_known check (mode in ('home', 'local', 'read_only')),
     constraint max_lag_is_positive check (max_lag > interval '0')
 );

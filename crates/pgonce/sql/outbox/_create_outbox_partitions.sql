@@ -1,7 +1,7 @@
 -- pgonce._create_outbox_partitions(): creates the log's next partitions, so that two are always ahead.
 -- answers  how many it created
 -- locks    the log against other changes of its partitions, not against writers; waits at most a
---          moment for them, then leaves it to the next call
+--          moment for them, then leaves it to the next call. Where it is late, writers wait for one scan of outbox_default
 -- note     with the owner's rights: relays call it
 create or replace function pgonce._create_outbox_partitions()
 returns integer
@@ -11,6 +11,7 @@ declare
     v_rows  bigint;
     v_last  bigint;
     v_from  bigint;
+    v_to    bigint;
     v_count integer := 0;
 begin
     select l.partition_rows into strict v_rows from pgonce.outbox_state l for update;
@@ -20,12 +21,17 @@ begin
         if v_from > v_last + 2 * v_rows or v_count >= 16 then
             return v_count;
         end if;
-        -- Late: what is being written now goes to outbox_default. Begin well beyond it.
-        v_from := greatest(v_from, case when v_from <= v_last + 1 then v_last + v_rows else 0 end);
+        v_to := v_from + v_rows;
+        if v_from <= v_last + 1 then
+            -- Late: what is being written now goes to outbox_default. Begin well beyond it, and with a partition that is
+            -- enough: each one that is attached scans outbox_default, and its writers wait.
+            v_from := v_last + v_rows;
+            v_to := v_from + 3 * v_rows;
+        end if;
         execute format('create table pgonce.outbox_%s (like pgonce.outbox including all)', v_from);
         execute format('alter table pgonce.outbox attach partition pgonce.outbox_%s for values from (%s) to (%s)',
-            v_from, v_from, v_from + v_rows);
-        insert into pgonce.outbox_partition (from_seq, to_seq) values (v_from, v_from + v_rows);
+            v_from, v_from, v_to);
+        insert into pgonce.outbox_partition (from_seq, to_seq) values (v_from, v_to);
         v_count := v_count + 1;
     end loop;
 exception when lock_not_available then

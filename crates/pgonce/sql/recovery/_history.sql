@@ -1,10 +1,9 @@
 -- pgonce._history(p_tenant, p_scope, p_key): what is known of one intent, in the order of time: attempts, operator acts and recovery,
---          its reference, the events of its last transaction with their deliveries, and who consumed them in this database.
+--          its calls to providers, its reference, the events of its last transaction with their deliveries, and who consumed them in this database.
 -- answers  when, what, who, and in words how it went; nothing where there is neither a record nor an act
 -- locks    nothing
 -- note     events are found by the transaction that wrote the record last (xmin), under the index of the log: those that leased work
---          published in earlier transactions are not among them, nor those of before a dump was restored. Calls to
---          providers belong here too
+--          published in earlier transactions are not among them, nor those of before a dump was restored
 create or replace function pgonce._history(p_tenant text, p_scope text, p_key text)
 returns table (at timestamptz, what text, who text, detail text)
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -40,6 +39,20 @@ begin
         select o.acted_at, o.act, concat_ws(', ', o.person, 'role ' || o.role), o.reason || case when o.forced then ' (forced)' else '' end
           from pgonce.operator_act o
          where o.key = p_key collate "C" and o.tenant = p_tenant collate "C" and o.scope = p_scope collate "C"
+        union all
+        select coalesce(c.first_sent_at, c.requested_at), 'call ' || c.step, c.provider,
+               concat_ws(', ', case when c.decided_at is null then pgonce._external_status(c) end,
+                   case c.sends when 0 then 'not sent' when 1 then 'sent once' else 'sent ' || c.sends || ' times' end,
+                   nullif(c.looks, 0) || ' look-ups', 'effect key ' || c.effect_key,
+                   case when c.decided_at is null then 'reference ' || c.reference end)
+          from pgonce.external_call c
+         where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
+        union all
+        select c.decided_at, 'call ' || c.step || ' decided', c.provider,
+               concat_ws(', ', c.status, 'by ' || c.decided_by, 'reference ' || c.reference, c.failure_code, 'disputed: ' || c.disputed)
+          from pgonce.external_call c
+         where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
+           and c.decided_at is not null
         union all
         select greatest(v_row.last_at, v_since), 'reference', null, concat_ws('/', v_row.ref_type, v_row.ref_id)
          where v_row.ref_id is not null) h

@@ -1,8 +1,9 @@
 -- pgonce.find(p_id, p_part): finds what an id names, in whatever form somebody has it: a key (the client's, as it is stored, or
---          hashed as in logs), a reference, a correlation id, a fingerprint, a message id, a subject, a trace id, a job's key.
+--          hashed as in logs), a reference, a correlation id, a fingerprint, a message id, a subject, a trace id, a job's key,
+--          the effect key of a call to a provider, the provider's reference or the id of its event.
 -- answers  one row for each thing: what it is, as what the id was found, its tenant, where it is (scope, topic, consumer or queue), its
 --          id there, its status, since when, and in words what is known of it. p_part is one of
---            intents, events, messages, jobs                look-ups by index
+--            intents, events, messages, jobs, calls         look-ups by index
 --            all_intents, all_events, all_messages          hashed keys and fingerprints; subjects, message ids and trace
 --                                                           ids; stored messages: they read whole tables, so limit their time
 -- locks    nothing
@@ -126,6 +127,58 @@ begin
                 select 'number', k.tenant, k.id from tenants t join pgonce.job k on k.tenant = t.tenant and k.id = v_number) f
           join pgonce.jobs j on j.tenant = f.tenant and j.id = f.id
          limit 100;
+    elsif p_part collate "C" = 'calls' then
+        return query
+        with recursive tenants (tenant, n) as (
+            (select c.tenant, 1 from pgonce.external_call c order by c.tenant limit 1)
+            union all
+            select s.* from tenants p cross join lateral (
+                select c.tenant, p.n + 1 from pgonce.external_call c where c.tenant > p.tenant order by c.tenant limit 1) s
+             where p.n < 10000
+        ), providers (tenant, provider, n) as (
+            (select c.tenant, c.provider, 1 from pgonce.external_call c where c.reference is not null
+              order by c.tenant, c.provider limit 1)
+            union all
+            select s.* from providers p cross join lateral (
+                select c.tenant, c.provider, p.n + 1 from pgonce.external_call c
+                 where c.reference is not null and (c.tenant, c.provider) > (p.tenant, p.provider) order by c.tenant, c.provider limit 1) s
+             where p.n < 10000)
+        select 'external call', f.as, c.tenant::text, c.scope::text, c.key::text, c.status, c.requested_at,
+               concat_ws(', ', format('Step %s at %s, effect key %s', c.step, c.provider, c.effect_key), 'reference ' || c.reference,
+                   'decided by ' || c.decided_by, 'disputed: ' || c.disputed) || '.'
+          from (select 'effect key' as as, k.effect_key, k.tenant from tenants t cross join lateral (
+                    select c.tenant, c.effect_key from pgonce.external_call c
+                     where c.tenant = t.tenant and c.effect_key = v_uuid limit 1) k
+                union
+                select 'reference', k.effect_key, k.tenant from providers p cross join lateral (
+                    select c.tenant, c.effect_key from pgonce.external_call c
+                     where c.tenant = p.tenant and c.provider = p.provider and c.reference = v_id limit 100) k) f
+         cross join lateral (
+               select v.* from pgonce.external_calls v where v.tenant = f.tenant and v.effect_key = f.effect_key limit 1) c
+         limit 100;
+        return query
+        with recursive providers (tenant, provider, n) as (
+            (select e.tenant, e.provider, 1 from pgonce.external_event e order by e.tenant, e.provider limit 1)
+            union all
+            select s.* from providers p cross join lateral (
+                select e.tenant, e.provider, p.n + 1 from pgonce.external_event e
+                 where (e.tenant, e.provider) > (p.tenant, p.provider) order by e.tenant, e.provider limit 1) s
+             where p.n < 10000)
+        select 'provider event', f.as, e.tenant::text, e.provider::text, e.event_id::text,
+               case when e.applied_at is null then 'waiting' else 'applied' end, e.seen_at,
+               concat_ws(', ', 'It says ' || e.outcome, 'reference ' || e.reference, 'effect key ' || e.effect_key) || '.'
+          from (select 'event' as as, k.* from providers p cross join lateral (
+                    select e.tenant, e.provider, e.event_id from pgonce.external_event e
+                     where e.tenant = p.tenant and e.provider = p.provider and e.event_id = v_id limit 1) k
+                union
+                select 'reference', k.* from providers p cross join lateral (
+                    select e.tenant, e.provider, e.event_id from pgonce.external_event e
+                     where e.tenant = p.tenant and e.provider = p.provider and e.reference = v_id and e.applied_at is null
+                     limit 100) k) f
+         cross join lateral (
+               select v.* from pgonce.external_event v
+                where v.tenant = f.tenant and v.provider = f.provider and v.event_id = f.event_id limit 1) e
+         limit 100;
     elsif p_part collate "C" = 'all_intents' then
         return query
         select 'external reference', 'reference', r.tenant::text, r.system || '/' || r.kind, r.reference::text, null, r.at, 'It names ' || r.id || '.'
@@ -149,13 +202,14 @@ begin
          order by o.seq desc limit 100;
     elsif p_part collate "C" = 'all_messages' then
         return query
-        select 'stored message', case when m.message_id = v_id then 'message' else 'key' end, m.tenant::text, m.consumer::text, m.message_id::text,
+        select 'stored message', case v_id when m.message_id then 'message' when m.key then 'key' else 'hashed id' end, m.tenant::text, m.consumer::text, m.message_id::text,
                m.status::text, m.received_at, coalesce(m.failure_message, '')
-          from pgonce.inbox_message m where m.message_id = v_id or m.key = v_id
+          from pgonce.inbox_message m
+         where m.message_id = v_id or m.key = v_id or substr(sha256(convert_to(m.message_id, 'UTF8')), 1, octet_length(v_hex)) = v_hex
          order by m.seq desc limit 100;
     else
         raise exception 'there is no part %', coalesce(quote_literal(p_part), 'null') using errcode = '22023',
-            hint = 'The parts are intents, events, messages, jobs, all_intents, all_events and all_messages.';
+            hint = 'The parts are intents, events, messages, jobs, calls, all_intents, all_events and all_messages.';
     end if;
 end
 $$;

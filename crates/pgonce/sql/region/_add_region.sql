@@ -2,10 +2,11 @@
 -- answers  the highest epoch of that region that this database knows of
 -- locks    the table of facts, exclusively, for a moment
 -- writes   pgonce.region; the partition of its facts, with triggers where it is another region's
--- raises   22023 a bad name or number; 55000 the number or the name is another region's
+-- raises   22023 a bad name or number; 55000 the number or the name is another region's; 55P03 the tables are locked for two
+--          seconds: the detail says by whom
 create or replace function pgonce._add_region(p_id smallint, p_name text, p_address text, p_is_self boolean default false)
 returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '2s'
 as $$
 declare
     v_table text := 'pgonce.region_fact_' || p_id;
@@ -34,5 +35,9 @@ begin
     end if;
     return (select greatest(max(r.epoch), (select max(f.epoch) from pgonce.region_fact f where f.region = p_id))
               from pgonce.region r where r.id = p_id);
+exception when lock_not_available then
+    raise exception 'the tables of intents are in use: a region cannot be added' using errcode = '55P03',
+        detail = pgonce._holders_of_intents(),
+        hint = 'Nothing was changed. Let these transactions end, or end them (pg_terminate_backend), and run it again.';
 end
 $$;

@@ -6,7 +6,7 @@
 --          asked for: its partition holds its own facts only, and PostgreSQL 16 and later filter by origin as well
 create or replace function pgonce._connect_region(p_id smallint, p_conninfo text, p_slot text)
 returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '2s'
 as $$
 declare
     v_schema text := (select n.nspname from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -19,6 +19,8 @@ begin
         execute format('alter subscription %I set (slot_name = none)', v_name);
         execute format('drop subscription %I', v_name);
     end if;
+    -- What was sent meanwhile is missing, until it is copied: pgonce._activate_region.
+    update pgonce.region r set beat = null, missed = true where r.id = p_id;
     if p_conninfo is not null then
         execute format('create subscription %I connection %L publication %I with (create_slot = false, slot_name = %L, '
             'copy_data = false, synchronous_commit = on%s)', v_name, p_conninfo, v_schema || '_region', p_slot,

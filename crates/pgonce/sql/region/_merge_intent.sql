@@ -3,10 +3,10 @@
 -- locks    the intent against other merges, then its record
 -- writes   the record: finished beats unfinished, and of two the one that pgonce._verdict_of keeps. A task for each surplus
 --          effect; where it is of this region, also the event region.double_commit
--- raises   55P03 the record is locked for two seconds
+-- raises   55P03 the record is locked for 200 milliseconds
 create or replace function pgonce._merge_intent(p_tenant text, p_scope text, p_key text)
 returns void
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '2s'
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
 as $$
 declare
     v_row   pgonce.intent;

@@ -1,5 +1,7 @@
 -- The trigger of pgonce.intent in a region: what finishes, or is removed before its expiry, becomes a fact that travels.
 -- writes   one row of pgonce.region_fact
+-- raises   as pgonce._check_region: an attempt that was claimed before its home moved, and writes after. Not one that holds
+--          the row by a lease: who moves the home waits for it
 -- note     under the epoch of the installation, not of the region: one that was restored and has not joined again must not use
 --          a number twice. Not where it repeats a fact that is here: then it is the merge that wrote the record
 create or replace function pgonce._record_fact()
@@ -11,9 +13,19 @@ declare
     v_row  pgonce.intent := case tg_op when 'DELETE' then old else new end;
     v_at   timestamptz := coalesce(v_row.last_at, v_row.first_at);
 begin
+    if tg_op <> 'DELETE' and new.expires_at is null then
+        -- A lease begins.
+        if tg_op = 'INSERT' or old.status <> 'processing' then
+            perform pgonce._check_region(new.tenant, new.scope, new.key, true);
+        end if;
+        return null;
+    end if;
     if not exists (select from pgonce.region_fact f
          where f.tenant = v_row.tenant and f.scope = v_row.scope and f.key = v_row.key and f.kind = v_kind
            and (f.at = v_at and (f.record ->> 'fence')::bigint = v_row.fence or f.at > v_at and v_kind = 'evicted')) then
+        if tg_op = 'INSERT' or tg_op = 'UPDATE' and old.status <> 'processing' then
+            perform pgonce._check_region(new.tenant, new.scope, new.key, true);
+        end if;
         insert into pgonce.region_fact (region, epoch, seq, kind, tenant, scope, key, at, expires_at, record)
         select r.id, pgonce._installation_epoch(), nextval('pgonce.region_seq'), v_kind, v_row.tenant, v_row.scope, v_row.key,
                case v_kind when 'evicted' then pgonce.now() else v_at end, v_row.expires_at,

@@ -3,7 +3,8 @@
 -- answers  the epoch that this region begins: fences of its leases start with it
 -- locks    pgonce.intent against writers, for a moment
 -- writes   the region, in state joining: claims are refused until it is active; triggers, and the publication <schema>_region
--- raises   22023 a bad name or number; 55000 it is another region's, or this database is another region
+-- raises   22023 a bad name or number; 55000 it is another region's, or this database is another region; 55P03 the tables are
+--          locked for two seconds: the detail says by whom
 -- note     p_id, from 1 to 63, is part of every fence, so that no two regions share one; p_above, the highest epoch of it
 --          that another region knows of: after a restore none is used twice. p_address: where its services are reached
 -- example  begin;
@@ -11,7 +12,7 @@
 --          rollback;
 create or replace function pgonce.region_join(p_id smallint, p_name text, p_address text default '', p_above bigint default 0)
 returns bigint
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '2s'
 as $$
 declare
     v_schema text := (select n.nspname from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
@@ -27,11 +28,15 @@ begin
     end if;
     -- Waits for those who are writing: whatever they finish is there for pgonce._record_old_facts.
     create or replace trigger region_facts_are_recorded after insert or update on pgonce.intent
-        for each row when (new.expires_at is not null and new.gone_at is null) execute function pgonce._record_fact();
+        for each row when (new.gone_at is null and (new.expires_at is not null or new.status = 'processing')) execute function pgonce._record_fact();
     create or replace trigger region_evictions_are_recorded after delete on pgonce.intent
         for each row when (old.expires_at > pgonce.now() and old.gone_at is null) execute function pgonce._record_fact();
     perform pgonce._set_claim_switch();
     return v_epoch;
+exception when lock_not_available then
+    raise exception 'the tables of intents are in use: this database cannot become a region' using errcode = '55P03',
+        detail = pgonce._holders_of_intents(),
+        hint = 'Nothing was changed. Let these transactions end, or end them (pg_terminate_backend), and run it again.';
 end
 $$;
 revoke execute on function pgonce.region_join(smallint, text, text, bigint) from public;

@@ -4,14 +4,14 @@
 -- locks    this region: pgonce.intent against everybody, for a moment
 -- writes   another region: state lost, and its subscription is removed; its facts stay. This one: everything of regions
 --          is removed, with the facts of all; the intents stay
--- raises   42704 there is no such region
+-- raises   42704 there is no such region; 55P03 the tables are locked for two seconds: the detail says by whom
 -- example  begin;
 --          select pgonce.region_join(1::smallint, 'eu', 'https://eu.shop.example');
 --          select pgonce.region_leave('eu');
 --          rollback;
 create or replace function pgonce.region_leave(p_name text)
 returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp
+language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '2s'
 as $$
 declare
     v_region pgonce.region;
@@ -36,10 +36,15 @@ begin
         execute 'drop table if exists pgonce.region_fact_' || v_other.id;
     end loop;
     delete from pgonce.region_pending;
+    delete from pgonce.region_rule r where r.pending;
     delete from pgonce.region;
     perform pgonce._set_claim_switch();
     -- Fences of the region are not used again by the single database.
     perform pgonce._begin_epoch(v_region.epoch);
+exception when lock_not_available then
+    raise exception 'the tables of intents are in use: the region cannot leave' using errcode = '55P03',
+        detail = pgonce._holders_of_intents(),
+        hint = 'Nothing was changed. Let these transactions end, or end them (pg_terminate_backend), and run it again.';
 end
 $$;
 revoke execute on function pgonce.region_leave(text) from public;

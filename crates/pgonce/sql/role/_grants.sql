@@ -74,7 +74,7 @@ begin
                 _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
                 update_once _row_has _raise_nothing_to_set resource_id _sha1 _readable
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock
-                _external_status'),
+                _external_status _figures'),
             ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _is_unguarded
                 _guarded_scopes _guard_claim _raise_bad_names
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
@@ -97,7 +97,8 @@ begin
             -- pgonce._scope_is_allowed calls it in a region, with the application's rights.
             ('app', '_check_region region_of'),
             ('viewer', '_region_is_current'),
-            ('operator', 'define_region_rule region_of resolve_double_commit _beat_region _merge_pending _purge_facts _region_is_current'),
+            ('operator', 'define_region_rule region_of resolve_double_commit _beat_region _merge_pending _purge_facts _region_is_current
+                _end_moved_leases _apply_region_rule _holders_of_intents _writers_of_intents'),
             ('app', 'enqueue cancel_job'),
             ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs _peek_jobs'),
             ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs'),

@@ -5,11 +5,17 @@
 //! "Regions" of the book.
 
 mod join;
+mod leave;
+mod member;
+mod rule;
 
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-pub use join::{Member, join, leave};
+pub use join::join;
+pub use leave::leave;
+pub use member::Member;
+pub use rule::define_rule;
 use serde::Deserialize;
 
 use crate::call::{Args, Sql};
@@ -21,15 +27,16 @@ use crate::once::Once;
 static REGIONS: Sql = Sql::seldom(
     "select r.id::text, r.name, r.address, r.is_self::text, r.state, r.epoch::text, \
      pg_catalog.floor(extract(epoch from r.lag) operator(pg_catalog.*) 1000)::bigint::text, r.connected::text, \
-     r.pending::text, r.double_commits::text from pgonce.regions r order by r.id",
+     r.pending::text, r.double_commits::text, r.missed::text, r.pending_rules from pgonce.regions r order by r.id",
 );
-static BEAT: Sql = Sql::kept("select (b is not null)::text from pgonce._beat_region() b");
+static BEAT: Sql = Sql::kept(
+    "select (b is not null)::text, pg_catalog.clock_timestamp()::text from pgonce._beat_region() b",
+);
+static MERGE: Sql = Sql::kept("select m::text from pgonce._merge_pending($1::text::timestamptz) m");
 static PURGE: Sql = Sql::seldom("select n::text from pgonce._purge_facts() n");
 static HOME: Sql = Sql::kept(
     "select r.name, r.address, r.is_self::text, (r.mode operator(pg_catalog.<>) 'read_only')::text from pgonce.region_of($1, $2, $3) r",
 );
-static RULE: Sql =
-    Sql::seldom("select 'done' from pgonce.define_region_rule($1, $2, $3, $4::text::interval, $5)");
 
 /// A region as this one knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,11 +50,11 @@ pub struct Region {
     pub address: String,
     /// Whether this is the region that was asked.
     pub is_self: bool,
-    /// `joining`, `active`, `lost`, or `restored`: it must join again.
+    /// `joining`, `active`, `leaving`, `lost`, or `restored`: it must join again.
     pub state: String,
     /// Epoch with which its fences start.
     pub epoch: u64,
-    /// How far behind it this region is; `None` of itself.
+    /// How far behind it this region is; `None` of itself, and where facts of it were missed.
     pub lag: Option<Duration>,
     /// Whether its facts arrive at present; `None` of itself.
     pub connected: Option<bool>,
@@ -55,6 +62,11 @@ pub struct Region {
     pub pending: u64,
     /// Number of effects too many that nobody has resolved.
     pub double_commits: u64,
+    /// Whether a heartbeat of it was missed here, and facts with it: a slot, subscription or publication was changed by
+    /// hand. One of the two must join again.
+    pub missed: bool,
+    /// Scopes whose rule is pending here: [`define_rule`] was interrupted. `None` where there are none.
+    pub pending_rules: Option<String>,
 }
 
 /// The home of an intent.
@@ -103,7 +115,7 @@ impl fmt::Display for Home {
 /// # let _ = (carts, payments);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[must_use = "a rule is nothing until Once::define_region_rule"]
+#[must_use = "a rule is nothing until region::define_rule"]
 pub struct Rule {
     scope: String,
     mode: Mode,
@@ -170,6 +182,8 @@ impl<D: Driver> Once<D> {
                 connected: row.opt()?,
                 pending: row.get()?,
                 double_commits: row.get()?,
+                missed: row.bool()?,
+                pending_rules: row.opt_text(),
             })
         })
     }
@@ -193,24 +207,20 @@ impl<D: Driver> Once<D> {
         )))
     }
 
-    /// Says where the intents of a scope are worked on, in this region.
-    pub async fn define_region_rule(&self, rule: &Rule) -> Result<()> {
-        let mode = match rule.mode {
-            Mode::Home => "home",
-            Mode::Local => "local",
-            Mode::ReadOnly => "read_only",
-        };
-        let args = Args::texts([&*rule.scope, mode, &*rule.home])
-            .interval(rule.max_lag)
-            .text(&*rule.tenant);
-        self.caller().write(&RULE, args).await.map(drop)
-    }
-
     /// Sends a heartbeat to the other regions, by which they know how far behind they are, and merges what
-    /// could not be merged at once. `pgonce serve` does this every second. Answers whether this is a region.
+    /// could not be merged at once, for a second. `pgonce serve` does this every second. Answers whether this is a region.
     pub async fn beat_region(&self) -> Result<bool> {
-        let row = self.caller().write(&BEAT, Args::new()).await?;
-        row.one()?.bool()
+        let begun = Instant::now();
+        let mut row = self.caller().write(&BEAT, Args::new()).await?.one()?;
+        let (is_region, before) = (row.bool()?, row.text()?);
+        // What still fails is put behind the others, and tried with the next heartbeat.
+        while begun.elapsed() < Duration::from_secs(1) {
+            let merged = self.caller().write(&MERGE, Args::texts([&*before])).await?;
+            if !merged.one()?.bool()? {
+                break;
+            }
+        }
+        Ok(is_region)
     }
 
     /// Removes what regions know of intents that expired everywhere. `pgonce serve` does this.
