@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants demo payments storm bench fmt doc nextest
+.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants demo payments storm bench bench-peers fmt doc nextest
 
 CARGO ?= cargo
 
@@ -80,9 +80,9 @@ hostile-tests: setup ## ten thousand random operations in each hostile setting; 
 	$(call step,hostile-tests)
 	PGONCE_HOSTILE_OPERATIONS=$${HOSTILE_OPERATIONS:-10000} $(CARGO) test --locked -p pgonce-tests --all-features --test hostile -- --nocapture --test-threads 2
 
-region-tests: setup ## cut the network between three regions again and again; REGION_SCHEDULES says how often
+region-tests: setup ## cut the network between three regions again and again; REGION_SCHEDULES says how often (`scripts/setup 14 16 17 18` for more versions)
 	$(call step,region-tests)
-	REGION_SCHEDULES=$${REGION_SCHEDULES:-50} $(CARGO) test --locked -p pgonce-tests --all-features --test kill -- regions:: --nocapture --test-threads 2
+	REGION_SCHEDULES=$${REGION_SCHEDULES:-50} $(CARGO) test --locked --workspace --all-features --test kill -- regions:: --nocapture --test-threads 2
 
 replay: setup ## replay a million events into projections, again and again; REPLAY_EVENTS says how many
 	$(call step,replay)
@@ -127,6 +127,10 @@ storm: setup ## cut every path of the protocol at every message, kill and cut se
 bench: setup ## measure what pgonce costs, beside the bare transaction and the usual recipe
 	$(call step,bench)
 	PGONCE_COMMIT="$$(git rev-parse --short HEAD 2>/dev/null)" $(CARGO) run --release --locked -p pgonce-cli -- bench
+
+bench-peers: setup ## measure libraries that make the same promise or a weaker one, beside pgonce; they are installed into .cache/peers
+	$(call step,bench-peers)
+	@bench/peers/run.sh $(PEERS)
 
 nextest: ## install the test runner cargo-nextest, some minutes
 	$(CARGO) install --locked cargo-nextest

@@ -64,3 +64,4 @@ mod import;
 mod inbox;
 mod migrations;
 mod outbox;
+mod vectors;

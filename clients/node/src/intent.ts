@@ -198,9 +198,9 @@ export function readClaimed(row: Row | undefined): Claimed {
   };
 }
 
-/** A time as PostgreSQL's interval. */
+/** A time as PostgreSQL's interval. In seconds: version 14 keeps each number in 32 bits. */
 export function interval(ms: number): string {
-  return `${Math.round(ms * 1000)} microseconds`;
+  return `${(ms / 1000).toFixed(6)} seconds`;
 }
 
 export function names(intent: Intent): Params {

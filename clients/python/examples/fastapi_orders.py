@@ -33,11 +33,10 @@ create table if not exists payments (id text primary key, charge text not null);
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    await pool.open()
-    async with pool.connection() as conn:
-        await conn.execute(TABLES.encode())
-    yield
-    await pool.close()
+    async with pool:  # closed also where the service does not start: its tasks would keep the process
+        async with pool.connection() as conn:
+            await conn.execute(TABLES.encode())
+        yield
 
 
 app = FastAPI(lifespan=lifespan)

@@ -103,16 +103,15 @@ async def keep_stock() -> None:
 
 # ANCHOR: main
 async def main() -> None:
-    await pool.open()
-    try:
-        async with pool.connection() as conn:
-            await conn.execute("select pgonce.create_subscription('stock', 'start', p_topics => '{orders}')")
-    except DuplicateObject:
-        pass  # it exists already
-    consumer = asyncio.create_task(keep_stock())
-    await uvicorn.Server(uvicorn.Config(app, port=int(os.environ.get("PORT", "8080")))).serve()
-    consumer.cancel()
-    await pool.close()
+    async with pool:  # opened here, and closed however this ends
+        try:
+            async with pool.connection() as conn:
+                await conn.execute("select pgonce.create_subscription('stock', 'start', p_topics => '{orders}')")
+        except DuplicateObject:
+            pass  # it exists already
+        consumer = asyncio.create_task(keep_stock())
+        await uvicorn.Server(uvicorn.Config(app, port=int(os.environ.get("PORT", "8080")))).serve()
+        consumer.cancel()
 
 
 if __name__ == "__main__":

@@ -65,6 +65,15 @@ def test_fastapi_orders_are_created_once(db: Database, example: Any) -> None:
     assert db.value("select count(*) from payments") == 1
 
 
+def test_a_fastapi_service_that_cannot_start_ends(db: Database) -> None:
+    # Its table cannot be created.
+    db.admin.execute("alter database " + str(db.value("select current_database()")) + " set default_transaction_read_only = on")
+    env = {**os.environ, "DATABASE_URL": db.dsn, "PYTHONPATH": str(REPOSITORY / "clients/python/src")}
+    start = [sys.executable, "-m", "uvicorn", "fastapi_orders:app", "--port", "0"]
+    ended = subprocess.run(start, env=env, cwd=REPOSITORY / "clients/python/examples", capture_output=True, text=True, timeout=120)
+    assert ended.returncode != 0 and "read-only transaction" in ended.stderr, ended.stderr
+
+
 def test_the_service_of_the_tutorial_creates_orders_and_takes_them_from_the_stock_once(
     db: Database, example: Any
 ) -> None:

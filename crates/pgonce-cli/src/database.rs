@@ -34,7 +34,7 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn format(&self) -> Format {
-        self.shown.format
+        self.shown.format()
     }
 
     /// The address as it was given, by flag or variable.
@@ -103,7 +103,7 @@ impl Target {
 
     /// The database, whatever is in it.
     pub(crate) fn database(self) -> Result<Database> {
-        let format = self.shown.format;
+        let format = self.shown.format();
         let (mut address, schema) = self.address()?;
         let config = &mut address.config;
         if config.get_application_name().is_none() {

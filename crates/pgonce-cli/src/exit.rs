@@ -9,6 +9,8 @@ use crate::output::{Format, has_color, printable};
 
 /// The codes, for `--help`; docs/src/reference/cli.md says the same.
 pub(crate) const HELP: &str = "\
+--format (-o) also takes wide, jsonl, csv and name. --watch[=5s] repeats a list until Ctrl-C.
+
 Exit codes:
   0  done
   1  failed for a reason that is none of these

@@ -12,6 +12,7 @@ mod consume;
 mod database;
 mod doctor;
 mod exit;
+mod explain;
 mod external;
 mod faults;
 mod find;
@@ -37,8 +38,10 @@ mod scope;
 mod serve;
 mod shell;
 mod signals;
+mod tail;
 mod tls;
 mod transition;
+mod watch;
 mod webhooks;
 
 /// Exactly-once effects for services on PostgreSQL.
@@ -105,8 +108,12 @@ enum Command {
     Config(serve::ConfigArgs),
     /// Review a live database: what is at risk or stands still, why, and what fixes it.
     Doctor(doctor::Args),
+    /// Show what happens while it happens: intents, duplicates, events, dead letters, operators' acts.
+    Tail(tail::Args),
     /// Print what to do about each error code.
     Codes(codes::Args),
+    /// Explain an error code: what happened, why, what was changed, what to do.
+    Explain(explain::Args),
     /// Measure what pgonce costs, beside the bare transaction and the usual recipe.
     #[cfg(feature = "lab-bench")]
     Bench(pgonce_lab::bench::Args),
@@ -146,12 +153,13 @@ enum Lab {
 }
 
 /// Commands without a database of their own to choose: their help does not show how to connect.
-const UNCONNECTED: [&str; 10] = [
+const UNCONNECTED: [&str; 11] = [
     "bench",
     "codes",
     "completions",
     "config",
     "demo",
+    "explain",
     "gateway",
     "lab",
     "man",
@@ -189,7 +197,29 @@ fn color_of_help() -> ColorChoice {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let matches = command().color(color_of_help()).get_matches();
+    let (every, words) = match watch::asked(std::env::args()) {
+        Ok(asked) => asked,
+        Err(error) => return error.report(output::Format::Table),
+    };
+    // `recover` has an option of this name.
+    let every = every.filter(|_| !words.iter().any(|word| word == "recover"));
+    let words = if every.is_some() {
+        words
+    } else {
+        std::env::args().collect()
+    };
+    let matches = command().color(color_of_help()).get_matches_from(&words);
+    if let Some(every) = every {
+        let done = match watch::may_repeat(&matches) {
+            true => watch::run(every, &words),
+            false => Err(exit::CliError::new(
+                exit::USAGE,
+                "--watch repeats a list; this command does something",
+                "Run it once, without --watch.",
+            )),
+        };
+        return done.unwrap_or_else(|error| error.report(output::Format::Table));
+    }
     let Cli { command, target } = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
@@ -242,7 +272,9 @@ async fn main() -> ExitCode {
         Command::Serve(args) => serve::run(*args, target).await,
         Command::Config(args) => serve::config(args, format),
         Command::Doctor(args) => doctor::run(args, target).await,
+        Command::Tail(args) => tail::run(args, target).await,
         Command::Codes(args) => codes::run(&args, format),
+        Command::Explain(args) => explain::run(&args, format),
         Command::Completions(args) => shell::completions(&args, self::command()),
         Command::Man(args) => shell::man(&args, self::command()),
     };

@@ -12,13 +12,35 @@ use serde_json::value::RawValue;
 
 use crate::exit::Result;
 
-/// Output format of results and errors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// For whom results and errors are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     /// A table for people; a list where the terminal is too narrow for it.
     Table,
     /// JSON for programs; errors too, on stderr.
     Json,
+}
+
+/// What people choose. Those that are not in the help of every command are in that of the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Choice {
+    /// A table for people; a list where the terminal is too narrow for it.
+    #[default]
+    Table,
+    /// JSON for programs; errors too, on stderr.
+    Json,
+    /// A table, however wide it is.
+    #[value(hide = true)]
+    Wide,
+    /// A JSON document on each line.
+    #[value(hide = true)]
+    Jsonl,
+    /// Comma-separated values, with the names of the columns.
+    #[value(hide = true)]
+    Csv,
+    /// Only the key, number or name of each row.
+    #[value(hide = true)]
+    Name,
 }
 
 /// How results are printed.
@@ -33,7 +55,7 @@ pub(crate) struct Shown {
         default_value = "table",
         global = true
     )]
-    pub(crate) format: Format,
+    format: Choice,
     /// Print tables however wide they are.
     #[arg(long, global = true)]
     wide: bool,
@@ -43,18 +65,27 @@ pub(crate) struct Shown {
 }
 
 /// Of the whole process; set once, by [`Shown::apply`].
-static SETTINGS: OnceLock<(bool, ColorChoice)> = OnceLock::new();
+static SETTINGS: OnceLock<(bool, ColorChoice, Choice)> = OnceLock::new();
 
 impl Shown {
     /// Makes these the settings of the process.
     pub(crate) fn apply(&self) {
-        SETTINGS.get_or_init(|| (self.wide, self.color));
+        let wide = self.wide || self.format == Choice::Wide;
+        SETTINGS.get_or_init(|| (wide, self.color, self.format));
+    }
+
+    /// For people or for programs.
+    pub(crate) fn format(&self) -> Format {
+        match self.format {
+            Choice::Table | Choice::Wide => Format::Table,
+            Choice::Json | Choice::Jsonl | Choice::Csv | Choice::Name => Format::Json,
+        }
     }
 }
 
 /// Whether a stream gets colours.
 pub(crate) fn has_color(stream: &impl IsTerminal) -> bool {
-    let (_, color) = SETTINGS.get().copied().unwrap_or_default();
+    let (_, color, _) = SETTINGS.get().copied().unwrap_or_default();
     let unwanted = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     match color {
         ColorChoice::Always => true,
@@ -65,7 +96,7 @@ pub(crate) fn has_color(stream: &impl IsTerminal) -> bool {
 
 /// The width that a table may have: the terminal's, or what COLUMNS says; none where nobody looks.
 fn width() -> Option<usize> {
-    let (wide, _) = SETTINGS.get().copied().unwrap_or_default();
+    let (wide, _, _) = SETTINGS.get().copied().unwrap_or_default();
     if wide {
         return None;
     }
@@ -103,8 +134,15 @@ pub(crate) fn say(format: Format, words: &str, value: &Value) -> Result {
 /// printed for people when there are none.
 pub(crate) fn rows(format: Format, rows: &[String], nothing: &str) -> Result {
     if format == Format::Json {
-        // As PostgreSQL wrote them: parsing would sort the columns.
-        return line(&format!("[{}]", rows.join(",\n ")));
+        let (_, _, choice) = SETTINGS.get().copied().unwrap_or_default();
+        return match choice {
+            Choice::Csv | Choice::Name | Choice::Jsonl if rows.is_empty() => Ok(()),
+            Choice::Csv => raw(&csv(rows)?),
+            Choice::Name => line(&names(rows)?.join("\n")),
+            Choice::Jsonl => line(&rows.join("\n")),
+            // As PostgreSQL wrote them: parsing would sort the columns.
+            _ => line(&format!("[{}]", rows.join(",\n "))),
+        };
     }
     if rows.is_empty() {
         return line(nothing);
@@ -112,6 +150,54 @@ pub(crate) fn rows(format: Format, rows: &[String], nothing: &str) -> Result {
     let rows = rows.iter().map(|row| in_order(row));
     let rows = rows.collect::<Result<Vec<_>>>()?;
     line(&shown(&rows, width()))
+}
+
+/// As RFC 4180 has it.
+fn csv(rows: &[String]) -> Result<String> {
+    let quoted = |text: &str| match text.contains([',', '"', '\n', '\r']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    };
+    let mut text = String::new();
+    for (place, row) in rows.iter().enumerate() {
+        let row = as_written(row)?;
+        if place == 0 {
+            let names: Vec<_> = row.iter().map(|(name, _)| quoted(name)).collect();
+            text += &(names.join(",") + "\r\n");
+        }
+        let values: Vec<_> = row.iter().map(|(_, value)| quoted(value)).collect();
+        text += &(values.join(",") + "\r\n");
+    }
+    Ok(text)
+}
+
+/// What a row is called, as the other commands take it; the first column where none of these is there.
+fn names(rows: &[String]) -> Result<Vec<String>> {
+    const NAMES: [&str; 14] = [
+        "key",
+        "effect_key",
+        "id",
+        "seq",
+        "name",
+        "job",
+        "subscription",
+        "consumer",
+        "queue",
+        "scope",
+        "account",
+        "provider",
+        "code",
+        "check",
+    ];
+    let name = |row: &String| {
+        let row = as_written(row)?;
+        let named = NAMES
+            .iter()
+            .find_map(|name| row.iter().find(|(column, _)| column == name));
+        let (_, value) = named.or(row.first()).cloned().unwrap_or_default();
+        Ok(printable(&value))
+    };
+    rows.iter().map(name).collect()
 }
 
 /// A table, or a list of records where the table would be wider than the terminal: a key that is
@@ -158,7 +244,11 @@ fn header(name: &str) -> Cell {
 /// One row, a field per line. A `verdict` stands above as a sentence, and what is a list of records below as a table of its own.
 pub(crate) fn fields(format: Format, row: &str) -> Result {
     if format == Format::Json {
-        return line(row);
+        let (_, _, choice) = SETTINGS.get().copied().unwrap_or_default();
+        return match choice {
+            Choice::Csv | Choice::Name => rows(format, &[row.to_owned()], ""),
+            _ => line(row),
+        };
     }
     line(&record(row, width())?)
 }
@@ -235,6 +325,19 @@ fn in_order(row: &str) -> Result<Vec<(String, String)>> {
 }
 
 fn cells(columns: Vec<(String, Box<RawValue>)>) -> Result<Vec<(String, String)>> {
+    let columns = unescaped(columns)?.into_iter();
+    Ok(columns
+        .map(|(name, text)| (name, printable(&text)))
+        .collect())
+}
+
+/// The columns of an object in their order, with their values as they are.
+fn as_written(row: &str) -> Result<Vec<(String, String)>> {
+    let Columns(columns) = serde_json::from_str(row)?;
+    unescaped(columns)
+}
+
+fn unescaped(columns: Vec<(String, Box<RawValue>)>) -> Result<Vec<(String, String)>> {
     let shown = columns.into_iter().map(|(name, value)| {
         let text = match value.get() {
             "null" => String::new(),
@@ -242,7 +345,7 @@ fn cells(columns: Vec<(String, Box<RawValue>)>) -> Result<Vec<(String, String)>>
             // As it is written: a number may have more digits than a float.
             other => other.to_owned(),
         };
-        Ok((name, printable(&text)))
+        Ok((name, text))
     });
     shown.collect()
 }
@@ -341,6 +444,20 @@ mod tests {
             );
             assert!(!text.contains(['{', '[']), "{text}");
         }
+    }
+
+    #[test]
+    fn csv_quotes_what_must_be_quoted_and_names_are_what_commands_take() {
+        let rows = [
+            r#"{"scope":"s","key":"a,\"b\"","n":7}"#.to_owned(),
+            r#"{"scope":"s","key":"c","n":null}"#.to_owned(),
+        ];
+        assert_eq!(
+            csv(&rows).unwrap(),
+            "scope,key,n\r\ns,\"a,\"\"b\"\"\",7\r\ns,c,\r\n"
+        );
+        assert_eq!(names(&rows).unwrap(), ["a,\"b\"", "c"]);
+        assert_eq!(names(&[r#"{"at":"now"}"#.to_owned()]).unwrap(), ["now"]);
     }
 
     #[test]

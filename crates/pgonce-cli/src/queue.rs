@@ -171,10 +171,7 @@ pub(crate) async fn job(args: JobArgs, target: Target) -> Result {
                 list.group.as_deref(),
                 Some(&*limit),
             ];
-            let query = "select id, queue, key, status, attempts, owner, failure_code, created_at, due_at, ended_at from pgonce.jobs \
-                where tenant = $1 and queue = coalesce($2, queue) and status = coalesce($3, status) \
-                and ($4::text is null or group_name = $4) order by id desc limit $5::text::int";
-            let rows = database.rows(query, &params).await?;
+            let rows = database.rows(&jobs(&list), &params).await?;
             output::rows(database.format, &rows, "No jobs.")
         }
         JobAction::Show(one) => show(&database, &args.tenant, one.id).await,
@@ -224,6 +221,37 @@ pub(crate) async fn job(args: JobArgs, target: Target) -> Result {
             }
         }
     }
+}
+
+/// The numbers first, from where few rows are read, then what is known of those jobs.
+fn jobs(list: &List) -> String {
+    let chosen = match (list.group.is_some(), list.status.as_deref()) {
+        (true, _) => {
+            "pgonce.job n where n.group_name = $4 and exists (select from pgonce.jobs s where s.tenant = n.tenant and s.id = n.id and s.status = coalesce($3, s.status))"
+        }
+        (_, None) => "pgonce.job n where $3::text is null and $4::text is null",
+        (_, Some("dead")) => {
+            "pgonce.job_end n where n.status = 'dead' and $3::text is not null and $4::text is null"
+        }
+        (_, Some("succeeded" | "cancelled")) => {
+            "pgonce.job_end n where n.status::text = $3 and $4::text is null"
+        }
+        (_, Some("ready")) => {
+            "pgonce.job_live n where n.state = 'ready' and $3::text is not null and $4::text is null"
+        }
+        (_, Some(_)) => {
+            "pgonce.job_live n where case n.state when 'limited' then 'running' else n.state::text end = $3 and $4::text is null"
+        }
+    };
+    let queue = match list.queue {
+        Some(_) => "n.queue = $2",
+        None => "$2::text is null",
+    };
+    format!(
+        "select j.id, j.queue, j.key, j.status, j.attempts, j.owner, j.failure_code, j.created_at, j.due_at, j.ended_at \
+         from (select n.tenant, n.id from {chosen} and n.tenant = $1 and {queue} order by n.id desc limit $5::text::int) n \
+         join pgonce.jobs j on j.tenant = n.tenant and j.id = n.id order by j.id desc"
+    )
 }
 
 async fn show(database: &Database, tenant: &str, id: i64) -> Result {

@@ -35,8 +35,12 @@
   const busy = () => document.hidden || String(getSelection()) !== '' ||
     document.querySelector('main details[open], main .here') || document.activeElement?.closest('main input, main form');
   let failures = 0;
+  let stale = false;
+  const isOn = () => live && live.getAttribute('aria-pressed') === 'true';
   const refresh = async () => {
-    if (!live || live.getAttribute('aria-pressed') !== 'true' || busy()) return;
+    if (!isOn()) return;
+    if (busy()) { stale = true; return; }
+    stale = false;
     try {
       const answer = await fetch(location.href, { credentials: 'same-origin' });
       if (!answer.ok || answer.redirected) throw new Error(String(answer.status));
@@ -49,14 +53,30 @@
       if (failures > 1) { banner.textContent = 'No answer: what you see may be old.'; banner.hidden = false; }
     }
   };
+  // The server says when something changed. Where it cannot, the page is fetched every five seconds; a hidden tab asks for nothing.
+  const source = document.currentScript.src.replace(/assets\/app\.js$/, 'events');
+  let stream = null;
+  const listen = () => {
+    if (!isOn() || document.hidden) { stream?.close(); stream = null; return; }
+    if (stream && stream.readyState !== EventSource.CLOSED) return;
+    stream = new EventSource(source);
+    stream.addEventListener('changed', refresh);
+  };
+  document.addEventListener('visibilitychange', () => { listen(); if (!document.hidden) refresh(); });
   const toggle = () => {
     if (!live) return;
     const on = live.getAttribute('aria-pressed') !== 'true';
     live.setAttribute('aria-pressed', String(on));
     live.textContent = on ? 'Live' : 'Paused';
+    listen();
+    refresh();
   };
   live?.addEventListener('click', toggle);
-  setInterval(refresh, 5000);
+  listen();
+  setInterval(() => {
+    listen();
+    if (stale || stream?.readyState !== EventSource.OPEN) refresh();
+  }, 5000);
   setInterval(times, 10000);
   times();
 

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use crate::access::{Role, Who};
 use crate::api;
 use crate::html::query;
-use crate::server::{App, Fields, Shared, error_page, fields};
+use crate::operations;
+use crate::server::{Fields, Shared, error_page, fields};
 
 /// An act: who may do it, what it needs, and the call. Fields are its parameters, in order.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub(crate) struct Act {
     /// The word that must be typed to confirm it, where it cannot be undone.
     pub(crate) confirm: &'static str,
     pub(crate) fields: &'static [&'static str],
+    /// In SQL; empty for what this process does step by step.
     call: &'static str,
     /// The page to go back to, and the fields that name its subject.
     back: (&'static str, &'static [&'static str]),
@@ -170,6 +172,24 @@ pub(crate) const ACTS: &[Act] = &[
         back: ("/import", &["tenant", "job", "number"]),
     },
     Act {
+        name: "bulk",
+        role: Role::Operator,
+        confirm: "",
+        fields: &[
+            "op", "tenant", "scope", "key", "failure", "code", "reason", "confirm",
+        ],
+        call: "",
+        back: ("/operations", &[]),
+    },
+    Act {
+        name: "cancel-bulk",
+        role: Role::Operator,
+        confirm: "",
+        fields: &["id"],
+        call: "",
+        back: ("/operations", &[]),
+    },
+    Act {
         name: "purge",
         role: Role::Admin,
         confirm: "",
@@ -188,14 +208,14 @@ pub(crate) fn is_ours(who: &Who, fields: &Fields) -> bool {
 }
 
 /// Why an act was not done.
-struct Refused {
+pub(crate) struct Refused {
     status: StatusCode,
     what: String,
     detail: String,
 }
 
 impl Refused {
-    fn new(status: StatusCode, what: impl Into<String>) -> Self {
+    pub(crate) fn new(status: StatusCode, what: impl Into<String>) -> Self {
         Self {
             status,
             what: what.into(),
@@ -232,7 +252,7 @@ impl From<Error> for Refused {
     }
 }
 
-async fn perform(app: &App, who: &Who, act: &Act, fields: &Fields) -> Result<Value, Refused> {
+async fn perform(app: &Shared, who: &Who, act: &Act, fields: &Fields) -> Result<Value, Refused> {
     let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
     let forced = field("force") == "on";
     let needed = if forced { Role::Admin } else { act.role };
@@ -257,6 +277,23 @@ async fn perform(app: &App, who: &Who, act: &Act, fields: &Fields) -> Result<Val
             "give a reason: it is kept with your name",
         ));
     }
+    let logged = || {
+        tracing::info!(
+            act = act.name,
+            person = who.name,
+            role = who.role.as_str(),
+            forced,
+            "console: an act was done"
+        );
+    };
+    if act.call.is_empty() {
+        let done = match act.name {
+            "bulk" => operations::start(app, who, fields).await?,
+            _ => operations::cancel(app, fields)?,
+        };
+        logged();
+        return Ok(done);
+    }
     let mut params: Vec<Option<&str>> = act
         .fields
         .iter()
@@ -273,13 +310,7 @@ async fn perform(app: &App, who: &Who, act: &Act, fields: &Fields) -> Result<Val
         typed.join(", ")
     );
     let row = app.db.act(&call, &params).await?;
-    tracing::info!(
-        act = act.name,
-        person = who.name,
-        role = who.role.as_str(),
-        forced,
-        "console: an act was done"
-    );
+    logged();
     Ok(row
         .and_then(|row| row.get("result").cloned())
         .unwrap_or(Value::Null))

@@ -15,8 +15,10 @@ use crate::access::{COOKIE, Guard, Refused, Who};
 use crate::acts::ACTS;
 use crate::db::Db;
 use crate::html::{Html, el, query};
+use crate::live::{self, Live};
+use crate::operations::Operations;
 use crate::view::{self, Page};
-use crate::{Console, acts, api, pages};
+use crate::{Console, acts, api, openapi, pages};
 
 /// What every request needs.
 #[derive(Debug)]
@@ -25,6 +27,8 @@ pub(crate) struct App {
     pub(crate) base: String,
     pub(crate) instance: String,
     pub(crate) redact: Vec<String>,
+    pub(crate) live: Arc<Live>,
+    pub(crate) operations: Operations,
     guard: Guard,
 }
 
@@ -45,10 +49,14 @@ pub(crate) fn router(console: Console) -> Router {
         base: console.base,
         instance: console.instance,
         redact: console.redact,
+        live: Arc::default(),
+        operations: Operations::default(),
         guard: Guard::new(console.access),
     });
     let mut router = Router::new()
         .route("/api/v1/{name}", get(api::get))
+        .route("/api/v1/openapi.json", get(openapi::get))
+        .route("/events", get(live::events))
         .route("/logout", post(logout));
     for page in pages::PAGES {
         router = router.route(
@@ -99,7 +107,8 @@ async fn harden(request: Request, next: Next) -> Response {
         ("content-security-policy", POLICY),
         ("x-content-type-options", "nosniff"),
         ("x-frame-options", "DENY"),
-        ("referrer-policy", "no-referrer"),
+        // Not "no-referrer": a browser would then send its forms with the origin "null".
+        ("referrer-policy", "same-origin"),
         ("cross-origin-opener-policy", "same-origin"),
         ("cross-origin-resource-policy", "same-origin"),
     ] {

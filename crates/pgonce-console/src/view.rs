@@ -266,7 +266,7 @@ pub(crate) fn shell(app: &App, who: Option<&Who>, page: Page) -> Body<String> {
 
 const HELP: &str = "<dialog id=\"help\" aria-label=\"Keys\"><h2>Keys</h2><dl>\
 <dt>/</dt><dd>find</dd><dt>g o</dt><dd>overview</dd><dt>g i</dt><dd>intents</dd><dt>g e</dt><dd>outbox</dd>\
-<dt>g m</dt><dd>inbox</dd><dt>g q</dt><dd>queue</dd><dt>g x</dt><dd>external calls</dd><dt>g f</dt><dd>imports</dd><dt>g l</dt><dd>ledger</dd><dt>g s</dt><dd>scopes</dd><dt>g a</dt><dd>audit</dd>\
+<dt>g m</dt><dd>inbox</dd><dt>g q</dt><dd>queue</dd><dt>g x</dt><dd>external calls</dd><dt>g f</dt><dd>imports</dd><dt>g p</dt><dd>operations</dd><dt>g l</dt><dd>ledger</dd><dt>g s</dt><dd>scopes</dd><dt>g a</dt><dd>audit</dd>\
 <dt>j k</dt><dd>next, previous row</dd><dt>enter</dt><dd>open the row</dd><dt>r</dt><dd>live on or off</dd><dt>?</dt><dd>this help</dd>\
 </dl><form method=\"dialog\"><button>Close</button></form></dialog>";
 

@@ -166,7 +166,7 @@ fn delegable(text: &str) -> String {
     for part in parts {
         let parameter = whole.split_off(whole.rfind('$').unwrap_or_default());
         whole.push_str(&format!(
-            "interval '1 microsecond' operator(pg_catalog.*) \
+            "interval '1 second' operator(pg_catalog.*) \
              pg_catalog.split_part({parameter}, ' ', 1)::double precision{part}"
         ));
     }

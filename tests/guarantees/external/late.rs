@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::external::{CallError, Effect, Found, Observed, Provider, Reply, Report, Storage};
+use pgonce::external::{
+    CallError, Effect, Found, Observed, Provider, Reply, Report, Step, Storage,
+};
 use pgonce::{Claim, Error, Failure};
 use pgonce_tests::{Observer, World, intent};
 use serde_json::{Value, json};
@@ -127,6 +129,13 @@ async fn of_a_try_that_another_followed_only_what_happened_counts() {
             "select concat(status, ' ', reference) from pgonce.external_calls where sends = 2";
         assert_eq!(see.text(now).await, status, "{said}");
     }
+    // A report was faster, and had no reference.
+    see.run("update pgonce.external_call set reference = null")
+        .await;
+    let accepted = call("external_record", second, "'unknown', 'ch_8'");
+    assert_eq!(see.text(&accepted).await, "done");
+    let reference = "select reference from pgonce.external_calls";
+    assert_eq!(see.text(reference).await, "ch_8");
     let nobody = call("external_record", second + 2, "'confirmed'");
     assert_eq!(see.code(&nobody).await, "P4012");
 }
@@ -172,4 +181,63 @@ async fn what_cannot_be_stored_hides_no_outcome() {
     let reconciler = once.reconciler(bank);
     assert_eq!(reconciler.pass().await.unwrap().decided, 1);
     assert_eq!(status(&world.see, "failed").await, "failed");
+}
+
+#[tokio::test]
+async fn what_an_operator_lets_send_again_is_not_failed_by_the_try_before() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let fence = take(&world.once, "k").await.fence();
+    let send = format!(
+        "select effect_key::text from pgonce.external_send('orders.create', 'k', {fence}, 'charge', 'bank', '\\x01')"
+    );
+    let effect = see.text(&send).await;
+    see.run(&format!(
+        "select pgonce.intervene('release', 'orders.create', 'k', 'test', true); \
+         select pgonce.external_settle('{effect}', 'resend', 'it is not in the book', true)"
+    ))
+    .await;
+    let late = format!(
+        "select action from pgonce.external_record('orders.create', 'k', {fence}, 'charge', 'failed')"
+    );
+    assert_eq!(see.text(&late).await, "fenced");
+    assert_eq!(status(see, "k").await, "requested");
+}
+
+#[tokio::test]
+async fn a_report_stores_no_more_than_the_policy_of_its_provider() {
+    for (storage, kept) in [
+        (Storage::redacted(["card"]), true),
+        (Storage::Digest, false),
+        (Storage::None, false),
+    ] {
+        let world = World::<TokioPostgres>::new().await;
+        let mut bank = Bank::new([Act::Cut]);
+        bank.storage = storage;
+        // It waits for its call.
+        let report = Report::confirmed(receipt().reference("ch_5")).event_id("evt_1");
+        let observed = world.once.observe(&bank, report).await.unwrap();
+        assert_eq!(observed, Observed::Waiting);
+        // It ends the command.
+        let step = Step::new("charge").decides_command();
+        let paid = pay(&world.once, &intent("k"), step, &bank).await;
+        assert_eq!(code(paid), "external_unknown");
+        bank.knows(Found::Confirmed(receipt()));
+        world
+            .see
+            .run("update pgonce.external_call set next_look_at = pgonce.now()")
+            .await;
+        assert_eq!(world.once.reconciler(bank).pass().await.unwrap().decided, 1);
+        let all = "select concat((select to_jsonb(e) from pgonce.external_event e), (select to_jsonb(c) from pgonce.external_call c), \
+                   (select to_jsonb(i) from pgonce.intent i))";
+        let all = world.see.text(all).await;
+        assert!(!all.contains("4242"), "{all}");
+        let ended = world.see.record(&intent("k"), "status").await;
+        let expected = if kept {
+            "succeeded"
+        } else {
+            "failed_retryable"
+        };
+        assert_eq!(ended, expected);
+    }
 }

@@ -79,3 +79,16 @@ async fn a_provider_that_does_not_answer_gets_nothing_for_a_while_and_then_one_r
         assert_eq!(pay(key).await, "Some(\"ch_1\")");
     }
 }
+
+#[tokio::test]
+async fn a_provider_that_accepts_and_decides_later_answers() {
+    let world = World::<TokioPostgres>::new().await;
+    let rules = Rules::new("bank").circuit_breaker(2, MINUTE);
+    world.owner.define_provider(&rules).await.unwrap();
+    let bank = Bank::new(["ch_1", "ch_2", "ch_3", "ch_4"].map(Act::Accept));
+    for key in ["a", "b", "c", "d"] {
+        let paid = pay(&world.once, &intent(key), at_once(), &bank).await;
+        assert_eq!(code(paid), "external_unknown", "{key}");
+    }
+    assert_eq!(bank.came().len(), 4);
+}

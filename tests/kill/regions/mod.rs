@@ -12,7 +12,7 @@ mod schedules;
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::region::{Home, Mode, Rule, join, leave};
+use pgonce::region::{Home, Mode, Rule, define_rule, join, leave};
 use pgonce::{Claim, Error, Once};
 use pgonce_testkit::Replication;
 use pgonce_tests::{TestDriver as _, intent, work};
@@ -182,6 +182,12 @@ async fn a_region_that_forgot_its_newest_commits_works_only_after_it_knows_them_
     assert_eq!(error.code(), "P4111");
     let state = "select state from pgonce.regions where is_self";
     assert_eq!(eu.see.text(state).await, "restored");
+    // It cannot say what it committed: no home moves from it, and nothing is left half-way.
+    let away = Rule::new("*", Mode::Home).home("us");
+    let error = define_rule(&places.members(), &away, TIMEOUT).await;
+    assert_eq!(error.unwrap_err().code(), "55000");
+    let pending = "select count(*) from pgonce.region_rule where pending";
+    assert_eq!(us.see.number(pending).await, 0);
 
     let others = [us.member()];
     join(

@@ -197,7 +197,7 @@ async fn survivors_share_what_any_of_them_received_of_a_lost_region() {
 async fn a_join_names_whom_it_waits_for_and_gives_up_in_time() {
     let places = Places::start(1).await;
     let eu = &places.all[0];
-    let us = Place::start(1).await;
+    let us = Place::start(1, 0).await;
     let join_us = async |timeout| {
         join(
             &us.member(),
@@ -226,6 +226,11 @@ async fn a_join_names_whom_it_waits_for_and_gives_up_in_time() {
     let by_hand = "select pgonce.region_leave('us')";
     assert_eq!(us.see.code(by_hand).await, "55P03");
     other.run("rollback").await;
+    for network in [Network::Silent, Network::OneWay] {
+        us.link.set(network);
+        assert_eq!(join_us(SHORT).await.unwrap_err().code(), "55P03");
+    }
+    us.link.set(Network::Open);
     join_us(TIMEOUT).await.unwrap();
     let _ = eu.once.beat_region().await.unwrap();
 }

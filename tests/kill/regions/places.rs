@@ -26,9 +26,9 @@ pub(super) struct Place {
 
 impl Place {
     /// The oldest version of PostgreSQL that is here, the newest, and one between, by turns.
-    pub(super) async fn start(number: usize) -> Self {
+    pub(super) async fn start(number: usize, shift: usize) -> Self {
         let all = Binaries::all().unwrap();
-        let which = [0, all.len() - 1, all.len() / 2][number % 3];
+        let which = ([0, all.len() - 1, all.len() / 2][number % 3] + shift) % all.len();
         let mut builder = Postgres::builder().binaries(all[which].clone());
         for (name, value) in [
             ("wal_level", "logical"),
@@ -94,9 +94,14 @@ pub(super) struct Places {
 impl Places {
     /// Starts so many regions, which have joined.
     pub(super) async fn start(count: usize) -> Self {
+        Self::start_from(count, 0).await
+    }
+
+    /// On other versions of PostgreSQL, where there are more than two.
+    pub(super) async fn start_from(count: usize, shift: usize) -> Self {
         let mut all: Vec<Place> = Vec::new();
         for (number, name) in NAMES.into_iter().enumerate().take(count) {
-            let place = Place::start(number).await;
+            let place = Place::start(number, shift).await;
             let others: Vec<_> = all.iter().map(Place::member).collect();
             let id = u8::try_from(number + 1).unwrap();
             let address = format!("https://{name}.example");

@@ -59,7 +59,7 @@ async fn after_any_cuts_all_regions_agree_and_exactly_the_double_commits_are_lis
 #[tokio::test(flavor = "multi_thread")]
 async fn in_home_mode_nothing_is_committed_twice_whatever_is_cut() {
     let mut random = random();
-    let places = Places::start(3).await;
+    let places = Places::start_from(3, 1).await;
     places.rule(Rule::new("*", Mode::Home)).await;
     let mut done = 0;
     for schedule in 0..schedules() {

@@ -189,8 +189,8 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def seconds(value: float) -> str:
-    """A time as PostgreSQL's interval."""
-    return f"{round(value * 1_000_000)} microseconds"
+    """A time as PostgreSQL's interval. Version 14 keeps each number in 32 bits."""
+    return f"{value:.6f} seconds"
 
 
 def _check_name(name: str, missing: str, what: str, hint: str) -> None:

@@ -8,9 +8,9 @@ use crate::serve::{Serving, TOKENS};
 
 pub(crate) const VIEWER: &str = "viewer-token-0123456789";
 pub(crate) const OPERATOR: &str = "operator-token-0123456789";
-const ADMIN: &str = "admin-token-0123456789";
+pub(crate) const ADMIN: &str = "admin-token-0123456789";
 
-pub(crate) const PAGES: [&str; 15] = [
+pub(crate) const PAGES: [&str; 16] = [
     "/",
     "/intents",
     "/intents?q=state:stuck",
@@ -23,6 +23,7 @@ pub(crate) const PAGES: [&str; 15] = [
     "/external?status=open",
     "/imports",
     "/import?job=j&number=1",
+    "/operations?op=release&scope=s",
     "/ledger?check=yes",
     "/scopes",
     "/audit",
@@ -97,6 +98,8 @@ async fn every_act_is_checked_for_every_role_by_form_and_by_api() {
         ("resume-queue", OPERATOR),
         ("settle-call", OPERATOR),
         ("cancel-import", OPERATOR),
+        ("bulk", OPERATOR),
+        ("cancel-bulk", OPERATOR),
         ("purge", ADMIN),
     ];
     // The list is complete: an act that is not here would be unchecked.

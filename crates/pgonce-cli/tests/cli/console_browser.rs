@@ -1,9 +1,10 @@
-//! The console in a browser: our script runs on every page, nobody else's does, and pictures for people to look at.
+//! The console in a browser: our script runs on every page, nobody else's does, what axe says, and pictures for people.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::console::{PAGES, fill};
+use crate::console::{CALL, PAGES, fill};
+use crate::console_live::history;
 use crate::fixture::{Fixture, Run};
 use crate::serve::Serving;
 
@@ -23,81 +24,51 @@ fn browser() -> PathBuf {
         .expect("no chromium: run `make setup`")
 }
 
-fn chromium(profile: &Path, args: &[&str]) -> Run {
-    let mut command = Command::new(browser());
-    command
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--enable-logging=stderr",
-            "--disable-dev-shm-usage",
-        ])
-        .arg(format!("--user-data-dir={}", profile.display()))
-        .args(args)
-        .stdin(Stdio::null());
-    Run::of(command.output().unwrap())
+/// Where its parts from npm are: those of the lock file.
+fn parts() -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pgonce-console/browser");
+    let (lock, installed) = (
+        folder.join("package-lock.json"),
+        folder.join("node_modules/installed.json"),
+    );
+    if std::fs::read(&lock).unwrap() != std::fs::read(&installed).unwrap_or_default() {
+        let options = [
+            "ci",
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+        ];
+        let mut npm = Command::new("npm");
+        npm.args(options).current_dir(&folder).stdin(Stdio::null());
+        let run = Run::of(npm.output().expect("no npm: run `make setup`"));
+        assert_eq!(run.code, 0, "{run:?}");
+        std::fs::copy(lock, installed).unwrap();
+    }
+    folder
 }
 
+/// For people to look at: target/console/*.png, every page at three sizes, light and dark.
 #[tokio::test]
-async fn a_browser_runs_our_script_on_every_page_and_nobody_elses() {
+async fn a_browser_finds_nothing_wrong_on_any_page_and_a_double_click_acts_once() {
     let fixture = Fixture::installed().await;
     fill(&fixture).await;
+    history(&fixture).await;
     let serving = Serving::of(&fixture, &["--instance", "staging"], "");
-    let profile = tempfile::tempdir().unwrap();
-    for page in PAGES {
-        let address = format!("{}{page}", serving.url);
-        let run = chromium(profile.path(), &["--dump-dom", &address]);
-        assert!(
-            run.out.contains("<main id=\"main\"")
-                && run.out.contains("\u{b7} staging \u{b7} pgonce</title>"),
-            "{page}: {run:?}"
-        );
-        // Our script ran: it says how long ago things were.
-        if run.out.contains("<time ") {
-            assert!(
-                run.out.contains(" ago</small>") || run.out.contains("<small>in "),
-                "{page}: {}",
-                run.out
-            );
-        }
-        let complaints: Vec<_> = run
-            .err
-            .lines()
-            .filter(|line| line.contains("CONSOLE"))
-            .collect();
-        assert!(complaints.is_empty(), "{page}: {complaints:?}");
-    }
-    // For people to look at: target/console/*.png.
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/console");
-    std::fs::create_dir_all(&folder).unwrap();
-    for (page, name) in [
-        ("/", "overview"),
-        ("/intent?scope=s&key=stuck", "intent"),
-        ("/outbox?subscription=s", "outbox"),
-    ] {
-        for (size, width) in [
-            ("390,844", "phone"),
-            ("820,1180", "tablet"),
-            ("1440,900", "desktop"),
-        ] {
-            let file = folder.join(format!("{name}-{width}.png"));
-            let _ = std::fs::remove_file(&file);
-            let shot = format!("--screenshot={}", file.display());
-            chromium(
-                profile.path(),
-                &[
-                    &shot,
-                    &format!("--window-size={size}"),
-                    &format!("{}{page}", serving.url),
-                ],
-            );
-            assert!(
-                std::fs::metadata(&file).unwrap().len() > 5_000,
-                "{}",
-                file.display()
-            );
-        }
-    }
+    let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/console");
+    let call = format!("/call?effect_key={CALL}");
+    let mut node = Command::new("node");
+    node.arg(parts().join("check.mjs"))
+        .arg(browser())
+        .args([&serving.url, pictures.to_str().unwrap()])
+        .args(PAGES)
+        .args([&*call, "/find?q=stuck", "/login"])
+        .stdin(Stdio::null());
+    let run = Run::of(node.output().expect("no node: run `make setup`"));
+    assert_eq!(run.code, 0, "{}\n{}", run.out, run.err);
+    let picture = pictures.join("queue-queue-q-phone-dark.png");
+    assert!(std::fs::metadata(picture).unwrap().len() > 5_000);
+    let acts = "select count(*) from pgonce.operator_act where reason like 'a double click%'";
+    let row = fixture.client.query_one(acts, &[]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), 1);
 }

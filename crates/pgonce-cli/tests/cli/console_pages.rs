@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::console::{CALL, OPERATOR, VIEWER, fill};
 use crate::fixture::Fixture;
-use crate::serve::{Serving, TOKENS};
+use crate::serve::{DEADLINE, Serving, TOKENS};
 
 async fn sections(serving: &Serving, path: &str, token: &str) -> Value {
     let answer = serving.get(&format!("/api/v1{path}"), token).await;
@@ -228,4 +228,136 @@ async fn an_import_shows_its_progress_and_rejects_and_can_be_cancelled() {
         page.contains("It was cancelled") && !page.contains("Cancel the imports"),
         "{page}"
     );
+}
+
+#[tokio::test]
+async fn an_operation_acts_on_as_many_intents_as_were_confirmed_each_audited() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "select pgonce.fail('s', 'k' || n, '\\x01', 1, false, case when n <= 250 then 'declined' else 'other' end, 'no') from generate_series(1, 260) n",
+        )
+        .await;
+    let serving = Serving::of(&fixture, &["--roles", "console"], TOKENS);
+    let of = "op=retry&scope=s&failure=declined";
+    let page = serving.text(&format!("/operations?{of}"), OPERATOR).await;
+    assert!(
+        page.contains("250 intents match") && page.contains("Type 250 to confirm"),
+        "{page}"
+    );
+    assert!(
+        !serving
+            .text(&format!("/operations?{of}"), VIEWER)
+            .await
+            .contains("to confirm")
+    );
+    let bulk = |reason: &str, confirm: &str| json!({"op": "retry", "scope": "s", "failure": "declined", "reason": reason, "confirm": confirm});
+    assert_eq!(
+        serving
+            .act("bulk", OPERATOR, &bulk("", "250"))
+            .await
+            .status(),
+        422,
+        "a reason is needed"
+    );
+    assert_eq!(
+        serving
+            .act("bulk", OPERATOR, &bulk("r", "249"))
+            .await
+            .status(),
+        409,
+        "another number than there are"
+    );
+    for wrong in [
+        json!({"op": "evict", "scope": "s", "reason": "r"}),
+        json!({"op": "retry", "reason": "r"}),
+    ] {
+        assert_eq!(
+            serving.act("bulk", OPERATOR, &wrong).await.status(),
+            422,
+            "{wrong}"
+        );
+    }
+    let started = serving
+        .act("bulk", OPERATOR, &bulk("ticket 7", "250"))
+        .await;
+    assert_eq!(
+        started.json::<Value>().await.unwrap()["result"],
+        json!({"id": 1, "total": 250})
+    );
+    let state = async || sections(&serving, "/operations", VIEWER).await[0]["rows"][0].clone();
+    let finished = async || state().await["state"] == "finished";
+    pgonce_testkit::wait_until("the operation", DEADLINE, finished)
+        .await
+        .unwrap();
+    let row = state().await;
+    assert_eq!(
+        (&row["done"], &row["refused"], &row["person"]),
+        (&json!(250), &json!(0), &json!("otto"))
+    );
+    let audited = "select count(*), count(distinct key) from pgonce.operator_act where act = 'retry' and reason = 'ticket 7' and person = 'otto'";
+    let audited = fixture.client.query_one(audited, &[]).await.unwrap();
+    assert_eq!(
+        (audited.get::<_, i64>(0), audited.get::<_, i64>(1)),
+        (250, 250)
+    );
+    let left = "select count(*) from pgonce.intent where status = 'failed_final'";
+    let left = fixture.client.query_one(left, &[]).await.unwrap();
+    assert_eq!(left.get::<_, i64>(0), 10, "others are as they were");
+    // One that has ended cannot be stopped; one that is not known neither.
+    let stopped = serving
+        .act("cancel-bulk", OPERATOR, &json!({"id": 1}))
+        .await;
+    assert_eq!(stopped.json::<Value>().await.unwrap()["result"], false);
+    assert_eq!(
+        serving
+            .act("cancel-bulk", OPERATOR, &json!({"id": 9}))
+            .await
+            .status(),
+        404
+    );
+}
+
+#[tokio::test]
+async fn an_operation_is_stopped_before_its_next_intent() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql("select pgonce.fail('s', 'k' || n, '\\x01', 1, false, 'c', 'no') from generate_series(1, 200) n")
+        .await;
+    let serving = Serving::of(&fixture, &["--roles", "console"], TOKENS);
+    // The first intent is held by somebody: the operation waits there until it is stopped.
+    let (holder, connection) =
+        tokio_postgres::connect(&fixture.database.url(), tokio_postgres::NoTls)
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    holder
+        .batch_execute("begin; select from pgonce.intent where key = 'k1' for update")
+        .await
+        .unwrap();
+    let bulk = json!({"op": "retry", "scope": "s", "reason": "r", "confirm": "200"});
+    assert_eq!(serving.act("bulk", OPERATOR, &bulk).await.status(), 200);
+    let waits = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')";
+    let waiting = async || {
+        fixture
+            .client
+            .query_one(waits, &[])
+            .await
+            .unwrap()
+            .get::<_, bool>(0)
+    };
+    pgonce_testkit::wait_until("the operation waits", DEADLINE, waiting)
+        .await
+        .unwrap();
+    let stopped = serving
+        .act("cancel-bulk", OPERATOR, &json!({"id": 1}))
+        .await;
+    assert_eq!(stopped.json::<Value>().await.unwrap()["result"], true);
+    holder.batch_execute("rollback").await.unwrap();
+    let state = async || sections(&serving, "/operations", VIEWER).await[0]["rows"][0].clone();
+    let ended = async || state().await["state"] == "cancelled";
+    pgonce_testkit::wait_until("it is cancelled", DEADLINE, ended)
+        .await
+        .unwrap();
+    assert_eq!(state().await["done"], 1, "the one that was under way");
 }

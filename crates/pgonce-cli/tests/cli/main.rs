@@ -5,6 +5,7 @@
 mod canaries;
 mod console;
 mod console_browser;
+mod console_live;
 mod console_pages;
 mod consume;
 mod consume_killed;
@@ -18,6 +19,7 @@ mod inbox;
 mod intervene;
 mod ledger;
 mod outbox;
+mod plans;
 mod queue;
 mod region;
 mod relay;
@@ -26,6 +28,7 @@ mod roles;
 mod runbooks;
 mod serve;
 mod serve_parts;
+mod tail;
 mod tls;
 mod webhooks;
 

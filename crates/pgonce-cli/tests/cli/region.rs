@@ -162,6 +162,19 @@ async fn every_command_of_the_page_does_what_it_says() {
         .await;
     assert_eq!(wrong.unwrap_err().code().unwrap().code(), "P4110");
 
+    // An operator may set rules, and nothing else of this.
+    for place in [&eu, &us] {
+        place.sql("create role clerk login").await;
+        place.ok(&["migrate", "up", "--grant", "operator=clerk"]);
+    }
+    let clerk = |place: &Place| place.url.replace("postgres@", "clerk@");
+    let (here, there) = (clerk(&eu), clerk(&us));
+    let url = ["--database-url", &here, "--with", &there];
+    let rule = ["region", "rule", "mail.send", "--mode", "local"];
+    eu.ok(&[&rule[..], &url].concat());
+    let leave = eu.run(&[&["region", "leave", "us", "--yes"][..], &url].concat());
+    assert_eq!(leave.code, 8, "{leave:?}");
+
     // Both work on one intent while they do not see each other.
     eu.sql("alter subscription pgonce_region_1_2 disable").await;
     us.sql("alter subscription pgonce_region_2_1 disable").await;

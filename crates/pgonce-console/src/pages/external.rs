@@ -54,7 +54,7 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
     let providers = "select p.provider, case when p.open_until > pgonce.now() then 'stopped' else 'open' end as state, p.failures, p.keys_for::text, p.deadline::text, \
          p.rate || ' per ' || p.rate_per as rate, case when p.open_until > pgonce.now() then p.open_until end as open_until, coalesce(m.n, 0) as manual \
          from pgonce.external_provider p left join (select d.provider, count(*) as n from (select c.provider from pgonce.external_call c \
-              where c.status in ('sent', 'unknown') and c.deadline_at <= pgonce.now() order by c.deadline_at limit 10000) d group by 1) m on m.provider = p.provider \
+              where c.status in ('sent', 'unknown') and c.deadline_at <= pgonce.now() and pgonce._external_status(c) = 'needs_operator' order by c.deadline_at limit 10000) d group by 1) m on m.provider = p.provider \
          order by p.provider limit 200";
     let providers = app.db.rows(providers, &[]).await?;
     let status = match field(fields, "status") {
@@ -69,7 +69,7 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
     let rows = if by_deadline {
         let sql = format!(
             "select {FIELDS}, c.deadline_at::text as cursor from pgonce.external_call c where c.status in ('sent', 'unknown') and ($1::text is null or c.provider = $1) \
-             and case $2 when 'open' then true when 'needs_operator' then c.deadline_at <= pgonce.now() else pgonce._external_status(c) = $2 end \
+             and case $2 when 'open' then true when 'needs_operator' then c.deadline_at <= pgonce.now() and pgonce._external_status(c) = $2 else pgonce._external_status(c) = $2 end \
              and ($3::text is null or (c.deadline_at, c.effect_key) > ($3::text::timestamptz, $4::text::uuid)) order by c.deadline_at, c.effect_key limit $5::text::int"
         );
         let none = "00000000-0000-0000-0000-000000000000";

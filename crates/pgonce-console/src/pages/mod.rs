@@ -1,11 +1,12 @@
 //! Pages. Each is a list of tables, which the API has too; some have forms beside them.
 
+mod chart;
 mod copy;
 mod external;
 mod find;
 mod imports;
 mod intent;
-mod intents;
+pub(crate) mod intents;
 mod messages;
 mod overview;
 mod queue;
@@ -18,6 +19,7 @@ use pgonce::Error;
 
 use crate::access::Who;
 use crate::html::{Html, el};
+use crate::operations;
 use crate::server::{App, Fields, Shared, fields};
 use crate::view::{self, Page, Section};
 
@@ -29,6 +31,8 @@ pub(crate) struct Entry {
     pub(crate) label: &'static str,
     pub(crate) key: &'static str,
     live: bool,
+    /// What its address may ask for.
+    pub(crate) fields: &'static [&'static str],
 }
 
 const fn entry(
@@ -37,6 +41,7 @@ const fn entry(
     label: &'static str,
     key: &'static str,
     live: bool,
+    fields: &'static [&'static str],
 ) -> Entry {
     Entry {
         name,
@@ -44,25 +49,106 @@ const fn entry(
         label,
         key,
         live,
+        fields,
     }
 }
 
 pub(crate) const PAGES: &[Entry] = &[
-    entry("overview", "/", "Overview", "o", true),
-    entry("intents", "/intents", "Intents", "i", true),
-    entry("outbox", "/outbox", "Outbox", "e", true),
-    entry("inbox", "/inbox", "Inbox", "m", true),
-    entry("queue", "/queue", "Queue", "q", true),
-    entry("external", "/external", "External calls", "x", true),
-    entry("imports", "/imports", "Imports", "f", true),
-    entry("ledger", "/ledger", "Ledger", "l", false),
-    entry("scopes", "/scopes", "Scopes", "s", false),
-    entry("audit", "/audit", "Audit", "a", true),
-    entry("find", "/find", "Find", "", false),
-    entry("intent", "/intent", "Intent", "", true),
-    entry("job", "/job", "Job", "", true),
-    entry("call", "/call", "External call", "", true),
-    entry("import", "/import", "Import", "", true),
+    entry("overview", "/", "Overview", "o", true, &["range"]),
+    entry(
+        "intents",
+        "/intents",
+        "Intents",
+        "i",
+        true,
+        &["q", "after_tenant", "after_scope", "after"],
+    ),
+    entry(
+        "outbox",
+        "/outbox",
+        "Outbox",
+        "e",
+        true,
+        &["subscription", "after"],
+    ),
+    entry(
+        "inbox",
+        "/inbox",
+        "Inbox",
+        "m",
+        true,
+        &["consumer", "after"],
+    ),
+    entry("queue", "/queue", "Queue", "q", true, &["queue", "after"]),
+    entry(
+        "external",
+        "/external",
+        "External calls",
+        "x",
+        true,
+        &[
+            "status",
+            "provider",
+            "after_deadline",
+            "after",
+            "after_tenant",
+            "after_scope",
+            "after_key",
+            "after_step",
+        ],
+    ),
+    entry(
+        "imports",
+        "/imports",
+        "Imports",
+        "f",
+        true,
+        &["after", "after_tenant", "after_job", "after_number"],
+    ),
+    entry(
+        "operations",
+        "/operations",
+        "Operations",
+        "p",
+        true,
+        &["op", "tenant", "scope", "key", "failure"],
+    ),
+    entry(
+        "ledger",
+        "/ledger",
+        "Ledger",
+        "l",
+        false,
+        &["check", "after_tenant", "after"],
+    ),
+    entry("scopes", "/scopes", "Scopes", "s", false, &[]),
+    entry("audit", "/audit", "Audit", "a", true, &[]),
+    entry("find", "/find", "Find", "", false, &["q"]),
+    entry(
+        "intent",
+        "/intent",
+        "Intent",
+        "",
+        true,
+        &["tenant", "scope", "key"],
+    ),
+    entry("job", "/job", "Job", "", true, &["tenant", "id"]),
+    entry(
+        "call",
+        "/call",
+        "External call",
+        "",
+        true,
+        &["tenant", "effect_key"],
+    ),
+    entry(
+        "import",
+        "/import",
+        "Import",
+        "",
+        true,
+        &["tenant", "job", "number", "after"],
+    ),
 ];
 
 /// The tables of a page.
@@ -73,7 +159,7 @@ pub(crate) async fn sections(
     fields: &Fields,
 ) -> Result<Vec<Section>, Error> {
     match name {
-        "overview" => overview::sections(app).await,
+        "overview" => overview::sections(app, fields).await,
         "intents" => intents::list(app, fields).await,
         "intent" => intent::one(app, who, fields).await,
         "outbox" => messages::outbox(app, fields).await,
@@ -84,6 +170,7 @@ pub(crate) async fn sections(
         "call" => external::one(app, who, fields).await,
         "imports" => imports::list(app, fields).await,
         "import" => imports::one(app, fields).await,
+        "operations" => operations::sections(app, fields).await,
         "ledger" => records::ledger(app, fields).await,
         "scopes" => records::scopes(app).await,
         "audit" => records::audit(app).await,
@@ -129,7 +216,10 @@ pub(crate) async fn show(
         .map(|table| view::section(&app, &who, table))
         .collect();
     let (title, body) = match entry.name {
-        "overview" => ("Overview".to_owned(), overview::page(&app, &tables, list)),
+        "overview" => (
+            "Overview".to_owned(),
+            overview::page(&app, &fields, &tables),
+        ),
         "intents" => (
             "Intents".to_owned(),
             intents::list_page(&app, &fields, list),
@@ -165,6 +255,10 @@ pub(crate) async fn show(
         "import" => (
             field(&fields, "job").to_owned(),
             imports::one_page(&app, &who, &fields, &tables),
+        ),
+        "operations" => (
+            "Operations".to_owned(),
+            operations::page(&app, &who, &fields, &tables),
         ),
         "ledger" => ("Ledger".to_owned(), records::ledger_page(&app, list)),
         "find" => ("Find".to_owned(), find::page(&fields, list)),

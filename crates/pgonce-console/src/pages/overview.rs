@@ -2,9 +2,10 @@
 
 use pgonce::Error;
 
+use super::chart;
 use crate::db::{number, text};
 use crate::html::{Html, el};
-use crate::server::App;
+use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section, grouped};
 
 const FIGURES: &str = "
@@ -15,6 +16,9 @@ select greatest(n.known, (select c.reltuples::bigint from pg_class c where c.oid
        (select count(*) from (select from pgonce.stuck k where k.classification = 'safe_to_retry' limit 1000) x) as stuck,
        (select count(*) from (select from pgonce.parked k where k.state = 'dead' limit 1000) x) as dead,
        (select count(*) from (select from pgonce.inbox_message m where m.status = 'failed_final' and m.skipped_at is null limit 1000) x) as poison,
+       (select count(*) from (select from pgonce.job_end e where e.status = 'dead' order by e.queue, e.id limit 1000) x) as dead_jobs,
+       (select count(*) from (select from pgonce.external_call c where c.status in ('sent', 'unknown') and c.deadline_at <= pgonce.now()
+                                 and pgonce._external_status(c) = 'needs_operator' order by c.deadline_at limit 1000) x) as calls,
        (select count(*) from (select from pgonce.transition_timer t where t.ended_at is null and t.due_at < pgonce.now() - interval '1 minute' limit 1000) x) as timers,
        (select w.swept_at from pgonce.sweep w where w.tenant = '' and w.name = 'intent') as swept_at,
        pgonce.now() as now
@@ -50,7 +54,7 @@ select b.subscription, case when b.evicted_at is not null then 'evicted' when b.
        b.waiting, date_trunc('second', b.oldest_age)::text as oldest_age, b.retrying, b.dead, b.behind, b.relays, b.advanced_at
   from pgonce.outbox_backlog b order by b.subscription limit 200";
 
-pub(super) async fn sections(app: &App) -> Result<Vec<Section>, Error> {
+pub(super) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
     let suppressed = "select s.scope, s.tenant, s.replays + s.refusals + s.busy + s.conflicts as suppressed, s.replays, s.refusals, s.busy, s.conflicts \
          from pgonce.suppressed s order by 3 desc, 1, 2 limit 20";
     let mut subscriptions = Section::new(
@@ -67,6 +71,7 @@ pub(super) async fn sections(app: &App) -> Result<Vec<Section>, Error> {
     });
     Ok(vec![
         Section::new("Figures", &[], app.db.rows(FIGURES, &[]).await?, ""),
+        chart::section(app, fields).await?,
         subscriptions,
         Section::new(
             "Duplicates that did nothing, by scope",
@@ -77,7 +82,7 @@ pub(super) async fn sections(app: &App) -> Result<Vec<Section>, Error> {
     ])
 }
 
-pub(super) fn page(app: &App, tables: &[Section], _: Html) -> Html {
+pub(super) fn page(app: &App, fields: &Fields, tables: &[Section]) -> Html {
     let Some(figures) = tables.first().and_then(|section| section.rows.first()) else {
         return el("h1", &[], "Overview");
     };
@@ -98,7 +103,7 @@ pub(super) fn page(app: &App, tables: &[Section], _: Html) -> Html {
     };
     let total = |field: &str| grouped(&number(figures, field).to_string());
     let subscriptions = tables
-        .get(1)
+        .get(2)
         .map(|section| section.rows.as_slice())
         .unwrap_or_default();
     let halted = subscriptions
@@ -129,6 +134,18 @@ pub(super) fn page(app: &App, tables: &[Section], _: Html) -> Html {
             about("poison"),
             "/inbox",
             number(figures, "poison") > 0,
+        ),
+        (
+            "dead jobs",
+            about("dead_jobs"),
+            "/queue",
+            number(figures, "dead_jobs") > 0,
+        ),
+        (
+            "calls need an operator",
+            about("calls"),
+            "/external",
+            number(figures, "calls") > 0,
         ),
         (
             "subscriptions halted",
@@ -175,18 +192,19 @@ pub(super) fn page(app: &App, tables: &[Section], _: Html) -> Html {
     };
     let rest = tables
         .iter()
-        .skip(1)
+        .skip(2)
         .map(|section| crate::view::section(app, &nobody(), section));
     el("h1", &[], "Overview")
         .and(verdict)
         .and(el("div", &[("class", "tiles")], counts))
         .and(el("div", &[("class", "tiles")], troubles.collect::<Html>()))
+        .and(chart::draw(app, fields, tables.get(1)))
         .and(rest.collect::<Html>())
         .and(el("p", &[("class", "muted")], swept))
 }
 
 /// These tables have no acts, so nobody needs to be known.
-fn nobody() -> crate::access::Who {
+pub(super) fn nobody() -> crate::access::Who {
     crate::access::Who {
         name: String::new(),
         role: crate::access::Role::Viewer,

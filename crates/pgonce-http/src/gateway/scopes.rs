@@ -130,14 +130,15 @@ fn fields(name: &str, scope: &Scope, max_response: usize) -> Vec<Field> {
     ]
 }
 
-/// Days apart from the rest, so that people read "7 days" and not "168:00:00".
+/// Days apart from the rest, so that people read "7 days" and not "168:00:00". No number exceeds 32 bits: PostgreSQL 14.
 fn interval(length: Duration) -> String {
     const DAY: u64 = 86_400;
     let rest = length - Duration::from_secs(length.as_secs() / DAY * DAY);
     format!(
-        "{} days {} microseconds",
+        "{} days {}.{:06} seconds",
         length.as_secs() / DAY,
-        rest.as_micros()
+        rest.as_secs(),
+        rest.subsec_micros()
     )
 }
 

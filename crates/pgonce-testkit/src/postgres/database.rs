@@ -21,6 +21,9 @@ use crate::{Error, Result, process, wait::connect};
 
 const IN_USE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Maximum time for the removal of a database that nobody uses any more. It waits for every session of the server.
+const REMOVE_TIMEOUT: &str = "set statement_timeout = '10s'";
+
 /// What a server knows about its databases. No connection is kept: tests that
 /// share a server each have a runtime of their own.
 #[derive(Debug)]
@@ -183,7 +186,7 @@ impl Postgres {
                 list.unwrap_or_else(PoisonError::into_inner).pop()
             };
             let Some(name) = next else { return Ok(()) };
-            remove(client, &name).await?;
+            remove_if_free(client, &name).await?;
         }
     }
 }
@@ -212,8 +215,29 @@ async fn remove_orphans(client: &Client) -> Result<()> {
             .and_then(Pid::from_raw)
             .is_some_and(|pid| !process::exists(pid))
         {
-            remove(client, &name).await?;
+            remove_if_free(client, &name).await?;
         }
+    }
+    Ok(())
+}
+
+/// Removes a database, or leaves it to the end of the server: a session that does not answer must not stop the next test.
+#[expect(
+    clippy::print_stderr,
+    reason = "shown where a test fails, to find the session that does not answer"
+)]
+async fn remove_if_free(client: &Client, name: &str) -> Result<()> {
+    client.batch_execute(REMOVE_TIMEOUT).await?;
+    let removed = remove(client, name).await;
+    client.batch_execute("reset statement_timeout").await?;
+    if let Err(error) = removed {
+        let sessions = "select pg_catalog.string_agg(pg_catalog.concat_ws(' ', pid, datname, application_name, state, \
+             wait_event_type, wait_event, pg_catalog.left(query, 60)), E'\\n') from pg_catalog.pg_stat_activity";
+        let sessions: Option<String> = client.query_one(sessions, &[]).await?.get(0);
+        eprintln!(
+            "{name} was not removed: {error}; sessions:\n{}",
+            sessions.unwrap_or_default()
+        );
     }
     Ok(())
 }

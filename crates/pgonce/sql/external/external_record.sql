@@ -9,8 +9,8 @@
 --          22023 bad input
 -- note     p_outcome: confirmed; failed, where the provider said that it did not and will not happen; not_sent, where the
 --          provider cannot have acted; unknown for everything else. A call that was sent before is not freed by not_sent. What a
---          provider said stays true after a takeover. Where the step was sent again since, only that it happened, or its
---          reference: how the other try ends is not known from this one
+--          provider said stays true after a takeover. Where the step was sent again since, or an operator said so, only
+--          that it happened, or its reference: how the other try ends is not known from this one
 -- example  select fence from pgonce.claim('pay', 'order-2', '\x5e88', '30 seconds') \gset
 --          select from pgonce.external_send('pay', 'order-2', :fence, 'charge', 'bank', '\x01');
 --          select action from pgonce.external_record('pay', 'order-2', :fence, 'charge', 'confirmed', 'ch_7', '{"ok": true}');
@@ -50,10 +50,13 @@ begin
         raise exception 'this attempt has not sent step %', coalesce(quote_literal(p_step), 'null') using errcode = '55000',
             detail = format('scope %s, fence %s.', p_scope, p_fence), hint = 'Call pgonce.external_send first.';
     end if;
-    if v_call.fence > p_fence and p_outcome collate "C" <> 'confirmed' then
+    if p_reference is not null and p_outcome collate "C" = 'unknown' then
+        -- Also where a report was faster: later ones may know it by its reference alone.
         update pgonce.external_call c set reference = p_reference
-         where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.reference is null
-           and c.status in ('sent', 'unknown');
+         where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.reference is null;
+    end if;
+    if p_outcome collate "C" <> 'confirmed' and (v_call.fence > p_fence or v_late and v_call.status = 'requested') then
+        null;
     elsif p_outcome in ('confirmed', 'failed') then
         perform pgonce._external_decide(v_call, p_outcome::pgonce.external_status, p_reference, p_response, null, p_code,
             p_message, 'response');
@@ -74,7 +77,8 @@ begin
          where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.status = 'sent';
     end if;
     v_call := pgonce._external_join(v_call.tenant, v_call.effect_key);
-    perform pgonce._external_health(v_call.provider, p_outcome in ('confirmed', 'failed'));
+    -- "Accepted, the result comes later" is an answer.
+    perform pgonce._external_health(v_call.provider, p_outcome in ('confirmed', 'failed') or p_reference is not null);
     if v_late then
         return pgonce._external_step('fenced', v_call);
     elsif v_call.status = 'requested' then

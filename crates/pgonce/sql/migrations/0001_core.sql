@@ -151,6 +151,16 @@ create table pgonce.sweep (
     constraint one_place_per_sweep primary key (tenant, name)
 );
 
+-- Counts that only grow, by minute: what happened between two of them is what charts show.
+create table pgonce.sample (
+    at         timestamptz not null,
+    intents    bigint not null,
+    suppressed bigint not null,
+    events     bigint not null,
+    jobs       bigint not null,
+    constraint one_sample_per_minute primary key (at)
+);
+
 insert into pgonce.sweep (name) values ('intent');
 insert into pgonce.scope (scope, retention, note, defined_at)
 values ('*', interval '7 days', 'the contract of scopes that nobody defined', clock_timestamp());

@@ -36,6 +36,7 @@ begin
         execute 'drop table if exists pgonce.region_fact_' || v_other.id;
     end loop;
     delete from pgonce.region_pending;
+    delete from pgonce.region_rule r where r.pending;
     delete from pgonce.region;
     perform pgonce._set_claim_switch();
     -- Fences of the region are not used again by the single database.

@@ -21,7 +21,7 @@ begin
             ('relay', 'select', null, 'outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners'),
             ('consumer', 'select', null, 'inbox_backlog projections jobs job_groups queues'),
             ('app', 'select', null, 'jobs job_groups'),
-            ('operator', 'select', null, 'intent attempt operator_act scope installation suppressed sweep role_grant tenant_binding
+            ('operator', 'select', null, 'intent attempt operator_act scope installation suppressed sample sweep role_grant tenant_binding
                 outbox outbox_default outbox_partition outbox_watermark outbox_state outbox_subscription outbox_cursor
                 outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message inbox_audit projection
                 ledger_account ledger_group ledger_entry ledger_pending ledger_audit ledger_accounts ledger_groups
@@ -128,7 +128,7 @@ begin
                 _audit_act _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
                 _fire_schedules _wake_jobs _queue_room _claim_queue
                 _effect_key _external_rules _external_gate _external_health _external_step _external_decide _external_join
-                _external_lock _external_settle_command _purge_external
+                _external_lock _external_settle_command _purge_external _sample
                 region_join region_leave _add_region _connect_region _activate_region _record_old_facts _land_facts _land_fact _record_fact
                 _merge_intent _verdict_of _home_of _region_slot _set_claim_switch')
           ) as g (part, names)

@@ -37,10 +37,21 @@ impl Param<'_> {
     pub(crate) fn written(&self) -> Option<String> {
         match self {
             Self::Int(number) => Some(number.to_string()),
-            Self::Interval(duration) => Some(format!("{} microseconds", duration.as_micros())),
+            Self::Interval(duration) => Some(interval_text(*duration)),
             Self::Text(_) | Self::Bytes(_) | Self::Json(_) => None,
         }
     }
+}
+
+/// An interval as PostgreSQL reads it. In seconds: version 14 keeps each number in 32 bits, and microseconds would
+/// be out of range after half an hour.
+#[cfg(any(feature = "sqlx", feature = "tokio-postgres", feature = "import"))]
+pub(crate) fn interval_text(duration: Duration) -> String {
+    format!(
+        "{}.{:06} seconds",
+        duration.as_secs(),
+        duration.subsec_micros()
+    )
 }
 
 /// Keys and answers are parameters: they stay out of logs.
@@ -309,6 +320,13 @@ pub(crate) fn quote_literal(text: &str) -> String {
 #[cfg(all(test, feature = "sqlx"))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_number_of_an_interval_exceeds_what_postgresql_14_reads() {
+        let long = Duration::from_secs(60 * 365 * 86_400) + Duration::from_micros(7);
+        let text = Param::Interval(long).written().unwrap();
+        assert_eq!(text, "1892160000.000007 seconds");
+    }
 
     #[test]
     fn a_time_is_written_as_rfc_3339_or_not_at_all() {

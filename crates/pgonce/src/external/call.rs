@@ -284,7 +284,7 @@ impl<D: Driver> External<'_, D> {
                 let passes = matches!(
                     error.class(),
                     Class::Retry | Class::RetryAfterDelay | Class::Ambiguous
-                );
+                ) || error.code() == "57014";
                 if !passes || Instant::now() >= until {
                     return Err(error);
                 }

@@ -242,8 +242,10 @@ impl Step {
         self
     }
 
-    /// The outcome of this step is that of the command, and its response the command's answer: reconciliation and
-    /// operators then end the command with the call, where nobody is at work on it. Default: the next attempt ends it.
+    /// The outcome of this step is that of the command, and its response the command's answer, as
+    /// [`Provider::store_response`] allows it to be stored: reconciliation and operators then end the command with the call,
+    /// where nobody is at work on it. A confirmed call of whose response nothing readable may be stored leaves that to the
+    /// next attempt. Default: the next attempt ends it.
     #[must_use]
     pub fn decides_command(mut self) -> Self {
         self.decides = true;

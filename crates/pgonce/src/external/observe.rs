@@ -140,16 +140,17 @@ impl<D: Driver> Once<D> {
         fault_point!("external.before_observe");
         let body = report.body.as_ref();
         let storage = provider.store_response();
+        let kept = body.and_then(|body| or_nothing(storage.answer(body)));
         let (mut response, mut answer) = match (intent, self.keys()) {
             (Some(intent), keys) => (
                 or_nothing(stored(&storage, keys, intent, body)),
-                or_nothing(seal::stored(keys, intent, body)),
+                or_nothing(seal::stored(keys, intent, kept.as_ref())),
             ),
             (None, Some(_)) => (None, None),
             (None, None) => (
-                body.and_then(|body| or_nothing(storage.reduce(body)))
+                body.and_then(|body| or_nothing(storage.bounded(body)))
                     .map(|kept| kept.to_string()),
-                body.map(Value::to_string),
+                kept.as_ref().map(Value::to_string),
             ),
         };
         let failure = report.failure.as_ref();

@@ -56,6 +56,23 @@ impl Storage {
         })
     }
 
+    /// The same, or its digest where that is too large.
+    pub(super) fn bounded(&self, value: &Value) -> Result<Option<Value>> {
+        let reduced = self.reduce(value)?;
+        match &reduced {
+            Some(large) if large.to_string().len() > MAX_STORED => Self::Digest.reduce(value),
+            _ => Ok(reduced),
+        }
+    }
+
+    /// What of a response may be the answer of its command, where nobody is there to make one: no more than is stored of it,
+    /// and nothing where that is not the response itself.
+    pub(super) fn answer(&self, value: &Value) -> Result<Option<Value>> {
+        let readable = matches!(self, Self::Full | Self::Redacted(_));
+        let reduced = if readable { self.reduce(value)? } else { None };
+        Ok(reduced.filter(|kept| kept.to_string().len() <= MAX_STORED))
+    }
+
     /// What a step's request is compared by.
     pub(super) fn digest(&self, value: &Value) -> Result<Vec<u8>> {
         match self {
@@ -113,15 +130,8 @@ pub(super) fn stored(
     intent: &Intent,
     value: Option<&Value>,
 ) -> Result<Option<String>> {
-    let Some(value) = value else { return Ok(None) };
-    let mut reduced = storage.reduce(value)?;
-    if reduced
-        .as_ref()
-        .is_some_and(|value| value.to_string().len() > MAX_STORED)
-    {
-        reduced = Storage::Digest.reduce(value)?;
-    }
-    seal::stored(keys, intent, reduced.as_ref())
+    let reduced = value.map(|value| storage.bounded(value)).transpose()?;
+    seal::stored(keys, intent, reduced.flatten().as_ref())
 }
 
 /// A response as it was before it was stored. One that is plain where others are encrypted came by another way than a

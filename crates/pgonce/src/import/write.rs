@@ -69,7 +69,7 @@ impl Run<'_> {
                 "lines": place.lines,
                 "chain": place.chain.cast_signed(),
                 // The transaction may have taken longer than the lease that it began with.
-                "lease": format!("{} microseconds", self.import.lease.as_micros()),
+                "lease": crate::driver::interval_text(self.import.lease),
                 "details": details,
                 "done": false,
             });

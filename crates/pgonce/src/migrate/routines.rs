@@ -125,6 +125,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "recovery/_history",
     "recovery/find",
     "recovery/most_retried",
+    "retention/_sample",
     "retention/purge",
     "outbox/_lane_of",
     "outbox/_is_header_name",

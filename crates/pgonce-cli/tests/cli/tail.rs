@@ -1,0 +1,157 @@
+//! `pgonce tail`, `explain`, `--watch`, and the formats of lists.
+
+use std::process::Stdio;
+
+use pgonce_testkit::wait_until;
+use serde_json::Value;
+
+use crate::fixture::{Fixture, program, without_database};
+use crate::serve::DEADLINE;
+
+#[tokio::test]
+async fn tail_shows_what_happened_by_kind_scope_tenant_and_status() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "select pgonce.claim('s', 'left', '\\x01', '1 hour');
+             select pgonce.fail('s', 'no', '\\x01', 1, false, 'declined', 'no');
+             begin; select pgonce.claim('other', 'done', '\\x01', p_tenant => 'acme'); select pgonce.succeed('other', 'done', '\\x01', 1, '{}', p_tenant => 'acme'); commit;
+             select pgonce.publish('orders', 'order.created', '7', '{}');
+             select pgonce.intervene('release', 's', 'left', 'ticket 7', true)",
+        )
+        .await;
+    let tail = |args: &[&str]| -> Vec<Value> {
+        let words = [&["tail", "--since", "1h", "-o", "jsonl"], args].concat();
+        let out = fixture.ok(&words);
+        out.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    let all = tail(&["--count", "4"]);
+    assert!(
+        all.is_sorted_by_key(|row| row["at"].as_str().unwrap().to_owned()),
+        "{all:?}"
+    );
+    let one = |args: &[&str], expected: [&str; 3]| {
+        let rows = tail(&[args, &["--count", "1"]].concat());
+        let found = ["what", "id", "status"].map(|name| rows[0][name].as_str().unwrap().to_owned());
+        assert_eq!(found, expected, "{args:?}");
+    };
+    one(
+        &["--kind", "intent", "--tenant", "acme"],
+        ["intent", "done", "succeeded"],
+    );
+    one(
+        &["--kind", "intent", "--scope", "ot*"],
+        ["intent", "done", "succeeded"],
+    );
+    one(
+        &["--status", "failed_final"],
+        ["intent", "no", "failed_final"],
+    );
+    one(&["--kind", "act"], ["act", "left", "release"]);
+    let events = tail(&["--kind", "event", "--count", "1"]);
+    assert_eq!(
+        (events[0]["what"].as_str(), events[0]["place"].as_str()),
+        (Some("event"), Some("orders"))
+    );
+    let text = fixture.ok(&["tail", "--since", "1h", "--kind", "act", "--count", "1"]);
+    assert!(text.contains("act") && text.contains("ticket 7"), "{text}");
+}
+
+#[tokio::test]
+async fn tail_goes_on_and_shows_what_happens_meanwhile_and_nothing_twice() {
+    let fixture = Fixture::installed().await;
+    let mut command =
+        fixture.command(&["tail", "-o", "jsonl", "--every", "100ms", "--count", "20"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let number = std::sync::atomic::AtomicU64::new(0);
+    let child_ended = std::cell::RefCell::new(&mut child);
+    let ended = async || {
+        let n = number.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let work = format!(
+            "select pgonce.fail('s', 'k{n}', '\\x01', 1, false, 'c', 'm'); select pgonce._count_suppressed('s', 1, 0, 0, 0)"
+        );
+        fixture.sql(&work).await;
+        child_ended.borrow_mut().try_wait().unwrap().is_some()
+    };
+    wait_until("twenty lines", DEADLINE, ended).await.unwrap();
+    let out = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
+    let rows: Vec<Value> = out
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(rows.len(), 20);
+    let mut keys: Vec<_> = rows
+        .iter()
+        .filter(|row| row["what"] == "intent")
+        .map(|row| row["id"].to_string())
+        .collect();
+    let shown = keys.len();
+    keys.sort();
+    keys.dedup();
+    assert_eq!(keys.len(), shown, "{out}");
+    assert!(rows.iter().any(|row| row["what"] == "duplicate"), "{out}");
+}
+
+#[test]
+fn explain_prints_the_page_of_a_code() {
+    let page = without_database(&["explain", "p4002"]);
+    assert!(
+        page.code == 0 && page.out.starts_with("P4002:") && page.out.contains("What to do"),
+        "{page:?}"
+    );
+    assert!(
+        !page.out.contains("**") && !page.out.contains("]("),
+        "{page:?}"
+    );
+    let page = without_database(&["explain", "40001"]);
+    assert!(page.out.contains("In short: retry"), "{page:?}");
+    let page: Value =
+        serde_json::from_str(&without_database(&["explain", "P4012", "-o", "json"]).out).unwrap();
+    assert!(
+        page["page"].as_str().unwrap().starts_with("# P4012"),
+        "{page}"
+    );
+    assert_eq!(without_database(&["explain", "nonsense"]).code, 7);
+}
+
+#[tokio::test]
+async fn lists_are_lines_of_json_csv_or_names_and_a_list_is_repeated_but_no_act() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql("select pgonce.fail('s', 'a,b', '\\x01', 1, false, 'c', 'm'), pgonce.fail('s', 'c', '\\x01', 1, false, 'c', 'm')")
+        .await;
+    let list = |format: &str| fixture.ok(&["intent", "list", "s", "-o", format]);
+    assert_eq!(list("name"), "a,b\nc\n");
+    let lines = list("jsonl");
+    assert!(
+        lines.lines().count() == 2 && lines.starts_with('{'),
+        "{lines}"
+    );
+    let csv = list("csv");
+    assert!(csv.lines().count() == 3 && csv.contains("\"a,b\""), "{csv}");
+    assert!(list("wide").contains('│'));
+    assert_eq!(
+        fixture.ok(&["intent", "list", "s", "--status", "succeeded", "-o", "csv"]),
+        ""
+    );
+
+    let refused = fixture.run(&["purge", "--watch"]);
+    assert!(
+        refused.code == 2 && refused.err.contains("--watch repeats a list"),
+        "{refused:?}"
+    );
+    let mut command = fixture.command(&["intent", "list", "s", "--watch=10ms", "-o", "name"]);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut child = command.stdout(writer).spawn().unwrap();
+    drop(command);
+    // Three times the list.
+    let mut seen = [0; 18];
+    std::io::Read::read_exact(&mut reader, &mut seen).unwrap();
+    assert_eq!(String::from_utf8_lossy(&seen), "a,b\nc\n".repeat(3));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let wrong = program(&["codes", "--watch=x"]).output().unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+}

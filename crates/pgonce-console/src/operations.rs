@@ -1,0 +1,378 @@
+//! Acts on many intents at once: a count first, a reason and the count typed again, then progress and a way to stop.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::http::StatusCode;
+use pgonce::Error;
+use serde_json::{Value, json};
+
+use crate::access::{Role, Who};
+use crate::acts::Refused;
+use crate::db::{Row, number, text};
+use crate::html::{Html, el};
+use crate::pages::{field, intents};
+use crate::parts::{button, input};
+use crate::server::{App, Fields, Shared};
+use crate::view::{Column, Kind, Section, grouped};
+
+/// Maximum number of intents of one operation.
+const MAX: u64 = 10_000;
+/// Intents that are looked up at a time.
+const BATCH: usize = 100;
+/// Operations that are remembered.
+const KEPT: usize = 100;
+
+/// One operation. It lives in this process: where that ends, what is not done stays as it was.
+#[derive(Debug)]
+struct Operation {
+    id: u64,
+    op: &'static str,
+    of: Selection,
+    code: String,
+    person: String,
+    reason: String,
+    total: u64,
+    done: AtomicU64,
+    refused: AtomicU64,
+    cancelled: AtomicBool,
+    /// Why it ended; nothing while it runs.
+    ended: Mutex<Option<String>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Operations(Mutex<Vec<Arc<Operation>>>);
+
+impl Operations {
+    fn all(&self) -> Vec<Arc<Operation>> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().rev().cloned().collect()
+    }
+}
+
+/// Which intents: of one scope and tenant, by the beginning of their keys and their failure.
+#[derive(Debug, Clone)]
+struct Selection {
+    op: &'static str,
+    tenant: String,
+    scope: String,
+    key: String,
+    failure: String,
+}
+
+impl Selection {
+    fn of(fields: &Fields) -> Option<Self> {
+        let ops = ["release", "fail", "retry"];
+        let op = ops.into_iter().find(|op| *op == field(fields, "op"))?;
+        let given = |name: &str| field(fields, name).to_owned();
+        Some(Self {
+            op,
+            tenant: given("tenant"),
+            scope: Some(given("scope")).filter(|scope| !scope.is_empty())?,
+            key: given("key"),
+            failure: given("failure"),
+        })
+    }
+
+    /// The intents after this key, in the order of keys. Stuck ones are released or failed, those that failed permanently tried again.
+    async fn rows(&self, app: &App, after: Option<&str>, limit: u64) -> Result<Vec<Row>, Error> {
+        let source = match self.op {
+            "retry" => "pgonce.intent i where i.status = 'failed_final'",
+            _ => "pgonce.stuck i where true",
+        };
+        let sql = format!(
+            "select i.tenant, i.scope, i.key, i.status, i.attempts, i.last_at, i.failure_code, i.failure_message from {source} \
+             and i.tenant = $1 and i.scope = $2 and ($3 = '' or starts_with(i.key, $3)) and ($4 = '' or i.failure_code = $4) \
+             and ($5::text is null or i.key > $5) order by i.key limit $6::text::int"
+        );
+        let limit = limit.to_string();
+        let params = [
+            Some(&*self.tenant),
+            Some(&*self.scope),
+            Some(&*self.key),
+            Some(&*self.failure),
+            after,
+            Some(&*limit),
+        ];
+        app.db.rows(&sql, &params).await
+    }
+
+    async fn count(&self, app: &App) -> Result<u64, Error> {
+        Ok(self.rows(app, None, MAX).await?.len() as u64)
+    }
+}
+
+/// Begins an operation. Who does it has typed how many intents it is about: another number than there are now is refused.
+pub(crate) async fn start(app: &Shared, who: &Who, fields: &Fields) -> Result<Value, Refused> {
+    let unprocessable = |what: &str| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, what);
+    let Some(of) = Selection::of(fields) else {
+        return Err(unprocessable(
+            "say what to do (release, fail or retry) and in which scope",
+        ));
+    };
+    let code = field(fields, "code").to_owned();
+    if of.op == "fail" && code.is_empty() {
+        return Err(unprocessable("a failure needs its code"));
+    }
+    let total = of.count(app).await?;
+    if total == 0 || field(fields, "confirm") != total.to_string() {
+        let what = format!("it is about {total} intents now: look again, and type that number");
+        return Err(Refused::new(StatusCode::CONFLICT, what));
+    }
+    let operation = {
+        let operations = &app.operations.0;
+        let mut all = operations.lock().unwrap_or_else(PoisonError::into_inner);
+        let operation = Arc::new(Operation {
+            id: all.last().map_or(1, |last| last.id + 1),
+            op: of.op,
+            of,
+            code,
+            person: who.name.clone(),
+            reason: field(fields, "reason").to_owned(),
+            total,
+            done: AtomicU64::default(),
+            refused: AtomicU64::default(),
+            cancelled: AtomicBool::default(),
+            ended: Mutex::default(),
+        });
+        if all.len() >= KEPT {
+            all.remove(0);
+        }
+        all.push(operation.clone());
+        operation
+    };
+    let id = operation.id;
+    tokio::spawn(run(app.clone(), operation));
+    Ok(json!({"id": id, "total": total}))
+}
+
+async fn run(app: Shared, operation: Arc<Operation>) {
+    let ended = match work(&app, &operation).await {
+        Ok(()) if operation.cancelled.load(Ordering::SeqCst) => "cancelled".to_owned(),
+        Ok(()) => "finished".to_owned(),
+        Err(error) => format!("failed: {error}"),
+    };
+    let mut slot = operation
+        .ended
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    *slot = Some(ended);
+}
+
+async fn work(app: &App, operation: &Operation) -> Result<(), Error> {
+    let call = "select pgonce.intervene($1, $2, $3, $4, p_code => nullif($5, ''), p_tenant => $6, p_person => $7) as before";
+    let mut after: Option<String> = None;
+    let counted =
+        || operation.done.load(Ordering::SeqCst) + operation.refused.load(Ordering::SeqCst);
+    while counted() < operation.total {
+        let rows = operation
+            .of
+            .rows(app, after.as_deref(), BATCH as u64)
+            .await?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        for row in &rows {
+            // No more than what was confirmed, though more may have come.
+            if operation.cancelled.load(Ordering::SeqCst) || counted() >= operation.total {
+                return Ok(());
+            }
+            let key = text(row, "key");
+            let params = [
+                Some(operation.op),
+                Some(&*operation.of.scope),
+                Some(&*key),
+                Some(&*operation.reason),
+                Some(&*operation.code),
+                Some(&*operation.of.tenant),
+                Some(&*operation.person),
+            ];
+            match app.db.act(call, &params).await {
+                Ok(_) => operation.done.fetch_add(1, Ordering::SeqCst),
+                // Settled or claimed meanwhile, or it could open a second effect.
+                Err(error) if matches!(error.code(), "55000" | "42704") => {
+                    operation.refused.fetch_add(1, Ordering::SeqCst)
+                }
+                Err(error) => return Err(error),
+            };
+            after = Some(key);
+        }
+    }
+    Ok(())
+}
+
+/// Stops an operation before its next intent; answers whether it ran.
+pub(crate) fn cancel(app: &App, fields: &Fields) -> Result<Value, Refused> {
+    let id = field(fields, "id").parse::<u64>().unwrap_or_default();
+    let found = app.operations.all().into_iter().find(|one| one.id == id);
+    let Some(operation) = found else {
+        let what = "this process knows no such operation";
+        return Err(Refused::new(StatusCode::NOT_FOUND, what));
+    };
+    let runs = operation
+        .ended
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .is_none();
+    operation.cancelled.store(true, Ordering::SeqCst);
+    Ok(json!(runs))
+}
+
+const LIST: &[Column] = &[
+    ("Operation", "id", Kind::Number),
+    ("What", "what", Kind::Text),
+    ("Scope", "scope", Kind::Code),
+    ("Tenant", "tenant", Kind::Code),
+    ("State", "state", Kind::Status),
+    ("Of", "total", Kind::Number),
+    ("Done", "done", Kind::Number),
+    ("Refused", "refused", Kind::Number),
+    ("Who", "person", Kind::Text),
+    ("Why", "reason", Kind::Text),
+];
+
+const MATCHING: &[Column] = &[
+    ("Key", "key", Kind::Code),
+    ("Status", "status", Kind::Status),
+    ("Attempts", "attempts", Kind::Number),
+    ("Last", "last_at", Kind::Time),
+    ("Failure", "failure_code", Kind::Code),
+    ("Error", "failure_message", Kind::Text),
+];
+
+pub(crate) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
+    let rows = app.operations.all().into_iter().map(|one| {
+        let ended = one.ended.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let row = json!({"id": one.id, "what": one.op, "scope": one.of.scope, "tenant": one.of.tenant, "total": one.total,
+            "state": ended.unwrap_or_else(|| "running".to_owned()), "done": one.done.load(Ordering::SeqCst),
+            "refused": one.refused.load(Ordering::SeqCst), "person": one.person, "reason": one.reason});
+        row.as_object().cloned().unwrap_or_default()
+    });
+    let empty = "No operation was started in this process.";
+    let mut tables = vec![Section {
+        act: Some(cancel_button),
+        ..Section::new("Operations", LIST, rows.collect(), empty)
+    }];
+    if let Some(of) = Selection::of(fields) {
+        let count = of.count(app).await?;
+        let count = [("count".to_owned(), Value::from(count))];
+        tables.push(Section::new(
+            "Count",
+            &[],
+            vec![count.into_iter().collect()],
+            "",
+        ));
+        let rows = of.rows(app, None, 20).await?;
+        tables.push(Section {
+            link: Some(intents::link),
+            ..Section::new("The first that match", MATCHING, rows, "No intent matches.")
+        });
+    }
+    Ok(tables)
+}
+
+fn cancel_button(app: &App, who: &Who, row: &Row) -> Html {
+    if who.role < Role::Operator || text(row, "state") != "running" {
+        return Html::default();
+    }
+    let names = [("id", &*text(row, "id"))];
+    button(app, who, "cancel-bulk", "Stop", &names, Html::default())
+}
+
+pub(crate) fn page(app: &App, who: &Who, fields: &Fields, tables: &[Section]) -> Html {
+    let show = |place: usize| {
+        let table = tables.get(place);
+        table
+            .map(|table| crate::view::section(app, who, table))
+            .unwrap_or_default()
+    };
+    let head = el("h1", &[], "Operations").and(el(
+        "p",
+        &[("class", "muted")],
+        "Act on many intents of a scope: look at how many it is about, confirm that number with a reason, watch, stop.",
+    ));
+    if who.role < Role::Operator {
+        return head.and(show(0));
+    }
+    let choice = |value: &'static str, label: &'static str| {
+        let chosen = if field(fields, "op") == value {
+            "selected"
+        } else {
+            ""
+        };
+        el("option", &[("value", value), (chosen, "")], label)
+    };
+    let filled = |name: &'static str, label: &str, required: &'static str| {
+        let id = format!("bulk-{name}");
+        el(
+            "div",
+            &[],
+            el("label", &[("for", &id)], label).and(el(
+                "input",
+                &[
+                    ("name", name),
+                    ("id", &id),
+                    ("value", field(fields, name)),
+                    (required, ""),
+                    ("autocomplete", "off"),
+                ],
+                "",
+            )),
+        )
+    };
+    let ops = choice("retry", "allow a retry of those that failed permanently")
+        .and(choice("release", "release stuck ones: they did not happen"))
+        .and(choice("fail", "fail stuck ones permanently"));
+    let select = el("label", &[("for", "bulk-op")], "What to do").and(el(
+        "select",
+        &[("name", "op"), ("id", "bulk-op")],
+        ops,
+    ));
+    let look = el(
+        "form",
+        &[
+            ("class", "card fields"),
+            ("action", &format!("{}/operations", app.base)),
+        ],
+        el("div", &[], select)
+            .and(filled("scope", "Scope", "required"))
+            .and(filled("tenant", "Tenant", ""))
+            .and(filled("key", "Keys that begin with", ""))
+            .and(filled("failure", "Failure code", ""))
+            .and(el("button", &[], "Look")),
+    );
+    let count = tables.get(1).and_then(|table| table.rows.first());
+    let start = match (count.map(|row| number(row, "count")), Selection::of(fields)) {
+        (Some(count), Some(of)) if count > 0 => {
+            let names = [
+                ("op", of.op),
+                ("scope", &of.scope),
+                ("tenant", &of.tenant),
+                ("key", &of.key),
+                ("failure", &of.failure),
+            ];
+            let code = match of.op {
+                "fail" => input("start", "code", "Failure code that every retry gets", true),
+                _ => Html::default(),
+            };
+            let more = if count as u64 >= MAX {
+                ", the most at a time; there may be more"
+            } else {
+                ""
+            };
+            let words = format!("{} intents match{more}.", grouped(&count.to_string()));
+            let confirm = format!("Type {count} to confirm");
+            let inside = code
+                .and(input("start", "reason", "Reason, such as a ticket", true))
+                .and(input("start", "confirm", &confirm, true));
+            let label = format!("{} {}", of.op, grouped(&count.to_string()));
+            el(
+                "section",
+                &[("class", "card narrow")],
+                el("p", &[], words).and(button(app, who, "bulk", &label, &names, inside)),
+            )
+        }
+        _ => Html::default(),
+    };
+    head.and(look).and(start).and(show(2)).and(show(0))
+}
