@@ -233,7 +233,7 @@ const MAX_CORE_NAMES: usize = 45;
 const MAX_CAPABILITY_NAMES: usize = 13;
 
 /// Maximum number of public names of the SDK, all capabilities together.
-const MAX_NAMES: usize = 100;
+const MAX_NAMES: usize = 105;
 
 /// Modules that a service uses only for what they are named after.
 const CAPABILITIES: &[&str] = &[

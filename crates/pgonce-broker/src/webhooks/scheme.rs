@@ -7,6 +7,7 @@ use axum::http::HeaderMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
+use ring::signature::{ED25519, UnparsedPublicKey};
 
 /// How a signature is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub enum Encoding {
     Base64,
 }
 
-/// How a sender signs its webhooks: HMAC-SHA-256, with one secret or, while it changes, several.
+/// How a sender signs its webhooks: HMAC-SHA-256 or ed25519, with one key or, while it changes, several.
 ///
 /// ```
 /// use pgonce_broker::webhooks::{Encoding, Scheme};
@@ -35,6 +36,8 @@ pub enum Encoding {
 #[derive(Clone)]
 pub struct Scheme {
     keys: Vec<hmac::Key>,
+    /// Public keys of ed25519. They check `v1a` only: who knows one could make an HMAC with it.
+    public: Vec<Vec<u8>>,
     kind: Kind,
     tolerance: Duration,
 }
@@ -88,28 +91,35 @@ impl fmt::Debug for Scheme {
         f.debug_struct("Scheme")
             .field("kind", &self.kind)
             .field("tolerance", &self.tolerance)
-            .field("secrets", &self.keys.len())
+            .field("keys", &(self.keys.len() + self.public.len()))
             .finish()
     }
 }
 
 impl Scheme {
     /// Standard Webhooks: the headers `webhook-id`, `webhook-timestamp` and `webhook-signature`. Secrets are written
-    /// `whsec_` and base64.
+    /// `whsec_` and base64 (HMAC, `v1`), public keys `whpk_` and base64 (ed25519, `v1a`).
     pub fn standard<'s>(secrets: impl IntoIterator<Item = &'s str>) -> Result<Self, SchemeError> {
-        let key = |secret: &str| {
-            let text = secret.strip_prefix("whsec_").unwrap_or(secret);
-            let bytes = STANDARD.decode(text).ok().filter(|bytes| !bytes.is_empty());
-            let why = "a secret of Standard Webhooks is whsec_ and base64";
-            let bytes = bytes.ok_or_else(|| error("secret", why))?;
-            Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
-        };
-        let keys: Vec<_> = secrets.into_iter().map(key).collect::<Result<_, _>>()?;
-        if keys.is_empty() {
+        let (mut keys, mut public) = (Vec::new(), Vec::new());
+        for secret in secrets {
+            let of_public = secret.strip_prefix("whpk_");
+            let text = of_public.or_else(|| secret.strip_prefix("whsec_"));
+            let bytes = STANDARD.decode(text.unwrap_or(secret)).unwrap_or_default();
+            match (of_public, bytes.len()) {
+                (Some(_), 32) => public.push(bytes),
+                (None, 1..) => keys.push(hmac::Key::new(hmac::HMAC_SHA256, &bytes)),
+                _ => {
+                    let why = "a key of Standard Webhooks is whsec_ and base64, or whpk_ and 32 bytes in base64";
+                    return Err(error("secret", why));
+                }
+            }
+        }
+        if keys.is_empty() && public.is_empty() {
             return Err(error("secret", "no secret was given"));
         }
         Ok(Self {
             keys,
+            public,
             kind: Kind::Standard,
             tolerance: Duration::from_secs(300),
         })
@@ -125,6 +135,7 @@ impl Scheme {
         let key = |secret: &str| hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
         Self {
             keys: secrets.into_iter().map(key).collect(),
+            public: Vec::new(),
             kind: Kind::Hmac {
                 header: header.to_ascii_lowercase(),
                 encoding,
@@ -212,8 +223,13 @@ impl Scheme {
                 let signed = signed.ok_or_else(|| missing("webhook-signature"))?;
                 self.check_time(time, now)?;
                 let content = [id.as_bytes(), b".", time.as_bytes(), b".", body].concat();
-                let signatures = signed.split(' ').filter_map(|one| one.strip_prefix("v1,"));
-                self.check(signatures, Encoding::Base64, &content)?;
+                let signatures = |version| {
+                    let all = signed.split(' ');
+                    all.filter_map(move |one| one.strip_prefix(version))
+                };
+                if !signatures("v1a,").any(|one| self.is_by_public_key(one, &content)) {
+                    self.check(signatures("v1,"), Encoding::Base64, &content)?;
+                }
                 Ok(id.to_owned())
             }
             Kind::Hmac {
@@ -280,6 +296,15 @@ impl Scheme {
             return Err(error("timestamp_outside_window", why));
         }
         Ok(())
+    }
+
+    fn is_by_public_key(&self, signature: &str, content: &[u8]) -> bool {
+        let signature = STANDARD.decode(signature).unwrap_or_default();
+        let mut keys = self.public.iter();
+        keys.any(|key| {
+            let key = UnparsedPublicKey::new(&ED25519, key);
+            key.verify(content, &signature).is_ok()
+        })
     }
 
     /// Whether one of the signatures is by one of the secrets. Compared in constant time.

@@ -9,6 +9,7 @@ use pgonce_broker::sources::Nothing;
 use pgonce_broker::webhooks::{Encoding, Scheme, Webhooks};
 use reqwest::{Client, Response};
 use ring::hmac;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
 
 use super::fixture::{Fixture, Running, quick};
 
@@ -182,6 +183,51 @@ async fn the_same_id_with_another_payload_is_refused_and_stored_for_an_operator(
         (poison.len(), poison[0].code.as_deref()),
         (1, Some("P4050"))
     );
+}
+
+/// A public key is known to many: it checks signatures of its private key, and no HMAC that was made with it.
+#[tokio::test]
+async fn a_public_key_checks_signatures_of_its_private_key_and_no_others() {
+    let fixture = Fixture::new().await;
+    let pair = Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap();
+    let public = pair.public_key().as_ref();
+    let key = format!("whpk_{}", STANDARD.encode(public));
+    let scheme = Scheme::standard([&*key]).unwrap();
+    let hook =
+        Hook::serve(Webhooks::new(&fixture.once(), "c", "signed", scheme).router("/hook")).await;
+    let at = now();
+    let content = format!("m1.{at}.{{}}");
+    let signed = STANDARD.encode(pair.sign(content.as_bytes()));
+    let other = Ed25519KeyPair::from_seed_unchecked(&[8; 32]).unwrap();
+    let by_another = STANDARD.encode(other.sign(content.as_bytes()));
+    let forged = hmac::Key::new(hmac::HMAC_SHA256, public);
+    let forged = STANDARD.encode(hmac::sign(&forged, content.as_bytes()));
+    for (signature, body, status) in [
+        (format!("v1,{forged}"), "{}", 401),
+        (format!("v1a,{forged}"), "{}", 401),
+        (format!("v1,{signed}"), "{}", 401),
+        (format!("v1a,{by_another}"), "{}", 401),
+        (format!("v1a,{signed}"), "{ }", 401),
+        (
+            format!("v1,{forged} v1a,{by_another} v1a,{signed}"),
+            "{}",
+            200,
+        ),
+    ] {
+        let request = hook.client.post(&hook.url).body(body);
+        let request = request
+            .header("webhook-id", "m1")
+            .header("webhook-timestamp", at.to_string())
+            .header("webhook-signature", &signature);
+        assert_eq!(
+            request.send().await.unwrap().status(),
+            status,
+            "{signature}"
+        );
+    }
+    for wrong in ["whpk_", "whpk_c2hvcnQ=", "whsec_"] {
+        assert!(Scheme::standard([wrong]).is_err(), "{wrong}");
+    }
 }
 
 #[tokio::test]

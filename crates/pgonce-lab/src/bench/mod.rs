@@ -16,6 +16,7 @@ mod queue;
 mod realistic;
 mod replay;
 mod report;
+mod roles;
 mod rounds;
 mod server;
 mod wal;
@@ -101,6 +102,8 @@ enum Group {
     Cpu,
     /// Commands as most users have them: fsync on, one millisecond away, 64 connections.
     Realistic,
+    /// Commands by a role with the grants of an application, beside a superuser's.
+    Roles,
     /// Answers per second to duplicates.
     Replay,
     /// Time of a claim while the table grows.
@@ -207,6 +210,10 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     if args.wants(Group::Realistic) {
         say("commands as most users have them");
         report.add(realistic::measure(server, &plan).await?);
+    }
+    if args.wants(Group::Roles) {
+        say("what roles and limits cost");
+        report.add(roles::measure(server, &mut plan).await?);
     }
     if args.wants(Group::Wal) {
         say("WAL per command");

@@ -83,6 +83,11 @@ impl Server {
         Ok(url)
     }
 
+    /// The server's own database.
+    pub(super) fn address(&self) -> String {
+        self.url.text()
+    }
+
     /// Removes a database again.
     pub(super) async fn remove(&self, url: &str) -> Result<()> {
         let name = Url::parse(url)?.name;
@@ -209,7 +214,8 @@ struct Url {
 
 impl Url {
     fn parse(url: &str) -> Result<Self> {
-        let wrong = || format!("{url:?} is not an address like postgres://user@host:5432/database");
+        // It may have a password in it, and is not repeated.
+        let wrong = || "this is not an address like postgres://user@host:5432/database";
         let (scheme, rest) = url.split_once("://").ok_or_else(wrong)?;
         let (authority, rest) = rest.split_once('/').ok_or_else(wrong)?;
         let (user, host) = authority
