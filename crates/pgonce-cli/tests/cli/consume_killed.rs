@@ -1,5 +1,4 @@
 //! `pgonce consume` while its processes are killed, its broker is killed and restarted, and its handlers are slow and fail.
-#![allow(clippy::print_stdout, reason = "shown with --nocapture")]
 #![allow(clippy::print_stdout, reason = "what a long run counted")]
 
 use async_nats::jetstream::{self, stream};
