@@ -162,7 +162,12 @@ impl<'t> Connection for deadpool_postgres::Transaction<'t> {
         }
         let prepared = self.prepare_cached(&statement.sql).await?;
         let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(to_sql).collect();
-        rows(inner.query(&prepared, &values).await?)
+        let found = inner.query(&prepared, &values).await;
+        if found.is_err() {
+            // The session may have forgotten it, and the connection stays in the caller's pool: prepare it anew next time.
+            self.statement_cache.remove(&statement.sql, &[]);
+        }
+        rows(found?)
     }
 }
 
