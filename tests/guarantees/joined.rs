@@ -89,6 +89,48 @@ async fn with_tokio_postgres_it_commits_and_rolls_back_with_the_users_transactio
 }
 
 #[tokio::test]
+async fn with_sqlx_a_session_that_forgot_its_statements_works_again_after_one_error() {
+    let world = World::<Sqlx>::new().await;
+    let once = world.another("joining", 1, |b| b);
+    let pool = once.driver().pool().clone();
+    for (key, forgets, joins) in FORGETFUL {
+        let mut tx = pool.begin().await.unwrap();
+        let joined = once.join(&mut tx, &intent(key)).await;
+        assert_eq!(joined.is_ok(), joins, "{key}: {joined:?}");
+        drop(joined);
+        tx.rollback().await.unwrap();
+        if forgets {
+            sqlx::query("discard all").execute(&pool).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn with_tokio_postgres_a_session_that_forgot_its_statements_works_again_after_one_error() {
+    let world = World::<TokioPostgres>::new().await;
+    let once = world.another("joining", 1, |b| b);
+    for (key, forgets, joins) in FORGETFUL {
+        let mut client = once.driver().pool().get().await.unwrap();
+        let mut tx = client.transaction().await.unwrap();
+        let joined = once.join(&mut tx, &intent(key)).await;
+        assert_eq!(joined.is_ok(), joins, "{key}: {joined:?}");
+        drop(joined);
+        tx.rollback().await.unwrap();
+        if forgets {
+            client.batch_execute("discard all").await.unwrap();
+        }
+    }
+}
+
+/// Key, whether the session forgets everything afterwards, and whether the claim works.
+const FORGETFUL: [(&str, bool, bool); 4] = [
+    ("first", true, true),
+    ("forgotten", false, false),
+    ("prepared anew", false, true),
+    ("as before", false, true),
+];
+
+#[tokio::test]
 async fn it_joins_a_retry_a_takeover_a_refusal_and_a_conflict() {
     let world = World::<Sqlx>::new().await;
     let pool = world.once.driver().pool().clone();

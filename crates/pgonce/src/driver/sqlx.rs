@@ -10,8 +10,8 @@ use sqlx::postgres::{
 };
 use sqlx::query::Query;
 use sqlx::{
-    Arguments as _, AssertSqlSafe, Encode, Execute as _, Executor as _, PgPool, Postgres, Row as _,
-    SqlSafeStr as _, SqlStr, Transaction, Type, TypeInfo as _, ValueRef as _,
+    Arguments as _, AssertSqlSafe, Connection as _, Encode, Execute as _, Executor as _, PgPool,
+    Postgres, Row as _, SqlSafeStr as _, SqlStr, Transaction, Type, TypeInfo as _, ValueRef as _,
 };
 use sqlx_core::transaction::TransactionManager as _;
 
@@ -113,7 +113,13 @@ impl Connection for Transaction<'_, Postgres> {
     }
 
     async fn query(&mut self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
-        run(self, statement, params).await
+        let found = run(self, statement, params).await;
+        if matches!(found, Err(Error::Disconnected(_))) {
+            // The session may have forgotten its statements, and the connection stays in the caller's pool: prepare them
+            // anew. Where it is lost, its pool finds out.
+            let _ = self.clear_cached_statements().await;
+        }
+        found
     }
 }
 

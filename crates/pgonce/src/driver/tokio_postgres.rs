@@ -162,10 +162,10 @@ impl<'t> Connection for deadpool_postgres::Transaction<'t> {
         }
         let prepared = self.prepare_cached(&statement.sql).await?;
         let values: Vec<&(dyn ToSql + Sync)> = params.iter().map(to_sql).collect();
-        let found = inner.query(&prepared, &values).await;
-        if found.is_err() {
-            // The session may have forgotten it, and the connection stays in the caller's pool: prepare it anew next time.
-            self.statement_cache.remove(&statement.sql, &[]);
+        let found = inner.query(&prepared, &values).await.map_err(Error::from);
+        if matches!(found, Err(Error::Disconnected(_))) {
+            // The session may have forgotten its statements, and the connection stays in the caller's pool: prepare them anew.
+            self.statement_cache.clear();
         }
         rows(found?)
     }
