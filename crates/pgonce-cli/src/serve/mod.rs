@@ -1,5 +1,6 @@
 //! `pgonce serve`: one process for everything that runs on beside the applications, and `pgonce config`.
 
+mod access;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod health;
@@ -381,8 +382,8 @@ fn fixed(settings: &Settings) -> impl PartialEq {
     )
 }
 
-/// New settings with the address and the roles of the process. The tokens of the new ones were checked against an address that is
-/// not listened on, so they are checked again.
+/// New settings with the address and the roles of the process. Who may use the new ones was checked against an address that is
+/// not listened on, so it is checked again.
 fn keep_what_runs(old: &Settings, fresh: Settings) -> std::result::Result<Settings, String> {
     let fresh = Settings {
         roles: old.roles.clone(),

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pgonce_console::{Access, Role as Person};
+use pgonce_console::Access;
 use serde_json::json;
 
 use crate::exit::{self, CliError, Result};
@@ -27,7 +27,16 @@ const fn setting(name: &'static str, default: &'static str) -> Setting {
     }
 }
 
-pub(super) const SETTINGS: [Setting; 15] = [
+/// Never a flag: a command line is seen by everybody on the machine.
+const fn secret(name: &'static str) -> Setting {
+    Setting {
+        name,
+        default: "",
+        secret: true,
+    }
+}
+
+pub(super) const SETTINGS: [Setting; 20] = [
     setting("roles", "console,metrics,retention,timers,recovery"),
     setting("listen", "127.0.0.1:7650"),
     setting("instance", ""),
@@ -42,11 +51,12 @@ pub(super) const SETTINGS: [Setting; 15] = [
     setting("drain_timeout", "10s"),
     setting("log_format", "text"),
     setting("redact", ""),
-    Setting {
-        name: "console_tokens",
-        default: "",
-        secret: true,
-    },
+    secret("console_tokens"),
+    setting("console_groups", ""),
+    setting("console_proxies", ""),
+    secret("console_proxy_secret"),
+    setting("console_user_header", "X-Forwarded-User"),
+    setting("console_groups_header", "X-Forwarded-Groups"),
 ];
 
 /// The options of `serve` and `config`.
@@ -97,6 +107,18 @@ pub(crate) struct Given {
     /// JSON members that the console never shows, such as card,iban.
     #[arg(long, value_name = "LIST")]
     redact: Option<String>,
+    /// Who may use the console by a proxy that signs people in: the roles of groups, such as sre=operator,platform=admin.
+    #[arg(long, value_name = "LIST")]
+    console_groups: Option<String>,
+    /// The addresses or networks of that proxy; only there its headers count.
+    #[arg(long, value_name = "LIST")]
+    console_proxies: Option<String>,
+    /// The header in which it names the user [default: X-Forwarded-User].
+    #[arg(long, value_name = "NAME")]
+    console_user_header: Option<String>,
+    /// The header in which it names the groups of the user [default: X-Forwarded-Groups].
+    #[arg(long, value_name = "NAME")]
+    console_groups_header: Option<String>,
 }
 
 impl Given {
@@ -116,7 +138,11 @@ impl Given {
             "drain_timeout" => self.drain_timeout.as_ref(),
             "log_format" => self.log_format.as_ref(),
             "redact" => self.redact.as_ref(),
-            // A secret on a command line is seen by everybody on the machine.
+            "console_groups" => self.console_groups.as_ref(),
+            "console_proxies" => self.console_proxies.as_ref(),
+            "console_user_header" => self.console_user_header.as_ref(),
+            "console_groups_header" => self.console_groups_header.as_ref(),
+            // A secret.
             _ => None,
         }
     }
@@ -207,11 +233,19 @@ impl Found {
         Ok(Self(found.collect()))
     }
 
-    fn value(&self, name: &str) -> &str {
+    pub(super) fn value(&self, name: &str) -> &str {
         self.0.get(name).map_or("", |(value, _)| value)
     }
 
-    fn bad(&self, name: &str, why: impl std::fmt::Display) -> CliError {
+    pub(super) fn list(&self, name: &str) -> Vec<String> {
+        let words = self.value(name).split(',').map(str::trim);
+        words
+            .filter(|word| !word.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    pub(super) fn bad(&self, name: &str, why: impl std::fmt::Display) -> CliError {
         let origin = self.0.get(name).map_or("", |(_, origin)| origin);
         wrong(
             format!("{name}, from {origin}: {why}"),
@@ -222,13 +256,7 @@ impl Found {
 
     /// Checks every value.
     pub(super) fn settings(&self) -> Result<Settings> {
-        let list = |name: &str| -> Vec<String> {
-            let words = self.value(name).split(',').map(str::trim);
-            words
-                .filter(|word| !word.is_empty())
-                .map(str::to_owned)
-                .collect()
-        };
+        let list = |name: &str| self.list(name);
         let time = |name: &'static str| -> Result<Duration> {
             let parsed = humantime::parse_duration(self.value(name))
                 .map_err(|error| self.bad(name, error))?;
@@ -273,25 +301,7 @@ impl Found {
             "json" => true,
             _ => return Err(self.bad("log_format", "text or json")),
         };
-        let mut access = Access::local();
-        for token in list("console_tokens") {
-            let mut parts = token.splitn(3, ':');
-            let (name, role, secret) = (
-                parts.next().unwrap_or_default(),
-                parts.next().unwrap_or_default(),
-                parts.next().unwrap_or_default(),
-            );
-            let role: Person = role
-                .parse()
-                .map_err(|error| self.bad("console_tokens", error))?;
-            if name.is_empty() || secret.len() < 16 {
-                return Err(self.bad(
-                    "console_tokens",
-                    "write name:role:token, with tokens of 16 characters or more",
-                ));
-            }
-            access = access.token(name, role, secret);
-        }
+        let access = self.access()?;
         if roles.iter().any(|role| role == "console") {
             access
                 .may_listen_on(listen)

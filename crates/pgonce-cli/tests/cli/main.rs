@@ -5,6 +5,7 @@
 mod canaries;
 mod console;
 mod console_browser;
+mod console_forward;
 mod console_live;
 mod console_pages;
 mod consume;
