@@ -43,6 +43,7 @@ mod tls;
 mod transition;
 mod watch;
 mod webhooks;
+mod work;
 
 /// Exactly-once effects for services on PostgreSQL.
 #[derive(Debug, Parser)]
@@ -98,11 +99,13 @@ enum Command {
     Relay(Box<relay::Args>),
     /// Apply the messages of a broker or of the outbox, each once, by a service in any language or a SQL function.
     Consume(Box<consume::Args>),
+    /// Do the jobs of queues, each once, by a SQL function or a service in any language.
+    Work(work::Args),
     /// Receive signed webhooks and store them, each once, for a consumer.
     Webhooks(Box<webhooks::Args>),
     /// Run a reverse proxy that makes the requests of services in any language happen once.
     Gateway(gateway::Args),
-    /// Run everything that runs on beside the applications: console, metrics, retention, timers, recovery, relays.
+    /// Run everything that runs on beside the applications: console, metrics, retention, timers, recovery, relays, workers.
     Serve(Box<serve::Args>),
     /// Show or check the configuration of `pgonce serve`.
     Config(serve::ConfigArgs),
@@ -153,7 +156,7 @@ enum Lab {
 }
 
 /// Commands without a database of their own to choose: their help does not show how to connect.
-const UNCONNECTED: [&str; 11] = [
+const UNCONNECTED: [&str; 12] = [
     "bench",
     "codes",
     "completions",
@@ -165,6 +168,7 @@ const UNCONNECTED: [&str; 11] = [
     "man",
     "probe",
     "storm",
+    "work",
 ];
 
 /// The command line.
@@ -246,6 +250,7 @@ async fn main() -> ExitCode {
         Command::Gateway(args) => return gateway::run(args, format).await,
         Command::Relay(args) => relay::run(*args, target).await,
         Command::Consume(args) => return consume::run(*args, target).await,
+        Command::Work(args) => return work::run(args, format).await,
         Command::Webhooks(args) => return webhooks::run(*args, target).await,
         Command::Migrate(args) => migrate::run(args, target).await,
         Command::Scope(args) => scope::run(args, target).await,

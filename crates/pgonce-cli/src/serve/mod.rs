@@ -31,7 +31,7 @@ use crate::database::{Address, Target, pool};
 use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
 use crate::signals::{Hangups, Signals};
-use crate::{consume, gateway, prometheus, relay};
+use crate::{consume, gateway, prometheus, relay, work};
 
 /// What to serve.
 #[derive(Debug, clap::Args)]
@@ -237,6 +237,7 @@ fn panicked(error: tokio::task::JoinError) -> Result {
 struct Files {
     relays: Option<relay::config::Config>,
     consumers: Option<consume::Config>,
+    workers: Option<work::Config>,
     gateway: Option<(std::path::PathBuf, String)>,
 }
 
@@ -253,12 +254,18 @@ impl Files {
         if let Some(config) = &mut consumers {
             schema.clone_into(&mut config.database.schema);
         }
+        let workers = settings.workers_file.as_deref();
+        let mut workers = workers.map(work::Config::load_part).transpose()?;
+        if let Some(config) = &mut workers {
+            schema.clone_into(&mut config.database.schema);
+        }
         if let Some(file) = &settings.gateway_file {
             gateway::load_part(file, schema)?;
         }
         Ok(Self {
             relays,
             consumers,
+            workers,
             gateway: settings
                 .gateway_file
                 .clone()
@@ -302,6 +309,20 @@ impl Files {
                     let started = health.started("consumers", tried, &mut pause, &stop);
                     if let Some(started) = started.await? {
                         health.watch(&[], &started.consumers);
+                        return health.run(started.parts, &stop).await;
+                    }
+                }
+                Ok(())
+            });
+        }
+        if let Some(config) = self.workers {
+            let (address, stop, health) = parts("workers");
+            running.spawn(async move {
+                let mut pause = FIRST_PAUSE;
+                while !stop.is_cancelled() {
+                    let tried = work::start_all(&config, address.clone(), &stop).await;
+                    let started = health.started("workers", tried, &mut pause, &stop);
+                    if let Some(started) = started.await? {
                         return health.run(started.parts, &stop).await;
                     }
                 }
@@ -378,6 +399,7 @@ fn fixed(settings: &Settings) -> impl PartialEq {
         settings.listen,
         settings.relay_file.clone(),
         settings.consumers_file.clone(),
+        settings.workers_file.clone(),
         settings.gateway_file.clone(),
     )
 }
@@ -390,6 +412,7 @@ fn keep_what_runs(old: &Settings, fresh: Settings) -> std::result::Result<Settin
         listen: old.listen,
         relay_file: old.relay_file.clone(),
         consumers_file: old.consumers_file.clone(),
+        workers_file: old.workers_file.clone(),
         gateway_file: old.gateway_file.clone(),
         ..fresh
     };

@@ -36,12 +36,13 @@ const fn secret(name: &'static str) -> Setting {
     }
 }
 
-pub(super) const SETTINGS: [Setting; 20] = [
+pub(super) const SETTINGS: [Setting; 21] = [
     setting("roles", "console,metrics,retention,timers,recovery"),
     setting("listen", "127.0.0.1:7650"),
     setting("instance", ""),
     setting("relay_file", ""),
     setting("consumers_file", ""),
+    setting("workers_file", ""),
     setting("gateway_file", ""),
     setting("purge_every", "1m"),
     setting("purge_batch", "10000"),
@@ -65,7 +66,7 @@ pub(crate) struct Given {
     /// The configuration, a TOML file.
     #[arg(long, value_name = "FILE", env = "PGONCE_CONFIG")]
     pub(super) config: Option<PathBuf>,
-    /// What this process does: console, metrics, retention, timers, recovery, relay, consumers, gateway [default: all but the last three].
+    /// What this process does: console, metrics, retention, timers, recovery, relay, consumers, workers, gateway [default: all but the last four].
     #[arg(long, value_name = "LIST")]
     roles: Option<String>,
     /// Where the console, health and metrics are served [default: 127.0.0.1:7650].
@@ -80,6 +81,9 @@ pub(crate) struct Given {
     /// With the role consumers: what is consumed, a file as for `pgonce consume`.
     #[arg(long, value_name = "FILE")]
     consumers_file: Option<String>,
+    /// With the role workers: which jobs are done and by what, a file as for `pgonce work`.
+    #[arg(long, value_name = "FILE")]
+    workers_file: Option<String>,
     /// With the role gateway: its routes, a file as for `pgonce gateway`.
     #[arg(long, value_name = "FILE")]
     gateway_file: Option<String>,
@@ -129,6 +133,7 @@ impl Given {
             "instance" => self.instance.as_ref(),
             "relay_file" => self.relay_file.as_ref(),
             "consumers_file" => self.consumers_file.as_ref(),
+            "workers_file" => self.workers_file.as_ref(),
             "gateway_file" => self.gateway_file.as_ref(),
             "purge_every" => self.purge_every.as_ref(),
             "purge_batch" => self.purge_batch.as_ref(),
@@ -159,6 +164,7 @@ pub(super) struct Settings {
     pub(super) instance: String,
     pub(super) relay_file: Option<PathBuf>,
     pub(super) consumers_file: Option<PathBuf>,
+    pub(super) workers_file: Option<PathBuf>,
     pub(super) gateway_file: Option<PathBuf>,
     pub(super) purge_every: Duration,
     pub(super) purge_batch: u32,
@@ -171,7 +177,7 @@ pub(super) struct Settings {
     pub(super) access: Access,
 }
 
-pub(super) const ROLES: [&str; 8] = [
+pub(super) const ROLES: [&str; 9] = [
     "console",
     "metrics",
     "retention",
@@ -179,6 +185,7 @@ pub(super) const ROLES: [&str; 8] = [
     "recovery",
     "relay",
     "consumers",
+    "workers",
     "gateway",
 ];
 
@@ -284,6 +291,7 @@ impl Found {
         };
         let relay_file = file("relay", "relay_file")?;
         let consumers_file = file("consumers", "consumers_file")?;
+        let workers_file = file("workers", "workers_file")?;
         let gateway_file = file("gateway", "gateway_file")?;
         let listen: SocketAddr = self.value("listen").parse().map_err(|_| {
             self.bad(
@@ -311,6 +319,7 @@ impl Found {
             listen,
             relay_file,
             consumers_file,
+            workers_file,
             gateway_file,
             json_log,
             access,

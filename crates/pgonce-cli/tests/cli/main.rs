@@ -32,6 +32,7 @@ mod serve_parts;
 mod tail;
 mod tls;
 mod webhooks;
+mod work;
 
 use std::io::Read as _;
 use std::process::Stdio;
