@@ -16,6 +16,8 @@ mod explain;
 mod external;
 mod faults;
 mod find;
+#[cfg(test)]
+mod fuzz;
 mod gateway;
 mod import;
 mod inbox;

@@ -19,15 +19,14 @@ impl Found {
                 parts.next().unwrap_or_default(),
                 parts.next().unwrap_or_default(),
             );
-            let role = role
-                .parse()
-                .map_err(|error: String| self.bad("console_tokens", error))?;
-            if name.is_empty() || secret.len() < MIN_TOKEN {
+            // What stands where a role should may be the token.
+            let role = role.parse().ok();
+            let Some(role) = role.filter(|_| !name.is_empty() && secret.len() >= MIN_TOKEN) else {
                 return Err(self.bad(
                     "console_tokens",
-                    "write name:role:token, with tokens of 16 characters or more",
+                    "write name:role:token, with a role of viewer, operator or admin and tokens of 16 characters or more",
                 ));
-            }
+            };
             access = access.token(name, role, secret);
         }
         match self.forward()? {

@@ -25,7 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::health::{FIRST_PAUSE, Health};
 use self::http::Web;
-use self::settings::{Found, Given, Settings};
+pub(crate) use self::settings::Given;
+use self::settings::{Found, Settings};
 use crate::config_file::ConfigFile as _;
 use crate::database::{Address, Target, pool};
 use crate::exit::{self, CliError, Result};
@@ -73,6 +74,12 @@ pub(crate) fn config(args: ConfigArgs, format: Format) -> Result {
         ConfigAction::Show { origin, given } => Found::look(&given)?.show(format, origin),
         ConfigAction::Check { given } => Found::look(&given)?.check(format),
     }
+}
+
+/// Whether the settings are right.
+#[cfg(test)]
+pub(crate) fn checked(given: &Given) -> Result {
+    Found::look(given)?.settings().map(drop)
 }
 
 /// How long the database is waited for, where a request depends on it.

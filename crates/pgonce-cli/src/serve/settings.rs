@@ -384,8 +384,11 @@ fn read(path: &Path) -> Result<BTreeMap<String, String>> {
         )
     })?;
     let table: toml::Table = toml::from_str(&text).map_err(|error| {
+        // Without the line itself, which may have a token in it.
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.unwrap_or_default().matches('\n').count() + 1;
         wrong(
-            format!("{}: {error}", path.display()),
+            format!("{}:{line}: {}", path.display(), error.message()),
             "It is a TOML file.".to_owned(),
         )
     })?;
