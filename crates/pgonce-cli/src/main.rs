@@ -16,6 +16,7 @@ mod explain;
 mod external;
 mod faults;
 mod find;
+mod forecast;
 #[cfg(test)]
 mod fuzz;
 mod gateway;
@@ -77,6 +78,8 @@ enum Command {
     Recover(recover::Args),
     /// Remove finished records whose retention is over, and partitions of the outbox that nobody needs.
     Purge(purge::Args),
+    /// Estimate how fast what is stored grows, and how much there will be.
+    Forecast(forecast::Args),
     /// Look at messages that consumers have stored: retry, skip or replay them.
     Inbox(inbox::Args),
     /// Keep a double-entry ledger: accounts, groups of entries, balances, verification.
@@ -267,6 +270,7 @@ async fn main() -> ExitCode {
         Command::Outbox(args) => outbox::run(args, target).await,
         Command::Recover(args) => recover::run(args, target).await,
         Command::Purge(args) => purge::run(args, target).await,
+        Command::Forecast(args) => forecast::run(args, target).await,
         Command::Inbox(args) => inbox::run(args, target).await,
         Command::Ledger(args) => ledger::run(args, target).await,
         Command::Transition(args) => transition::run(args, target).await,

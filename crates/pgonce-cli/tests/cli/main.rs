@@ -14,6 +14,7 @@ mod consume_service;
 mod doctor;
 mod external;
 mod fixture;
+mod forecast;
 mod help;
 mod import;
 mod inbox;
