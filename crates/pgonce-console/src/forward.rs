@@ -217,6 +217,7 @@ mod tests {
     use super::*;
 
     const SECRET: &str = "a-secret-of-the-proxy";
+    const NAME_OF_SECRET: &str = "x-pgonce-proxy-secret";
 
     fn auth() -> ForwardAuth {
         ForwardAuth::new()
@@ -299,8 +300,7 @@ mod tests {
             auth().secret(SECRET),
             auth().secret(SECRET).proxy("10.0.0.7/32").unwrap(),
         );
-        let with =
-            |secret: &'static str| headers(&[ADA[0], ADA[1], (SECRET_HEADER.as_str(), secret)]);
+        let with = |secret: &'static str| headers(&[ADA[0], ADA[1], (NAME_OF_SECRET, secret)]);
         for peer in [there, None, Some(IpAddr::from([192, 0, 2, 1]))] {
             assert_eq!(by_secret.who(&with(SECRET), peer), ada());
             assert_eq!(
@@ -317,7 +317,7 @@ mod tests {
             assert_eq!(by_both.who(&with(SECRET), peer), expected);
         }
         assert_eq!(by_both.who(&headers(&ADA), there), Forwarded::Nobody);
-        let twice = (SECRET_HEADER.as_str(), SECRET);
+        let twice = (NAME_OF_SECRET, SECRET);
         let twice = headers(&[ADA[0], ADA[1], twice, twice]);
         assert_eq!(by_secret.who(&twice, there), Forwarded::Nobody);
     }
@@ -327,7 +327,7 @@ mod tests {
         let auth = auth().secret(SECRET);
         let of = |groups: &[&'static str]| {
             let groups = groups.iter().map(|groups| ("X-Forwarded-Groups", *groups));
-            let own = [ADA[0], (SECRET_HEADER.as_str(), SECRET)];
+            let own = [ADA[0], (NAME_OF_SECRET, SECRET)];
             auth.who(
                 &headers(&own.into_iter().chain(groups).collect::<Vec<_>>()),
                 None,
@@ -354,7 +354,7 @@ mod tests {
             &["ada", "bob"],
             &[long.as_str()],
         ] {
-            let mut pairs = vec![ADA[1], (SECRET_HEADER.as_str(), SECRET)];
+            let mut pairs = vec![ADA[1], (NAME_OF_SECRET, SECRET)];
             pairs.extend(users.iter().map(|user| ("X-Forwarded-User", *user)));
             assert_eq!(
                 auth.who(&headers(&pairs), None),
@@ -362,7 +362,7 @@ mod tests {
                 "{users:?}"
             );
         }
-        let mut raw = headers(&[ADA[1], (SECRET_HEADER.as_str(), SECRET)]);
+        let mut raw = headers(&[ADA[1], (NAME_OF_SECRET, SECRET)]);
         let mut named = |bytes: &[u8]| {
             raw.insert(
                 "x-forwarded-user",

@@ -4,7 +4,7 @@ use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use rand::rngs::StdRng;
-use rand::{Rng as _, RngExt as _, SeedableRng as _};
+use rand::{RngExt as _, SeedableRng as _};
 
 /// What parsers trip over.
 const TOKENS: [&[u8]; 34] = [

@@ -161,7 +161,9 @@ async fn groups_are_roles_for_every_act_and_forms_need_their_proof() {
         if let Some(origin) = origin {
             form = form.header("origin", origin);
         }
-        let form = form.body(format!("scope=s&key=stuck&reason=ticket+9&answer=1&csrf={proof}"));
+        let form = form.body(format!(
+            "scope=s&key=stuck&reason=ticket+9&answer=1&csrf={proof}"
+        ));
         status(sent_by_proxy(form, "otto", "sre")).await
     };
     assert_eq!(settle("", None).await, 403);

@@ -128,7 +128,9 @@ async fn a_database_that_is_away_at_the_start_is_waited_for_by_every_part() {
             .unwrap();
         row.get::<_, i64>(0) == 2
     };
-    wait_until("the consumer and the worker", DEADLINE, applied).await.unwrap();
+    wait_until("the consumer and the worker", DEADLINE, applied)
+        .await
+        .unwrap();
     drop(serving);
     fixture.sql(&format!("drop role {role}")).await;
 }
