@@ -60,5 +60,5 @@ with steps as (
 )
 select a.place, a.what, a.rows::bigint as rows, a.bytes::bigint as bytes, a.per_day::bigint as rows_per_day, (a.per_day * a.width)::bigint as bytes_per_day,
        date_trunc('second', a.kept) as kept, a.rows_then::bigint as rows_then,
-       case when a.rows_then = 0 then 0 else greatest(a.rows_then * a.width, 0) end::bigint as bytes_then, date_trunc('second', a.observed) as observed
+       case when a.rows_then = 0 then 0 else a.rows_then * a.width end::bigint as bytes_then, date_trunc('second', a.observed) as observed
   from ahead a

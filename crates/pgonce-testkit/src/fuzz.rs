@@ -69,7 +69,7 @@ pub fn fuzz<S: AsRef<[u8]>>(samples: &[S], count: usize, check: impl Fn(&[u8])) 
         number("PGONCE_FUZZ").map_or(count, |count| usize::try_from(count).unwrap_or(usize::MAX));
     let mut random = StdRng::seed_from_u64(seed);
     let samples: Vec<&[u8]> = samples.iter().map(AsRef::as_ref).collect();
-    // What is right and what is not there at all, before anything is damaged.
+    // What is right, and nothing at all, before anything is damaged.
     let first = samples.iter().map(|sample| sample.to_vec());
     let first: Vec<Vec<u8>> = first.chain([Vec::new()]).collect();
     for n in 0..count.max(first.len()) {
