@@ -251,16 +251,17 @@ fn pairs(text: &str) -> std::result::Result<Vec<(String, String)>, String> {
     Ok(pairs)
 }
 
-/// An error about an address, without what it quotes of it; the names of options, and single signs, are shown.
+/// An error about an address. An option that is unknown is named only where it looks like a name: it may be the rest of a password.
 fn without_values(error: &str) -> String {
-    let parts = error.split('`').enumerate().map(|(n, part)| {
-        let is_name = part.len() <= 30 && part.bytes().all(|c| c.is_ascii_lowercase() || c == b'_');
-        match n % 2 == 0 || is_name || part.chars().count() == 1 {
-            true => part,
-            false => "\u{2026}",
-        }
-    });
-    parts.collect::<Vec<_>>().join("`")
+    let Some((before, quoted)) = error.split_once("unknown option") else {
+        return error.to_owned();
+    };
+    let name = quoted.trim_matches([' ', '`']);
+    let is_name = name.len() <= 30 && name.bytes().all(|c| c.is_ascii_lowercase() || c == b'_');
+    match is_name {
+        true => error.to_owned(),
+        false => format!("{before}an option is unknown"),
+    }
 }
 
 #[cfg(test)]

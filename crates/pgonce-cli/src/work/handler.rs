@@ -1,5 +1,6 @@
 //! What does a job: a function of the database, or a service.
 
+#[cfg(feature = "webhook")]
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;

@@ -74,7 +74,7 @@ pub(crate) async fn start_all(
 enum Handler {
     Sql(SqlFunction),
     #[cfg(feature = "webhook")]
-    Service(pgonce_broker::HttpHandler, Duration),
+    Service(Box<pgonce_broker::HttpHandler>, Duration),
 }
 
 impl Handler {
@@ -110,7 +110,7 @@ fn service(one: &Worker) -> Result<Handler> {
     for (name, value) in headers {
         handler = handler.header(&name, &value).map_err(usage)?;
     }
-    Ok(Handler::Service(handler, time))
+    Ok(Handler::Service(Box::new(handler), time))
 }
 
 #[cfg(not(feature = "webhook"))]
