@@ -20,6 +20,7 @@ mod access;
 mod acts;
 mod api;
 mod db;
+mod forward;
 mod html;
 mod live;
 mod openapi;
@@ -30,6 +31,7 @@ mod server;
 mod view;
 
 pub use access::{Access, Role};
+pub use forward::ForwardAuth;
 
 use axum::Router;
 use pgonce::driver::tokio_postgres::TokioPostgres;

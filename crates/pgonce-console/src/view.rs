@@ -149,9 +149,9 @@ pub(crate) fn shell(app: &App, who: Option<&Who>, page: Page) -> Body<String> {
             &[("class", "who")],
             format!("{} \u{b7} {}", who.name, who.role.as_str()),
         )
-        .and(match who.name.as_str() {
-            "local" => Html::default(),
-            _ => el(
+        .and(match who.session {
+            false => Html::default(),
+            true => el(
                 "form",
                 &[("method", "post"), ("action", &format!("{base}/logout"))],
                 csrf(who).and(el("button", &[("class", "quiet")], "Sign out")),

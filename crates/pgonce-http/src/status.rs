@@ -33,7 +33,7 @@ impl StatusToken {
         Self(BASE64_URL_SAFE_NO_PAD.encode(text))
     }
 
-    fn read(token: &str) -> Option<(String, String, Fingerprint)> {
+    pub(crate) fn read(token: &str) -> Option<(String, String, Fingerprint)> {
         let text = BASE64_URL_SAFE_NO_PAD.decode(token).ok()?;
         let (key, operation, print): (String, String, String) =
             serde_json::from_slice(&text).ok()?;

@@ -5,6 +5,7 @@
 mod canaries;
 mod console;
 mod console_browser;
+mod console_forward;
 mod console_live;
 mod console_pages;
 mod consume;
@@ -13,6 +14,7 @@ mod consume_service;
 mod doctor;
 mod external;
 mod fixture;
+mod forecast;
 mod help;
 mod import;
 mod inbox;
@@ -31,6 +33,7 @@ mod serve_parts;
 mod tail;
 mod tls;
 mod webhooks;
+mod work;
 
 use std::io::Read as _;
 use std::process::Stdio;

@@ -62,7 +62,9 @@ async fn a_database_that_is_away_at_the_start_is_waited_for_by_every_part() {
         .sql(
             "create table received (n bigint); select pgonce.create_subscription('c'); \
              create function apply(p_message jsonb) returns void language sql as \
-             'insert into received values ((p_message -> ''payload'' ->> ''n'')::bigint)'",
+             'insert into received values ((p_message -> ''payload'' ->> ''n'')::bigint)'; \
+             create function do_job(p_job jsonb) returns void language sql as 'insert into received values (8)'; \
+             select pgonce.enqueue('q')",
         )
         .await;
     let relay = path(
@@ -78,9 +80,15 @@ async fn a_database_that_is_away_at_the_start_is_waited_for_by_every_part() {
         "[listen]\naddress = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[upstreams.shop]\nurl = \"http://127.0.0.1:1\"\n\
          [[routes]]\npath = \"/{*rest}\"\nupstream = \"shop\"\n",
     );
+    let workers = path(
+        "work.toml",
+        "[[workers]]\nqueues = [\"q\"]\nsql = \"do_job\"\n",
+    );
     let flags = [
         "--roles",
-        "relay,consumers,gateway",
+        "relay,consumers,workers,gateway",
+        "--workers-file",
+        &workers,
         "--relay-file",
         &relay,
         "--consumers-file",
@@ -102,6 +110,7 @@ async fn a_database_that_is_away_at_the_start_is_waited_for_by_every_part() {
     for part in [
         "the next try of relay",
         "the next try of consumers",
+        "the next try of workers",
         "the next try of gateway",
     ] {
         serving.readiness(503, part).await;
@@ -117,9 +126,11 @@ async fn a_database_that_is_away_at_the_start_is_waited_for_by_every_part() {
             .query_one("select count(*) from received", &[])
             .await
             .unwrap();
-        row.get::<_, i64>(0) == 1
+        row.get::<_, i64>(0) == 2
     };
-    wait_until("the consumer", DEADLINE, applied).await.unwrap();
+    wait_until("the consumer and the worker", DEADLINE, applied)
+        .await
+        .unwrap();
     drop(serving);
     fixture.sql(&format!("drop role {role}")).await;
 }

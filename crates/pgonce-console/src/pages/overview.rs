@@ -209,5 +209,6 @@ pub(super) fn nobody() -> crate::access::Who {
         name: String::new(),
         role: crate::access::Role::Viewer,
         csrf: None,
+        session: false,
     }
 }
