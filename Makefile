@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants demo payments storm bench bench-peers fmt doc nextest
+.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test lists-test mutants demo payments storm bench bench-peers fmt doc nextest
 
 CARGO ?= cargo
 
@@ -91,6 +91,10 @@ replay: setup ## replay a million events into projections, again and again; REPL
 import-test: setup ## import ten million rows, killed twenty times on the way; IMPORT_ROWS says how many
 	$(call step,import-test)
 	PGONCE_IMPORT_ROWS=$${IMPORT_ROWS:-10000000} $(CARGO) test --locked --release -p pgonce-cli --all-features --test cli killed_again -- --nocapture
+
+lists-test: setup ## fill ten million intents and events, and time every page of the console and every list; LISTS_ROWS says how many
+	$(call step,lists-test)
+	PGONCE_LISTS_ROWS=$${LISTS_ROWS:-10000000} $(CARGO) test --locked --workspace --all-features --test cli lists:: -- --ignored --nocapture
 
 mutants: setup ## plant known bugs in a copy, one by one: does the suite catch each?
 	$(call step,mutants)

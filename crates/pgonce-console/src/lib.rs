@@ -22,6 +22,7 @@ mod api;
 mod db;
 mod html;
 mod live;
+mod look;
 mod openapi;
 mod operations;
 mod pages;

@@ -18,6 +18,7 @@ mod import;
 mod inbox;
 mod intervene;
 mod ledger;
+mod lists;
 mod outbox;
 mod plans;
 mod queue;
