@@ -141,7 +141,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 Some(&*limit),
             ];
             let list = self::list(list.status.as_deref());
-            let rows = database.rows(&list, &params).await?;
+            let rows = database.list(&list, &params).await?;
             output::rows(database.format, &rows, "No calls.")
         }
         Action::Show(one) => {

@@ -164,7 +164,7 @@ async fn list(database: &Database, list: List) -> Result {
     let Some(consumer) = list.consumer else {
         let query = "select consumer, tenant, received, processing, retrying, poison, held, \
                      date_trunc('second', oldest_age) as oldest_age, partitions from pgonce.inbox_backlog order by 1, 2";
-        let rows = database.rows(query, &[]).await?;
+        let rows = database.list(query, &[]).await?;
         return output::rows(database.format, &rows, "Nothing waits in the inbox.");
     };
     require_consumer(database, &consumer).await?;
@@ -182,7 +182,7 @@ async fn list(database: &Database, list: List) -> Result {
     let query = format!(
         "select {columns} from ({of}) m where '{status}' in ('any', m.status::text) order by m.seq limit $2::text::integer"
     );
-    let rows = database.rows(&query, &params).await?;
+    let rows = database.list(&query, &params).await?;
     output::rows(
         database.format,
         &rows,

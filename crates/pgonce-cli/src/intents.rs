@@ -108,7 +108,7 @@ impl ListArgs {
         let params = [self.scope.as_deref(), self.tenant.as_deref(), Some(&limit)];
         output::rows(
             database.format,
-            &database.rows(&query, &params).await?,
+            &database.list(&query, &params).await?,
             nothing,
         )
     }
@@ -168,7 +168,7 @@ async fn list(args: ScopeArgs, target: Target) -> Result {
          union all
          (select key, null, null, null, null, null, null, null from look where {by_key} order by key offset {LOOK} - 1)"
     );
-    let mut rows = database.rows(&query, &params).await?;
+    let mut rows = database.list(&query, &params).await?;
     // Where the look ended, if it did not come to the end of the scope.
     let parsed = rows.last().map(|row| serde_json::from_str(row));
     let last: Option<serde_json::Value> = parsed.transpose()?;

@@ -181,7 +181,7 @@ fn groups(state: Option<&str>) -> String {
     format!(
         "select g.source, g.operation, g.state, g.accounts, g.amounts, g.memo, g.reverses_operation, g.fence, g.recorded_at \
          from (select n.source, n.operation from pgonce.{table} n where n.tenant = $1 \
-               and n.ctid >= format('(%s,0)', greatest(pg_relation_size('pgonce.{table}') / current_setting('block_size')::bigint - 150, 0))::tid {newest}) n \
+               and n.ctid >= (select format('(%s,0)', greatest(pg_relation_size('pgonce.{table}') / current_setting('block_size')::bigint - 150, 0))::tid) {newest}) n \
          cross join lateral (select v.* from pgonce.ledger_groups v where v.tenant = $1 and v.source = n.source and v.operation = n.operation limit 1) g \
          where g.state = coalesce($2::text, g.state) order by g.recorded_at desc, g.source, g.operation limit $3::text::integer"
     )

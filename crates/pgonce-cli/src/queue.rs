@@ -176,7 +176,7 @@ pub(crate) async fn job(args: JobArgs, target: Target) -> Result {
                 Some(&*limit),
                 before.as_deref(),
             ];
-            let rows = database.rows(&jobs(&list), &params).await?;
+            let rows = database.list(&jobs(&list), &params).await?;
             output::rows(database.format, &rows, "No jobs.")
         }
         JobAction::Show(one) => show(&database, &args.tenant, one.id).await,
@@ -260,7 +260,7 @@ fn jobs(list: &List) -> String {
             match status {
                 None => "true",
                 Some(_) => {
-                    "exists (select from pgonce.jobs s where s.tenant = n.tenant and s.id = n.id and s.status = $3)"
+                    "(select s.status from pgonce.jobs s where s.tenant = n.tenant and s.id = n.id limit 1) = $3"
                 }
             },
         ),
@@ -312,7 +312,7 @@ pub(crate) async fn queue(args: QueueArgs, target: Target) -> Result {
     let (queue, paused, limit) = match &args.action {
         QueueAction::List => {
             let rows = database
-                .rows("select * from pgonce.queues order by queue", &[])
+                .list("select * from pgonce.queues order by queue", &[])
                 .await?;
             return output::rows(database.format, &rows, "No queues.");
         }

@@ -61,7 +61,7 @@ pub(super) async fn status(database: &Database, args: &StatusArgs) -> Result {
          behind, lanes_held, relays, advanced_at, stuck, evicted_why as evicted from pgonce.outbox_backlog \
          where $1::text is null or subscription = $1 order by subscription"
     };
-    let rows = database.rows(query, &[subscription]).await?;
+    let rows = database.list(query, &[subscription]).await?;
     output::rows(
         database.format,
         &rows,
@@ -96,7 +96,7 @@ pub(super) async fn list(database: &Database, args: &ListArgs) -> Result {
         args.tenant.as_deref(),
         Some(&limit),
     ];
-    let rows = database.rows(query, &params).await?;
+    let rows = database.list(query, &params).await?;
     let nothing = match &*args.state {
         "dead" => "There are no dead letters.",
         _ => "Nothing is parked.",

@@ -102,8 +102,6 @@ async fn a_list_goes_on_where_the_last_page_ended_by_the_address_that_the_api_gi
              insert into pgonce.import (tenant, job, number, source, settings, state, runner, backend, leased_until, started_at)
              select '', 'j', n, 'f', '{}', 'done', gen_random_uuid(), 1, now(), now() - (n / 3) * interval '1 hour' from generate_series(1, 120) n;
              insert into pgonce.import_row select '', 'j', 1, n, n, 'failed', null, null, 'c', 'r' from generate_series(1, 120) n;
-             insert into pgonce.ledger_account (tenant, account, shard, shards, currency, normal, head, opened_at, moved_at)
-             select case when n % 2 = 0 then 't' else '' end, 'a' || n, 0, 1, 'EUR', 'debit', '\\x01', now(), now() from generate_series(1, 120) n;
              insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint)
              select 1, now(), now() + interval '1 day', 1, case when n % 2 = 0 then 'succeeded' else 'failed_final' end::pgonce.status,
                     case when n % 3 = 0 then 't' else '' end, 's' || n % 5, 'k' || n, '\\x02' from generate_series(1, 240) n",
@@ -116,7 +114,6 @@ async fn a_list_goes_on_where_the_last_page_ended_by_the_address_that_the_api_gi
         ("/external?status=all", 1, "effect_key"),
         ("/imports", 0, "number"),
         ("/import?job=j&number=1", 2, "row"),
-        ("/ledger", 0, "account"),
         ("/intents?q=state:failed_final", 0, "key"),
         ("/intents?q=scope:s*+state:succeeded", 0, "key"),
     ] {

@@ -34,6 +34,6 @@ select '', 's', n, now(), 'x', 'r', gen_random_uuid(), 't', 'y', 'u' || n from g
 insert into pgonce.ledger_account (tenant, account, shard, shards, currency, normal, head, opened_at, moved_at)
 select '', 'a' || n, 0, 1, 'EUR', 'debit', '\x01', now(), now() from generate_series(1, {rows}) n;
 insert into pgonce.ledger_group (tenant, source, operation, recorded_at, pending, digest, accounts, amounts)
-select '', 'o', n::text, now(), n <= 200, '\x01', array['a1', 'a2'], array[1, -1] from generate_series(1, {rows}) n;
+select '', 'o', n::text, now(), true, '\x01', array['a1', 'a2'], array[1, -1] from generate_series(1, {rows}) n;
 insert into pgonce.ledger_pending (tenant, source, operation, fence, pick, state)
-select '', 'o', n::text, 1, 0, 'pending' from generate_series(1, 200) n;
+select '', 'o', n::text, 1, 0, case when n > {rows} - 200 then 'pending' else 'posted' end from generate_series(1, {rows}) n;

@@ -15,8 +15,7 @@ const MOST: i64 = 25_000;
 /// Intents and events, and of all else so many rows.
 pub(crate) async fn fill(fixture: &Fixture, intents: i64, others: i64) {
     let start = "select pgonce.define_scope('s', '7 days', p_stale => 'hold');
-        select pgonce.create_subscription('s');
-        select pgonce.create_subscription('rare', p_topics => '{rare}')";
+        select pgonce.create_subscription('s')";
     fixture.sql(start).await;
     const BATCH: i64 = 500_000;
     for from in (0..intents).step_by(BATCH as usize) {

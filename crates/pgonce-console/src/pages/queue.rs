@@ -187,8 +187,8 @@ pub(super) fn page(app: &App, who: &Who, fields: &Fields, tables: &[Section], li
     let all = match number(row, "dead") {
         0 => Html::default(),
         count => {
-            let count = if count >= 10_000 {
-                "10000+".to_owned()
+            let count = if count >= 1000 {
+                "1000+".to_owned()
             } else {
                 count.to_string()
             };
