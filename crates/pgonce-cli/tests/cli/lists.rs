@@ -1,5 +1,7 @@
 //! How long pages of the console and lists of the program take with ten million intents and ten million events.
 
+#![allow(clippy::print_stdout, reason = "what was measured")]
+
 use std::time::{Duration, Instant};
 
 use crate::fixture::Fixture;
