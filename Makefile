@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants fuzz demo payments storm bench bench-peers fmt doc nextest
+.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants fuzz demo payments storm bench bench-peers fmt doc nextest lists-test pictures
 
 CARGO ?= cargo
 
@@ -95,6 +95,14 @@ import-test: setup ## import ten million rows, killed twenty times on the way; I
 fuzz: ## every parser with a million damaged inputs each; FUZZ_INPUTS says how many (`make test` has a few thousand)
 	$(call step,fuzz)
 	PGONCE_FUZZ=$${FUZZ_INPUTS:-1000000} $(CARGO) test --locked --release --workspace --all-features --lib --bins -- fuzz_ --nocapture
+
+lists-test: setup ## fill ten million intents and events, and time every page of the console and every list; LISTS_ROWS says how many
+	$(call step,lists-test)
+	PGONCE_LISTS_ROWS=$${LISTS_ROWS:-10000000} $(CARGO) test --locked --workspace --all-features --test cli lists:: -- --ignored --nocapture
+
+pictures: setup ## take the pictures of the console for the README and the book
+	$(call step,pictures)
+	$(CARGO) test --locked --workspace --all-features --test cli pictures_for_the_book -- --ignored
 
 mutants: setup ## plant known bugs in a copy, one by one: does the suite catch each?
 	$(call step,mutants)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Pool, Runtime};
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement};
+use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement, read_only};
 use pgonce::migrate::{self, Migrator};
 
 pub(crate) use crate::address::Address;
@@ -153,11 +153,9 @@ impl Database {
         Migrator::new(self.driver.clone()).schema(&self.schema)
     }
 
-    /// Runs a statement that is written for the schema `pgonce`; every row as a JSON object. The
-    /// name of the schema was checked by [`Target::installed`].
-    pub(crate) async fn rows(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
+    fn statement(&self, query: &str) -> Statement {
         let query = query.replace("pgonce.", &format!("{}.", self.schema));
-        let statement = Statement {
+        Statement {
             sql: format!(
                 "select {}._readable(row_to_json(q)::text) from ({query}) q",
                 self.schema
@@ -165,7 +163,21 @@ impl Database {
             .into(),
             keep: false,
             pooled: false,
-        };
+        }
+    }
+
+    /// As [`Database::rows`], for a list. It goes by the order of an index and ends early: a bitmap would read all of a large scope,
+    /// lane or queue first, and to compile the query takes longer than to run it.
+    pub(crate) async fn list(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
+        let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
+        let settings = "set local enable_bitmapscan = off; set local jit = off";
+        Ok(read_only(&self.driver, settings, &self.statement(query), &params).await?)
+    }
+
+    /// Runs a statement that is written for the schema `pgonce`; every row as a JSON object. The
+    /// name of the schema was checked by [`Target::installed`].
+    pub(crate) async fn rows(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
+        let statement = self.statement(query);
         let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
         let mut session = self.driver.acquire().await?;
         let rows = session.query(&statement, &params).await?;

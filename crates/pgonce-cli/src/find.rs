@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement};
+use pgonce::driver::{Param, Statement, read_only};
 use serde_json::{Value, json};
 
 use crate::database::{Database, Target};
@@ -103,20 +103,8 @@ async fn look(
         keep: false,
         pooled: false,
     };
-    let mut session = database.driver.acquire().await?;
-    session
-        .open("begin isolation level repeatable read read only")
-        .await?;
     let limit = args.timeout.as_millis().max(1);
-    session
-        .batch(&format!("set local statement_timeout = {limit}"))
-        .await?;
+    let settings = format!("set local statement_timeout = {limit}");
     let params = [Param::Text(Some(&args.id)), Param::Text(Some(part))];
-    let rows = session.query(&statement, &params).await;
-    session.rollback().await?;
-    session.keep();
-    let rows = rows?.into_iter();
-    Ok(rows
-        .filter_map(|row| row.into_iter().next().flatten())
-        .collect())
+    read_only(&database.driver, &settings, &statement, &params).await
 }

@@ -71,7 +71,7 @@ enum Command {
     /// Find anything by any id: keys in any form, references, correlations, messages, subjects, traces, jobs.
     Find(find::Args),
     /// Count by scope the intents, the attempts and the duplicates that did nothing.
-    Suppression,
+    Suppression(intents::SuppressionArgs),
     /// List intents that were acknowledged, and that this database does not know as done.
     Lost(lost::Args),
     /// Decide about work whose holder vanished, as the contracts say: it happened, try again, give up, or an operator's turn.
@@ -265,7 +265,7 @@ async fn main() -> ExitCode {
         Command::MostRetried(args) => intents::most_retried(args, target).await,
         Command::Show(args) => intents::show(args, target).await,
         Command::Find(args) => find::run(args, target).await,
-        Command::Suppression => intents::suppression(target).await,
+        Command::Suppression(args) => intents::suppression(args, target).await,
         Command::Lost(args) => lost::run(args, target).await,
         Command::Outbox(args) => outbox::run(args, target).await,
         Command::Recover(args) => recover::run(args, target).await,

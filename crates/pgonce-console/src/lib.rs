@@ -23,6 +23,7 @@ mod db;
 mod forward;
 mod html;
 mod live;
+mod look;
 mod openapi;
 mod operations;
 mod pages;

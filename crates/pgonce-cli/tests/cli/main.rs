@@ -20,6 +20,7 @@ mod import;
 mod inbox;
 mod intervene;
 mod ledger;
+mod lists;
 mod outbox;
 mod plans;
 mod queue;

@@ -57,8 +57,10 @@ const PAGE: usize = 100;
 
 pub(super) async fn ledger(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
     // Balances as text: they may have more digits than a number of JSON.
-    let sql = "select a.account, a.tenant, a.currency, a.normal, a.balance::text, a.available::text, a.entries, a.opened_at, a.closed_at from pgonce.ledger_accounts a \
-         where $2::text is null or (a.tenant, a.account) > ($1, $2) order by a.tenant, a.account limit $3::text::int";
+    let sql = "select a.account, a.tenant, a.currency, a.normal, a.balance::text, a.available::text, a.entries, a.opened_at, a.closed_at \
+         from (select n.tenant, n.account from pgonce.ledger_account n where n.shard = 0 and ($2::text is null or (n.tenant, n.account) > ($1, $2)) \
+               order by n.tenant, n.account limit $3::text::int) n \
+         cross join lateral (select v.* from pgonce.ledger_accounts v where v.tenant = n.tenant and v.account = n.account limit 1) a order by a.tenant, a.account";
     let after = ["after_tenant", "after"].map(|name| fields.get(name).map(String::as_str));
     let rows = app
         .db

@@ -76,11 +76,30 @@ begin
         return query
         select 'parked event', 'message', k.tenant::text, k.topic::text, k.message_id::text, k.state, k.parked_at,
                format('%s: %s, subject %s, number %s. %s', k.subscription, k.type, k.subject, k.seq, k.reason)
-          from pgonce.parked k where k.message_id = v_uuid or k.subject = v_id or k.seq = v_number limit 100;
+          from (with recursive tenants (tenant, n) as (
+                    (select p.tenant, 1 from pgonce.parked p order by p.tenant limit 1)
+                    union all
+                    select s.* from tenants t cross join lateral (
+                        select p.tenant, t.n + 1 from pgonce.parked p where p.tenant > t.tenant order by p.tenant limit 1) s
+                     where t.n < 10000)
+                select p.* from pgonce.parked p where p.message_id = v_uuid
+                union
+                select p.* from pgonce.outbox_subscription s join pgonce.parked p on p.subscription = s.subscription and p.seq = v_number
+                union
+                select p.* from tenants t cross join pgonce.outbox_subscription s cross join lateral (
+                    select * from pgonce.parked k where k.tenant = t.tenant and k.subscription = s.subscription and k.subject = v_id
+                     order by k.seq limit 100) p) k
+         limit 100;
         return query
         select 'skipped event', 'message', k.tenant::text, k.topic::text, k.message_id::text, 'skipped', k.skipped_at,
                format('%s: %s, by %s.', k.subscription, k.reason, k.skipped_by)
-          from pgonce.outbox_skipped k where k.message_id = v_uuid or k.subject = v_id or k.seq = v_number limit 100;
+          from (select p.* from pgonce.outbox_skipped p where p.message_id = v_uuid
+                union
+                select p.* from pgonce.outbox_skipped p where p.subject = v_id
+                union
+                select p.* from pgonce.outbox_subscription s cross join lateral (
+                    select * from pgonce.outbox_skipped k where k.tenant = '' and k.subscription = s.subscription and k.seq = v_number limit 1) p) k
+         limit 100;
     elsif p_part collate "C" = 'messages' then
         -- From tenant to tenant by the primary key, in which the message id comes next.
         return query

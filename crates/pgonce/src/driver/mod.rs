@@ -302,6 +302,32 @@ pub trait Driver: Clone + Send + Sync + 'static {
     fn acquire(&self) -> impl Future<Output = Result<Self::Session>> + Send;
 }
 
+/// The first value of every row of a statement, read in a read-only transaction of its own. `settings`, such as
+/// `set local statement_timeout = '3s'`, hold for that transaction only: none leaks through a pooler.
+#[doc(hidden)]
+pub async fn read_only<D: Driver>(
+    driver: &D,
+    settings: &str,
+    statement: &Statement,
+    params: &[Param<'_>],
+) -> Result<Vec<String>> {
+    let mut session = driver.acquire().await?;
+    session
+        .open("begin isolation level repeatable read read only")
+        .await?;
+    let done = match session.batch(settings).await {
+        Ok(()) => session.query(statement, params).await,
+        Err(error) => Err(error),
+    };
+    if session.rollback().await.is_ok() {
+        session.keep();
+    }
+    let rows = done?.into_iter();
+    Ok(rows
+        .filter_map(|row| row.into_iter().next().flatten())
+        .collect())
+}
+
 /// Quotes a text so that it is one literal whatever `standard_conforming_strings` says.
 pub(crate) fn quote_literal(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 4);
