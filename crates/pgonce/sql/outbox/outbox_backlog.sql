@@ -1,13 +1,12 @@
 -- pgonce.outbox_backlog: for each subscription how far it is behind, and which relays move it.
--- note     what is parked in each state is counted up to 10000, what waits among the 625 events after the cursor of each of
---          the sixteen lanes. A subscription that is behind and has not moved for five minutes
+-- note     waiting is counted up to 10000. A subscription that is behind and has not moved for five minutes
 --          is stuck: it holds the log until it moves, or until pgonce.evict_subscription
 -- example  select subscription, waiting, oldest_age, dead, stuck from pgonce.outbox_backlog;
 create or replace view pgonce.outbox_backlog as
 select c.subscription, b.waiting, b.oldest_at, pgonce.now() - b.oldest_at as oldest_age,
        k.delayed, k.retrying, k.dead, k.behind,
        x.lanes_held, x.relays, x.floor, x.advanced_at,
-       coalesce((b.waiting > 0 or b.more) and x.advanced_at < pgonce.now() - interval '5 minutes', false) as stuck,
+       coalesce(b.waiting > 0 and x.advanced_at < pgonce.now() - interval '5 minutes', false) as stuck,
        c.evicted_at, c.evicted_why
   from pgonce.outbox_subscription c
   cross join lateral (
@@ -20,21 +19,16 @@ select c.subscription, b.waiting, b.oldest_at, pgonce.now() - b.oldest_at as old
               count(*) filter (where p.state = 'retry') as retrying,
               count(*) filter (where p.state = 'dead') as dead,
               count(*) filter (where p.state = 'behind') as behind
-         from unnest(array['delayed', 'retry', 'dead', 'behind']) s (state)
-        cross join lateral (
-              select p.state from pgonce.parked p
-               where p.subscription = c.subscription and p.state = s.state limit 10000) p) k
+         from pgonce.parked p where p.subscription = c.subscription) k
   cross join lateral (
-       select least(count(*) filter (where w.unread and w.wanted), 10000) as waiting,
-              min(w.created_at) filter (where w.unread and w.wanted) as oldest_at, coalesce(bool_or(w.n = 625), false) as more
-         from (select o.created_at, o.n, (c.topics is null or o.topic like any (c.topics)) and (c.types is null or o.type like any (c.types))
-                      and (c.tenants is null or o.tenant like any (c.tenants)) as wanted,
-                      not pg_visible_in_snapshot(o.xid, (l.cursor).seen)
-                      and ((l.cursor).upto is null or o.seq > (l.cursor).after
-                           or not pg_visible_in_snapshot(o.xid, (l.cursor).upto)) as unread
-                 from pgonce.outbox_cursor l
-                cross join lateral (
-                      select e.*, row_number() over (order by e.seq) as n from (
-                          select * from pgonce.outbox o where o.lane = l.lane and o.seq > greatest((l.cursor).floor, 0)
-                           order by o.seq limit 625) e) o
-                where l.subscription = c.subscription) w) b;
+       select count(*) as waiting, min(w.created_at) as oldest_at
+         from (select o.created_at from pgonce.outbox o
+                 join pgonce.outbox_cursor l on l.subscription = c.subscription and l.lane = o.lane
+                where o.seq > x.floor and o.seq > greatest((l.cursor).floor, 0)
+                  and not pg_visible_in_snapshot(o.xid, (l.cursor).seen)
+                  and ((l.cursor).upto is null or o.seq > (l.cursor).after
+                       or not pg_visible_in_snapshot(o.xid, (l.cursor).upto))
+                  and (c.topics is null or o.topic like any (c.topics))
+                  and (c.types is null or o.type like any (c.types))
+                  and (c.tenants is null or o.tenant like any (c.tenants))
+                limit 10000) w) b;

@@ -1,5 +1,5 @@
 -- pgonce.queues: what each queue holds and allows.
--- note     ready, blocked and dead are counted up to 1000; what runs, retries and is scheduled is counted among the 10000
+-- note     ready, blocked and dead are counted up to 10000; what runs, retries and is scheduled is counted among the 10000
 --          jobs of all queues that are due next
 -- example  select queue, paused, ready, running, dead from pgonce.queues;
 create or replace view pgonce.queues as
@@ -30,12 +30,12 @@ with recursive ready (queue) as (
 )
 select n.queue, r.paused,
        (select count(*) from (select from pgonce.job_live l where l.queue = n.queue and l.state = 'ready'
-                                  order by l.priority desc, l.id limit 1000) x) as ready,
+                                  order by l.priority desc, l.id limit 10000) x) as ready,
        coalesce(d.running, 0) as running, coalesce(d.retrying, 0) as retrying, coalesce(d.scheduled, 0) as scheduled,
        (select count(*) from (select from pgonce.job_live l where l.queue = n.queue and l.state = 'blocked'
-                                  order by l.queue limit 1000) x) as blocked,
+                                  order by l.queue limit 10000) x) as blocked,
        (select count(*) from (select from pgonce.job_end e where e.queue = n.queue and e.status = 'dead'
-                                  order by e.id limit 1000) x) as dead,
+                                  order by e.id limit 10000) x) as dead,
        r.max_running, r.max_per_key, r.rate, r.rate_per, r.max_attempts, r.keep
   from names n left join due d on d.queue = n.queue
  cross join lateral (
