@@ -53,7 +53,8 @@ async fn a_key_with_a_stored_message_that_is_not_done_holds_back_the_next<D: Tes
     let wait = Duration::from_secs(20);
     let (blocked, free) = (message(2).key("k"), message(3).key("l"));
     for (message, applied) in [(&blocked, false), (&free, true)] {
-        let done = inbox.apply_at_once(&effect, "c", "shop", &[message], wait);
+        let one = [message];
+        let done = inbox.apply_at_once(&effect, "c", "shop", &one, wait);
         assert_eq!(done.await.unwrap(), [applied]);
     }
     let marked = "select count(*) from pgonce.inbox_marker where message_id = 'm2'";
@@ -75,13 +76,9 @@ async fn an_effect_that_fails_leaves_no_marker<D: TestDriver>(world: World<D>) {
 async fn a_statement_without_an_end_is_cancelled_in_the_database<D: TestDriver>(world: World<D>) {
     let sleeps = "select pg_sleep(3600) from messages m";
     let (inbox, effect) = (world.once.inbox(), Statement::new(sleeps).unwrap());
-    let applied = inbox.apply_at_once(
-        &effect,
-        "c",
-        "shop",
-        &[&message(1)],
-        Duration::from_millis(100),
-    );
+    let (message, wait) = (message(1), Duration::from_millis(100));
+    let one = [&message];
+    let applied = inbox.apply_at_once(&effect, "c", "shop", &one, wait);
     assert!(matches!(applied.await, Err(pgonce::Error::Uncertain(_))));
     let asleep = "select count(*) = 0 from pg_stat_activity where datname = current_database() \
          and state = 'active' and wait_event = 'PgSleep'";
