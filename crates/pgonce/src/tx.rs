@@ -51,6 +51,10 @@ impl<C: Connection> Tx<C> {
         call_on(&mut *self.conn, &self.schema, sql, &args).await
     }
 
+    pub(crate) fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
     pub(crate) fn loan(&mut self) -> &mut Loan<C> {
         &mut self.conn
     }

@@ -94,6 +94,8 @@ pub(super) enum Path {
     InboxBatch,
     /// a consumer marks a batch of messages and applies what is new
     InboxMark,
+    /// markers and effect of a batch are one statement
+    InboxStatement,
     /// a consumer takes a partition, applies two batches and moves its cursor with each
     InboxCursor,
     /// messages are stored, claimed, fail, retryable, are claimed again and finished

@@ -23,6 +23,10 @@ pub enum Param<'a> {
     Text(Option<&'a str>),
     /// Bytes.
     Bytes(&'a [u8]),
+    /// Texts as text[], some of them null.
+    Texts(&'a [Option<&'a str>]),
+    /// Byte strings as bytea[].
+    BytesList(&'a [&'a [u8]]),
     /// A JSON document as jsonb, or SQL null.
     Json(Option<&'a str>),
     /// A whole number, as text.
@@ -38,7 +42,7 @@ impl Param<'_> {
         match self {
             Self::Int(number) => Some(number.to_string()),
             Self::Interval(duration) => Some(interval_text(*duration)),
-            Self::Text(_) | Self::Bytes(_) | Self::Json(_) => None,
+            _ => None,
         }
     }
 }

@@ -201,6 +201,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "inbox/_kept_since",
     "inbox/define_inbox",
     "inbox/_blocked_keys",
+    "inbox/_insert_new_markers",
     "inbox/_retry_delay",
     "inbox/store_message",
     "inbox/claim_messages",
