@@ -72,7 +72,7 @@ kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT
 	$(call step,kill-tests)
 	KILL_COUNT=$${KILL_COUNT:-200} $(CARGO) test --locked -p pgonce-tests --all-features --test kill -- --nocapture
 	PGONCE_EXHAUSTIVE=1 $(CARGO) test --locked -p pgonce-tests --all-features --test guarantees killed -- --nocapture
-	KILL_COUNT=$${KILL_COUNT:-50} $(CARGO) test --locked -p pgonce-cli --test cli consume_killed -- --nocapture --test-threads 3
+	KILL_COUNT=$${KILL_COUNT:-50} $(CARGO) test --locked -p pgonce-cli --all-features --test cli consume_k -- --nocapture --test-threads 3
 
 murder: kill-tests
 

@@ -146,3 +146,22 @@ fn not_under_way() -> Problem {
         "nothing is under way here; send the request again with the same key",
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that got 202 from one service may ask another, in another language.
+    #[test]
+    fn a_status_token_is_that_of_every_client() {
+        let print = Fingerprint::custom((0..32).collect::<Vec<u8>>());
+        let StatusToken(token) = StatusToken::new("k1", "POST /orders", &print);
+        assert_eq!(
+            token,
+            "WyJrMSIsIlBPU1QgL29yZGVycyIsIkFBRUNBd1FGQmdjSUNRb0xEQTBPRHhBUkVoTVVGUllYR0JrYUd4d2RIaDgiXQ"
+        );
+        let (key, operation, read) = StatusToken::read(&token).unwrap();
+        assert_eq!((key.as_str(), operation.as_str()), ("k1", "POST /orders"));
+        assert_eq!(read.as_bytes(), print.as_bytes());
+    }
+}

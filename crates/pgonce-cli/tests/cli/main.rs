@@ -9,6 +9,8 @@ mod console_forward;
 mod console_live;
 mod console_pages;
 mod consume;
+#[cfg(feature = "kafka")]
+mod consume_kafka;
 mod consume_killed;
 mod consume_service;
 mod doctor;
