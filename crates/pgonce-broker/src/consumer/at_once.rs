@@ -33,11 +33,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             Ok(applied) => {
                 let mut is_new = applied.iter();
                 let all = todo.len();
-                let last = messages
-                    .iter()
-                    .zip(&applied)
-                    .filter(|(_, new)| **new)
-                    .last();
+                let last = messages.iter().zip(&applied).rfind(|(_, new)| **new);
                 todo.retain(|_| is_new.next() != Some(&true));
                 if todo.len() < all {
                     shared.counts.applied.add(all - todo.len());
