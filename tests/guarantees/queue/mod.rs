@@ -1,5 +1,6 @@
 //! The work queue: a job exists with its cause, runs in its turn, and is finished once with its effect.
 
+mod idle;
 mod keys;
 mod limits;
 mod model;
