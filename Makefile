@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants fuzz demo payments storm bench bench-peers fmt doc nextest lists-test pictures
+.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants fuzz demo payments storm bench bench-peers fmt doc nextest lists-test pictures bench-queues
 
 CARGO ?= cargo
 
@@ -118,7 +118,7 @@ payments: ## payments through a provider that misbehaves: do its book and ours a
 	$(call step,setup)
 	@scripts/setup postgres
 	$(call step,payments)
-	$(CARGO) run --locked -p payments -- $${PAYMENTS_SECONDS:-20}
+	$(CARGO) run --locked -p payments -- $${PAYMENTS_SECONDS:-60}
 
 run: ## a private PostgreSQL with pgonce, its daemon and its console, on this machine
 	$(call step,setup)
@@ -143,6 +143,10 @@ bench: setup ## measure what pgonce costs, beside the bare transaction and the u
 bench-peers: setup ## measure libraries that make the same promise or a weaker one, beside pgonce; they are installed into .cache/peers
 	$(call step,bench-peers)
 	@bench/peers/run.sh $(PEERS)
+
+bench-queues: setup ## burn jobs down with graphile-worker, pg-boss and pgonce on one private server, from npm in a scratch folder; QUEUE_JOBS, QUEUE_ROUNDS
+	$(call step,bench-queues)
+	@bench/queues.sh $${QUEUE_JOBS:-50000} $${QUEUE_ROUNDS:-3}
 
 nextest: ## install the test runner cargo-nextest, some minutes
 	$(CARGO) install --locked cargo-nextest

@@ -175,17 +175,34 @@ impl Database {
     }
 
     /// Runs a statement that is written for the schema `pgonce`; every row as a JSON object. The
-    /// name of the schema was checked by [`Target::installed`].
+    /// name of the schema was checked by [`Target::installed`]. An act is recorded with the [`person`], who is named
+    /// for this transaction only: behind a pooler the next one may be another's.
     pub(crate) async fn rows(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
         let statement = self.statement(query);
         let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
         let mut session = self.driver.acquire().await?;
+        session.open("begin").await?;
+        session
+            .query(&name_person(true), &[Param::Text(Some(&person()))])
+            .await?;
         let rows = session.query(&statement, &params).await?;
+        session.batch("commit").await?;
         session.keep();
         Ok(rows
             .into_iter()
             .filter_map(|row| row.into_iter().next().flatten())
             .collect())
+    }
+
+    /// Names the [`person`] for what the SDK does on the one connection of this database, for as long as that lives. Only
+    /// for commands of the owner, which need a connection of their own anyway.
+    pub(crate) async fn name_person(&self) -> Result {
+        let mut session = self.driver.acquire().await?;
+        session
+            .query(&name_person(false), &[Param::Text(Some(&person()))])
+            .await?;
+        session.keep();
+        Ok(())
     }
 
     /// As [`Database::rows`], for a statement that answers one number, as `n`.
@@ -198,6 +215,22 @@ impl Database {
     /// As [`Database::rows`], the first of them.
     pub(crate) async fn row(&self, query: &str, params: &[Option<&str>]) -> Result<Option<String>> {
         Ok(self.rows(query, params).await?.into_iter().next())
+    }
+}
+
+/// The user of the operating system, as far as the environment says.
+pub(crate) fn person() -> String {
+    let names = ["SUDO_USER", "USER", "LOGNAME"];
+    let found = names.iter().find_map(|name| std::env::var(name).ok());
+    found.unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Says who acts: what records acts reads it.
+fn name_person(in_transaction: bool) -> Statement {
+    Statement {
+        sql: format!("select set_config('pgonce.person', $1, {in_transaction})").into(),
+        keep: false,
+        pooled: false,
     }
 }
 

@@ -118,7 +118,7 @@ const PROVIDERS: &str = "select provider, keys_for, deadline, look_after, backof
     failures, open_until from pgonce.external_provider order by provider";
 
 const SETTLE: &str = "select pgonce.external_settle($1::text::uuid, $2, $3, $4::text::boolean, $5, $6::text::jsonb, $7::text::jsonb, $8, \
-    null, $9, $10) as before";
+    null, $9) as before";
 
 fn none() -> CliError {
     CliError::new(
@@ -173,8 +173,6 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             if !settle.confirm.ask(database.format, &what, 1)? {
                 return Ok(());
             }
-            let person = ["SUDO_USER", "USER", "LOGNAME"];
-            let person = person.iter().find_map(|name| std::env::var(name).ok());
             let force = settle.force.is_some().to_string();
             let params = [
                 Some(key),
@@ -186,7 +184,6 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 settle.answer.as_deref(),
                 settle.code.as_deref(),
                 tenant,
-                person.as_deref(),
             ];
             let before = database.row(SETTLE, &params).await.map_err(|error| {
                 let again = format!(

@@ -14,7 +14,7 @@ use crate::output::{self, Format};
 pub(crate) struct Args {
     /// A key (the client's, as stored, or hashed as in logs), reference, correlation, message id, subject, trace id, a job's key, or a provider's reference, event or effect key.
     id: String,
-    /// Only look where an index leads: no hashed keys, subjects, trace ids and stored messages.
+    /// Only look where an index leads: no hashed keys, no subjects, ids and traces of events, no keys and traces of stored messages.
     #[arg(long)]
     quick: bool,
     /// Maximum time of each look.
@@ -30,7 +30,7 @@ const PARTS: [(&str, bool, &str); 8] = [
         "keys, references and correlations of intents",
     ),
     ("events", true, "numbers of events, parked and skipped ones"),
-    ("messages", true, "ids of accepted messages"),
+    ("messages", true, "ids of accepted and stored messages"),
     ("jobs", true, "keys of jobs"),
     (
         "calls",
@@ -43,7 +43,11 @@ const PARTS: [(&str, bool, &str); 8] = [
         false,
         "subjects, message ids and trace ids of the outbox",
     ),
-    ("all_messages", false, "stored messages"),
+    (
+        "all_messages",
+        false,
+        "keys, trace ids and hashed ids of stored messages",
+    ),
 ];
 
 const NOTHING: &str =

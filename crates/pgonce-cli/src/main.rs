@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod address;
+mod audit;
 mod codes;
 mod config_file;
 mod confirm;
@@ -70,6 +71,8 @@ enum Command {
     Intent(intents::Args),
     /// Find anything by any id: keys in any form, references, correlations, messages, subjects, traces, jobs.
     Find(find::Args),
+    /// List what operators did, to every part: who, why, and what was before.
+    Audit(audit::Args),
     /// Count by scope the intents, the attempts and the duplicates that did nothing.
     Suppression(intents::SuppressionArgs),
     /// List intents that were acknowledged, and that this database does not know as done.
@@ -265,6 +268,7 @@ async fn main() -> ExitCode {
         Command::MostRetried(args) => intents::most_retried(args, target).await,
         Command::Show(args) => intents::show(args, target).await,
         Command::Find(args) => find::run(args, target).await,
+        Command::Audit(args) => audit::run(args, target).await,
         Command::Suppression(args) => intents::suppression(args, target).await,
         Command::Lost(args) => lost::run(args, target).await,
         Command::Outbox(args) => outbox::run(args, target).await,

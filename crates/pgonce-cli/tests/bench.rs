@@ -86,6 +86,9 @@ fn a_small_bench_writes_every_line_with_a_number() {
         "inbox: WAL of a message, 100 in a transaction, ordered, without full pages",
         "inbox: 100 taken on at 10 k markers ÷ at none, ids UUIDv7, median",
         "inbox: 100 taken on at 10 k markers ÷ at none, ids UUIDv4, median",
+        "queue: worker, ends recorded together ÷ SKIP LOCKED + UPDATE, twice",
+        "queue: worker, ends recorded together, xmin pinned ÷ worker, ends recorded together",
+        "queue: start latency at half load, p99",
         "claim at 10 k intents ÷ at 1 k, median",
         "claim at 10 k intents, p99",
     ] {

@@ -57,9 +57,10 @@ impl Db {
         Ok(self.rows(query, params).await?.into_iter().next())
     }
 
-    /// Runs an act and commits it.
+    /// Runs an act of this person and commits it.
     pub(crate) async fn act(
         &self,
+        person: &str,
         query: &str,
         params: &[Option<&str>],
     ) -> Result<Option<Row>, Error> {
@@ -72,6 +73,12 @@ impl Db {
         session
             .batch("set local search_path = pg_catalog, pg_temp; set local statement_timeout = '30s'; set local timezone = 'UTC'")
             .await?;
+        let named = Statement {
+            sql: "select set_config('pgonce.person', $1, true)".into(),
+            keep: false,
+            pooled: true,
+        };
+        session.query(&named, &[Param::Text(Some(person))]).await?;
         match session.settle(&statement, &params).await {
             Settled::Committed(row) => {
                 session.keep();

@@ -165,7 +165,7 @@ async fn run(app: Shared, operation: Arc<Operation>) {
 }
 
 async fn work(app: &App, operation: &Operation) -> Result<(), Error> {
-    let call = "select pgonce.intervene($1, $2, $3, $4, p_code => nullif($5, ''), p_tenant => $6, p_person => $7) as before";
+    let call = "select pgonce.intervene($1, $2, $3, $4, p_code => nullif($5, ''), p_tenant => $6) as before";
     let mut after: Option<String> = None;
     let counted =
         || operation.done.load(Ordering::SeqCst) + operation.refused.load(Ordering::SeqCst);
@@ -190,9 +190,8 @@ async fn work(app: &App, operation: &Operation) -> Result<(), Error> {
                 Some(&*operation.reason),
                 Some(&*operation.code),
                 Some(&*operation.of.tenant),
-                Some(&*operation.person),
             ];
-            match app.db.act(call, &params).await {
+            match app.db.act(&operation.person, call, &params).await {
                 Ok(_) => operation.done.fetch_add(1, Ordering::SeqCst),
                 // Settled or claimed meanwhile, or it could open a second effect.
                 Err(error) if matches!(error.code(), "55000" | "42704") => {

@@ -111,7 +111,7 @@ async fn every_act_of_an_operator_on_a_subscription_leaves_a_row() {
     let acts = "select string_agg(concat_ws(' ', act, scope, key, role, nullif(reason, '')), ', ' order by number) from pgonce.operator_act";
     assert_eq!(
         see.text(acts).await,
-        "redrive outbox c a postgres ticket 7, replay outbox c * postgres from 1 to 2, \
+        "create outbox c * postgres from start, redrive outbox c a postgres ticket 7, replay outbox c * postgres from 1 to 2, \
          recover outbox c * postgres skipped since 2000-01-01 00:00:00+00, replay outbox c * postgres from 1, \
          evict outbox c * postgres gone, drop outbox c * postgres, purge intents * postgres by hand"
     );

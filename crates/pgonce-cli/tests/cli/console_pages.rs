@@ -53,7 +53,7 @@ async fn queues_show_what_they_hold_and_dead_letters_are_retried_and_cancelled_o
     assert_eq!(done.json::<Value>().await.unwrap()["result"], true);
     let job = sections(&serving, "/job?id=2", VIEWER).await;
     assert_eq!(job[0]["rows"][0]["status"], "cancelled");
-    assert_eq!(job[1]["rows"][0]["reason"], "ticket 9 (otto)");
+    assert_eq!(job[1]["rows"][0]["reason"], "ticket 9");
 
     assert_eq!(
         serving

@@ -10,8 +10,6 @@ select n, '', case when n % 5 = 0 then 'd' else 'c' end, 'x', n::text, '\x01', 1
   from generate_series(1, {rows}) n;
 insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id)
 select now(), '1970-01-01', '', 'marked', 'x', 'm' || n from generate_series(1, {rows}) n;
-insert into pgonce.inbox_audit (tenant, consumer, seq, entry, at, who, act, status, attempts)
-select '', 'c', n, 1, now(), 'x', 'retry', 'received', 1 from generate_series(1, {rows}) n;
 insert into pgonce.job (id, created_at, priority, tenant, queue, group_name)
 select n, now(), 0, '', 'q', case when n % 2 = 0 then 'g' end from generate_series(1, 3 * {rows}) n;
 insert into pgonce.job_end (id, ended_at, status, attempts, tenant, queue, failure_code)

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod audit;
 mod canaries;
 mod console;
 mod console_browser;

@@ -267,3 +267,32 @@ async fn metrics_show_calls_without_a_known_outcome_and_stuck_intents() {
     }
     assert!(text.contains("pgonce_external_oldest_age_seconds{provider=\"post\"}"));
 }
+
+/// Vanished work is decided while the daemon runs, and counted.
+#[tokio::test]
+async fn the_role_recovery_decides_about_vanished_work() {
+    let fixture = Fixture::installed().await;
+    let flags = ["--roles", "recovery,metrics", "--recovery-every", "50ms"];
+    let serving = Serving::of(&fixture, &flags, "");
+    fixture
+        .sql(
+            "select pgonce.define_scope('pay', '1 day', p_stale => 'refuse'); \
+             select pgonce.claim('pay', 'k', '\\x01', '1 minute'); \
+             update pgonce.intent set lease_until = pgonce.now() - interval '1 second'",
+        )
+        .await;
+    let decided = async || {
+        let query = "select status || ' ' || failure_code from pgonce.intent where failure_code is not null";
+        let row = fixture.client.query_opt(query, &[]).await.unwrap();
+        row.is_some_and(|row| row.get::<_, String>(0) == "failed_final abandoned")
+    };
+    wait_until("the decision", DEADLINE, decided).await.unwrap();
+    let counted = async || {
+        let metrics = serving.text("/metrics", "").await;
+        metrics.contains("pgonce_recovered_total{decision=\"abandoned\"} 1")
+    };
+    wait_until("the count", DEADLINE, counted).await.unwrap();
+    let acts = "select count(*) from pgonce.operator_act where act = 'recover' and key = 'k' and reason like 'abandoned: %'";
+    let acts = fixture.client.query_one(acts, &[]).await.unwrap();
+    assert_eq!(acts.get::<_, i64>(0), 1);
+}

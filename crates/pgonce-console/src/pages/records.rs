@@ -114,16 +114,9 @@ const AUDIT: &[Column] = &[
 ];
 
 pub(super) async fn audit(app: &App) -> Result<Vec<Section>, Error> {
-    let sql = "select * from (
-         (select o.acted_at as at, o.act || case when o.forced then ', forced' else '' end as act, o.scope || ' ' || o.key as subject, coalesce(o.person || ' (' || o.role || ')', o.role::text) as who, o.reason,
-                 o.tenant, o.scope, o.key from pgonce.operator_act o order by o.number desc limit 200)
-         union all
-         (select s.skipped_at, 'skip', s.subscription || ' ' || s.seq, s.skipped_by, s.reason, null, null, null from pgonce.outbox_skipped s order by s.skipped_at desc limit 200)
-         union all
-         (select a.at, a.act, a.consumer || ' ' || a.seq, a.who, a.reason, null, null, null from pgonce.inbox_audit a order by a.at desc limit 200)
-         union all
-         (select l.at, l.act, 'account ' || l.account, l.who, l.reason, null, null, null from pgonce.ledger_audit l order by l.at desc limit 200)) x
-         order by x.at desc limit 200";
+    let sql = "select o.acted_at as at, o.act || case when o.forced then ', forced' else '' end as act, o.scope || ' ' || o.key as subject, \
+         coalesce(o.person || ' (' || o.role || ')', o.role::text) as who, o.reason, o.tenant, o.scope, o.key \
+         from pgonce.operator_act o order by o.acted_at desc, o.number desc limit 200";
     Ok(vec![Section::new(
         "",
         AUDIT,

@@ -23,8 +23,8 @@ begin
             ('app', 'select', null, 'jobs job_groups'),
             ('operator', 'select', null, 'intent attempt operator_act scope installation suppressed sample sweep role_grant tenant_binding
                 outbox outbox_default outbox_partition outbox_watermark outbox_state outbox_subscription outbox_cursor
-                outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message inbox_audit projection
-                ledger_account ledger_group ledger_entry ledger_pending ledger_audit ledger_accounts ledger_groups
+                outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message projection
+                ledger_account ledger_group ledger_entry ledger_pending ledger_accounts ledger_groups
                 transition_rule transition_entity transition_command transition_timer timelines
                 job job_live job_end job_queue job_bucket job_schedule job_recheck jobs job_groups queues
                 import import_chunk import_row import_key imports external_reference
@@ -60,7 +60,7 @@ begin
             -- For the view outbox_log.
             ('relay', 'select', 'outbox_seq'),
             ('viewer', 'select', 'outbox_seq'),
-            ('owner', 'usage', 'operator_act_number_seq ledger_audit_seq transition_seq')
+            ('owner', 'usage', 'operator_act_number_seq transition_seq')
           ) as g (part, privilege, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
     return query
@@ -125,7 +125,7 @@ begin
                 _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
                 _raise_bad_version _append_only _lock_wait _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
                 _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at
-                _audit_act _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
+                _audit_act _audit_rules _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
                 _fire_schedules _wake_jobs _queue_room _claim_queue
                 _effect_key _external_rules _external_gate _external_health _external_step _external_decide _external_join
                 _external_lock _external_settle_command _purge_external _sample

@@ -117,6 +117,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "unique/refer",
     "recovery/_readable",
     "recovery/_audit_act",
+    "recovery/_audit_rules",
     "recovery/stuck",
     "recovery/_verdict",
     "recovery/intervene",
