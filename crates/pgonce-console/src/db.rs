@@ -2,7 +2,9 @@
 
 use pgonce::Error;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::driver::{Driver as _, Param, Session as _, Settled, Statement, read_only};
+use pgonce::driver::{
+    Connection as _, Driver as _, Param, Session as _, Settled, Statement, read_only,
+};
 use serde_json::{Map, Value};
 
 /// A row, by the names of its columns.
