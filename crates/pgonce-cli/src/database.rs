@@ -141,6 +141,19 @@ impl Target {
     }
 }
 
+/// Not `read write`: a standby may be looked at.
+const BEGIN: &str = "begin isolation level read committed";
+
+/// How a transaction begins in which no name or operator is looked for among strangers' objects: the texts of
+/// this program name those of PostgreSQL without their schema, and anybody who may create objects in a schema of the
+/// caller's `search_path` could put others in their place. For one transaction only, so that nothing leaks
+/// through a pooler. What users name (a table, a function) is resolved elsewhere, on their own path.
+pub(crate) fn pinned(begin: &str) -> String {
+    format!(
+        "{begin}; set local search_path = pg_catalog, pg_temp; set local standard_conforming_strings = on"
+    )
+}
+
 /// A database and pgonce's schema in it.
 pub(crate) struct Database {
     pub(crate) driver: TokioPostgres,
@@ -168,7 +181,17 @@ impl Database {
         };
         let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
         let mut session = self.driver.acquire().await?;
-        let rows = session.query(&statement, &params).await?;
+        session.open(&pinned(BEGIN)).await?;
+        let rows = match session.query(&statement, &params).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                if session.rollback().await.is_ok() {
+                    session.keep();
+                }
+                return Err(error.into());
+            }
+        };
+        session.batch("commit").await?;
         session.keep();
         Ok(rows
             .into_iter()

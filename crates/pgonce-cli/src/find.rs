@@ -5,7 +5,7 @@ use std::time::Duration;
 use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement};
 use serde_json::{Value, json};
 
-use crate::database::{Database, Target};
+use crate::database::{Database, Target, pinned};
 use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
 
@@ -105,7 +105,7 @@ async fn look(
     };
     let mut session = database.driver.acquire().await?;
     session
-        .open("begin isolation level repeatable read read only")
+        .open(&pinned("begin isolation level repeatable read read only"))
         .await?;
     let limit = args.timeout.as_millis().max(1);
     session

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::check::{Check, Severity, checks, filled};
-use crate::database::{Database, Target};
+use crate::database::{Database, Target, pinned};
 use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
 
@@ -173,12 +173,9 @@ async fn rows(database: &Database, query: &str) -> std::result::Result<Vec<Value
     };
     let mut session = database.driver.acquire().await?;
     session
-        .open("begin isolation level repeatable read read only")
+        .open(&pinned("begin isolation level repeatable read read only"))
         .await?;
-    let settings = format!(
-        "set local search_path = pg_catalog, pg_temp; set local statement_timeout = '{TIMEOUT}'; \
-         set local standard_conforming_strings = on"
-    );
+    let settings = format!("set local statement_timeout = '{TIMEOUT}'");
     let done = match session.batch(&settings).await {
         Ok(()) => session.query(&statement, &[]).await,
         Err(error) => Err(error),
