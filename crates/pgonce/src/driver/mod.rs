@@ -329,6 +329,16 @@ mod tests {
     }
 
     #[test]
+    fn a_session_is_stale_whose_statements_are_gone_or_out_of_date() {
+        assert!(is_stale("26000", None));
+        assert!(is_stale("0A000", Some("RevalidateCachedQuery")));
+        // Any other feature that the server lacks stays what it is.
+        assert!(!is_stale("0A000", None));
+        assert!(!is_stale("0A000", Some("transformFromClauseItem")));
+        assert!(!is_stale("42601", Some("RevalidateCachedQuery")));
+    }
+
+    #[test]
     fn a_time_is_written_as_rfc_3339_or_not_at_all() {
         let text = |micros: i64| binary_as_text("timestamptz", &micros.to_be_bytes()).ok();
         assert_eq!(text(0).as_deref(), Some("2000-01-01T00:00:00.000000Z"));
