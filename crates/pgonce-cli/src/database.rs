@@ -141,6 +141,19 @@ impl Target {
     }
 }
 
+/// Not `read write`: a standby may be looked at.
+const BEGIN: &str = "begin isolation level read committed";
+
+/// How a transaction begins in which no name or operator is looked for among strangers' objects: the texts of
+/// this program name those of PostgreSQL without their schema, and anybody who may create objects in a schema of the
+/// caller's `search_path` could put others in their place. For one transaction only, so that nothing leaks
+/// through a pooler. What users name (a table, a function) is resolved elsewhere, on their own path.
+fn pinned(begin: &str) -> String {
+    format!(
+        "{begin}; set local search_path = pg_catalog, pg_temp; set local standard_conforming_strings = on"
+    )
+}
+
 /// A database and pgonce's schema in it.
 pub(crate) struct Database {
     pub(crate) driver: TokioPostgres,
@@ -181,11 +194,23 @@ impl Database {
         let statement = self.statement(query);
         let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
         let mut session = self.driver.acquire().await?;
-        session.open("begin").await?;
-        session
+        session.open(&pinned(BEGIN)).await?;
+        let named = session
             .query(&name_person(true), &[Param::Text(Some(&person()))])
-            .await?;
-        let rows = session.query(&statement, &params).await?;
+            .await;
+        let done = match named {
+            Ok(_) => session.query(&statement, &params).await,
+            Err(error) => Err(error),
+        };
+        let rows = match done {
+            Ok(rows) => rows,
+            Err(error) => {
+                if session.rollback().await.is_ok() {
+                    session.keep();
+                }
+                return Err(error.into());
+            }
+        };
         session.batch("commit").await?;
         session.keep();
         Ok(rows
@@ -228,7 +253,7 @@ pub(crate) fn person() -> String {
 /// Says who acts: what records acts reads it.
 fn name_person(in_transaction: bool) -> Statement {
     Statement {
-        sql: format!("select set_config('pgonce.person', $1, {in_transaction})").into(),
+        sql: format!("select pg_catalog.set_config('pgonce.person', $1, {in_transaction})").into(),
         keep: false,
         pooled: false,
     }

@@ -43,8 +43,7 @@ impl Db {
         let statement = self.statement(query);
         let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
         let settings = format!(
-            "set local search_path = pg_catalog, pg_temp; set local statement_timeout = '{TIMEOUT}'; \
-             set local timezone = 'UTC'; set local jit = off; set local enable_bitmapscan = off"
+            "set local statement_timeout = '{TIMEOUT}'; set local timezone = 'UTC'; set local jit = off; set local enable_bitmapscan = off"
         );
         let rows = read_only(&self.driver, &settings, &statement, &params).await?;
         let rows = rows.iter().map(|row| serde_json::from_str(row));

@@ -409,3 +409,27 @@ async fn a_deferred_event_is_tried_again_and_no_attempt_is_counted() {
     assert_eq!(see.number(attempts).await, 0);
     assert_eq!(deliver_due(&reader).await, ["1", "2"]);
 }
+
+/// A receiver that is being deployed, or whose credentials are wrong, gets hours before an event is given up.
+#[tokio::test]
+async fn by_default_an_event_is_tried_for_hours() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    see.run(&publish("a", 1)).await;
+    assert!(deliver(&mut reader, &[("1", "retry")]).await.is_empty());
+    let mut tries = 1;
+    while states(see).await == "1 retry" {
+        see.run("select pgonce._move_clock((select due_at - pgonce.now() from pgonce.parked) + interval '1 ms')")
+            .await;
+        reader.claim_again().await;
+        let due = reader.due().await;
+        assert_eq!(due.len(), 1, "after {tries}");
+        let lane = see.number("select lane from pgonce.parked").await;
+        let again = json!([{"seq": due[0].0, "what": "retry", "reason": "404"}]);
+        assert_eq!(reader.settle(lane, &again).await, "");
+        tries += 1;
+    }
+    assert_eq!(states(see).await, "1 dead");
+    let took = "select pgonce.now() - created_at > interval '2 hours' from pgonce.parked";
+    assert_eq!(see.text(took).await, "t", "{tries} tries");
+}

@@ -290,8 +290,9 @@ async fn require(driver: &TokioPostgres, function: &str) -> Result {
             "{function:?} is no name of a function, such as shop.apply"
         )));
     }
+    // Found as the caller's path finds it; the look-up itself is PostgreSQL's.
     let statement = Statement {
-        sql: "select to_regprocedure($1)::text".into(),
+        sql: "select pg_catalog.to_regprocedure($1)::pg_catalog.text".into(),
         keep: false,
         pooled: false,
     };

@@ -33,7 +33,7 @@ struct Argument<'m> {
 impl SqlFunction {
     pub(super) fn new(function: &str, batches: bool) -> Self {
         Self {
-            statement: format!("select {function}($1::text::jsonb)"),
+            statement: format!("select {function}($1::pg_catalog.text::pg_catalog.jsonb)"),
             batches,
         }
     }

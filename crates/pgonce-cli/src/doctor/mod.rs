@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::check::{Check, Severity, checks, filled};
-use crate::database::{Database, Target};
+use crate::database::{Database, Target, pinned};
 use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
 
@@ -171,10 +171,7 @@ async fn rows(database: &Database, query: &str) -> std::result::Result<Vec<Value
         keep: false,
         pooled: true,
     };
-    let settings = format!(
-        "set local search_path = pg_catalog, pg_temp; set local statement_timeout = '{TIMEOUT}'; \
-         set local standard_conforming_strings = on"
-    );
+    let settings = format!("set local statement_timeout = '{TIMEOUT}'");
     let rows = read_only(&database.driver, &settings, &statement, &[]).await?;
     let rows = rows.iter().map(|row| serde_json::from_str(row));
     Ok(rows.filter_map(|row| row.ok()).collect())

@@ -32,6 +32,7 @@ mod relay;
 mod relay_file;
 mod roles;
 mod runbooks;
+mod search_path;
 mod serve;
 mod serve_parts;
 mod tail;

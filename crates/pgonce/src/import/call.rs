@@ -46,10 +46,12 @@ impl Function {
         // Without `offset 0` the planner could leave the call out.
         let call = match batch {
             true => {
-                format!("select pg_catalog.count(*)::text from (select {function}($1) offset 0) q")
+                format!(
+                    "select pg_catalog.count(*)::pg_catalog.text from (select {function}($1) offset 0) q"
+                )
             }
             false => format!(
-                "select pg_catalog.count(*)::text from (select {function}(r.value) \
+                "select pg_catalog.count(*)::pg_catalog.text from (select {function}(r.value) \
                  from pg_catalog.jsonb_array_elements($1) r (value) offset 0) q"
             ),
         };
