@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use self::check::{Check, Severity, checks, filled};
-use crate::database::{Database, Target, pinned};
+use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
 
