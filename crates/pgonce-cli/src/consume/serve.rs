@@ -297,9 +297,10 @@ async fn require(driver: &TokioPostgres, function: &str) -> Result {
         pooled: false,
     };
     let name = format!("{function}(jsonb)");
+    let found_by = format!("{function}(pg_catalog.jsonb)");
     let mut session = driver.acquire().await?;
     let rows = session
-        .query(&statement, &[Param::Text(Some(&name))])
+        .query(&statement, &[Param::Text(Some(&found_by))])
         .await?;
     session.keep();
     match rows

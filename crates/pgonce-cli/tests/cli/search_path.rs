@@ -10,7 +10,7 @@ const PATHS: &[&str] = &["evil, pg_catalog, public", "evil, public"];
 const FILL: &str = "
     select pgonce.define_scope('s', '7 days', p_stale => 'hold');
     select pgonce._move_clock('-2 hours');
-    select pgonce.claim('s', 'stuck ' || n, '\\x01', '1 second') from generate_series(1, 9) n;
+    select pgonce.claim('s', 'stuck ' || n, '\\x01', '1 second') from generate_series(1, 39) n;
     select pgonce._reset_clock();
     insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint, answer, failure_code)
     values (1, now(), now() + interval '1 day', 3, 'succeeded', '', 's', 'done', '\\x02', '7', null),
@@ -25,7 +25,7 @@ const FILL: &str = "
     select pgonce.define_transition('m', '', 'open'), pgonce.define_transition('m', 'open', 'late');
     select pgonce.define_provider('bank');
     create table item (id bigint primary key, name text not null, born date, price numeric(10, 2), tags text[], more jsonb);
-    create function take(p_row jsonb) returns void language sql
+    create function take(p_row jsonb) returns void language sql set search_path = pg_catalog, pg_temp
         as $$ insert into public.item (id, name) values ((p_row->>'id')::bigint + 1000, p_row->>'name') $$;
     create table balance (account text primary key, amount bigint not null, version bigint not null);
     create function apply_balance(p_into regclass, p_event jsonb) returns void language plpgsql as $$ begin end $$;";
@@ -60,19 +60,43 @@ const COMMANDS: &[(&[&str], i32)] = &[
     ),
     (
         &[
-            "intent", "release", "s", "stuck 1", "--reason", "r", "--force", "s", "--yes",
+            "intent",
+            "release",
+            "s",
+            "stuck 1{n}",
+            "--reason",
+            "r",
+            "--force",
+            "s",
+            "--yes",
         ],
         0,
     ),
     (
         &[
-            "intent", "settle", "s", "stuck 2", "--reason", "r", "--answer", "1", "--yes",
+            "intent",
+            "settle",
+            "s",
+            "stuck 2{n}",
+            "--reason",
+            "r",
+            "--answer",
+            "1",
+            "--yes",
         ],
         0,
     ),
     (
         &[
-            "intent", "fail", "s", "stuck 3", "--reason", "r", "--code", "no", "--yes",
+            "intent",
+            "fail",
+            "s",
+            "stuck 3{n}",
+            "--reason",
+            "r",
+            "--code",
+            "no",
+            "--yes",
         ],
         0,
     ),
@@ -120,7 +144,7 @@ const COMMANDS: &[(&[&str], i32)] = &[
             "subscriptions",
             "create",
             "sub{n}",
-            "--topic",
+            "--topics",
             "t*",
         ],
         0,

@@ -14,7 +14,7 @@ use crate::error::Result;
 static FIND: Sql = Sql::seldom(
     "select pg_catalog.quote_ident(n.nspname), pg_catalog.quote_ident(p.proname) \
      from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) p.pronamespace \
-     where p.oid operator(pg_catalog.=) pg_catalog.to_regprocedure(pg_catalog.concat($1, '(jsonb)')) \
+     where p.oid operator(pg_catalog.=) pg_catalog.to_regprocedure(pg_catalog.concat($1, '(pg_catalog.jsonb)')) \
        and p.prokind operator(pg_catalog.=) 'f'::pg_catalog.\"char\"",
 );
 static KEYS: Sql = Sql::kept(
