@@ -49,22 +49,6 @@ use serde_json::{Value, json};
 use crate::fixture::{Fixture, without_database};
 
 #[test]
-fn the_help_names_every_exit_code_and_the_page_of_the_docs_says_the_same() {
-    let help = without_database(&["--help"]).out;
-    let page = include_str!("../../../../docs/src/reference/cli.md");
-    for code in 0..=12 {
-        let line = help
-            .lines()
-            .find_map(|line| line.strip_prefix(&format!("  {code}  ")))
-            .unwrap();
-        assert!(
-            page.contains(&format!("| {code} | {line} |")),
-            "docs/src/reference/cli.md lacks: | {code} | {line} |"
-        );
-    }
-}
-
-#[test]
 fn what_cannot_be_understood_is_exit_2() {
     let run = without_database(&["stuck"]);
     assert_eq!(run.code, 2);
