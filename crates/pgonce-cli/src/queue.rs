@@ -255,7 +255,7 @@ fn jobs(list: &List) -> String {
     };
     let (source, status) = match (list.group.is_some(), list.status.as_deref()) {
         (true, status) => (
-            "(select * from pgonce.job n where n.tenant = $1 and n.group_name = $4 limit 10000) n"
+            "(select * from pgonce.job n where n.tenant = $1 and n.group_name = $4 limit 8000) n"
                 .to_owned(),
             match status {
                 None => "true",

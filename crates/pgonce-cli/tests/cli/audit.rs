@@ -52,7 +52,7 @@ const COMMANDS: &[(&str, &str)] = &[
     ("job retry q 1 --reason r", "retry job q 1"),
     ("job cancel 2 --reason r", "cancel job q 2"),
     ("import cancel j", "cancel import j *"),
-    ("ledger repair --reason r", "repair ledger cash"),
+    ("ledger repair --reason r --yes", "repair ledger cash"),
     ("purge --reason r", "purge intents *"),
 ];
 

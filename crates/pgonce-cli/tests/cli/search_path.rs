@@ -115,6 +115,8 @@ const COMMANDS: &[(&[&str], i32)] = &[
         0,
     ),
     (&["find", "done"], 0),
+    (&["audit"], 0),
+    (&["forecast"], 0),
     (&["lost", "{file}.jsonl"], 0),
     (&["recover", "--dry-run"], 0),
     (&["recover"], 0),
@@ -308,6 +310,7 @@ const ELSEWHERE: &[&str] = &[
     "serve",
     "storm",
     "webhooks",
+    "work",
     // It reports the path itself, and says so with its exit code: below.
     "doctor",
 ];

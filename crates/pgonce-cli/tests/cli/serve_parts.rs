@@ -192,7 +192,7 @@ async fn a_granted_role_is_enough_for_the_daemon() {
     );
     let audit = serving.text("/api/v1/audit", "").await;
     assert!(
-        audit.contains("\"act\":\"purge\"") && audit.contains("console (local)"),
+        audit.contains("\"act\":\"purge\"") && audit.contains("\"who\":\"local ("),
         "{audit}"
     );
     let log = serving.log.lock().unwrap().clone();

@@ -1,5 +1,5 @@
 -- pgonce.inbox_backlog: for each consumer what is stored and not applied, and for how long.
--- note     counted among the 10000 messages of a consumer that are due next, and its first 10000 poison messages
+-- note     counted among the 1000 messages of a consumer that are due next, and its first 1000 poison messages
 -- note     held counts those that wait behind another of their key. A consumer of an ordered source is listed
 --          too: cursor_age is the age of the partition that has not moved for the longest time
 -- example  select consumer, received, retrying, poison, oldest_age from pgonce.inbox_backlog;
@@ -24,12 +24,12 @@ with recursive waiting (consumer) as (
     select s.* from waiting w cross join lateral (
         select m.tenant, m.consumer, m.seq, m.key, m.status, m.received_at from pgonce.inbox_message m
          where m.consumer = w.consumer and m.status in ('received', 'processing', 'failed_retryable') and m.skipped_at is null
-         order by m.due_at, m.seq limit 10000) s
+         order by m.due_at, m.seq limit 1000) s
     union all
     select s.* from poisoned p cross join lateral (
         select m.tenant, m.consumer, m.seq, m.key, m.status, m.received_at from pgonce.inbox_message m
          where m.consumer = p.consumer and m.status = 'failed_final' and m.skipped_at is null
-         order by m.seq limit 10000) s
+         order by m.seq limit 1000) s
 ), counted as (
     select s.tenant, s.consumer, count(*) filter (where s.status = 'received') as received,
            count(*) filter (where s.status = 'processing') as processing,

@@ -34,4 +34,4 @@ drop table pgonce.ledger_audit;
 drop sequence pgonce.ledger_audit_seq;
 
 -- What came from elsewhere has later numbers than its time.
-create index operator_acts_by_time on pgonce.operator_act (acted_at);
+create index operator_acts_by_time on pgonce.operator_act (acted_at, number);
