@@ -101,7 +101,7 @@ async fn every_act_leaves_one_row_with_the_role_and_the_person_and_none_where_no
     let world = World::<TokioPostgres>::new().await;
     let see = &world.see;
     let last = "select concat_ws(' ', act, scope, key) from pgonce.operator_act order by number desc limit 1";
-    // The fixture has defined scopes before.
+    // The fixture has granted roles before.
     let before = see
         .number("select coalesce(max(number), 0) from pgonce.operator_act")
         .await;
