@@ -223,8 +223,8 @@ async fn show(database: &Database, one: &One) -> Result {
          encode(m.hash, 'hex') as hash, \
          (select count(*) from pgonce.inbox_message b where b.tenant = m.tenant and b.consumer = m.consumer and b.key = m.key \
              and b.seq > m.seq and b.status <> 'processed' and b.skipped_at is null) as behind, \
-         (select jsonb_agg(jsonb_build_object('at', a.acted_at, 'who', coalesce(a.person || ' (' || a.role || ')', a.role), 'act', a.act, 'reason', a.reason) order by a.number) \
-             from pgonce.operator_act a where a.tenant = m.tenant and a.scope = 'inbox ' || m.consumer and a.key = m.seq::text) as acts, \
+         (select jsonb_agg(jsonb_build_object('at', o.acted_at, 'who', coalesce(o.person || ' (' || o.role || ')', o.role), 'act', o.act, 'reason', o.reason) order by o.number) \
+             from pgonce.operator_act o where o.tenant = m.tenant and o.scope = 'inbox ' || m.consumer and o.key = m.seq::text) as acts, \
          case when octet_length(m.payload) < m.size then 'cut: ' else '' end || encode(m.payload, 'escape') as payload \
          from pgonce.inbox_message m where m.consumer = $1 and m.seq = $2::text::bigint";
     let seq = one.seq.to_string();

@@ -297,8 +297,8 @@ fn jobs(list: &List) -> String {
 async fn show(database: &Database, tenant: &str, id: i64) -> Result {
     let id = id.to_string();
     let params = [Some(tenant), Some(&*id)];
-    let query = "select j.*, p.payload, (select json_agg(json_build_object('at', a.acted_at, 'act', a.act, 'role', a.role, 'person', a.person, 'reason', a.reason) order by a.number) \
-        from pgonce.operator_act a where a.tenant = j.tenant and a.scope = 'job ' || j.queue and a.key = j.id::text) as acts \
+    let query = "select j.*, p.payload, (select json_agg(json_build_object('at', o.acted_at, 'act', o.act, 'role', o.role, 'person', o.person, 'reason', o.reason) order by o.number) \
+        from pgonce.operator_act o where o.tenant = j.tenant and o.scope = 'job ' || j.queue and o.key = j.id::text) as acts \
         from pgonce.jobs j join pgonce.job p using (tenant, id) where j.tenant = $1 and j.id = $2::text::bigint";
     let rows = database.rows(query, &params).await?;
     if rows.is_empty() {
