@@ -144,9 +144,9 @@ async function graphileAtHalfLoad(burnt) {
     count += 8;
   }
   const enqueued = (count * 1000) / (performance.now() - begun);
-  const load = 0.5 / (1 / enqueued + 1 / burnt);
+  const half = 0.5 / (1 / enqueued + 1 / burnt);
   await client.query('truncate graphile_worker._private_jobs');
-  const wanted = Math.floor(load * 6);
+  const wanted = Math.floor(half * 6);
   const times = [];
   let all;
   const over = new Promise((resolve) => (all = resolve));
@@ -162,7 +162,7 @@ async function graphileAtHalfLoad(burnt) {
   const start = performance.now();
   const calls = [];
   for (let n = 0; n < wanted; n++) {
-    const due = start + (n * 1000) / load;
+    const due = start + (n * 1000) / half;
     if (due > performance.now()) await new Promise((resolve) => setTimeout(resolve, due - performance.now()));
     calls.push(enqueue('live'));
     if (calls.length >= 4) await Promise.all(calls.splice(0));
@@ -174,7 +174,7 @@ async function graphileAtHalfLoad(burnt) {
   await pool.end();
   times.sort((a, b) => a - b);
   const at = (share) => Math.round(times[Math.floor((times.length - 1) * share)]);
-  return { name: 'graphile-worker', load: Math.round(load), median: at(0.5), p99: at(0.99) };
+  return { name: 'graphile-worker', load: Math.round(half), median: at(0.5), p99: at(0.99) };
 }
 
 const burnt = [];

@@ -192,20 +192,21 @@ async fn list(database: &Database, list: List) -> Result {
 
 /// By which index each kind of message is found; of each a bounded number is looked at.
 const OPEN: &str = "(select * from pgonce.inbox_message m where m.consumer = $1 and m.status in ('received', 'processing', 'failed_retryable') \
-     order by m.due_at, m.seq limit 10000)";
+     order by m.due_at, m.seq limit 1000 + $2::text::integer)";
 const POISON: &str = "select * from pgonce.inbox_message m where m.consumer = $1 and m.status = 'failed_final' and m.skipped_at is null \
-     order by m.seq limit 10000";
+     order by m.seq limit $2::text::integer";
 const SKIPPED: &str = "select * from (select * from pgonce.inbox_message m where m.settled_at is not null order by m.settled_at desc limit 10000) m \
      where m.consumer = $1 and m.skipped_at is not null";
 const BY_NUMBER: &str =
     "select * from pgonce.inbox_message m where m.consumer = $1 order by m.seq limit 20000";
 
-/// A consumer is known by its contract, by what it has stored or read, or by what was marked.
+/// A consumer is known by its contract, by what it has stored or read, or by what was marked. Markers have no index by
+/// consumer: only a name that nothing else knows is looked for in all of them.
 async fn require_consumer(database: &Database, consumer: &str) -> Result {
     let query = "select exists (select from pgonce.inbox_contract c where c.consumer = $1) \
                  or exists (select from pgonce.inbox_message m where m.consumer = $1) \
                  or exists (select from pgonce.inbox_cursor k where k.consumer = $1) \
-                 or exists (select from (select r.consumer from pgonce.inbox_marker r limit 10000) r where r.consumer = $1) as known";
+                 or exists (select from pgonce.inbox_marker r where r.consumer = $1) as known";
     let known = database.row(query, &[Some(consumer)]).await?;
     if known.is_some_and(|row| row.contains("true")) {
         return Ok(());

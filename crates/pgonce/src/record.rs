@@ -42,7 +42,7 @@ pub(crate) static FAIL: Sql = Sql::kept(
 
 /// Answers up to this size fit every contract for which the retention alone is remembered
 /// (`pgonce._simple_retention`): the database need not weigh them.
-pub(crate) const SMALL_ANSWER_BYTES: usize = 256 * 1024;
+pub(crate) const SMALL_ANSWER_BYTES: usize = 16 * 1024;
 
 /// A success to be recorded.
 pub(crate) struct Success<'a> {

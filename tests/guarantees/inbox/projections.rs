@@ -231,6 +231,32 @@ async fn a_rebuild_takes_in_what_is_applied_meanwhile_and_what_was_not_applied_y
 }
 
 #[tokio::test]
+async fn what_came_while_a_rebuild_ran_is_taken_in_before_it_locks_the_projection() {
+    let world = world().await;
+    let see = &world.see;
+    publish(see, 1, 10).await;
+    see.run(&project("balance", "true")).await;
+    see.run("select pgonce._begin_build('balance', 'rebuild')")
+        .await;
+    let step = "select pgonce._step_build('balance', 'rebuild', 100)";
+    assert_eq!(see.number(step).await, 10);
+    publish(see, 11, 130).await;
+    see.run(&project("balance", "true")).await;
+    // As many as fit into a step, or more: a further step looks at what came meanwhile.
+    assert_eq!(see.number(step).await, 120);
+    publish(see, 131, 140).await;
+    assert_eq!(see.number(step).await, 0);
+    let built = "select events from pgonce.projection_build where projection = 'balance'";
+    assert_eq!(see.number(built).await, 140);
+    publish(see, 141, 142).await;
+    see.run(&project("balance", "true")).await;
+    let done = see
+        .text("select events || ' ' || removed from pgonce._end_rebuild('balance')")
+        .await;
+    assert_eq!(done, "142 0");
+}
+
+#[tokio::test]
 async fn a_rebuild_of_many_rows_ends_soon_although_memory_is_short() {
     let world = world().await;
     let see = &world.see;

@@ -29,8 +29,8 @@ async fn pause(stop: &CancellationToken, settings: &mut Changes, time: Duration)
     }
 }
 
-/// Purges expired records in bounded transactions, with as much time between them as each took: beside full load it takes
-/// at most half of one connection. Partitions are kept first, and again after `purge_every` at the latest: neither a purge that
+/// Purges expired records in bounded transactions, with three times as long between them as each took: beside full load it
+/// takes at most a quarter of one connection. Partitions are kept first, and again after `purge_every` at the latest: neither a purge that
 /// fails nor one with much to do keeps them waiting.
 pub(super) async fn retention(
     once: Once<TokioPostgres>,
@@ -85,7 +85,7 @@ async fn sweep(
         counter!("pgonce_purged_total").increment(count);
         tokio::select! {
             () = stop.cancelled() => return Ok(false),
-            () = tokio::time::sleep(began.elapsed()), if count >= u64::from(batch) => {}
+            () = tokio::time::sleep(began.elapsed() * 3), if count >= u64::from(batch) => {}
             () = std::future::ready(()), if count < u64::from(batch) => return Ok(false),
         }
         if round.elapsed() > limit {

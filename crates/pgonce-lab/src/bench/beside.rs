@@ -102,10 +102,10 @@ pub(super) async fn retention(server: &Server, plan: &mut Plan) -> Result<Vec<Li
                 purged.fetch_add(count, Ordering::Relaxed);
                 let known = left.load(Ordering::Relaxed);
                 left.store(known.saturating_sub(count), Ordering::Relaxed);
-                // As much time between two of them as each took.
+                // As `pgonce serve` waits between two of them.
                 tokio::select! {
                     () = stop.cancelled() => {}
-                    () = tokio::time::sleep(began.elapsed()) => {}
+                    () = tokio::time::sleep(began.elapsed() * 3) => {}
                 }
             }
             took.fetch_add(start.elapsed().as_millis() as u64, Ordering::Relaxed);

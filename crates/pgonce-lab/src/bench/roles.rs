@@ -23,6 +23,9 @@ const GRANT: &str = "
 const LIMIT: &str =
     "select pgonce.define_scope('orders.create', interval '7 days', p_max_answer => 65536)";
 
+/// The same contract without them.
+const CONTRACT: &str = "select pgonce.define_scope('orders.create', interval '7 days')";
+
 /// A command, by whom nothing is checked for and by whom everything is.
 const PAIRS: [[&str; 2]; 4] = [
     ["superuser: atomic", "granted role and limits: atomic"],
@@ -52,6 +55,7 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
         return Ok(Vec::new());
     }
     let plain = server.database("superuser").await?;
+    connect(&plain).await?.batch_execute(CONTRACT).await?;
     let granted = server.database("granted").await?;
     let admin = connect(&granted).await?;
     admin.batch_execute(GRANT).await?;

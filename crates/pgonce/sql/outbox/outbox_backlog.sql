@@ -1,5 +1,6 @@
 -- pgonce.outbox_backlog: for each subscription how far it is behind, and which relays move it.
--- note     waiting, and what is parked in each state, is counted up to 10000. A subscription that is behind and has not moved for five minutes
+-- note     waiting, and what is parked in each state, is counted up to 10000, lane by lane: the index leads to the first ones, whatever the
+--          planner takes the log for. A subscription that is behind and has not moved for five minutes
 --          is stuck: it holds the log until it moves, or until pgonce.evict_subscription
 -- example  select subscription, waiting, oldest_age, dead, stuck from pgonce.outbox_backlog;
 create or replace view pgonce.outbox_backlog as
@@ -25,13 +26,15 @@ select c.subscription, b.waiting, b.oldest_at, pgonce.now() - b.oldest_at as old
                where p.subscription = c.subscription and p.state = s.state limit 10000) p) k
   cross join lateral (
        select count(*) as waiting, min(w.created_at) as oldest_at
-         from (select o.created_at from pgonce.outbox o
-                 join pgonce.outbox_cursor l on l.subscription = c.subscription and l.lane = o.lane
-                where o.seq > x.floor and o.seq > greatest((l.cursor).floor, 0)
-                  and not pg_visible_in_snapshot(o.xid, (l.cursor).seen)
-                  and ((l.cursor).upto is null or o.seq > (l.cursor).after
-                       or not pg_visible_in_snapshot(o.xid, (l.cursor).upto))
-                  and (c.topics is null or o.topic like any (c.topics))
-                  and (c.types is null or o.type like any (c.types))
-                  and (c.tenants is null or o.tenant like any (c.tenants))
+         from (select o.created_at from pgonce.outbox_cursor l cross join lateral (
+                    select o.created_at from pgonce.outbox o
+                     where o.lane = l.lane and o.seq > (l.cursor).floor
+                       and not pg_visible_in_snapshot(o.xid, (l.cursor).seen)
+                       and ((l.cursor).upto is null or o.seq > (l.cursor).after
+                            or not pg_visible_in_snapshot(o.xid, (l.cursor).upto))
+                       and (c.topics is null or o.topic like any (c.topics))
+                       and (c.types is null or o.type like any (c.types))
+                       and (c.tenants is null or o.tenant like any (c.tenants))
+                     order by o.seq limit 10000) o
+                where l.subscription = c.subscription
                 limit 10000) w) b;

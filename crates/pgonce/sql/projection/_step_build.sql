@@ -1,6 +1,7 @@
 -- pgonce._step_build(p_projection, p_purpose, p_limit): goes on with a build. In a transaction of its own each time: rows that
 --          are changed very often in one transaction make it slow.
--- answers  how many events it looked at; 0: it has looked at all that were there when it began
+-- answers  how many events it looked at; 0: it has looked at all that were there when it began, and a rebuild also at what came
+--          meanwhile, except for less than p_limit events: the end, which locks the projection, has little to do
 -- locks    the build: a second one waits
 -- writes   the fresh table, the build's gates and how far it is
 -- raises   42704 it is not being built; P4031 the log does not reach back any more
@@ -14,6 +15,8 @@ declare
     v_page       record;
     v_count      integer := 0;
     v_before     integer;
+    v_seen       pg_snapshot;
+    v_event      pgonce.projected;
 begin
     while v_build.lane < 16 and v_count < p_limit loop
         v_before := v_count;
@@ -29,7 +32,20 @@ begin
             v_build.after := 0;
         end if;
     end loop;
-    update pgonce.projection_build b set lane = v_build.lane, after = v_build.after, events = v_build.events
+    -- What came since, once for each call. What commits after v_seen is read again by the next: its gate knows it. A build that is to
+    -- be compared takes in only what the live projection has, which is known at its end.
+    if v_count = 0 and p_purpose collate "C" = 'rebuild' then
+        v_seen := pg_current_snapshot();
+        for v_event in select e.* from pgonce._projection_rest(v_projection, v_build.seen) e loop
+            v_build.events := v_build.events + pgonce._build_event(v_projection, v_build, v_event)::integer;
+            v_count := v_count + 1;
+        end loop;
+        v_build.seen := v_seen;
+        if v_count < p_limit then
+            v_count := 0;
+        end if;
+    end if;
+    update pgonce.projection_build b set lane = v_build.lane, after = v_build.after, seen = v_build.seen, events = v_build.events
      where b.tenant = '' and b.projection = p_projection collate "C" and b.purpose = p_purpose collate "C";
     return v_count;
 end
