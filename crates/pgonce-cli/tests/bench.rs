@@ -15,11 +15,11 @@ fn bench(args: &[&str]) -> std::process::Output {
         .unwrap()
 }
 
-#[test]
-fn a_small_bench_writes_every_line_with_a_number() {
+/// Every line of these parts is there, and every number is one.
+fn small_bench(parts: &[&str], wanted: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("bench.json");
-    let output = bench(&[
+    let size = [
         "--rounds=1",
         "--turn=10",
         "--connections=2",
@@ -27,7 +27,8 @@ fn a_small_bench_writes_every_line_with_a_number() {
         "--events=200",
         "--json",
         file.to_str().unwrap(),
-    ]);
+    ];
+    let output = bench(&[parts, &size].concat());
     let (table, said) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}");
 
@@ -40,7 +41,37 @@ fn a_small_bench_writes_every_line_with_a_number() {
         assert_eq!(line["budget"].is_null(), line["met"].is_null(), "{line}");
         assert!(table.contains(name), "{name} is not in the table");
     }
-    for wanted in [
+    for wanted in wanted {
+        assert!(
+            lines.iter().any(|line| line["name"] == *wanted),
+            "{wanted} is missing in {table}"
+        );
+    }
+    let facts = &report["facts"];
+    for fact in ["cores", "seed", "connections", "rounds"] {
+        assert!(facts[fact].is_u64(), "{fact}: {facts}");
+    }
+    assert_eq!(facts["settings"]["fsync"], "off");
+    assert!(facts["settings"]["server_version"].is_string());
+}
+
+// Three tests, so that they run side by side.
+
+#[test]
+fn a_small_bench_of_commands_writes_every_line_with_a_number() {
+    let parts = [
+        "command",
+        "cpu",
+        "realistic",
+        "roles",
+        "replay",
+        "growth",
+        "network",
+        "wal",
+        "ledger",
+        "import",
+    ];
+    let wanted = [
         "tokio-postgres: atomic ÷ tokio-postgres: bare",
         "tokio-postgres: optimistic ÷ tokio-postgres: bare",
         "tokio-postgres: atomic ÷ tokio-postgres: recipe",
@@ -54,18 +85,17 @@ fn a_small_bench_writes_every_line_with_a_number() {
         "sqlx: WAL of atomic − bare, without full pages",
         "tokio-postgres: atomic: round trips − tokio-postgres: bare (4 − 4)",
         "tokio-postgres: atomic: time ÷ tokio-postgres: bare, with 1 ms more a round trip",
-        "retention: commands beside it ÷ retention: commands alone",
-        "retention: records purged beside commands",
-        "metrics: commands beside them ÷ metrics: commands alone",
-        "metrics: relay with them ÷ metrics: relay without them",
         "tokio-postgres: replay by answer ÷ bare primary-key select",
         "sqlx: replay by claim ÷ bare primary-key select",
-        "http, tokio-postgres: joined ÷ http, tokio-postgres: bare",
-        "http, tokio-postgres: replay ÷ http, tokio-postgres: joined",
-        "http, sqlx: joined ÷ http, sqlx: bare",
-        "http, sqlx: recorded ÷ http, sqlx: bare",
-        "http: through the gateway, passed − directly, median with 200 in flight",
-        "http: through the gateway, once − directly, median with 200 in flight",
+        "claim at 10 k intents ÷ at 1 k, median",
+        "claim at 10 k intents, p99",
+    ];
+    small_bench(&parts, &wanted);
+}
+
+#[test]
+fn a_small_bench_of_messages_writes_every_line_with_a_number() {
+    let wanted = [
         "outbox: relay ÷ SKIP LOCKED + UPDATE",
         "outbox: relay, xmin pinned ÷ relay",
         "outbox: reading windows ÷ SKIP LOCKED + UPDATE",
@@ -86,23 +116,28 @@ fn a_small_bench_writes_every_line_with_a_number() {
         "inbox: WAL of a message, 100 in a transaction, ordered, without full pages",
         "inbox: 100 taken on at 10 k markers ÷ at none, ids UUIDv7, median",
         "inbox: 100 taken on at 10 k markers ÷ at none, ids UUIDv4, median",
+    ];
+    small_bench(&["outbox", "inbox"], &wanted);
+}
+
+#[test]
+fn a_small_bench_of_services_writes_every_line_with_a_number() {
+    let wanted = [
+        "retention: commands beside it ÷ retention: commands alone",
+        "retention: records purged beside commands",
+        "metrics: commands beside them ÷ metrics: commands alone",
+        "metrics: relay with them ÷ metrics: relay without them",
+        "http, tokio-postgres: joined ÷ http, tokio-postgres: bare",
+        "http, tokio-postgres: replay ÷ http, tokio-postgres: joined",
+        "http, sqlx: joined ÷ http, sqlx: bare",
+        "http, sqlx: recorded ÷ http, sqlx: bare",
+        "http: through the gateway, passed − directly, median with 200 in flight",
+        "http: through the gateway, once − directly, median with 200 in flight",
         "queue: worker, ends recorded together ÷ SKIP LOCKED + UPDATE, twice",
         "queue: worker, ends recorded together, xmin pinned ÷ worker, ends recorded together",
         "queue: start latency at half load, p99",
-        "claim at 10 k intents ÷ at 1 k, median",
-        "claim at 10 k intents, p99",
-    ] {
-        assert!(
-            lines.iter().any(|line| line["name"] == wanted),
-            "{wanted} is missing in {table}"
-        );
-    }
-    let facts = &report["facts"];
-    for fact in ["cores", "seed", "connections", "rounds"] {
-        assert!(facts[fact].is_u64(), "{fact}: {facts}");
-    }
-    assert_eq!(facts["settings"]["fsync"], "off");
-    assert!(facts["settings"]["server_version"].is_string());
+    ];
+    small_bench(&["http", "queue", "retention", "metrics"], &wanted);
 }
 
 #[test]
