@@ -13,11 +13,11 @@ use crate::cluster::{Cluster, Db, ORDERS};
 const MINUTE: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(300);
 
-fn migrator(url: &str) -> Migrator<TokioPostgres> {
+pub(crate) fn migrator(url: &str) -> Migrator<TokioPostgres> {
     Migrator::new(TokioPostgres::connect(url, 1))
 }
 
-fn once(url: &str) -> Once<TokioPostgres> {
+pub(crate) fn once(url: &str) -> Once<TokioPostgres> {
     Once::builder(TokioPostgres::connect(url, 4))
         .distributed()
         .build()
@@ -31,7 +31,7 @@ fn intent(tenant: &str, key: &str) -> Intent {
         .unwrap()
 }
 
-async fn distributed(cluster: &Cluster, name: &str) -> Db {
+pub(crate) async fn distributed(cluster: &Cluster, name: &str) -> Db {
     let db = cluster.database(name).await;
     db.see().await.run(ORDERS).await;
     migrator(db.url())
@@ -210,13 +210,14 @@ async fn what_is_not_distributed_is_refused() {
     let see = db.see().await;
     for sql in [
         "select pgonce.publish('t', 'y', '1', '{}', p_tenant => 't')",
-        "select pgonce.accept('c', 's', 'm', null, 't')",
-        "select * from pgonce.accept_batch('c', 's', '{m}', null, 't')",
+        "select pgonce.store_message('c', 's', 'm', '\\x00', p_tenant => 't')",
+        "select pgonce._lease_partition('c', 's', '0', 'w', '1 minute')",
         "select * from pgonce.enqueue('mail', p_tenant => 't')",
         "select pgonce.define_queue('mail')",
         "select pgonce.create_subscription('s')",
         "select pgonce.define_transition('case', '', 'open')",
-        "select pgonce.ledger_open('a', 'EUR', 'debit', p_tenant => 't')",
+        "select * from pgonce.ledger_repair('by hand', 't')",
+        "select pgonce.define_projection('p', 'orders', 'f')",
         "select pgonce.bind_tenant('postgres', 't')",
         "select pgonce.grant_to('postgres', 'app')",
         "select * from pgonce._replay_state()",
@@ -226,6 +227,10 @@ async fn what_is_not_distributed_is_refused() {
     let (once, one) = (once(db.url()), intent("t", "k"));
     let execute = TokioPostgres::execute(&once, &one, "select $1::text as a", "x").await;
     assert_eq!(execute.unwrap_err().code(), NOT_DISTRIBUTED);
+    let batch = once.inbox().begin().await;
+    assert_eq!(batch.unwrap_err().code(), NOT_DISTRIBUTED);
+    let rows = "select (select count(*) from pgonce.inbox_marker) + (select count(*) from pgonce.intent)";
+    assert_eq!(see.number(rows).await, 0);
     // Without Citus there is nothing to distribute over.
     let plain = pgonce_testkit::shared(None).await.unwrap();
     let database = plain.create_database("plain").await.unwrap();
@@ -242,7 +247,11 @@ async fn an_installation_of_the_coordinator_is_distributed_with_its_answers() {
     see.run(
         "begin; select pgonce.claim('orders.create', 'k', '\\x01', null, null, 't'); \
          select pgonce.succeed('orders.create', 'k', '\\x01', 1, '7', null, null, 't'); commit; \
-         select pgonce.define_scope('orders.create', '3 days')",
+         select pgonce.define_scope('orders.create', '3 days'); \
+         select pgonce.accept('billing', 'shop', 'm', '\\x01', 't'); select pgonce.define_inbox('billing', '20 days'); \
+         select pgonce.ledger_open('cash', 'EUR', 'debit', p_tenant => 't'), pgonce.ledger_open('ada', 'EUR', 'credit', p_tenant => 't'); \
+         select pgonce.ledger_post('shop', '1', '[{\"account\": \"cash\", \"debit\": 5}, {\"account\": \"ada\", \"credit\": 5}]', \
+             p_tenant => 't')",
     )
     .await;
     see.run(ORDERS).await;
@@ -257,7 +266,18 @@ async fn an_installation_of_the_coordinator_is_distributed_with_its_answers() {
         let claim =
             "select answer from pgonce.claim('orders.create', 'k', '\\x01', null, null, 't')";
         assert_eq!(node.text(claim).await, "7");
+        let copy = "select pgonce.accept('billing', 'shop', 'm', '\\x01', 't')";
+        assert_eq!(node.text(copy).await, "f");
+        let balance = "select balance from pgonce.ledger_balance('ada', null, 't')";
+        assert_eq!(node.number(balance).await, 5);
     }
+    let keep = "select keep = '20 days' from pgonce.inbox_contract where consumer = 'billing'";
+    assert_eq!(see.text(keep).await, "t");
+    assert_eq!(
+        see.number("select count(*) from pgonce.ledger_verify()")
+            .await,
+        0
+    );
     assert!(migrator(db.url()).plan().await.unwrap().is_empty());
     see.run("update pgonce.routines set checksum = 'of another build'")
         .await;

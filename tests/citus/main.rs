@@ -6,3 +6,7 @@
 mod cluster;
 mod distributed;
 mod half;
+mod inbox;
+mod ledger;
+mod load;
+mod one_shard;

@@ -106,6 +106,18 @@ impl Schema {
         self.distributed
     }
 
+    /// Refuses what does not work where Citus distributes the tables.
+    pub(crate) fn refuse_if_distributed(&self, what: &str, hint: &'static str) -> Result<()> {
+        match self.distributed {
+            false => Ok(()),
+            true => Err(Error::Schema(ErrorDetail::new(
+                "P4105",
+                format!("{what} does not work on Citus"),
+                hint,
+            ))),
+        }
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -157,11 +169,15 @@ impl Schema {
 
 /// A statement in a form that Citus sends to the server of the tenant: nothing beside the call, and arguments that it can
 /// compute beforehand. A text is no such thing once it is cast to an interval. That a success belongs to the transaction
-/// of its claim is asked there, by the call itself.
+/// of its claim is asked there, by the call itself. Nor is a call sent that a cast stands around.
 fn delegable(text: &str) -> String {
-    let mut parts = text
-        .trim_end_matches(" where pgonce._assert_same_transaction()")
-        .split("::text::interval");
+    let text = text.trim_end_matches(" where pgonce._assert_same_transaction()");
+    let bare = text.strip_prefix("select pgonce.");
+    let text = match bare.and_then(|call| call.strip_suffix(")::text")) {
+        Some(call) => format!("select r::text from pgonce.{call}) r"),
+        None => text.to_owned(),
+    };
+    let mut parts = text.split("::text::interval");
     let mut whole = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let parameter = whole.split_off(whole.rfind('$').unwrap_or_default());

@@ -168,14 +168,23 @@ fn on_citus(routine: &Routine) -> String {
     let twin = TWINS.iter().find(|t| name(t.name) == name(routine.name));
     match (twin, routine.name) {
         (Some(twin), _) => twin.sql.to_owned(),
-        // There nothing forgets for a cache, and no history of attempts is kept.
-        (None, "cache/_forget_replays" | "intent/_record_attempt" | "intent/_forget_attempts") => {
-            String::new()
-        }
-        // Citus would send this whole text to the workers for its trigger; delegate.sql creates it by itself.
-        (None, "intent/_check_transition") => {
-            let end = routine.sql.find("create or replace trigger");
-            routine.sql[..end.unwrap_or(routine.sql.len())].to_owned()
+        // There nothing forgets for a cache, and no history of attempts is kept; a ledger is verified by its tenant's server.
+        (
+            None,
+            "cache/_forget_replays"
+            | "intent/_record_attempt"
+            | "intent/_forget_attempts"
+            | "ledger/_ledger_broken",
+        ) => String::new(),
+        // Citus would send this whole text to the workers for each trigger: so each is a text of its own.
+        (None, "intent/_check_transition" | "retention/_append_only") => {
+            let mut parts = routine.sql.split("create or replace trigger");
+            let function = parts.next().unwrap_or_default().to_owned();
+            parts.fold(function, |text, trigger| {
+                let trigger = format!("create or replace trigger{}", trigger.trim_end());
+                let trigger = quote_literal(trigger.trim_end_matches(';'));
+                format!("{text}do $do$ begin execute {trigger}; end $do$;\n")
+            })
         }
         (None, _) => routine.sql.replace("p_tenant collate \"C\"", "p_tenant"),
     }
