@@ -221,7 +221,7 @@ async fn messages_and_groups_survive_crashes_of_the_coordinator() {
 }
 
 /// Moves the shards of a tenant to the other worker.
-fn move_of(tenant: &str, mode: &str) -> String {
+pub(crate) fn move_of(tenant: &str, mode: &str) -> String {
     format!(
         "select citus_move_shard_placement(p.shardid, p.nodename, p.nodeport, n.nodename, n.nodeport, '{mode}') \
            from pg_dist_shard_placement p, pg_dist_node n \

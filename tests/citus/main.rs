@@ -10,3 +10,4 @@ mod inbox;
 mod ledger;
 mod load;
 mod one_shard;
+mod transitions;

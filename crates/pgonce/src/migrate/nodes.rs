@@ -12,6 +12,7 @@ pub(super) const ONLY_ON_CITUS: &[Routine] = routines![
     "citus/twins/_accept_texts",
     "citus/twins/_purge_markers",
     "citus/twins/_ledger_verify_tenant",
+    "citus/twins/_fire_tenant_timers",
 ];
 
 /// What is loaded on Citus instead of the routine of its name.
@@ -43,6 +44,12 @@ pub(super) const TWINS: &[Routine] = routines![
     "citus/twins/ledger_statement",
     "citus/twins/ledger_verify",
     "citus/twins/ledger_repair",
+    "citus/twins/define_transition",
+    "citus/twins/_transition",
+    "citus/twins/set_timer",
+    "citus/twins/_due_timers",
+    "citus/twins/_postpone_timer",
+    "citus/twins/fire_timers",
 ];
 
 /// Removes the routines on Citus, before they are loaded again.

@@ -19,7 +19,7 @@ begin
             'guard', 'release', 'wait', 'lock', 'try_lock', '_count_suppressed', '_purge_tenant',
             'accept', 'accept_batch', '_accept_texts', '_purge_markers',
             'ledger_open', 'ledger_close', 'ledger_post', 'ledger_settle', 'ledger_reverse', 'ledger_balance', 'ledger_statement',
-            '_ledger_verify_tenant');
+            '_ledger_verify_tenant', 'transition', 'set_timer', '_fire_tenant_timers');
     -- What stays on the coordinator is not written any more: it could not commit with a command.
     for v_name in select c.oid::regclass::text from pg_class c
        where c.relnamespace = (select i.relnamespace from pg_class i where i.oid = 'pgonce.intent'::regclass)
