@@ -1,7 +1,7 @@
 # Every command of this repository; `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants demo payments storm bench bench-peers fmt doc nextest
+.PHONY: help setup run check test citus-tests python-tests node-tests hostile-tests kill-tests region-tests murder replay import-test mutants fuzz demo payments storm bench bench-peers fmt doc nextest lists-test pictures bench-queues
 
 CARGO ?= cargo
 
@@ -72,7 +72,7 @@ kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT
 	$(call step,kill-tests)
 	KILL_COUNT=$${KILL_COUNT:-200} $(CARGO) test --locked -p pgonce-tests --all-features --test kill -- --nocapture
 	PGONCE_EXHAUSTIVE=1 $(CARGO) test --locked -p pgonce-tests --all-features --test guarantees killed -- --nocapture
-	KILL_COUNT=$${KILL_COUNT:-50} $(CARGO) test --locked -p pgonce-cli --test cli consume_killed -- --nocapture --test-threads 3
+	KILL_COUNT=$${KILL_COUNT:-50} $(CARGO) test --locked -p pgonce-cli --all-features --test cli consume_k -- --nocapture --test-threads 3
 
 murder: kill-tests
 
@@ -92,6 +92,18 @@ import-test: setup ## import ten million rows, killed twenty times on the way; I
 	$(call step,import-test)
 	PGONCE_IMPORT_ROWS=$${IMPORT_ROWS:-10000000} $(CARGO) test --locked --release -p pgonce-cli --all-features --test cli killed_again -- --nocapture
 
+fuzz: ## every parser with a million damaged inputs each; FUZZ_INPUTS says how many (`make test` has a few thousand)
+	$(call step,fuzz)
+	PGONCE_FUZZ=$${FUZZ_INPUTS:-1000000} $(CARGO) test --locked --release --workspace --all-features --lib --bins -- fuzz_ --nocapture
+
+lists-test: setup ## fill ten million intents and events, and time every page of the console and every list; LISTS_ROWS says how many
+	$(call step,lists-test)
+	PGONCE_LISTS_ROWS=$${LISTS_ROWS:-10000000} $(CARGO) test --locked --workspace --all-features --test cli lists:: -- --ignored --nocapture
+
+pictures: setup ## take the pictures of the console for the README and the book
+	$(call step,pictures)
+	$(CARGO) test --locked --workspace --all-features --test cli pictures_for_the_book -- --ignored
+
 mutants: setup ## plant known bugs in a copy, one by one: does the suite catch each?
 	$(call step,mutants)
 	@scripts/mutants $(ONLY)
@@ -106,7 +118,7 @@ payments: ## payments through a provider that misbehaves: do its book and ours a
 	$(call step,setup)
 	@scripts/setup postgres
 	$(call step,payments)
-	$(CARGO) run --locked -p payments -- $${PAYMENTS_SECONDS:-20}
+	$(CARGO) run --locked -p payments -- $${PAYMENTS_SECONDS:-60}
 
 run: ## a private PostgreSQL with pgonce, its daemon and its console, on this machine
 	$(call step,setup)
@@ -131,6 +143,10 @@ bench: setup ## measure what pgonce costs, beside the bare transaction and the u
 bench-peers: setup ## measure libraries that make the same promise or a weaker one, beside pgonce; they are installed into .cache/peers
 	$(call step,bench-peers)
 	@bench/peers/run.sh $(PEERS)
+
+bench-queues: setup ## burn jobs down with graphile-worker, pg-boss and pgonce on one private server, from npm in a scratch folder; QUEUE_JOBS, QUEUE_ROUNDS
+	$(call step,bench-queues)
+	@bench/queues.sh $${QUEUE_JOBS:-50000} $${QUEUE_ROUNDS:-3}
 
 nextest: ## install the test runner cargo-nextest, some minutes
 	$(CARGO) install --locked cargo-nextest

@@ -1,8 +1,38 @@
 // Burns a backlog of jobs down with graphile-worker and with pg-boss, each as fast as its documentation shows.
-// node queues.mjs URL JOBS ROUNDS: one JSON line for each turn.
+// node queues.mjs URL JOBS ROUNDS: one JSON line for each turn, and one for graphile-worker at half load.
+// node queues.mjs summary PEERS BENCH: what `pgonce bench queue --json BENCH` measured beside these lines.
+import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 
+const median = (numbers) => [...numbers].sort((a, b) => a - b)[Math.floor(numbers.length / 2)];
+
+/** Our median rate divided by each of theirs, and how soon a job starts. */
+function summary(peersFile, benchFile) {
+  const turns = readFileSync(peersFile, 'utf8').trim().split('\n').filter((line) => line.startsWith('{')).map((line) => JSON.parse(line));
+  const lines = JSON.parse(readFileSync(benchFile, 'utf8')).lines;
+  const ours = (name) => lines.find((line) => line.name === `queue: ${name}`).measured;
+  const together = 'worker, ends recorded together';
+  for (const name of ['graphile-worker', 'pg-boss']) {
+    for (const pinned of [false, true]) {
+      const theirs = median(turns.filter((turn) => turn.name === name && turn.pinned === pinned && turn.rate).map((turn) => turn.rate));
+      const rate = ours(pinned ? `${together}, xmin pinned` : together);
+      console.log(`burn-down${pinned ? ', xmin pinned' : ''}: pgonce ÷ ${name}: ${(rate / theirs).toFixed(2)} (${Math.round(rate)} ÷ ${theirs} jobs a second)`);
+    }
+  }
+  const half = turns.find((turn) => turn.load);
+  const ms = (micros) => (micros / 1000).toFixed(1);
+  console.log(
+    `start latency at half load, median and p99: pgonce ${ms(ours('start latency at half load, median'))} and ` +
+      `${ms(ours('start latency at half load, p99'))} ms at ${Math.round(ours('half load'))} jobs a second; ` +
+      `${half.name} ${ms(half.median)} and ${ms(half.p99)} ms at ${half.load}`,
+  );
+}
+
+if (process.argv[2] === 'summary') {
+  summary(process.argv[3], process.argv[4]);
+  process.exit(0);
+}
 const [url, jobsText, roundsText] = process.argv.slice(2);
 const jobs = Number(jobsText);
 const rounds = Number(roundsText);
@@ -96,6 +126,58 @@ async function boss() {
   };
 }
 
+/**
+ * graphile-worker at half of what it can enqueue and do, as `pgonce bench queue` does it: the time from enqueuing one job to the start
+ * of its handler. Without the local queue, which is for bursts.
+ */
+async function graphileAtHalfLoad(burnt) {
+  const { Logger, makeWorkerUtils } = await load('graphile-worker');
+  const logger = new Logger(() => () => {});
+  await client.query('truncate graphile_worker._private_jobs');
+  const pool = new pg.Pool({ connectionString: url, max: 16 });
+  const utils = await makeWorkerUtils({ pgPool: pool, logger });
+  const enqueue = (task) => utils.addJob(task, { at: performance.now() });
+  const begun = performance.now();
+  let count = 0;
+  while (performance.now() - begun < 2000) {
+    await Promise.all(Array.from({ length: 8 }, () => enqueue('idle')));
+    count += 8;
+  }
+  const enqueued = (count * 1000) / (performance.now() - begun);
+  const load = 0.5 / (1 / enqueued + 1 / burnt);
+  await client.query('truncate graphile_worker._private_jobs');
+  const wanted = Math.floor(load * 6);
+  const times = [];
+  let all;
+  const over = new Promise((resolve) => (all = resolve));
+  const runner = await run({
+    preset: { worker: { connectionString: url, maxPoolSize: 16, concurrentJobs: 32, pollInterval: 500, logger } },
+    taskList: {
+      live: ({ at }) => {
+        times.push((performance.now() - at) * 1000);
+        if (times.length === wanted) all();
+      },
+    },
+  });
+  const start = performance.now();
+  const calls = [];
+  for (let n = 0; n < wanted; n++) {
+    const due = start + (n * 1000) / load;
+    if (due > performance.now()) await new Promise((resolve) => setTimeout(resolve, due - performance.now()));
+    calls.push(enqueue('live'));
+    if (calls.length >= 4) await Promise.all(calls.splice(0));
+  }
+  await Promise.all(calls);
+  await over;
+  await runner.stop();
+  await utils.release();
+  await pool.end();
+  times.sort((a, b) => a - b);
+  const at = (share) => Math.round(times[Math.floor((times.length - 1) * share)]);
+  return { name: 'graphile-worker', load: Math.round(load), median: at(0.5), p99: at(0.99) };
+}
+
+const burnt = [];
 for (let round = 0; round <= rounds; round++) {
   for (const [name, prepare] of [['graphile-worker', graphile], ['pg-boss', boss]]) {
     for (const pinned of [false, true]) {
@@ -107,7 +189,9 @@ for (let round = 0; round <= rounds; round++) {
       await pinning?.end();
       // The first round warms up.
       if (round > 0) console.log(JSON.stringify({ name, pinned, rate }));
+      if (round > 0 && name === 'graphile-worker' && !pinned) burnt.push(rate);
     }
   }
 }
+console.log(JSON.stringify(await graphileAtHalfLoad(median(burnt))));
 await client.end();

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Burns a backlog of jobs down with pgonce, graphile-worker and pg-boss, on one private server, in one run.
-# The other two come from npm into a scratch folder; nothing is left behind.
+# The other two come from npm into a scratch folder; nothing is left behind. In the end: pgonce's median rate divided by
+# theirs, also with a pinned xmin, and how soon a job starts at half load.
 # usage: bench/queues.sh [JOBS] [ROUNDS]
 set -euo pipefail
 jobs=${1:-50000} rounds=${2:-3}
@@ -23,10 +24,11 @@ trap stop EXIT
 "${as[@]}" "$bin/createdb" -h 127.0.0.1 -p "$port" -U postgres peers
 npm install --silent --no-audit --no-fund --prefix "$scratch" pg graphile-worker pg-boss >/dev/null
 echo "peers: jobs a second, $jobs jobs, $rounds rounds"
-(cd "$scratch" && node "$here/queues.mjs" "postgres://postgres@127.0.0.1:$port/peers" "$jobs" "$rounds")
+(cd "$scratch" && node "$here/queues.mjs" "postgres://postgres@127.0.0.1:$port/peers" "$jobs" "$rounds") | tee "$scratch/peers.jsonl"
 pgonce=${PGONCE:-}
 if [ -z "$pgonce" ]; then
     cargo build --release --locked --manifest-path "$root/Cargo.toml" -p pgonce-cli
     pgonce=$root/target/release/pgonce
 fi
-"$pgonce" bench queue --server "postgres://postgres@127.0.0.1:$port/postgres" --events "$jobs"
+"$pgonce" bench queue --server "postgres://postgres@127.0.0.1:$port/postgres" --events "$jobs" --json "$scratch/bench.json"
+node "$here/queues.mjs" summary "$scratch/peers.jsonl" "$scratch/bench.json"

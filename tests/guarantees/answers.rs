@@ -81,6 +81,46 @@ async fn every_floating_point_number_replays_to_the_last_bit<D: TestDriver>(worl
     }
 }
 
+/// What jsonb writes differently, or not at all: the first caller gets what every later one gets.
+async fn the_first_answer_is_written_as_every_replay_is<D: TestDriver>(world: World<D>) {
+    let deep = (0..127).fold(json!(1), |inner, _| json!([inner]));
+    let numbers = [1e16, -0.0, 1e300, 5e-324, 1.0, 1e21, -1e-7, 0.0];
+    let values = numbers.iter().map(|n| json!(n)).chain([
+        deep,
+        json!({"b": 1.0, "a": -0.0, "aa": [1e16]}),
+        json!(u64::MAX),
+    ]);
+    for (n, value) in values.enumerate() {
+        let request = intent(&format!("written {n}"));
+        let ack = Ack::value(&value).unwrap();
+        let first = answer(&world, &request, &ack).await;
+        let again = answer(&world, &request, &ack).await;
+        assert!(again.replayed());
+        let written = |done: &pgonce::Done| done.ack().json().unwrap().to_string();
+        assert_eq!(written(&first), written(&again), "{value}");
+    }
+}
+
+/// SQL takes what jsonb takes; a document that the SDK cannot read is an error with a code, however it came there.
+async fn an_answer_too_deep_to_be_read_is_an_error_and_nothing_is_done_again<D: TestDriver>(
+    world: World<D>,
+) {
+    let request = intent("too deep");
+    let store = format!(
+        "begin; select finish('{}', '{}', {}, (repeat('[', 200) || '1' || repeat(']', 200))::jsonb); commit",
+        request.scope(),
+        request.key(),
+        pgonce_tests::digest_of(&request)
+    );
+    world.see.run(&store).await;
+    let run = world.once.run(&request, |mut attempt| async move {
+        effect(&mut attempt).await?;
+        attempt.succeed("done").await
+    });
+    assert_eq!(run.await.unwrap_err().code(), "22030");
+    assert_eq!(world.see.effects(&request).await, 0);
+}
+
 async fn a_bare_status_and_a_reference_replay_as_they_were<D: TestDriver>(world: World<D>) {
     let acks = [
         Ack::status(),
@@ -191,6 +231,8 @@ async fn a_large_answer_does_not_bloat_the_hot_row<D: TestDriver>(world: World<D
 for_each_driver!(
     falsy_and_empty_answers_replay_equal_and_never_run_again,
     every_floating_point_number_replays_to_the_last_bit,
+    the_first_answer_is_written_as_every_replay_is,
+    an_answer_too_deep_to_be_read_is_an_error_and_nothing_is_done_again,
     a_bare_status_and_a_reference_replay_as_they_were,
     a_scope_keeps_of_an_answer_what_its_contract_says_and_no_more,
     a_large_answer_does_not_bloat_the_hot_row,

@@ -83,19 +83,7 @@ impl<D: OwnTransactions> Runner<'_, D> {
     }
 
     fn arm(&self, at: &str, action: &str, step: &str) {
-        // The SDK's own words for the same messages.
-        let (text, cut) = match (at, action) {
-            // A call of its own has no COMMIT: its statement commits by itself.
-            ("commit", "reply") if step == "lease_succeed" => ("pgonce.succeed", Cut::Reply),
-            ("commit", "reply") => ("commit\0", Cut::Reply),
-            ("commit", "request") => ("commit\0", Cut::Request),
-            (text, "request") => (text, Cut::Request),
-            ("select outcome", _) => ("pgonce._claim_fast", Cut::Reply),
-            // The success travels with its COMMIT: what loses one of them before it is done loses both.
-            ("select 'done' from pgonce.succeed", _) => ("pgonce._success_row", Cut::Request),
-            ("select 'done' from pgonce.fail", _) => ("pgonce.fail", Cut::Request),
-            (text, _) => (text, Cut::Reply),
-        };
+        let (text, cut) = cut_of(at, action, step);
         self.cutter.arm(text, cut);
     }
 
@@ -219,6 +207,29 @@ impl<D: OwnTransactions> Runner<'_, D> {
         note_done(&end?, found);
         Ok(())
     }
+}
+
+/// What to cut for a fault, in the SDK's own words for the same messages.
+fn cut_of<'a>(at: &'a str, action: &str, step: &str) -> (&'a str, Cut) {
+    match (at, action) {
+        // A call of its own has no COMMIT: its statement commits by itself.
+        ("commit", "reply") if step == "lease_succeed" => ("pgonce.succeed", Cut::Reply),
+        ("commit", "reply") => ("commit\0", Cut::Reply),
+        ("commit", "request") => ("commit\0", Cut::Request),
+        (text, "request") => (text, Cut::Request),
+        ("select outcome", "reply") => ("pgonce._claim_fast", Cut::Reply),
+        // The success travels with its COMMIT: what loses one of them before it is done loses both.
+        ("select 'done' from pgonce.succeed", "reply") => ("pgonce._success_row", Cut::Request),
+        ("select 'done' from pgonce.fail", "reply") => ("pgonce.fail", Cut::Request),
+        (text, "reply") => (text, Cut::Reply),
+        (_, other) => panic!("{other} is no action that a runner knows"),
+    }
+}
+
+#[test]
+#[should_panic(expected = "abort is no action that a runner knows")]
+fn a_fault_that_no_runner_knows_is_refused() {
+    cut_of("commit", "abort", "once");
 }
 
 async fn work<D: TestDriver>(mut attempt: Attempt<D>, work: &Value, run: u64) -> Result<Done> {

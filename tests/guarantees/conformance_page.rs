@@ -31,8 +31,9 @@ pub(crate) fn matrix() -> Vec<Value> {
 fn the_conformance_page_shows_every_case_and_every_run() {
     let mut page = String::from(
         "# Conformance\n\n\
-         Rust, Python and Node pass the same cases against the same private PostgreSQL, through a proxy that cuts connections \
-         and behind PgBouncer in transaction mode. This page is made from `conformance/`, which the test suite of each \
+         Rust, Python and Node pass the same cases. The suite of each language starts a PostgreSQL of its own with the \
+         repository's SQL, a PgBouncer in transaction mode, and a proxy that cuts connections at a chosen message; every \
+         transaction that holds work of the caller has the row's isolation level. This page is made from `conformance/`, which the test suite of each \
          language reads: `make test` runs every case in every row of the first table. What the steps of a case mean is in \
          `conformance/README.md`.\n\n\
          ## Where the cases are run\n\n\

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::{Ack, Claim};
-use pgonce_tests::{TestDriver, World, for_each_driver, intent};
+use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
 
 const SETTING: &str = "select current_setting('synchronous_commit')";
 
@@ -84,4 +84,38 @@ async fn every_call_that_writes_makes_its_transaction_durable_and_no_other() {
     }
 }
 
-for_each_driver!(an_attempt_commits_durably_where_the_database_has_it_off);
+/// Whatever the work itself says about its transaction: what counts is the setting at the commit.
+async fn work_that_asks_for_a_careless_commit_does_not_get_one<D: TestDriver>(world: World<D>) {
+    let note = "create table seen (path text, setting text); grant all on seen to public; \
+        create function note() returns trigger language plpgsql as $$ \
+        begin insert into public.seen values (new.key, current_setting('synchronous_commit')); return null; end $$; \
+        create constraint trigger note after insert on effects deferrable initially deferred for each row execute function note()";
+    world.see.run(note).await;
+    let careless = "set local synchronous_commit = off";
+    for request in [intent("run"), intent("first").known_first()] {
+        let run = world.once.run(&request, |mut tx| async move {
+            effect(&mut tx).await?;
+            D::exec(tx.conn(), careless).await?;
+            tx.succeed("done").await
+        });
+        let _ = run.await.unwrap();
+    }
+    let leased = intent("leased");
+    let run = world.once.run_leased(&leased, |lease| async move {
+        lease
+            .transact(|mut tx| async move {
+                effect(&mut tx).await?;
+                D::exec(tx.conn(), careless).await?;
+                tx.succeed("done").await
+            })
+            .await
+    });
+    let _ = run.await.unwrap();
+    let seen = "select string_agg(distinct setting, ' ') || ' ' || count(*) from seen";
+    assert_eq!(world.see.text(seen).await, "on 3");
+}
+
+for_each_driver!(
+    an_attempt_commits_durably_where_the_database_has_it_off,
+    work_that_asks_for_a_careless_commit_does_not_get_one,
+);

@@ -48,6 +48,26 @@ async fn a_permanent_failure_is_replayed_every_time_and_its_work_leaves_nothing<
     assert_eq!(world.see.record(&intent("card"), "attempts").await, "1");
 }
 
+/// PostgreSQL cannot store U+0000: the text loses it, and the failure is recorded all the same.
+async fn a_failure_whose_text_holds_a_nul_is_recorded<D: TestDriver>(world: World<D>) {
+    let odd = Failure::permanent("no\u{0}", "a\u{0}b");
+    for key in ["nul", "nul"] {
+        let Error::Refused(outcome) = fails(&world, key, &odd).await else {
+            panic!("refused")
+        };
+        assert!(!outcome.code().contains('\0') && !outcome.message().contains('\0'));
+    }
+    let request = intent("nul leased");
+    let run = world
+        .once
+        .run_leased::<(), _, _>(&request, |_| async { Err(odd.clone().into()) });
+    assert!(matches!(run.await.unwrap_err(), Error::Refused(_)));
+    for request in [intent("nul"), request] {
+        assert_eq!(world.see.record(&request, "status").await, "failed_final");
+        assert_eq!(world.see.effects(&request).await, 0);
+    }
+}
+
 async fn a_retryable_failure_is_retried_and_then_succeeds_once<D: TestDriver>(world: World<D>) {
     let request = intent("provider");
     let down = Failure::transient("provider_down", "try later");
@@ -250,6 +270,7 @@ async fn failures_retries_and_leases_work_in_every_setting<D: TestDriver>(world:
 for_each_driver!(
     a_permanent_failure_is_replayed_every_time_and_its_work_leaves_nothing,
     a_retryable_failure_is_retried_and_then_succeeds_once,
+    a_failure_whose_text_holds_a_nul_is_recorded,
     a_failure_outlives_the_transaction_that_failed,
     a_leased_failure_of_either_kind_is_recorded,
     a_failure_that_lost_its_race_gives_way_to_the_answer,

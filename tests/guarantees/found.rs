@@ -25,7 +25,9 @@ async fn filled() -> World<TokioPostgres> {
              insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint)
              values (1, now(), now() + interval '1 day', 1, 'succeeded', '', 'web', '{STORED}', '\\x0102030405060708');
              insert into pgonce.job (id, created_at, priority, tenant, queue, unique_key) select nextval('pgonce.job_seq'), now(), 0, '', 'bulk', 'u-' || n from generate_series(1, 20000) n;
-             analyze pgonce.intent, pgonce.job"
+             insert into pgonce.inbox_message (seq, tenant, consumer, source, message_id, hash, size, status, received_at, holds_key, headers, payload)
+             select n, 't' || n % 3, 'bulk', 's' || n % 5, 'm-' || n, '\\x01', 1, 'processed', now(), false, '{{}}', '\\x01' from generate_series(1, 20000) n;
+             analyze pgonce.intent, pgonce.job, pgonce.inbox_message"
         ))
         .await;
     world
@@ -83,6 +85,28 @@ async fn every_form_of_an_id_leads_to_what_it_names() {
         .await;
     let expected = "message by message billing/evt-1";
     assert_eq!(found(see, "evt-1", "messages").await, expected);
+    // Stored ones: the id by its index, key and trace by reading.
+    see.run(&format!(
+        "select pgonce.store_message('stock', 'hook', 'evt-2', '\\x01', 'cart-2', p_headers => '{{\"traceparent\": \"00-{trace}-00f067aa0ba902b7-01\"}}')"
+    ))
+    .await;
+    assert_eq!(
+        found(see, "m-77", "messages").await,
+        "stored message by message bulk/m-77"
+    );
+    let by_id = found(see, "evt-2", "messages").await;
+    assert_eq!(
+        by_id,
+        "message by message stock/evt-2, stored message by message stock/evt-2"
+    );
+    for (id, as_what) in [
+        ("cart-2", "key"),
+        (trace, "trace"),
+        ("00f067aa0ba902b7", "trace"),
+    ] {
+        let expected = format!("stored message by {as_what} stock/evt-2");
+        assert_eq!(found(see, id, "all_messages").await, expected, "{id}");
+    }
     see.run("select pgonce.enqueue('mail', '{}', 'welcome-7', 'customer-7', p_group => 'batch-7')")
         .await;
     for (id, as_what) in [
@@ -164,12 +188,12 @@ async fn calls_to_providers_are_found_and_in_the_timeline() {
 async fn looking_up_reads_no_table_whole() {
     let world = filled().await;
     let see = &world.see;
-    let looks = "select count(*) from unnest(array['k-77', 'order-7', 'c-9', 'o-55', 'order/o-55', 'u-3', '17', 'nothing']) id \
+    let looks = "select count(*) from unnest(array['k-77', 'order-7', 'c-9', 'o-55', 'order/o-55', 'u-3', 'm-3', '17', 'nothing']) id \
          cross join unnest(array['intents', 'events', 'messages', 'jobs']) part cross join lateral pgonce.find(id, part)";
     see.run("begin").await;
     assert!(see.number(looks).await > 0);
     let read = "select coalesce(string_agg(relname || ' ' || seq_scan, ', '), '') from pg_stat_xact_user_tables \
-                where relname in ('intent', 'job', 'job_live', 'outbox_1') and seq_scan > 0 and n_tup_ins = 0 and seq_tup_read > 1000";
+                where relname in ('intent', 'job', 'job_live', 'outbox_1', 'inbox_message') and seq_scan > 0 and n_tup_ins = 0 and seq_tup_read > 1000";
     assert_eq!(see.text(read).await, "");
     see.run("rollback").await;
 }
@@ -210,7 +234,7 @@ async fn the_timeline_of_an_intent_has_its_attempts_acts_events_and_deliveries()
     ))
     .await;
     see.run(
-        "begin; select pgonce.claim('pay', 'k', '\\x01', p_owner => 'web-1'); select pgonce.publish('orders', 'made', 'o-1', '{}')",
+        "set application_name = 'web-1'; begin; select pgonce.claim('pay', 'k', '\\x01'); select pgonce.publish('orders', 'made', 'o-1', '{}')",
     )
     .await;
     let fence = see
@@ -221,10 +245,30 @@ async fn the_timeline_of_an_intent_has_its_attempts_acts_events_and_deliveries()
          select pgonce.accept('stock', 'outbox', (select message_id::text from pgonce.outbox))"
     ))
     .await;
+    let history = "select string_agg(concat_ws(' ', what, split_part(who, ':', 1), split_part(detail, ' ', 1)), ', ') from pgonce._history('', 'pay', 'k')";
+    assert_eq!(
+        see.text(history).await,
+        "attempt 1 worker-7 failed_retryable, attempt 2 web-1 succeeded, reference order/7, event orders made, \
+         delivery billing waiting, consumed stock from"
+    );
+}
+
+#[tokio::test]
+async fn the_timeline_of_leased_work_says_that_earlier_transactions_are_not_looked_at() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let fence = see
+        .number("select fence from pgonce.claim('pay', 'k', '\\x01', '1 minute', 'worker-7')")
+        .await;
+    see.run("select pgonce.publish('orders', 'early', 'o-1', '{}')")
+        .await;
+    see.run(&format!(
+        "begin; select pgonce.publish('orders', 'late', 'o-1', '{{}}'); select pgonce.succeed('pay', 'k', '\\x01', {fence}); commit"
+    ))
+    .await;
     let history = "select string_agg(concat_ws(' ', what, who, split_part(detail, ' ', 1)), ', ') from pgonce._history('', 'pay', 'k')";
     assert_eq!(
         see.text(history).await,
-        "attempt 1 worker-7 failed_retryable, attempt 2 worker-7 succeeded, reference order/7, event orders made, \
-         delivery billing waiting, consumed stock from"
+        "attempt 1 worker-7 succeeded, events only, event orders late"
     );
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod acts;
 mod answers;
 mod bad_input;
 mod book;
@@ -40,6 +41,7 @@ mod queue;
 mod recording;
 mod recovered;
 mod recovery;
+mod redone;
 mod retention;
 mod savepoints;
 mod sealed;

@@ -1,5 +1,6 @@
 //! Installing and migrating: at once, by two, killed anywhere, by an ordinary role.
 
+mod acts;
 mod forbidden;
 mod killed;
 mod refusals;

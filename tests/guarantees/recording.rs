@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use pgonce::driver::{Connection as _, Session as _};
-use pgonce::{Claim, Error, Failure};
+use pgonce::{Claim, Error, Failure, Isolation};
 use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -75,6 +75,61 @@ async fn a_timeout_while_recording_is_tried_again<D: TestDriver>(world: World<D>
     }
 }
 
+/// What may strike a recording and go away again, each once before it gets through.
+const STRIKES: [&str; 5] = ["40001", "40P01", "55P03", "57014", "53300"];
+
+async fn whatever_strikes_while_recording_it_is_recorded<D: TestDriver>(world: World<D>) {
+    // A sequence counts: what a trigger writes is undone with the statement that it fails.
+    let trap = format!(
+        "create sequence struck; \
+         create function strike() returns trigger language plpgsql security definer as $$ \
+         declare c text := (array['{}'])[nextval('public.struck')]; \
+         begin if c is not null then raise exception 'struck' using errcode = c; end if; return new; end $$; \
+         create trigger strike before update on pgonce.intent for each row when (new.status <> 'processing') execute function strike()",
+        STRIKES.join("','")
+    );
+    world.see.run(&trap).await;
+    for (isolation, level) in [
+        (Isolation::ReadCommitted, "read committed"),
+        (Isolation::Serializable, "serializable"),
+    ] {
+        let once = world.another("struck", 2, |b| b.isolation(isolation));
+        for end in ["succeed", "fail", "transact"] {
+            world.see.run("alter sequence struck restart").await;
+            let wanted = intent(&format!("{end} {level}"));
+            let ended = once.run_leased(&wanted, |lease| async move {
+                match end {
+                    "succeed" => lease.succeed("done").await,
+                    "fail" => Err(Failure::permanent("no", "not this one").into()),
+                    _ => {
+                        let work = |mut tx: pgonce::Attempt<D>| async move {
+                            effect(&mut tx).await?;
+                            tx.succeed("done").await
+                        };
+                        lease.transact(work).await
+                    }
+                }
+            });
+            match (end, ended.await) {
+                ("fail", Err(Error::Refused(_))) => {}
+                ("succeed" | "transact", Ok(done)) => assert!(!done.replayed()),
+                (_, other) => panic!("{end}, {level}: {other:?}"),
+            }
+            let ended = if end == "fail" {
+                "failed_final"
+            } else {
+                "succeeded"
+            };
+            assert_eq!(world.see.record(&wanted, "status").await, ended);
+            assert_eq!(world.see.record(&wanted, "attempts").await, "1");
+            let effects = i64::from(end == "transact");
+            assert_eq!(world.see.effects(&wanted).await, effects, "{end}, {level}");
+            let struck = world.see.number("select last_value from struck").await;
+            assert_eq!(struck, 6, "{end}, {level}: all five, then none");
+        }
+    }
+}
+
 async fn leased_work_ends_where_serializable_is_the_default<D: TestDriver>(world: World<D>) {
     set_for_new_sessions(&world, "default_transaction_isolation = serializable").await;
     let once = world.another("strict", 8, |b| b);
@@ -130,6 +185,23 @@ async fn a_connection_that_lost_its_statements_is_replaced<D: TestDriver>(world:
     assert!(!done.await.unwrap().replayed());
 }
 
+/// A changed result type is 0A000 for a session that has prepared the statement, and stays so: the session is closed.
+async fn a_connection_whose_statements_are_out_of_date_is_replaced<D: TestDriver>(world: World<D>) {
+    let once = world.another("outdated", 1, |b| b);
+    world.see.run("select pgonce.enqueue('q')").await;
+    assert_eq!(once.job("", 1).await.unwrap().unwrap().status, "ready");
+    let other = "drop function pgonce._job(text, bigint); \
+        create function pgonce._job(p_tenant text, p_id bigint) \
+        returns table (status name, attempts integer, failure_code text, failure_message text, progress jsonb, result jsonb) \
+        language sql as $$ select 'changed'::name, 0, null::text, null::text, null::jsonb, null::jsonb $$; \
+        grant execute on function pgonce._job(text, bigint) to public";
+    world.see.run(other).await;
+    if let Err(error) = once.job("", 1).await {
+        assert_eq!(error.code(), "08006", "{error:?}");
+    }
+    assert_eq!(once.job("", 1).await.unwrap().unwrap().status, "changed");
+}
+
 async fn what_is_stored_counts_not_what_the_work_says_afterwards<D: TestDriver>(world: World<D>) {
     let wanted = intent("contradicts itself");
     let done = world.once.run(&wanted, |mut tx| async move {
@@ -173,6 +245,8 @@ async fn idle_work_that_the_server_ended_is_done_again<D: TestDriver>(world: Wor
 
 for_each_driver!(
     a_timeout_while_recording_is_tried_again,
+    whatever_strikes_while_recording_it_is_recorded,
+    a_connection_whose_statements_are_out_of_date_is_replaced,
     leased_work_ends_where_serializable_is_the_default,
     a_connection_that_lost_its_statements_is_replaced,
     what_is_stored_counts_not_what_the_work_says_afterwards,

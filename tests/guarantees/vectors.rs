@@ -37,6 +37,27 @@ fn a_double_counts_as_ecmascript_writes_it() {
 }
 
 #[test]
+fn keys_are_good_or_bad_as_for_every_client() {
+    let vectors = vectors("lint.json");
+    let keys = |keys: &Value| -> Vec<String> {
+        let keys = list(keys).iter();
+        keys.map(|key| key.as_str().unwrap().to_owned()).collect()
+    };
+    let good = keys(&vectors["good"]);
+    for key in &good {
+        assert_eq!(key::lint(key), Ok(()), "{key:?}");
+    }
+    let bad = vectors["bad"].as_object().unwrap();
+    for (fault, found) in bad {
+        for key in keys(found) {
+            let complaint = key::lint(&key).expect_err(&key);
+            assert_eq!(complaint.kind().to_string(), *fault, "{key:?}");
+        }
+    }
+    assert!(good.len() > 30 && bad.len() == 8);
+}
+
+#[test]
 fn derived_keys_and_resource_ids_are_those_of_every_client() {
     let vectors = vectors("keys.json");
     let parts = |vector: &Value| -> Vec<String> {

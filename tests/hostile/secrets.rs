@@ -192,6 +192,69 @@ async fn statements_that_are_logged_hold_no_secret() {
     in_time(nothing_leaks(&without)).await;
 }
 
+/// Duplicates of every kind but one, of a caller who has said that nobody tried before: done again, under way, waited for, leased, and of one statement.
+async fn duplicate<D: TestDriver>(url: &str, pooled: bool) {
+    let builder = Once::builder(D::connect(url, 4));
+    let builder = if pooled {
+        builder.behind_pooler()
+    } else {
+        builder
+    };
+    let once = builder.build().unwrap();
+    let named = |key: &str| {
+        let key = format!("{} {pooled} {key}", D::NAME);
+        Intent::new("orders.create", key, &"request").unwrap()
+    };
+    let done = named("done");
+    for _ in 0..3 {
+        let run = once.run(&done, async |tx: Attempt<D>| tx.succeed("done").await);
+        let _ = run.await.unwrap();
+    }
+    let leased = named("leased");
+    for _ in 0..3 {
+        let run = once.run_leased(&leased, async |lease: pgonce::Lease<D>| {
+            lease.succeed("done").await
+        });
+        let _ = run.await.unwrap();
+    }
+    let held = named("held");
+    let Claim::Run(attempt) = once.claim(&held).await.unwrap() else {
+        panic!("fresh")
+    };
+    assert!(matches!(
+        once.claim(&held).await.unwrap(),
+        Claim::Busy { .. }
+    ));
+    let waits = once.run(
+        &held,
+        async |_: Attempt<D>| -> pgonce::Result<pgonce::Done> { panic!("it is done by then") },
+    );
+    let (waited, ended) = tokio::join!(waits, attempt.succeed(Ack::value("done").unwrap()));
+    let _ = ended.unwrap();
+    assert!(
+        matches!(waited, Ok(_) | Err(Error::Busy { .. })),
+        "{waited:?}"
+    );
+    assert!(once.answer(&held).await.unwrap().is_some());
+}
+
+/// A duplicate is what pgonce is for: no error of the server, whose text could name it, and which would count as one.
+#[tokio::test]
+async fn duplicates_raise_no_error_in_the_server_at_all() {
+    in_time(async {
+        let server = Postgres::builder().start().await.unwrap();
+        install(server.url()).await.unwrap();
+        for pooled in [false, true] {
+            duplicate::<TokioPostgres>(&server.url(), pooled).await;
+            duplicate::<Sqlx>(&server.url(), pooled).await;
+        }
+        let log = server.log().unwrap();
+        let errors: Vec<_> = log.lines().filter(|line| line.contains("ERROR:")).collect();
+        assert!(errors.is_empty(), "{errors:#?}");
+    })
+    .await;
+}
+
 /// The password of an address is in no error of a connection that fails.
 #[tokio::test]
 async fn an_address_that_does_not_answer_keeps_its_password() {

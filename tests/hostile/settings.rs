@@ -190,6 +190,8 @@ async fn loose_arguments(see: &Observer) {
             "outcome from named, pgonce.claim(key, key, '\\x01', '1 hour', key, key) as c where outcome = 'fresh'",
             "pgonce.heartbeat(key, key, (select fence from pgonce.intent where key = named.key collate \"C\"), '1 hour', key) from named",
             "pgonce.guard(key, key, (select fence from pgonce.intent where key = named.key collate \"C\"), key) from named",
+            // The campaign waits until nobody holds a lease.
+            "pgonce.release(key, key, (select fence from pgonce.intent where key = named.key collate \"C\"), key) from named",
             "pgonce.accept(key, key, key, null, key) from named",
         ] {
             let sql = format!("select count(*) from (select {call}) as called");

@@ -23,6 +23,7 @@ export type { ConnectionOf, Isolation } from "./drivers/index.js";
 export type { ClaimKind, CommandOptions, Done, Intent, IntentOptions, Reference, SuccessOptions } from "./intent.js";
 export { parse as parseJson, toJson, type Json } from "./json.js";
 export { derivedKey, newKey, resourceId } from "./keys.js";
+export { BadKey, lintKey, type KeyFault } from "./key-lint.js";
 export { lease, type Lease, type LeaseOptions } from "./lease.js";
 export { accept, acceptBatch, publish, type EventOptions, type MessageOptions } from "./messages.js";
 export { command, join, once } from "./once.js";

@@ -107,6 +107,12 @@ export class Lease<C = unknown> extends Claimed {
     this.released = true;
   }
 
+  /** @internal As if it had never been asked for: the key is free, also for another request. */
+  async forget(): Promise<void> {
+    await inOwnTransaction(this.driver, this.options, sql.FORGET, this.fencedNames());
+    this.released = true;
+  }
+
   /**
    * A transaction for writes of your own under the fence: they commit with the answer, or not at all. A holder that
    * was taken over is turned away before any write. What `writes` returns is the answer of the intent.

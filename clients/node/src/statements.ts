@@ -40,6 +40,7 @@ export const GUARD =
   "select 'done' from pgonce.guard(:scope::text, :key::text, :fence::text::bigint, :tenant::text)";
 export const RELEASE =
   "select 'done' from pgonce.release(:scope::text, :key::text, :fence::text::bigint, :tenant::text)";
+export const FORGET = `${RELEASE.slice(0, -1)}, true)`;
 export const WAIT =
   "select pgonce.wait(:scope::text, :key::text, :timeout::text::interval, :tenant::text)::text";
 export const CONTRACT =

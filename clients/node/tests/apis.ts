@@ -86,6 +86,7 @@ export async function withApi(
   library: Library,
   test: (api: Api, db: Database) => Promise<void>,
   pooled = false,
+  isolation?: string,
 ): Promise<void> {
   await withDatabase(async (db) => {
     const made = api(library, db.cutUrl, pooled);
@@ -94,11 +95,15 @@ export async function withApi(
     } finally {
       await made.close();
     }
-  }, pooled);
+  }, pooled, isolation);
 }
 
-export async function withDatabase(test: (db: Database) => Promise<void>, pooled = false): Promise<void> {
-  const db = await server.database(pooled);
+export async function withDatabase(
+  test: (db: Database) => Promise<void>,
+  pooled = false,
+  isolation?: string,
+): Promise<void> {
+  const db = await server.database(pooled, isolation);
   try {
     await test(db);
   } finally {

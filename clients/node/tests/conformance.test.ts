@@ -99,16 +99,26 @@ function failure(spec: Failing): pgonce.Failure {
 class Runner {
   private readonly open = new Map<string, Inside<pgonce.Tx>>();
   private readonly leases = new Map<string, Inside<pgonce.Lease>>();
+  /** A statement that fails at any other level: no transaction of a step may leave that of its row. */
+  private readonly atLevel: string;
 
   constructor(
     private readonly api: Api,
     private readonly db: Database,
     private readonly isolation: pgonce.Isolation | undefined,
-  ) {}
+  ) {
+    const level = isolation ?? "read committed";
+    this.atLevel =
+      `do $$ begin if current_setting('transaction_isolation') <> '${level}' then ` +
+      "raise exception using message = 'at ' || current_setting('transaction_isolation'); end if; end $$";
+  }
 
   async run(test: Case): Promise<void> {
     for (const step of test.steps) {
-      this.db.proxy.faults.push(...(step.faults ?? []).map((fault) => ({ ...fault })));
+      for (const fault of step.faults ?? []) {
+        assert.ok(["request", "reply"].includes(fault.action), `an action that no runner knows: ${fault.action}`);
+        this.db.proxy.faults.push({ ...fault });
+      }
       const found = await this.outcome(step);
       const where = `${JSON.stringify(step, bigints)}\n${JSON.stringify(found, bigints)}`;
       assert.equal(this.db.proxy.faults.length, 0, `a fault did not strike: ${where}`);
@@ -155,7 +165,7 @@ class Runner {
           pgonce.once(api.source, scope, step.key, request, work, this.atomic(tenant)),
         );
         if (!("held" in inside)) return void Object.assign(found, { outcome: "replay", ...inside });
-        for (const statement of statements) await api.execute(inside.held.conn, statement);
+        for (const statement of [...statements, this.atLevel]) await api.execute(inside.held.conn, statement);
         this.open.set(step.as, inside);
         Object.assign(found, { outcome: inside.held.kind, attempts: inside.held.attempts });
         return;
@@ -202,7 +212,7 @@ class Runner {
       case "lease_write": {
         const { held } = this.taken(this.leases, step.as);
         found.answer = await held.begin(async (tx) => {
-          for (const statement of statements) await api.execute(tx.conn, statement);
+          for (const statement of [...statements, this.atLevel]) await api.execute(tx.conn, statement);
           return step.answer;
         });
         return;
@@ -221,20 +231,24 @@ class Runner {
           const payload = step.payload as string;
           const isNew = await pgonce.accept(conn, step.consumer, step.source, step.id, payload, { tenant });
           for (const statement of isNew ? statements : []) await api.execute(conn, statement);
+          await api.execute(conn, this.atLevel);
           return isNew;
         });
         found.outcome = "accepted";
         return;
       case "accept_batch":
-        found.new = await api.transaction((conn) =>
-          pgonce.acceptBatch(conn, step.consumer, step.source, step.messages),
-        );
+        found.new = await api.transaction(async (conn) => {
+          const accepted = await pgonce.acceptBatch(conn, step.consumer, step.source, step.messages);
+          await api.execute(conn, this.atLevel);
+          return accepted;
+        });
         found.outcome = "accepted";
         return;
       case "publish":
         await api
           .transaction(async (conn) => {
             await pgonce.publish(conn, step.topic, step.type, step.payload, { subject: step.subject });
+            await api.execute(conn, this.atLevel);
             if (step.rollback) throw new OwnError();
           })
           .catch((error: unknown) => {
@@ -262,7 +276,7 @@ class Runner {
     }
     try {
       const done = await pgonce.join(conn, scope, step.key, request, async (tx) => {
-        for (const statement of statements) await this.api.execute(tx.conn, statement);
+        for (const statement of [...statements, this.atLevel]) await this.api.execute(tx.conn, statement);
         if (step.end === "raise") throw new OwnError();
         return step.answer;
       });
@@ -280,7 +294,7 @@ class Runner {
   private async work({ work }: Step, tx: pgonce.Tx, found: Found): Promise<void> {
     found.runs += 1;
     const first = found.runs === 1 ? (work.first_run_sql ?? []) : [];
-    for (const statement of [...first, ...(work.sql ?? [])]) await this.api.execute(tx.conn, statement);
+    for (const statement of [...first, ...(work.sql ?? []), this.atLevel]) await this.api.execute(tx.conn, statement);
     for (const { topic, type, payload, subject } of work.publish ?? []) await tx.publish(topic, type, payload, { subject });
     if (work.fail !== undefined) throw failure(work.fail);
     if (work.raise) throw new OwnError();
@@ -324,7 +338,7 @@ for (const { library, isolation, pooler = false } of RUNS) {
     for (const test of CASES) {
       // A connection that never answers fails its case instead of holding all of them.
       it(test.name, { timeout: 60_000 }, () =>
-        withApi(library, (api, db) => new Runner(api, db, isolation).run(test), pooler),
+        withApi(library, (api, db) => new Runner(api, db, isolation).run(test), pooler, isolation),
       );
     }
   });

@@ -1,6 +1,7 @@
 /** The HTTP middleware, over Express, Fastify and Hono alike. */
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { createServer, type IncomingMessage, type Server as HttpServer, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
@@ -14,7 +15,7 @@ import pg from "pg";
 import { PermanentFailure } from "pgonce";
 import { attemptOf, idempotentExpress, idempotentFastify, idempotentHono, storedKey, type Attempt, type Policy } from "pgonce/http";
 import { withDatabase } from "./apis.js";
-import { PACKAGE, type Database } from "./server.js";
+import { PACKAGE, REPOSITORY, type Database } from "./server.js";
 
 const INSERT = "insert into effect (note) values ('x')";
 const quiet = (): void => undefined;
@@ -36,6 +37,8 @@ class Service {
     if (at === "/invalid") return { status: 400, headers: { "content-type": "text/plain" }, body: "qty must be at least 1" };
     if (at === "/crash") throw new Error("the handler's own");
     if (at === "/large") return { status: 200, body: "x".repeat(200) };
+    if (at === "/unavailable") return { status: 503, body: "from a proxy" };
+    if (at === "/said") return { status: 200, headers: { "pgonce-disposition": "Refuse", "pgonce-keep-for": "3600" }, body: "said" };
     if (at === "/forget") {
       attempt.disposition = "forget";
       return { status: 200, body: "forgotten" };
@@ -238,6 +241,81 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
     });
 
     test(
+      "a contract that accepts is 202 and a status URL until there is a response",
+      async ({ db, service, post }) => {
+        await db.run("select pgonce.define_scope('orders.create', interval '1 day', p_busy => 'accept')");
+        const as = (user: string): { headers: Record<string, string> } => ({ headers: { "x-user": user } });
+        const ask = async (url: string, user = "ada"): Promise<Reply> => post(url, undefined, null, { method: "GET", body: null, ...as(user) });
+        const create = async (key: string): Promise<Reply> => post("/orders", "{}", key, as("ada"));
+        await create("first");
+        const print = await db.value("select fingerprint from pgonce.intent");
+        const admin = await db.admin();
+        await admin.query("begin");
+        await admin.query("select pgonce.claim('orders.create', $1, $2)", [storedKey("second", "POST /orders", "ada"), print]);
+        const busy = await create("second");
+        assert.deepEqual([busy.status, busy.body.toString()], [202, '{"status":"processing"}']);
+        assert.equal(busy.headers.get("retry-after"), "1");
+        const url = busy.headers.get("location") ?? "";
+        assert.ok(url.startsWith("/orders/status/"), url);
+        const asked = await ask(url);
+        assert.deepEqual([asked.status, asked.headers.get("location")], [202, null]);
+        await admin.query("rollback");
+        assert.equal(service.calls, 1);
+        const free = await ask(url);
+        assert.deepEqual([free.status, free.problem.code], [404, "not_under_way"]);
+        const [made, found] = [await create("second"), await ask(url)];
+        assert.deepEqual([made.status, found.status, found.body], [201, 201, made.body]);
+        assert.equal(found.headers.get("idempotent-replayed"), "true");
+        assert.deepEqual([(await ask(url, "bob")).status, (await ask("/orders/status/nonsense")).status], [404, 404]);
+        assert.equal((await ask(url, "")).status, 401);
+        assert.deepEqual([service.calls, await db.effects()], [2, 2]);
+      },
+      { principal: (request) => request.header("x-user"), statusAt: "/orders/status/" },
+    );
+
+    test(
+      "a key that names an attempt is refused where the policy says so",
+      async ({ service, post }) => {
+        const { status, problem } = await post("/orders", "{}", "order-7-retry-3");
+        assert.deepEqual([status, problem.code, service.calls], [400, "22023", 0]);
+        assert.match(String(problem.detail), /counts attempts/);
+        assert.equal((await post("/orders", "{}", "order-7")).status, 201);
+      },
+      { lintKeys: true },
+    );
+
+    for (const mode of ["atomic", "leased"] as const) {
+      test(
+        `a handler of a route that is ${mode} says in headers what becomes of its response`,
+        async ({ db, service, post }) => {
+          for (let turn = 0; turn < 2; turn++) {
+            const { status, body, headers } = await post("/said");
+            assert.deepEqual([status, body.toString(), headers.get("pgonce-disposition")], [200, "said", null]);
+            assert.equal(headers.get("pgonce-keep-for"), null);
+          }
+          const kept = `${intents} where status = 'failed_final' and expires_at < now() + interval '2 hours'`;
+          assert.deepEqual([service.calls, await db.value(kept)], [1, 1]);
+        },
+        { mode },
+      );
+    }
+
+    test(
+      "a leased route frees the key of a wrong request and holds that of an unknown end",
+      async ({ db, service, post }) => {
+        assert.equal((await post("/invalid", '{"qty": 0}', "i")).status, 400);
+        assert.equal(await db.value(intents), 0);
+        assert.equal((await post("/invalid", '{"qty": 1}', "i")).status, 400);
+        assert.equal((await post("/unavailable", "{}", "u")).status, 503);
+        assert.equal((await post("/unavailable", "{}", "u")).problem.code, "P4029");
+        await db.run("select pgonce._move_clock(interval '1 day')");
+        assert.equal((await post("/unavailable", "{}", "u")).problem.reason, "abandoned");
+        assert.equal(service.calls, 3);
+      },
+      { mode: "leased" },
+    );
+
+    test(
       "large bodies and responses are refused",
       async ({ db, post }) => {
         assert.equal((await post("/orders", "x".repeat(11))).problem.code, "body_too_large");
@@ -357,6 +435,36 @@ describe("HTTP", () => {
       server.close();
       await pool.end();
     }));
+
+  it("a status means what it means to the Rust layer, and so does a status token", () => {
+    type Stored = typeof import("../dist/http/stored.js");
+    type Status = typeof import("../dist/http/status.js");
+    type Policies = typeof import("../dist/http/policy.js");
+    // eslint-disable-next-line @typescript-eslint/no-require-imports
+    const { dispositionOf } = require(path.join(PACKAGE, "dist/http/stored.js")) as Stored;
+    // eslint-disable-next-line @typescript-eslint/no-require-imports
+    const { readToken, tokenOf } = require(path.join(PACKAGE, "dist/http/status.js")) as Status;
+    // eslint-disable-next-line @typescript-eslint/no-require-imports
+    const { complete } = require(path.join(PACKAGE, "dist/http/policy.js")) as Policies;
+    type Row = { statuses: number[] } & Record<"atomic" | "leased", Record<"freeze" | "final" | "finish", string>>;
+    const file = path.join(REPOSITORY, "conformance/vectors/dispositions.json");
+    for (const row of JSON.parse(readFileSync(file, "utf8")) as Row[]) {
+      for (const mode of ["atomic", "leased"] as const) {
+        for (const outcomes of ["freeze", "final", "finish"] as const) {
+          const policy = complete({ scope: "s", principal: null, mode, outcomes });
+          for (const status of row.statuses) {
+            const response = { status, headers: [], body: Buffer.alloc(0) };
+            assert.equal(dispositionOf(response, policy, undefined, true), row[mode][outcomes], `${mode} ${outcomes} ${status}`);
+          }
+        }
+      }
+    }
+    const print = Buffer.from(Array.from({ length: 32 }, (_, at) => at));
+    const token = tokenOf("k1", "POST /orders", print);
+    assert.equal(token, "WyJrMSIsIlBPU1QgL29yZGVycyIsIkFBRUNBd1FGQmdjSUNRb0xEQTBPRHhBUkVoTVVGUllYR0JrYUd4d2RIaDgiXQ");
+    assert.deepEqual(readToken(token), ["k1", "POST /orders", print]);
+    for (const bad of ["", "nonsense", "W10", "WzEsMl0", "e30"]) assert.equal(readToken(bad), undefined);
+  });
 
   it("keys and bodies have the forms of the Rust layer", () => {
     type Edge = typeof import("../dist/http/request.js");

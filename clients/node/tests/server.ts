@@ -168,10 +168,17 @@ export class Server {
     }
   }
 
-  /** A fresh database with pgonce and a table `effect`; where `pooled`, the proxy is in front of PgBouncer. */
-  async database(pooled = false): Promise<Database> {
+  /**
+   * A fresh database with pgonce and a table `effect`; where `pooled`, the proxy is in front of PgBouncer. `isolation` is
+   * the level of every transaction that does not ask for one.
+   */
+  async database(pooled = false, isolation?: string): Promise<Database> {
     const name = `t${++this.count}`;
-    await this.administer("postgres", async (client) => client.query(`create database ${name} template pgonce`));
+    await this.administer("postgres", async (client) => {
+      await client.query(`create database ${name} template pgonce`);
+      if (isolation === undefined) return;
+      await client.query(`alter database ${name} set default_transaction_isolation = '${isolation}'`);
+    });
     const proxy = new Proxy(pooled ? this.poolerPort : this.port);
     await proxy.listen();
     return new Database(this, name, proxy);
@@ -229,6 +236,8 @@ export class Database {
     if (this.connected === undefined) {
       this.connected = new pg.Client(this.url);
       await this.connected.connect();
+      // Whatever the database's own level is: who only looks must not get in the way of a serializable transaction.
+      await this.connected.query("set default_transaction_isolation = 'read committed'");
     }
     return this.connected;
   }

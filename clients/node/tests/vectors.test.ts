@@ -6,12 +6,14 @@ import { readFileSync } from "node:fs";
 import path from "node:path";
 import { describe, it } from "node:test";
 import {
+  BadKey,
   Invalid,
   WebhookError,
   canonicalJson,
   classify,
   derivedKey,
   fingerprint,
+  lintKey,
   newKey,
   parseJson,
   resourceId,
@@ -36,6 +38,11 @@ interface FingerprintVector {
 interface KeyVectors {
   derived: { namespace: string; parts: string[]; key: string }[];
   resource: { namespace: string; parts: string[]; id: string }[];
+}
+
+interface LintVectors {
+  good: string[];
+  bad: Record<string, string[]>;
 }
 
 interface WebhookVector {
@@ -102,6 +109,21 @@ describe("vectors", () => {
     const { derived, resource } = vectors<KeyVectors>("conformance/vectors/keys.json");
     for (const { namespace, parts, key } of derived) assert.equal(derivedKey(namespace, ...parts), key);
     for (const { namespace, parts, id } of resource) assert.equal(resourceId(namespace, ...parts), id);
+  });
+
+  it("a key is good or bad as for every client, and a bad one is never repeated", () => {
+    const { good, bad } = vectors<LintVectors>("conformance/vectors/lint.json");
+    for (const key of [...good, newKey(), derivedKey("invoice", "acme"), resourceId("order", "7")]) lintKey(key);
+    for (const [fault, keys] of Object.entries(bad)) {
+      for (const key of keys) {
+        const refused = (raised: unknown): boolean => {
+          assert.ok(raised instanceof BadKey && raised instanceof Invalid, String(raised));
+          assert.deepEqual([raised.fault, raised.code], [fault, fault === "empty" ? "P4001" : "22023"], JSON.stringify(key));
+          return key.length < 12 || !raised.message.includes(key);
+        };
+        assert.throws(() => lintKey(key), refused, JSON.stringify(key));
+      }
+    }
   });
 
   it("a new key is a UUID of version 7 and never the same", () => {

@@ -41,6 +41,8 @@ class Database:
     def admin(self) -> psycopg.Connection:
         if self._admin is None:
             self._admin = psycopg.connect(self.dsn, autocommit=True)
+            # Whatever the database's own level is: who only looks must not get in the way of a serializable transaction.
+            self._admin.execute("set default_transaction_isolation = 'read committed'")
         return self._admin
 
     def value(self, query: str) -> object:
@@ -65,9 +67,9 @@ def db(server: Server) -> Iterator[Database]:
 
 
 @contextmanager
-def fresh_database(server: Server, *, pooled: bool) -> Iterator[Database]:
-    """A fresh database; where `pooled`, the proxy is in front of PgBouncer."""
-    name = server.database()
+def fresh_database(server: Server, *, pooled: bool, isolation: str | None = None) -> Iterator[Database]:
+    """A fresh database, whose transactions have the level `isolation`; where `pooled`, the proxy is in front of PgBouncer."""
+    name = server.database(isolation)
     database = Database(server, name, Proxy(server.pooler_port if pooled else server.port))
     try:
         yield database

@@ -111,12 +111,16 @@ ignore_startup_parameters = extra_float_digits
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def database(self) -> str:
-        """A fresh database with pgonce and a table `effect`; answers its name."""
+    def database(self, isolation: str | None = None) -> str:
+        """A fresh database with pgonce and a table `effect`; answers its name. `isolation` is the level of every
+        transaction that does not ask for one."""
         self.count += 1
         name = f"t{self.count}"
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as conn:
             conn.execute(sql.SQL("create database {} template pgonce").format(sql.Identifier(name)))
+            if isolation is not None:
+                usual = sql.SQL("alter database {} set default_transaction_isolation = {}")
+                conn.execute(usual.format(sql.Identifier(name), sql.Literal(isolation)))
         return name
 
     def drop(self, name: str) -> None:

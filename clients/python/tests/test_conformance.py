@@ -48,11 +48,15 @@ class Runner:
         self.api = api
         self.db = db
         self.isolation = isolation
+        # A statement that fails at any other level: no transaction of a step may leave that of its row.
+        self.at_level = f"""do $$ begin if current_setting('transaction_isolation') <> '{isolation or "read committed"}' then
+            raise exception using message = 'at ' || current_setting('transaction_isolation'); end if; end $$"""
         self.held: dict[str, tuple[Any, Any]] = {}
 
     async def run(self, case: dict[str, Any]) -> None:
         for step in case["steps"]:
             for fault in step.get("faults", []):
+                assert fault["action"] in ("request", "reply"), f"{step}: an action that no runner knows"
                 self.db.proxy.faults.append(Fault(fault["at"], fault["action"]))
             found = await self.outcome(step)
             assert not self.db.proxy.faults, f"{step}: a fault did not strike"
@@ -96,6 +100,7 @@ class Runner:
             first = work.get("first_run_sql", []) if found["runs"] == 1 else []
             for statement in first + work.get("sql", []):
                 await self.api.execute(tx.conn, statement)
+            await self.api.execute(tx.conn, self.at_level)
             for event in work.get("publish", []):
                 published = tx.publish(event["topic"], event["type"], event.get("payload"), subject=event["subject"])
                 if self.api.is_async:
@@ -120,6 +125,7 @@ class Runner:
         tx = await self.api.enter(block)
         for statement in step.get("sql", []):
             await self.api.execute(tx.conn, statement)
+        await self.api.execute(tx.conn, self.at_level)
         self.held[step["as"]] = block, tx
         found.update(outcome=tx.kind, attempts=tx.attempts)
 
@@ -166,6 +172,7 @@ class Runner:
         tx = await self.api.enter(block)
         for statement in step["sql"]:
             await self.api.execute(tx.conn, statement)
+        await self.api.execute(tx.conn, self.at_level)
         tx.succeed(step["answer"])
         await self.api.leave(block)
         found.update(answer=held.answer)
@@ -190,6 +197,7 @@ class Runner:
             error = None
             for statement in step["sql"]:
                 await self.api.execute(tx.conn, statement)
+            await self.api.execute(tx.conn, self.at_level)
             if step["end"] == "raise":
                 error = OwnError()
             else:
@@ -224,6 +232,7 @@ class Runner:
             )
             for statement in step["sql"] if new else []:
                 await self.api.execute(conn, statement)
+            await self.api.execute(conn, self.at_level)
         found["new"] = new
         found["outcome"] = "accepted"
 
@@ -231,6 +240,7 @@ class Runner:
         messages = [(name, payload) for name, payload in step["messages"]]
         async with self.api.transaction() as conn:
             new = await self.api.call("accept_batch", conn, step["consumer"], step["source"], messages)
+            await self.api.execute(conn, self.at_level)
         found["new"] = new
         found["outcome"] = "accepted"
 
@@ -240,6 +250,7 @@ class Runner:
                 await self.api.call(
                     "publish", conn, step["topic"], step["type"], step["payload"], subject=step["subject"]
                 )
+                await self.api.execute(conn, self.at_level)
                 if step.get("rollback"):
                     raise OwnError
         except OwnError:
@@ -259,9 +270,9 @@ def name_of(run: dict[str, Any]) -> str:
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("setting", RUNS, ids=name_of)
 def test_case(server: Server, setting: dict[str, Any], case: dict[str, Any]) -> None:
-    pooled = setting.get("pooler", False)
-    with fresh_database(server, pooled=pooled) as db:
-        runner = lambda api: Runner(api, db, setting.get("isolation")).run(case)  # noqa: E731
+    pooled, isolation = setting.get("pooler", False), setting.get("isolation")
+    with fresh_database(server, pooled=pooled, isolation=isolation) as db:
+        runner = lambda api: Runner(api, db, isolation).run(case)  # noqa: E731
         with_api(setting["library"], db.cut_dsn, runner, pooled=pooled)
 
 

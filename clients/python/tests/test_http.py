@@ -11,10 +11,11 @@ import psycopg_pool
 import pytest
 from conftest import Database
 from proxy import Fault
+from server import REPOSITORY
 
 import pgonce
 from pgonce.http import IdempotencyMiddleware, Policy, Request, Response, WsgiIdempotencyMiddleware
-from pgonce.http._edge import Refused, exact_json, read_key, stored_key
+from pgonce.http._edge import Refused, disposition_of, exact_json, read_key, read_token, stored_key, token_of
 
 INSERT = "insert into effect (note) values ('x')"
 
@@ -38,6 +39,10 @@ class Service:
             return Response(200, [], b"forgotten")
         if path == "/large":
             return Response(200, [], b"x" * 200)
+        if path == "/unavailable":
+            return Response(503, [], b"from a proxy")
+        if path == "/said":
+            return Response(200, [("pgonce-disposition", b"Refuse"), ("pgonce-keep-for", b"3600")], b"said")
         return None
 
     def answer(self, path: str, body: bytes) -> Response:
@@ -270,6 +275,65 @@ def test_a_duplicate_in_progress_is_409_with_retry_after(client: Client) -> None
     assert headers_of(response)["retry-after"] == b"1"
 
 
+def test_a_contract_that_accepts_is_202_and_a_status_url_until_there_is_a_response(client: Client) -> None:
+    client.db.admin.execute("select pgonce.define_scope('orders.create', interval '1 day', p_busy => 'accept')")
+    client.policy = Policy("orders.create", lambda r: r.header("x-user"), status_at="/orders/status/")
+
+    def ask(url: str, user: str = "ada") -> Response:
+        return client.post(url, b"", None, method="GET", x_user=user)
+
+    client.post("/orders", key="first", x_user="ada")
+    print_ = client.db.value("select fingerprint from pgonce.intent")
+    second = stored_key("second", "POST /orders", "ada")
+    with client.db.admin.transaction(force_rollback=True):
+        client.db.admin.execute("select pgonce.claim('orders.create', %s, %s)", [second, print_])
+        response = client.post("/orders", key="second", x_user="ada")
+        assert (response.status, response.body) == (202, b'{"status":"processing"}')
+        assert headers_of(response)["retry-after"] == b"1"
+        url = headers_of(response)["location"].decode()
+        assert url.startswith("/orders/status/")
+        asked = ask(url)
+        assert (asked.status, asked.body) == (202, b'{"status":"processing"}')
+        assert "location" not in headers_of(asked)
+    assert client.service.calls == 1
+    assert (ask(url).status, problem_of(ask(url))["code"]) == (404, "not_under_way")
+    made, asked = client.post("/orders", key="second", x_user="ada"), ask(url)
+    assert (made.status, made.body) == (asked.status, asked.body) == (201, b"\x00\xff2")
+    assert headers_of(asked)["idempotent-replayed"] == b"true"
+    assert ask(url, "bob").status == ask("/orders/status/nonsense").status == 404
+    assert ask(url, "").status == 401
+    assert client.service.calls == client.db.effects() == 2
+
+
+def test_where_no_status_url_is_named_a_contract_that_accepts_is_409(client: Client) -> None:
+    client.db.admin.execute("select pgonce.define_scope('orders.create', interval '1 day', p_busy => 'accept')")
+    client.post("/orders", key="first")
+    print_ = client.db.value("select fingerprint from pgonce.intent")
+    with client.db.admin.transaction(force_rollback=True):
+        second = stored_key("second", "POST /orders", None)
+        client.db.admin.execute("select pgonce.claim('orders.create', %s, %s)", [second, print_])
+        assert problem_of(client.post("/orders", key="second"))["code"] == "P4029"
+
+
+def test_a_key_that_names_an_attempt_is_refused_where_the_policy_says_so(client: Client) -> None:
+    assert client.post("/orders", key="order-7-retry-3").status == 201
+    client.policy = Policy("orders.create", None, lint_keys=True)
+    refused = problem_of(client.post("/orders", key="order-7-retry-4"))
+    assert (refused["code"], client.service.calls) == ("22023", 1)
+    assert "counts attempts" in refused["detail"] and "retry-4" not in refused["detail"]
+
+
+def test_a_handler_says_in_headers_what_becomes_of_its_response(client: Client) -> None:
+    for mode in ("atomic", "leased"):
+        client.policy = Policy("orders.create", None, mode=mode)
+        for _ in range(2):
+            response = client.post("/said", key=mode)
+            assert (response.status, response.body) == (200, b"said")
+            assert not any(name.startswith("pgonce-") for name, _ in response.headers)
+    kept = "select count(*) from pgonce.intent where status = 'failed_final' and expires_at < now() + interval '2 hours'"
+    assert (client.service.calls, client.db.value(kept)) == (2, 2)
+
+
 def test_large_bodies_and_responses_are_refused(client: Client) -> None:
     client.policy = Policy("orders.create", None, max_body=10, max_response=100)
     assert problem_of(client.post("/orders", b"x" * 11))["code"] == "body_too_large"
@@ -315,6 +379,18 @@ def test_a_leased_route_keeps_the_first_result(client: Client) -> None:
     assert client.post("/crash", key="c").status == client.post("/crash", key="c").status == 500
     assert client.post("/forget", key="f").status == client.post("/forget", key="f").status == 200
     assert client.service.calls == 5
+
+
+def test_a_leased_route_frees_the_key_of_a_wrong_request_and_holds_that_of_an_unknown_end(client: Client) -> None:
+    client.policy = Policy("orders.pay", None, mode="leased")
+    assert client.post("/invalid", b'{"qty": 0}', key="i").status == 400
+    assert client.db.value("select count(*) from pgonce.intent") == 0
+    assert client.post("/invalid", b'{"qty": 1}', key="i").status == 400
+    assert client.post("/unavailable", key="u").status == 503
+    assert problem_of(client.post("/unavailable", key="u"))["code"] == "P4029"
+    client.db.admin.execute("select pgonce._move_clock(interval '1 day')")
+    assert problem_of(client.post("/unavailable", key="u"))["reason"] == "abandoned"
+    assert client.service.calls == 3
 
 
 def test_abandoned_work_of_a_leased_route_is_refused(client: Client) -> None:
@@ -385,6 +461,24 @@ def test_a_key_that_could_mean_two_things_is_refused(bad: bytes) -> None:
     assert json.loads(caught.value.response.body)["code"] == "22023"
     with pytest.raises(Refused):
         key_of(b"a", b"a")
+
+
+@pytest.mark.parametrize("mode", ["atomic", "leased"])
+@pytest.mark.parametrize("outcomes", ["freeze", "final", "finish"])
+def test_a_status_means_what_it_means_to_the_rust_layer(mode: str, outcomes: str) -> None:
+    vectors = json.loads((REPOSITORY / "conformance/vectors/dispositions.json").read_text("utf-8"))
+    policy = Policy("s", None, mode=mode, outcomes=outcomes)
+    for vector in vectors:
+        for status in vector["statuses"]:
+            assert disposition_of(Response(status), policy, None, True) == vector[mode][outcomes], status
+
+
+def test_a_status_token_is_that_of_the_rust_layer() -> None:
+    made = token_of("k1", "POST /orders", bytes(range(32)))
+    assert made == "WyJrMSIsIlBPU1QgL29yZGVycyIsIkFBRUNBd1FGQmdjSUNRb0xEQTBPRHhBUkVoTVVGUllYR0JrYUd4d2RIaDgiXQ"
+    assert read_token(made) == ("k1", "POST /orders", bytes(range(32)))
+    for bad in ("", "nonsense", "W10", "WzEsMl0", "e30", made[:-1]):
+        assert read_token(bad) is None
 
 
 def test_a_stored_key_is_that_of_the_rust_layer() -> None:

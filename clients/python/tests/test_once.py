@@ -176,18 +176,7 @@ def test_a_block_whose_commit_was_lost_is_never_called_done(db: Database, kind: 
     assert db.effects() == 0
 
 
-def test_over_one_connection_a_lost_commit_is_uncertain(db: Database) -> None:
-    conn = psycopg.connect(db.cut_dsn)
-    db.proxy.faults.append(Fault("commit", "reply"))
-    with pytest.raises(pgonce.Uncertain) as caught:
-        once(conn, "s", "k", REQUEST, effect)
-    assert caught.value.code == "08007"
-    with psycopg.connect(db.dsn) as other:
-        assert once(other, "s", "k", REQUEST, effect).replayed
-    assert db.effects() == 1
-
-
-@pytest.mark.parametrize("kind", ("psycopg", "psycopg-async", "asyncpg", "sqlalchemy-psycopg", "sqlalchemy-psycopg-async"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_commit_that_answers_rollback_is_noticed(db: Database, kind: str) -> None:
     async def test(api: Api) -> None:
         async def do(tx: Any) -> int:

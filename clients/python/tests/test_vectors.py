@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from server import REPOSITORY
 
-from pgonce import Class, canonical, classify, derived_key, fingerprint, new_key, resource_id, webhooks
+from pgonce import Class, canonical, classify, derived_key, fingerprint, lint_key, new_key, resource_id, webhooks
 from pgonce.errors import Invalid
 from pgonce.fingerprint import number
+from pgonce.keys import BadKey
 
 FINGERPRINTS = json.loads((REPOSITORY / "docs/src/reference/fingerprints.json").read_text("utf-8"))
 VECTORS = REPOSITORY / "conformance/vectors"
@@ -61,6 +62,27 @@ def test_a_derived_key_is_that_of_every_client(vector: dict[str, Any]) -> None:
 @pytest.mark.parametrize("vector", vectors("keys.json")["resource"], ids=str)
 def test_a_resource_id_is_that_of_every_client(vector: dict[str, Any]) -> None:
     assert str(resource_id(vector["namespace"], *vector["parts"])) == vector["id"]
+
+
+@pytest.mark.parametrize("key", vectors("lint.json")["good"], ids=ascii)
+def test_a_good_key_passes_the_lint(key: str) -> None:
+    lint_key(key)
+
+
+@pytest.mark.parametrize(
+    "fault, key", [(fault, key) for fault, keys in vectors("lint.json")["bad"].items() for key in keys], ids=ascii
+)
+def test_a_bad_key_is_refused_for_its_fault_and_never_repeated(fault: str, key: str) -> None:
+    with pytest.raises(BadKey) as caught:
+        lint_key(key)
+    assert caught.value.fault == fault and isinstance(caught.value, Invalid)
+    assert caught.value.code == ("P4001" if fault == "empty" else "22023") and caught.value.hint
+    assert len(key) < 12 or key not in str(caught.value)
+
+
+def test_keys_that_we_make_pass_the_lint() -> None:
+    for key in (new_key(), derived_key("invoice", "acme"), str(resource_id("order", "7"))):
+        lint_key(key)
 
 
 def test_a_new_key_is_a_uuid_of_version_7_and_never_the_same() -> None:

@@ -14,7 +14,10 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use pgonce::driver::Driver;
 use pgonce::inbox::{ClaimedMessage, Message, Tx};
+use pgonce::queue::Job;
 use pgonce::{Error, Failure, Result};
+use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::Handler;
 use crate::sinks::Refusal;
@@ -105,11 +108,52 @@ impl HttpHandler {
         Ok(self)
     }
 
+    /// Posts a job, for a handler of [`Once::worker`](pgonce::Once::worker): at least once, and always with the same `Idempotency-Key`.
+    /// Responses mean what they mean for messages; the body of one that says "done" is the result, where it is JSON of at most 16 KiB.
+    /// [`Error::Disconnected`]: nobody listens; it is no job's fault.
+    ///
+    /// | request header | what |
+    /// |---|---|
+    /// | `idempotency-key` | [`Job::idempotency_key`]: the same at every attempt |
+    /// | `pgonce-fence`, `pgonce-attempt` | as for a message |
+    /// | `ce-id`, `ce-source`, `ce-type`, `ce-subject`, `ce-tenant` | the job's number, `pgonce/queue`, queue, key and tenant |
+    ///
+    /// ```no_run
+    /// # async fn example(once: pgonce::sqlx::Once, stop: impl Future<Output = ()>) -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::sync::Arc;
+    /// use pgonce_broker::HttpHandler;
+    ///
+    /// let service = Arc::new(HttpHandler::new("mail", "http://127.0.0.1:8080/jobs")?);
+    /// once.worker(["mail"], move |job| {
+    ///     let service = service.clone();
+    ///     async move { job.done(&service.run_job(&job).await?) }
+    /// })
+    /// .run(stop)
+    /// .await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run_job<D: Driver>(&self, job: &Job<D>) -> Result<Value> {
+        let payload: Box<RawValue> = job.payload()?;
+        let request = self.post(
+            Bytes::copy_from_slice(payload.get().as_bytes()),
+            &job.idempotency_key(),
+            (job.fence(), u64::from(job.attempts())),
+            [
+                ("ce-id", Some(job.id().to_string())),
+                ("ce-source", Some("pgonce/queue".to_owned())),
+                ("ce-type", Some(encoded(job.queue()))),
+                ("ce-subject", job.key().map(encoded)),
+                ("ce-tenant", Some(encoded(job.tenant()))),
+                (CONTENT_TYPE.as_str(), Some("application/json".to_owned())),
+            ],
+        );
+        let response = self.call(request).await?;
+        outcome(&response)?;
+        Ok(serde_json::from_slice(response.body()).unwrap_or_default())
+    }
+
     fn request(&self, message: &Message, claimed: &ClaimedMessage) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(Bytes::copy_from_slice(&message.payload)));
-        *request.method_mut() = http::Method::POST;
-        *request.uri_mut() = self.uri.clone();
-        let headers = request.headers_mut();
         let parts = [
             &self.consumer,
             &claimed.source,
@@ -125,27 +169,49 @@ impl HttpHandler {
             "application/octet-stream"
         };
         let said = |name: &str| message.headers.get(name).and_then(|value| value.as_str());
-        for (name, value) in [
-            (
-                "user-agent",
-                Some(concat!("pgonce/", env!("CARGO_PKG_VERSION"))),
-            ),
-            ("idempotency-key", Some(format!("\"{key}\"").as_str())),
-            ("pgonce-fence", Some(&claimed.fence.to_string())),
-            ("pgonce-attempt", Some(&claimed.attempts.to_string())),
-            ("ce-specversion", Some("1.0")),
-            ("ce-id", Some(&encoded(&message.id))),
-            ("ce-source", Some(&encoded(&claimed.source))),
-            ("ce-type", Some(&encoded(kind))),
-            ("ce-subject", message.key.as_deref().map(encoded).as_deref()),
-            (
-                "ce-tenant",
-                Some(encoded(&message.tenant).as_str()).filter(|text| !text.is_empty()),
-            ),
-            (CONTENT_TYPE.as_str(), said("content-type").or(Some(plain))),
-            ("traceparent", said("traceparent")),
-            ("tracestate", said("tracestate")),
-        ] {
+        let said = |name: &str| said(name).map(str::to_owned);
+        self.post(
+            Bytes::copy_from_slice(&message.payload),
+            &key,
+            (claimed.fence, u64::from(claimed.attempts)),
+            [
+                ("ce-id", Some(encoded(&message.id))),
+                ("ce-source", Some(encoded(&claimed.source))),
+                ("ce-type", Some(encoded(kind))),
+                ("ce-subject", message.key.as_deref().map(encoded)),
+                ("ce-tenant", Some(encoded(&message.tenant))),
+                (
+                    CONTENT_TYPE.as_str(),
+                    said("content-type").or(Some(plain.to_owned())),
+                ),
+                ("traceparent", said("traceparent")),
+                ("tracestate", said("tracestate")),
+            ],
+        )
+    }
+
+    /// A request; what has no value, or one that is no header's, is left out.
+    fn post<const N: usize>(
+        &self,
+        body: Bytes,
+        key: &str,
+        (fence, attempt): (i64, u64),
+        more: [(&str, Option<String>); N],
+    ) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = http::Method::POST;
+        *request.uri_mut() = self.uri.clone();
+        let headers = request.headers_mut();
+        let agent = concat!("pgonce/", env!("CARGO_PKG_VERSION"));
+        let first = [
+            ("user-agent", Some(agent.to_owned())),
+            ("idempotency-key", Some(format!("\"{key}\""))),
+            ("pgonce-fence", Some(fence.to_string())),
+            ("pgonce-attempt", Some(attempt.to_string())),
+            ("ce-specversion", Some("1.0".to_owned())),
+        ];
+        for (name, value) in first.into_iter().chain(more) {
+            let value = value.filter(|value| !value.is_empty());
             let value = value.and_then(|value| HeaderValue::try_from(value).ok());
             if let (Ok(name), Some(value)) = (HeaderName::try_from(name), value) {
                 headers.insert(name, value);
@@ -153,6 +219,24 @@ impl HttpHandler {
         }
         headers.extend(self.headers.clone());
         request
+    }
+
+    async fn call(&self, request: Request<Full<Bytes>>) -> Result<Response<Vec<u8>>> {
+        let calling = self.client.request(request).await;
+        let response = calling.map_err(|error| match error.is_connect() {
+            true => Error::Disconnected(whole(&error)),
+            false => Failure::transient("handler_failed", whole(&error)).into(),
+        })?;
+        let (head, mut body) = response.into_parts();
+        let mut text = Vec::new();
+        // Reading to the end lets the connection be used again; a long response costs it.
+        while let Some(Ok(frame)) = body.frame().await {
+            text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            if text.len() > RESPONSE_BYTES {
+                break;
+            }
+        }
+        Ok(Response::from_parts(head, text))
     }
 }
 
@@ -172,21 +256,8 @@ impl<D: Driver> Handler<D> for HttpHandler {
     const CALLS_OUT: bool = true;
 
     async fn call_out(&self, message: &Message, claimed: &ClaimedMessage) -> Result<()> {
-        let calling = self.client.request(self.request(message, claimed)).await;
-        let response = calling.map_err(|error| match error.is_connect() {
-            true => Error::Disconnected(whole(&error)),
-            false => Failure::transient("handler_failed", whole(&error)).into(),
-        })?;
-        let (head, mut body) = response.into_parts();
-        let mut text = Vec::new();
-        // Reading to the end lets the connection be used again; a long response costs it.
-        while let Some(Ok(frame)) = body.frame().await {
-            text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-            if text.len() > RESPONSE_BYTES {
-                break;
-            }
-        }
-        outcome(&Response::from_parts(head, text))
+        let response = self.call(self.request(message, claimed)).await?;
+        outcome(&response)
     }
 
     /// The mark alone: the work is done.

@@ -32,9 +32,16 @@ impl Address {
         if let Some(port) = variable("PGPORT").filter(|port| !port.is_empty()) {
             rest = with_port(&rest, &port);
         }
+        // Where the scheme is misspelt, all of it would be taken for the name of an option, password included.
+        let scheme = rest.split_once("://").map(|(scheme, _)| scheme);
+        let scheme =
+            scheme.filter(|scheme| !scheme.contains(|c: char| c == '=' || c.is_whitespace()));
+        if scheme.is_some_and(|scheme| !["postgres", "postgresql"].contains(&scheme)) {
+            return Err("it begins with neither postgres:// nor postgresql://".to_owned());
+        }
         let config: Config = rest.parse().map_err(|error: tokio_postgres::Error| {
             let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
-            format!("{error}{}", cause.unwrap_or_default())
+            without_values(&format!("{error}{}", cause.unwrap_or_default()))
         })?;
         Self { config, tls }.completed_by(variable)
     }
@@ -244,6 +251,19 @@ fn pairs(text: &str) -> std::result::Result<Vec<(String, String)>, String> {
     Ok(pairs)
 }
 
+/// An error about an address. An option that is unknown is named only where it looks like a name: it may be the rest of a password.
+fn without_values(error: &str) -> String {
+    let Some((before, quoted)) = error.split_once("unknown option") else {
+        return error.to_owned();
+    };
+    let name = quoted.trim_matches([' ', '`']);
+    let is_name = name.len() <= 30 && name.bytes().all(|c| c.is_ascii_lowercase() || c == b'_');
+    match is_name {
+        true => error.to_owned(),
+        false => format!("{before}an option is unknown"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio_postgres::config::Host;
@@ -329,5 +349,15 @@ mod tests {
             let error = take_tls_options(text).unwrap_err();
             assert!(!error.contains("secret"), "{error}");
         }
+        for text in [
+            "postgre://a:secret7@db/x?connect_timeout=3",
+            "postgres:/a:secret7@db/x?connect_timeout=3",
+            "host=db secret7=1",
+        ] {
+            let error = Address::parse_with(text, &|_| None).err().unwrap();
+            assert!(!error.contains("secret7"), "{error}");
+        }
+        let pairs = "host=db password=a://b application_name=x";
+        assert!(Address::parse_with(pairs, &|_| None).is_ok());
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use deadpool_postgres::{Pool, Runtime};
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement};
+use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement, read_only};
 use pgonce::migrate::{self, Migrator};
 
 pub(crate) use crate::address::Address;
@@ -141,6 +141,19 @@ impl Target {
     }
 }
 
+/// Not `read write`: a standby may be looked at.
+const BEGIN: &str = "begin isolation level read committed";
+
+/// How a transaction begins in which no name or operator is looked for among strangers' objects: the texts of
+/// this program name those of PostgreSQL without their schema, and anybody who may create objects in a schema of the
+/// caller's `search_path` could put others in their place. For one transaction only, so that nothing leaks
+/// through a pooler. What users name (a table, a function) is resolved elsewhere, on their own path.
+fn pinned(begin: &str) -> String {
+    format!(
+        "{begin}; set local search_path = pg_catalog, pg_temp; set local standard_conforming_strings = on"
+    )
+}
+
 /// A database and pgonce's schema in it.
 pub(crate) struct Database {
     pub(crate) driver: TokioPostgres,
@@ -153,11 +166,9 @@ impl Database {
         Migrator::new(self.driver.clone()).schema(&self.schema)
     }
 
-    /// Runs a statement that is written for the schema `pgonce`; every row as a JSON object. The
-    /// name of the schema was checked by [`Target::installed`].
-    pub(crate) async fn rows(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
+    fn statement(&self, query: &str) -> Statement {
         let query = query.replace("pgonce.", &format!("{}.", self.schema));
-        let statement = Statement {
+        Statement {
             sql: format!(
                 "select {}._readable(row_to_json(q)::text) from ({query}) q",
                 self.schema
@@ -165,15 +176,58 @@ impl Database {
             .into(),
             keep: false,
             pooled: false,
-        };
+        }
+    }
+
+    /// As [`Database::rows`], for a list. It goes by the order of an index and ends early: a bitmap would read all of a large scope,
+    /// lane or queue first, and to compile the query takes longer than to run it.
+    pub(crate) async fn list(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
+        let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
+        let settings = "set local enable_bitmapscan = off; set local jit = off";
+        Ok(read_only(&self.driver, settings, &self.statement(query), &params).await?)
+    }
+
+    /// Runs a statement that is written for the schema `pgonce`; every row as a JSON object. The
+    /// name of the schema was checked by [`Target::installed`]. An act is recorded with the [`person`], who is named
+    /// for this transaction only: behind a pooler the next one may be another's.
+    pub(crate) async fn rows(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
+        let statement = self.statement(query);
         let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
         let mut session = self.driver.acquire().await?;
-        let rows = session.query(&statement, &params).await?;
+        session.open(&pinned(BEGIN)).await?;
+        let named = session
+            .query(&name_person(true), &[Param::Text(Some(&person()))])
+            .await;
+        let done = match named {
+            Ok(_) => session.query(&statement, &params).await,
+            Err(error) => Err(error),
+        };
+        let rows = match done {
+            Ok(rows) => rows,
+            Err(error) => {
+                if session.rollback().await.is_ok() {
+                    session.keep();
+                }
+                return Err(error.into());
+            }
+        };
+        session.batch("commit").await?;
         session.keep();
         Ok(rows
             .into_iter()
             .filter_map(|row| row.into_iter().next().flatten())
             .collect())
+    }
+
+    /// Names the [`person`] for what the SDK does on the one connection of this database, for as long as that lives. Only
+    /// for commands of the owner, which need a connection of their own anyway.
+    pub(crate) async fn name_person(&self) -> Result {
+        let mut session = self.driver.acquire().await?;
+        session
+            .query(&name_person(false), &[Param::Text(Some(&person()))])
+            .await?;
+        session.keep();
+        Ok(())
     }
 
     /// As [`Database::rows`], for a statement that answers one number, as `n`.
@@ -186,6 +240,22 @@ impl Database {
     /// As [`Database::rows`], the first of them.
     pub(crate) async fn row(&self, query: &str, params: &[Option<&str>]) -> Result<Option<String>> {
         Ok(self.rows(query, params).await?.into_iter().next())
+    }
+}
+
+/// The user of the operating system, as far as the environment says.
+pub(crate) fn person() -> String {
+    let names = ["SUDO_USER", "USER", "LOGNAME"];
+    let found = names.iter().find_map(|name| std::env::var(name).ok());
+    found.unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Says who acts: what records acts reads it.
+fn name_person(in_transaction: bool) -> Statement {
+    Statement {
+        sql: format!("select pg_catalog.set_config('pgonce.person', $1, {in_transaction})").into(),
+        keep: false,
+        pooled: false,
     }
 }
 

@@ -38,7 +38,7 @@ struct List {
     /// Only calls with this status; open: those that are not decided; disputed: decided, and contradicted since.
     #[arg(long, value_parser = ["requested", "sent", "unknown", "needs_operator", "confirmed", "failed", "open", "disputed"])]
     status: Option<String>,
-    /// Maximum number of calls.
+    /// Maximum number of calls. The newest 20000 are looked at; of those without an outcome, the ones whose deadline comes first.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
 }
@@ -78,24 +78,47 @@ struct Settle {
     confirm: Confirm,
 }
 
-const LIST: &str = "select effect_key, provider, step, scope, key, status, reference, sends, looks, sent_at, deadline_at, \
-    decided_at, decided_by, failure_code, disputed from pgonce.external_calls \
-    where tenant = $1 and provider = coalesce($2, provider) and case coalesce($3, 'any') when 'any' then true \
-    when 'open' then status not in ('confirmed', 'failed') when 'disputed' then disputed is not null else status = $3 end \
-    order by requested_at desc, effect_key limit $4::text::int";
+/// Of the calls that may be meant, at most 20000 are looked at: of those without an outcome the ones whose deadline comes first, of all
+/// others the newest.
+fn list(status: Option<&str>) -> String {
+    let of = |which: &str, order: &str| {
+        format!(
+            "(select c.*, case when c.status in ('sent', 'unknown') then pgonce._external_status(c) else c.status::text end as shown \
+             from pgonce.external_call c where {which} order by {order} limit 20000)"
+        )
+    };
+    let newest = "c.requested_at desc, c.effect_key desc";
+    let undecided = of("c.status in ('sent', 'unknown')", "c.deadline_at");
+    let look = match status {
+        Some("sent" | "unknown" | "needs_operator") => undecided,
+        Some("open") => format!(
+            "{undecided} union all select * from {} r where r.status = 'requested'",
+            of("true", newest)
+        ),
+        Some("disputed") => of("c.disputed is not null", newest),
+        _ => of("true", newest),
+    };
+    format!(
+        "select c.effect_key, c.provider, c.step, c.scope, c.key, c.shown as status, c.reference, c.sends, c.looks, c.sent_at, c.deadline_at, \
+         c.decided_at, c.decided_by, c.failure_code, c.disputed from ({look}) c \
+         where c.tenant = $1 and c.provider = coalesce($2, c.provider) and case coalesce($3, 'any') when 'any' then true \
+         when 'open' then c.shown not in ('confirmed', 'failed') when 'disputed' then c.disputed is not null else c.shown = $3 end \
+         order by {newest} limit $4::text::int"
+    )
+}
 
 const SHOW: &str = "select c.*, \
     (select json_agg(json_build_object('at', e.seen_at, 'event_id', e.event_id, 'outcome', e.outcome, 'reference', e.reference) order by e.seen_at) \
     from pgonce.external_event e where e.tenant = c.tenant and e.provider = c.provider and e.effect_key = c.effect_key) as events, \
     (select json_agg(json_build_object('at', o.acted_at, 'act', o.act, 'role', o.role, 'person', o.person, 'reason', o.reason, 'forced', o.forced) order by o.number) \
     from pgonce.operator_act o where o.tenant = c.tenant and o.scope = c.scope and o.key = c.key) as acts \
-    from pgonce.external_calls c where c.tenant = $1 and c.effect_key::text = lower($2)";
+    from pgonce.external_calls c where c.tenant = $1 and c.effect_key = case when $2 ~ '^[0-9a-fA-F-]{36}$' then $2::text::uuid end";
 
 const PROVIDERS: &str = "select provider, keys_for, deadline, look_after, backoff, max_backoff, rate, rate_per, trip_after, trip_for, \
     failures, open_until from pgonce.external_provider order by provider";
 
 const SETTLE: &str = "select pgonce.external_settle($1::text::uuid, $2, $3, $4::text::boolean, $5, $6::text::jsonb, $7::text::jsonb, $8, \
-    null, $9, $10) as before";
+    null, $9) as before";
 
 fn none() -> CliError {
     CliError::new(
@@ -117,16 +140,8 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 list.status.as_deref(),
                 Some(&*limit),
             ];
-            // Those that are not decided are few, and have an index.
-            let list = match list.status.as_deref() {
-                Some("sent" | "unknown" | "needs_operator") => LIST.replace(
-                    "pgonce.external_calls where",
-                    "(select v.* from pgonce.external_call c join pgonce.external_calls v on v.tenant = c.tenant and v.effect_key = c.effect_key \
-                     where c.status in ('sent', 'unknown')) x where",
-                ),
-                _ => LIST.to_owned(),
-            };
-            let rows = database.rows(&list, &params).await?;
+            let list = self::list(list.status.as_deref());
+            let rows = database.list(&list, &params).await?;
             output::rows(database.format, &rows, "No calls.")
         }
         Action::Show(one) => {
@@ -158,8 +173,6 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             if !settle.confirm.ask(database.format, &what, 1)? {
                 return Ok(());
             }
-            let person = ["SUDO_USER", "USER", "LOGNAME"];
-            let person = person.iter().find_map(|name| std::env::var(name).ok());
             let force = settle.force.is_some().to_string();
             let params = [
                 Some(key),
@@ -171,7 +184,6 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 settle.answer.as_deref(),
                 settle.code.as_deref(),
                 tenant,
-                person.as_deref(),
             ];
             let before = database.row(SETTLE, &params).await.map_err(|error| {
                 let again = format!(

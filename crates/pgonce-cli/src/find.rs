@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement};
+use pgonce::driver::{Param, Statement, read_only};
 use serde_json::{Value, json};
 
 use crate::database::{Database, Target};
@@ -14,7 +14,7 @@ use crate::output::{self, Format};
 pub(crate) struct Args {
     /// A key (the client's, as stored, or hashed as in logs), reference, correlation, message id, subject, trace id, a job's key, or a provider's reference, event or effect key.
     id: String,
-    /// Only look where an index leads: no hashed keys, subjects, trace ids and stored messages.
+    /// Only look where an index leads: no hashed keys, no subjects, ids and traces of events, no keys and traces of stored messages.
     #[arg(long)]
     quick: bool,
     /// Maximum time of each look.
@@ -30,7 +30,7 @@ const PARTS: [(&str, bool, &str); 8] = [
         "keys, references and correlations of intents",
     ),
     ("events", true, "numbers of events, parked and skipped ones"),
-    ("messages", true, "ids of accepted messages"),
+    ("messages", true, "ids of accepted and stored messages"),
     ("jobs", true, "keys of jobs"),
     (
         "calls",
@@ -43,7 +43,11 @@ const PARTS: [(&str, bool, &str); 8] = [
         false,
         "subjects, message ids and trace ids of the outbox",
     ),
-    ("all_messages", false, "stored messages"),
+    (
+        "all_messages",
+        false,
+        "keys, trace ids and hashed ids of stored messages",
+    ),
 ];
 
 const NOTHING: &str =
@@ -103,20 +107,8 @@ async fn look(
         keep: false,
         pooled: false,
     };
-    let mut session = database.driver.acquire().await?;
-    session
-        .open("begin isolation level repeatable read read only")
-        .await?;
     let limit = args.timeout.as_millis().max(1);
-    session
-        .batch(&format!("set local statement_timeout = {limit}"))
-        .await?;
+    let settings = format!("set local statement_timeout = {limit}");
     let params = [Param::Text(Some(&args.id)), Param::Text(Some(part))];
-    let rows = session.query(&statement, &params).await;
-    session.rollback().await?;
-    session.keep();
-    let rows = rows?.into_iter();
-    Ok(rows
-        .filter_map(|row| row.into_iter().next().flatten())
-        .collect())
+    read_only(&database.driver, &settings, &statement, &params).await
 }

@@ -164,17 +164,25 @@ async fn list(database: &Database, list: List) -> Result {
     let Some(consumer) = list.consumer else {
         let query = "select consumer, tenant, received, processing, retrying, poison, held, \
                      date_trunc('second', oldest_age) as oldest_age, partitions from pgonce.inbox_backlog order by 1, 2";
-        let rows = database.rows(query, &[]).await?;
+        let rows = database.list(query, &[]).await?;
         return output::rows(database.format, &rows, "Nothing waits in the inbox.");
     };
     require_consumer(database, &consumer).await?;
-    let query = "select seq, tenant, source, message_id, key, type, status, skipped_at is not null as skipped, attempts, \
-                 due_at, failure_code, left(failure_message, 200) as failure_message, size from pgonce.inbox_message \
-                 where consumer = $1 and case when $2 is null then status <> 'processed' and skipped_at is null \
-                 else status::text = $2 end order by seq limit $3::text::integer";
     let limit = list.limit.to_string();
-    let params = [Some(&*consumer), list.status.as_deref(), Some(&*limit)];
-    let rows = database.rows(query, &params).await?;
+    let params = [Some(&*consumer), Some(&*limit)];
+    let columns = "m.seq, m.tenant, m.source, m.message_id, m.key, m.type, m.status, m.skipped_at is not null as skipped, m.attempts, \
+         m.due_at, m.failure_code, left(m.failure_message, 200) as failure_message, m.size";
+    let of = match list.status.as_deref() {
+        None => format!("{OPEN} union all ({POISON})"),
+        Some("failed_final") => format!("({POISON}) union all ({SKIPPED})"),
+        Some("processed") => BY_NUMBER.to_owned(),
+        Some(_) => OPEN.to_owned(),
+    };
+    let status = list.status.as_deref().unwrap_or("any");
+    let query = format!(
+        "select {columns} from ({of}) m where '{status}' in ('any', m.status::text) order by m.seq limit $2::text::integer"
+    );
+    let rows = database.list(&query, &params).await?;
     output::rows(
         database.format,
         &rows,
@@ -182,12 +190,22 @@ async fn list(database: &Database, list: List) -> Result {
     )
 }
 
-/// A consumer is known by its contract, or by what it has stored, marked or read.
+/// By which index each kind of message is found; of each a bounded number is looked at.
+const OPEN: &str = "(select * from pgonce.inbox_message m where m.consumer = $1 and m.status in ('received', 'processing', 'failed_retryable') \
+     order by m.due_at, m.seq limit 10000)";
+const POISON: &str = "select * from pgonce.inbox_message m where m.consumer = $1 and m.status = 'failed_final' and m.skipped_at is null \
+     order by m.seq limit 10000";
+const SKIPPED: &str = "select * from (select * from pgonce.inbox_message m where m.settled_at is not null order by m.settled_at desc limit 10000) m \
+     where m.consumer = $1 and m.skipped_at is not null";
+const BY_NUMBER: &str =
+    "select * from pgonce.inbox_message m where m.consumer = $1 order by m.seq limit 20000";
+
+/// A consumer is known by its contract, by what it has stored or read, or by what was marked.
 async fn require_consumer(database: &Database, consumer: &str) -> Result {
     let query = "select exists (select from pgonce.inbox_contract c where c.consumer = $1) \
                  or exists (select from pgonce.inbox_message m where m.consumer = $1) \
                  or exists (select from pgonce.inbox_cursor k where k.consumer = $1) \
-                 or exists (select from pgonce.inbox_marker r where r.consumer = $1) as known";
+                 or exists (select from (select r.consumer from pgonce.inbox_marker r limit 10000) r where r.consumer = $1) as known";
     let known = database.row(query, &[Some(consumer)]).await?;
     if known.is_some_and(|row| row.contains("true")) {
         return Ok(());
@@ -205,8 +223,8 @@ async fn show(database: &Database, one: &One) -> Result {
          encode(m.hash, 'hex') as hash, \
          (select count(*) from pgonce.inbox_message b where b.tenant = m.tenant and b.consumer = m.consumer and b.key = m.key \
              and b.seq > m.seq and b.status <> 'processed' and b.skipped_at is null) as behind, \
-         (select jsonb_agg(jsonb_build_object('at', a.at, 'who', a.who, 'act', a.act, 'reason', a.reason) order by a.entry) \
-             from pgonce.inbox_audit a where a.tenant = m.tenant and a.consumer = m.consumer and a.seq = m.seq) as acts, \
+         (select jsonb_agg(jsonb_build_object('at', o.acted_at, 'who', coalesce(o.person || ' (' || o.role || ')', o.role), 'act', o.act, 'reason', o.reason) order by o.number) \
+             from pgonce.operator_act o where o.tenant = m.tenant and o.scope = 'inbox ' || m.consumer and o.key = m.seq::text) as acts, \
          case when octet_length(m.payload) < m.size then 'cut: ' else '' end || encode(m.payload, 'escape') as payload \
          from pgonce.inbox_message m where m.consumer = $1 and m.seq = $2::text::bigint";
     let seq = one.seq.to_string();

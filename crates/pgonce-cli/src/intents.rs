@@ -96,20 +96,19 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
 }
 
 impl ListArgs {
-    async fn list(self, target: Target, columns: &str, view: &str, nothing: &str) -> Result {
-        let database = target.installed().await?;
+    async fn list(self, database: &Database, columns: &str, source: &str, nothing: &str) -> Result {
         if let Some(scope) = &self.scope {
-            require_scope(&database, scope).await?;
+            require_scope(database, scope).await?;
         }
         let query = format!(
-            "select {columns} from pgonce.{view} where scope = coalesce($1, scope) and tenant = coalesce($2, tenant) \
+            "select {columns} from {source} where scope = coalesce($1, scope) and tenant = coalesce($2, tenant) \
              limit $3::text::integer"
         );
         let limit = self.limit.to_string();
         let params = [self.scope.as_deref(), self.tenant.as_deref(), Some(&limit)];
         output::rows(
             database.format,
-            &database.rows(&query, &params).await?,
+            &database.list(&query, &params).await?,
             nothing,
         )
     }
@@ -117,8 +116,14 @@ impl ListArgs {
 
 /// A scope is known by its contract, or by an intent that was claimed in it.
 async fn require_scope(database: &Database, scope: &str) -> Result {
-    let query = "select exists (select from pgonce.scope s where s.scope = $1) \
-                 or exists (select from pgonce.intent i where i.scope = $1) as known";
+    // From scope to scope by the primary key, which begins with the tenant.
+    let query = "with recursive pair (tenant, scope) as (
+                     (select i.tenant, i.scope from pgonce.intent i order by i.tenant, i.scope limit 1)
+                     union all
+                     select n.* from pair p cross join lateral (
+                         select i.tenant, i.scope from pgonce.intent i where (i.tenant, i.scope) > (p.tenant, p.scope)
+                          order by i.tenant, i.scope limit 1) n)
+                 select exists (select from pgonce.scope s where s.scope = $1) or exists (select from pair p where p.scope = $1) as known";
     let known = database.row(query, &[Some(scope)]).await?;
     if known.is_some_and(|row| row.contains("true")) {
         return Ok(());
@@ -133,52 +138,121 @@ async fn require_scope(database: &Database, scope: &str) -> Result {
 async fn list(args: ScopeArgs, target: Target) -> Result {
     let database = target.installed().await?;
     require_scope(&database, &args.scope).await?;
-    let query = "select key, status, attempts, first_at, last_at, expires_at, owner, failure_code \
-                 from pgonce.intent where tenant = $1 and scope = $2 and ($3::text is null or status::text = $3) \
-                 and ($4::text is null or key > $4) order by key limit $5::text::integer";
     let limit = args.limit.to_string();
     let params = [
         Some(&*args.tenant),
         Some(&*args.scope),
-        args.status.as_deref(),
         args.after.as_deref(),
+        args.status.as_deref(),
         Some(&*limit),
     ];
-    let rows = database.rows(query, &params).await?;
+    // What is not finished has an index of its own; of all others a bounded number is looked at.
+    let (look, order, by_key) = match args.status.as_deref() {
+        Some("processing" | "failed_retryable") => (
+            "i.expires_at is null",
+            "coalesce(i.lease_until, i.last_at)",
+            false,
+        ),
+        status => (
+            "i.tenant = $1 and i.scope = $2 and i.key > coalesce($3, '')",
+            "i.key",
+            status.is_some(),
+        ),
+    };
+    let query = format!(
+        "with look as materialized (select i.tenant, i.scope, i.key, i.status, i.attempts, i.first_at, i.last_at, i.expires_at, i.owner, i.failure_code \
+             from pgonce.intent i where {look} order by {order} limit {LOOK})
+         (select key, status, attempts, first_at, last_at, expires_at, owner, failure_code from look \
+           where tenant = $1 and scope = $2 and ($3::text is null or key > $3) and ($4::text is null or status::text = $4) \
+           order by key limit $5::text::integer)
+         union all
+         (select key, null, null, null, null, null, null, null from look where {by_key} order by key offset {LOOK} - 1)"
+    );
+    let mut rows = database.list(&query, &params).await?;
+    // Where the look ended, if it did not come to the end of the scope.
+    let parsed = rows.last().map(|row| serde_json::from_str(row));
+    let last: Option<serde_json::Value> = parsed.transpose()?;
+    let last = last.filter(|last| last["status"].is_null());
+    if last.is_some() {
+        rows.pop();
+    }
     output::rows(
         database.format,
         &rows,
         "There is no such intent in this scope.",
-    )
+    )?;
+    match last {
+        Some(last) if rows.len() < args.limit as usize => {
+            let key = output::printable(last["key"].as_str().unwrap_or_default());
+            let words = format!("{LOOK} intents were looked at. To look further: --after {key}");
+            output::note(&words)
+        }
+        _ => Ok(()),
+    }
 }
+
+/// Intents that one list looks at.
+const LOOK: u32 = 20_000;
 
 pub(crate) async fn stuck(args: ListArgs, target: Target) -> Result {
     let columns = "tenant, scope, key, status, classification, date_trunc('second', stuck_for) as stuck_for, \
                    attempts, owner, correlation_id, failure_code, failure_message";
-    args.list(target, columns, "stuck", "Nothing is stuck.")
+    let database = target.installed().await?;
+    let oldest = format!("(select * from pgonce.stuck limit {LOOK}) k");
+    args.list(&database, columns, &oldest, "Nothing is stuck.")
         .await
 }
 
 pub(crate) async fn most_retried(args: ListArgs, target: Target) -> Result {
     let columns = "tenant, scope, key, attempts, status, first_at, last_at, owner, failure_code, failure_message";
+    let database = target.installed().await?;
+    // Where intents are many, from their attempts: only those that were followed by another are rows of their own. What came from
+    // another region has none here.
+    let source = match has_many_intents(&database).await? {
+        false => "pgonce.most_retried",
+        true => {
+            "(select i.* from (select distinct a.tenant, a.scope, a.key from (select * from pgonce.attempt order by attempt desc limit 10000) a) a \
+              join pgonce.intent i on i.tenant = a.tenant and i.scope = a.scope and i.key = a.key \
+              where i.attempts > 1 order by i.attempts desc, i.first_at) r"
+        }
+    };
     args.list(
-        target,
+        &database,
         columns,
-        "most_retried",
+        source,
         "No intent took more than one attempt.",
     )
     .await
 }
 
-pub(crate) async fn suppression(target: Target) -> Result {
+/// Whether there are more intents than a list may read.
+async fn has_many_intents(database: &Database) -> Result<bool> {
+    let query = "select count(*) as n from (select from pgonce.intent limit 10001) x";
+    Ok(database.count(query, &[]).await? > 10_000)
+}
+
+/// How `pgonce suppression` counts.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SuppressionArgs {
+    /// Count intents and attempts, however many there are; above 10000 intents they are left out.
+    #[arg(long)]
+    count: bool,
+}
+
+pub(crate) async fn suppression(args: SuppressionArgs, target: Target) -> Result {
     let database = target.installed().await?;
-    let rows = database
-        .rows(
+    let (query, nothing) = match args.count || !has_many_intents(&database).await? {
+        true => (
             "select * from pgonce.suppression order by suppressed desc, scope, tenant",
-            &[],
-        )
-        .await?;
-    output::rows(database.format, &rows, "No intent was ever claimed here.")
+            "No intent was ever claimed here.",
+        ),
+        false => (
+            "select tenant, scope, replays, refusals, busy, conflicts, replays + refusals + busy + conflicts as suppressed \
+             from pgonce.suppressed order by 7 desc, scope, tenant",
+            "No duplicate was reported yet.",
+        ),
+    };
+    output::rows(database.format, &database.rows(query, &[]).await?, nothing)
 }
 
 /// One intent, whole.

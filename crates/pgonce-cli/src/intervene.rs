@@ -8,7 +8,7 @@ use crate::exit::{self, CliError, Result};
 use crate::intents::stored_key;
 use crate::output;
 
-/// Maximum number of intents that one command changes.
+/// Maximum number of intents that one command changes; where more match, it says so.
 const MAX_INTENTS: usize = 10_000;
 
 /// Which intents, and why.
@@ -102,9 +102,17 @@ pub(crate) async fn act(
         ));
     }
     let database = target.installed().await?;
-    let keys = keys(&database, args).await?;
+    let mut keys = keys(&database, args).await?;
+    // One more than may be changed was asked for: so the count is never wrong without a word.
+    let cut = keys.len() > MAX_INTENTS;
+    keys.truncate(MAX_INTENTS);
     let what = match &keys[..] {
         [key] => format!("{act} {} of {}", output::printable(key), args.scope),
+        keys if cut => format!(
+            "{act} the first {} intents of {}, by key; more match, for which it is to be run again",
+            keys.len(),
+            args.scope
+        ),
         keys => format!("{act} {} intents of {}", keys.len(), args.scope),
     };
     if !args
@@ -124,8 +132,16 @@ pub(crate) async fn act(
             Err(error) => return Err(error),
         }
     }
-    let words = format!("{act}: {done} done, {} refused", refused.len());
-    let value = json!({"act": act, "done": done, "refused": refused.len()});
+    let words = format!(
+        "{act}: {done} done, {} refused{}",
+        refused.len(),
+        if cut {
+            "; more match: run it again"
+        } else {
+            ""
+        }
+    );
+    let value = json!({"act": act, "done": done, "refused": refused.len(), "more": cut});
     output::say(database.format, &words, &value)?;
     refused.into_iter().next().map_or(Ok(()), Err)
 }
@@ -145,9 +161,9 @@ async fn keys(database: &Database, args: &ActArgs) -> Result<Vec<String>> {
     };
     let query = format!(
         "select key from {source} and tenant = $1 and scope = $2 and ($4::text is null or owner = $4) \
-         and ($5::text is null or age >= $5::text::interval) limit $3::text::integer"
+         and ($5::text is null or age >= $5::text::interval) order by key limit $3::text::integer"
     );
-    let limit = MAX_INTENTS.to_string();
+    let limit = (MAX_INTENTS + 1).to_string();
     let params = [
         Some(&*args.tenant),
         Some(&*args.scope),
@@ -164,13 +180,6 @@ async fn keys(database: &Database, args: &ActArgs) -> Result<Vec<String>> {
     Ok(keys)
 }
 
-/// The operating system's user, as far as the environment says.
-pub(crate) fn person() -> String {
-    let names = ["SUDO_USER", "USER", "LOGNAME"];
-    let found = names.iter().find_map(|name| std::env::var(name).ok());
-    found.unwrap_or_else(|| "unknown".to_owned())
-}
-
 async fn one(
     database: &Database,
     act: &str,
@@ -178,8 +187,7 @@ async fn one(
     key: &str,
     [answer, code, message]: [Option<&str>; 3],
 ) -> Result {
-    let query = "select pgonce.intervene($1, $2, $3, $4, $5::text::boolean, $6::text::jsonb, $7, $8, $9, $10) as before";
-    let person = person();
+    let query = "select pgonce.intervene($1, $2, $3, $4, $5::text::boolean, $6::text::jsonb, $7, $8, $9) as before";
     let force = args.force.is_some().to_string();
     let params = [
         Some(act),
@@ -191,7 +199,6 @@ async fn one(
         code,
         message,
         Some(&args.tenant),
-        Some(&person),
     ];
     database.row(query, &params).await.map(|_| ()).map_err(|error| {
         let again = format!(

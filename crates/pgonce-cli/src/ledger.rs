@@ -21,7 +21,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// List accounts with their balances.
-    Accounts,
+    Accounts(Page),
     /// Open an account.
     Open(Open),
     /// Show the balance of an account, now or as it was.
@@ -40,6 +40,16 @@ enum Action {
     Verify(Verify),
     /// Set cached balances to what the entries say, and record who did it and why.
     Repair(Repair),
+}
+
+#[derive(Debug, clap::Args)]
+struct Page {
+    /// Begin after this account: the last one of the page before.
+    #[arg(long, value_name = "ACCOUNT")]
+    after: Option<String>,
+    /// Maximum number of accounts.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
 }
 
 #[derive(Debug, clap::Args)]
@@ -157,6 +167,26 @@ struct Repair {
     confirm: Confirm,
 }
 
+/// The newest groups. They are never changed, so the newest are at the end of their table, or of that of pending groups: a bounded
+/// part of it is read.
+fn groups(state: Option<&str>) -> String {
+    let (table, newest) = match state {
+        Some("pending" | "voided") => ("ledger_pending", "and n.state = $2 limit 2000"),
+        Some(_) => ("ledger_group", "order by n.recorded_at desc limit 2000"),
+        None => (
+            "ledger_group",
+            "order by n.recorded_at desc, n.source, n.operation limit $3::text::integer",
+        ),
+    };
+    format!(
+        "select g.source, g.operation, g.state, g.accounts, g.amounts, g.memo, g.reverses_operation, g.fence, g.recorded_at \
+         from (select n.source, n.operation from pgonce.{table} n where n.tenant = $1 \
+               and n.ctid >= (select format('(%s,0)', greatest(pg_relation_size('pgonce.{table}') / current_setting('block_size')::bigint - 150, 0))::tid) {newest}) n \
+         cross join lateral (select v.* from pgonce.ledger_groups v where v.tenant = $1 and v.source = n.source and v.operation = n.operation limit 1) g \
+         where g.state = coalesce($2::text, g.state) order by g.recorded_at desc, g.source, g.operation limit $3::text::integer"
+    )
+}
+
 /// An account and an amount. The account's name may hold a `=`.
 fn line(text: &str) -> std::result::Result<(String, String), String> {
     let (account, amount) = text
@@ -178,10 +208,14 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         output::rows(database.format, &rows, nothing)
     };
     match args.action {
-        Action::Accounts => {
-            let query = "select account, currency, normal, balance, available, pending_debit, pending_credit, entries, \
-                         closed_at from pgonce.ledger_accounts where tenant = $1 order by account";
-            show(query, vec![Some(tenant)], "No account is open here.").await
+        Action::Accounts(page) => {
+            let query = "select a.account, a.currency, a.normal, a.balance, a.available, a.pending_debit, a.pending_credit, a.entries, a.closed_at \
+                         from (select n.account from pgonce.ledger_account n where n.tenant = $1 and n.shard = 0 and n.account > coalesce($2, '') \
+                               order by n.account limit $3::text::integer) n \
+                         cross join lateral (select v.* from pgonce.ledger_accounts v where v.tenant = $1 and v.account = n.account limit 1) a \
+                         order by a.account";
+            let params = vec![Some(tenant), page.after, Some(page.limit.to_string())];
+            show(query, params, "No account is open here.").await
         }
         Action::Open(open) => {
             let query = "select $1::text as account, pgonce.ledger_open($1, $2, $3, $4::text::numeric, \
@@ -200,11 +234,8 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             show(query, params, "").await
         }
         Action::Groups(Groups { state, limit }) => {
-            let query = "select source, operation, state, accounts, amounts, memo, reverses_operation, fence, recorded_at \
-                         from pgonce.ledger_groups where tenant = $1 and state = coalesce($2::text, state) \
-                         order by recorded_at desc, source, operation limit $3::text::integer";
-            let params = vec![Some(tenant), state, Some(limit.to_string())];
-            show(query, params, "There is no such group.").await
+            let params = vec![Some(tenant), state.clone(), Some(limit.to_string())];
+            show(&groups(state.as_deref()), params, "There is no such group.").await
         }
         Action::Post(post) => {
             let side = |lines: &[(String, String)], side: &str| -> Vec<Value> {

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod address;
+mod audit;
 mod codes;
 mod config_file;
 mod confirm;
@@ -16,6 +17,9 @@ mod explain;
 mod external;
 mod faults;
 mod find;
+mod forecast;
+#[cfg(test)]
+mod fuzz;
 mod gateway;
 mod import;
 mod inbox;
@@ -43,6 +47,7 @@ mod tls;
 mod transition;
 mod watch;
 mod webhooks;
+mod work;
 
 /// Exactly-once effects for services on PostgreSQL.
 #[derive(Debug, Parser)]
@@ -66,14 +71,18 @@ enum Command {
     Intent(intents::Args),
     /// Find anything by any id: keys in any form, references, correlations, messages, subjects, traces, jobs.
     Find(find::Args),
+    /// List what operators did, to every part: who, why, and what was before.
+    Audit(audit::Args),
     /// Count by scope the intents, the attempts and the duplicates that did nothing.
-    Suppression,
+    Suppression(intents::SuppressionArgs),
     /// List intents that were acknowledged, and that this database does not know as done.
     Lost(lost::Args),
     /// Decide about work whose holder vanished, as the contracts say: it happened, try again, give up, or an operator's turn.
     Recover(recover::Args),
     /// Remove finished records whose retention is over, and partitions of the outbox that nobody needs.
     Purge(purge::Args),
+    /// Estimate how fast what is stored grows, and how much there will be.
+    Forecast(forecast::Args),
     /// Look at messages that consumers have stored: retry, skip or replay them.
     Inbox(inbox::Args),
     /// Keep a double-entry ledger: accounts, groups of entries, balances, verification.
@@ -98,11 +107,13 @@ enum Command {
     Relay(Box<relay::Args>),
     /// Apply the messages of a broker or of the outbox, each once, by a service in any language or a SQL function.
     Consume(Box<consume::Args>),
+    /// Do the jobs of queues, each once, by a SQL function or a service in any language.
+    Work(work::Args),
     /// Receive signed webhooks and store them, each once, for a consumer.
     Webhooks(Box<webhooks::Args>),
     /// Run a reverse proxy that makes the requests of services in any language happen once.
     Gateway(gateway::Args),
-    /// Run everything that runs on beside the applications: console, metrics, retention, timers, recovery, relays.
+    /// Run everything that runs on beside the applications: console, metrics, retention, timers, recovery, relays, workers.
     Serve(Box<serve::Args>),
     /// Show or check the configuration of `pgonce serve`.
     Config(serve::ConfigArgs),
@@ -153,7 +164,7 @@ enum Lab {
 }
 
 /// Commands without a database of their own to choose: their help does not show how to connect.
-const UNCONNECTED: [&str; 11] = [
+const UNCONNECTED: [&str; 12] = [
     "bench",
     "codes",
     "completions",
@@ -165,6 +176,7 @@ const UNCONNECTED: [&str; 11] = [
     "man",
     "probe",
     "storm",
+    "work",
 ];
 
 /// The command line.
@@ -246,6 +258,7 @@ async fn main() -> ExitCode {
         Command::Gateway(args) => return gateway::run(args, format).await,
         Command::Relay(args) => relay::run(*args, target).await,
         Command::Consume(args) => return consume::run(*args, target).await,
+        Command::Work(args) => return work::run(args, format).await,
         Command::Webhooks(args) => return webhooks::run(*args, target).await,
         Command::Migrate(args) => migrate::run(args, target).await,
         Command::Scope(args) => scope::run(args, target).await,
@@ -255,11 +268,13 @@ async fn main() -> ExitCode {
         Command::MostRetried(args) => intents::most_retried(args, target).await,
         Command::Show(args) => intents::show(args, target).await,
         Command::Find(args) => find::run(args, target).await,
-        Command::Suppression => intents::suppression(target).await,
+        Command::Audit(args) => audit::run(args, target).await,
+        Command::Suppression(args) => intents::suppression(args, target).await,
         Command::Lost(args) => lost::run(args, target).await,
         Command::Outbox(args) => outbox::run(args, target).await,
         Command::Recover(args) => recover::run(args, target).await,
         Command::Purge(args) => purge::run(args, target).await,
+        Command::Forecast(args) => forecast::run(args, target).await,
         Command::Inbox(args) => inbox::run(args, target).await,
         Command::Ledger(args) => ledger::run(args, target).await,
         Command::Transition(args) => transition::run(args, target).await,

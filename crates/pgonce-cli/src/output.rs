@@ -117,6 +117,11 @@ pub(crate) fn line(text: &str) -> Result {
     Ok(writeln!(io::stdout(), "{text}")?)
 }
 
+/// What concerns a result and is no part of it, for people and programs alike: on stderr.
+pub(crate) fn note(words: &str) -> Result {
+    Ok(writeln!(io::stderr(), "{words}")?)
+}
+
 /// A text as it is, such as a script.
 pub(crate) fn raw(text: &str) -> Result {
     Ok(io::stdout().write_all(text.as_bytes())?)

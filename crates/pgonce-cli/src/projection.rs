@@ -18,11 +18,18 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// List the projections, and how far they are.
-    Status,
+    Status(Status),
     /// Build a projection anew from its events, and put that in its place.
     Rebuild(Name),
     /// Build a projection anew beside the live one and compare them; exit code 1 where they differ.
     Verify(Name),
+}
+
+#[derive(Debug, clap::Args)]
+struct Status {
+    /// Count what was applied, however much it is; above 20000 it is left out.
+    #[arg(long)]
+    count: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -34,8 +41,15 @@ struct Name {
 pub(crate) async fn run(args: Args, target: Target) -> Result {
     let database = target.installed().await?;
     match args.action {
-        Action::Status => {
-            let query = "select * from pgonce.projections order by projection";
+        Action::Status(status) => {
+            // To count what was applied reads markers and gates.
+            let query = match status.count || !has_many(&database).await? {
+                true => "select * from pgonce.projections order by projection",
+                false => {
+                    "select projection, into_table, apply, gate, coalesce(from_consumer, 'the outbox log') as events_from, defined_at, rebuilt_at \
+                     from pgonce.projection order by projection"
+                }
+            };
             let rows = database.rows(query, &[]).await?;
             output::rows(database.format, &rows, "No projection is defined here.")
         }
@@ -81,6 +95,13 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             ))
         }
     }
+}
+
+/// Whether there are more markers or gates than a list may read.
+async fn has_many(database: &Database) -> Result<bool> {
+    let query = "select greatest((select count(*) from (select from pgonce.inbox_marker limit 20001) x), \
+                 (select count(*) from (select from pgonce.projection_gate limit 20001) x)) as n";
+    Ok(database.count(query, &[]).await? > 20_000)
 }
 
 fn once(database: &Database) -> Result<Once<pgonce::driver::tokio_postgres::TokioPostgres>> {

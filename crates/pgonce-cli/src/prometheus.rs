@@ -20,7 +20,7 @@ const BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0,
 ];
 
-const COUNTERS: [(&str, &str); 8] = [
+const COUNTERS: [(&str, &str); 9] = [
     (
         "pgonce_purged_total",
         "Expired records that this process purged",
@@ -32,6 +32,10 @@ const COUNTERS: [(&str, &str); 8] = [
     (
         "pgonce_recovered_total",
         "Intents whose holder vanished, by what this process decided",
+    ),
+    (
+        "pgonce_worker_jobs_total",
+        "Jobs that a worker of this process ended, or whose attempt failed",
     ),
     (
         "pgonce_relay_events_total",

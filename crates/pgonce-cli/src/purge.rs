@@ -19,6 +19,9 @@ pub(crate) struct Args {
     /// Only count the records whose retention is over.
     #[arg(long, conflicts_with = "all")]
     dry_run: bool,
+    /// Why it is done by hand; it is kept with your name. Without it a purge leaves no record, as a timer's does not.
+    #[arg(long, conflicts_with = "dry_run")]
+    reason: Option<String>,
 }
 
 pub(crate) async fn run(args: Args, target: Target) -> Result {
@@ -36,7 +39,14 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         .build()?;
     let mut purged = 0;
     let mut more = loop {
-        let count = once.purge(args.limit).await?;
+        let count = match &args.reason {
+            None => once.purge(args.limit).await?,
+            Some(reason) => {
+                let query = "select pgonce.purge($1::text::integer, $2) as n";
+                let limit = args.limit.to_string();
+                database.count(query, &[Some(&limit), Some(reason)]).await?
+            }
+        };
         purged += count;
         let more = count == u64::from(args.limit);
         if !(more && args.all) {

@@ -41,6 +41,9 @@ struct List {
     /// Only jobs of this group.
     #[arg(long)]
     group: Option<String>,
+    /// Begin before this number: the last one of the page before. The newest 20000 jobs from there are looked at.
+    #[arg(long, value_name = "NUMBER")]
+    before: Option<i64>,
     /// Maximum number of jobs.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
@@ -164,14 +167,16 @@ pub(crate) async fn job(args: JobArgs, target: Target) -> Result {
     match args.action {
         JobAction::List(list) => {
             let limit = list.limit.to_string();
+            let before = list.before.map(|id| id.to_string());
             let params = [
                 tenant,
                 list.queue.as_deref(),
                 list.status.as_deref(),
                 list.group.as_deref(),
                 Some(&*limit),
+                before.as_deref(),
             ];
-            let rows = database.rows(&jobs(&list), &params).await?;
+            let rows = database.list(&jobs(&list), &params).await?;
             output::rows(database.format, &rows, "No jobs.")
         }
         JobAction::Show(one) => show(&database, &args.tenant, one.id).await,
@@ -223,42 +228,77 @@ pub(crate) async fn job(args: JobArgs, target: Target) -> Result {
     }
 }
 
-/// The numbers first, from where few rows are read, then what is known of those jobs.
+/// Jobs that one list looks at.
+const LOOK: u32 = 20_000;
+
+/// The numbers first, from where a bounded number of rows is read, then what is known of those jobs.
 fn jobs(list: &List) -> String {
-    let chosen = match (list.group.is_some(), list.status.as_deref()) {
-        (true, _) => {
-            "pgonce.job n where n.group_name = $4 and exists (select from pgonce.jobs s where s.tenant = n.tenant and s.id = n.id and s.status = coalesce($3, s.status))"
-        }
-        (_, None) => "pgonce.job n where $3::text is null and $4::text is null",
-        (_, Some("dead")) => {
-            "pgonce.job_end n where n.status = 'dead' and $3::text is not null and $4::text is null"
-        }
-        (_, Some("succeeded" | "cancelled")) => {
-            "pgonce.job_end n where n.status::text = $3 and $4::text is null"
-        }
-        (_, Some("ready")) => {
-            "pgonce.job_live n where n.state = 'ready' and $3::text is not null and $4::text is null"
-        }
-        (_, Some(_)) => {
-            "pgonce.job_live n where case n.state when 'limited' then 'running' else n.state::text end = $3 and $4::text is null"
-        }
+    let newest = |table: &str| {
+        format!(
+            "(select * from pgonce.{table} n where n.tenant = $1 and n.id < coalesce($6::text::bigint, 9223372036854775807) \
+             order by n.id desc limit {LOOK}) n"
+        )
     };
-    let queue = match list.queue {
-        Some(_) => "n.queue = $2",
-        None => "$2::text is null",
+    // From queue to queue, in the index of those that are in this state.
+    let by_queue = |table: &str, state: &str, order: &str| {
+        format!(
+            "(with recursive q (queue) as (
+                 (select n.queue from pgonce.{table} n where {state} order by n.queue limit 1)
+                 union all
+                 select m.queue from q cross join lateral (
+                     select n.queue from pgonce.{table} n where {state} and n.queue > q.queue order by n.queue limit 1) m)
+              select n.* from q cross join lateral (
+                  select * from pgonce.{table} n where n.queue = q.queue and {state} and n.id < coalesce($6::text::bigint, 9223372036854775807)
+                   order by {order} limit case when $2::text is null then 1000 else {LOOK} end + $5::text::int) n
+               where $2::text is null or q.queue = $2) n"
+        )
+    };
+    let (source, status) = match (list.group.is_some(), list.status.as_deref()) {
+        (true, status) => (
+            "(select * from pgonce.job n where n.tenant = $1 and n.group_name = $4 limit 8000) n"
+                .to_owned(),
+            match status {
+                None => "true",
+                Some(_) => {
+                    "(select s.status from pgonce.jobs s where s.tenant = n.tenant and s.id = n.id limit 1) = $3"
+                }
+            },
+        ),
+        (_, None) => (newest("job"), "true"),
+        (_, Some("dead")) => (
+            by_queue("job_end", "n.status = 'dead'", "n.id desc"),
+            "true",
+        ),
+        (_, Some("succeeded" | "cancelled")) => (newest("job_end"), "n.status::text = $3"),
+        (_, Some("ready")) => (
+            by_queue("job_live", "n.state = 'ready'", "n.priority desc, n.id"),
+            "true",
+        ),
+        (_, Some("blocked")) => (
+            by_queue("job_live", "n.state = 'blocked'", "n.queue"),
+            "true",
+        ),
+        (_, Some(_)) => (
+            format!(
+                "(select * from pgonce.job_live n where n.state in ('scheduled', 'retrying', 'running', 'limited') order by n.due_at limit {LOOK}) n"
+            ),
+            "case n.state when 'limited' then 'running' else n.state::text end = $3",
+        ),
     };
     format!(
         "select j.id, j.queue, j.key, j.status, j.attempts, j.owner, j.failure_code, j.created_at, j.due_at, j.ended_at \
-         from (select n.tenant, n.id from {chosen} and n.tenant = $1 and {queue} order by n.id desc limit $5::text::int) n \
-         join pgonce.jobs j on j.tenant = n.tenant and j.id = n.id order by j.id desc"
+         from (select n.tenant, n.id from {source} where n.tenant = $1 and ($2::text is null or n.queue = $2) and {status} \
+               and ($6::text is null or n.id < $6::text::bigint) order by n.id desc limit $5::text::int) n \
+         cross join lateral (select v.* from pgonce.jobs v where v.tenant = n.tenant and v.id = n.id limit 1) j \
+         where j.status = coalesce($3::text, j.status) and ($4::text is null or j.group_name = $4) order by j.id desc"
     )
 }
 
 async fn show(database: &Database, tenant: &str, id: i64) -> Result {
     let id = id.to_string();
     let params = [Some(tenant), Some(&*id)];
-    let query = "select j.*, p.payload, (select json_agg(json_build_object('at', a.acted_at, 'act', a.act, 'role', a.role, 'reason', a.reason) order by a.number) \
-        from pgonce.operator_act a where a.tenant = j.tenant and a.scope = 'job ' || j.queue and a.key = j.id::text) as acts \
+    let query = "select j.*, p.payload, (select json_agg(json_build_object('at', o.acted_at, 'act', o.act, 'role', o.role, 'person', o.person, 'reason', o.reason) order by o.number) \
+        from pgonce.operator_act o where o.tenant = j.tenant and o.scope = 'job ' || j.queue and o.key = j.id::text) as acts \
         from pgonce.jobs j join pgonce.job p using (tenant, id) where j.tenant = $1 and j.id = $2::text::bigint";
     let rows = database.rows(query, &params).await?;
     if rows.is_empty() {
@@ -272,7 +312,7 @@ pub(crate) async fn queue(args: QueueArgs, target: Target) -> Result {
     let (queue, paused, limit) = match &args.action {
         QueueAction::List => {
             let rows = database
-                .rows("select * from pgonce.queues order by queue", &[])
+                .list("select * from pgonce.queues order by queue", &[])
                 .await?;
             return output::rows(database.format, &rows, "No queues.");
         }

@@ -7,9 +7,8 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::recovery::Recovered;
 use serde_json::json;
 
-use crate::database::{Target, pool};
+use crate::database::{Target, person, pool};
 use crate::exit::{CliError, Result};
-use crate::intervene::person;
 use crate::output::{self, Format};
 use crate::signals::Signals;
 

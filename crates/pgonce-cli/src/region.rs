@@ -165,6 +165,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
 /// A database as a member, for which several statements are made.
 async fn member(target: Target, reached_at: &str) -> Result<Member<TokioPostgres>> {
     let database = target.installed().await?;
+    database.name_person().await?;
     let once = Once::builder(database.driver).schema(database.schema);
     Ok(Member::new(once.build()?, reached_at))
 }
@@ -215,6 +216,7 @@ impl Leave {
             let query =
                 "select exists (select from pgonce.region where is_self and name = $1) as is_it";
             let row = database.row(query, &[Some(&self.name)]).await?;
+            database.name_person().await?;
             let once = Once::builder(database.driver).schema(database.schema);
             let member = Member::new(once.build()?, "");
             match row.unwrap_or_default().contains("true") {

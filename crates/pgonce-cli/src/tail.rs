@@ -46,7 +46,7 @@ const SOURCES: [(&str, &str); 5] = [
         "intent",
         "select coalesce(i.last_at, i.first_at) as at, i.tenant, i.scope as place, i.key as id, i.status::text as status, \
          concat_ws(', ', case when i.attempts > 1 then 'attempt ' || i.attempts end, i.owner, i.failure_code) as detail from pgonce.intent i \
-         where i.ctid >= format('(%s,0)', greatest(pg_relation_size('pgonce.intent') / current_setting('block_size')::bigint - 2000, 0))::tid \
+         where i.ctid >= (select format('(%s,0)', greatest(pg_relation_size('pgonce.intent') / current_setting('block_size')::bigint - 2000, 0))::tid) \
          and coalesce(i.last_at, i.first_at) > $1::text::timestamptz \
          union select coalesce(i.last_at, i.first_at), i.tenant, i.scope, i.key, i.status::text, \
          concat_ws(', ', case when i.attempts > 1 then 'attempt ' || i.attempts end, i.owner, i.failure_code) from pgonce.intent i \
@@ -61,7 +61,8 @@ const SOURCES: [(&str, &str); 5] = [
     (
         "letter",
         "select k.parked_at as at, k.tenant, k.subscription as place, k.seq::text as id, k.state as status, concat_ws(' ', k.type, k.subject, k.reason) as detail \
-         from pgonce.parked k where k.parked_at > $1::text::timestamptz",
+         from pgonce.outbox_subscription s cross join lateral (select * from pgonce.parked p where p.subscription = s.subscription order by p.seq desc limit 2000) k \
+         where k.parked_at > $1::text::timestamptz",
     ),
     (
         "job",

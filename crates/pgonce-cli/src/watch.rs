@@ -9,8 +9,9 @@ use clap::ArgMatches;
 use crate::exit::{self, CliError, Result};
 
 /// Commands that change nothing, by their last word.
-const READS: [&str; 18] = [
+const READS: [&str; 19] = [
     "accounts",
+    "audit",
     "doctor",
     "find",
     "groups",

@@ -130,7 +130,7 @@ fn relays_that_are_cut_off_lose_nothing_and_turn_nothing_round() {
 
 #[test]
 fn consumers_that_are_cut_off_apply_every_message_once() {
-    let paths = "inbox-accept,inbox-batch,inbox-mark,inbox-cursor,inbox-stored,inbox-project,inbox-rebuild,queue-work";
+    let paths = "inbox-accept,inbox-batch,inbox-mark,inbox-statement,inbox-cursor,inbox-stored,inbox-project,inbox-rebuild,queue-work";
     let (output, ledger) = storm(&["--path", paths, "--sample", "120"]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");

@@ -9,6 +9,8 @@ use axum::http::{HeaderMap, header};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
+use crate::forward::{ForwardAuth, Forwarded};
+
 /// What somebody may do in the console. The greater may do all that the lesser may.
 ///
 /// ```
@@ -62,6 +64,7 @@ impl std::str::FromStr for Role {
 #[must_use]
 pub struct Access {
     tokens: Vec<Token>,
+    forward: Option<ForwardAuth>,
 }
 
 #[derive(Debug, Clone)]
@@ -87,19 +90,31 @@ impl Access {
         self
     }
 
-    /// Whether the console may listen on this address: without a token only on loopback. The error says what to do.
+    /// Lets those in whom a proxy in front has signed in. From then on nobody gets in without it, or without a token.
+    /// Refused where the headers of the proxy could be spoofed: see [`ForwardAuth`].
+    pub fn forward(mut self, proxy: ForwardAuth) -> Result<Self, String> {
+        proxy.check()?;
+        self.forward = Some(proxy);
+        Ok(self)
+    }
+
+    /// Whether the console may listen on this address: without authentication only on loopback. The error says what to do.
     pub fn may_listen_on(&self, address: SocketAddr) -> Result<(), String> {
-        if self.tokens.is_empty() && !address.ip().to_canonical().is_loopback() {
+        if self.is_open() && !address.ip().to_canonical().is_loopback() {
             return Err(format!(
                 "the console on {address} could be reached by other machines, and has no authentication: \
-                 give tokens, or listen on 127.0.0.1"
+                 give tokens or a proxy that signs people in, or listen on 127.0.0.1"
             ));
         }
         Ok(())
     }
+
+    fn is_open(&self) -> bool {
+        self.tokens.is_empty() && self.forward.is_none()
+    }
 }
 
-fn digest(token: &str) -> [u8; 32] {
+pub(crate) fn digest(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
@@ -110,6 +125,8 @@ pub(crate) struct Who {
     pub(crate) role: Role,
     /// What a form must send back. Nothing where the request itself proves it: it has a token in its header.
     pub(crate) csrf: Option<String>,
+    /// Whether there is a login of ours to end.
+    pub(crate) session: bool,
 }
 
 /// How long a login lasts.
@@ -121,7 +138,8 @@ pub(crate) const COOKIE: &str = "pgonce_session";
 pub(crate) struct Guard {
     access: Access,
     sessions: Mutex<HashMap<String, (Who, Instant)>>,
-    local_csrf: String,
+    /// What forms of those send back who have no session of ours, or what that is made from.
+    csrf: String,
 }
 
 /// Why a request is turned away.
@@ -129,6 +147,10 @@ pub(crate) struct Guard {
 pub(crate) enum Refused {
     /// Nobody is known.
     Login,
+    /// Nobody is known, and only the proxy in front could say who it is.
+    NotByProxy,
+    /// The proxy says who it is, and no group of theirs has a role.
+    NoRole,
     /// A page elsewhere sent it, or a name leads here that is not this machine's.
     Foreign,
 }
@@ -138,12 +160,12 @@ impl Guard {
         Self {
             access,
             sessions: Mutex::default(),
-            local_csrf: random(),
+            csrf: random(),
         }
     }
 
-    /// Who sent these headers.
-    pub(crate) fn who(&self, headers: &HeaderMap) -> Result<Who, Refused> {
+    /// Who sent these headers, from this address.
+    pub(crate) fn who(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Who, Refused> {
         let value =
             |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
         if let (Some(origin), Some(host)) = (value(header::ORIGIN), value(header::HOST))
@@ -151,16 +173,38 @@ impl Guard {
         {
             return Err(Refused::Foreign);
         }
-        if self.access.tokens.is_empty() {
+        if self.access.is_open() {
             // A page elsewhere can point a name of its own at this machine; the browser then sends that name.
             return match value(header::HOST).is_some_and(is_local) {
                 true => Ok(Who {
                     name: "local".to_owned(),
                     role: Role::Admin,
-                    csrf: Some(self.local_csrf.clone()),
+                    csrf: Some(self.csrf.clone()),
+                    session: false,
                 }),
                 false => Err(Refused::Foreign),
             };
+        }
+        // Before tokens: the proxy may pass on a token of its own, which is none of ours.
+        match self
+            .access
+            .forward
+            .as_ref()
+            .map(|proxy| proxy.who(headers, peer))
+        {
+            Some(Forwarded::Known(name, role)) => {
+                return Ok(Who {
+                    csrf: Some(self.csrf_of(&name)),
+                    name,
+                    role,
+                    session: false,
+                });
+            }
+            Some(Forwarded::NoRole) => return Err(Refused::NoRole),
+            Some(Forwarded::Nobody) if self.access.tokens.is_empty() => {
+                return Err(Refused::NotByProxy);
+            }
+            Some(Forwarded::Nobody) | None => {}
         }
         if let Some(token) =
             value(header::AUTHORIZATION).and_then(|text| text.strip_prefix("Bearer "))
@@ -182,6 +226,15 @@ impl Guard {
         }
     }
 
+    /// The proof for forms of somebody whom the proxy knows. Hashed twice: a single hash could be extended to that of a longer name.
+    fn csrf_of(&self, name: &str) -> String {
+        let inner = Sha256::digest(format!("{} {name}", self.csrf));
+        let mut outer = Sha256::new_with_prefix(&self.csrf);
+        outer.update(inner);
+        let bytes = outer.finalize();
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     fn known(&self, token: &str) -> Option<Who> {
         let given = digest(token);
         let found = self
@@ -193,13 +246,14 @@ impl Guard {
             name: found.name.clone(),
             role: found.role,
             csrf: None,
+            session: false,
         })
     }
 
     /// A session for who knows a token; its name for the cookie.
     pub(crate) fn login(&self, token: &str) -> Option<String> {
         let mut who = self.known(token)?;
-        who.csrf = Some(random());
+        (who.csrf, who.session) = (Some(random()), true);
         let (id, now) = (random(), Instant::now());
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
         sessions.retain(|_, (_, until)| *until > now);
@@ -253,7 +307,7 @@ mod tests {
         let guard = Guard::new(Access::local());
         for host in ["127.0.0.1:7650", "localhost", "localhost:1", "[::1]:7650"] {
             assert!(
-                guard.who(&headers(&[(header::HOST, host)])).is_ok(),
+                guard.who(&headers(&[(header::HOST, host)]), None).is_ok(),
                 "{host}"
             );
         }
@@ -264,7 +318,9 @@ mod tests {
             "",
         ] {
             assert_eq!(
-                guard.who(&headers(&[(header::HOST, host)])).unwrap_err(),
+                guard
+                    .who(&headers(&[(header::HOST, host)]), None)
+                    .unwrap_err(),
                 Refused::Foreign,
                 "{host}"
             );
@@ -274,20 +330,21 @@ mod tests {
             (header::ORIGIN, "https://evil.example"),
         ];
         assert_eq!(
-            guard.who(&headers(&elsewhere)).unwrap_err(),
+            guard.who(&headers(&elsewhere), None).unwrap_err(),
             Refused::Foreign
         );
         let here = [
             (header::HOST, "127.0.0.1:7650"),
             (header::ORIGIN, "http://127.0.0.1:7650"),
         ];
-        assert!(guard.who(&headers(&here)).is_ok());
+        assert!(guard.who(&headers(&here), None).is_ok());
     }
 
     #[test]
     fn a_token_or_its_session_lets_in_and_nothing_else_does() {
         let guard = Guard::new(Access::local().token("ada", Role::Operator, "secret"));
-        let who = |name: header::HeaderName, value: &str| guard.who(&headers(&[(name, value)]));
+        let who =
+            |name: header::HeaderName, value: &str| guard.who(&headers(&[(name, value)]), None);
         assert_eq!(who(header::HOST, "127.0.0.1").unwrap_err(), Refused::Login);
         assert_eq!(
             who(header::AUTHORIZATION, "Bearer wrong").unwrap_err(),
@@ -306,5 +363,70 @@ mod tests {
             who(header::COOKIE, &format!("{COOKIE}={id}")).unwrap_err(),
             Refused::Login
         );
+    }
+
+    #[test]
+    fn who_comes_by_the_proxy_has_a_proof_of_their_own_and_others_need_a_token() {
+        let proxy = || {
+            ForwardAuth::new()
+                .group("sre", Role::Operator)
+                .secret("a-secret-of-the-proxy")
+        };
+        let named = |name: &'static str| {
+            let headers: [(&str, &str); 3] = [
+                ("x-forwarded-user", name),
+                ("x-forwarded-groups", "sre"),
+                ("x-pgonce-proxy-secret", "a-secret-of-the-proxy"),
+            ];
+            let headers =
+                headers.map(|(name, value)| (header::HeaderName::from_static(name), value));
+            headers.to_vec()
+        };
+        let guard = Guard::new(Access::local().forward(proxy()).unwrap());
+        let ada = guard.who(&headers(&named("ada")), None).unwrap();
+        let again = guard.who(&headers(&named("ada")), None).unwrap();
+        let bob = guard.who(&headers(&named("bob")), None).unwrap();
+        assert!((ada.name.as_str(), ada.role, ada.session) == ("ada", Role::Operator, false));
+        assert!(ada.csrf.is_some() && ada.csrf == again.csrf && ada.csrf != bob.csrf);
+        assert_eq!(
+            guard.who(&headers(&[]), None).unwrap_err(),
+            Refused::NotByProxy
+        );
+        // A name is not enough, on this machine neither.
+        let spoofed = [
+            (header::HOST, "127.0.0.1"),
+            (header::HeaderName::from_static("x-forwarded-user"), "ada"),
+        ];
+        assert_eq!(
+            guard.who(&headers(&spoofed), None).unwrap_err(),
+            Refused::NotByProxy
+        );
+        let mut elsewhere = named("ada");
+        elsewhere.extend([
+            (header::HOST, "console.example"),
+            (header::ORIGIN, "https://evil.example"),
+        ]);
+        assert_eq!(
+            guard.who(&headers(&elsewhere), None).unwrap_err(),
+            Refused::Foreign
+        );
+
+        let both = Access::local()
+            .token("robot", Role::Viewer, "secret")
+            .forward(proxy())
+            .unwrap();
+        let guard = Guard::new(both);
+        let token = (header::AUTHORIZATION, "Bearer secret");
+        assert_eq!(
+            guard
+                .who(&headers(std::slice::from_ref(&token)), None)
+                .unwrap()
+                .name,
+            "robot"
+        );
+        assert_eq!(guard.who(&headers(&[]), None).unwrap_err(), Refused::Login);
+        let mut passed_on = named("ada");
+        passed_on.push((header::AUTHORIZATION, "Bearer of-the-provider"));
+        assert_eq!(guard.who(&headers(&passed_on), None).unwrap().name, "ada");
     }
 }

@@ -1,4 +1,4 @@
-//! What people do. Each act is one call of SQL, which records who and why.
+//! What people do. Each act is one call of SQL, which records who (the setting `pgonce.person`) and why.
 
 use axum::body::Bytes;
 use axum::extract::{Extension, State};
@@ -36,7 +36,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "",
         fields: &["tenant", "scope", "key", "reason", "force", "answer"],
-        call: "pgonce.intervene('settle', $2, $3, $4, coalesce($5, '') = 'on', nullif($6, '')::jsonb, p_tenant => coalesce($1, ''), p_person => $7)",
+        call: "pgonce.intervene('settle', $2, $3, $4, coalesce($5, '') = 'on', nullif($6, '')::jsonb, p_tenant => coalesce($1, ''))",
         back: INTENT,
     },
     Act {
@@ -46,7 +46,7 @@ pub(crate) const ACTS: &[Act] = &[
         fields: &[
             "tenant", "scope", "key", "reason", "force", "code", "message",
         ],
-        call: "pgonce.intervene('fail', $2, $3, $4, coalesce($5, '') = 'on', p_code => $6, p_message => nullif($7, ''), p_tenant => coalesce($1, ''), p_person => $8)",
+        call: "pgonce.intervene('fail', $2, $3, $4, coalesce($5, '') = 'on', p_code => $6, p_message => nullif($7, ''), p_tenant => coalesce($1, ''))",
         back: INTENT,
     },
     Act {
@@ -54,7 +54,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "",
         fields: NAMES,
-        call: "pgonce.intervene('release', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''), p_person => $6)",
+        call: "pgonce.intervene('release', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''))",
         back: INTENT,
     },
     Act {
@@ -62,7 +62,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "",
         fields: NAMES,
-        call: "pgonce.intervene('retry', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''), p_person => $6)",
+        call: "pgonce.intervene('retry', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''))",
         back: INTENT,
     },
     Act {
@@ -70,7 +70,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Admin,
         confirm: "evict",
         fields: NAMES,
-        call: "pgonce.intervene('evict', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''), p_person => $6)",
+        call: "pgonce.intervene('evict', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''))",
         back: INTENT,
     },
     Act {
@@ -78,7 +78,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "",
         fields: &["subscription", "subject", "tenant"],
-        call: "pgonce.redrive($1, nullif($2, ''), p_tenant => $3, p_reason => 'console (' || $4 || ')')",
+        call: "pgonce.redrive($1, nullif($2, ''), p_tenant => $3, p_reason => 'console')",
         back: ("/outbox", &["subscription"]),
     },
     Act {
@@ -86,7 +86,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "skip",
         fields: &["subscription", "seq", "reason"],
-        call: "pgonce.skip($1, $2::text::bigint, $3 || ' (' || $4 || ')')",
+        call: "pgonce.skip($1, $2::text::bigint, $3)",
         back: ("/outbox", &["subscription"]),
     },
     Act {
@@ -94,7 +94,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "",
         fields: &["consumer", "seq", "reason"],
-        call: "pgonce.retry_messages($1, nullif($2, '')::bigint, nullif($3, '') || ' (' || $4 || ')')",
+        call: "pgonce.retry_messages($1, nullif($2, '')::bigint, nullif($3, ''))",
         back: ("/inbox", &["consumer"]),
     },
     Act {
@@ -102,7 +102,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "skip",
         fields: &["consumer", "seq", "reason"],
-        call: "pgonce.skip_message($1, $2::text::bigint, nullif($3, '') || ' (' || $4 || ')')",
+        call: "pgonce.skip_message($1, $2::text::bigint, nullif($3, ''))",
         back: ("/inbox", &["consumer"]),
     },
     Act {
@@ -110,7 +110,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "",
         fields: &["tenant", "id", "queue", "reason"],
-        call: "pgonce.retry_jobs($3, $2::text::bigint, $4 || ' (' || $5 || ')', coalesce($1, ''))",
+        call: "pgonce.retry_jobs($3, $2::text::bigint, $4, coalesce($1, ''))",
         back: ("/queue", &["queue"]),
     },
     Act {
@@ -118,7 +118,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "retry",
         fields: &["queue", "reason"],
-        call: "pgonce.retry_jobs($1, null, $2 || ' (' || $3 || ')')",
+        call: "pgonce.retry_jobs($1, null, $2)",
         back: ("/queue", &["queue"]),
     },
     Act {
@@ -126,7 +126,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "cancel",
         fields: &["tenant", "id", "queue", "reason"],
-        call: "pgonce.cancel_job($2::text::bigint, $4 || ' (' || $5 || ')', coalesce($1, ''))",
+        call: "pgonce.cancel_job($2::text::bigint, $4, coalesce($1, ''))",
         back: ("/queue", &["queue"]),
     },
     Act {
@@ -160,7 +160,7 @@ pub(crate) const ACTS: &[Act] = &[
             "answer",
             "code",
         ],
-        call: "pgonce.external_settle($2::text::uuid, $3, $4, coalesce($5, '') = 'on', nullif($6, ''), nullif($7, '')::jsonb, nullif($8, '')::jsonb, nullif($9, ''), p_tenant => coalesce($1, ''), p_person => $10)",
+        call: "pgonce.external_settle($2::text::uuid, $3, $4, coalesce($5, '') = 'on', nullif($6, ''), nullif($7, '')::jsonb, nullif($8, '')::jsonb, nullif($9, ''), p_tenant => coalesce($1, ''))",
         back: ("/call", &["tenant", "effect_key"]),
     },
     Act {
@@ -194,7 +194,7 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Admin,
         confirm: "",
         fields: &[],
-        call: "pgonce.purge(10000, p_reason => 'console (' || $1 || ')')",
+        call: "pgonce.purge(10000, p_reason => 'console')",
         back: ("/", &[]),
     },
 ];
@@ -299,7 +299,8 @@ async fn perform(app: &Shared, who: &Who, act: &Act, fields: &Fields) -> Result<
         .iter()
         .map(|name| fields.get(*name).map(String::as_str))
         .collect();
-    params.push(Some(&who.name));
+    // One more, since an act may have no fields.
+    params.push(None);
     // Every parameter has a type, whether the call uses it or not.
     let typed: Vec<String> = (1..=params.len())
         .map(|number| format!("${number}::text"))
@@ -309,7 +310,7 @@ async fn perform(app: &Shared, who: &Who, act: &Act, fields: &Fields) -> Result<
         act.call,
         typed.join(", ")
     );
-    let row = app.db.act(&call, &params).await?;
+    let row = app.db.act(&who.name, &call, &params).await?;
     logged();
     Ok(row
         .and_then(|row| row.get("result").cloned())

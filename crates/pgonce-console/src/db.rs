@@ -2,7 +2,9 @@
 
 use pgonce::Error;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Settled, Statement};
+use pgonce::driver::{
+    Connection as _, Driver as _, Param, Session as _, Settled, Statement, read_only,
+};
 use serde_json::{Map, Value};
 
 /// A row, by the names of its columns.
@@ -31,7 +33,8 @@ impl Db {
         }
     }
 
-    /// The rows of a query that is written for the schema `pgonce`.
+    /// The rows of a query that is written for the schema `pgonce`. Lists go by the order of an index and end early: a bitmap would
+    /// read all rows of a large scope first.
     pub(crate) async fn rows(
         &self,
         query: &str,
@@ -39,27 +42,12 @@ impl Db {
     ) -> Result<Vec<Row>, Error> {
         let statement = self.statement(query);
         let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
-        let mut session = self.driver.acquire().await?;
-        session
-            .open("begin isolation level repeatable read read only")
-            .await?;
         let settings = format!(
-            "set local search_path = pg_catalog, pg_temp; set local statement_timeout = '{TIMEOUT}'; \
-             set local timezone = 'UTC'; set local jit = off"
+            "set local statement_timeout = '{TIMEOUT}'; set local timezone = 'UTC'; set local jit = off; set local enable_bitmapscan = off"
         );
-        let done = match session.batch(&settings).await {
-            Ok(()) => session.query(&statement, &params).await,
-            Err(error) => Err(error),
-        };
-        if session.rollback().await.is_ok() {
-            session.keep();
-        }
-        let rows = done?
-            .into_iter()
-            .filter_map(|row| row.into_iter().next().flatten());
-        Ok(rows
-            .filter_map(|row| serde_json::from_str(&row).ok())
-            .collect())
+        let rows = read_only(&self.driver, &settings, &statement, &params).await?;
+        let rows = rows.iter().map(|row| serde_json::from_str(row));
+        Ok(rows.filter_map(|row| row.ok()).collect())
     }
 
     pub(crate) async fn row(
@@ -70,9 +58,10 @@ impl Db {
         Ok(self.rows(query, params).await?.into_iter().next())
     }
 
-    /// Runs an act and commits it.
+    /// Runs an act of this person and commits it.
     pub(crate) async fn act(
         &self,
+        person: &str,
         query: &str,
         params: &[Option<&str>],
     ) -> Result<Option<Row>, Error> {
@@ -85,6 +74,12 @@ impl Db {
         session
             .batch("set local search_path = pg_catalog, pg_temp; set local statement_timeout = '30s'; set local timezone = 'UTC'")
             .await?;
+        let named = Statement {
+            sql: "select set_config('pgonce.person', $1, true)".into(),
+            keep: false,
+            pooled: true,
+        };
+        session.query(&named, &[Param::Text(Some(person))]).await?;
         match session.settle(&statement, &params).await {
             Settled::Committed(row) => {
                 session.keep();

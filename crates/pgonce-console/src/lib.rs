@@ -20,8 +20,10 @@ mod access;
 mod acts;
 mod api;
 mod db;
+mod forward;
 mod html;
 mod live;
+mod look;
 mod openapi;
 mod operations;
 mod pages;
@@ -30,6 +32,7 @@ mod server;
 mod view;
 
 pub use access::{Access, Role};
+pub use forward::ForwardAuth;
 
 use axum::Router;
 use pgonce::driver::tokio_postgres::TokioPostgres;

@@ -18,6 +18,8 @@ use crate::view::{Column, Kind, Section, grouped};
 
 /// Maximum number of intents of one operation.
 const MAX: u64 = 10_000;
+/// Intents that are looked at for those that match: the first by key, or the oldest that are stuck.
+const LOOK: u64 = 20_000;
 /// Intents that are looked up at a time.
 const BATCH: usize = 100;
 /// Operations that are remembered.
@@ -77,8 +79,11 @@ impl Selection {
     /// The intents after this key, in the order of keys. Stuck ones are released or failed, those that failed permanently tried again.
     async fn rows(&self, app: &App, after: Option<&str>, limit: u64) -> Result<Vec<Row>, Error> {
         let source = match self.op {
-            "retry" => "pgonce.intent i where i.status = 'failed_final'",
-            _ => "pgonce.stuck i where true",
+            "retry" => format!(
+                "(select * from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key > coalesce($5, '') and i.key >= $3 \
+                 order by i.key limit {LOOK}) i where i.status = 'failed_final'"
+            ),
+            _ => format!("(select * from pgonce.stuck limit {LOOK}) i where true"),
         };
         let sql = format!(
             "select i.tenant, i.scope, i.key, i.status, i.attempts, i.last_at, i.failure_code, i.failure_message from {source} \
@@ -160,7 +165,7 @@ async fn run(app: Shared, operation: Arc<Operation>) {
 }
 
 async fn work(app: &App, operation: &Operation) -> Result<(), Error> {
-    let call = "select pgonce.intervene($1, $2, $3, $4, p_code => nullif($5, ''), p_tenant => $6, p_person => $7) as before";
+    let call = "select pgonce.intervene($1, $2, $3, $4, p_code => nullif($5, ''), p_tenant => $6) as before";
     let mut after: Option<String> = None;
     let counted =
         || operation.done.load(Ordering::SeqCst) + operation.refused.load(Ordering::SeqCst);
@@ -185,9 +190,8 @@ async fn work(app: &App, operation: &Operation) -> Result<(), Error> {
                 Some(&*operation.reason),
                 Some(&*operation.code),
                 Some(&*operation.of.tenant),
-                Some(&*operation.person),
             ];
-            match app.db.act(call, &params).await {
+            match app.db.act(&operation.person, call, &params).await {
                 Ok(_) => operation.done.fetch_add(1, Ordering::SeqCst),
                 // Settled or claimed meanwhile, or it could open a second effect.
                 Err(error) if matches!(error.code(), "55000" | "42704") => {
@@ -231,6 +235,9 @@ const LIST: &[Column] = &[
     ("Why", "reason", Kind::Text),
 ];
 
+const NONE: &str = "No intent matches, of the 20,000 that are looked at: the first of the scope by key, or the oldest that are stuck. \
+     The beginning of keys narrows it.";
+
 const MATCHING: &[Column] = &[
     ("Key", "key", Kind::Code),
     ("Status", "status", Kind::Status),
@@ -254,18 +261,18 @@ pub(crate) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>,
         ..Section::new("Operations", LIST, rows.collect(), empty)
     }];
     if let Some(of) = Selection::of(fields) {
-        let count = of.count(app).await?;
-        let count = [("count".to_owned(), Value::from(count))];
+        let mut rows = of.rows(app, None, MAX).await?;
+        let count = [("count".to_owned(), Value::from(rows.len()))];
+        rows.truncate(20);
         tables.push(Section::new(
             "Count",
             &[],
             vec![count.into_iter().collect()],
             "",
         ));
-        let rows = of.rows(app, None, 20).await?;
         tables.push(Section {
             link: Some(intents::link),
-            ..Section::new("The first that match", MATCHING, rows, "No intent matches.")
+            ..Section::new("The first that match", MATCHING, rows, NONE)
         });
     }
     Ok(tables)

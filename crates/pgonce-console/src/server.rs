@@ -1,11 +1,12 @@
 //! Requests, from the outside in: headers, who asks, which page or act.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, OriginalUri, Request, State};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, OriginalUri, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Redirect, Response};
@@ -122,7 +123,9 @@ async fn harden(request: Request, next: Next) -> Response {
 
 async fn authenticate(State(app): State<Shared>, mut request: Request, next: Next) -> Response {
     let is_api = request.uri().path().contains("/api/v1/");
-    match app.guard.who(request.headers()) {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let peer = peer.map(|ConnectInfo(address)| address.ip());
+    match app.guard.who(request.headers(), peer) {
         Ok(who) => {
             request.extensions_mut().insert(who);
             next.run(request).await
@@ -130,6 +133,22 @@ async fn authenticate(State(app): State<Shared>, mut request: Request, next: Nex
         Err(Refused::Foreign) => {
             let why = "another origin sent this, or a name that is not this machine's leads here";
             (StatusCode::FORBIDDEN, why).into_response()
+        }
+        Err(refused @ (Refused::NotByProxy | Refused::NoRole)) => {
+            let (status, why) = match refused {
+                Refused::NoRole => (
+                    StatusCode::FORBIDDEN,
+                    "you are signed in, and no group of yours has a role here",
+                ),
+                _ => (
+                    StatusCode::UNAUTHORIZED,
+                    "sign in by the proxy in front of this console",
+                ),
+            };
+            match is_api {
+                true => (status, api::problem(status.as_u16(), why)).into_response(),
+                false => (status, why).into_response(),
+            }
         }
         Err(Refused::Login) if is_api => {
             let challenge = [(header::WWW_AUTHENTICATE, "Bearer")];

@@ -35,7 +35,23 @@ pub(crate) struct Section {
     /// What comes after the table.
     pub(crate) foot: Html,
     /// Where the next page is: the page's name in the API, its path, and what its address asks for.
-    pub(crate) next: Option<(&'static str, &'static str, String)>,
+    pub(crate) next: Option<Next>,
+}
+
+pub(crate) type Next = (&'static str, &'static str, String);
+
+/// The page that begins after this row.
+pub(crate) fn after(
+    row: &Row,
+    page: (&'static str, &'static str),
+    keep: &[(&str, &str)],
+    cursor: &[(&str, &str)],
+) -> Next {
+    let cursor = cursor.iter().map(|(field, name)| (*field, text(row, name)));
+    let cursor: Vec<_> = cursor.collect();
+    let pairs = cursor.iter().map(|(field, value)| (*field, value.as_str()));
+    let pairs: Vec<_> = keep.iter().copied().chain(pairs).collect();
+    (page.0, page.1, query(&pairs))
 }
 
 impl Section {
@@ -69,13 +85,7 @@ impl Section {
         let more = self.rows.len() > size;
         self.rows.truncate(size);
         if let (Some(last), true) = (self.rows.last(), more) {
-            let cursor = cursor
-                .iter()
-                .map(|(field, column)| (*field, text(last, column)));
-            let cursor: Vec<_> = cursor.collect();
-            let pairs = cursor.iter().map(|(field, value)| (*field, value.as_str()));
-            let pairs: Vec<_> = keep.iter().copied().chain(pairs).collect();
-            self.next = Some((page.0, page.1, query(&pairs)));
+            self.next = Some(after(last, page, keep, cursor));
         }
         self
     }
@@ -149,9 +159,9 @@ pub(crate) fn shell(app: &App, who: Option<&Who>, page: Page) -> Body<String> {
             &[("class", "who")],
             format!("{} \u{b7} {}", who.name, who.role.as_str()),
         )
-        .and(match who.name.as_str() {
-            "local" => Html::default(),
-            _ => el(
+        .and(match who.session {
+            false => Html::default(),
+            true => el(
                 "form",
                 &[("method", "post"), ("action", &format!("{base}/logout"))],
                 csrf(who).and(el("button", &[("class", "quiet")], "Sign out")),
@@ -291,6 +301,7 @@ pub(crate) fn section(app: &App, who: &Who, section: &Section) -> Html {
     if section.rows.is_empty() {
         return title
             .and(el("p", &[("class", "empty")], section.empty))
+            .and(next_page(app, section))
             .and(section.foot.clone());
     }
     // A column that says nothing takes room from those that do.

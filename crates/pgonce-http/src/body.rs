@@ -198,7 +198,7 @@ fn overloaded() -> Problem {
         "overloaded",
         "too many requests are under way; send the same request with the same key again",
     )
-    .retry_after(Duration::from_secs(1))
+    .retry_soon(1)
 }
 
 /// Chunks of a body; one alone is not copied.

@@ -208,6 +208,32 @@ impl fmt::Debug for Outcomes {
 mod tests {
     use super::*;
 
+    /// The table that the middleware of every client is held to.
+    #[test]
+    fn a_status_means_the_same_to_every_client() {
+        let text = include_str!("../../../conformance/vectors/dispositions.json");
+        let vectors: Vec<serde_json::Value> = serde_json::from_str(text).unwrap();
+        let mut seen = 0;
+        for vector in &vectors {
+            for status in vector["statuses"].as_array().unwrap() {
+                let (mut head, ()) = http::Response::new(()).into_parts();
+                let code = u16::try_from(status.as_u64().unwrap()).unwrap();
+                head.status = StatusCode::from_u16(code).unwrap();
+                for (mode, of_mode) in [(Mode::Atomic, "atomic"), (Mode::Leased, "leased")] {
+                    for outcomes in [Outcomes::Freeze, Outcomes::Final, Outcomes::Finish] {
+                        let found = outcomes.disposition(&head, mode);
+                        let named = format!("{outcomes:?}").to_lowercase();
+                        let expected = vector[of_mode][&named].as_str().unwrap();
+                        let found = format!("{found:?}").to_lowercase();
+                        assert_eq!(found, expected, "{status} {of_mode} {named}");
+                        seen += 1;
+                    }
+                }
+            }
+        }
+        assert!(seen > 200);
+    }
+
     #[test]
     fn what_was_not_processed_is_never_frozen_by_default() {
         for status in [400, 401, 403, 408, 413, 415, 422, 425, 429, 502, 503, 504] {

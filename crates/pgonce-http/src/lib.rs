@@ -7,6 +7,8 @@ mod disposition;
 mod engine;
 pub mod errors;
 mod extract;
+#[cfg(test)]
+mod fuzz;
 #[cfg(feature = "gateway")]
 pub mod gateway;
 mod grpc;

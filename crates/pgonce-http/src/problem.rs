@@ -75,6 +75,15 @@ impl Problem {
         self
     }
 
+    /// Says that it is worth asking again in some seconds, not to everybody in the same: those whom one failure turned
+    /// away would all come back at once.
+    #[must_use]
+    pub(crate) fn retry_soon(self, seconds: u64) -> Self {
+        self.retry_after(Duration::from_secs(rand::random_range(
+            seconds..=3 * seconds,
+        )))
+    }
+
     /// The status.
     pub fn status(&self) -> StatusCode {
         self.status
@@ -185,7 +194,7 @@ impl From<&Error> for Problem {
                 failure.code().to_owned(),
                 failure.message().to_owned(),
             )
-            .retry_after(Duration::from_secs(1)),
+            .retry_soon(1),
             Error::Busy { retry_after, .. } => Self::ours(
                 StatusCode::CONFLICT,
                 "P4029",
@@ -197,13 +206,13 @@ impl From<&Error> for Problem {
                 "08007",
                 format!("it is not known yet whether it happened; {COME_BACK} to learn it"),
             )
-            .retry_after(Duration::from_secs(1)),
+            .retry_soon(1),
             Error::Schema(_) => Self::ours(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "internal",
                 "the service's database is not set up; nothing happened",
             )
-            .retry_after(Duration::from_secs(5)),
+            .retry_soon(5),
             _ => match error.class() {
                 Class::Retry | Class::RetryAfterDelay | Class::ClaimAgain | Class::Ambiguous => {
                     Self::ours(
@@ -211,7 +220,7 @@ impl From<&Error> for Problem {
                         "08006",
                         format!("the database is unavailable and nothing happened; {COME_BACK}"),
                     )
-                    .retry_after(Duration::from_secs(1))
+                    .retry_soon(1)
                 }
                 // What the database says about itself is for our logs, not for clients.
                 _ => Self::ours(
@@ -236,5 +245,27 @@ fn summary(problem: &pgonce::ErrorDetail) -> String {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         self.into_response_at(ERRORS_AT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_are_turned_away_together_do_not_come_back_together() {
+        let lost = Error::Disconnected("the server is gone".to_owned());
+        for error in [lost, Error::Uncertain("no reply".to_owned())] {
+            let after: std::collections::BTreeSet<u32> = (0..200)
+                .map(|_| Problem::from(&error).retry_after.map_or(0, seconds))
+                .collect();
+            assert_eq!(Vec::from_iter(after), [1, 2, 3], "{error}");
+        }
+        // Who waits for somebody else learns when that one's lease is over.
+        let busy = Error::Busy {
+            retry_after: Duration::from_millis(12_500),
+            accepted: false,
+        };
+        assert_eq!(Problem::from(&busy).retry_after.map(seconds), Some(13));
     }
 }

@@ -33,7 +33,7 @@ impl StatusToken {
         Self(BASE64_URL_SAFE_NO_PAD.encode(text))
     }
 
-    fn read(token: &str) -> Option<(String, String, Fingerprint)> {
+    pub(crate) fn read(token: &str) -> Option<(String, String, Fingerprint)> {
         let text = BASE64_URL_SAFE_NO_PAD.decode(token).ok()?;
         let (key, operation, print): (String, String, String) =
             serde_json::from_slice(&text).ok()?;
@@ -145,4 +145,23 @@ fn not_under_way() -> Problem {
         "not_under_way",
         "nothing is under way here; send the request again with the same key",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client that got 202 from one service may ask another, in another language.
+    #[test]
+    fn a_status_token_is_that_of_every_client() {
+        let print = Fingerprint::custom((0..32).collect::<Vec<u8>>());
+        let StatusToken(token) = StatusToken::new("k1", "POST /orders", &print);
+        assert_eq!(
+            token,
+            "WyJrMSIsIlBPU1QgL29yZGVycyIsIkFBRUNBd1FGQmdjSUNRb0xEQTBPRHhBUkVoTVVGUllYR0JrYUd4d2RIaDgiXQ"
+        );
+        let (key, operation, read) = StatusToken::read(&token).unwrap();
+        assert_eq!((key.as_str(), operation.as_str()), ("k1", "POST /orders"));
+        assert_eq!(read.as_bytes(), print.as_bytes());
+    }
 }

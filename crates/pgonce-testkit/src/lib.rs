@@ -14,6 +14,7 @@
 //! * [`History`] and [`checker`]: what clients got as answers against what took
 //!   effect; says whether everything happened exactly once.
 //! * [`storm`](fn@storm): all of that over a handler of yours.
+//! * [`fuzz`](fn@fuzz): damaged inputs for a parser of yours.
 //! * [`wait_until`] and [`wait_until_lock_waited`]: observe a state instead of
 //!   sleeping and hoping.
 //!
@@ -53,6 +54,7 @@ mod cut;
 mod delay;
 mod error;
 mod folder;
+mod fuzz;
 mod guardian;
 mod history;
 mod kept;
@@ -73,6 +75,7 @@ pub use brokers::{Nats, RabbitMq, Redis};
 pub use cut::{CuttingProxy, Fired};
 pub use delay::DelayProxy;
 pub use error::{Error, Result};
+pub use fuzz::fuzz;
 pub use history::{Entry, History, Outcome};
 pub use pgbouncer::{PgBouncer, PgBouncerBuilder};
 pub use plan::{Action, Fault, FaultPlan, Spread, Trial, UnreadableFault};

@@ -230,6 +230,16 @@ impl<'a> Args<'a> {
         self.and(Param::Bytes(bytes))
     }
 
+    /// Texts as one array, some of them null.
+    pub(crate) fn list(self, texts: &'a [Option<&'a str>]) -> Self {
+        self.and(Param::Texts(texts))
+    }
+
+    /// Byte strings as one array.
+    pub(crate) fn bytes_list(self, list: &'a [&'a [u8]]) -> Self {
+        self.and(Param::BytesList(list))
+    }
+
     /// A JSON document, or SQL null.
     pub(crate) fn json(self, text: impl Into<Option<&'a str>>) -> Self {
         self.and(Param::Json(text.into()))

@@ -71,14 +71,13 @@ impl<D: Driver> Once<D> {
         statement: impl IntoEffect<D::Session>,
     ) -> Result<Done<T>> {
         let effect = statement.into_effect()?;
-        let first = effect.sql().split_whitespace().next().unwrap_or_default();
-        if !KINDS.iter().any(|kind| first.eq_ignore_ascii_case(kind)) {
-            return Err(Error::Invalid(ErrorDetail::new(
+        kind_of(effect.sql(), &KINDS).map_err(|first| {
+            Error::Invalid(ErrorDetail::new(
                 "22023",
                 format!("a command of one statement cannot begin with {first:?}"),
                 "Use insert, update, delete or merge with returning, or a select; for all else Once::run.",
-            )));
-        }
+            ))
+        })?;
         let mode = OneStatement {
             effect: &effect,
             looking: intent.is_known_first().then(|| intent.clone().not_known()),
@@ -159,7 +158,7 @@ fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
         ),
     };
     format!(
-        "{}, claimed as materialized (select case when {name}._scope_is_allowed(${tenant}, ${scope}, ${key}) \
+        "with {}, claimed as materialized (select case when {name}._scope_is_allowed(${tenant}, ${scope}, ${key}) \
          and {name}._force_durable_commit() \
          and pg_catalog.pg_try_advisory_xact_lock({name}._lock_id(${tenant}, ${scope}, ${key})) \
          and pg_catalog.set_config('{name}.attempt', {name}._intent_name(${tenant}, ${scope}, ${key}), true) is not null \
@@ -168,14 +167,21 @@ fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
          then (select pg_catalog.to_jsonb(e.*) from effect e) end, {name}._raise_no_row()) as value from claimed c), \
          done as (insert into {name}.intent {done}) \
          select a.value, {learned} from answer a",
-        part(effect)
+        part("effect", effect.sql())
     )
 }
 
+/// What a statement begins with, where that is one of these kinds.
+pub(crate) fn kind_of(sql: &str, kinds: &[&'static str]) -> Result<&'static str, String> {
+    let first = sql.split_whitespace().next().unwrap_or_default();
+    let kind = kinds.iter().find(|kind| first.eq_ignore_ascii_case(kind));
+    kind.copied().ok_or_else(|| first.to_owned())
+}
+
 /// The user's statement as a part of another; the line's end closes a comment.
-fn part<S>(effect: &impl Effect<S>) -> String {
-    let sql = effect.sql().trim_end().trim_end_matches(';');
-    format!("with effect as materialized (\n{sql}\n)")
+pub(crate) fn part(name: &str, sql: &str) -> String {
+    let sql = sql.trim_end().trim_end_matches(';');
+    format!("{name} as materialized (\n{sql}\n)")
 }
 
 fn only(rows: Vec<crate::driver::Row>) -> Result<Row> {
@@ -278,8 +284,8 @@ async fn in_transaction<D: Driver>(
 ) -> Result<Done> {
     let schema = &once.caller().schema;
     let sql = format!(
-        "{} select coalesce((select pg_catalog.to_jsonb(e.*) from effect e), {}._raise_no_row())",
-        part(effect),
+        "with {} select coalesce((select pg_catalog.to_jsonb(e.*) from effect e), {}._raise_no_row())",
+        part("effect", effect.sql()),
         schema.name()
     );
     let statement = schema.statement_of(sql);

@@ -4,6 +4,8 @@
 //! and the vectors that hold both to it.
 
 mod canonical;
+#[cfg(test)]
+mod fuzz;
 mod strict;
 
 use std::fmt;

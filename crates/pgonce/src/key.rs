@@ -3,6 +3,8 @@
 //! A key names one request of one caller. It is made **once**, when the request arises, stored or
 //! derivable from what is stored, and is the same on every retry.
 
+#[cfg(test)]
+mod fuzz;
 mod lint;
 mod moment;
 

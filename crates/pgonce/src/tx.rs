@@ -56,6 +56,10 @@ impl<C: Connection> Tx<C> {
         self.schema.is_distributed()
     }
 
+    pub(crate) fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
     pub(crate) fn loan(&mut self) -> &mut Loan<C> {
         &mut self.conn
     }

@@ -142,6 +142,7 @@ async fn an_operator_can_move_a_consumer_and_its_worker_notices() {
         Err(Error::Fenced(_))
     ));
     assert_eq!(take(&inbox, "me").await.unwrap().position, Some(3.into()));
-    let audit = "select count(*) from pgonce.inbox_audit where act = 'set_partition' and reason like '%from 9 to 3: a bug was fixed'";
+    let audit = "select count(*) from pgonce.operator_act where act = 'set_partition' and key = 'kafka:orders 7' \
+                 and reason = 'from 9 to 3: a bug was fixed' and before ->> 'position' = '9'";
     assert_eq!(world.see.number(audit).await, 1);
 }

@@ -5,4 +5,5 @@ mod cursors;
 mod projections;
 mod replay;
 mod retention;
+mod statement;
 mod stored;

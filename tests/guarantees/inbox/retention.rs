@@ -142,6 +142,23 @@ async fn a_shorter_contract_takes_nothing_back_that_was_promised() {
     assert_eq!(see.text("select pgonce.accept('e', 's', 'm')").await, "f");
 }
 
+/// Nothing was promised before: a contract that is shorter than the default holds from the first message on.
+#[tokio::test]
+async fn a_new_consumer_with_a_short_contract_keeps_no_longer() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_inbox('fresh', '1 day', '1 hour')")
+        .await;
+    let accept = "select pgonce.accept('fresh', 's', 'm')";
+    assert_eq!(see.text(accept).await, "t");
+    see.run("select pgonce._move_clock('23 hours')").await;
+    maintain(see).await;
+    assert_eq!(see.text(accept).await, "f");
+    see.run("select pgonce._move_clock('2 hours')").await;
+    maintain(see).await;
+    assert_eq!(see.text(accept).await, "t");
+}
+
 #[tokio::test]
 async fn stored_messages_go_when_they_are_done_and_never_before() {
     let world = world().await;

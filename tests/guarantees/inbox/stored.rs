@@ -167,7 +167,7 @@ async fn a_transient_failure_waits_longer_each_time_and_ends_as_poison() {
         1
     );
     assert_eq!(claim(&inbox, "me").await[0].attempts, 1);
-    let audit = "select act || ' ' || reason || ' ' || status || ' ' || attempts || ' ' || who from pgonce.inbox_audit";
+    let audit = "select concat_ws(' ', act, reason, before ->> 'status', before ->> 'attempts', role) from pgonce.operator_act where scope = 'inbox c' and key <> '*'";
     assert_eq!(
         world.see.text(audit).await,
         "retry fixed failed_final 4 postgres"
@@ -271,7 +271,7 @@ async fn a_replay_needs_no_source_and_another_consumer_applies_each_once_for_its
     assert_eq!(
         world
             .see
-            .number("select count(*) from pgonce.inbox_audit where act = 'replay'")
+            .number("select count(*) from pgonce.operator_act where act = 'replay' and scope like 'inbox %'")
             .await,
         6
     );

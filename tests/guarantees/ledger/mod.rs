@@ -308,7 +308,8 @@ async fn nothing_recorded_can_be_changed_and_what_was_changed_by_force_is_found(
         "delete from pgonce.ledger_account",
         "update pgonce.ledger_account set currency = 'USD'",
         "delete from pgonce.ledger_pending",
-        "delete from pgonce.ledger_audit",
+        "delete from pgonce.operator_act",
+        "update pgonce.operator_act set reason = 'another'",
     ] {
         assert_eq!(see.code(forbidden).await, "P4079", "{forbidden}");
     }
@@ -323,7 +324,7 @@ async fn nothing_recorded_can_be_changed_and_what_was_changed_by_force_is_found(
         1
     );
     assert_eq!(problems(&world).await, Vec::<Vec<_>>::new());
-    assert_eq!(see.text("select who || reason || (before ->> 'balance') || (after ->> 'balance') from pgonce.ledger_audit").await,
+    assert_eq!(see.text("select role || reason || (before #>> '{before,balance}') || (before #>> '{after,balance}') from pgonce.operator_act where scope = 'ledger'").await,
         format!("{}a test76", see.text("select session_user").await));
     // What gets past the triggers breaks the chain, in any column.
     for (problem, tampering) in [

@@ -48,8 +48,9 @@ const FORBIDDEN: &[(&[Part], &[&str])] = &[
             "update pgonce.inbox_message set status = 'processed'",
             "delete from pgonce.inbox_marker",
             "update pgonce.inbox_cursor set position = 0",
-            "delete from pgonce.inbox_audit",
-            "insert into pgonce.inbox_audit default values",
+            "delete from pgonce.operator_act",
+            "insert into pgonce.operator_act default values",
+            "select pgonce._audit_act('settle', 's', 'k', 'forged')",
             "update pgonce.transition_entity set state = 'x'",
             "insert into pgonce.transition_entity values ('', 'm', 'e', 's', 1, now())",
             "insert into pgonce.transition_command default values",
@@ -60,9 +61,29 @@ const FORBIDDEN: &[(&[Part], &[&str])] = &[
             "insert into pgonce.ledger_entry default values",
             "insert into pgonce.ledger_group default values",
             "update pgonce.ledger_pending set state = 'posted'",
-            "delete from pgonce.ledger_audit",
             "select pgonce._begin_epoch(7)",
             "select pgonce._rebase_outbox()",
+            "insert into pgonce.job default values",
+            "update pgonce.job_live set fence = 7",
+            "delete from pgonce.job_end",
+            "update pgonce.job_queue set paused = true",
+            "insert into pgonce.job_schedule default values",
+            "select nextval('pgonce.job_seq')",
+            "update pgonce.import set state = 'done'",
+            "delete from pgonce.import_row",
+            "delete from pgonce.import_key",
+            "update pgonce.external_call set status = 'confirmed'",
+            "delete from pgonce.external_event",
+            "update pgonce.external_provider set keys_for = '0'",
+            "update pgonce.attempt set attempt = 0",
+            "delete from pgonce.operator_act",
+            "update pgonce.region set state = 'active'",
+            "insert into pgonce.region_fact default values",
+            "delete from pgonce.region_task",
+            "select pgonce.region_join(1::smallint, 'here', 'postgres://', 1)",
+            "select pgonce.region_leave('here')",
+            "select pgonce._land_facts('[]')",
+            "update pgonce.sample set jobs = 0",
         ],
     ),
     (
@@ -91,10 +112,38 @@ const FORBIDDEN: &[(&[Part], &[&str])] = &[
             "table pgonce.ledger_entry",
             "table pgonce.parked",
             "table pgonce.inbox_message",
-            "table pgonce.inbox_audit",
+            "table pgonce.operator_act",
             "table pgonce.outbox_events",
             "select payload from pgonce.dead_letters",
             "select payload from pgonce.inbox_poison",
+            "select unique_key from pgonce.jobs",
+            "select key from pgonce.jobs",
+            "select progress from pgonce.jobs",
+            "select result from pgonce.jobs",
+            "table pgonce.job",
+            "table pgonce.job_live",
+            "table pgonce.job_end",
+            "table pgonce.import",
+            "table pgonce.import_row",
+            "table pgonce.import_key",
+            "table pgonce.imports",
+            "table pgonce.external_call",
+            "table pgonce.external_event",
+            "table pgonce.external_calls",
+            "table pgonce.external_reference",
+            "table pgonce.attempt",
+            "table pgonce.operator_act",
+            "table pgonce.region_fact",
+            "table pgonce.region_task",
+            "table pgonce.double_commits",
+            "select pgonce.define_queue('q', true)",
+            "select pgonce.define_schedule('s', '* * * * *', 'q')",
+            "select pgonce.retry_jobs('q')",
+            "select pgonce.define_provider('bank')",
+            "select pgonce.external_settle(gen_random_uuid(), 'confirmed', 'x')",
+            "select pgonce.intervene('evict', 's', 'k', 'x')",
+            "select pgonce._take_stale(1, 'x', '1 h')",
+            "select pgonce.define_region_rule('s', 'home')",
         ],
     ),
     (
@@ -133,6 +182,27 @@ const FORBIDDEN: &[(&[Part], &[&str])] = &[
     (
         &[Part::Relay, Part::Consumer, Part::Viewer],
         &["table pgonce.intent"],
+    ),
+    (
+        &[Part::App, Part::Relay, Part::Consumer],
+        &["table pgonce.jobs", "table pgonce.job_groups"],
+    ),
+    (
+        &[Part::App, Part::Relay, Part::Operator, Part::Viewer],
+        &[
+            "select pgonce.claim_jobs('{q}', 'thief', '1 h', 1)",
+            "select pgonce.finish_jobs('[]')",
+            "select pgonce.renew_jobs('[]', '1 h')",
+        ],
+    ),
+    (
+        &[Part::Relay, Part::Viewer],
+        &[
+            "select pgonce.enqueue('q')",
+            "select pgonce.cancel_job(1)",
+            "select pgonce._job('', 1)",
+            "select pgonce._job_group('', 'g')",
+        ],
     ),
 ];
 
@@ -192,6 +262,40 @@ async fn an_application_lists_no_keys_no_answers_and_no_events() {
     ] {
         assert_eq!(code(&stranger, sql).await, "done", "{sql}");
     }
+    // Nor does anything else that these parts may read name what somebody did: keys, answers, payloads, results.
+    all_done(
+        &app,
+        &[
+            "select pgonce.enqueue('mail', '\"secret\"', p_unique_key => 'secret', p_key => 'secret', p_group => 'secret')",
+            "select pgonce.store_message('c', 's', 'secret', 'secret', p_key => 'secret')",
+            "select pgonce.accept('c', 's', 'secret')",
+            "select pgonce.ledger_open('secret', 'EUR', 'debit')",
+            "select pgonce.claim('orders', 'secret lease', '\\x01', '1 min', p_correlation => 'secret')",
+        ],
+    )
+    .await;
+    let consumer = shop.connect(Part::Consumer).await;
+    let worked = "with j as (select id, fence from pgonce.claim_jobs('{mail}', 'w', '1 min', 1)) \
+        select pgonce.finish_jobs(jsonb_agg(jsonb_build_object('id', id, 'fence', fence, 'result', 'secret'))) from j";
+    all_done(&consumer, &[worked]).await;
+    for part in [Part::App, Part::Relay, Part::Consumer] {
+        let client = shop.connect(part).await;
+        let readable = "select c.relname::text from pg_class c where c.relnamespace = 'pgonce'::regnamespace \
+            and c.relkind in ('r', 'p', 'v') and has_table_privilege(c.oid, 'select') order by 1";
+        let readable = client.query(readable, &[]).await.unwrap();
+        assert!(readable.len() > 2, "{part}");
+        for relation in readable {
+            let relation: String = relation.get(0);
+            let rows =
+                format!("select count(*) from pgonce.{relation} r where r::text like '%secret%'");
+            assert_eq!(count(&client, &rows).await, 0, "{part}: {relation}");
+        }
+    }
+    // Who knows the number of a job, or the name of a group, learns what became of it.
+    let job = "select count(*) from pgonce._job('', 1) where status = 'succeeded' and result = '\"secret\"'";
+    assert_eq!(count(&stranger, job).await, 1);
+    let group = "select count(*) from pgonce._job_group('', 'secret') where status = 'finished'";
+    assert_eq!(count(&stranger, group).await, 1);
     // Who knows the key gets the answer, by the functions as ever.
     let known = "select count(*) from pgonce.answer_of('orders', 'secret', '\\x01')";
     assert_eq!(count(&stranger, known).await, 1);
@@ -247,6 +351,10 @@ async fn a_bound_role_acts_for_its_tenant_only() {
     // Bound, but not isolated: nothing changes yet.
     let app = shop.connect(Part::App).await;
     all_done(&app, &[&write("globex", "before")]).await;
+    let enqueue = "select pgonce.enqueue('q', p_tenant => 'globex')";
+    all_done(&app, &[enqueue]).await;
+    let job = "select count(*) from pgonce._job('globex', 1)";
+    assert_eq!(count(&app, job).await, 1);
     all_done(&owner, &["select pgonce.isolate_tenants(true)"]).await;
 
     let app = shop.connect(Part::App).await;
@@ -264,10 +372,15 @@ async fn a_bound_role_acts_for_its_tenant_only() {
         "select pgonce.accept('c', 's', '1', p_tenant => 'globex')",
         "select pgonce.store_message('c', 's', '1', '\\x00', p_tenant => 'globex')",
         "select pgonce._count_suppressed('s', 1, 0, 0, 0, 'globex')",
+        "select pgonce.enqueue('q', p_tenant => 'globex')",
+        "select pgonce.ledger_open('a', 'EUR', 'debit', p_tenant => 'globex')",
+        "select pgonce.transition('m', 'e', 's', 'c', p_tenant => 'globex')",
     ] {
         assert_eq!(code(&app, sql).await, "42501", "{sql}");
         let _ = app.batch_execute("rollback").await;
     }
+    let job = "select count(*) from pgonce._job('globex', 1)";
+    assert_eq!(count(&app, job).await, 0);
     // Whatever it sets: its binding names the tenant.
     all_done(&app, &["set pgonce.tenant = 'globex'"]).await;
     assert_eq!(count(&app, &answer("globex", "before")).await, 0);

@@ -71,6 +71,13 @@ async fn killed_at_any_statement_that_changes_the_schema_it_goes_on() {
         };
         db.run("update trap.at set n = 0").await;
         assert_eq!(attempt.unwrap_err().code(), "08006", "{statement}");
+        // One transaction: tables without their routines, or the other way round, would be half of it.
+        let nothing = "select (to_regnamespace('pgonce') is null)::text";
+        assert_eq!(
+            db.text(nothing).await,
+            "true",
+            "killed at statement {statement}: half of it was committed"
+        );
         db.migrator().up().await.unwrap();
         assert_eq!(
             db.text(PICTURE).await,

@@ -336,7 +336,7 @@ async fn a_relay_a_consumer_an_operator_and_a_viewer_can_do_their_part() {
         &["select pgonce.set_partition('ledger', 'kafka', '0', 7, 0, 'begin later')"],
     )
     .await;
-    let who = "select string_agg(distinct who, ', ') from pgonce.inbox_audit";
+    let who = "select string_agg(distinct role, ', ') from pgonce.operator_act where scope = 'inbox ledger'";
     assert_eq!(shop.db.text(who).await, shop.name(Part::Operator));
 }
 

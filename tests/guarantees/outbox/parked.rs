@@ -108,10 +108,10 @@ async fn every_act_of_an_operator_on_a_subscription_leaves_a_row() {
          select pgonce.evict_subscription('c', 'gone'); select pgonce.drop_subscription('c'); select pgonce.purge(10, 'by hand')",
     )
     .await;
-    let acts = "select string_agg(concat_ws(' ', act, scope, key, role, nullif(reason, '')), ', ' order by number) from pgonce.operator_act";
+    let acts = "select string_agg(concat_ws(' ', act, scope, key, role, nullif(reason, '')), ', ' order by number) from pgonce.operator_act where act <> 'grant'";
     assert_eq!(
         see.text(acts).await,
-        "redrive outbox c a postgres ticket 7, replay outbox c * postgres from 1 to 2, \
+        "create outbox c * postgres from start, redrive outbox c a postgres ticket 7, replay outbox c * postgres from 1 to 2, \
          recover outbox c * postgres skipped since 2000-01-01 00:00:00+00, replay outbox c * postgres from 1, \
          evict outbox c * postgres gone, drop outbox c * postgres, purge intents * postgres by hand"
     );
@@ -408,4 +408,28 @@ async fn a_deferred_event_is_tried_again_and_no_attempt_is_counted() {
     let attempts = "select attempts from pgonce.parked where seq = 1";
     assert_eq!(see.number(attempts).await, 0);
     assert_eq!(deliver_due(&reader).await, ["1", "2"]);
+}
+
+/// A receiver that is being deployed, or whose credentials are wrong, gets hours before an event is given up.
+#[tokio::test]
+async fn by_default_an_event_is_tried_for_hours() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    see.run(&publish("a", 1)).await;
+    assert!(deliver(&mut reader, &[("1", "retry")]).await.is_empty());
+    let mut tries = 1;
+    while states(see).await == "1 retry" {
+        see.run("select pgonce._move_clock((select due_at - pgonce.now() from pgonce.parked) + interval '1 ms')")
+            .await;
+        reader.claim_again().await;
+        let due = reader.due().await;
+        assert_eq!(due.len(), 1, "after {tries}");
+        let lane = see.number("select lane from pgonce.parked").await;
+        let again = json!([{"seq": due[0].0, "what": "retry", "reason": "404"}]);
+        assert_eq!(reader.settle(lane, &again).await, "");
+        tries += 1;
+    }
+    assert_eq!(states(see).await, "1 dead");
+    let took = "select pgonce.now() - created_at > interval '2 hours' from pgonce.parked";
+    assert_eq!(see.text(took).await, "t", "{tries} tries");
 }

@@ -145,3 +145,33 @@ async fn nonsense_is_refused_before_it_is_stored() {
     }
     assert_eq!(world.see.number("select count(*) from pgonce.job").await, 0);
 }
+
+#[tokio::test]
+async fn each_retry_waits_twice_as_long_up_to_the_longest_pause() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run(
+        "select pgonce.define_queue('mail', p_max_attempts => 50, p_backoff => '10 seconds', p_max_backoff => '1 minute'); \
+         select from pgonce.enqueue('mail', '1'); select pgonce._set_clock('2030-01-01')",
+    )
+    .await;
+    let mut pauses = Vec::new();
+    for longest in [10, 20, 40, 60, 60, 60, 60, 60] {
+        let (id, fence) = claim(see, "mail", 10).await[0];
+        let fail = format!("select pgonce.fail_job({id}, {fence}, true, 'smtp', 'no route')");
+        assert_eq!(see.text(&fail).await, "retrying");
+        let pause = "select (extract(epoch from due_at - pgonce.now()) * 1000)::bigint from pgonce.job_live";
+        pauses.push(see.number(pause).await);
+        // Half of it to all of it: those that failed together do not come back together.
+        assert!(
+            (longest * 500..=longest * 1000).contains(pauses.last().unwrap()),
+            "{pauses:?}"
+        );
+        see.run("select pgonce._move_clock('61 seconds')").await;
+    }
+    let last = &pauses[3..];
+    assert!(
+        last.iter().any(|pause| *pause != last[0]),
+        "no jitter: {pauses:?}"
+    );
+}

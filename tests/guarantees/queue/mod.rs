@@ -1,5 +1,6 @@
 //! The work queue: a job exists with its cause, runs in its turn, and is finished once with its effect.
 
+mod idle;
 mod keys;
 mod limits;
 mod model;
@@ -182,9 +183,11 @@ async fn a_job_that_fails_is_retried_later_and_dead_in_the_end() {
             .await,
         "f"
     );
-    let acts =
-        "select string_agg(act || ' ' || reason, ', ' order by number) from pgonce.operator_act";
-    assert_eq!(see.text(acts).await, "retry fixed, cancel void");
+    let acts = "select string_agg(concat_ws(' ', act, scope, nullif(reason, '')), ', ' order by number) from pgonce.operator_act where act <> 'grant'";
+    assert_eq!(
+        see.text(acts).await,
+        "define queue mail, retry job mail fixed, cancel job mail void"
+    );
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 import { STATUS_CODES } from "node:http";
 import { adapt, type Driver } from "../drivers/index.js";
-import { PermanentFailure, PgonceError, TransientFailure, translate } from "../errors.js";
+import { Busy, PermanentFailure, PgonceError, TransientFailure, translate } from "../errors.js";
 import { makeOptions, type Intent, type Options } from "../intent.js";
 import { runLeased, type Lease } from "../lease.js";
 import { runOnce } from "../once.js";
@@ -11,13 +11,17 @@ import { Tx } from "../tx.js";
 import { Attempt, complete, type FullPolicy, type HttpRequest, type HttpResponse, type Policy } from "./policy.js";
 import { fromError, internal, problem } from "./problems.js";
 import { intentOf, Refused } from "./request.js";
-import { announce, dispositionOf, replay, toStored } from "./stored.js";
+import { accepted, lookAt, statusToken } from "./status.js";
+import { announce, dispositionOf, replay, takeWords, toStored } from "./stored.js";
 
 /** Runs the handler once, for this attempt; answers its whole response. */
 export type Run = (attempt: Attempt) => Promise<HttpResponse>;
 
 /** Nothing of the attempt is kept. */
 class Forgotten extends Error {}
+
+/** It may have happened: the claim of a leased attempt stays as it is. */
+class Unknown extends Error {}
 
 const attempts = new WeakMap<object, Attempt>();
 
@@ -75,7 +79,7 @@ export class Route {
       this.policy.log("the policy threw", error);
       return internal(this.policy);
     }
-    const exchange = new Exchange(this.policy, request, await this.retentionOf(intent), run);
+    const exchange = new Exchange(this.policy, request, intent, await this.retentionOf(intent), run);
     try {
       const done =
         this.policy.mode === "atomic"
@@ -93,6 +97,21 @@ export class Route {
         : exchange.live;
     } catch (error) {
       return exchange.failed(error);
+    }
+  }
+
+  /** The token of a request that asks for the response of another one; undefined where it is none. */
+  statusToken(method: string, path: string): string | undefined {
+    return statusToken(this.policy, method, path);
+  }
+
+  /** The response of a request that is or was under way: 202, the stored one, or 404. Never rejects. */
+  async status(request: HttpRequest, token: string): Promise<HttpResponse> {
+    try {
+      return await lookAt(this.driver, this.options, this.policy, request, token);
+    } catch (error) {
+      this.policy.log("the policy threw", error);
+      return internal(this.policy);
     }
   }
 
@@ -117,6 +136,7 @@ class Exchange {
   constructor(
     private readonly policy: FullPolicy,
     private readonly request: HttpRequest,
+    private readonly intent: Intent,
     private readonly retentionMs: number | undefined,
     private readonly run: Run,
   ) {}
@@ -132,7 +152,7 @@ class Exchange {
     try {
       await this.handle(held, new Attempt(undefined, held));
     } catch (error) {
-      if (error instanceof Forgotten) await held.release();
+      if (error instanceof Forgotten) await held.forget();
       throw error;
     }
   }
@@ -166,6 +186,7 @@ class Exchange {
   /** Ends the attempt as the response says: records the answer, or throws. */
   private judge(held: Tx | Lease, attempt: Attempt, response: HttpResponse): void {
     const { policy } = this;
+    const keepForMs = takeWords(response, attempt);
     let chosen = dispositionOf(response, policy, attempt.disposition, attempt.begun);
     if (response.body.length > policy.maxResponse) {
       policy.log("a response is too large to be kept", `${response.body.length} bytes`);
@@ -176,17 +197,19 @@ class Exchange {
       response = problem(policy, 500, "response_too_large", detail);
     }
     response.headers = response.headers.filter(([name]) => name !== "idempotent-replayed");
-    const stored = toStored(response, policy, this.retentionMs);
+    const stored = toStored(response, policy, keepForMs ?? this.retentionMs);
     this.live = response;
     if (chosen === "keep" || chosen === "refuse") announce(response.headers, stored.expires);
     switch (chosen) {
       case "keep":
-        held.succeed(stored);
+        held.succeed(stored, keepForMs === undefined ? {} : { keepForMs });
         return;
       case "refuse":
-        throw new PermanentFailure(`http_${response.status}`, "the handler refused", { answer: stored });
+        throw new PermanentFailure(`http_${response.status}`, "the handler refused", { answer: stored, keepForMs });
       case "retry":
         throw new TransientFailure(`http_${response.status}`, "the handler failed");
+      case "unknown":
+        throw policy.mode === "leased" ? new Unknown("it may have happened") : new Forgotten("nothing is kept");
       default:
         throw new Forgotten("nothing is kept");
     }
@@ -198,9 +221,12 @@ class Exchange {
     if (error instanceof PermanentFailure && error.replayed) {
       return replay(policy, this.request, error.answer, error);
     }
-    const own = error instanceof Forgotten || error instanceof PermanentFailure || error instanceof TransientFailure;
+    const own = [Forgotten, Unknown, PermanentFailure, TransientFailure].some((kind) => error instanceof kind);
     if (own && this.live !== undefined) return this.live;
     const known = translate(error);
+    if (known instanceof Busy && known.accepted && policy.statusAt !== undefined) {
+      return accepted(policy, this.request, this.intent, known.retryAfterMs);
+    }
     const response = known === undefined ? internal(policy) : fromError(policy, known);
     // A conflict is the client's affair.
     if (response.status >= 500) policy.log(known === undefined ? "the handler threw" : "the command failed", error);

@@ -50,7 +50,10 @@ export function idempotentExpress<Req extends IncomingMessage, Res extends Serve
     else send(res, response);
   };
   const wrapped = (req: Req, res: Res, next: Next = notFound(res)): void => {
-    if (route.isProtected(req.method ?? "")) handle(req, res, next).catch(next);
+    const asked = requestOf(req, Buffer.alloc(0));
+    const token = route.statusToken(asked.method, asked.path);
+    if (token !== undefined) route.status(asked, token).then((response) => send(res, response), next);
+    else if (route.isProtected(asked.method)) handle(req, res, next).catch(next);
     else handler(req, res, next);
   };
   return Object.assign(wrapped, { drained: () => route.drained() });

@@ -35,11 +35,14 @@ export function idempotentFastify<Req extends FastifyRequestLike, Rep extends Fa
 ): Drained<(request: Req, reply: Rep) => Promise<unknown>> {
   const route = new Route(source, policy);
   const wrapped = async function (this: unknown, request: Req, reply: Rep): Promise<unknown> {
-    if (!route.isProtected(request.method)) return handler.call(this, request, reply);
+    const token = route.statusToken(request.method, split(request.originalUrl)[0]);
+    if (token === undefined && !route.isProtected(request.method)) return handler.call(this, request, reply);
     const body = parsedBody(request.rawBody, request.body);
     const before = { ...reply.getHeaders() };
     const response =
-      body.length > route.policy.maxBody
+      token !== undefined
+        ? await route.status(requestOf(request, body), token)
+        : body.length > route.policy.maxBody
         ? tooLarge(route.policy)
         : await route.respond(requestOf(request, body), async (attempt) => {
             setAttempt(request, attempt);

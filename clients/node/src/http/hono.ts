@@ -25,16 +25,19 @@ export function idempotentHono<Ctx extends HonoContext>(
 ): Drained<(c: Ctx) => Promise<Response>> {
   const route = new Route(source, policy);
   const wrapped = async (c: Ctx): Promise<Response> => {
+    const { pathname, search } = new URL(c.req.url);
+    const sent: HeaderList = [...c.req.raw.headers].map(([name, value]) => [name, value]);
+    const requestWith = (body: Buffer): HttpRequest =>
+      new HttpRequest(c.req.method, pathname, search.slice(1), sent, body);
+    const token = route.statusToken(c.req.method, pathname);
+    if (token !== undefined) return toResponse(await route.status(requestWith(Buffer.alloc(0)), token));
     if (!route.isProtected(c.req.method)) return handler(c);
     if (Number(c.req.raw.headers.get("content-length") ?? 0) > route.policy.maxBody) {
       return toResponse(tooLarge(route.policy));
     }
     const body = Buffer.from(await c.req.arrayBuffer());
     if (body.length > route.policy.maxBody) return toResponse(tooLarge(route.policy));
-    const url = new URL(c.req.url);
-    const sent: HeaderList = [...c.req.raw.headers].map(([name, value]) => [name, value]);
-    const request = new HttpRequest(c.req.method, url.pathname, url.search.slice(1), sent, body);
-    const response = await route.respond(request, async (attempt) => {
+    const response = await route.respond(requestWith(body), async (attempt) => {
       setAttempt(c, attempt);
       return fromResponse(await answer(c, handler));
     });

@@ -7,9 +7,10 @@ import type { Tx } from "../tx.js";
 /**
  * What becomes of an attempt once the handler has answered. `keep`: effect and response are kept. `refuse`: a permanent
  * failure, the response is kept. `retry`: a transient failure, a retry does the work again. `forget`: nothing is kept
- * and the key is free.
+ * and the key is free. `unknown`: it may have happened; on a leased route the claim stays until its lease runs out and
+ * then `stale` decides, on an atomic one it is the same as `forget`.
  */
-export type Disposition = "keep" | "refuse" | "retry" | "forget";
+export type Disposition = "keep" | "refuse" | "retry" | "forget" | "unknown";
 
 /** Names in lower case; each value is a text of Latin-1, as HTTP has it. */
 export type HeaderList = [name: string, value: string][];
@@ -87,6 +88,8 @@ export interface Policy {
   keyRequired?: boolean;
   /** The header that carries the key. Default: idempotency-key. */
   header?: string;
+  /** Whether keys that name an attempt, or nothing, are refused with 400: see `lintKey`. Default: false. */
+  lintKeys?: boolean;
   /** Whether keys are stored as sent, without the digest of principal and operation. Default: false. */
   plainKeys?: boolean;
   /** The tenant of a request. Default: no tenants. */
@@ -101,6 +104,11 @@ export interface Policy {
   replayHeaders?: readonly string[];
   /** Asked before a stored response is given out; what it returns is sent instead. */
   reauthorise?: (request: HttpRequest) => HttpResponse | undefined;
+  /**
+   * Path under which a client asks for the response of a request that is under way, where the scope's contract says
+   * `accept`: it gets 202 and a Location there. Mount the same handler for GET at this path with the token behind it.
+   */
+  statusAt?: string;
   /** Leased routes: what becomes of work whose holder vanished. Default: refuse. */
   stale?: "refuse" | "takeover";
   /** Length of a lease. Default: that of the scope's contract. */
@@ -120,8 +128,8 @@ export interface Policy {
 }
 
 /** A policy with nothing left open. */
-export type FullPolicy = Required<Omit<Policy, "operation" | "tenant" | "reauthorise" | "leaseMs">> &
-  Pick<Policy, "operation" | "tenant" | "reauthorise" | "leaseMs">;
+export type FullPolicy = Required<Omit<Policy, "operation" | "tenant" | "reauthorise" | "leaseMs" | "statusAt">> &
+  Pick<Policy, "operation" | "tenant" | "reauthorise" | "leaseMs" | "statusAt">;
 
 export function complete(policy: Policy): FullPolicy {
   const { principal, mode = "atomic" } = policy;
@@ -134,6 +142,7 @@ export function complete(policy: Policy): FullPolicy {
     methods: ["POST", "PATCH"],
     keyRequired: true,
     header: "idempotency-key",
+    lintKeys: false,
     plainKeys: false,
     version: "",
     withQuery: true,

@@ -34,10 +34,14 @@ export function problem(
   };
   const headers: HeaderList = [["content-type", "application/problem+json"]];
   if (retryAfterMs !== undefined) {
-    // Never 0, which would ask for a busy loop.
-    headers.push(["retry-after", String(Math.max(Math.ceil(Math.min(retryAfterMs / 1000, 3600)), 1))]);
+    headers.push(["retry-after", secondsOf(retryAfterMs)]);
   }
   return { status, headers, body: Buffer.from(JSON.stringify(document)) };
+}
+
+/** The value of `Retry-After`. Never 0, which would ask for a busy loop. */
+export function secondsOf(ms: number): string {
+  return String(Math.max(Math.ceil(Math.min(ms / 1000, 3600)), 1));
 }
 
 /** What a client gets for an error of pgonce. */

@@ -5,6 +5,7 @@ import { Invalid } from "../errors.js";
 import { fingerprint } from "../fingerprint.js";
 import { MAX_NAME_BYTES, makeIntent, type Intent } from "../intent.js";
 import { parse, type Json } from "../json.js";
+import { BadKey, lintKey } from "../key-lint.js";
 import { derivedKey, newKey } from "../keys.js";
 import type { FullPolicy, HttpRequest, HttpResponse } from "./policy.js";
 import { problem } from "./problems.js";
@@ -21,7 +22,22 @@ export class Refused extends Error {
 /** The intent that a request names. */
 export function intentOf(request: HttpRequest, policy: FullPolicy): Intent {
   const clientKey = readKey(request, policy);
-  const operation = policy.operation ?? `${request.method} ${request.path}`;
+  const operation = operationOf(request, policy);
+  return nameOf(request, policy, clientKey, operation, fingerprintOf(request, operation, policy));
+}
+
+export function operationOf(request: HttpRequest, policy: FullPolicy): string {
+  return policy.operation ?? `${request.method} ${request.path}`;
+}
+
+/** The intent of a client's key, for the principal and the tenant of the request. */
+export function nameOf(
+  request: HttpRequest,
+  policy: FullPolicy,
+  clientKey: string,
+  operation: string,
+  print: Buffer,
+): Intent {
   const principal = policy.principal === null ? null : policy.principal(request);
   if (principal === undefined || principal === "") {
     const detail = "the request does not name its principal; log in and send it again with the same key";
@@ -34,7 +50,7 @@ export function intentOf(request: HttpRequest, policy: FullPolicy): Intent {
   }
   const key = policy.plainKeys ? clientKey : storedKey(clientKey, operation, principal);
   try {
-    return makeIntent(policy.scope, key, undefined, { tenant, fingerprint: fingerprintOf(request, operation, policy) });
+    return makeIntent(policy.scope, key, undefined, { tenant, fingerprint: print });
   } catch (error) {
     if (error instanceof Invalid) throw new Refused(problem(policy, 400, "22023", error.reason));
     throw error;
@@ -70,6 +86,14 @@ export function readKey(request: HttpRequest, policy: FullPolicy): string {
   }
   if (key.length > policy.maxKeyBytes) {
     throw unusable(`the key has ${key.length} bytes; at most ${policy.maxKeyBytes}`);
+  }
+  if (policy.lintKeys) {
+    try {
+      lintKey(key);
+    } catch (bad) {
+      if (bad instanceof BadKey) throw unusable(`${bad.reason}. ${bad.hint ?? ""}`);
+      throw bad;
+    }
   }
   return key;
 }

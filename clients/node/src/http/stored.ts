@@ -2,7 +2,7 @@
 
 import type { PermanentFailure } from "../errors.js";
 import { toJson, type Json } from "../json.js";
-import type { Disposition, FullPolicy, HeaderList, HttpRequest, HttpResponse } from "./policy.js";
+import type { Attempt, Disposition, FullPolicy, HeaderList, HttpRequest, HttpResponse } from "./policy.js";
 import { fromError, notKept } from "./problems.js";
 
 const USUAL = new Set(
@@ -19,7 +19,11 @@ const NEVER = new Set(
     "trailer transfer-encoding upgrade via www-authenticate"
   ).split(" "),
 );
-const TRANSIENT = new Set([401, 407, 408, 409, 421, 423, 424, 425, 426, 428, 429]);
+// What a status says about the work: the request is wrong, was not processed, meets another state, or came from a proxy.
+const INVALID = new Set([400, 405, 406, 411, 413, 414, 415, 417, 422, 428, 431]);
+const UNPROCESSED = new Set([401, 403, 407, 408, 421, 425, 426, 429]);
+const STATE = new Set([409, 423, 424]);
+const BETWEEN = new Set([502, 503, 504]);
 
 type Text = string | { base64: string };
 
@@ -44,10 +48,29 @@ export function dispositionOf(
   if (typeof outcomes === "function") return outcomes(response);
   const { status } = response;
   if (status < 400) return "keep";
-  const final = status < 500 && !TRANSIENT.has(status);
-  const found = outcomes === "freeze" || (outcomes === "final" && final) ? "refuse" : "retry";
+  const atomic = policy.mode === "atomic";
   // Validation does not burn the key: nothing was begun, and a corrected request may use it again.
-  return policy.mode === "atomic" && !begun && status < 500 ? "forget" : found;
+  if (atomic && !begun && status < 500) return "forget";
+  if (outcomes === "finish") return "retry";
+  // An atomic attempt is rolled back, so nothing happened.
+  if (BETWEEN.has(status)) return atomic ? "retry" : "unknown";
+  if (INVALID.has(status)) return atomic ? "refuse" : "forget";
+  if (outcomes === "freeze") return UNPROCESSED.has(status) ? "forget" : "refuse";
+  return status >= 500 || UNPROCESSED.has(status) || STATE.has(status) ? "retry" : "refuse";
+}
+
+/**
+ * Takes what a handler says in `Pgonce-Disposition` and `Pgonce-Keep-For` off its response: these headers are never for
+ * clients. Answers how long to keep it, where the handler says so.
+ */
+export function takeWords(response: HttpResponse, attempt: Attempt): number | undefined {
+  const word = (name: string): string => response.headers.find(([found]) => found === name)?.[1].trim() ?? "";
+  const [disposition, seconds] = [word("pgonce-disposition").toLowerCase(), word("pgonce-keep-for")];
+  response.headers = response.headers.filter(([name]) => name !== "pgonce-disposition" && name !== "pgonce-keep-for");
+  if (disposition === "keep" || disposition === "refuse" || disposition === "retry" || disposition === "forget") {
+    attempt.disposition ??= disposition;
+  }
+  return /^[0-9]+$/.test(seconds) ? Number(seconds) * 1000 : undefined;
 }
 
 /** What is kept of a response. */

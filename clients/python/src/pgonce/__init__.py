@@ -23,7 +23,7 @@ from .errors import (
     Uncertain,
 )
 from .fingerprint import canonical, fingerprint, fingerprint_of_bytes
-from .keys import derived_key, new_key, resource_id
+from .keys import derived_key, lint_key, new_key, resource_id
 from .retry import Class, Policy, classify, transact
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "fingerprint_of_bytes",
     "join",
     "lease",
+    "lint_key",
     "new_key",
     "once",
     "publish",

@@ -151,6 +151,11 @@ class LeaseState:
         yield from in_own_transaction(self._driver, self._options, sql.RELEASE, self._fenced_names())
         self._settled = True
 
+    def _forget(self) -> Steps[None]:
+        """As if it had never been asked for: the key is free, also for another request."""
+        yield from in_own_transaction(self._driver, self._options, sql.FORGET, self._fenced_names())
+        self._settled = True
+
     def _begin(self) -> Steps[Session]:
         """A transaction for writes under the fence; a zombie is turned away here already."""
         session = yield from begin(self._driver, self._options.isolation, atomic=True)

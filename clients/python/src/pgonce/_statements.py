@@ -44,6 +44,7 @@ HEARTBEAT = (
 )
 GUARD = "select 'done' from pgonce.guard(:scope::text, :key::text, :fence::text::bigint, :tenant::text)"
 RELEASE = "select 'done' from pgonce.release(:scope::text, :key::text, :fence::text::bigint, :tenant::text)"
+FORGET = RELEASE[:-1] + ", true)"
 WAIT = "select pgonce.wait(:scope::text, :key::text, :timeout::text::interval, :tenant::text)::text"
 CONTRACT = (
     "select busy::text, (extract(epoch from wait_timeout))::text, (extract(epoch from lease))::text, "

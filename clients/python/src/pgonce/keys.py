@@ -1,4 +1,4 @@
-"""Keys: making them, and deriving them from facts."""
+"""Keys: making them, deriving them from facts, and finding bad ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import hashlib
 import os
 import time
 from uuid import NAMESPACE_URL, UUID
+
+from ._key_lint import BadKey, lint_key
+
+__all__ = ["BadKey", "derived_key", "lint_key", "new_key", "resource_id"]
 
 
 def new_key() -> str:

@@ -278,6 +278,7 @@ impl<D: Driver, T: Send + 'static, H: Handler<D>> Dispatcher<D, T, H> {
                     settled: &of_lane,
                     at: NONE.into(),
                     called: Vec::new(),
+                    careful: false,
                 };
                 let worked = working.run(&items).await;
                 let held = working.held;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pgonce::Result;
 use pgonce::driver::Driver;
-use pgonce::inbox::{ClaimedMessage, Message, Tx};
+use pgonce::inbox::{ClaimedMessage, Message, Statement, Tx};
 
 /// Applies messages. A closure that takes a [`Tx`] and an [`Arc<Message>`](Message) is one.
 ///
@@ -41,6 +41,12 @@ pub trait Handler<D: Driver>: Send + Sync + 'static {
         let _ = (tx, messages);
         async { None }
     }
+
+    /// The one statement that it is, where it is one: see [`Consumer::statement`](crate::Consumer::statement).
+    #[doc(hidden)]
+    fn statement(&self) -> Option<&Statement> {
+        None
+    }
 }
 
 impl<D, F, Fut> Handler<D> for F
@@ -71,5 +77,26 @@ where
 
     async fn apply_all(&self, tx: Tx<D>, messages: Vec<Arc<Message>>) -> Option<Result<()>> {
         Some(self.0(tx, messages).await)
+    }
+}
+
+/// A handler that is one SQL statement.
+pub(super) struct OneStatement(pub(super) Statement);
+
+impl<D: Driver> Handler<D> for OneStatement {
+    async fn apply(&self, mut tx: Tx<D>, message: Arc<Message>) -> Result<()> {
+        self.0.apply(&mut tx, &[&message]).await
+    }
+
+    async fn apply_all(&self, mut tx: Tx<D>, messages: Vec<Arc<Message>>) -> Option<Result<()>> {
+        let messages: Vec<&Message> = messages.iter().map(|message| &**message).collect();
+        match self.0.takes(&messages) {
+            true => Some(self.0.apply(&mut tx, &messages).await),
+            false => None,
+        }
+    }
+
+    fn statement(&self) -> Option<&Statement> {
+        Some(&self.0)
     }
 }

@@ -64,6 +64,8 @@ pub(super) struct Lane<'a, D: Driver, H> {
     /// By index: what the handler has called out for under this claim. A database that is away afterwards is no reason to
     /// call again.
     pub(super) called: Vec<usize>,
+    /// The handler's one statement failed for what it was given at once: go step by step, and message by message.
+    pub(super) careful: bool,
 }
 
 /// No message's index.
@@ -83,6 +85,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             let error = match self.apply(piece).await {
                 Ok(()) => {
                     (pause, tries) = (self.shared.limits.first_pause, 0);
+                    self.careful = false;
                     continue;
                 }
                 Err(BatchError::Fatal(error) | BatchError::Unreachable(error)) => {
@@ -159,7 +162,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     /// One transaction.
     async fn apply(&mut self, piece: &[Item]) -> Result<(), BatchError> {
         self.at.store(NONE, Ordering::Relaxed);
-        let todo = self.not_yet_applied(piece).await?;
+        let mut todo = self.not_yet_applied(piece).await?;
+        let copies = piece.len() - todo.len();
+        self.apply_at_once(&mut todo).await;
         if !todo.is_empty() {
             self.call_out(&todo).await?;
             let (mut batch, verdicts) = self.begin(&todo).await?;
@@ -187,7 +192,6 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 }
             }
         }
-        let copies = piece.len() - todo.len();
         self.shared.counts.duplicates.add(copies);
         self.settle(piece);
         Ok(())
@@ -410,7 +414,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         // A transaction works for one tenant.
         for same in fresh.chunk_by(|a, b| a.message.tenant == b.message.tenant) {
             let tenant = &same[0].message.tenant;
-            if same.len() > 1 {
+            if same.len() > 1 && !self.careful {
                 let all = same.iter().map(|item| item.message.clone()).collect();
                 let applied = handler.apply_all(batch.lend(tenant)?, all);
                 if let Some(done) = self.call(applied).await? {

@@ -1,5 +1,6 @@
 //! Messages in, effects once: commit first, acknowledge after.
 
+mod at_once;
 mod batch_error;
 mod check;
 mod counts;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pgonce::driver::Driver;
-use pgonce::inbox::{Inbox, Message};
+use pgonce::inbox::{Inbox, Message, Statement};
 use pgonce::{FingerprintBuilder, Once, Result};
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +25,7 @@ use check::Checks;
 pub(crate) use check::check_names;
 pub use check::cloud_event;
 pub use counts::Counts;
+use handler::OneStatement;
 pub use handler::{Batches, Handler};
 pub use source::{Incoming, Order, Source, SourceError};
 
@@ -115,6 +117,43 @@ impl Default for Limits {
             poll_stored: Duration::from_millis(200),
             maintain_every: Duration::from_secs(60),
         }
+    }
+}
+
+impl<D: Driver, S: Source> Consumer<D, S, ()> {
+    /// A consumer whose handler is one SQL statement: an insert, update, delete, merge or select that reads from the
+    /// relation `messages`, with the columns `id`, `tenant`, `key`, `type`, `headers` and `payload` (both jsonb), and `body`,
+    /// the payload as text. Messages that are not JSON are poison.
+    ///
+    /// Where copies are known by id, the markers of a batch and its effect are one statement and one round trip, and it
+    /// reads only those messages that are new. The statement must do nothing where `messages` is empty. A batch that it fails
+    /// for is applied message by message, so that what is bad stands alone. An update gets one message at a time: joined with
+    /// two messages it would change a row for one of them only. So do messages of one key.
+    ///
+    /// The database reads the statement before this returns, and an error says what cannot be a part of another statement:
+    /// several statements, data definition, transaction control, a `with` that changes data.
+    ///
+    /// ```no_run
+    /// # async fn example(once: pgonce::sqlx::Once) -> pgonce::Result<()> {
+    /// use pgonce_broker::{Consumer, sources::Channel};
+    /// use tokio_util::sync::CancellationToken;
+    ///
+    /// let shop = Channel::new("shop"); // or a real broker
+    /// let invoice = "insert into invoice (event_id, amount) \
+    ///     select m.id, (m.payload ->> 'amount')::bigint from messages m";
+    /// let billing = Consumer::statement(&once, "billing", shop.source(), invoice).await?;
+    /// billing.run(CancellationToken::new()).await
+    /// # }
+    /// ```
+    pub async fn statement(
+        once: &Once<D>,
+        name: &str,
+        source: S,
+        sql: &str,
+    ) -> Result<Consumer<D, S, impl Handler<D> + use<D, S>>> {
+        let statement = Statement::new(sql)?;
+        once.inbox().check(&statement).await?;
+        Ok(Consumer::new(once, name, source, OneStatement(statement)).json())
     }
 }
 

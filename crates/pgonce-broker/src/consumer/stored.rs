@@ -152,6 +152,7 @@ async fn work_off<D: Driver, H: Handler<D>>(
         settled: &settled,
         at: NONE.into(),
         called: Vec::new(),
+        careful: false,
     };
     let drained = async {
         stop.cancelled().await;

@@ -22,7 +22,7 @@ use super::read::Reads;
 use super::wake::WakeReceiver;
 use super::{Limits, Relay};
 use crate::Sink;
-use crate::fatal::is_fatal;
+use crate::fatal::{is_fatal, lost_its_statements};
 use crate::metrics::RelayMetrics as _;
 
 /// How often a relay looks for itself while its poller says that there is nothing.
@@ -404,7 +404,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.relay.metrics.database_error();
             self.relay.counts.database_failed(&error);
             tracing::warn!(%error, pause = ?self.pause, "database error, trying again");
-            if matches!(error.code(), "26000" | "42P05") {
+            if lost_its_statements(&error) {
                 tracing::warn!(
                     "prepared statements are lost or taken: behind a pooler, say so (`behind_pooler`)"
                 );

@@ -76,7 +76,9 @@ impl Connection {
             came: BytesMut::new(),
         };
         connection.introduce(target).await?;
-        let standby = connection.query("select pg_is_in_recovery()").await?;
+        let standby = connection
+            .query("select pg_catalog.pg_is_in_recovery()")
+            .await?;
         match standby.as_deref() {
             Some("f") => Ok(connection),
             _ => Err(WalListenerError::new("25006", "the server is a standby")),

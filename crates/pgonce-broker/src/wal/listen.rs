@@ -56,7 +56,9 @@ impl Listener {
         }
         let publication = target.publication.clone();
         let quoted = publication.replace('\'', "''");
-        let there = format!("select pubname from pg_publication where pubname = '{quoted}'");
+        let there = format!(
+            "select p.pubname from pg_catalog.pg_publication p where p.pubname operator(pg_catalog.=) '{quoted}'"
+        );
         if connection.query(&there).await?.is_none() {
             let what = format!("the database has no publication \"{publication}\"");
             return Err(WalListenerError::new("42704", what));

@@ -206,7 +206,7 @@ impl Scheme {
         self.verify_at(headers, body, SystemTime::now())
     }
 
-    fn verify_at(
+    pub(super) fn verify_at(
         &self,
         headers: &HeaderMap,
         body: &[u8],

@@ -7,6 +7,8 @@ use std::time::Duration;
 use pgonce::inbox::{Message, Tx};
 use pgonce::{Error, Failure};
 use pgonce_broker::Consumer;
+use pgonce_testkit::wait_until;
+use pgonce_tests::Observer;
 
 use super::fixture::{DEADLINE, Db, Fixture, Running, message, quick};
 
@@ -103,7 +105,7 @@ async fn a_retry_or_a_skip_lets_the_key_move_again_in_order() {
     fixture.wait_for(14).await;
     running.stop().await.unwrap();
     fixture.check().await;
-    let acts = "select string_agg(act, ',' order by entry) from pgonce.inbox_audit";
+    let acts = "select string_agg(act, ',' order by number) from pgonce.operator_act where scope = 'inbox c' and key <> '*'";
     assert_eq!(fixture.world.see.text(acts).await, "skip,retry");
 }
 
@@ -213,5 +215,63 @@ async fn lag_is_known_where_the_source_says_when_it_was_sent() {
         })
         .await;
     assert!(counts.lag() < DEADLINE * 2);
+    running.stop().await.unwrap();
+}
+
+/// Errors that nobody knows, a database that lets nobody in, and one that has another name: no message is blamed, and
+/// the consumer goes on when they are over.
+#[tokio::test]
+async fn no_error_of_the_database_that_may_go_away_ends_a_consumer_or_blames_a_message() {
+    let fixture = Fixture::new().await;
+    let (url, database) = (fixture.world.url(), fixture.world.database().to_owned());
+    let admin = Observer::connect(&url.replace(&format!("/{database}"), "/postgres")).await;
+    let consumer = fixture.consumer();
+    let counts = consumer.counts();
+    let running = Running::start(consumer);
+    fixture.send(1, 5, 5);
+    fixture.wait_for(5).await;
+    let more_errors = async || {
+        let before = counts.database_errors();
+        wait_until("errors", DEADLINE, || async {
+            counts.database_errors() > before + 4
+        })
+        .await
+        .unwrap();
+    };
+    let see = &fixture.world.see;
+    see.run(
+        "create function strange() returns trigger language plpgsql as $$ begin raise exception 'strange' using errcode = 'XX123'; end $$; \
+         create trigger strange before insert on pgonce.inbox_marker for each row execute function strange()",
+    )
+    .await;
+    fixture.send(6, 10, 5);
+    more_errors().await;
+    see.run("drop trigger strange on pgonce.inbox_marker").await;
+    fixture.wait_for(10).await;
+    for statement in [
+        format!("alter database {database} allow_connections false"),
+        format!(
+            "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '{database}'"
+        ),
+    ] {
+        admin.run(&statement).await;
+    }
+    fixture.send(11, 15, 5);
+    more_errors().await;
+    let away = format!("alter database {database} rename to {database}_away");
+    admin.run(&away).await;
+    more_errors().await;
+    let back = format!("alter database {database}_away rename to {database}");
+    admin.run(&back).await;
+    admin
+        .run(&format!("alter database {database} allow_connections true"))
+        .await;
+    let see = Observer::connect(&url).await;
+    see.wait_until("select count(distinct id) = 15 and count(*) = 15 from seen")
+        .await;
+    assert_eq!(
+        see.number("select count(*) from pgonce.inbox_poison").await,
+        0
+    );
     running.stop().await.unwrap();
 }

@@ -10,6 +10,7 @@ mod log;
 mod metered;
 mod ordered;
 mod slow;
+mod statement;
 mod webhooks;
 
 use pgonce_tests::consumer as fixture;

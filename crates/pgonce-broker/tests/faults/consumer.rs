@@ -157,3 +157,48 @@ async fn failing_at_any_point_it_goes_on_by_itself() {
         finish(&fixture, place).await;
     }
 }
+
+#[tokio::test]
+async fn a_handler_of_one_statement_is_killed_or_fails_around_it_and_nothing_happens_twice() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let sql = "insert into seen (consumer, id) select 'c', m.id from messages m";
+    for place in [
+        "consumer.before_begin",
+        "consumer.committed",
+        "consumer.before_ack",
+    ] {
+        for killed in [true, false] {
+            let fixture = Fixture::new().await;
+            for n in 1..=40 {
+                fixture.shop.send(Message::new(format!("m{n}"), "{}"));
+            }
+            let (once, shop) = (fixture.once(), fixture.shop.source());
+            let consumer = Consumer::statement(&once, "c", shop, sql).await.unwrap();
+            let before = faults::reached(place);
+            if killed {
+                let paused = faults::pause(place);
+                let running = Running::start(quick(consumer));
+                paused.reached().await;
+                running.kill().await;
+                faults::disarm_all();
+            } else {
+                faults::arm(place, 1, Action::Error);
+                let running = Running::start(quick(consumer));
+                fixture
+                    .wait(place, || async { faults::reached(place) > before })
+                    .await;
+                fixture.wait_for(40).await;
+                running.stop().await.unwrap();
+                faults::disarm_all();
+            }
+            let consumer = Consumer::statement(&once, "c", fixture.shop.source(), sql);
+            let running = Running::start(quick(consumer.await.unwrap()));
+            fixture.wait_for(40).await;
+            fixture
+                .wait(place, || async { fixture.shop.waiting() == 0 })
+                .await;
+            running.stop().await.unwrap();
+            fixture.check().await;
+        }
+    }
+}

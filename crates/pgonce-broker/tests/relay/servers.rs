@@ -141,3 +141,106 @@ async fn after_a_failover_nothing_committed_is_skipped_and_old_epochs_are_void()
     running.stop().await.unwrap();
     sink.check();
 }
+
+/// A password that is being rotated, and an error that nobody knows: a relay waits for as long as it takes.
+#[tokio::test]
+async fn a_relay_outlives_a_password_that_changes_and_errors_that_nobody_knows() {
+    let (server, see) = private().await;
+    see.run("create role rotated login superuser password 'old'")
+        .await;
+    // Before all others: only this role needs its password.
+    let rules = std::path::PathBuf::from(see.text("show hba_file").await);
+    let others = std::fs::read_to_string(&rules).unwrap();
+    std::fs::write(
+        &rules,
+        format!("host all rotated all scram-sha-256\nlocal all rotated scram-sha-256\n{others}"),
+    )
+    .unwrap();
+    see.run("select pg_reload_conf()").await;
+    let url = server.url().replace("postgres@", "rotated:old@");
+    let sink = Witness::default();
+    let relay = relay_to(&url, sink.clone());
+    let counts = relay.counts();
+    let running = Running::start(relay);
+    see.run(&publish(1, 1)).await;
+    sink.wait_for(1).await;
+    let waits_for = async |code: &str| {
+        wait_until(format!("error {code}"), DEADLINE, || async {
+            counts
+                .database_error()
+                .is_some_and(|error| error.contains(code))
+        })
+        .await
+        .unwrap();
+    };
+    let cut =
+        "select pg_terminate_backend(pid, 10000) from pg_stat_activity where usename = 'rotated'";
+    see.run("alter role rotated password 'new'").await;
+    see.run(cut).await;
+    waits_for("28P01").await;
+    see.run("alter role rotated password 'old'").await;
+    see.run(&publish(2, 1)).await;
+    sink.wait_for(2).await;
+    see.run(
+        "create function strange() returns trigger language plpgsql as $$ begin raise exception 'strange' using errcode = 'XX123'; end $$; \
+         create trigger strange before update on pgonce.outbox_cursor for each row execute function strange()",
+    )
+    .await;
+    see.run(cut).await;
+    see.run(&publish(3, 1)).await;
+    waits_for("XX123").await;
+    see.run("drop trigger strange on pgonce.outbox_cursor")
+        .await;
+    sink.wait_for(3).await;
+    running.stop().await.unwrap();
+    sink.check();
+}
+
+/// The relay lives on while an older copy takes the place of its database: nothing that is published there is skipped,
+/// and the server's log says what happened.
+#[tokio::test]
+async fn a_relay_that_finds_an_older_copy_under_its_address_skips_nothing_and_says_so() {
+    let (server, see) = private().await;
+    see.run("create database shop").await;
+    let shop = server.url_for("shop");
+    install(shop.clone()).await.unwrap();
+    let on_shop = Observer::connect(&shop).await;
+    on_shop.run("select pgonce.create_subscription('c')").await;
+    let sink = Witness::default();
+    let running = Running::start(relay_to(&shop, sink.clone()).lease(Duration::from_secs(2)));
+    for n in 1..=5 {
+        on_shop.run(&publish(n, 1)).await;
+    }
+    sink.wait_for(5).await;
+    let close = "alter database shop allow_connections false; \
+        select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = 'shop'";
+    for statement in close.split("; ") {
+        see.run(statement).await;
+    }
+    see.run("create database older template shop").await;
+    see.run("alter database shop allow_connections true").await;
+    let on_shop = Observer::connect(&shop).await;
+    for n in 6..=30 {
+        on_shop.run(&publish(n, 1)).await;
+    }
+    sink.wait_for(30).await;
+    for statement in close.split("; ") {
+        see.run(statement).await;
+    }
+    see.run("alter database shop rename to lost").await;
+    see.run("alter database older rename to shop").await;
+    see.run("alter database shop allow_connections true").await;
+    let on_shop = Observer::connect(&shop).await;
+    // As many as the relay has seen, and more: by their numbers alone some would look old.
+    for n in 31..=70 {
+        on_shop.run(&publish(n, 1)).await;
+    }
+    sink.wait_for(70).await;
+    running.stop().await.unwrap();
+    assert!(
+        server
+            .log()
+            .unwrap()
+            .contains("WARNING:  the outbox came here by dump and restore")
+    );
+}

@@ -23,6 +23,7 @@ use crate::relay::{lease, pair};
 pub(crate) use config::Config;
 use config::Consumer;
 pub(crate) use serve::{start_all, variable};
+pub(crate) use sql::is_name;
 
 /// What to consume: a file for all, or flags for one consumer.
 #[derive(Debug, clap::Args)]

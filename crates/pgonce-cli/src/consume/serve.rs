@@ -290,15 +290,17 @@ async fn require(driver: &TokioPostgres, function: &str) -> Result {
             "{function:?} is no name of a function, such as shop.apply"
         )));
     }
+    // Found as the caller's path finds it; the look-up itself is PostgreSQL's.
     let statement = Statement {
-        sql: "select to_regprocedure($1)::text".into(),
+        sql: "select pg_catalog.to_regprocedure($1)::pg_catalog.text".into(),
         keep: false,
         pooled: false,
     };
     let name = format!("{function}(jsonb)");
+    let found_by = format!("{function}(pg_catalog.jsonb)");
     let mut session = driver.acquire().await?;
     let rows = session
-        .query(&statement, &[Param::Text(Some(&name))])
+        .query(&statement, &[Param::Text(Some(&found_by))])
         .await?;
     session.keep();
     match rows

@@ -33,7 +33,7 @@ struct Argument<'m> {
 impl SqlFunction {
     pub(super) fn new(function: &str, batches: bool) -> Self {
         Self {
-            statement: format!("select {function}($1::text::jsonb)"),
+            statement: format!("select {function}($1::pg_catalog.text::pg_catalog.jsonb)"),
             batches,
         }
     }
@@ -94,7 +94,7 @@ impl Handler<TokioPostgres> for SqlFunction {
 }
 
 /// Whether it is a name, or a name in a schema, that needs no quotes.
-pub(super) fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     let is_part = |part: &str| {
         let mut chars = part.chars();
         chars

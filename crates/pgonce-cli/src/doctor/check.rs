@@ -77,12 +77,13 @@ fn parse(block: &'static str) -> Check {
 }
 
 /// A query with its fragments filled in, for the schema `pgonce`: `{schema}`, its namespace; `{settings}`, what roles,
-/// databases and the server set; `{definitions}`, digests of the objects as they are now.
+/// databases and the server set; `{definitions}`, digests of the objects as they are now; `{forecast}`, what there will be in 30 days.
 pub(super) fn filled(query: &str) -> String {
     query
         .replace("{schema}", SCHEMA)
         .replace("{settings}", SETTINGS)
         .replace("{definitions}", &pgonce::migrate::definitions())
+        .replace("{forecast}", &format!("({})", crate::forecast::query(30)))
 }
 
 const SCHEMA: &str =

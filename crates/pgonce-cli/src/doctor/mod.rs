@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use pgonce::Error;
-use pgonce::driver::{Connection as _, Driver as _, Session as _, Statement};
+use pgonce::driver::{Statement, read_only};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -171,27 +171,10 @@ async fn rows(database: &Database, query: &str) -> std::result::Result<Vec<Value
         keep: false,
         pooled: true,
     };
-    let mut session = database.driver.acquire().await?;
-    session
-        .open("begin isolation level repeatable read read only")
-        .await?;
-    let settings = format!(
-        "set local search_path = pg_catalog, pg_temp; set local statement_timeout = '{TIMEOUT}'; \
-         set local standard_conforming_strings = on"
-    );
-    let done = match session.batch(&settings).await {
-        Ok(()) => session.query(&statement, &[]).await,
-        Err(error) => Err(error),
-    };
-    if session.rollback().await.is_ok() {
-        session.keep();
-    }
-    let rows = done?
-        .into_iter()
-        .filter_map(|row| row.into_iter().next().flatten());
-    Ok(rows
-        .filter_map(|row| serde_json::from_str(&row).ok())
-        .collect())
+    let settings = format!("set local statement_timeout = '{TIMEOUT}'");
+    let rows = read_only(&database.driver, &settings, &statement, &[]).await?;
+    let rows = rows.iter().map(|row| serde_json::from_str(row));
+    Ok(rows.filter_map(|row| row.ok()).collect())
 }
 
 async fn migration(database: &Database, check: &Check) -> Result<Vec<Finding>> {

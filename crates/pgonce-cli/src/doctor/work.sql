@@ -129,3 +129,11 @@ select format('machine %s: %s timers, the oldest due since %s', t.machine, count
 select format('projection %s: %s since %s', b.projection, b.purpose, date_trunc('second', b.started_at)) as evidence,
        format('pgonce projection rebuild %s', quote_literal(b.projection)) as command
   from pgonce.projection_build b where b.started_at < pgonce.now() - interval '1 day' order by 1 limit 20;
+
+-- check: growth-ahead
+-- severity: notice
+-- title: at its present rate a table becomes far larger
+-- why: Disk, backups and vacuum must grow with it, or records must be kept for less time.
+select format('%s: %s now, %s a day, %s in 30 days', f.what, pg_size_pretty(f.bytes), pg_size_pretty(f.bytes_per_day), pg_size_pretty(f.bytes_then)) as evidence,
+       'pgonce forecast; then more disk, or a shorter retention: pgonce scope define, pgonce outbox retention' as command
+  from {forecast} f where f.bytes_then > 10 * 1024 ^ 3 and f.bytes_then > 3 * f.bytes order by 1;

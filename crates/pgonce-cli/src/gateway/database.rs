@@ -64,6 +64,10 @@ fn answer_keys(table: &Encryption) -> Result<AnswerKeys> {
         });
     }
     let keys = keys.ok_or_else(|| wrong("has no key"))?;
+    let keys = match table.scopes() {
+        Some(scopes) => keys.scopes(scopes),
+        None => keys,
+    };
     Ok(match table.accept_plain() {
         true => keys.accept_plain(),
         false => keys,

@@ -18,6 +18,9 @@ pub(super) struct RedriveArgs {
     /// Only of this tenant.
     #[arg(long)]
     tenant: Option<String>,
+    /// Why; it is kept with your name.
+    #[arg(long)]
+    reason: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -78,8 +81,10 @@ pub(super) async fn redrive(database: &Database, args: &RedriveArgs) -> Result {
         Some(&*args.subscription),
         args.subject.as_deref(),
         args.tenant.as_deref(),
+        args.reason.as_deref(),
     ];
-    let moved = number(database, "pgonce.redrive($1, $2, p_tenant => $3)", &params).await?;
+    let call = "pgonce.redrive($1, $2, p_tenant => $3, p_reason => $4)";
+    let moved = number(database, call, &params).await?;
     let words = format!("{} again", counted(moved, "subject moves", "subjects move"));
     output::say(database.format, &words, &json!({ "redriven": moved }))
 }

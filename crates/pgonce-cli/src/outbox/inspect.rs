@@ -61,7 +61,7 @@ pub(super) async fn status(database: &Database, args: &StatusArgs) -> Result {
          behind, lanes_held, relays, advanced_at, stuck, evicted_why as evicted from pgonce.outbox_backlog \
          where $1::text is null or subscription = $1 order by subscription"
     };
-    let rows = database.rows(query, &[subscription]).await?;
+    let rows = database.list(query, &[subscription]).await?;
     output::rows(
         database.format,
         &rows,
@@ -77,12 +77,14 @@ pub(super) async fn status(database: &Database, args: &StatusArgs) -> Result {
 }
 
 pub(super) async fn list(database: &Database, args: &ListArgs) -> Result {
-    let query = "select subscription, seq, message_id, tenant, topic, type, subject, state, attempts, due_at, reason, \
-         (select count(*) from pgonce.parked b where b.tenant = k.tenant and b.subscription = k.subscription \
-             and b.subject = k.subject and b.state = 'behind') as behind, parked_at \
-         from pgonce.parked k where ($1::text is null or subscription = $1) and ($2 = 'all' or state = $2) \
-         and ($3::text is null or subject = $3) and ($4::text is null or tenant = $4) \
-         order by subscription, seq limit $5::text::integer";
+    // From subscription to subscription; of each at most 10000 are looked at.
+    let query = "select k.subscription, k.seq, k.message_id, k.tenant, k.topic, k.type, k.subject, k.state, k.attempts, k.due_at, k.reason, \
+         (select count(*) from (select from pgonce.parked b where b.tenant = k.tenant and b.subscription = k.subscription \
+             and b.subject = k.subject and b.state = 'behind' limit 1000) x) as behind, k.parked_at \
+         from pgonce.outbox_subscription s cross join lateral ( \
+             select * from pgonce.parked p where p.subscription = s.subscription and ($2 = 'all' or p.state = $2) order by p.seq limit 10000) k \
+         where ($1::text is null or s.subscription = $1) and ($3::text is null or k.subject = $3) and ($4::text is null or k.tenant = $4) \
+         order by k.subscription, k.seq limit $5::text::integer";
     if let Some(name) = &args.subscription {
         require_subscription(database, name).await?;
     }
@@ -94,7 +96,7 @@ pub(super) async fn list(database: &Database, args: &ListArgs) -> Result {
         args.tenant.as_deref(),
         Some(&limit),
     ];
-    let rows = database.rows(query, &params).await?;
+    let rows = database.list(query, &params).await?;
     let nothing = match &*args.state {
         "dead" => "There are no dead letters.",
         _ => "Nothing is parked.",

@@ -1,5 +1,6 @@
 //! `pgonce serve`: one process for everything that runs on beside the applications, and `pgonce config`.
 
+mod access;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod health;
@@ -24,13 +25,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::health::{FIRST_PAUSE, Health};
 use self::http::Web;
-use self::settings::{Found, Given, Settings};
+pub(crate) use self::settings::Given;
+use self::settings::{Found, Settings};
 use crate::config_file::ConfigFile as _;
 use crate::database::{Address, Target, pool};
 use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
 use crate::signals::{Hangups, Signals};
-use crate::{consume, gateway, prometheus, relay};
+use crate::{consume, gateway, prometheus, relay, work};
 
 /// What to serve.
 #[derive(Debug, clap::Args)]
@@ -72,6 +74,12 @@ pub(crate) fn config(args: ConfigArgs, format: Format) -> Result {
         ConfigAction::Show { origin, given } => Found::look(&given)?.show(format, origin),
         ConfigAction::Check { given } => Found::look(&given)?.check(format),
     }
+}
+
+/// Whether the settings are right.
+#[cfg(test)]
+pub(crate) fn checked(given: &Given) -> Result {
+    Found::look(given)?.settings().map(drop)
 }
 
 /// How long the database is waited for, where a request depends on it.
@@ -236,6 +244,7 @@ fn panicked(error: tokio::task::JoinError) -> Result {
 struct Files {
     relays: Option<relay::config::Config>,
     consumers: Option<consume::Config>,
+    workers: Option<work::Config>,
     gateway: Option<(std::path::PathBuf, String)>,
 }
 
@@ -252,12 +261,18 @@ impl Files {
         if let Some(config) = &mut consumers {
             schema.clone_into(&mut config.database.schema);
         }
+        let workers = settings.workers_file.as_deref();
+        let mut workers = workers.map(work::Config::load_part).transpose()?;
+        if let Some(config) = &mut workers {
+            schema.clone_into(&mut config.database.schema);
+        }
         if let Some(file) = &settings.gateway_file {
             gateway::load_part(file, schema)?;
         }
         Ok(Self {
             relays,
             consumers,
+            workers,
             gateway: settings
                 .gateway_file
                 .clone()
@@ -301,6 +316,20 @@ impl Files {
                     let started = health.started("consumers", tried, &mut pause, &stop);
                     if let Some(started) = started.await? {
                         health.watch(&[], &started.consumers);
+                        return health.run(started.parts, &stop).await;
+                    }
+                }
+                Ok(())
+            });
+        }
+        if let Some(config) = self.workers {
+            let (address, stop, health) = parts("workers");
+            running.spawn(async move {
+                let mut pause = FIRST_PAUSE;
+                while !stop.is_cancelled() {
+                    let tried = work::start_all(&config, address.clone(), &stop).await;
+                    let started = health.started("workers", tried, &mut pause, &stop);
+                    if let Some(started) = started.await? {
                         return health.run(started.parts, &stop).await;
                     }
                 }
@@ -377,18 +406,20 @@ fn fixed(settings: &Settings) -> impl PartialEq {
         settings.listen,
         settings.relay_file.clone(),
         settings.consumers_file.clone(),
+        settings.workers_file.clone(),
         settings.gateway_file.clone(),
     )
 }
 
-/// New settings with the address and the roles of the process. The tokens of the new ones were checked against an address that is
-/// not listened on, so they are checked again.
+/// New settings with the address and the roles of the process. Who may use the new ones was checked against an address that is
+/// not listened on, so it is checked again.
 fn keep_what_runs(old: &Settings, fresh: Settings) -> std::result::Result<Settings, String> {
     let fresh = Settings {
         roles: old.roles.clone(),
         listen: old.listen,
         relay_file: old.relay_file.clone(),
         consumers_file: old.consumers_file.clone(),
+        workers_file: old.workers_file.clone(),
         gateway_file: old.gateway_file.clone(),
         ..fresh
     };

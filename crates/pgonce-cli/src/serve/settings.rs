@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pgonce_console::{Access, Role as Person};
+use pgonce_console::Access;
 use serde_json::json;
 
 use crate::exit::{self, CliError, Result};
@@ -27,12 +27,22 @@ const fn setting(name: &'static str, default: &'static str) -> Setting {
     }
 }
 
-pub(super) const SETTINGS: [Setting; 15] = [
+/// Never a flag: a command line is seen by everybody on the machine.
+const fn secret(name: &'static str) -> Setting {
+    Setting {
+        name,
+        default: "",
+        secret: true,
+    }
+}
+
+pub(super) const SETTINGS: [Setting; 21] = [
     setting("roles", "console,metrics,retention,timers,recovery"),
     setting("listen", "127.0.0.1:7650"),
     setting("instance", ""),
     setting("relay_file", ""),
     setting("consumers_file", ""),
+    setting("workers_file", ""),
     setting("gateway_file", ""),
     setting("purge_every", "1m"),
     setting("purge_batch", "10000"),
@@ -42,11 +52,12 @@ pub(super) const SETTINGS: [Setting; 15] = [
     setting("drain_timeout", "10s"),
     setting("log_format", "text"),
     setting("redact", ""),
-    Setting {
-        name: "console_tokens",
-        default: "",
-        secret: true,
-    },
+    secret("console_tokens"),
+    setting("console_groups", ""),
+    setting("console_proxies", ""),
+    secret("console_proxy_secret"),
+    setting("console_user_header", "X-Forwarded-User"),
+    setting("console_groups_header", "X-Forwarded-Groups"),
 ];
 
 /// The options of `serve` and `config`.
@@ -55,7 +66,7 @@ pub(crate) struct Given {
     /// The configuration, a TOML file.
     #[arg(long, value_name = "FILE", env = "PGONCE_CONFIG")]
     pub(super) config: Option<PathBuf>,
-    /// What this process does: console, metrics, retention, timers, recovery, relay, consumers, gateway [default: all but the last three].
+    /// What this process does: console, metrics, retention, timers, recovery, relay, consumers, workers, gateway [default: all but the last four].
     #[arg(long, value_name = "LIST")]
     roles: Option<String>,
     /// Where the console, health and metrics are served [default: 127.0.0.1:7650].
@@ -70,6 +81,9 @@ pub(crate) struct Given {
     /// With the role consumers: what is consumed, a file as for `pgonce consume`.
     #[arg(long, value_name = "FILE")]
     consumers_file: Option<String>,
+    /// With the role workers: which jobs are done and by what, a file as for `pgonce work`.
+    #[arg(long, value_name = "FILE")]
+    workers_file: Option<String>,
     /// With the role gateway: its routes, a file as for `pgonce gateway`.
     #[arg(long, value_name = "FILE")]
     gateway_file: Option<String>,
@@ -97,6 +111,18 @@ pub(crate) struct Given {
     /// JSON members that the console never shows, such as card,iban.
     #[arg(long, value_name = "LIST")]
     redact: Option<String>,
+    /// Who may use the console by a proxy that signs people in: the roles of groups, such as sre=operator,platform=admin.
+    #[arg(long, value_name = "LIST")]
+    console_groups: Option<String>,
+    /// The addresses or networks of that proxy; only there its headers count.
+    #[arg(long, value_name = "LIST")]
+    console_proxies: Option<String>,
+    /// The header in which it names the user [default: X-Forwarded-User].
+    #[arg(long, value_name = "NAME")]
+    console_user_header: Option<String>,
+    /// The header in which it names the groups of the user [default: X-Forwarded-Groups].
+    #[arg(long, value_name = "NAME")]
+    console_groups_header: Option<String>,
 }
 
 impl Given {
@@ -107,6 +133,7 @@ impl Given {
             "instance" => self.instance.as_ref(),
             "relay_file" => self.relay_file.as_ref(),
             "consumers_file" => self.consumers_file.as_ref(),
+            "workers_file" => self.workers_file.as_ref(),
             "gateway_file" => self.gateway_file.as_ref(),
             "purge_every" => self.purge_every.as_ref(),
             "purge_batch" => self.purge_batch.as_ref(),
@@ -116,7 +143,11 @@ impl Given {
             "drain_timeout" => self.drain_timeout.as_ref(),
             "log_format" => self.log_format.as_ref(),
             "redact" => self.redact.as_ref(),
-            // A secret on a command line is seen by everybody on the machine.
+            "console_groups" => self.console_groups.as_ref(),
+            "console_proxies" => self.console_proxies.as_ref(),
+            "console_user_header" => self.console_user_header.as_ref(),
+            "console_groups_header" => self.console_groups_header.as_ref(),
+            // A secret.
             _ => None,
         }
     }
@@ -133,6 +164,7 @@ pub(super) struct Settings {
     pub(super) instance: String,
     pub(super) relay_file: Option<PathBuf>,
     pub(super) consumers_file: Option<PathBuf>,
+    pub(super) workers_file: Option<PathBuf>,
     pub(super) gateway_file: Option<PathBuf>,
     pub(super) purge_every: Duration,
     pub(super) purge_batch: u32,
@@ -145,7 +177,7 @@ pub(super) struct Settings {
     pub(super) access: Access,
 }
 
-pub(super) const ROLES: [&str; 8] = [
+pub(super) const ROLES: [&str; 9] = [
     "console",
     "metrics",
     "retention",
@@ -153,6 +185,7 @@ pub(super) const ROLES: [&str; 8] = [
     "recovery",
     "relay",
     "consumers",
+    "workers",
     "gateway",
 ];
 
@@ -207,11 +240,19 @@ impl Found {
         Ok(Self(found.collect()))
     }
 
-    fn value(&self, name: &str) -> &str {
+    pub(super) fn value(&self, name: &str) -> &str {
         self.0.get(name).map_or("", |(value, _)| value)
     }
 
-    fn bad(&self, name: &str, why: impl std::fmt::Display) -> CliError {
+    pub(super) fn list(&self, name: &str) -> Vec<String> {
+        let words = self.value(name).split(',').map(str::trim);
+        words
+            .filter(|word| !word.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    pub(super) fn bad(&self, name: &str, why: impl std::fmt::Display) -> CliError {
         let origin = self.0.get(name).map_or("", |(_, origin)| origin);
         wrong(
             format!("{name}, from {origin}: {why}"),
@@ -222,13 +263,7 @@ impl Found {
 
     /// Checks every value.
     pub(super) fn settings(&self) -> Result<Settings> {
-        let list = |name: &str| -> Vec<String> {
-            let words = self.value(name).split(',').map(str::trim);
-            words
-                .filter(|word| !word.is_empty())
-                .map(str::to_owned)
-                .collect()
-        };
+        let list = |name: &str| self.list(name);
         let time = |name: &'static str| -> Result<Duration> {
             let parsed = humantime::parse_duration(self.value(name))
                 .map_err(|error| self.bad(name, error))?;
@@ -256,6 +291,7 @@ impl Found {
         };
         let relay_file = file("relay", "relay_file")?;
         let consumers_file = file("consumers", "consumers_file")?;
+        let workers_file = file("workers", "workers_file")?;
         let gateway_file = file("gateway", "gateway_file")?;
         let listen: SocketAddr = self.value("listen").parse().map_err(|_| {
             self.bad(
@@ -273,25 +309,7 @@ impl Found {
             "json" => true,
             _ => return Err(self.bad("log_format", "text or json")),
         };
-        let mut access = Access::local();
-        for token in list("console_tokens") {
-            let mut parts = token.splitn(3, ':');
-            let (name, role, secret) = (
-                parts.next().unwrap_or_default(),
-                parts.next().unwrap_or_default(),
-                parts.next().unwrap_or_default(),
-            );
-            let role: Person = role
-                .parse()
-                .map_err(|error| self.bad("console_tokens", error))?;
-            if name.is_empty() || secret.len() < 16 {
-                return Err(self.bad(
-                    "console_tokens",
-                    "write name:role:token, with tokens of 16 characters or more",
-                ));
-            }
-            access = access.token(name, role, secret);
-        }
+        let access = self.access()?;
         if roles.iter().any(|role| role == "console") {
             access
                 .may_listen_on(listen)
@@ -301,6 +319,7 @@ impl Found {
             listen,
             relay_file,
             consumers_file,
+            workers_file,
             gateway_file,
             json_log,
             access,
@@ -365,8 +384,11 @@ fn read(path: &Path) -> Result<BTreeMap<String, String>> {
         )
     })?;
     let table: toml::Table = toml::from_str(&text).map_err(|error| {
+        // Without the line itself, which may have a token in it.
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.unwrap_or_default().matches('\n').count() + 1;
         wrong(
-            format!("{}: {error}", path.display()),
+            format!("{}:{line}: {}", path.display(), error.message()),
             "It is a TOML file.".to_owned(),
         )
     })?;

@@ -26,7 +26,7 @@ pub(super) const EXAMPLE: &str = include_str!("example.toml");
 /// The whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Config {
+pub(crate) struct Config {
     #[serde(default)]
     pub(super) database: Database,
     pub(super) listen: Listen,

@@ -27,7 +27,8 @@ use crate::output;
 use crate::relay::config::{LogFormat, LogLevel};
 use crate::relay::log;
 use crate::signals::Signals;
-use config::{Config, Hook, Listen, SchemeName};
+pub(crate) use config::Config;
+use config::{Hook, Listen, SchemeName};
 
 /// Connections of the program: storing a message is short.
 const CONNECTIONS: usize = 16;

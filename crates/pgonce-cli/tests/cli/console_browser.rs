@@ -72,3 +72,28 @@ async fn a_browser_finds_nothing_wrong_on_any_page_and_a_double_click_acts_once(
     let row = fixture.client.query_one(acts, &[]).await.unwrap();
     assert_eq!(row.get::<_, i64>(0), 1);
 }
+
+/// The pictures of the README and the book, with the sample data of `pictures.sql`: `make pictures`.
+#[tokio::test]
+#[ignore = "writes pictures into docs"]
+async fn pictures_for_the_book() {
+    let fixture = Fixture::installed().await;
+    fixture.sql(include_str!("pictures.sql")).await;
+    let serving = Serving::of(
+        &fixture,
+        &["--roles", "console", "--instance", "staging"],
+        "",
+    );
+    let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/explanation/images");
+    let mut node = Command::new("node");
+    node.arg(parts().join("pictures.mjs"))
+        .arg(browser())
+        .args([&serving.url, images.to_str().unwrap()])
+        .args([
+            "overview=/",
+            "intent=/intent?scope=payments.capture&key=pay-1042",
+        ])
+        .stdin(Stdio::null());
+    let run = Run::of(node.output().expect("no node: run `make setup`"));
+    assert_eq!(run.code, 0, "{}\n{}", run.out, run.err);
+}

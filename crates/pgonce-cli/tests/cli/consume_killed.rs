@@ -15,7 +15,7 @@ use crate::fixture::Fixture;
 use crate::relay::Running;
 
 /// How often a process is killed; `make kill-tests` says more.
-fn kills(usual: u32) -> u32 {
+pub(crate) fn kills(usual: u32) -> u32 {
     let said = std::env::var("KILL_COUNT").ok();
     said.and_then(|count| count.parse::<u32>().ok())
         .unwrap_or(usual)
@@ -33,7 +33,7 @@ fn is_restarted_at(kill: u32) -> bool {
 }
 
 /// What is between the outbox and the consumers.
-trait Broker {
+pub(crate) trait Broker {
     /// Whether it hands messages out in the order in which it got them, whatever is killed.
     const ORDERED: bool;
 
@@ -79,7 +79,12 @@ brokers! {
 }
 
 /// Two consumers, of which one is killed again and again at any moment of its work.
-async fn killed_sql_consumers<B: Broker>(fixture: &Fixture, broker: &B, args: &[&str], kills: u32) {
+pub(crate) async fn killed_sql_consumers<B: Broker>(
+    fixture: &Fixture,
+    broker: &B,
+    args: &[&str],
+    kills: u32,
+) {
     const COUNT: i64 = 40;
     // Every failure here passes.
     let patient = "select pgonce.define_inbox('c', p_backoff => '20 ms', p_max_backoff => '100 ms', p_max_attempts => 1000)";
@@ -138,7 +143,7 @@ async fn killed_sql_consumers<B: Broker>(fixture: &Fixture, broker: &B, args: &[
 }
 
 /// A relay that brings the events to the broker.
-fn relay(fixture: &Fixture, sink: &str) -> Running {
+pub(crate) fn relay(fixture: &Fixture, sink: &str) -> Running {
     fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
     Running::start(fixture, &["--subscription", "billing", "--sink", sink])
 }
@@ -175,9 +180,8 @@ async fn a_redis_that_restarts_loses_and_doubles_nothing() {
     killed_sql_consumers(&fixture, &redis, &args, kills(3)).await;
 }
 
-#[tokio::test]
-async fn a_nats_that_restarts_loses_and_doubles_nothing_and_keeps_the_order() {
-    let fixture = fixture().await;
+/// A NATS with a stream, what relays to it, and the address to read it in its order.
+async fn ordered_nats(fixture: &Fixture) -> (Nats, Running, String) {
     let nats = Nats::start().await.unwrap();
     let context = jetstream::new(async_nats::connect(nats.url()).await.unwrap());
     let config = stream::Config {
@@ -186,13 +190,16 @@ async fn a_nats_that_restarts_loses_and_doubles_nothing_and_keeps_the_order() {
         ..stream::Config::default()
     };
     context.create_stream(config).await.unwrap();
-    drop(context);
     let url = nats.url();
-    let _relay = relay(
-        &fixture,
-        &format!("{url}?stream=EVENTS&subject=events.{{topic}}"),
-    );
+    let sink = format!("{url}?stream=EVENTS&subject=events.{{topic}}");
     let source = format!("{url}?stream=EVENTS");
+    (nats, relay(fixture, &sink), source)
+}
+
+#[tokio::test]
+async fn a_nats_that_restarts_loses_and_doubles_nothing_and_keeps_the_order() {
+    let fixture = fixture().await;
+    let (nats, _relay, source) = ordered_nats(&fixture).await;
     let args = ["--source", &source, "--sql", "apply_harshly"];
     killed_sql_consumers(&fixture, &nats, &args, kills(3)).await;
 }
@@ -221,10 +228,13 @@ async fn a_rabbitmq_that_restarts_loses_and_doubles_nothing() {
     killed_sql_consumers(&fixture, &rabbitmq, &args, kills(2)).await;
 }
 
-#[tokio::test]
-async fn a_service_gets_each_message_with_one_key_and_in_order_however_often_its_consumers_are_killed()
- {
-    let (fixture, kills) = (fixture().await, kills(4));
+/// The same in front of a service that fails and hangs now and then.
+async fn killed_consumers_of_a_service<B: Broker>(
+    fixture: &Fixture,
+    broker: &B,
+    source: &str,
+    kills: u32,
+) {
     let (service, url) = Service {
         first: (0..10_000).step_by(7).collect(),
         first_hangs: (0..10_000).step_by(29).collect(),
@@ -236,16 +246,27 @@ async fn a_service_gets_each_message_with_one_key_and_in_order_however_often_its
     fixture.sql(patient).await;
     let args = [
         "--source",
-        "outbox:c",
+        source,
         "--to",
         &url,
         "--handler-timeout",
         "500ms",
     ];
-    let start = || consume(&fixture, &args);
+    let start = || consume(fixture, &args);
     let mut running = [start(), start()];
+    let mut restarts = 0;
     for kill in 0..kills {
-        publish(&fixture, i64::from(kill) * 40..i64::from(kill + 1) * 40).await;
+        let first = i64::from(kill) * 40;
+        publish(fixture, first..first + 20).await;
+        let restart = B::RESTARTS && is_restarted_at(kill);
+        if restart {
+            broker.kill().await;
+            restarts += 1;
+        }
+        publish(fixture, first + 20..first + 40).await;
+        if restart {
+            broker.restart().await;
+        }
         let part = kill as usize * 20 + rand::rng().random_range(0..20);
         service.wait_for(part, &[&running[0], &running[1]]).await;
         let which = rand::rng().random_range(0..2);
@@ -261,6 +282,21 @@ async fn a_service_gets_each_message_with_one_key_and_in_order_however_often_its
     service.assert_stable(&[]);
     let calls = service.calls().len();
     println!(
-        "a service: {kills} kills, {all} messages in {calls} calls, each with one key and in order"
+        "a service behind {source}: {kills} kills, {restarts} restarts, {all} messages in {calls} calls, \
+         each with one key and in order"
     );
+}
+
+#[tokio::test]
+async fn a_service_gets_each_message_with_one_key_and_in_order_however_often_its_consumers_are_killed()
+ {
+    let fixture = fixture().await;
+    killed_consumers_of_a_service(&fixture, &NoBroker, "outbox:c", kills(4)).await;
+}
+
+#[tokio::test]
+async fn a_service_behind_a_nats_that_restarts_gets_each_message_with_one_key_and_in_order() {
+    let fixture = fixture().await;
+    let (nats, _relay, source) = ordered_nats(&fixture).await;
+    killed_consumers_of_a_service(&fixture, &nats, &source, kills(3)).await;
 }

@@ -93,6 +93,10 @@ const FAULTS: &[(&[&str], &str)] = &[
         holds_key, headers, payload) values (1, '', 'c', 's', 'm', '\\x01', 1, 'received', now() - interval '2 hours', true, '{}', '\\x01')"),
     (&["timers-overdue"], "insert into pgonce.transition_timer (tenant, machine, entity, kind, number, to_state, due_at, set_at)
         values ('', 'case', '1', 'sla', 1, 'late', now() - interval '1 hour', now() - interval '2 hours')"),
+    (&["growth-ahead"], "select pgonce.define_scope('x', '90 days'); insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key,
+        fingerprint) select 1, now(), now() + interval '90 days', 1, 'succeeded', '', 'x', i::text, '\\x01' from generate_series(1, 1000) i;
+        analyze pgonce.intent; insert into pgonce.sample select now() - ago, intents, 0, 0, 0
+        from (values (interval '1 day', 0), ('0', 10000000)) v (ago, intents)"),
     (&["projection-build-abandoned"], "create table public.t (id int primary key);
         insert into pgonce.projection (projection, into_table, apply, gate, begins_after, defined_at) values ('p', 'public.t', 'f', 'version', 0, now());
         insert into pgonce.projection_build (projection, purpose, fresh, seen, started_at)

@@ -119,3 +119,19 @@ async fn a_narrow_terminal_gets_a_list_and_no_key_is_broken() {
     let wide = String::from_utf8(wide.stdout).unwrap();
     assert!(wide.contains(&key) && wide.contains('│'), "{wide}");
 }
+
+#[test]
+fn the_help_names_every_exit_code_and_the_page_of_the_docs_says_the_same() {
+    let help = without_database(&["--help"]).out;
+    let page = include_str!("../../../../docs/src/reference/cli.md");
+    for code in 0..=12 {
+        let line = help
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("  {code}  ")))
+            .unwrap();
+        assert!(
+            page.contains(&format!("| {code} | {line} |")),
+            "docs/src/reference/cli.md lacks: | {code} | {line} |"
+        );
+    }
+}

@@ -129,3 +129,153 @@ async fn many_are_previewed_counted_and_changed_at_once() {
         assert_eq!(claim(&fixture, key).await.0, outcome, "{key}");
     }
 }
+
+/// How many intents a command is about, by its preview.
+fn previewed(fixture: &Fixture, args: &[&str]) -> u64 {
+    let preview = fixture.json(&[args, &WHY, &["--dry-run"]].concat());
+    preview["count"].as_u64().unwrap()
+}
+
+#[tokio::test]
+async fn filters_choose_by_failure_classification_owner_and_age() {
+    let fixture = stuck(&["a", "b"]).await;
+    fixture
+        .sql(
+            "select pgonce.define_scope('take', '1 day');
+             select pgonce._move_clock('-3 hours');
+             select pgonce.claim('pay', 'old', '\\x01', '1 second', 'worker-9');
+             select pgonce.claim('take', 'old', '\\x01', '1 second', 'worker-9');
+             select pgonce.fail('pay', 'declined-old', '\\x01', 1, false, 'declined', 'no', p_owner => 'web-1');
+             select pgonce._reset_clock();
+             select pgonce.fail('pay', 'declined-' || n, '\\x01', 1, false, 'declined', 'no', p_owner => 'web-' || n) from generate_series(1, 2) n;
+             select pgonce.fail('pay', 'other', '\\x01', 1, false, 'other', 'no')",
+        )
+        .await;
+    let fail = |more: &[&'static str]| {
+        let fail = ["intent", "fail", "pay", "--stuck", "--code", "lost"];
+        [&fail[..], more].concat()
+    };
+    let stuck: [(&[&'static str], u64); 8] = [
+        (&[], 3),
+        (&["--classification", "needs_manual_action"], 3),
+        (&["--classification", "safe_to_retry"], 0),
+        (&["--owner", "worker-9"], 1),
+        (&["--owner", "nobody"], 0),
+        (&["--older-than", "1h"], 1),
+        (&["--older-than", "1d"], 0),
+        (&["--owner", "worker-9", "--older-than", "1h"], 1),
+    ];
+    for (filter, count) in stuck {
+        assert_eq!(previewed(&fixture, &fail(filter)), count, "{filter:?}");
+    }
+    let safe = ["intent", "release", "take", "--stuck", "--classification"];
+    assert_eq!(
+        previewed(&fixture, &[&safe[..], &["safe_to_retry"]].concat()),
+        1
+    );
+    let retry = |more: &[&'static str]| {
+        let retry = ["intent", "retry", "pay", "--failed", "declined"];
+        [&retry[..], more].concat()
+    };
+    let failed: [(&[&'static str], u64); 3] = [
+        (&[], 3),
+        (&["--owner", "web-2"], 1),
+        (&["--older-than", "2h"], 1),
+    ];
+    for (filter, count) in failed {
+        assert_eq!(previewed(&fixture, &retry(filter)), count, "{filter:?}");
+    }
+    // Only the old one is tried again: its key is free.
+    let done = fixture.json(&[&retry(&["--older-than", "2h"])[..], &WHY, &["--yes"]].concat());
+    assert_eq!(
+        (&done["done"], &done["more"]),
+        (&1.into(), &false.into()),
+        "{done}"
+    );
+    for (key, outcome) in [
+        ("declined-old", "fresh"),
+        ("declined-1", "refused"),
+        ("other", "refused"),
+    ] {
+        assert_eq!(claim(&fixture, key).await.0, outcome, "{key}");
+    }
+    // One by its key.
+    fixture.ok(&[&["intent", "retry", "pay", "other", "--yes"][..], &WHY].concat());
+    assert_eq!(claim(&fixture, "other").await.0, "fresh");
+}
+
+#[tokio::test]
+async fn more_than_one_command_may_change_are_not_hidden_by_the_count() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "select pgonce.define_scope('pay', '1 day'); \
+             insert into pgonce.intent (fence, first_at, last_at, expires_at, attempts, status, tenant, scope, key, fingerprint, failure_code) \
+             select 1, now(), now(), now() + interval '1 day', 1, 'failed_final', '', 'pay', 'k' || n, '\\x01', 'down' from generate_series(1, 10001) n",
+        )
+        .await;
+    let retry = ["intent", "retry", "pay", "--failed", "down"];
+    let preview = fixture.ok(&[&retry[..], &WHY, &["--dry-run"]].concat());
+    assert!(
+        preview.contains("the first 10000 intents") && preview.contains("more match"),
+        "{preview}"
+    );
+    fixture
+        .sql("delete from pgonce.intent where key = 'k7'")
+        .await;
+    let preview = fixture.ok(&[&retry[..], &WHY, &["--dry-run"]].concat());
+    assert!(
+        preview.contains("would retry 10000 intents of pay"),
+        "{preview}"
+    );
+}
+
+/// A probe that finds one order, for work whose holders vanished.
+const PROBED: &str = "
+create role the_owner;
+create function public.find_order(p_scope text, p_key text, p_tenant text) returns table (answer jsonb, ref_type text, ref_id text)
+language sql stable security definer set search_path = pg_catalog, pg_temp
+as $$ select '{\"id\": 81}'::jsonb, 'order', '81' where p_key = 'made' $$;
+alter function public.find_order owner to the_owner;
+select pgonce.define_scope('orders', '1 day', p_stale => 'hold', p_probe => 'public.find_order');
+select pgonce.claim('orders', k, '\\x01', '1 minute') from unnest(array['made', 'absent']) k;
+update pgonce.intent set lease_until = pgonce.now() - interval '1 second';";
+
+#[tokio::test]
+async fn recover_lists_first_and_then_prints_what_was_decided() {
+    let fixture = Fixture::installed().await;
+    let role = format!("probe_{}", std::process::id());
+    fixture.sql(&PROBED.replace("the_owner", &role)).await;
+    let listed = fixture.json(&["recover", "--dry-run"]);
+    assert_eq!(
+        (&listed[0]["classification"], &listed[0]["intents"]),
+        (&"needs_probe".into(), &2.into()),
+        "{listed}"
+    );
+    let outcome = async |key: &str| {
+        let claim = format!("select outcome from pgonce.claim('orders', '{key}', '\\x01')");
+        let row = fixture.client.query_one(&claim, &[]).await.unwrap();
+        row.get::<_, String>(0)
+    };
+    assert_eq!(outcome("made").await, "busy", "nothing was done");
+    assert_eq!(
+        fixture.ok(&["recover"]),
+        "recovered: 1 succeeded, 1 needs manual action\n"
+    );
+    assert_eq!(outcome("made").await, "replay");
+    assert_eq!(outcome("absent").await, "busy");
+    // Each decision names who let it be made.
+    let acts = fixture.json(&["audit", "--act", "recover"]);
+    assert_eq!(acts.as_array().unwrap().len(), 2, "{acts}");
+    let person = acts[0]["person"].as_str().unwrap();
+    assert!(person.starts_with("recovery of "), "{acts}");
+    let again = fixture.json(&["recover"]);
+    assert_eq!(
+        (&again["succeeded"], &again["needs_manual_action"]),
+        (&0.into(), &0.into()),
+        "{again}"
+    );
+    fixture
+        .sql(&format!("drop owned by {role} cascade; drop role {role}"))
+        .await;
+}

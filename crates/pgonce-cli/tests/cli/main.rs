@@ -2,22 +2,28 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod audit;
 mod canaries;
 mod console;
 mod console_browser;
+mod console_forward;
 mod console_live;
 mod console_pages;
 mod consume;
+#[cfg(feature = "kafka")]
+mod consume_kafka;
 mod consume_killed;
 mod consume_service;
 mod doctor;
 mod external;
 mod fixture;
+mod forecast;
 mod help;
 mod import;
 mod inbox;
 mod intervene;
 mod ledger;
+mod lists;
 mod outbox;
 mod plans;
 mod queue;
@@ -26,11 +32,13 @@ mod relay;
 mod relay_file;
 mod roles;
 mod runbooks;
+mod search_path;
 mod serve;
 mod serve_parts;
 mod tail;
 mod tls;
 mod webhooks;
+mod work;
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -39,22 +47,6 @@ use pgonce_testkit::shared;
 use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, without_database};
-
-#[test]
-fn the_help_names_every_exit_code_and_the_page_of_the_docs_says_the_same() {
-    let help = without_database(&["--help"]).out;
-    let page = include_str!("../../../../docs/src/reference/cli.md");
-    for code in 0..=12 {
-        let line = help
-            .lines()
-            .find_map(|line| line.strip_prefix(&format!("  {code}  ")))
-            .unwrap();
-        assert!(
-            page.contains(&format!("| {code} | {line} |")),
-            "docs/src/reference/cli.md lacks: | {code} | {line} |"
-        );
-    }
-}
 
 #[test]
 fn what_cannot_be_understood_is_exit_2() {

@@ -12,40 +12,135 @@ const ROWS: i64 = 60_000;
 /// What a page may read of one table: it counts intents up to ten thousand and one, and groups up to ten thousand.
 const MOST: i64 = 25_000;
 
-async fn fill(fixture: &Fixture) {
-    fixture
-        .sql(&format!(
-            "set synchronous_commit = off;
-             select pgonce.define_scope('s', '7 days', p_stale => 'hold');
-             insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint)
-             select 1, now(), now() + interval '1 day', 1, 'succeeded', '', 's', 'k' || n, '\\x02' from generate_series(1, {ROWS}) n;
-             insert into pgonce.intent (fence, first_at, last_at, lease_until, attempts, status, tenant, scope, key, fingerprint)
-             select 2, now(), now(), now() - interval '1 hour', 1, 'processing', '', 's', 'stuck' || n, '\\x02' from generate_series(1, 200) n;
-             select pgonce.create_subscription('s')"
-        ))
-        .await;
-    // In another transaction: the page of an intent shows the events of its own.
-    fixture
-        .sql(&format!(
-            "select count(pgonce.publish('t', 'y', 'u' || n, '{{}}')) from generate_series(1, {ROWS}) n;
-             insert into pgonce.inbox_message (seq, tenant, consumer, source, message_id, hash, size, status, received_at, holds_key, headers, payload)
-             select n, '', 'c', 'x', n::text, '\\x01', 1, (case when n <= 200 then 'failed_final' else 'processed' end)::pgonce.inbox_status, now(), false, '{{}}', '\\x01'
-               from generate_series(1, {ROWS}) n;
-             insert into pgonce.job (id, created_at, priority, tenant, queue) select n, now(), 0, '', 'q' from generate_series(1, 3 * {ROWS}) n;
-             insert into pgonce.job_end (id, ended_at, status, attempts, tenant, queue, failure_code)
-             select n, now(), (case when n % 2 = 0 then 'dead' else 'succeeded' end)::pgonce.job_end_status, 3, '', 'q', 'c' || n % 7 from generate_series(1, 2 * {ROWS}) n;
-             insert into pgonce.job_live (id, state, priority, tenant, queue) select n, 'ready', 0, '', 'q' from generate_series(2 * {ROWS} + 1, 3 * {ROWS}) n;
-             insert into pgonce.external_call (effect_key, fence, requested_at, first_sent_at, sent_at, deadline_at, status, decides, tenant, scope, key, step, provider, digest)
-             select md5(n::text)::uuid, 1, now(), now() - interval '2 days', now(), now() - interval '1 day', (case when n <= 200 then 'unknown' else 'confirmed' end)::pgonce.external_status,
-                    true, '', 's', n::text, 'x', 'p', '\\x01' from generate_series(1, {ROWS}) n;
-             insert into pgonce.import (tenant, job, number, source, settings, state, runner, backend, leased_until, started_at)
-             values ('', 'j', 1, 'f', '{{}}', 'done', gen_random_uuid(), 1, now(), now());
-             insert into pgonce.import_row select '', 'j', 1, n, n, 'failed', null, null, 'c', 'r' from generate_series(1, {ROWS}) n;
-             insert into pgonce.operator_act (acted_at, role, act, tenant, scope, key, reason, forced, before)
-             select now(), 'x', 'y', '', 's', n::text, 'r', false, '{{}}' from generate_series(1, {ROWS}) n;
-             analyze"
-        ))
-        .await;
+/// What is not bounded yet; the list may only become shorter. Waiting events are counted up to ten thousand in each of sixteen
+/// lanes, and for a subscription that begins now all events since the floor of the log are looked at.
+const NOT_YET: [(&str, &str); 8] = [
+    ("/", "outbox"),
+    ("/?range=90d", "outbox"),
+    ("/outbox", "outbox"),
+    ("/outbox?subscription=s", "outbox"),
+    ("outbox status", "outbox"),
+    ("outbox status --lanes", "outbox"),
+    ("inbox list c", "inbox_message"),
+    ("inbox list d", "inbox_message"),
+];
+
+/// Intents and events, and of all else so many rows.
+pub(crate) async fn fill(fixture: &Fixture, intents: i64, others: i64) {
+    let start = "select pgonce.define_scope('s', '7 days', p_stale => 'hold');
+        select pgonce.create_subscription('s')";
+    fixture.sql(start).await;
+    const BATCH: i64 = 500_000;
+    for from in (0..intents).step_by(BATCH as usize) {
+        let to = intents.min(from + BATCH);
+        let some = include_str!("lists.sql")
+            .replace("{from}", &(from + 1).to_string())
+            .replace("{to}", &to.to_string());
+        fixture.sql(&some).await;
+    }
+    let rest = include_str!("lists_rest.sql").replace("{rows}", &others.to_string());
+    fixture.sql(&rest).await;
+    let end = "select pgonce.create_subscription('new', p_from => 'now')";
+    fixture.sql(end).await;
+    fixture.sql("vacuum analyze").await;
+}
+
+/// Pages beside those of [`PAGES`]: those whose filter matches little or nothing, the next of long lists, and where something is found.
+pub(crate) const MORE_PAGES: [&str; 22] = [
+    "/?range=90d",
+    "/intents?q=scope:s",
+    "/intents?q=scope:s*+state:failed_final",
+    "/intents?q=state:processing",
+    "/intents?q=state:succeeded+key:zzz",
+    "/intents?q=key:k77",
+    "/intents?after_tenant=&after_scope=s&after=k5",
+    "/intents?q=state:stuck+key:none",
+    "/intent?scope=s&key=k7",
+    "/intent?scope=s&key=none",
+    "/outbox",
+    "/inbox",
+    "/inbox?consumer=d",
+    "/external",
+    "/external?status=all",
+    "/external?status=failed",
+    "/external?status=disputed",
+    "/external?status=open&provider=none",
+    "/operations?op=retry&scope=s",
+    "/ledger",
+    "/find?q=k7",
+    "/find?q=nothing-has-this-id",
+];
+
+/// Every list of the program, with what narrows it to much, little and nothing.
+pub(crate) const LISTS: &[&[&str]] = &[
+    &["intent", "list", "s"],
+    &["intent", "list", "s", "--after", "k5"],
+    &["intent", "list", "s", "--status", "failed_final"],
+    &["intent", "list", "s", "--status", "processing"],
+    &["intent", "stuck"],
+    &["intent", "retried"],
+    &["intent", "retried", "--scope", "scope-4"],
+    &["intent", "show", "s", "k7"],
+    &["suppression"],
+    &["scope", "list"],
+    &["job", "list"],
+    &["job", "list", "--status", "dead"],
+    &["job", "list", "q", "--status", "dead"],
+    &["job", "list", "q", "--status", "ready"],
+    &["job", "list", "q", "--status", "blocked"],
+    &["job", "list", "--status", "running"],
+    &["job", "list", "--status", "cancelled"],
+    &["job", "list", "none"],
+    &["job", "list", "--group", "g", "--status", "dead"],
+    &["queue", "list"],
+    &["queue", "schedules"],
+    &["inbox", "list"],
+    &["inbox", "list", "c"],
+    &["inbox", "list", "d"],
+    &["inbox", "list", "c", "--status", "failed_final"],
+    &["inbox", "list", "c", "--status", "processed"],
+    &["inbox", "list", "marked"],
+    &["external", "list"],
+    &["external", "list", "--status", "needs_operator"],
+    &["external", "list", "--status", "open"],
+    &["external", "list", "--status", "failed"],
+    &["external", "list", "--status", "disputed"],
+    &["external", "list", "--provider", "none"],
+    &["external", "providers"],
+    &["external", "show", "c4ca4238-a0b9-2382-0dcc-509a6f75849b"],
+    &["import", "list"],
+    &["import", "show", "j"],
+    &["ledger", "accounts"],
+    &["ledger", "groups"],
+    &["ledger", "groups", "--state", "pending"],
+    &["outbox", "list"],
+    &["outbox", "list", "s"],
+    &["outbox", "list", "s", "--state", "retry"],
+    &["outbox", "list", "--subject", "none"],
+    &["outbox", "status"],
+    &["outbox", "status", "--lanes"],
+    &["outbox", "subscriptions"],
+    &["projection", "status"],
+    &["transition", "rules"],
+    &["region", "list"],
+    &["region", "tasks"],
+];
+
+/// Ends with the first line that it prints.
+const TAIL: [&str; 7] = [
+    "tail",
+    "--since",
+    "1s",
+    "--kind",
+    "act,event,letter,job",
+    "--count",
+    "1",
+];
+
+/// The pages that a bound is promised for: verification reads all on purpose.
+pub(crate) fn pages() -> impl Iterator<Item = &'static str> {
+    let pages = PAGES.iter().chain(&MORE_PAGES).copied();
+    pages.filter(|page| !page.contains("check"))
 }
 
 /// Rows read of each table so far, through its indexes or past them. Sessions report what they read when they end.
@@ -80,52 +175,53 @@ fn most(before: &[(String, i64)], after: Vec<(String, i64)>) -> (String, i64) {
 #[tokio::test]
 async fn no_page_and_no_list_reads_a_large_table_whole() {
     let fixture = Fixture::installed().await;
-    fill(&fixture).await;
+    fill(&fixture, ROWS, ROWS).await;
     let mut before = read(&fixture).await;
     let mut wrong = Vec::new();
     let mut check = |what: &str, after: Vec<(String, i64)>| {
         let (table, count) = most(&before, after.clone());
-        if count > MOST {
+        let known = NOT_YET.contains(&(what, &*table));
+        if count > MOST && !what.is_empty() && !known {
             wrong.push(format!("{what} read {count} rows of {table}"));
         }
         before = after;
     };
-    // Verification reads all on purpose, lanes are counted up to ten thousand each, and the inbox is read where it is not applied.
-    let unbounded = ["check", "/outbox?", "/inbox"];
-    let more = ["/external?status=all", "/intents?q=scope:s", "/?range=90d"];
-    for page in PAGES
-        .iter()
-        .filter(|page| !unbounded.iter().any(|part| page.contains(part)))
-        .chain(&more)
-    {
+    for page in pages() {
         let serving = Serving::of(&fixture, &["--roles", "console"], "");
         serving.text(page, "").await;
         drop(serving);
         check(page, read(&fixture).await);
     }
-    for command in [
-        &["intent", "list", "s"][..],
-        &["intent", "stuck"],
-        &["intent", "show", "s", "k7"],
-        &["job", "list"],
-        &["job", "list", "q", "--status", "dead"],
-        &["external", "list", "--status", "needs_operator"],
-        &["import", "list"],
-        &["import", "show", "j"],
-        &["outbox", "list", "s"],
-        &["scope", "list"],
-        &[
-            "tail",
-            "--since",
-            "1s",
-            "--kind",
-            "act,event,letter",
-            "--count",
-            "1",
-        ],
-    ] {
+    for command in LISTS {
         fixture.ok(command);
         check(&command.join(" "), read(&fixture).await);
     }
+    fixture
+        .sql("select pgonce.publish('t', 'y', 'now', '{}')")
+        .await;
+    check("", read(&fixture).await);
+    fixture.ok(&TAIL);
+    check("tail", read(&fixture).await);
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+
+    // Where a look ended, and how to look further, is said.
+    let listed = fixture.run(&["intent", "list", "s", "--status", "failed_final"]);
+    assert!(listed.out.contains("k20007"), "{listed:?}");
+    assert!(
+        listed.err.contains("To look further: --after k"),
+        "{listed:?}"
+    );
+    let serving = Serving::of(&fixture, &["--roles", "console"], "");
+    let first = serving.text("/intents?q=state:stuck2", "").await;
+    assert!(
+        first.contains("looked at 20,000 records") && first.contains("rel=\"next\""),
+        "{first}"
+    );
+    let quick = serving.text("/find?q=nothing-has-this-id", "").await;
+    assert!(quick.contains("Look there too"), "{quick}");
+    let all = serving.text("/find?q=u7&all=yes", "").await;
+    assert!(
+        all.contains("subject u7") && !all.contains("Look there too"),
+        "{all}"
+    );
 }

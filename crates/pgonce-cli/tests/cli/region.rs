@@ -7,6 +7,7 @@ use serde_json::Value;
 use tokio_postgres::{Client, NoTls};
 
 use crate::fixture::{Run, program};
+use crate::runbooks::{check, commands};
 
 const PAGE: &str = include_str!("../../../../docs/src/how-to/regions.md");
 
@@ -195,6 +196,15 @@ async fn every_command_of_the_page_does_what_it_says() {
         status.code == 12 && status.out.contains("pgonce region tasks"),
         "{status:?}"
     );
+    // What the runbook shows is what is printed then.
+    let shown = commands(PAGE);
+    assert_eq!(shown.len(), 2, "{shown:?}");
+    for (command, lines) in shown {
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        let mut run = program(&words);
+        run.env("DATABASE_URL", &us.url).env("COLUMNS", "80");
+        check(&command, &Run::of(run.output().unwrap()).out, &lines);
+    }
     expect(&us, "pgonce region tasks", "k-81");
     expect(
         &us,

@@ -1,6 +1,12 @@
 //! The page of runbooks, executed; and the alerts and the dashboard, which may name only what there is.
 
+use deadpool_postgres::{Manager, Pool};
+use pgonce::{Ack, Intent, Once};
+use pgonce_testkit::wait_until;
+use tokio_postgres::{Client, NoTls};
+
 use crate::fixture::Fixture;
+use crate::serve::DEADLINE;
 
 const PAGE: &str = include_str!("../../../../docs/src/how-to/runbooks.md");
 const METRICS: &str = include_str!("../../../../docs/src/reference/metrics.md");
@@ -31,13 +37,102 @@ async fn troubled() -> Fixture {
     for statement in trouble.split(";\n") {
         fixture.sql(statement).await;
     }
+    deadlock(&fixture).await;
+    stampede(&fixture).await;
     fixture
 }
 
-/// The commands of the page, in order, each with the lines that it prints.
-fn commands() -> Vec<(String, Vec<String>)> {
+async fn connect(fixture: &Fixture) -> Client {
+    let url = fixture.database.url();
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+async fn is(fixture: &Fixture, sql: &str) {
+    let there = async || {
+        let row = fixture.client.query_one(sql, &[]).await.unwrap();
+        row.get::<_, bool>(0)
+    };
+    wait_until(sql, DEADLINE, there).await.unwrap();
+}
+
+const WAITS: &str = "select exists (select from pg_stat_activity where datname = current_database() \
+                     and cardinality(pg_blocking_pids(pid)) > 0)";
+
+fn pay(id: u32) -> String {
+    format!("update accounts set balance = balance + 1 where id = {id}")
+}
+
+/// Two sessions that lock two rows in different orders: the server ends one of them.
+async fn deadlock(fixture: &Fixture) {
+    fixture
+        .sql("create table accounts (id bigint primary key, balance bigint); insert into accounts values (1, 0), (2, 0)")
+        .await;
+    let (one, two) = (connect(fixture).await, connect(fixture).await);
+    for (session, id) in [(&one, 1), (&two, 2)] {
+        let begin = format!("set deadlock_timeout = '10ms'; begin; {}", pay(id));
+        session.batch_execute(&begin).await.unwrap();
+    }
+    let (second, first) = (pay(2), pay(1));
+    let (one_said, two_said) = tokio::join!(one.batch_execute(&second), two.batch_execute(&first));
+    let failed = [one_said, two_said].into_iter().filter_map(Result::err);
+    let codes: Vec<String> = failed
+        .map(|error| error.code().unwrap().code().to_owned())
+        .collect();
+    assert_eq!(codes, ["40P01"]);
+    // A session counts what it saw at its end.
+    drop((one, two));
+    is(
+        fixture,
+        "select deadlocks = 1 from pg_stat_database where datname = current_database()",
+    )
+    .await;
+}
+
+/// Many requests for one key that is done, and no cache before the database.
+async fn stampede(fixture: &Fixture) {
+    let config = fixture.database.url().parse().unwrap();
+    let pool = Pool::builder(Manager::new(config, NoTls)).max_size(8);
+    let once = Once::tokio_postgres(pool.build().unwrap());
+    let intent = Intent::new("orders.create", "k-3", &"a book").unwrap();
+    for _ in 0..=300 {
+        let asked = once.run(&intent, |attempt| async move {
+            attempt.succeed(Ack::value(&"ordered")?).await
+        });
+        let done: pgonce::Done = asked.await.unwrap();
+        drop(done);
+    }
+    once.flush().await.unwrap();
+    is(fixture, "select sum(replays) = 300 from pgonce.suppressed").await;
+}
+
+/// A session that waits for another one.
+struct Waiting {
+    holder: Client,
+    waiter: tokio::task::JoinHandle<()>,
+}
+
+impl Waiting {
+    async fn begin(fixture: &Fixture) -> Self {
+        let (holder, waiting) = (connect(fixture).await, connect(fixture).await);
+        let begin = format!("begin; {}", pay(1));
+        holder.batch_execute(&begin).await.unwrap();
+        let waiter = tokio::spawn(async move { waiting.batch_execute(&pay(1)).await.unwrap() });
+        is(fixture, WAITS).await;
+        Self { holder, waiter }
+    }
+
+    async fn end(self) {
+        self.holder.batch_execute("rollback").await.unwrap();
+        self.waiter.await.unwrap();
+    }
+}
+
+/// The commands of a page, in order, each with the lines that it prints.
+pub(crate) fn commands(page: &str) -> Vec<(String, Vec<String>)> {
     let mut commands = Vec::<(String, Vec<String>)>::new();
-    for block in PAGE.split("```console\n").skip(1) {
+    for block in page.split("```console\n").skip(1) {
         for line in block.split("```").next().unwrap().lines() {
             match (line.strip_prefix("$ "), commands.last_mut()) {
                 (Some(command), _) => commands.push((command.to_owned(), Vec::new())),
@@ -66,17 +161,28 @@ fn words(command: &str) -> Vec<String> {
 
 /// Whether a line is as expected, where `…` stands for anything.
 fn fits(line: &str, expected: &str) -> bool {
-    match expected.split_once('…') {
-        None => line.trim_end() == expected,
-        Some((before, after)) => {
-            let rest = line.strip_prefix(before);
-            rest.is_some_and(|rest| rest.ends_with(after))
+    let mut parts = expected.split('…');
+    let first = parts.next().unwrap_or_default();
+    let Some(last) = parts.next_back() else {
+        return line.trim_end() == expected;
+    };
+    let Some(mut rest) = line
+        .strip_prefix(first)
+        .and_then(|rest| rest.strip_suffix(last))
+    else {
+        return false;
+    };
+    for part in parts {
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
         }
     }
+    true
 }
 
 /// Every line that the page shows is printed, in that order; a line `…` stands for any number of lines.
-fn check(command: &str, printed: &str, expected: &[String]) {
+pub(crate) fn check(command: &str, printed: &str, expected: &[String]) {
     let mut lines = printed.lines();
     let mut any = false;
     for expected in expected {
@@ -101,10 +207,14 @@ fn check(command: &str, printed: &str, expected: &[String]) {
 #[tokio::test]
 async fn every_command_of_the_runbooks_prints_what_the_page_shows() {
     let fixture = troubled().await;
-    let commands = commands();
+    let commands = commands(PAGE);
     assert!(commands.len() > 15, "{commands:?}");
     for (command, expected) in commands {
         let words = words(&command);
+        let waiting = match command.contains("pg_blocking_pids") {
+            true => Some(Waiting::begin(&fixture).await),
+            false => None,
+        };
         let printed = match words[0].as_str() {
             "pgonce" => {
                 let args: Vec<&str> = words[1..].iter().map(String::as_str).collect();
@@ -132,6 +242,9 @@ async fn every_command_of_the_runbooks_prints_what_the_page_shows() {
             other => panic!("the page calls {other}"),
         };
         check(&command, &printed, &expected);
+        if let Some(waiting) = waiting {
+            waiting.end().await;
+        }
     }
 }
 

@@ -62,7 +62,9 @@ async fn a_database_that_is_away_at_the_start_is_waited_for_by_every_part() {
         .sql(
             "create table received (n bigint); select pgonce.create_subscription('c'); \
              create function apply(p_message jsonb) returns void language sql as \
-             'insert into received values ((p_message -> ''payload'' ->> ''n'')::bigint)'",
+             'insert into received values ((p_message -> ''payload'' ->> ''n'')::bigint)'; \
+             create function do_job(p_job jsonb) returns void language sql as 'insert into received values (8)'; \
+             select pgonce.enqueue('q')",
         )
         .await;
     let relay = path(
@@ -78,9 +80,15 @@ async fn a_database_that_is_away_at_the_start_is_waited_for_by_every_part() {
         "[listen]\naddress = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[upstreams.shop]\nurl = \"http://127.0.0.1:1\"\n\
          [[routes]]\npath = \"/{*rest}\"\nupstream = \"shop\"\n",
     );
+    let workers = path(
+        "work.toml",
+        "[[workers]]\nqueues = [\"q\"]\nsql = \"do_job\"\n",
+    );
     let flags = [
         "--roles",
-        "relay,consumers,gateway",
+        "relay,consumers,workers,gateway",
+        "--workers-file",
+        &workers,
         "--relay-file",
         &relay,
         "--consumers-file",
@@ -102,6 +110,7 @@ async fn a_database_that_is_away_at_the_start_is_waited_for_by_every_part() {
     for part in [
         "the next try of relay",
         "the next try of consumers",
+        "the next try of workers",
         "the next try of gateway",
     ] {
         serving.readiness(503, part).await;
@@ -117,9 +126,11 @@ async fn a_database_that_is_away_at_the_start_is_waited_for_by_every_part() {
             .query_one("select count(*) from received", &[])
             .await
             .unwrap();
-        row.get::<_, i64>(0) == 1
+        row.get::<_, i64>(0) == 2
     };
-    wait_until("the consumer", DEADLINE, applied).await.unwrap();
+    wait_until("the consumer and the worker", DEADLINE, applied)
+        .await
+        .unwrap();
     drop(serving);
     fixture.sql(&format!("drop role {role}")).await;
 }
@@ -181,7 +192,7 @@ async fn a_granted_role_is_enough_for_the_daemon() {
     );
     let audit = serving.text("/api/v1/audit", "").await;
     assert!(
-        audit.contains("\"act\":\"purge\"") && audit.contains("console (local)"),
+        audit.contains("\"act\":\"purge\"") && audit.contains("\"who\":\"local ("),
         "{audit}"
     );
     let log = serving.log.lock().unwrap().clone();
@@ -255,4 +266,33 @@ async fn metrics_show_calls_without_a_known_outcome_and_stuck_intents() {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert!(text.contains("pgonce_external_oldest_age_seconds{provider=\"post\"}"));
+}
+
+/// Vanished work is decided while the daemon runs, and counted.
+#[tokio::test]
+async fn the_role_recovery_decides_about_vanished_work() {
+    let fixture = Fixture::installed().await;
+    let flags = ["--roles", "recovery,metrics", "--recovery-every", "50ms"];
+    let serving = Serving::of(&fixture, &flags, "");
+    fixture
+        .sql(
+            "select pgonce.define_scope('pay', '1 day', p_stale => 'refuse'); \
+             select pgonce.claim('pay', 'k', '\\x01', '1 minute'); \
+             update pgonce.intent set lease_until = pgonce.now() - interval '1 second'",
+        )
+        .await;
+    let decided = async || {
+        let query = "select status || ' ' || failure_code from pgonce.intent where failure_code is not null";
+        let row = fixture.client.query_opt(query, &[]).await.unwrap();
+        row.is_some_and(|row| row.get::<_, String>(0) == "failed_final abandoned")
+    };
+    wait_until("the decision", DEADLINE, decided).await.unwrap();
+    let counted = async || {
+        let metrics = serving.text("/metrics", "").await;
+        metrics.contains("pgonce_recovered_total{decision=\"abandoned\"} 1")
+    };
+    wait_until("the count", DEADLINE, counted).await.unwrap();
+    let acts = "select count(*) from pgonce.operator_act where act = 'recover' and key = 'k' and reason like 'abandoned: %'";
+    let acts = fixture.client.query_one(acts, &[]).await.unwrap();
+    assert_eq!(acts.get::<_, i64>(0), 1);
 }

@@ -123,6 +123,56 @@ async fn responses_are_encrypted_with_a_key_that_the_database_never_sees() {
     }
 }
 
+/// Each route names a scope, and each scope says what is left of a response in the database.
+#[tokio::test]
+async fn a_route_says_whether_its_responses_are_stored_encrypted_or_not_at_all() {
+    let (fixture, upstream) = (Fixture::new().await, Upstream::start().await);
+    let route = |path: &str, scope: &str| {
+        format!(
+            "[[routes]]\npath = \"{path}\"\nmethods = [\"POST\"]\nupstream = \"u\"\n\
+             [routes.once]\nscope = \"{scope}\"\nprincipal = \"none\"\n"
+        )
+    };
+    let config = |encrypted: &str| {
+        format!(
+            "[encryption]\nkeys_env = \"ANSWER_KEYS\"\nscopes = [\"{encrypted}\"]\n[listen]\naddress = \"127.0.0.1:0\"\n\
+             admin = \"127.0.0.1:0\"\n[upstreams.u]\nurl = \"{}\"\n[scopes.cards]\nretention = \"1d\"\n[scopes.open]\n\
+             retention = \"1d\"\n[scopes.bare]\nretention = \"1d\"\nstorage = \"status\"\n{}{}{}",
+            upstream.url,
+            route("/cards", "cards"),
+            route("/open", "open"),
+            route("/bare", "bare"),
+        )
+    };
+    let (url, key) = (fixture.database.url(), format!("a:{KEY}"));
+    let variables = [("DATABASE_URL", &*url), ("ANSWER_KEYS", &*key)];
+    let gateway = Gateway::start_with(&config("cards"), &variables).await;
+    let post = async |path: &str| gateway.post(path, &[("idempotency-key", "k")], "{}").await;
+    for path in ["/cards", "/open"] {
+        let (first, again) = (post(path).await, post(path).await);
+        assert_eq!((first.status, again.is_replay()), (201, true), "{path}");
+        assert_eq!(first.body, again.body, "{path}");
+    }
+    assert_eq!(post("/bare").await.status, 201);
+    let again = post("/bare").await;
+    assert_eq!((again.status, again.code().as_str()), (410, "P4031"));
+    assert_eq!(again.json()["reason"], "answer_not_kept");
+    assert_eq!(upstream.orders().len(), 3);
+    let stored = "select string_agg(concat_ws(' ', scope, answer ? 'pgonce_sealed', answer is null), ', ' order by scope) from pgonce.intent";
+    assert_eq!(fixture.sql(stored).await, ["bare t, cards t f, open f f"]);
+    let (_folder, path) = file(&config("nothing"));
+    let refused = RunOutput::of(
+        program(&["gateway", "--check", path.to_str().unwrap()])
+            .output()
+            .await
+            .unwrap(),
+    );
+    assert!(
+        refused.err.contains("there is no scope \"nothing\""),
+        "{refused:?}"
+    );
+}
+
 /// Every character of it takes two in JSON.
 #[tokio::test]
 async fn a_contract_of_the_file_allows_every_response_that_its_routes_keep() {

@@ -182,3 +182,23 @@ async fn one_connection_too_many_waits_for_its_turn() {
     assert!(read_head(&mut second).await.starts_with("HTTP/1.1 201"));
     assert_eq!(upstream.seen().len(), 3);
 }
+
+/// Who reads the head and then nothing more is let go, so that others get the connection.
+#[tokio::test]
+async fn a_client_that_stops_reading_is_let_go() {
+    let upstream =
+        Upstream::answering(|_, _| Response::new(Body::from(vec![b'x'; 50_000_000]))).await;
+    let fixture = Fixture::new().await;
+    let setup = Setup {
+        listen: "max_connections = 1\nwrite_timeout = \"300ms\"",
+        ..Setup::default()
+    };
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
+    let request = b"GET /x HTTP/1.1\r\nhost: x\r\n\r\n";
+    let (head, silent) = raw(&gateway, request).await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    // There is room for one: this one is served when the other is gone, which itself has not moved.
+    let (head, _) = raw(&gateway, request).await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    drop(silent);
+}

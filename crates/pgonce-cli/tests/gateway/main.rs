@@ -12,6 +12,7 @@ mod listener;
 mod once;
 mod passing;
 mod python;
+mod secrets;
 mod tls;
 mod unknown;
 mod upstream;

@@ -220,6 +220,48 @@ async fn a_failure_of_the_service_is_frozen_or_done_again_as_the_route_says() {
     }
 }
 
+/// The service answers with the status that the key names; what is kept is replayed, what is not reaches it again.
+#[tokio::test]
+async fn statuses_of_the_file_decide_what_is_kept_and_what_was_not_processed_is_not() {
+    let upstream = Upstream::answering(|seen, number| {
+        let status: u16 = seen.header("idempotency-key").unwrap()[..3]
+            .parse()
+            .unwrap();
+        Response::builder()
+            .status(status)
+            .body(Body::from(number.to_string()))
+            .unwrap()
+    })
+    .await;
+    let fixture = Fixture::new().await;
+    let twice = async |gateway: &crate::fixture::Gateway, key: &str| {
+        let before = upstream.orders().len();
+        let (first, again) = (gateway.order(key).await, gateway.order(key).await);
+        let asked = upstream.orders().len() - before;
+        assert_eq!(first.status.to_string(), key[..3], "{key}");
+        assert_eq!(again.status, first.status, "{key}");
+        assert_eq!(again.is_replay(), asked == 1, "{key}");
+        assert_eq!(again.body == first.body, asked == 1, "{key}");
+        asked
+    };
+    let plain = Setup::default().in_front_of(&upstream.url);
+    let plain = fixture.gateway(&plain).await;
+    for status in ["400", "401", "403", "408", "422", "425", "429"] {
+        assert_eq!(twice(&plain, &format!("{status}-plain")).await, 2);
+    }
+    for status in ["201", "404", "409", "500"] {
+        assert_eq!(twice(&plain, &format!("{status}-plain")).await, 1);
+    }
+    let setup = Setup {
+        once: "statuses = { refuse = [403], retry = [503], forget = [404] }",
+        ..Setup::default()
+    };
+    let said = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
+    for (status, asked) in [("403", 1), ("503", 2), ("404", 2), ("201", 1), ("429", 2)] {
+        assert_eq!(twice(&said, &format!("{status}-said")).await, asked);
+    }
+}
+
 #[tokio::test]
 async fn the_log_has_a_line_for_each_request_and_never_the_key() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);

@@ -220,3 +220,37 @@ async fn what_no_route_matches_and_what_is_no_http_is_answered_clearly() {
     .await;
     assert!(head.starts_with("HTTP/1.1 201 "), "{head}");
 }
+
+/// What comes after a body, in both directions: the service's checksum, and the client's.
+#[tokio::test]
+async fn trailers_pass_both_ways() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let service = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = BufReader::new(stream);
+        let mut came = read_head(&mut stream).await;
+        while !came.ends_with("\r\n\r\n") || !came.contains("\r\n0\r\n") {
+            assert!(stream.read_line(&mut came).await.unwrap() > 0, "{came}");
+        }
+        let answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n\
+            3\r\none\r\n0\r\nx-sum: 7\r\n\r\n";
+        stream.write_all(answer).await.unwrap();
+        stream.flush().await.unwrap();
+        came
+    });
+    let fixture = Fixture::new().await;
+    let gateway = fixture.gateway(&Setup::default().in_front_of(&url)).await;
+    let request = b"PUT /file HTTP/1.1\r\nhost: x\r\nte: trailers\r\nconnection: te\r\ntransfer-encoding: chunked\r\n\
+        trailer: x-client-sum\r\n\r\n3\r\ntwo\r\n0\r\nx-client-sum: 9\r\n\r\n";
+    let (head, mut stream) = raw(&gateway, request).await;
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    let mut tail = String::new();
+    let reading = async {
+        while !tail.ends_with("\r\n\r\n") && stream.read_line(&mut tail).await.unwrap() > 0 {}
+    };
+    tokio::time::timeout(TIMEOUT, reading).await.unwrap();
+    assert!(tail.contains("x-sum: 7"), "{tail}");
+    let came = service.await.unwrap();
+    assert!(came.contains("x-client-sum: 9"), "{came}");
+}

@@ -117,8 +117,8 @@ pub(super) fn commands(app: &App, name: &str, fields: &Fields) -> Vec<(&'static 
             "select * from pgonce.suppression;".to_owned(),
         ),
         "audit" => (
-            String::new(),
-            "select * from pgonce.operator_act order by number desc limit 50;".to_owned(),
+            "audit".to_owned(),
+            "select * from pgonce.operator_act order by acted_at desc limit 50;".to_owned(),
         ),
         _ => return Vec::new(),
     };

@@ -6,6 +6,7 @@ use super::field;
 use crate::access::{Role, Who};
 use crate::db::{Row, text};
 use crate::html::{Html, el, query};
+use crate::look;
 use crate::parts::{button, chips, facts, input};
 use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section};
@@ -39,7 +40,8 @@ const CALLS: &[Column] = &[
     ("Disputed", "disputed", Kind::Text),
 ];
 
-const FIELDS: &str = "c.tenant, c.effect_key::text, c.provider, c.scope, c.key, c.step, pgonce._external_status(c) as status, c.reference, c.sends, c.looks, \
+const FIELDS: &str = "c.tenant, c.effect_key::text, c.provider, c.scope, c.key, c.step, \
+     case when c.status in ('sent', 'unknown') then pgonce._external_status(c) else c.status::text end as status, c.reference, c.sends, c.looks, \
      c.failure_code, c.decided_by, c.disputed, c.sent_at, c.deadline_at";
 
 const PAGE: usize = 50;
@@ -48,6 +50,30 @@ fn link(row: &Row) -> String {
     let [tenant, key] = ["tenant", "effect_key"].map(|name| text(row, name));
     let pairs = [("tenant", tenant.as_str()), ("effect_key", &key)];
     format!("/call{}", query(&pairs))
+}
+
+const OF_PROVIDER: &str = "($1::text is null or x.provider = $1)";
+
+fn undecided() -> String {
+    let look = format!(
+        "select {FIELDS}, c.deadline_at::text as cursor from pgonce.external_call c where c.status in ('sent', 'unknown') \
+         and ($3::text is null or (c.deadline_at, c.effect_key) > ($3::text::timestamptz, $4::text::uuid)) order by c.deadline_at, c.effect_key"
+    );
+    let condition = format!("{OF_PROVIDER} and ($2 = 'open' or x.status = $2)");
+    look::among(&look, &condition, "$5::text::int")
+}
+
+fn newest(status: &str) -> String {
+    let disputed = match status {
+        "disputed" => "c.disputed is not null",
+        _ => "true",
+    };
+    let look = format!(
+        "select {FIELDS}, c.requested_at::text as cursor from pgonce.external_call c where {disputed} \
+         and ($3::text is null or (c.requested_at, c.effect_key) < ($3::text::timestamptz, $4::text::uuid)) order by c.requested_at desc, c.effect_key desc"
+    );
+    let condition = format!("{OF_PROVIDER} and ($2 in ('all', 'disputed') or x.status = $2)");
+    look::among(&look, &condition, "$5::text::int")
 }
 
 pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
@@ -64,53 +90,33 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
     let provider = fields.get("provider").map(String::as_str);
     let limit = (PAGE + 1).to_string();
     let after = |name: &str| fields.get(name).map(String::as_str);
-    // What is not decided is few, and in the order of deadlines; all the others by the primary key.
+    // What is not decided by deadline, all the others the newest first.
     let by_deadline = matches!(status, "needs_operator" | "open" | "sent" | "unknown");
-    let rows = if by_deadline {
-        let sql = format!(
-            "select {FIELDS}, c.deadline_at::text as cursor from pgonce.external_call c where c.status in ('sent', 'unknown') and ($1::text is null or c.provider = $1) \
-             and case $2 when 'open' then true when 'needs_operator' then c.deadline_at <= pgonce.now() and pgonce._external_status(c) = $2 else pgonce._external_status(c) = $2 end \
-             and ($3::text is null or (c.deadline_at, c.effect_key) > ($3::text::timestamptz, $4::text::uuid)) order by c.deadline_at, c.effect_key limit $5::text::int"
-        );
-        let none = "00000000-0000-0000-0000-000000000000";
-        let key = after("after").or(Some(none));
-        let params = [
-            provider,
-            Some(status),
-            after("after_deadline"),
-            key,
-            Some(&*limit),
-        ];
-        app.db.rows(&sql, &params).await?
+    let none = "00000000-0000-0000-0000-000000000000";
+    let params = [
+        provider,
+        Some(status),
+        after(if by_deadline {
+            "after_deadline"
+        } else {
+            "after_time"
+        }),
+        after("after").or(Some(none)),
+        Some(&*limit),
+    ];
+    let sql = if by_deadline {
+        undecided()
     } else {
-        let sql = format!(
-            "select {FIELDS} from pgonce.external_call c where ($1::text is null or c.provider = $1) \
-             and case $2 when 'all' then true when 'disputed' then c.disputed is not null else c.status::text = $2 end and ($2 <> 'disputed' or c.disputed is not null) \
-             and ($6::text is null or (c.tenant, c.scope, c.key, c.step) > ($3, $4, $5, $6)) order by c.tenant, c.scope, c.key, c.step limit $7::text::int"
-        );
-        let params = [
-            provider,
-            Some(status),
-            after("after_tenant").or(Some("")),
-            after("after_scope").or(Some("")),
-            after("after_key").or(Some("")),
-            after("after_step"),
-            Some(&*limit),
-        ];
-        app.db.rows(&sql, &params).await?
+        newest(status)
     };
+    let rows = app.db.rows(&sql, &params).await?;
     let keep = [
         ("status", status),
         ("provider", provider.unwrap_or_default()),
     ];
     let cursor: &[(&str, &str)] = match by_deadline {
         true => &[("after_deadline", "cursor"), ("after", "effect_key")],
-        false => &[
-            ("after_tenant", "tenant"),
-            ("after_scope", "scope"),
-            ("after_key", "key"),
-            ("after_step", "step"),
-        ],
+        false => &[("after_time", "cursor"), ("after", "effect_key")],
     };
     let empty = match status {
         "needs_operator" => "No call waits for an operator.",
@@ -129,7 +135,7 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
         },
         Section {
             link: Some(link),
-            ..calls.paged(PAGE, ("external", "/external"), &keep, cursor)
+            ..calls.looked(PAGE, ("external", "/external"), &keep, cursor)
         },
     ])
 }

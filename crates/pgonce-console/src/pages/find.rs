@@ -3,6 +3,7 @@
 use pgonce::Error;
 
 use super::field;
+use crate::db::Row;
 use crate::html::{Html, el, query};
 use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section};
@@ -20,7 +21,7 @@ const COLUMNS: &[Column] = &[
 
 const INCOMPLETE: &[Column] = &[("Not looked at completely", "what", Kind::Text)];
 
-/// The parts of `pgonce.find`: by index first, then those that read whole tables, which may run out of time.
+/// The parts of `pgonce.find`: by index first, then those that read whole tables.
 const PARTS: [(&str, &str, &str); 8] = [
     (
         "Intents",
@@ -56,6 +57,12 @@ const PARTS: [(&str, &str, &str); 8] = [
     ),
 ];
 
+/// Which of them read so much that somebody must ask for it.
+const LARGE: &str = "
+select (select count(*) from (select from pgonce.intent limit 20001) x) > 20000 as all_intents,
+       (select count(*) from (select from pgonce.outbox limit 20001) x) > 20000 as all_events,
+       (select count(*) from (select from pgonce.inbox_message limit 20001) x) > 20000 as all_messages";
+
 /// Where a row of `pgonce.find` leads.
 fn link(row: &crate::db::Row) -> String {
     let [tenant, place, id] = ["tenant", "place", "id"].map(|name| crate::db::text(row, name));
@@ -77,7 +84,17 @@ pub(super) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>,
     }
     let mut tables = Vec::new();
     let mut incomplete = Vec::new();
+    let large = match field(fields, "all") {
+        "yes" => Row::new(),
+        _ => app.db.row(LARGE, &[]).await?.unwrap_or_default(),
+    };
+    let mut asked = false;
     for (title, part, what) in PARTS {
+        if large.get(part) == Some(&true.into()) {
+            asked = true;
+            incomplete.push([("what".to_owned(), what.into())].into_iter().collect());
+            continue;
+        }
         let sql = "select * from pgonce.find($1, $2)";
         match app.db.rows(sql, &[Some(sought), Some(part)]).await {
             Ok(rows) if rows.is_empty() => {}
@@ -94,7 +111,21 @@ pub(super) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>,
         }
     }
     if !incomplete.is_empty() {
-        tables.push(Section::new("", INCOMPLETE, incomplete, ""));
+        let mut rest = Section::new("", INCOMPLETE, incomplete, "");
+        if asked {
+            let address = query(&[("q", sought), ("all", "yes")]);
+            let link = el(
+                "a",
+                &[("href", &format!("{}/find{address}", app.base))],
+                "Look there too",
+            );
+            rest.foot = el(
+                "p",
+                &[],
+                link.and(": it reads whole tables, for up to three seconds each."),
+            );
+        }
+        tables.push(rest);
     }
     Ok(tables)
 }

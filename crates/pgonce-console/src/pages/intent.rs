@@ -24,7 +24,7 @@ pub(super) const OPERATED: &str = "select o.acted_at as at, o.act, coalesce(o.pe
 
 /// Operator acts are in a table of their own.
 const HISTORY: &str = "select h.at, h.what, h.who, h.detail from pgonce._history($1, $2, $3) h \
-     where h.what ^@ 'attempt' or h.what in ('reference', 'event', 'delivery', 'consumed')";
+     where h.what ^@ 'attempt' or h.what ^@ 'call ' or h.what in ('reference', 'event', 'delivery', 'consumed')";
 
 const UNDER_WAY: &str = "select l.pid from pg_locks l where l.locktype = 'advisory' and l.objsubid = 1 and l.granted \
      and l.database = (select d.oid from pg_database d where d.datname = current_database()) \

@@ -5,6 +5,7 @@ use pgonce::Error;
 use super::field;
 use crate::db::{Row, text};
 use crate::html::{Html, el, query};
+use crate::look::{self, LOOK};
 use crate::parts::chips;
 use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section};
@@ -72,46 +73,91 @@ impl Filter {
     }
 }
 
+/// The oldest of those that are stuck, which are what matters.
+fn stuck() -> String {
+    let look = "select k.tenant, k.scope, k.key, k.status, k.attempts, k.first_at, k.last_at, date_trunc('second', k.stuck_for)::text as stuck_for, \
+         k.classification, k.owner, k.failure_code from pgonce.stuck k";
+    let condition = "($1::text is null or x.tenant = $1) and ($2::text is null or x.scope like $2) and ($3::text is null or starts_with(x.key, $3))";
+    look::among(look, condition, "$4::text::int")
+}
+
+/// From scope to scope, and in each by key, from where the last page ended. What is not finished is few, and has an index of its own.
+fn by_key(state: Option<&str>) -> String {
+    let columns = "i.tenant, i.scope, i.key, i.status, i.attempts, i.first_at, i.last_at, i.owner, i.failure_code";
+    let state_is = "($4::text is null or x.status::text = $4 or $4 = 'failed' and x.status in ('failed_final', 'failed_retryable'))";
+    if matches!(state, Some("processing" | "failed_retryable")) {
+        return format!(
+            "select x.*, true as matches, false as stopped from (select {columns} from pgonce.intent i where i.expires_at is null \
+             order by coalesce(i.lease_until, i.last_at) limit {LOOK}) x where ($1::text is null or x.tenant = $1) and ($2::text is null or x.scope like $2) \
+             and ($3::text is null or x.key >= $3 and ($9::text is null or x.key < $9)) and {state_is} and (x.tenant, x.scope, x.key) > ($5, $6, $7) \
+             order by x.tenant, x.scope, x.key limit $8::text::int"
+        );
+    }
+    // The rows of a pair come in the order of keys, and pairs in theirs: both ends are found in the primary key.
+    let look = format!(
+        "select i.* from pair p cross join lateral (select {columns} from pgonce.intent i where i.tenant = p.tenant and i.scope = p.scope \
+             and i.key > case when p.tenant = $5 and p.scope = $6 then $7 else '' end and ($3::text is null or i.key >= $3 and ($9::text is null or i.key < $9)) \
+             order by i.key limit {LOOK}) i where ($1::text is null or p.tenant = $1) and ($2::text is null or p.scope like $2)"
+    );
+    let listed = look::among(&look, state_is, "$8::text::int");
+    format!(
+        "with recursive pair (tenant, scope) as (
+             (select i.tenant, i.scope from pgonce.intent i where (i.tenant, i.scope) >= ($5, $6) order by i.tenant, i.scope limit 1)
+             union all
+             select n.* from pair p cross join lateral (
+                 select i.tenant, i.scope from pgonce.intent i where (i.tenant, i.scope) > (p.tenant, p.scope) order by i.tenant, i.scope limit 1) n
+              where $1::text is null or p.tenant = $1) {listed}"
+    )
+}
+
+/// The first text after all that begin with this, by the bytes of UTF-8; none where there is no such text.
+fn successor(prefix: &str) -> Option<String> {
+    let mut chars: Vec<char> = prefix.chars().collect();
+    while let Some(last) = chars.pop() {
+        // After the last letter before the surrogates comes the first behind them.
+        let next = match last {
+            '\u{d7ff}' => Some('\u{e000}'),
+            last => char::from_u32(u32::from(last) + 1),
+        };
+        if let Some(next) = next {
+            chars.push(next);
+            return Some(chars.into_iter().collect());
+        }
+    }
+    None
+}
+
 pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
     let filter = Filter::parse(field(fields, "q"));
     let limit = (PAGE + 1).to_string();
     let pattern = filter.pattern();
     let is_stuck = filter.state.as_deref() == Some("stuck");
     let rows = if is_stuck {
-        let sql = "select k.tenant, k.scope, k.key, k.status, k.attempts, k.first_at, k.last_at, date_trunc('second', k.stuck_for)::text as stuck_for, \
-             k.classification, k.owner, k.failure_code from pgonce.stuck k \
-             where ($1::text is null or k.tenant = $1) and ($2::text is null or k.scope like $2) and ($3::text is null or starts_with(k.key, $3)) limit $4::text::int";
-        app.db
-            .rows(
-                sql,
-                &[
-                    filter.tenant.as_deref(),
-                    pattern.as_deref(),
-                    filter.key.as_deref(),
-                    Some(&limit),
-                ],
-            )
-            .await?
+        let params = [
+            filter.tenant.as_deref(),
+            pattern.as_deref(),
+            filter.key.as_deref(),
+            Some(&*limit),
+        ];
+        app.db.rows(&stuck(), &params).await?
     } else {
-        // By the primary key, from where the last page ended.
-        let sql = "select i.tenant, i.scope, i.key, i.status, i.attempts, i.first_at, i.last_at, i.owner, i.failure_code from pgonce.intent i \
-             where ($1::text is null or i.tenant = $1) and ($2::text is null or i.scope like $2) and ($3::text is null or starts_with(i.key, $3)) \
-             and ($4::text is null or i.status::text = $4 or $4 = 'failed' and i.status in ('failed_final', 'failed_retryable')) \
-             and (coalesce($4, '') not in ('processing', 'failed_retryable') or i.expires_at is null) \
-             and ($7::text is null or (i.tenant, i.scope, i.key) > ($5, $6, $7)) order by i.tenant, i.scope, i.key limit $8::text::int";
-        let after = ["after_tenant", "after_scope", "after"]
+        let cursor = ["after_tenant", "after_scope", "after"]
             .map(|name| fields.get(name).map(String::as_str));
+        let beyond = filter.key.as_deref().and_then(successor);
         let params = [
             filter.tenant.as_deref(),
             pattern.as_deref(),
             filter.key.as_deref(),
             filter.state.as_deref(),
-            after[0].or(Some("")),
-            after[1].or(Some("")),
-            after[2],
+            cursor[0].or(filter.tenant.as_deref()).or(Some("")),
+            cursor[1].or(Some("")),
+            cursor[2].or(Some("")),
             Some(&*limit),
+            beyond.as_deref(),
         ];
-        app.db.rows(sql, &params).await?
+        app.db
+            .rows(&by_key(filter.state.as_deref()), &params)
+            .await?
     };
     let empty = "No record matches. An attempt in an open transaction has no record yet, and expired ones are purged.";
     let cursor = [
@@ -121,10 +167,10 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
     ];
     let keep = [("q", field(fields, "q"))];
     let mut list =
-        Section::new("", LIST, rows, empty).paged(PAGE, ("intents", "/intents"), &keep, &cursor);
+        Section::new("", LIST, rows, empty).looked(PAGE, ("intents", "/intents"), &keep, &cursor);
     // Stuck ones are in no order that a page could go on from: the first of them are what matters.
     if is_stuck {
-        list.next = None;
+        (list.next, list.foot) = (None, Html::default());
     }
     list.link = Some(link);
     Ok(vec![list])
@@ -185,5 +231,14 @@ mod tests {
             Some("100\\%\\_x")
         );
         assert_eq!(Filter::parse("  "), Filter::default());
+    }
+
+    #[test]
+    fn a_prefix_ends_before_the_next_text_that_does_not_begin_with_it() {
+        assert_eq!(successor("order-").as_deref(), Some("order."));
+        assert_eq!(successor("\u{d7ff}").as_deref(), Some("\u{e000}"));
+        assert_eq!(successor("a\u{10ffff}").as_deref(), Some("b"));
+        assert_eq!(successor("\u{10ffff}"), None);
+        assert_eq!(successor(""), None);
     }
 }

@@ -90,11 +90,8 @@ pub(crate) const PAGES: &[Entry] = &[
             "status",
             "provider",
             "after_deadline",
+            "after_time",
             "after",
-            "after_tenant",
-            "after_scope",
-            "after_key",
-            "after_step",
         ],
     ),
     entry(
@@ -123,7 +120,7 @@ pub(crate) const PAGES: &[Entry] = &[
     ),
     entry("scopes", "/scopes", "Scopes", "s", false, &[]),
     entry("audit", "/audit", "Audit", "a", true, &[]),
-    entry("find", "/find", "Find", "", false, &["q"]),
+    entry("find", "/find", "Find", "", false, &["q", "all"]),
     entry(
         "intent",
         "/intent",

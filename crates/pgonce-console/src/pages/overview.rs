@@ -8,13 +8,14 @@ use crate::html::{Html, el};
 use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section, grouped};
 
+/// Every count ends at a bound: intents at what PostgreSQL estimates, what is stuck at the oldest ten thousand, all else at a thousand.
 const FIGURES: &str = "
 select greatest(n.known, (select c.reltuples::bigint from pg_class c where c.oid = 'pgonce.intent'::regclass and n.known > 10000)) as intents, n.known > 10000 as estimated,
        (select coalesce(sum(s.replays + s.refusals + s.busy + s.conflicts), 0)::bigint from pgonce.suppressed s) as suppressed,
        coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0) as events,
-       (select count(*) from (select from pgonce.stuck k where k.classification <> 'safe_to_retry' limit 1000) x) as manual,
-       (select count(*) from (select from pgonce.stuck k where k.classification = 'safe_to_retry' limit 1000) x) as stuck,
-       (select count(*) from (select from pgonce.parked k where k.state = 'dead' limit 1000) x) as dead,
+       u.manual, u.stuck,
+       (select count(*) from pgonce.outbox_subscription s cross join lateral (
+            select from pgonce.parked k where k.subscription = s.subscription and k.state = 'dead' limit 1000) x) as dead,
        (select count(*) from (select from pgonce.inbox_message m where m.status = 'failed_final' and m.skipped_at is null limit 1000) x) as poison,
        (select count(*) from (select from pgonce.job_end e where e.status = 'dead' order by e.queue, e.id limit 1000) x) as dead_jobs,
        (select count(*) from (select from pgonce.external_call c where c.status in ('sent', 'unknown') and c.deadline_at <= pgonce.now()
@@ -22,7 +23,9 @@ select greatest(n.known, (select c.reltuples::bigint from pg_class c where c.oid
        (select count(*) from (select from pgonce.transition_timer t where t.ended_at is null and t.due_at < pgonce.now() - interval '1 minute' limit 1000) x) as timers,
        (select w.swept_at from pgonce.sweep w where w.tenant = '' and w.name = 'intent') as swept_at,
        pgonce.now() as now
-  from (select count(*) as known from (select from pgonce.intent limit 10001) x) n";
+  from (select count(*) as known from (select from pgonce.intent limit 10001) x) n
+ cross join (select count(*) filter (where k.classification <> 'safe_to_retry') as manual, count(*) filter (where k.classification = 'safe_to_retry') as stuck
+               from (select k.classification from pgonce.stuck k limit 10000) k) u";
 
 const SUPPRESSED: &[Column] = &[
     ("Scope", "scope", Kind::Code),
@@ -209,5 +212,6 @@ pub(super) fn nobody() -> crate::access::Who {
         name: String::new(),
         role: crate::access::Role::Viewer,
         csrf: None,
+        session: false,
     }
 }

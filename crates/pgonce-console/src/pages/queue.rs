@@ -10,36 +10,10 @@ use crate::parts::{button, facts, reasoned};
 use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section};
 
-/// Names by skipping from one to the next in an index, counts up to a thousand: a long queue costs no more than a short one.
-/// What runs, retries and is scheduled is counted among the ten thousand that are due next.
 const QUEUES: &str = "
-with recursive ready (queue) as (
-    (select l.queue from pgonce.job_live l where l.state = 'ready' order by l.queue limit 1)
-    union all
-    select n.queue from ready r cross join lateral (
-        select l.queue from pgonce.job_live l where l.state = 'ready' and l.queue > r.queue order by l.queue limit 1) n
-), dead (queue) as (
-    (select e.queue from pgonce.job_end e where e.status = 'dead' order by e.queue limit 1)
-    union all
-    select n.queue from dead d cross join lateral (
-        select e.queue from pgonce.job_end e where e.status = 'dead' and e.queue > d.queue order by e.queue limit 1) n
-), due as (
-    select d.queue, count(*) filter (where d.state in ('running', 'limited')) as running, count(*) filter (where d.state = 'retrying') as retrying,
-           count(*) filter (where d.state = 'scheduled') as scheduled
-      from (select l.queue, l.state from pgonce.job_live l where l.state in ('scheduled', 'retrying', 'running', 'limited') order by l.due_at limit 10000) d
-     group by d.queue
-), names as (
-    select r.queue from ready r union select d.queue from dead d union select d.queue from due d
-    union select q.queue from pgonce.job_queue q where q.queue <> '*'
-)
-select n.queue, case when r.paused then 'paused' when d.running > 0 then 'running' else 'idle' end as state,
-       (select count(*) from (select from pgonce.job_live l where l.queue = n.queue and l.state = 'ready' limit 1000) x) as ready,
-       coalesce(d.running, 0) as running, coalesce(d.retrying, 0) as retrying, coalesce(d.scheduled, 0) as scheduled,
-       (select count(*) from (select from pgonce.job_end e where e.queue = n.queue and e.status = 'dead' limit 1000) x) as dead,
-       r.max_running, r.rate || ' per ' || r.rate_per as rate, r.max_attempts, r.keep::text
-  from names n left join due d on d.queue = n.queue
- cross join lateral (select q.* from pgonce.job_queue q where q.tenant = '' and q.queue in (n.queue, '*') order by q.queue = n.queue desc limit 1) r
- order by n.queue limit 200";
+select q.queue, case when q.paused then 'paused' when q.running > 0 then 'running' else 'idle' end as state, q.ready, q.running, q.retrying, q.scheduled,
+       q.blocked, q.dead, q.max_running, q.rate || ' per ' || q.rate_per as rate, q.max_attempts, q.keep::text
+  from pgonce.queues q order by q.queue limit 200";
 
 const HELD: &[Column] = &[
     ("Queue", "queue", Kind::Code),
@@ -48,6 +22,7 @@ const HELD: &[Column] = &[
     ("Running", "running", Kind::Number),
     ("Retrying", "retrying", Kind::Number),
     ("Scheduled", "scheduled", Kind::Number),
+    ("Blocked", "blocked", Kind::Number),
     ("Dead", "dead", Kind::Number),
     ("At a time", "max_running", Kind::Text),
     ("Rate", "rate", Kind::Text),

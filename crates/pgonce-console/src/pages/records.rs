@@ -57,8 +57,10 @@ const PAGE: usize = 100;
 
 pub(super) async fn ledger(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
     // Balances as text: they may have more digits than a number of JSON.
-    let sql = "select a.account, a.tenant, a.currency, a.normal, a.balance::text, a.available::text, a.entries, a.opened_at, a.closed_at from pgonce.ledger_accounts a \
-         where $2::text is null or (a.tenant, a.account) > ($1, $2) order by a.tenant, a.account limit $3::text::int";
+    let sql = "select a.account, a.tenant, a.currency, a.normal, a.balance::text, a.available::text, a.entries, a.opened_at, a.closed_at \
+         from (select n.tenant, n.account from pgonce.ledger_account n where n.shard = 0 and ($2::text is null or (n.tenant, n.account) > ($1, $2)) \
+               order by n.tenant, n.account limit $3::text::int) n \
+         cross join lateral (select v.* from pgonce.ledger_accounts v where v.tenant = n.tenant and v.account = n.account limit 1) a order by a.tenant, a.account";
     let after = ["after_tenant", "after"].map(|name| fields.get(name).map(String::as_str));
     let rows = app
         .db
@@ -112,16 +114,9 @@ const AUDIT: &[Column] = &[
 ];
 
 pub(super) async fn audit(app: &App) -> Result<Vec<Section>, Error> {
-    let sql = "select * from (
-         (select o.acted_at as at, o.act || case when o.forced then ', forced' else '' end as act, o.scope || ' ' || o.key as subject, coalesce(o.person || ' (' || o.role || ')', o.role::text) as who, o.reason,
-                 o.tenant, o.scope, o.key from pgonce.operator_act o order by o.number desc limit 200)
-         union all
-         (select s.skipped_at, 'skip', s.subscription || ' ' || s.seq, s.skipped_by, s.reason, null, null, null from pgonce.outbox_skipped s order by s.skipped_at desc limit 200)
-         union all
-         (select a.at, a.act, a.consumer || ' ' || a.seq, a.who, a.reason, null, null, null from pgonce.inbox_audit a order by a.at desc limit 200)
-         union all
-         (select l.at, l.act, 'account ' || l.account, l.who, l.reason, null, null, null from pgonce.ledger_audit l order by l.at desc limit 200)) x
-         order by x.at desc limit 200";
+    let sql = "select o.acted_at as at, o.act || case when o.forced then ', forced' else '' end as act, o.scope || ' ' || o.key as subject, \
+         coalesce(o.person || ' (' || o.role || ')', o.role::text) as who, o.reason, o.tenant, o.scope, o.key \
+         from pgonce.operator_act o order by o.acted_at desc, o.number desc limit 200";
     Ok(vec![Section::new(
         "",
         AUDIT,

@@ -366,7 +366,7 @@ fn refuse<D: Driver>(
             "handler_too_slow",
             "it took too long and was undone; send the same request with the same key again",
         );
-        let problem = problem.retry_after(Duration::from_secs(1));
+        let problem = problem.retry_soon(1);
         return (Event::unavailable, Err(problem));
     }
     if let Some(home) = Home::from_error(error) {

@@ -36,7 +36,6 @@
 //! of it.
 
 use std::borrow::Cow;
-use std::time::Duration;
 
 use axum::response::Response;
 use http::StatusCode;
@@ -61,6 +60,6 @@ pub(crate) fn temporary_error(
     code: &'static str,
     detail: &'static str,
 ) -> Response {
-    let problem = Problem::ours(status, code, detail).retry_after(Duration::from_secs(1));
+    let problem = Problem::ours(status, code, detail).retry_soon(1);
     problem.into_response_at(ERRORS_AT)
 }

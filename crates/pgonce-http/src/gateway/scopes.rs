@@ -103,7 +103,7 @@ fn fields(name: &str, scope: &Scope, max_response: usize) -> Vec<Field> {
             "wait_timeout",
             given(&scope.wait_timeout).or(Some(DEFAULT_WAIT_TIMEOUT)),
         ),
-        word("storage", "answer"),
+        word("storage", scope.storage.word()),
         word("after_expiry", scope.after_expiry.word()),
         length("tombstone_for", given(&scope.tombstone_for)),
         word("stale", scope.stale.word()),
@@ -211,7 +211,13 @@ async fn call<D: Driver>(
         .map(|field| Param::Text(field.value.as_deref()))
         .collect();
     let mut session = driver.acquire().await?;
+    session.open("begin isolation level read committed").await?;
+    // Types and operators are PostgreSQL's own, whatever schemas the role's path names first.
+    session
+        .batch("set local search_path = pg_catalog, pg_temp")
+        .await?;
     let rows = session.query(&statement, &params).await?;
+    session.batch("commit").await?;
     session.keep();
     Ok(rows)
 }

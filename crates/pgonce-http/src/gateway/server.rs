@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::ConnectInfo;
 use axum::response::{IntoResponse as _, Response};
 use http::Request;
 use http_body::Body as _;
@@ -124,7 +125,8 @@ impl Server {
     }
 }
 
-/// Serves a router with the limits of a gateway until `stop`, and ends when every request in progress is answered.
+/// Serves a router with the limits of a gateway until `stop`, and ends when every request in progress is answered. Its handlers know
+/// where requests come from by axum's `ConnectInfo<SocketAddr>`.
 pub async fn serve_router(
     listener: TcpListener,
     router: axum::Router,
@@ -146,8 +148,12 @@ pub async fn serve_router(
     };
     let connections = server.connections.clone();
     server
-        .accept(move |request| {
+        .accept(move |mut request| {
             let router = router.clone();
+            if let Some(client) = request.extensions().get::<Client>().copied() {
+                let peer = ConnectInfo(client.address);
+                request.extensions_mut().insert(peer);
+            }
             async move { router.oneshot(request).await.into_response() }
         })
         .await;

@@ -72,7 +72,8 @@ async fn uploads_beyond_the_budget_get_503_and_the_budget_is_given_back() {
         assert_eq!(budget.free(), 40);
         let beyond = site.post("/effects", "k2", sixty.clone()).await;
         beyond.problem(503, "overloaded");
-        assert_eq!(beyond.headers["retry-after"], "1");
+        let after = beyond.headers["retry-after"].to_str().unwrap();
+        assert!(["1", "2", "3"].contains(&after), "{after}");
         let unannounced = reqwest::Body::wrap_stream(chunks(&[
             "0123456789",
             "0123456789",

@@ -27,7 +27,8 @@ fn limited(scope: &str) -> Policy {
 fn assert_unavailable(reply: &Reply) {
     let code = reply.problem(503, "08006")["code"].clone();
     assert_eq!(code, "08006");
-    assert_eq!(reply.headers["retry-after"], "1");
+    let after = reply.headers["retry-after"].to_str().unwrap();
+    assert!(["1", "2", "3"].contains(&after), "{after}");
 }
 
 #[tokio::test]

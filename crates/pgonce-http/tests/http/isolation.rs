@@ -33,9 +33,9 @@ async fn a_key_belongs_to_its_principal_and_not_to_a_credential<D: TestDriver>(w
     let renewed = send(&site, "/effects", &[("authorization", "Bearer ada.token2")]).await;
     assert!(renewed.replayed());
     assert_eq!(renewed.body, ada.body);
-    send(&site, "/effects", &[])
-        .await
-        .problem(401, "principal_missing");
+    let nobody = send(&site, "/effects", &[]).await;
+    nobody.problem(401, "principal_missing");
+    assert_eq!(nobody.headers["www-authenticate"], "Bearer");
     assert_eq!(world.effects().await, 2);
 }
 

@@ -183,7 +183,8 @@ async fn upload(
         Some(201) => answer.ends_with(&format!("\r\n\r\n{SIZE}")),
         Some(413) => answer.contains("\"code\":\"body_too_large\""),
         Some(503) => {
-            answer.contains("\"code\":\"overloaded\"") && answer.contains("retry-after: 1\r\n")
+            answer.contains("\"code\":\"overloaded\"")
+                && (1..=3).any(|after| answer.contains(&format!("retry-after: {after}\r\n")))
         }
         _ => false,
     };

@@ -1,6 +1,7 @@
 //! `pgonce bench`: what exactly-once costs, beside the bare transaction and the usual recipe, all
 //! measured in the same run on the same machine.
 
+mod beside;
 mod business;
 mod command;
 mod cpu;
@@ -104,6 +105,10 @@ enum Group {
     Realistic,
     /// Commands by a role with the grants of an application, beside a superuser's.
     Roles,
+    /// Commands while what is over is purged beside them.
+    Retention,
+    /// Commands and a relay while their metrics are collected.
+    Metrics,
     /// Answers per second to duplicates.
     Replay,
     /// Time of a claim while the table grows.
@@ -214,6 +219,15 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     if args.wants(Group::Roles) {
         say("what roles and limits cost");
         report.add(roles::measure(server, &mut plan).await?);
+    }
+    if args.wants(Group::Retention) {
+        say("commands beside retention");
+        report.add(beside::retention(server, &mut plan).await?);
+    }
+    if args.wants(Group::Metrics) {
+        say("commands beside metrics");
+        let size = outbox::Size::of(args.quick, args.events);
+        report.add(beside::metrics(server, &mut plan, &size).await?);
     }
     if args.wants(Group::Wal) {
         say("WAL per command");

@@ -1,8 +1,12 @@
 //! What least privilege and limits cost: the same commands by a superuser, whom nothing is checked for, and by a login that has
 //! the part of an application and a contract with limits of its own.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pgonce::Claim;
+
 use super::Result;
-use super::business::Order;
+use super::business::{Order, intent};
 use super::report::{Budget, Line, Unit};
 use super::rounds::{Plan, Side};
 use super::server::{Server, connect};
@@ -20,14 +24,27 @@ const LIMIT: &str =
     "select pgonce.define_scope('orders.create', interval '7 days', p_max_answer => 65536)";
 
 /// A command, by whom nothing is checked for and by whom everything is.
-const PAIRS: [[&str; 2]; 3] = [
+const PAIRS: [[&str; 2]; 4] = [
     ["superuser: atomic", "granted role and limits: atomic"],
     [
         "superuser: optimistic",
         "granted role and limits: optimistic",
     ],
     ["superuser: leased", "granted role and limits: leased"],
+    ["superuser: replay", "granted role and limits: replay"],
 ];
+
+/// Commands that were done before, and are asked for again and again.
+const DONE: usize = 500;
+
+/// A duplicate of one of them.
+async fn replayed(shop: Shop, number: usize) -> Result<()> {
+    let order = Order::numbered(format!("done-{}", number % DONE));
+    match shop.once.claim(&intent(&order, false)?).await? {
+        Claim::Replay(_) => Ok(()),
+        _ => Err("an existing intent was not replayed".into()),
+    }
+}
 
 pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line>> {
     if !server.is_private() {
@@ -46,7 +63,12 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
     ];
     let mut sides = Vec::new();
     for (at, shop) in shops.iter().enumerate() {
+        for number in 0..DONE {
+            let order = Order::numbered(format!("done-{number}"));
+            shop.clone().atomic(order, false).await?;
+        }
         let (one, two, three) = (shop.clone(), shop.clone(), shop.clone());
+        let (four, next) = (shop.clone(), AtomicUsize::new(0));
         sides.push(Side::new(PAIRS[0][at], move || {
             one.clone().atomic(Order::new(), false)
         }));
@@ -54,6 +76,9 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
             two.clone().atomic(Order::new(), true)
         }));
         sides.push(Side::new(PAIRS[2][at], move || three.clone().leased()));
+        sides.push(Side::new(PAIRS[3][at], move || {
+            replayed(four.clone(), next.fetch_add(1, Ordering::Relaxed))
+        }));
     }
     let measured = plan.rates(&sides).await?;
     drop((sides, shops, admin));

@@ -53,7 +53,7 @@ impl Side {
     }
 
     /// Commands per second, all connections busy.
-    async fn rate(&self, connections: usize, turn: Duration) -> Result<f64> {
+    pub(super) async fn rate(&self, connections: usize, turn: Duration) -> Result<f64> {
         let start = Instant::now();
         let workers = (0..connections).map(|_| {
             let side = self.clone();

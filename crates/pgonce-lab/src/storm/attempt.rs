@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::driver_ext::{DriverExt, Mark, finished};
 use super::outside::{self, Bank};
-use super::path::{LEASE, Path};
+use super::path::Path;
 
 /// Pairs of accounts in the ledger.
 pub(super) const PAIRS: usize = 64;
@@ -45,6 +45,7 @@ pub(super) struct Case<D: DriverExt> {
     pub(super) sabotage: bool,
     /// The first client does nothing any more.
     pub(super) first_is_over: AtomicBool,
+    pub(super) lease: Duration,
 }
 
 impl<D: DriverExt> Case<D> {
@@ -138,7 +139,7 @@ impl<D: DriverExt> Case<D> {
             }
             Path::Recovery => {
                 outside::recover(self).await?;
-                match once.lease(&intent, LEASE).await? {
+                match once.lease(&intent, self.lease).await? {
                     Claim::Run(lease) => self.leased(lease, role, &mark).await,
                     other => finished(other),
                 }
@@ -149,7 +150,7 @@ impl<D: DriverExt> Case<D> {
             | Path::LeaseTakeover
             | Path::LeaseFail
             | Path::LeaseRelease
-            | Path::LeaseRefuse => match once.lease(&intent, LEASE).await? {
+            | Path::LeaseRefuse => match once.lease(&intent, self.lease).await? {
                 Claim::Run(lease) => self.leased(lease, role, &mark).await,
                 other => finished(other),
             },

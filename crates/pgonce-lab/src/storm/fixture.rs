@@ -1,7 +1,8 @@
 //! The fixture of a storm: a server, a pooler where one is wanted, and a database of its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use deadpool_postgres::{Manager, Pool};
 use pgonce::Once;
@@ -18,7 +19,7 @@ use super::cached::CacheFixture;
 use super::config::{Config, Pooler};
 use super::driver_ext::DriverExt;
 use super::partition_fixture::{self, PartitionFixture};
-use super::path::Path;
+use super::path::{LEASE, Path};
 use super::post::Delivered;
 use super::{inbox, outside, projection};
 
@@ -91,14 +92,19 @@ async fn install(url: String) -> Result<()> {
     Migrator::new(driver.clone()).up().await?;
     let once = Once::builder(driver.clone()).build()?;
     partition_fixture::lay_out(&url).await?;
-    for path in Path::of_intents() {
-        if let Some(contract) = path.contract() {
-            once.define_scope(&path.scope(), &contract).await?;
-        }
-    }
+    define_scopes(&once, LEASE).await?;
     let client = connect(&url).await?;
     for sql in [SCHEMA, outside::SCHEMA, projection::SCHEMA, inbox::CONTRACT] {
         client.batch_execute(sql).await?;
+    }
+    Ok(())
+}
+
+async fn define_scopes<D: DriverExt>(once: &Once<D>, lease: Duration) -> Result<()> {
+    for path in Path::of_intents() {
+        if let Some(contract) = path.contract(lease) {
+            once.define_scope(&path.scope(), &contract).await?;
+        }
     }
     Ok(())
 }
@@ -127,6 +133,7 @@ pub(super) struct Fixture<D: DriverExt> {
     pub(super) recovery: tokio::sync::Mutex<()>,
     pub(super) sabotage: bool,
     trials: AtomicU64,
+    lease: Mutex<Duration>,
 }
 
 impl<D: DriverExt> Fixture<D> {
@@ -159,7 +166,21 @@ impl<D: DriverExt> Fixture<D> {
             recovery: tokio::sync::Mutex::default(),
             sabotage,
             trials: AtomicU64::new(0),
+            lease: Mutex::new(LEASE),
         })
+    }
+
+    /// How long leases are in this configuration.
+    pub(super) fn lease(&self) -> Duration {
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Doubles the leases: a walk without a fault was too slow for them.
+    pub(super) async fn lengthen_leases(&self) -> Result<()> {
+        let longer = self.lease() * 2;
+        define_scopes(&self.calm, longer).await?;
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = longer;
+        Ok(())
     }
 
     /// A proxy in front of the server, or of its pooler.
@@ -217,6 +238,7 @@ impl<D: DriverExt> Fixture<D> {
             history: Arc::clone(&self.history),
             sabotage: self.sabotage,
             first_is_over: AtomicBool::new(false),
+            lease: self.lease(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pgonce::driver::{Connection as _, Param, Session as _};
-use pgonce::inbox::{Message, Position, StoreAs, Verdict};
+use pgonce::inbox::{Message, Position, Statement, StoreAs, Verdict};
 use pgonce::queue::NewJob;
 use pgonce::retry::Policy;
 use pgonce::{Error, Failure, Once};
@@ -75,7 +75,9 @@ pub(super) async fn walk<D: DriverExt>(
         },
         messages: match &model {
             Some(_) => Vec::new(),
-            None => (1..=count).map(|n| write_letter(fixture, key, n)).collect(),
+            None => (1..=count)
+                .map(|n| write_letter(fixture, path, key, n))
+                .collect(),
         },
         acknowledged: Mutex::new(vec![false; count as usize]),
     };
@@ -105,14 +107,23 @@ pub(super) async fn walk<D: DriverExt>(
 }
 
 /// A message, and that somebody wants it to take effect.
-fn write_letter<D: DriverExt>(fixture: &Fixture<D>, key: &str, n: i64) -> (Message, u64) {
+fn write_letter<D: DriverExt>(
+    fixture: &Fixture<D>,
+    path: Path,
+    key: &str,
+    n: i64,
+) -> (Message, u64) {
     let intent = format!("{key}/{n}");
     let payload = json!({ "amount": n });
     let attempt = fixture.history.invoke(&*intent, payload.clone());
     let message = Message::new(intent, payload.to_string())
-        .key("one after the other")
+        .header("attempt", attempt)
         .at("0", n);
-    (message, attempt)
+    match path {
+        // Messages of one key are no batch for one statement.
+        Path::InboxStatement => (message, attempt),
+        _ => (message.key("one after the other"), attempt),
+    }
 }
 
 impl<D: DriverExt> Letters<'_, D> {
@@ -123,6 +134,7 @@ impl<D: DriverExt> Letters<'_, D> {
         }
         match self.path {
             Path::InboxAccept | Path::InboxBatch => self.in_own_transaction(once).await,
+            Path::InboxStatement => self.by_statement(once).await,
             Path::InboxCursor => self.by_position(once, owner).await,
             Path::InboxStored => self.stored(once, owner).await,
             Path::QueueWork => self.queued(once, owner).await,
@@ -167,6 +179,22 @@ impl<D: DriverExt> Letters<'_, D> {
             }
         }
         batch.commit().await?;
+        self.acknowledge(0..self.messages.len());
+        Ok(())
+    }
+
+    /// As the engine does it where the handler is one statement: what is not applied by it goes step by step.
+    async fn by_statement(&self, once: &Once<D>) -> pgonce::Result<()> {
+        let all: Vec<&Message> = self.messages.iter().map(|(m, _)| m).collect();
+        let statement = Statement::new(
+            "insert into effect (intent, attempt, payload) \
+             select m.id, (m.headers ->> 'attempt')::bigint, m.payload from messages m",
+        )?;
+        let inbox = once.inbox();
+        let applied = inbox.apply_at_once(&statement, self.key, SOURCE, &all, STUCK);
+        if applied.await?.contains(&false) {
+            return self.marked(once).await;
+        }
         self.acknowledge(0..self.messages.len());
         Ok(())
     }

@@ -91,6 +91,7 @@ pub(super) async fn storm<D: DriverExt>(
                     trial: trial.clone(),
                     key: schema,
                     fired: proxy.all_fired().len(),
+                    repeated: false,
                     stuck: walked.err().map(|error| error.to_string()),
                 });
                 screen.step();

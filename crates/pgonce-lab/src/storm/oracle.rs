@@ -289,7 +289,9 @@ fn is_outside(intent: &str) -> bool {
 
 /// A storm that hardly blew proves nothing: what a whole one must have met.
 fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
-    let count = |of: fn(Path) -> bool| trialed.iter().filter(|t| of(t.path)).count() as u64;
+    let counts = |trial: &&Trialed| !trial.repeated;
+    let counted: Vec<_> = trialed.iter().filter(counts).collect();
+    let count = |of: fn(Path) -> bool| counted.iter().filter(|t| of(t.path)).count() as u64;
     let (intents, relays) = (count(Path::is_of_intents), count(Path::is_of_relays));
     let (consumers, external) = (count(Path::is_of_consumers), count(Path::is_external));
     let recoveries = count(|path| path == Path::Recovery);

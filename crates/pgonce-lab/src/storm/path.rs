@@ -5,7 +5,8 @@ use std::time::Duration;
 use pgonce::scope::{AfterExpiry, Busy, Contract};
 use serde_json::{Value, json};
 
-/// How long leases are here: short, since a client that comes after a cut must wait for their end.
+/// How long leases are at first: short, since a client that comes after a cut must wait for their end. A
+/// configuration takes longer ones when a walk without a fault lost its lease: the machine is busy.
 pub(super) const LEASE: Duration = Duration::from_millis(80);
 
 /// A way through the protocol.
@@ -93,6 +94,8 @@ pub(super) enum Path {
     InboxBatch,
     /// a consumer marks a batch of messages and applies what is new
     InboxMark,
+    /// markers and effect of a batch are one statement
+    InboxStatement,
     /// a consumer takes a partition, applies two batches and moves its cursor with each
     InboxCursor,
     /// messages are stored, claimed, fail, retryable, are claimed again and finished
@@ -158,8 +161,8 @@ impl Path {
         format!("storm.{}", self.name())
     }
 
-    /// The scope's contract, where the usual one will not do.
-    pub(super) fn contract(self) -> Option<Contract> {
+    /// The scope's contract with leases of this length, where the usual one will not do.
+    pub(super) fn contract(self, lease: Duration) -> Option<Contract> {
         let day = Duration::from_secs(86_400);
         match self {
             Self::Wait => Some(
@@ -170,7 +173,7 @@ impl Path {
             Self::LeaseRun
             | Self::ExternalKeyed
             | Self::ExternalLookUp
-            | Self::ExternalReconcile => Some(Contract::keep(day).lease(LEASE)),
+            | Self::ExternalReconcile => Some(Contract::keep(day).lease(lease)),
             Self::Purge => {
                 Some(Contract::keep(Duration::from_millis(1)).after_expiry(AfterExpiry::Gone(None)))
             }

@@ -16,7 +16,7 @@ use super::attempt::{Case, Role, acknowledgement};
 use super::driver_ext::{DriverExt, Mark};
 use super::fixture::Fixture;
 use super::outside::Bank;
-use super::path::{LEASE, Path};
+use super::path::Path;
 use super::{inbox, relay};
 
 /// A client that is not answered by then is stuck.
@@ -37,6 +37,8 @@ pub(super) struct Trialed {
     pub(super) key: String,
     /// How many of its faults happened.
     pub(super) fired: usize,
+    /// None of its faults happened, and the trial was made once more.
+    pub(super) repeated: bool,
     /// Why it was not answered.
     pub(super) stuck: Option<String>,
 }
@@ -72,6 +74,7 @@ pub(super) async fn run<D: DriverExt>(
         trial: trial.clone(),
         key,
         fired: proxy.all_fired().len(),
+        repeated: false,
         stuck: walked.err().map(|error| error.to_string()),
     }
 }
@@ -278,7 +281,7 @@ async fn meanwhile<D: DriverExt>(
     mut first_is_over: watch::Receiver<bool>,
 ) -> Result<()> {
     let window = if case.path.is_leased() {
-        LEASE + 2 * WINDOW
+        case.lease + 2 * WINDOW
     } else {
         WINDOW
     };

@@ -12,6 +12,8 @@ use crate::history::{History, Outcome};
 
 /// More attempts than these by one client are pointless while the faults go on.
 const MOST_TRIES: u32 = 40;
+/// How often another payload is sent under a used key. It never succeeds, and most answers are cut off.
+const CONFLICTS: u32 = 4;
 const MAX_PAUSE: Duration = Duration::from_millis(50);
 
 /// Those who call the handler.
@@ -55,7 +57,8 @@ where
             let payload = (self.plan.payload)(number);
             let other = (self.plan.payload)(number + 1);
             if other != payload {
-                self.call(&self.intent(number), &other).await;
+                self.insist(&self.intent(number), &other, CONFLICTS, until)
+                    .await;
             }
         }
     }

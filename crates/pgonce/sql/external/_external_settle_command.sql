@@ -20,9 +20,8 @@ begin
             or v_contract.storage = 'answer' and octet_length(p_answer::text) > v_contract.max_answer) then
         return;
     end if;
-    insert into pgonce.operator_act (acted_at, role, act, tenant, scope, key, reason, forced, before)
-    values (v_now, session_user, 'reconcile', v_row.tenant, v_row.scope, v_row.key,
-        format('step %s is %s, by %s', (p_call).step, p_outcome, p_by), false, to_jsonb(v_row) - '{answer,tenant,scope,key}'::text[]);
+    perform pgonce._audit_act('reconcile', v_row.scope, v_row.key, format('step %s is %s, by %s', (p_call).step, p_outcome, p_by),
+        to_jsonb(v_row) - '{answer,tenant,scope,key}'::text[], v_row.tenant);
     update pgonce.intent i
        set status = case p_outcome when 'confirmed' then 'succeeded' else 'failed_final' end::pgonce.status,
            fence = pgonce._next_fence(v_row.fence, false, v_row.tenant), lease_until = null, last_at = v_now,

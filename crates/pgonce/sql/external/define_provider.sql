@@ -3,7 +3,7 @@
 --          defined.
 -- answers  nothing
 -- locks    the provider's row
--- writes   that row
+-- writes   that row; where it changes, one of pgonce.operator_act
 -- raises   22023 no name; 23514 a limit that is not positive
 -- note     p_keys_for: how long the provider treats a second request with the same key as the first; a call is sent again
 --          within this time only. Null: it knows no keys, and what may have been sent is never sent again. p_look_after: when
@@ -19,6 +19,9 @@ create or replace function pgonce.define_provider(p_provider text, p_keys_for in
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_before jsonb := (select to_jsonb(p) - '{tokens,filled_at,failures,open_until}'::text[] from pgonce.external_provider p
+        where p.provider = p_provider collate "C");
 begin
     if coalesce(p_provider, '') = '' then
         raise exception 'a provider needs a name' using errcode = '22023', hint = 'For example ''bank''.';
@@ -33,5 +36,8 @@ begin
            backoff = excluded.backoff, max_backoff = excluded.max_backoff, rate = excluded.rate, rate_per = excluded.rate_per,
            trip_after = excluded.trip_after, trip_for = excluded.trip_for, keep = excluded.keep,
            defined_at = excluded.defined_at, tokens = null, filled_at = null, failures = 0, open_until = null;
+    perform pgonce._audit_rules('provider ' || p_provider, v_before,
+        (select to_jsonb(p) - '{tokens,filled_at,failures,open_until}'::text[] from pgonce.external_provider p
+          where p.provider = p_provider collate "C"));
 end
 $$;

@@ -55,9 +55,8 @@ begin
             detail = format('provider %s, step %s, sent %s times.', v_call.provider, v_call.step, v_call.sends),
             hint = 'Ask the provider first. If you know better, force it.';
     end if;
-    insert into pgonce.operator_act (acted_at, role, person, act, tenant, scope, key, reason, forced, before)
-    values (pgonce.now(), session_user, p_person, 'external ' || p_outcome, v_call.tenant, v_call.scope, v_call.key, p_reason,
-        v_risk is not null, to_jsonb(v_call) - '{request,response,digest,tenant,scope,key}'::text[]);
+    perform pgonce._audit_act('external ' || p_outcome, v_call.scope, v_call.key, p_reason,
+        to_jsonb(v_call) - '{request,response,digest,tenant,scope,key}'::text[], v_call.tenant, p_person, v_risk is not null);
     -- What may have happened stays unknown: it is sent again only while the provider knows its key.
     v_keep := p_outcome collate "C" <> 'resend' or v_risk is null and v_call.status in ('sent', 'unknown');
     -- What was decided before makes room; the audit has it.

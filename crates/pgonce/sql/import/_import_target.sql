@@ -3,7 +3,9 @@
 -- answers  a row per column of the file: its type; for a column of the key the operator that compares it
 -- raises   P4095 the table has no such column, or computes it; P4096 there is no such table; P4097 no unique index
 --          over columns of the file
--- note     the key, where none is named, is the primary key, else the oldest unique index
+-- note     the key, where none is named, is the primary key, else the oldest unique index. Types of PostgreSQL have their
+--          schema: they are read on the caller's path, where another of the name may come first. (Those with a length or
+--          a precision are words of the grammar, and format_type names what is in any other schema with it.)
 create or replace function pgonce._import_target(p_name text, p_table regclass, p_columns text[], p_key text[])
 returns table (name text, type text, equals text)
 language plpgsql stable set search_path = pg_catalog, pg_temp
@@ -39,12 +41,16 @@ begin
             hint = 'Create a unique index that is not deferrable, partial or over expressions; name its columns with --key.';
     end if;
     return query
-        select u.name, format_type(a.atttypid, a.atttypmod) || coalesce(' collate ' || quote_ident(cn.nspname) || '.'
+        select u.name, case when y.typnamespace = 'pg_catalog'::regnamespace and a.atttypmod < 0 then 'pg_catalog.' || quote_ident(y.typname)
+                            else format_type(a.atttypid, a.atttypmod) end || coalesce(' collate ' || quote_ident(cn.nspname) || '.'
                    || quote_ident(c.collname), ''),
                'operator(' || quote_ident(n.nspname) || '.' || o.oprname || ')'
-                   || case when t.typtype = 'p' then '' else '::' || format_type(t.oid, null) end
+                   || case when t.typtype = 'p' then ''
+                           when t.typnamespace = 'pg_catalog'::regnamespace then '::pg_catalog.' || quote_ident(t.typname)
+                           else '::' || format_type(t.oid, null) end
           from unnest(p_columns) u (name)
           join pg_attribute a on a.attrelid = p_table and a.attname = u.name
+          join pg_type y on y.oid = a.atttypid
           left join pg_collation c on c.oid = a.attcollation
           left join pg_namespace cn on cn.oid = c.collnamespace
           left join lateral (select k.at from unnest(v_index.indkey::smallint[]) with ordinality k (attnum, at)

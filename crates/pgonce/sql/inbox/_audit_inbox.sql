@@ -1,12 +1,9 @@
 -- pgonce._audit_inbox(p_message, p_act, p_reason): records what an operator did to a stored message.
--- writes   one row of pgonce.inbox_audit, with how the message was before
+-- writes   a row of pgonce.operator_act, whose scope is "inbox " and the consumer, and whose key is the message's number; with how the
+--          message was before
 create or replace function pgonce._audit_inbox(p_message pgonce.inbox_message, p_act text, p_reason text)
 returns void
 language sql volatile
-begin atomic
-    insert into pgonce.inbox_audit (tenant, consumer, seq, entry, at, who, act, reason, status, attempts,
-        failure_code, failure_message)
-    values ((p_message).tenant, (p_message).consumer, (p_message).seq, nextval('pgonce.inbox_seq'), pgonce.now(),
-        session_user, p_act, left(p_reason, 4000), (p_message).status, (p_message).attempts,
-        (p_message).failure_code, (p_message).failure_message);
-end;
+return pgonce._audit_act(p_act, 'inbox ' || (p_message).consumer, (p_message).seq::text, p_reason,
+    jsonb_strip_nulls(jsonb_build_object('status', (p_message).status, 'attempts', (p_message).attempts,
+        'failure_code', (p_message).failure_code, 'failure_message', (p_message).failure_message)), (p_message).tenant);

@@ -2,7 +2,7 @@
 --          remembers messages, and how it retries.
 -- answers  nothing
 -- locks    the contract's row
--- writes   the contract. p_keep: how long after a message was accepted its copies are recognised, null:
+-- writes   the contract; where it changes, a row of pgonce.operator_act. p_keep: how long after a message was accepted its copies are recognised, null:
 --          forever; longer than p_redelivery, the longest time in which the source may deliver again.
 --          p_keep_stored: how long stored messages stay after they are done. p_max_attempts, p_backoff,
 --          p_max_backoff: how a message that fails is retried
@@ -20,6 +20,10 @@ as $$
 declare
     v_before pgonce.inbox_contract := pgonce._inbox_rules(p_consumer, p_tenant);
     v_after  pgonce.inbox_contract;
+    -- These follow from the others.
+    v_derived constant text[] := '{kept_before,kept_before_until}';
+    v_old    jsonb := (select to_jsonb(c) - v_derived from pgonce.inbox_contract c
+        where c.tenant = p_tenant collate "C" and c.consumer = p_consumer collate "C");
 begin
     if (octet_length(p_consumer) between 1 and 255 and octet_length(p_tenant) <= 255) is not true then
         perform pgonce._raise_message_fenced(p_consumer, 'x', 'x', p_tenant);
@@ -45,5 +49,6 @@ begin
             max_attempts = excluded.max_attempts, backoff = excluded.backoff, max_backoff = excluded.max_backoff,
             kept_before = excluded.kept_before, kept_before_until = excluded.kept_before_until,
             defined_at = excluded.defined_at;
+    perform pgonce._audit_rules('inbox ' || p_consumer, v_old, to_jsonb(v_after) - v_derived, p_tenant => p_tenant);
 end
 $$;

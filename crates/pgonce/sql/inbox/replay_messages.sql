@@ -4,7 +4,7 @@
 -- locks    their rows
 -- writes   with p_into: they are stored for that consumer too, which applies each once; without: this
 --          consumer applies again what it has applied, a second effect unless its handler is gated by version
---          or position. p_since: only those received since then. A row of pgonce.inbox_audit for each
+--          or position. p_since: only those received since then. A row of pgonce.operator_act for each
 -- raises   22023 no reason given
 -- example  select pgonce.replay_messages('billing', 'the new read model', p_into => 'billing-2');
 create or replace function pgonce.replay_messages(p_consumer text, p_reason text, p_into text default null,

@@ -2,7 +2,7 @@
 --          attempts before them: one, or every poison message where p_seq is null.
 -- answers  how many
 -- locks    their rows
--- writes   status received, due now; a row of pgonce.inbox_audit for each
+-- writes   status received, due now; a row of pgonce.operator_act for each
 -- raises   22023 the payload of the message was cut when it was stored: it can never be applied
 -- example  select pgonce.retry_messages('billing', p_reason => 'the bank is back');
 create or replace function pgonce.retry_messages(p_consumer text, p_seq bigint default null, p_reason text default null,

@@ -4,7 +4,7 @@
 -- answers  the position that it had, null: none
 -- locks    the cursor
 -- writes   the position, null: from the start; a higher epoch, which fences its workers; a row of
---          pgonce.inbox_audit
+--          pgonce.operator_act
 -- raises   22023 no reason given; 42704 there is no such cursor
 -- example  select epoch from pgonce._lease_partition('billing', 'kafka:orders', '0', 'host-7', '10 seconds') \gset
 --          select pgonce.set_partition('billing', 'kafka:orders', '0', 4711, 0, 'skip the broken import');
@@ -30,10 +30,9 @@ begin
        set position = p_position, minor = case when p_position is not null then coalesce(p_minor, 0) end,
            epoch = pgonce._next_fence(c.epoch, true), owner = null, lease_until = null, moved_at = pgonce.now()
      where c.tenant = p_tenant collate "C" and c.consumer = p_consumer collate "C" and c.source = p_source collate "C" and c.partition = p_partition collate "C";
-    insert into pgonce.inbox_audit (tenant, consumer, seq, entry, at, who, act, reason, status, attempts)
-    values (p_tenant, p_consumer, 0, nextval('pgonce.inbox_seq'), pgonce.now(), session_user, 'set_partition',
-        format('%s "%s" from %s to %s: %s', p_source, p_partition, coalesce(v_before.position::text, 'none'),
-            coalesce(p_position::text, 'none'), left(p_reason, 4000)), 'received', 0);
+    perform pgonce._audit_act('set_partition', 'inbox ' || p_consumer, p_source || ' ' || p_partition,
+        format('from %s to %s: %s', coalesce(v_before.position::text, 'none'), coalesce(p_position::text, 'none'), p_reason),
+        to_jsonb(v_before) - '{tenant,consumer,source,partition}'::text[], p_tenant);
     return v_before.position;
 end
 $$;

@@ -2,7 +2,7 @@
 --          moves again.
 -- answers  true: it was stored, neither applied nor skipped, and no worker had it
 -- locks    its row
--- writes   failed_final and skipped; a row of pgonce.inbox_audit records who and why
+-- writes   failed_final and skipped; a row of pgonce.operator_act records who and why
 -- raises   22023 no reason given
 -- example  select pgonce.skip_message('billing', 7, 'a test message');
 create or replace function pgonce.skip_message(p_consumer text, p_seq bigint, p_reason text, p_tenant text default null)

@@ -15,6 +15,7 @@ declare
     v_current  boolean;
     v_keep     interval;
     v_answer   jsonb;
+    v_owner    text;
 begin
     perform pgonce._check_names(p_tenant, p_scope, p_key, p_fingerprint);
     if p_fence % 2 = 1 and not pgonce._is_open_attempt(p_tenant, p_scope, p_key) then
@@ -45,12 +46,14 @@ begin
         if v_current then
             v_answer := pgonce._answer_to_keep(v_contract, p_scope, p_answer, p_tenant, false);
         end if;
+        -- An attempt in one transaction is a new one: its row still names the one before it.
+        v_owner := case when p_fence % 2 = 1 then pgonce._owner_or_session(p_owner) else coalesce(p_owner, v_row.owner) end;
         update pgonce.intent i
            set status = 'succeeded', fence = p_fence, last_at = v_now, lease_until = null,
                attempts = i.attempts + (p_fence % 2)::integer, expires_at = v_now + v_keep, answer = v_answer,
                ref_type = p_ref_type, ref_id = p_ref_id,
                correlation_id = coalesce(p_correlation, i.correlation_id),
-               owner = coalesce(p_owner, i.owner),
+               owner = v_owner,
                failure_code = null, failure_message = null
          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
            and i.fingerprint = p_fingerprint and v_current;

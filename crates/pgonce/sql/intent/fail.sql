@@ -27,6 +27,7 @@ declare
     v_keep     interval;
     v_row      pgonce.intent;
     v_current  boolean;
+    v_owner    text;
 begin
     perform pgonce._check_names(p_tenant, p_scope, p_key, p_fingerprint);
     if coalesce(p_code, '') = '' or p_retryable is null then
@@ -59,6 +60,8 @@ begin
         v_now := pgonce.now();
         -- Before the statement, which on Citus may call no function of its own.
         v_current := pgonce._fence_is_current(v_row, p_fence, v_now, v_contract.stale);
+        -- An attempt in one transaction is a new one: its row still names the one before it.
+        v_owner := case when p_fence % 2 = 1 then pgonce._owner_or_session(p_owner) else coalesce(p_owner, v_row.owner) end;
         update pgonce.intent i
            set status = v_status, fence = p_fence, last_at = v_now, lease_until = null,
                attempts = i.attempts + (p_fence % 2)::integer,
@@ -66,7 +69,7 @@ begin
                answer = v_answer, failure_code = left(p_code, 255),
                failure_message = left(p_message, 4000),
                correlation_id = coalesce(p_correlation, i.correlation_id),
-               owner = coalesce(p_owner, i.owner)
+               owner = v_owner
          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
            and i.fingerprint = p_fingerprint and v_current;
     end if;

@@ -3,7 +3,7 @@
 -- answers  the accounts that were wrong: repaired true, it is right now; false, its entries themselves were
 --          changed by hand, and it was left alone
 -- locks    the accounts that are wrong, in the order of their names
--- writes   their rows; a row of pgonce.ledger_audit for each
+-- writes   their rows; a row of pgonce.operator_act for each
 -- raises   22023 no reason given
 -- note     entries and groups are never changed
 -- example  select * from pgonce.ledger_repair('after a restore of single tables');
@@ -40,9 +40,8 @@ begin
                    head = decode(v_head.computed ->> 'head', 'hex'), held_debit = (v_head.computed ->> 'held_debit')::numeric,
                    held_credit = (v_head.computed ->> 'held_credit')::numeric
              where a.tenant = v_found.tenant and a.account = v_found.account and a.shard = v_found.shard;
-            insert into pgonce.ledger_audit (tenant, entry, account, shard, at, who, act, reason, before, after)
-            values (v_found.tenant, nextval('pgonce.ledger_audit_seq'), v_found.account, v_found.shard, pgonce.now(), session_user,
-                'repair', left(p_reason, 4000), v_head.cached, v_head.computed);
+            perform pgonce._audit_act('repair', 'ledger', v_found.account, p_reason,
+                jsonb_build_object('shard', v_found.shard, 'before', v_head.cached, 'after', v_head.computed), v_found.tenant);
         end if;
         return next;
     end loop;

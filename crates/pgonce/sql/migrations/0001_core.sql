@@ -130,6 +130,7 @@ create table pgonce.attempt (
     owner       text,
     constraint one_row_per_attempt primary key (tenant, scope, key, fence)
 );
+create index attempts_by_number on pgonce.attempt (attempt);
 
 -- Duplicates that were turned away without a write; sessions add to it in batches.
 create table pgonce.suppressed (

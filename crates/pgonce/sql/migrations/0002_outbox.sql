@@ -151,6 +151,7 @@ create table pgonce.parked (
 create index parked_and_due on pgonce.parked (subscription, due_at, lane) where due_at is not null;
 create index parked_by_number on pgonce.parked (subscription, seq);
 create index parked_letters on pgonce.parked (subscription, state, seq);
+create index parked_by_message on pgonce.parked (message_id);
 
 -- What was never delivered to a subscription, by whose word and why.
 create table pgonce.outbox_skipped (
@@ -166,6 +167,9 @@ create table pgonce.outbox_skipped (
     skipped_at timestamptz not null,
     constraint one_row_per_skipped_event primary key (tenant, subscription, seq)
 );
+create index outbox_skipped_by_time on pgonce.outbox_skipped (skipped_at);
+create index outbox_skipped_by_message on pgonce.outbox_skipped (message_id);
+create index outbox_skipped_by_subject on pgonce.outbox_skipped (subject);
 
 -- A writer's own events, numbered by the sequence, and no others.
 alter table pgonce.outbox enable row level security;

@@ -120,6 +120,7 @@ create table pgonce.inbox_audit (
     failure_message text,
     constraint one_row_per_act primary key (tenant, consumer, seq, entry)
 );
+create index inbox_audit_by_time on pgonce.inbox_audit (at);
 
 -- Read models that a function of the user's keeps, so that they can be built anew and compared.
 create table pgonce.projection (

@@ -86,3 +86,4 @@ create table pgonce.ledger_audit (
     after   jsonb not null,
     constraint one_row_per_ledger_act primary key (tenant, entry)
 );
+create index ledger_audit_by_time on pgonce.ledger_audit (at);

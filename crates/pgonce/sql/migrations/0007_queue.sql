@@ -76,6 +76,7 @@ create table pgonce.job_live (
 create index jobs_ready on pgonce.job_live (queue, priority desc, id) where state = 'ready';
 create index jobs_due on pgonce.job_live (due_at) where state in ('scheduled', 'retrying', 'running', 'limited');
 create index jobs_limited on pgonce.job_live (queue) where state = 'limited';
+create index jobs_blocked on pgonce.job_live (queue) where state = 'blocked';
 create index jobs_by_key on pgonce.job_live (tenant, queue, key, state, id) where key is not null;
 create index jobs_live_of_a_group on pgonce.job_live (tenant, group_name) where group_name is not null;
 
@@ -96,6 +97,7 @@ create table pgonce.job_end (
 );
 create index job_ends_expire on pgonce.job_end (expires_at) where expires_at is not null;
 create index jobs_dead on pgonce.job_end (queue, id) where status = 'dead';
+create index jobs_dead_by_time on pgonce.job_end (ended_at) where status = 'dead';
 
 -- Keys whose next job may have been enqueued, unseen, while the one before it ended.
 create table pgonce.job_recheck (

@@ -67,6 +67,7 @@ create table pgonce.external_call (
     constraint one_call_per_step primary key (tenant, scope, key, step)
 );
 create unique index one_call_per_effect_key on pgonce.external_call (tenant, effect_key);
+create index external_calls_by_time on pgonce.external_call (requested_at, effect_key);
 create index external_calls_by_reference on pgonce.external_call (tenant, provider, reference) where reference is not null;
 create index external_calls_to_look_up on pgonce.external_call (provider, next_look_at) where next_look_at is not null;
 create index external_calls_undecided on pgonce.external_call (deadline_at) where status in ('sent', 'unknown');

@@ -1,8 +1,8 @@
 -- pgonce._drop_outbox_partitions(): drops the log's partitions that nobody needs: older than they are to be
 --          kept, and past every subscription that was not evicted.
--- answers  how many it dropped
--- locks    each old partition, and the log for the moment of dropping it; waits at most a moment for
---          writers, then leaves the rest to the next call, which waits longer: pgonce._lock_wait
+-- answers  how many it dropped, at most 4: writers wait while it does, so the rest is left to the next call
+-- locks    each old partition, and the log for the moment of dropping it. Writers wait behind it for 15 ms at most: then it
+--          gives way, and tries again after a pause, as often as pgonce._lock_tries says
 -- writes   evicts subscriptions that have not read what is older than max_keep
 -- raises   25001 not at READ COMMITTED: it could not see what commits while it waits for the lock
 -- note     with the owner's rights: relays call it
@@ -14,6 +14,7 @@ declare
     v_life   pgonce.outbox_state;
     v_part   record;
     v_age    interval;
+    v_old    bigint[] := '{}';
     v_missed boolean := false;
     v_count  integer := 0;
 begin
@@ -22,10 +23,9 @@ begin
             hint = 'Call it in a transaction at READ COMMITTED.';
     end if;
     select l.* into strict v_life from pgonce.outbox_state l for update;
-    perform set_config('lock_timeout', pgonce._lock_wait('outbox_drop') || 'ms', true);
     for v_part in
         select p.from_seq, p.to_seq, (select min(m.at) from pgonce.outbox_watermark m where m.seq >= p.to_seq - 1) as over_at
-          from pgonce.outbox_partition p order by p.from_seq
+          from pgonce.outbox_partition p order by p.from_seq limit 4
     loop
         v_age := pgonce.now() - v_part.over_at;
         exit when v_age is null or v_age < v_life.keep;
@@ -35,26 +35,41 @@ begin
               where c.evicted_at is null and exists (select from pgonce.outbox_cursor x
                     where x.subscription = c.subscription and (x.cursor).floor < v_part.to_seq - 1);
         end if;
-        -- Locked first, then checked: a commit, or a subscription that goes back, while this waits for the lock counts.
+        v_old := v_old || v_part.from_seq;
+    end loop;
+    for v_try in 1..pgonce._lock_tries('outbox_drop') loop
         begin
-            execute format('lock table pgonce.outbox_%s in access exclusive mode', v_part.from_seq);
-        exception when lock_not_available then
-            v_missed := true;
+            for v_part in select p.from_seq, p.to_seq from pgonce.outbox_partition p where p.from_seq = any (v_old) order by p.from_seq loop
+                -- Locked first, then checked: a commit, or a subscription that goes back, while this waits for the lock counts.
+                execute format('lock table pgonce.outbox_%s in access exclusive mode', v_part.from_seq);
+                exit when exists (select from pgonce.outbox_cursor x join pgonce.outbox_subscription c using (subscription)
+                                   where c.evicted_at is null and (x.cursor).floor < v_part.to_seq - 1);
+                execute format('drop table pgonce.outbox_%s', v_part.from_seq);
+                delete from pgonce.outbox_partition p where p.from_seq = v_part.from_seq;
+                v_count := v_count + 1;
+            end loop;
+            v_missed := false;
             exit;
-        end;
-        exit when exists (select from pgonce.outbox_cursor x join pgonce.outbox_subscription c using (subscription)
-                           where c.evicted_at is null and (x.cursor).floor < v_part.to_seq - 1);
-        -- Its room is given back under its own lock, whatever writers of the log hold.
-        execute format('truncate pgonce.outbox_%s', v_part.from_seq);
-        begin
-            execute format('drop table pgonce.outbox_%s', v_part.from_seq);
-            delete from pgonce.outbox_partition p where p.from_seq = v_part.from_seq;
-            v_count := v_count + 1;
         exception when lock_not_available then
+            -- Undone, and with it every lock of this try: those who waited go on.
             v_missed := true;
-            exit;
+            v_count := 0;
+            perform pg_sleep(0.01 + 0.03 * random());
         end;
     end loop;
+    if v_missed then
+        -- The room is given back at least, under the lock of the partition alone, whatever writers of the log hold.
+        for v_part in select p.from_seq, p.to_seq from pgonce.outbox_partition p where p.from_seq = any (v_old) order by p.from_seq loop
+            begin
+                execute format('lock table pgonce.outbox_%s in access exclusive mode', v_part.from_seq);
+                exit when exists (select from pgonce.outbox_cursor x join pgonce.outbox_subscription c using (subscription)
+                                   where c.evicted_at is null and (x.cursor).floor < v_part.to_seq - 1);
+                execute format('truncate pgonce.outbox_%s', v_part.from_seq);
+            exception when lock_not_available then
+                exit;
+            end;
+        end loop;
+    end if;
     -- What came while no partition was there for it: looked at, locked, and looked at once more.
     for v_look in 1..2 loop
         exit when not exists (select from pgonce.outbox_default r having max(r.created_at) < pgonce.now() - v_life.keep
@@ -71,7 +86,7 @@ begin
             end;
         end if;
     end loop;
-    perform pgonce._lock_wait('outbox_drop', v_missed);
+    perform pgonce._lock_tries('outbox_drop', v_missed);
     delete from pgonce.outbox_watermark m
      where m.seq < (select min(p.from_seq) from pgonce.outbox_partition p)
        and exists (select from pgonce.outbox_watermark k

@@ -2,7 +2,7 @@
 --          filter applies to what is read from now on; '{*}' removes it.
 -- answers  nothing
 -- locks    the subscription's row
--- writes   the subscription's row
+-- writes   the subscription's row; where it changes, one of pgonce.operator_act
 -- raises   42704 no such subscription; 23514 a value that does not fit
 -- example  select pgonce.create_subscription('billing');
 --          select pgonce.alter_subscription('billing', p_max_attempts => 20, p_topics => '{*}');
@@ -13,8 +13,9 @@ create or replace function pgonce.alter_subscription(p_subscription text, p_topi
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_before jsonb := to_jsonb(pgonce._require_subscription(p_subscription));
 begin
-    perform pgonce._require_subscription(p_subscription);
     update pgonce.outbox_subscription c
        set topics = case when p_topics is null then c.topics else pgonce._like_patterns(p_topics) end,
            types = case when p_types is null then c.types else pgonce._like_patterns(p_types) end,
@@ -25,5 +26,6 @@ begin
            dead_limit = coalesce(p_dead_limit, c.dead_limit),
            when_full = coalesce(p_when_full, c.when_full)
      where c.subscription = p_subscription collate "C";
+    perform pgonce._audit_rules('outbox ' || p_subscription, v_before, to_jsonb(pgonce._require_subscription(p_subscription)));
 end
 $$;

@@ -2,7 +2,7 @@
 --          log that its filters let through, with a cursor of its own.
 -- answers  nothing
 -- locks    nothing
--- writes   the subscription, and a cursor for each lane. p_from 'start' begins with the oldest event that is
+-- writes   the subscription, a cursor for each lane, and a row of pgonce.operator_act. p_from 'start' begins with the oldest event that is
 --          kept, 'now' with what commits from now on. p_topics, p_types and p_tenants are patterns with *;
 --          null: all. p_max_attempts, p_backoff and p_max_backoff control retries; p_dead_limit is how many
 --          events may be parked, p_when_full what happens then: 'stop' (the lane waits) or 'discard'
@@ -46,5 +46,6 @@ begin
     end if;
     insert into pgonce.outbox_cursor (subscription, lane, cursor, advanced_at)
     select p_subscription, n, v_cursor, pgonce.now() from generate_series(0, 15) n;
+    perform pgonce._audit_act('create', 'outbox ' || p_subscription, null, 'from ' || p_from);
 end
 $$;

@@ -1,5 +1,5 @@
 -- pgonce.outbox_backlog: for each subscription how far it is behind, and which relays move it.
--- note     waiting is counted up to 10000. A subscription that is behind and has not moved for five minutes
+-- note     waiting, and what is parked in each state, is counted up to 10000. A subscription that is behind and has not moved for five minutes
 --          is stuck: it holds the log until it moves, or until pgonce.evict_subscription
 -- example  select subscription, waiting, oldest_age, dead, stuck from pgonce.outbox_backlog;
 create or replace view pgonce.outbox_backlog as
@@ -19,7 +19,10 @@ select c.subscription, b.waiting, b.oldest_at, pgonce.now() - b.oldest_at as old
               count(*) filter (where p.state = 'retry') as retrying,
               count(*) filter (where p.state = 'dead') as dead,
               count(*) filter (where p.state = 'behind') as behind
-         from pgonce.parked p where p.subscription = c.subscription) k
+         from unnest(array['delayed', 'retry', 'dead', 'behind']) s (state)
+        cross join lateral (
+              select p.state from pgonce.parked p
+               where p.subscription = c.subscription and p.state = s.state limit 10000) p) k
   cross join lateral (
        select count(*) as waiting, min(w.created_at) as oldest_at
          from (select o.created_at from pgonce.outbox o

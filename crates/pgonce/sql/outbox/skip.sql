@@ -2,7 +2,7 @@
 --          it moves again.
 -- answers  true: it was parked
 -- locks    the row of its lane: a relay that is delivering it settles first
--- writes   deletes the parked row; a row of pgonce.outbox_skipped records who and why
+-- writes   deletes the parked row; a row of pgonce.outbox_skipped for deliveries, one of pgonce.operator_act for who and why
 -- raises   22023 no reason given
 -- example  select pgonce.skip('billing', 7, 'cancelled by the customer');
 create or replace function pgonce.skip(p_subscription text, p_seq bigint, p_reason text)
@@ -26,6 +26,9 @@ begin
     end if;
     perform pgonce._record_skip(v_parked, p_reason);
     perform pgonce._unpark(v_parked);
+    perform pgonce._audit_act('skip', 'outbox ' || p_subscription, p_seq::text, p_reason,
+        jsonb_build_object('subject', v_parked.subject, 'message_id', v_parked.message_id, 'state', v_parked.state,
+            'attempts', v_parked.attempts), v_parked.tenant);
     return true;
 end
 $$;

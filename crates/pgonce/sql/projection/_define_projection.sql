@@ -6,6 +6,9 @@ create or replace function pgonce._define_projection(p_projection text, p_into t
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_before jsonb := (select to_jsonb(p) from pgonce.projection p
+        where p.tenant = p_tenant collate "C" and p.projection = p_projection collate "C");
 begin
     if p_table is null then
         raise exception 'there is no table %', quote_nullable(p_into) using errcode = '42P01',
@@ -27,6 +30,8 @@ begin
     on conflict on constraint one_row_per_projection do update
         set into_table = excluded.into_table, apply = excluded.apply, gate = excluded.gate,
             from_consumer = excluded.from_consumer, topics = excluded.topics, defined_at = excluded.defined_at;
+    perform pgonce._audit_rules('projection ' || p_projection, v_before, (select to_jsonb(p) from pgonce.projection p
+        where p.tenant = p_tenant collate "C" and p.projection = p_projection collate "C"), p_tenant => p_tenant);
     if p_gate collate "C" = 'marker' then
         -- A replay may come at any time: what was applied is known for ever.
         perform pgonce.define_inbox('projection:' || p_projection, null);

@@ -2,7 +2,7 @@
 --          a table that is made of events, and the function that makes it, so that it can be rebuilt.
 -- answers  nothing
 -- locks    the projection's row
--- writes   the definition, or replaces it. p_apply is a function (regclass, pgonce.projected) that applies
+-- writes   the definition, or replaces it; where it changes, a row of pgonce.operator_act. p_apply is a function (regclass, pgonce.projected) that applies
 --          one event to the table it is given. p_gate: 'version', each entity's versions only forward;
 --          'marker', each event once, for changes whose order does not matter. Events come from the outbox
 --          log (of p_topics, patterns with *), or from what p_from_consumer has stored and applied

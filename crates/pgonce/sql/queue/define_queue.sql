@@ -2,7 +2,7 @@
 --          resumes: p_paused.
 -- answers  nothing
 -- locks    the queue's row
--- writes   one row of pgonce.job_queue. p_max_running: jobs that run at a time; p_max_per_key: jobs of one key; p_rate jobs
+-- writes   one row of pgonce.job_queue; where it changes, one of pgonce.operator_act. p_max_running: jobs that run at a time; p_max_per_key: jobs of one key; p_rate jobs
 --          are started per p_rate_per. 0 takes p_max_running or p_rate away. p_keep: how long ended jobs stay readable, and
 --          their unique keys taken; 0: not at all
 -- raises   22023 a value that does not fit
@@ -16,7 +16,9 @@ returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_row pgonce.job_queue := pgonce._job_rules(p_queue);
+    v_row    pgonce.job_queue := pgonce._job_rules(p_queue);
+    v_before jsonb := (select to_jsonb(q) from pgonce.job_queue q where q.tenant = '' and q.queue = p_queue collate "C");
+    v_was    boolean := v_row.paused;
 begin
     v_row.tenant := '';
     v_row.queue := p_queue;
@@ -40,6 +42,8 @@ begin
        set (paused, max_attempts, backoff, max_backoff, keep, max_running, max_per_key, rate, rate_per, defined_at)
          = (excluded.paused, excluded.max_attempts, excluded.backoff, excluded.max_backoff, excluded.keep, excluded.max_running,
             excluded.max_per_key, excluded.rate, excluded.rate_per, excluded.defined_at);
+    perform pgonce._audit_rules('queue ' || p_queue, v_before, to_jsonb(v_row),
+        case when v_row.paused and not v_was then 'pause' when v_was and not v_row.paused then 'resume' end);
     delete from pgonce.job_bucket b where b.queue = p_queue collate "C" and p_rate is not null;
     insert into pgonce.job_recheck (id, tenant, queue, key)
     select nextval('pgonce.job_seq'), b.tenant, b.queue, b.key

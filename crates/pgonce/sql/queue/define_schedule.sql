@@ -2,7 +2,7 @@
 --          a cron expression. p_cron null ends it.
 -- answers  when the next job is enqueued; null where it was ended
 -- locks    the schedule's row
--- writes   one row of pgonce.job_schedule
+-- writes   one row of pgonce.job_schedule; where it changes, one of pgonce.operator_act
 -- raises   22023 a bad expression, zone or name
 -- note     any worker that claims jobs enqueues what is due; of many, one does
 -- example  select pgonce.define_schedule('nightly', '0 3 * * *', 'reports', '{"kind": "daily"}', 'Europe/Berlin');
@@ -12,10 +12,13 @@ returns timestamptz
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_next timestamptz;
+    v_next   timestamptz;
+    v_before jsonb := (select to_jsonb(s) - 'next_at' from pgonce.job_schedule s
+        where s.tenant = p_tenant collate "C" and s.name = p_name collate "C");
 begin
     if p_cron is null then
         delete from pgonce.job_schedule s where s.tenant = p_tenant collate "C" and s.name = p_name collate "C";
+        perform pgonce._audit_rules('schedule ' || p_name, v_before, null, 'drop', p_tenant);
         return null;
     end if;
     if (octet_length(p_name) between 1 and 200) is not true or (octet_length(p_queue) between 1 and 200) is not true
@@ -29,6 +32,8 @@ begin
     values (p_tenant, p_name, p_cron, p_zone, p_queue, p_payload, v_next)
     on conflict on constraint one_row_per_schedule do update
        set cron = excluded.cron, zone = excluded.zone, queue = excluded.queue, payload = excluded.payload, next_at = excluded.next_at;
+    perform pgonce._audit_rules('schedule ' || p_name, v_before, (select to_jsonb(s) - 'next_at' from pgonce.job_schedule s
+        where s.tenant = p_tenant collate "C" and s.name = p_name collate "C"), p_tenant => p_tenant);
     return v_next;
 end
 $$;

@@ -81,9 +81,8 @@ begin
         end if;
     end if;
     if v_decision <> 'unknown' then
-        insert into pgonce.operator_act (acted_at, role, person, act, tenant, scope, key, reason, forced, before)
-        values (v_now, session_user, p_person, 'recover', p_tenant, p_scope, p_key, v_decision || ': ' || v_why, false,
-            to_jsonb(v_row) - '{answer,tenant,scope,key}'::text[]);
+        perform pgonce._audit_act('recover', p_scope, p_key, v_decision || ': ' || v_why, to_jsonb(v_row) - '{answer,tenant,scope,key}'::text[],
+            p_tenant, p_person);
     end if;
     return v_decision;
 end

@@ -3,7 +3,7 @@
 -- answers  when, what, who, and in words how it went; nothing where there is neither a record nor an act
 -- locks    nothing
 -- note     events are found by the transaction that wrote the record last (xmin), under the index of the log: those that leased work
---          published in earlier transactions are not among them, nor those of before a dump was restored
+--          published in earlier transactions are not among them, which a row says, nor those of before a dump was restored
 create or replace function pgonce._history(p_tenant text, p_scope text, p_key text)
 returns table (at timestamptz, what text, who text, detail text)
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -57,6 +57,10 @@ begin
         select greatest(v_row.last_at, v_since), 'reference', null, concat_ws('/', v_row.ref_type, v_row.ref_id)
          where v_row.ref_id is not null) h
      order by h.at, h.what;
+    if v_row.status = 'succeeded' and v_row.fence % 2 = 0 and exists (select from pgonce.outbox) then
+        return query select coalesce(v_row.last_at, v_row.first_at), 'events', null::text,
+            'only those of the last transaction of this leased work are listed'::text;
+    end if;
     -- The number of the transaction without its epoch: the last one that had it.
     v_xmin := v_next / 4294967296 * 4294967296 + v_xmin;
     if v_xmin > v_next then

@@ -5,7 +5,8 @@
 --          id there, its status, since when, and in words what is known of it. p_part is one of
 --            intents, events, messages, jobs, calls         look-ups by index
 --            all_intents, all_events, all_messages          hashed keys and fingerprints; subjects, message ids and trace
---                                                           ids; stored messages: they read whole tables, so limit their time
+--                                                           ids of events; keys, trace ids and hashed ids of stored messages: they
+--                                                           read whole tables, so limit their time
 -- locks    nothing
 -- writes   nothing
 -- raises   22023 an unknown part, or no id
@@ -76,11 +77,30 @@ begin
         return query
         select 'parked event', 'message', k.tenant::text, k.topic::text, k.message_id::text, k.state, k.parked_at,
                format('%s: %s, subject %s, number %s. %s', k.subscription, k.type, k.subject, k.seq, k.reason)
-          from pgonce.parked k where k.message_id = v_uuid or k.subject = v_id or k.seq = v_number limit 100;
+          from (with recursive tenants (tenant, n) as (
+                    (select p.tenant, 1 from pgonce.parked p order by p.tenant limit 1)
+                    union all
+                    select s.* from tenants t cross join lateral (
+                        select p.tenant, t.n + 1 from pgonce.parked p where p.tenant > t.tenant order by p.tenant limit 1) s
+                     where t.n < 10000)
+                select p.* from pgonce.parked p where p.message_id = v_uuid
+                union
+                select p.* from pgonce.outbox_subscription s join pgonce.parked p on p.subscription = s.subscription and p.seq = v_number
+                union
+                select p.* from tenants t cross join pgonce.outbox_subscription s cross join lateral (
+                    select * from pgonce.parked k where k.tenant = t.tenant and k.subscription = s.subscription and k.subject = v_id
+                     order by k.seq limit 100) p) k
+         limit 100;
         return query
         select 'skipped event', 'message', k.tenant::text, k.topic::text, k.message_id::text, 'skipped', k.skipped_at,
                format('%s: %s, by %s.', k.subscription, k.reason, k.skipped_by)
-          from pgonce.outbox_skipped k where k.message_id = v_uuid or k.subject = v_id or k.seq = v_number limit 100;
+          from (select p.* from pgonce.outbox_skipped p where p.message_id = v_uuid
+                union
+                select p.* from pgonce.outbox_skipped p where p.subject = v_id
+                union
+                select p.* from pgonce.outbox_subscription s cross join lateral (
+                    select * from pgonce.outbox_skipped k where k.tenant = '' and k.subscription = s.subscription and k.seq = v_number limit 1) p) k
+         limit 100;
     elsif p_part collate "C" = 'messages' then
         -- From tenant to tenant by the primary key, in which the message id comes next.
         return query
@@ -92,6 +112,21 @@ begin
              where p.n < 10000)
         select 'message', 'message', k.tenant::text, k.consumer::text, k.message_id::text, 'accepted', k.accepted_at, 'Accepted once, from ' || k.source || '.'
           from tenants p join pgonce.inbox_marker k on k.tenant = p.tenant and k.message_id = v_id
+         limit 100;
+        -- Stored ones in the same way, by the constraint one_stored_message_per_payload.
+        return query
+        with recursive sources (tenant, consumer, source, n) as (
+            (select m.tenant, m.consumer, m.source, 1 from pgonce.inbox_message m order by m.tenant, m.consumer, m.source limit 1)
+            union all
+            select s.* from sources p cross join lateral (
+                select m.tenant, m.consumer, m.source, p.n + 1 from pgonce.inbox_message m
+                 where (m.tenant, m.consumer, m.source) > (p.tenant, p.consumer, p.source)
+                 order by m.tenant, m.consumer, m.source limit 1) s
+             where p.n < 10000)
+        select 'stored message', 'message', m.tenant::text, m.consumer::text, m.message_id::text, m.status::text, m.received_at,
+               coalesce(m.failure_message, '')
+          from sources p
+          join pgonce.inbox_message m on m.tenant = p.tenant and m.consumer = p.consumer and m.source = p.source and m.message_id = v_id
          limit 100;
     elsif p_part collate "C" = 'jobs' then
         return query
@@ -202,10 +237,13 @@ begin
          order by o.seq desc limit 100;
     elsif p_part collate "C" = 'all_messages' then
         return query
-        select 'stored message', case v_id when m.message_id then 'message' when m.key then 'key' else 'hashed id' end, m.tenant::text, m.consumer::text, m.message_id::text,
+        select 'stored message', case when m.key = v_id then 'key'
+                   when octet_length(v_hex) in (8, 16) and m.headers ->> 'traceparent' like '%-' || lower(v_id) || '-%' then 'trace'
+                   else 'hashed id' end, m.tenant::text, m.consumer::text, m.message_id::text,
                m.status::text, m.received_at, coalesce(m.failure_message, '')
           from pgonce.inbox_message m
-         where m.message_id = v_id or m.key = v_id or substr(sha256(convert_to(m.message_id, 'UTF8')), 1, octet_length(v_hex)) = v_hex
+         where m.key = v_id or substr(sha256(convert_to(m.message_id, 'UTF8')), 1, octet_length(v_hex)) = v_hex
+            or octet_length(v_hex) in (8, 16) and m.headers ->> 'traceparent' like '%-' || lower(v_id) || '-%'
          order by m.seq desc limit 100;
     else
         raise exception 'there is no part %', coalesce(quote_literal(p_part), 'null') using errcode = '22023',

@@ -70,9 +70,8 @@ begin
             hint = 'Find out first whether it happened: then settle or fail it. If you know better, force it.';
     end if;
 
-    insert into pgonce.operator_act (acted_at, role, person, act, tenant, scope, key, reason, forced, before)
-    values (v_now, session_user, p_person, p_act, p_tenant, p_scope, p_key, p_reason, v_risk is not null,
-        to_jsonb(v_row) - '{answer,tenant,scope,key}'::text[]);
+    perform pgonce._audit_act(p_act, p_scope, p_key, p_reason, to_jsonb(v_row) - '{answer,tenant,scope,key}'::text[], p_tenant, p_person,
+        v_risk is not null);
     -- A new number, so that the holder is turned away as after a takeover.
     v_fence := pgonce._next_fence(v_row.fence, false, p_tenant);
     if p_act in ('retry', 'evict') then

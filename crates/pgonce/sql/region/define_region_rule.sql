@@ -2,7 +2,7 @@
 --          must be the same in every region: pgonce region rule sets it in all of them, and puts it in force.
 -- answers  nothing
 -- locks    the rule's row
--- writes   one row of pgonce.region_rule. Beside other regions it is pending: it forbids at once, and permits nothing until
+-- writes   one row of pgonce.region_rule; where it changes, one of pgonce.operator_act. Beside other regions it is pending: it forbids at once, and permits nothing until
 --          pgonce region rule has seen that every region knows it and work that it forbids has ended
 -- raises   22023 an unknown mode or home, or an interval that is not positive; P4000 scope missing; 55000 another rule of the
 --          scope is pending
@@ -19,6 +19,7 @@ as $$
 declare
     v_pending boolean := exists (select from pgonce.region r where not r.is_self and r.state <> 'lost');
     v_other   pgonce.region_rule;
+    v_before  jsonb;
 begin
     if coalesce(p_scope, '') collate "C" = '' then
         raise exception 'the scope is missing' using errcode = 'P4000', hint = 'Name a scope, or ''*'' for all without a rule.';
@@ -36,10 +37,15 @@ begin
             coalesce(v_other.max_lag::text, 'none') using errcode = '55000',
             hint = 'It may be in force in some regions: run pgonce region rule with that one again, and then with this one.';
     end if;
+    select jsonb_build_object('rules', jsonb_agg(to_jsonb(r) - 'pending' order by r.pending)) into v_before from pgonce.region_rule r
+     where r.tenant = p_tenant collate "C" and r.scope = p_scope collate "C" having count(*) > 0;
     update pgonce.region r set joined_at = r.joined_at where r.is_self;  -- see pgonce._check_region
     insert into pgonce.region_rule as r (tenant, scope, mode, home, max_lag, pending)
     values (p_tenant, p_scope, p_mode, p_home, pgonce._fixed_length(p_max_lag), v_pending)
     on conflict on constraint one_rule_per_scope do update set mode = excluded.mode, home = excluded.home, max_lag = excluded.max_lag;
+    perform pgonce._audit_rules('region rule of ' || p_scope, v_before, jsonb_build_object('rules',
+        (select jsonb_agg(to_jsonb(r) - 'pending' order by r.pending) from pgonce.region_rule r
+          where r.tenant = p_tenant collate "C" and r.scope = p_scope collate "C")), p_tenant => p_tenant);
 exception
     when check_violation or not_null_violation then
         raise exception 'there is no such rule of regions: mode %, home %, max_lag %', p_mode, p_home, p_max_lag using errcode = '22023',

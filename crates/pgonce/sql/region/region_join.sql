@@ -2,7 +2,8 @@
 --          promoted. pgonce region join calls it, and connects it with the others. Owner only.
 -- answers  the epoch that this region begins: fences of its leases start with it
 -- locks    pgonce.intent against writers, for a moment
--- writes   the region, in state joining: claims are refused until it is active; triggers, and the publication <schema>_region
+-- writes   the region, in state joining: claims are refused until it is active; triggers, and the publication <schema>_region; a row of
+--          pgonce.operator_act
 -- raises   22023 a bad name or number; 55000 it is another region's, or this database is another region; 55P03 the tables are
 --          locked for two seconds: the detail says by whom
 -- note     p_id, from 1 to 63, is part of every fence, so that no two regions share one; p_above, the highest epoch of it
@@ -32,6 +33,7 @@ begin
     create or replace trigger region_evictions_are_recorded after delete on pgonce.intent
         for each row when (old.expires_at > pgonce.now() and old.gone_at is null) execute function pgonce._record_fact();
     perform pgonce._set_claim_switch();
+    perform pgonce._audit_act('join', 'region ' || p_name, null, null, jsonb_build_object('epoch', v_epoch, 'address', p_address));
     return v_epoch;
 exception when lock_not_available then
     raise exception 'the tables of intents are in use: this database cannot become a region' using errcode = '55P03',

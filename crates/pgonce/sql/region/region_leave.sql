@@ -3,7 +3,7 @@
 -- answers  nothing
 -- locks    this region: pgonce.intent against everybody, for a moment
 -- writes   another region: state lost, and its subscription is removed; its facts stay. This one: everything of regions
---          is removed, with the facts of all; the intents stay
+--          is removed, with the facts of all; the intents stay. A row of pgonce.operator_act
 -- raises   42704 there is no such region; 55P03 the tables are locked for two seconds: the detail says by whom
 -- example  begin;
 --          select pgonce.region_join(1::smallint, 'eu', 'https://eu.shop.example');
@@ -20,7 +20,9 @@ begin
     select r.* into v_region from pgonce.region r where r.name = p_name collate "C";
     if not found then
         raise exception 'there is no region "%"', coalesce(p_name, 'null') using errcode = '42704', hint = 'pgonce region list shows them.';
-    elsif not v_region.is_self then
+    end if;
+    perform pgonce._audit_act('leave', 'region ' || p_name, null, null, to_jsonb(v_region));
+    if not v_region.is_self then
         perform pgonce._activate_region(v_region.id, 'lost');
         perform pgonce._connect_region(v_region.id, null, null);
         return;

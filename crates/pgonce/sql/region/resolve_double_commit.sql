@@ -2,7 +2,7 @@
 --          intent, in all regions.
 -- answers  how many tasks it resolves
 -- locks    nothing
--- writes   a fact for each that is open; every region marks its task by it
+-- writes   a fact for each that is open; every region marks its task by it. A row of pgonce.operator_act here
 -- raises   22023 no resolution is given
 -- example  select pgonce.resolve_double_commit('orders.create', 'order-7', 'ticket 12: second order cancelled');
 create or replace function pgonce.resolve_double_commit(p_scope text, p_key text, p_resolution text, p_tenant text default '')
@@ -23,6 +23,7 @@ begin
        and t.tenant = p_tenant collate "C" and t.scope = p_scope collate "C" and t.key = p_key collate "C";
     get diagnostics v_count = row_count;
     if v_count > 0 then
+        perform pgonce._audit_act('resolve', p_scope, p_key, p_resolution, jsonb_build_object('tasks', v_count), p_tenant);
         perform pgonce._merge_intent(p_tenant, p_scope, p_key);
     end if;
     return v_count;

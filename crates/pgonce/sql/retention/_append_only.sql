@@ -1,4 +1,4 @@
--- pgonce._append_only(): what was recorded in a ledger or a timeline stays as it is, for the owner too. (Triggers.)
+-- pgonce._append_only(): what was recorded in a ledger, a timeline or as an act stays as it is, for the owner too. (Triggers.)
 -- raises   P4079, always; the trigger's argument is the hint
 create or replace function pgonce._append_only()
 returns trigger
@@ -12,7 +12,7 @@ create or replace trigger groups_stay before update or delete or truncate on pgo
     for each statement execute function pgonce._append_only('To undo a group, record its reversal: pgonce.ledger_reverse.');
 create or replace trigger entries_stay before update or delete or truncate on pgonce.ledger_entry
     for each statement execute function pgonce._append_only('To undo a group, record its reversal: pgonce.ledger_reverse.');
-create or replace trigger audit_stays before update or delete or truncate on pgonce.ledger_audit
+create or replace trigger acts_stay before update or delete or truncate on pgonce.operator_act
     for each statement execute function pgonce._append_only('What was done stays known.');
 create or replace trigger accounts_stay before delete or truncate on pgonce.ledger_account
     for each statement execute function pgonce._append_only('Close the account: pgonce.ledger_close.');

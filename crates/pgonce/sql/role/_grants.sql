@@ -19,12 +19,11 @@ begin
             ('consumer', 'select, insert', null, 'outbox'),
             ('consumer', 'insert', null, 'inbox_marker'),
             ('relay', 'select', null, 'outbox_backlog outbox_subscriptions outbox_lanes outbox_log outbox_wal_listeners'),
-            ('consumer', 'select', null, 'inbox_backlog projections jobs job_groups queues'),
-            ('app', 'select', null, 'jobs job_groups'),
+            ('consumer', 'select', null, 'inbox_backlog projections queues'),
             ('operator', 'select', null, 'intent attempt operator_act scope installation suppressed sample sweep role_grant tenant_binding
                 outbox outbox_default outbox_partition outbox_watermark outbox_state outbox_subscription outbox_cursor
-                outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message inbox_audit projection
-                ledger_account ledger_group ledger_entry ledger_pending ledger_audit ledger_accounts ledger_groups
+                outbox_relay parked outbox_skipped inbox_contract inbox_marker inbox_cursor inbox_message projection
+                ledger_account ledger_group ledger_entry ledger_pending ledger_accounts ledger_groups
                 transition_rule transition_entity transition_command transition_timer timelines
                 job job_live job_end job_queue job_bucket job_schedule job_recheck jobs job_groups queues
                 import import_chunk import_row import_key imports external_reference
@@ -60,7 +59,7 @@ begin
             -- For the view outbox_log.
             ('relay', 'select', 'outbox_seq'),
             ('viewer', 'select', 'outbox_seq'),
-            ('owner', 'usage', 'operator_act_number_seq ledger_audit_seq transition_seq')
+            ('owner', 'usage', 'operator_act_number_seq transition_seq')
           ) as g (part, privilege, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
     return query
@@ -81,7 +80,7 @@ begin
                 answer_of _replay_of _replay_state _contract _answer_to_keep _simple_retention _count_suppressed
                 publish _event_row accept _accept_full accept_batch _insert_markers store_message'),
             ('consumer', 'publish _event_row accept _accept_full accept_batch _insert_markers store_message claim_messages
-                finish_messages fail_message release_messages _blocked_keys _assert_same_batch _raise_batch_ended
+                finish_messages fail_message release_messages _blocked_keys _insert_new_markers _assert_same_batch _raise_batch_ended
                 _lease_partition _renew_partition _advance_partition _release_partition advance_projection project
                 _require_projection _create_inbox_partitions _drop_inbox_partitions _purge_inbox
                 claim_events settle_events release_events'),
@@ -99,9 +98,9 @@ begin
             ('viewer', '_region_is_current'),
             ('operator', 'define_region_rule region_of resolve_double_commit _beat_region _merge_pending _purge_facts _region_is_current
                 _end_moved_leases _apply_region_rule _holders_of_intents _writers_of_intents'),
-            ('app', 'enqueue cancel_job'),
-            ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs _peek_jobs'),
-            ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs'),
+            ('app', 'enqueue cancel_job _job _job_group'),
+            ('consumer', 'enqueue claim_jobs finish_jobs fail_job renew_jobs _purge_jobs _peek_jobs _job _job_group'),
+            ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs _job _job_group'),
             ('app', 'external_send external_record external_observe external_due'),
             ('consumer', 'external_observe external_due'),
             ('operator', 'define_provider external_settle external_observe'),
@@ -123,9 +122,9 @@ begin
                 _database_life _like_patterns _require_subscription _outbox_floor _record_watermark _rebase_outbox _leased_lanes
                 _raise_lane_fenced _ended_between _others_snapshot _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
                 _inbox_rules _kept_since _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
-                _raise_bad_version _append_only _lock_wait _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
+                _raise_bad_version _append_only _lock_tries _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
                 _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at
-                _audit_act _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
+                _audit_act _audit_rules _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
                 _fire_schedules _wake_jobs _queue_room _claim_queue
                 _effect_key _external_rules _external_gate _external_health _external_step _external_decide _external_join
                 _external_lock _external_settle_command _purge_external _sample

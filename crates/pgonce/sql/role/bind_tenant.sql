@@ -2,7 +2,7 @@
 --          where p_tenant is left out, or to none where it is empty. Owner only.
 -- answers  nothing
 -- locks    the role's row of pgonce.tenant_binding
--- writes   that row
+-- writes   that row; where it changes, one of pgonce.operator_act
 -- raises   42704 there is no such role; 22023 p_tenant is longer than 255 bytes
 -- note     it holds where pgonce.isolate_tenants(true) was called. A role that is bound by the setting can set it: that keeps
 --          a mistake from reaching another tenant, not a stranger who sends SQL of his own; a role for each tenant does
@@ -13,6 +13,8 @@ create or replace function pgonce.bind_tenant(p_role name, p_tenant text default
 returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_before jsonb := (select to_jsonb(b) from pgonce.tenant_binding b where b.role = p_role collate "C");
 begin
     if not exists (select from pg_catalog.pg_roles r where r.rolname = p_role collate "C") then
         raise exception 'there is no role "%"', p_role using errcode = '42704', hint = 'Create it first.';
@@ -21,10 +23,13 @@ begin
             hint = 'Leave the tenant out to bind the role to the setting pgonce.tenant.';
     elsif p_tenant collate "C" = '' then
         delete from pgonce.tenant_binding b where b.role = p_role collate "C";
+        perform pgonce._audit_rules('role ' || p_role, v_before, null, 'unbind');
         return;
     end if;
     insert into pgonce.tenant_binding as b (role, tenant) values (p_role, p_tenant)
     on conflict on constraint one_binding_per_role do update set tenant = excluded.tenant;
+    perform pgonce._audit_rules('role ' || p_role, v_before, (select to_jsonb(b) from pgonce.tenant_binding b
+        where b.role = p_role collate "C"), 'bind');
 end
 $$;
 revoke execute on function pgonce.bind_tenant(name, text) from public;

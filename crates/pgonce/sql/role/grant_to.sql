@@ -2,7 +2,7 @@
 --          viewer. Owner only.
 -- answers  nothing
 -- locks    the catalogue rows of what it grants; callers take turns
--- writes   one row of pgonce.role_grant; grants, and policies for those who may read all
+-- writes   one row of pgonce.role_grant and, where it is new, one of pgonce.operator_act; grants, and policies for those who may read all
 -- raises   22023 the part is none of these; 42704 there is no such role
 -- note     a role may have several parts. Calling it again changes nothing; `migrate up` calls it again for every role, so that
 --          new tables and functions are covered. pgonce._grants lists what each part has
@@ -21,6 +21,9 @@ begin
             hint = format('Create it first: create role %I login.', coalesce(p_role, 'shop'));
     end if;
     insert into pgonce.role_grant (role, part) values (p_role, p_part) on conflict on constraint one_row_per_part do nothing;
+    if found then
+        perform pgonce._audit_act('grant', 'role ' || p_role, p_part, null);
+    end if;
     perform pgonce._apply_grants(p_role);
 end
 $$;

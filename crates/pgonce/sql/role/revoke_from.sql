@@ -2,7 +2,7 @@
 --          Owner only.
 -- answers  true: it had it
 -- locks    the catalogue rows of what it revokes; callers take turns
--- writes   deletes rows of pgonce.role_grant; revokes
+-- writes   deletes rows of pgonce.role_grant; revokes; a row of pgonce.operator_act
 -- raises   42704 there is no such role
 -- example  create role pgonce_leaver;
 --          select pgonce.grant_to('pgonce_leaver', 'app');
@@ -16,6 +16,9 @@ declare
 begin
     delete from pgonce.role_grant g where g.role = p_role collate "C" and (p_part is null or g.part = p_part collate "C");
     v_had := found;
+    if v_had then
+        perform pgonce._audit_act('revoke', 'role ' || p_role, p_part, null);
+    end if;
     perform pgonce._apply_grants(p_role);
     return v_had;
 end

@@ -1,7 +1,7 @@
 -- pgonce.define_scope(p_scope, p_retention, ...): creates the contract of a scope, or replaces it.
 -- answers  the contract now in force
 -- locks    the contract's row
--- writes   one row of pgonce.scope; records that exist keep the expiry they were given. The first contract of a scope
+-- writes   one row of pgonce.scope; where it changes, one of pgonce.operator_act; records that exist keep the expiry they were given. The first contract of a scope
 --          with a commit guard: the body of pgonce._guarded_scopes
 -- raises   P4000 scope missing; 22023 a field that breaks a rule of contracts, named in the detail
 -- note     p_probe, "schema.function", looks for the effect of work whose holder vanished, before anything else is decided about it:
@@ -42,6 +42,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_contract pgonce.scope;
+    v_before   jsonb;
     v_rule     text collate "C";
     v_message  text;
     v_now      timestamptz := pgonce.now();
@@ -57,6 +58,7 @@ begin
     if p_commit_guard then
         perform pgonce._guard_scopes(array[p_scope]);
     end if;
+    select to_jsonb(s) into v_before from pgonce.scope s where s.tenant = p_tenant collate "C" and s.scope = p_scope collate "C";
     insert into pgonce.scope as s (tenant, scope, retention, lease, busy, wait_timeout, storage,
         after_expiry, tombstone_for, stale, key_source, boundary, client_retry, redelivery,
         reconciliation, audit, max_answer, max_keys, commit_guard, probe, retry_queue,
@@ -77,6 +79,7 @@ begin
            retry_queue = excluded.retry_queue, max_attempts = excluded.max_attempts, keep_attempts = excluded.keep_attempts,
            note = excluded.note, defined_at = excluded.defined_at
     returning s.* into v_contract;
+    perform pgonce._audit_rules('scope ' || p_scope, v_before, to_jsonb(v_contract), p_tenant => p_tenant);
     return v_contract;
 exception
     when check_violation or not_null_violation then

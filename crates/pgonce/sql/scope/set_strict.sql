@@ -3,7 +3,7 @@
 -- answers  nothing
 -- locks    the contract of scope "*"
 -- writes   on: puts the contract of scope "*" aside, as "*off", and replaces pgonce._scope_is_allowed; off: restores both.
---          Nothing where the mode is that already
+--          A row of pgonce.operator_act. Nothing where the mode is that already
 -- raises   22023 p_on is null
 -- example  select pgonce.set_strict(true);
 --          select pgonce.set_strict(false);
@@ -11,6 +11,8 @@ create or replace function pgonce.set_strict(p_on boolean)
 returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
+declare
+    v_was boolean := not exists (select from pgonce.scope s where s.tenant = '' and s.scope = '*');
 begin
     if p_on is null then
         raise exception 'strict mode is on or off, not null' using errcode = '22023',
@@ -23,6 +25,8 @@ begin
            and not exists (select from pgonce.scope o where o.tenant = '' and o.scope = '*');
     end if;
     perform pgonce._set_claim_switch();
+    perform pgonce._audit_rules('scope *', jsonb_build_object('strict', v_was), jsonb_build_object('strict', p_on),
+        case when p_on then 'strict on' else 'strict off' end);
 end
 $$;
 revoke execute on function pgonce.set_strict(boolean) from public;

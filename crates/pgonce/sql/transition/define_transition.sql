@@ -1,7 +1,7 @@
 -- pgonce.define_transition(p_machine, p_from, p_to, p_guard, p_topic): allows a transition of a state machine.
 -- answers  nothing; a second call changes guard and topic
 -- locks    what an upsert locks
--- writes   one row of pgonce.transition_rule
+-- writes   one row of pgonce.transition_rule; where it changes, one of pgonce.operator_act
 -- raises   22023 a bad name; 42883 the guard is no function of (text, text, jsonb) that returns boolean
 -- note     p_from '' is the state of an entity that does not exist yet. The guard is called with the tenant, the
 --          entity and the command's data, with the rights of the command's sender and a search_path of
@@ -16,7 +16,9 @@ returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_guard text;
+    v_guard  text;
+    v_before jsonb := (select to_jsonb(r) from pgonce.transition_rule r
+        where r.machine = p_machine collate "C" and r.from_state = p_from collate "C" and r.to_state = p_to collate "C");
 begin
     if (octet_length(p_machine) between 1 and 200) is not true or (octet_length(p_to) between 1 and 200) is not true
         or (octet_length(p_from) <= 200) is not true
@@ -37,5 +39,7 @@ begin
     insert into pgonce.transition_rule (machine, from_state, to_state, guard, topic)
     values (p_machine, p_from, p_to, v_guard, p_topic)
     on conflict on constraint one_row_per_rule do update set guard = excluded.guard, topic = excluded.topic;
+    perform pgonce._audit_rules('machine ' || p_machine, v_before, (select to_jsonb(r) from pgonce.transition_rule r
+        where r.machine = p_machine collate "C" and r.from_state = p_from collate "C" and r.to_state = p_to collate "C"));
 end
 $$;

@@ -23,6 +23,10 @@ pub enum Param<'a> {
     Text(Option<&'a str>),
     /// Bytes.
     Bytes(&'a [u8]),
+    /// Texts as text[], some of them null.
+    Texts(&'a [Option<&'a str>]),
+    /// Byte strings as bytea[].
+    BytesList(&'a [&'a [u8]]),
     /// A JSON document as jsonb, or SQL null.
     Json(Option<&'a str>),
     /// A whole number, as text.
@@ -38,7 +42,7 @@ impl Param<'_> {
         match self {
             Self::Int(number) => Some(number.to_string()),
             Self::Interval(duration) => Some(interval_text(*duration)),
-            Self::Text(_) | Self::Bytes(_) | Self::Json(_) => None,
+            _ => None,
         }
     }
 }
@@ -302,6 +306,36 @@ pub trait Driver: Clone + Send + Sync + 'static {
     fn acquire(&self) -> impl Future<Output = Result<Self::Session>> + Send;
 }
 
+/// The first value of every row of a statement, read in a read-only transaction of its own, where no name or operator is
+/// looked for among strangers' objects. `settings`, such as `set local statement_timeout = '3s'`, hold for that
+/// transaction only: none leaks through a pooler.
+#[doc(hidden)]
+pub async fn read_only<D: Driver>(
+    driver: &D,
+    settings: &str,
+    statement: &Statement,
+    params: &[Param<'_>],
+) -> Result<Vec<String>> {
+    let mut session = driver.acquire().await?;
+    session
+        .open(
+            "begin isolation level repeatable read read only; set local search_path = pg_catalog, pg_temp; \
+             set local standard_conforming_strings = on",
+        )
+        .await?;
+    let done = match session.batch(settings).await {
+        Ok(()) => session.query(statement, params).await,
+        Err(error) => Err(error),
+    };
+    if session.rollback().await.is_ok() {
+        session.keep();
+    }
+    let rows = done?.into_iter();
+    Ok(rows
+        .filter_map(|row| row.into_iter().next().flatten())
+        .collect())
+}
+
 /// Quotes a text so that it is one literal whatever `standard_conforming_strings` says.
 pub(crate) fn quote_literal(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 4);
@@ -326,6 +360,16 @@ mod tests {
         let long = Duration::from_secs(60 * 365 * 86_400) + Duration::from_micros(7);
         let text = Param::Interval(long).written().unwrap();
         assert_eq!(text, "1892160000.000007 seconds");
+    }
+
+    #[test]
+    fn a_session_is_stale_whose_statements_are_gone_or_out_of_date() {
+        assert!(is_stale("26000", None));
+        assert!(is_stale("0A000", Some("RevalidateCachedQuery")));
+        // Any other feature that the server lacks stays what it is.
+        assert!(!is_stale("0A000", None));
+        assert!(!is_stale("0A000", Some("transformFromClauseItem")));
+        assert!(!is_stale("42601", Some("RevalidateCachedQuery")));
     }
 
     #[test]

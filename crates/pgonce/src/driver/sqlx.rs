@@ -162,6 +162,8 @@ async fn fetch(
         .fold(query, |query, param| match param {
             Param::Text(text) => query.bind(*text),
             Param::Bytes(bytes) => query.bind(*bytes),
+            Param::Texts(texts) => query.bind(*texts),
+            Param::BytesList(list) => query.bind(*list),
             Param::Json(text) => query.bind(text.map(JsonText)),
             Param::Int(_) | Param::Interval(_) => query.bind(param.written()),
         })

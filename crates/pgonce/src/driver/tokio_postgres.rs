@@ -362,6 +362,8 @@ fn typed<'a>(param: &'a Param<'a>) -> (&'a (dyn ToSql + Sync), Type) {
     let kind = match param {
         Param::Text(_) | Param::Int(_) | Param::Interval(_) => Type::TEXT,
         Param::Bytes(_) => Type::BYTEA,
+        Param::Texts(_) => Type::TEXT_ARRAY,
+        Param::BytesList(_) => Type::BYTEA_ARRAY,
         Param::Json(_) => Type::JSONB,
     };
     (to_sql(param), kind)
@@ -371,11 +373,13 @@ fn to_sql<'a>(param: &'a Param<'a>) -> &'a (dyn ToSql + Sync) {
     match param {
         Param::Text(text) => text,
         Param::Bytes(bytes) => bytes,
+        Param::Texts(texts) => texts,
+        Param::BytesList(list) => list,
         Param::Json(_) | Param::Int(_) | Param::Interval(_) => param,
     }
 }
 
-/// Texts and bytes do not come here: they are types of the driver's.
+/// Texts, bytes and lists do not come here: they are types of the driver's.
 impl ToSql for Param<'_> {
     fn to_sql(&self, _: &Type, out: &mut BytesMut) -> std::result::Result<IsNull, Wrong> {
         if let Some(text) = self.written() {

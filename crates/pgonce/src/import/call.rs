@@ -14,7 +14,7 @@ use crate::error::Result;
 static FIND: Sql = Sql::seldom(
     "select pg_catalog.quote_ident(n.nspname), pg_catalog.quote_ident(p.proname) \
      from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) p.pronamespace \
-     where p.oid operator(pg_catalog.=) pg_catalog.to_regprocedure(pg_catalog.concat($1, '(jsonb)')) \
+     where p.oid operator(pg_catalog.=) pg_catalog.to_regprocedure(pg_catalog.concat($1, '(pg_catalog.jsonb)')) \
        and p.prokind operator(pg_catalog.=) 'f'::pg_catalog.\"char\"",
 );
 static KEYS: Sql = Sql::kept(
@@ -46,10 +46,12 @@ impl Function {
         // Without `offset 0` the planner could leave the call out.
         let call = match batch {
             true => {
-                format!("select pg_catalog.count(*)::text from (select {function}($1) offset 0) q")
+                format!(
+                    "select pg_catalog.count(*)::pg_catalog.text from (select {function}($1) offset 0) q"
+                )
             }
             false => format!(
-                "select pg_catalog.count(*)::text from (select {function}(r.value) \
+                "select pg_catalog.count(*)::pg_catalog.text from (select {function}(r.value) \
                  from pg_catalog.jsonb_array_elements($1) r (value) offset 0) q"
             ),
         };

@@ -8,6 +8,8 @@
 
 mod call;
 mod chunk;
+#[cfg(test)]
+mod fuzz;
 mod input;
 mod record;
 mod rows;

@@ -94,7 +94,7 @@ impl Table {
             copy_stage: format!("copy pg_temp.pgonce_import_stage ({all}) from stdin"),
             // What is there already, or came before in these very rows; the same or with other content.
             existing: format!(
-                "select e.same::text, pg_catalog.string_agg((e.at)::text, ',' order by e.at) from (\
+                "select e.same::pg_catalog.text, pg_catalog.string_agg((e.at)::pg_catalog.text, ',' order by e.at) from (\
                    select s.pgonce_row as at, pg_catalog.to_jsonb(row({s})) operator(pg_catalog.=) \
                           case when t.{first} is not null then pg_catalog.to_jsonb(row({t})) \
                                else pg_catalog.to_jsonb(row({f})) end as same \

@@ -26,15 +26,15 @@ static DEDUPE: Sql = Sql::kept(
 static MARK: Sql = Sql::kept(
     "with made as (insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id, hash) \
      select pgonce.now(), coalesce('1970-01-01'::pg_catalog.date operator(pg_catalog.+) g.day, '-infinity'), \
-     $5, $1, $2, g.id, g.hash from rows from (pg_catalog.unnest($3::text::text[]), \
-     pg_catalog.unnest($4::text::bytea[]), pg_catalog.unnest($6::text::integer[])) g (id, hash, day) \
+     $5, $1, $2, g.id, g.hash from rows from (pg_catalog.unnest($3::text[]), \
+     pg_catalog.unnest($4::bytea[]), pg_catalog.unnest($6::text::integer[])) g (id, hash, day) \
      where pgonce._message_fits($1, $2, g.id, $5) on conflict do nothing returning 1) \
      select pg_catalog.count(*) from made",
 );
 /// The same for a batch with copies in it: looks first. Returns those that are not new, in one row.
 static LOOK: Sql = Sql::kept(
     "select pg_catalog.string_agg(pg_catalog.concat(ordinal, ' ', verdict), ',') \
-     from pgonce._insert_markers($1, $2, $3::text::text[], $4::text::bytea[], $5, $6::text::integer[])",
+     from pgonce._insert_markers($1, $2, $3::text[], $4::bytea[], $5, $6::text::integer[])",
 );
 static BLOCKED_KEYS: Sql = Sql::kept("select pgonce._blocked_keys($1, $2::text::text[], $3)");
 static FINISH: Sql =
@@ -46,7 +46,7 @@ static MOVE_PARTITION: Sql = Sql::kept(
 );
 
 /// Maximum number of messages that are taken on with BEGIN; the database refuses larger batches (`P4043`).
-const MAX_PLAIN: usize = 10_000;
+pub(super) const MAX_PLAIN: usize = 10_000;
 
 /// What is to be done with a message of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,10 +112,12 @@ impl<D: Driver> Inbox<D> {
         // As the database does it: no two batches deadlock on their markers.
         order.sort_by_key(|index| &messages[*index].id);
         let sorted = || order.iter().map(|index| messages[*index]);
-        let ids = literal::texts(sorted().map(|m| m.id.as_str()));
-        let hashes = literal::digests(sorted().map(Message::hash));
+        let ids: Vec<_> = sorted().map(|m| Some(m.id.as_str())).collect();
+        let hashes: Vec<_> = sorted().map(Message::hash).collect();
+        let hashes: Vec<&[u8]> = hashes.iter().map(|hash| &hash[..]).collect();
         let days = literal::numbers(sorted().map(|m| day_of(&m.id)));
-        let args = Args::texts([consumer, source, &ids, &hashes, tenant, &days]);
+        let args = Args::texts([consumer, source]).list(&ids);
+        let args = args.bytes_list(&hashes).text(tenant).text(&*days);
 
         let mut verdicts = vec![Verdict::New; messages.len()];
         let mut look = self.copies.load(Relaxed);
@@ -227,7 +229,7 @@ fn read_verdicts(row: &mut Row, order: &[usize], verdicts: &mut [Verdict]) -> Re
 }
 
 /// The day that an id carries, counted from 1970: the same as the database's `_day_of`, which is slow in SQL.
-fn day_of(id: &str) -> Option<i64> {
+pub(super) fn day_of(id: &str) -> Option<i64> {
     let bytes = id.as_bytes();
     let is_sound = bytes.len() == 36
         && bytes.iter().enumerate().all(|(n, byte)| match n {

@@ -13,6 +13,7 @@ mod literal;
 mod message;
 mod operate;
 mod projection;
+mod statement;
 mod stored;
 
 pub use batch::{Batch, Verdict};
@@ -20,6 +21,7 @@ pub use cursor::PartitionLease;
 pub use message::{Message, PartitionPosition, Position};
 pub use operate::{Backlog, Contract, Poison};
 pub use projection::{Rebuilt, Verified};
+pub use statement::Statement;
 pub use stored::{ClaimedMessage, FailureStatus, StoreAs, StoreResult};
 
 pub use handle::Inbox;

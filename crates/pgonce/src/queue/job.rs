@@ -19,7 +19,8 @@ use crate::sqlstate::Class;
 use crate::tx::Tx;
 
 static CLAIM: Sql = Sql::kept(
-    "select tenant, id, fence, attempts, queue, key, payload::text \
+    "select tenant, id, fence, attempts, queue, key, payload::text, \
+     (extract(epoch from created_at) operator(pg_catalog.*) 1000000)::bigint::text \
      from pgonce.claim_jobs($1::text::text[], $2, $3::text::interval, $4::text::integer)",
 );
 static FAIL: Sql = Sql::kept(
@@ -46,6 +47,8 @@ pub(super) struct Claimed {
     pub(super) queue: String,
     pub(super) key: Option<String>,
     pub(super) payload: Option<String>,
+    /// When it was enqueued, in microseconds: with its number, what no other job has, in another database neither.
+    pub(super) created: String,
 }
 
 impl Claimed {
@@ -58,6 +61,7 @@ impl Claimed {
             queue: row.text()?,
             key: row.opt_text(),
             payload: row.opt_text(),
+            created: row.text()?,
         })
     }
 
@@ -196,6 +200,21 @@ impl<D: Driver> Job<D> {
     /// The rising number that shuts out older holders; send it along where others can check it.
     pub fn fence(&self) -> i64 {
         self.claimed.fence
+    }
+
+    /// A key that is the same on every attempt and another for every job, also of other databases: what a service needs that is called
+    /// for this job, as its `Idempotency-Key`.
+    pub fn idempotency_key(&self) -> String {
+        let Claimed {
+            tenant,
+            id,
+            created,
+            ..
+        } = &*self.claimed;
+        crate::key::derived(
+            "job",
+            &[tenant.as_str(), id.to_string().as_str(), created.as_str()],
+        )
     }
 
     /// The payload, as the type it was made from.

@@ -20,12 +20,12 @@ static CANCEL: Sql =
 static RETRY: Sql =
     Sql::seldom("select n::text from pgonce.retry_jobs($1, $2::text::bigint, $3) n");
 static JOB: Sql = Sql::kept(
-    "select j.status, j.attempts::text, j.failure_code, j.failure_message, j.progress::text, j.result::text from pgonce.jobs j \
-     where j.tenant operator(pg_catalog.=) $1 and j.id operator(pg_catalog.=) $2::text::bigint",
+    "select j.status, j.attempts::text, j.failure_code, j.failure_message, j.progress::text, j.result::text \
+     from pgonce._job($1, $2::text::bigint) j",
 );
 static GROUP: Sql = Sql::kept(
-    "select g.status, g.jobs::text, g.live::text, g.succeeded::text, g.dead::text, g.cancelled::text from pgonce.job_groups g \
-     where g.tenant operator(pg_catalog.=) $1 and g.group_name operator(pg_catalog.=) $2",
+    "select g.status, g.jobs::text, g.live::text, g.succeeded::text, g.dead::text, g.cancelled::text \
+     from pgonce._job_group($1, $2) g",
 );
 
 /// What a queue allows. What is not set stays as it was.

@@ -93,10 +93,12 @@ class AsyncSession(Session):
         if hasattr(self.raw, "flush"):
             await self.raw.flush()
         connection = self.raw if hasattr(self.raw, "get_raw_connection") else await self.raw.connection()
-        driver = (await connection.get_raw_connection()).driver_connection
-        tag = "COMMIT"
-        if hasattr(driver, "pgconn"):  # psycopg 3; asyncpg's own block would not know of the commit
+        lent = await connection.get_raw_connection()
+        driver = lent.driver_connection
+        if hasattr(driver, "pgconn"):  # psycopg 3
             tag = str((await driver.execute("commit", prepare=False)).statusmessage)
+        else:
+            tag = await _commit_asyncpg(driver, lent.dbapi_connection)
         await self.raw.commit()
         return tag
 
@@ -108,6 +110,18 @@ class AsyncSession(Session):
             await self.raw.invalidate()
         if self.lent:
             await self.raw.close()
+
+
+async def _commit_asyncpg(driver: Any, adapted: Any) -> str:
+    """Commits and answers the tag, which neither asyncpg's block nor SQLAlchemy's wrapper reports."""
+    try:
+        return str(await driver.execute("COMMIT"))
+    finally:
+        # Whatever came of it, the block is over. What still took it for open would send another COMMIT.
+        driver._top_xact = None
+        adapted._transaction = None
+        if hasattr(adapted, "_started"):  # SQLAlchemy 2.0
+            adapted._started = False
 
 
 class SyncConnection(Driver):

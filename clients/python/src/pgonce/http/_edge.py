@@ -16,8 +16,8 @@ from .._intent import MAX_NAME_BYTES, Intent
 from .._table import Class
 from ..errors import Busy, Conflict, Error, Gone, Invalid, PermanentFailure, TransientFailure, Uncertain
 from ..fingerprint import fingerprint
-from ..keys import derived_key, new_key
-from ._policy import Policy, Request, Response
+from ..keys import BadKey, derived_key, lint_key, new_key
+from ._policy import Attempt, Policy, Request, Response
 
 _USUAL = frozenset(
     "accept-patch accept-post accept-ranges allow cache-control content-disposition content-encoding "
@@ -30,7 +30,11 @@ _NEVER = frozenset(
     "keep-alive proxy-authenticate proxy-authentication-info proxy-connection set-cookie set-cookie2 te "
     "trailer transfer-encoding upgrade via www-authenticate".split()
 )
-_TRANSIENT = frozenset((401, 407, 408, 409, 421, 423, 424, 425, 426, 428, 429))
+# What a status says about the work: the request is wrong, was not processed, meets another state, or came from a proxy.
+_INVALID = frozenset((400, 405, 406, 411, 413, 414, 415, 417, 422, 428, 431))
+_UNPROCESSED = frozenset((401, 403, 407, 408, 421, 425, 426, 429))
+_STATE = frozenset((409, 423, 424))
+_BETWEEN = frozenset((502, 503, 504))
 _TITLES = {
     "P4001": "Key missing",
     "P4002": "Key reused with another request",
@@ -59,7 +63,16 @@ class Refused(Exception):
 def intent_of(request: Request, policy: Policy) -> Intent:
     """The intent that a request names."""
     client_key = read_key(request, policy)
-    operation = policy.operation or f"{request.method} {request.path}"
+    operation = operation_of(request, policy)
+    return name_of(request, policy, client_key, operation, fingerprint_of(request, operation, policy))
+
+
+def operation_of(request: Request, policy: Policy) -> str:
+    return policy.operation or f"{request.method} {request.path}"
+
+
+def name_of(request: Request, policy: Policy, client_key: str, operation: str, print_: bytes) -> Intent:
+    """The intent of a client's key, for the principal and the tenant of the request."""
     principal = None
     if policy.principal is not None:
         principal = policy.principal(request)
@@ -74,7 +87,7 @@ def intent_of(request: Request, policy: Policy) -> Intent:
             raise Refused(problem(policy, 400, "tenant_missing", detail))
     key = client_key if policy.plain_keys else stored_key(client_key, operation, principal)
     try:
-        return Intent(policy.scope, key, fingerprint_of(request, operation, policy), tenant or "")
+        return Intent(policy.scope, key, print_, tenant or "")
     except Invalid as error:
         raise Refused(problem(policy, 400, "22023", error.message)) from error
 
@@ -110,6 +123,11 @@ def read_key(request: Request, policy: Policy) -> str:
         raise Refused(problem(policy, 400, "P4001", detail))
     if len(key) > policy.max_key_bytes:
         raise unusable(f"the key has {len(key)} bytes; at most {policy.max_key_bytes}")
+    if policy.lint_keys:
+        try:
+            lint_key(key)
+        except BadKey as bad:
+            raise unusable(f"{bad.message}. {bad.hint}") from bad
     return key
 
 
@@ -174,13 +192,34 @@ def disposition_of(response: Response, policy: Policy, chosen: str | None, begun
     outcomes = policy.outcomes or ("final" if policy.mode == "atomic" else "freeze")
     if callable(outcomes):
         return outcomes(response)
-    status = response.status
+    status, atomic = response.status, policy.mode == "atomic"
     if status < 400:
         return "keep"
-    final = 400 <= status < 500 and status not in _TRANSIENT
-    found = "refuse" if outcomes == "freeze" or outcomes == "final" and final else "retry"
     # Validation does not burn the key: nothing was begun, and a corrected request may use it again.
-    return "forget" if policy.mode == "atomic" and not begun and status < 500 else found
+    if atomic and not begun and status < 500:
+        return "forget"
+    if outcomes == "finish":
+        return "retry"
+    if status in _BETWEEN:
+        # An atomic attempt is rolled back, so nothing happened.
+        return "retry" if atomic else "unknown"
+    if status in _INVALID:
+        return "refuse" if atomic else "forget"
+    if outcomes == "freeze":
+        return "forget" if status in _UNPROCESSED else "refuse"
+    return "retry" if status >= 500 or status in _UNPROCESSED or status in _STATE else "refuse"
+
+
+def take_words(response: Response, attempt: Attempt) -> float | None:
+    """Takes what a handler says in `Pgonce-Disposition` and `Pgonce-Keep-For` off its response: these headers are never
+    for clients. Answers how long to keep it, where the handler says so."""
+    words = {name: value.decode("latin-1").strip() for name, value in response.headers if name.startswith("pgonce-")}
+    response.headers = [item for item in response.headers if item[0] not in ("pgonce-disposition", "pgonce-keep-for")]
+    disposition = words.get("pgonce-disposition", "").lower()
+    if attempt.disposition is None and disposition in ("keep", "refuse", "retry", "forget"):
+        attempt.disposition = disposition
+    seconds = words.get("pgonce-keep-for", "")
+    return float(seconds) if seconds.isascii() and seconds.isdigit() else None
 
 
 def to_stored(response: Response, policy: Policy, retention: float | None) -> dict[str, Any]:
@@ -259,7 +298,63 @@ def _not_kept(policy: Policy, **members: Any) -> Response:
     return problem(policy, 410, "P4031", detail, reason="answer_not_kept", **members)
 
 
+# --- under way ----------------------------------------------------------------------------------
+
+
+def token_of(client_key: str, operation: str, print_: bytes) -> str:
+    """What a status URL stands for, apart from who asks; in the form of the Rust layer."""
+    text = json.dumps([client_key, operation, _url_base64(print_)], ensure_ascii=False, separators=(",", ":"))
+    return _url_base64(text.encode("utf-8"))
+
+
+def read_token(token: str) -> tuple[str, str, bytes] | None:
+    try:
+        client_key, operation, print_ = json.loads(_from_url_base64(token))
+        return str(client_key), str(operation), _from_url_base64(print_)
+    except (ValueError, TypeError):
+        return None
+
+
+def _url_base64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode("ascii").rstrip("=")
+
+
+def _from_url_base64(text: str) -> bytes:
+    return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+
+
+def status_token(method: str, path: str, policy: Policy) -> str | None:
+    """The token of a request that asks for the response of another one; None where it is none."""
+    if policy.status_at is None or method != "GET":
+        return None
+    base = policy.status_at.rstrip("/") + "/"
+    return path[len(base) :] if path.startswith(base) else None
+
+
+def under_way(retry_after: float, location: str | None = None) -> Response:
+    headers = [("content-type", b"application/json"), ("retry-after", _seconds(min(retry_after, 5)))]
+    if location is not None:
+        headers.append(("location", location.encode("latin-1")))
+    return Response(202, headers, b'{"status":"processing"}')
+
+
+def accepted(policy: Policy, request: Request, intent: Intent, retry_after: float) -> Response:
+    """202, and where to ask for the response."""
+    token = token_of(read_key(request, policy), operation_of(request, policy), intent.fingerprint)
+    return under_way(retry_after, f"{(policy.status_at or '').rstrip('/')}/{token}")
+
+
+def not_under_way(policy: Policy) -> Response:
+    detail = "nothing is under way here; send the request again with the same key"
+    return problem(policy, 404, "not_under_way", detail)
+
+
 # --- problems -----------------------------------------------------------------------------------
+
+
+def _seconds(time: float) -> bytes:
+    # Never 0, which would ask for a busy loop.
+    return str(max(math.ceil(min(time, 3600)), 1)).encode()
 
 
 def problem(
@@ -276,8 +371,7 @@ def problem(
     }
     headers = [("content-type", b"application/problem+json")]
     if retry_after is not None:
-        # Never 0, which would ask for a busy loop.
-        headers.append(("retry-after", str(max(math.ceil(min(retry_after, 3600)), 1)).encode()))
+        headers.append(("retry-after", _seconds(retry_after)))
     return Response(status, headers, json.dumps(document).encode("utf-8"))
 
 

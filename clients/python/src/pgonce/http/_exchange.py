@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 from .._intent import Done, Intent, Options
-from .._protocol import Contract, Steps, contract_of
+from .._protocol import Contract, Steps, contract_of, discard, ended, open_attempt
 from .._drivers import Driver
 from .._drivers._base import translate
-from ..errors import Error, PermanentFailure, TransientFailure
+from ..errors import Busy, Error, PermanentFailure, TransientFailure
 from . import _edge
 from ._policy import Attempt, Policy, Request, Response
 
@@ -19,6 +19,10 @@ log = logging.getLogger("pgonce.http")
 
 class Forgotten(Exception):
     """Nothing of the attempt is kept."""
+
+
+class Unknown(Exception):
+    """It may have happened: the claim of a leased attempt stays as it is."""
 
 
 class Retentions:
@@ -43,9 +47,10 @@ class Retentions:
 class Exchange:
     """What is known of one request while its handler runs, maybe several times."""
 
-    def __init__(self, policy: Policy, request: Request, retention: float | None) -> None:
+    def __init__(self, policy: Policy, request: Request, intent: Intent, retention: float | None) -> None:
         self.policy = policy
         self.request = request
+        self.intent = intent
         self.retention = retention
         self.live: Response | None = None
 
@@ -71,6 +76,7 @@ class Exchange:
     def judge(self, held: Any, attempt: Attempt, response: Response) -> None:
         """Ends the attempt as the response says: records the answer, or raises."""
         policy = self.policy
+        keep_for = _edge.take_words(response, attempt)
         chosen = _edge.disposition_of(response, policy, attempt.disposition, attempt._begun)
         if len(response.body) > policy.max_response:
             log.error("a response of %d bytes is too large to be kept", len(response.body))
@@ -80,16 +86,19 @@ class Exchange:
             detail = f"{what}; the response is too large to be kept"
             response = _edge.problem(policy, 500, "response_too_large", detail)
         response.headers = [item for item in response.headers if item[0] != "idempotent-replayed"]
-        stored = _edge.to_stored(response, policy, self.retention)
+        stored = _edge.to_stored(response, policy, self.retention if keep_for is None else keep_for)
         self.live = response
         if chosen in ("keep", "refuse"):
             _edge.announce(response, stored.get("expires"))
         if chosen == "keep":
-            held.succeed(stored)
+            held.succeed(stored, keep_for=keep_for)
         elif chosen == "refuse":
-            raise PermanentFailure(f"http_{response.status}", "the handler refused", answer=stored)
+            code = f"http_{response.status}"
+            raise PermanentFailure(code, "the handler refused", answer=stored, keep_for=keep_for)
         elif chosen == "retry":
             raise TransientFailure(f"http_{response.status}", "the handler failed")
+        elif chosen == "unknown" and policy.mode == "leased":
+            raise Unknown
         else:
             raise Forgotten
 
@@ -102,11 +111,39 @@ class Exchange:
         """The response that fits the end of the run: the handler's own only where this run made it."""
         if isinstance(error, PermanentFailure) and error.replayed:
             return _edge.replay(self.policy, self.request, error.answer, error)
-        if isinstance(error, (Forgotten, PermanentFailure, TransientFailure)) and self.live is not None:
+        if isinstance(error, (Forgotten, Unknown, PermanentFailure, TransientFailure)) and self.live is not None:
             return self.live
         known = translate(error)
         if known is None:
             log.error("the handler raised", exc_info=error)
             return _edge.internal(self.policy)
         log.warning("the command failed: %s", known)
+        if isinstance(known, Busy) and known.accepted and self.policy.status_at is not None:
+            return _edge.accepted(self.policy, self.request, self.intent, known.retry_after)
         return _edge.from_error(self.policy, known)
+
+
+def status(driver: Driver, policy: Policy, request: Request, token: str) -> Steps[Response]:
+    """The response of a request that is or was under way: 202, the stored one, or 404.
+
+    Who asks is read from this request: with another principal the same token finds nothing.
+    """
+    found = _edge.read_token(token)
+    if found is None:
+        return _edge.not_under_way(policy)
+    try:
+        intent = _edge.name_of(request, policy, *found)
+        session, claimed = yield from open_attempt(driver, intent, Options(schema=policy.schema))
+        if session is not None:
+            # Only looked: the right to do the work goes back.
+            yield from discard(session, None)
+            return _edge.not_under_way(policy)
+        if claimed.outcome == "busy":
+            return _edge.under_way(claimed.retry_after)
+        return _edge.replay(policy, request, ended(claimed).answer, None)
+    except _edge.Refused as refused:
+        return refused.response
+    except PermanentFailure as failure:
+        return _edge.replay(policy, request, failure.answer, failure)
+    except Error as error:
+        return _edge.from_error(policy, error)

@@ -8,11 +8,13 @@ from typing import Any
 
 from ..errors import Invalid
 
-DISPOSITIONS = ("keep", "refuse", "retry", "forget")
+DISPOSITIONS = ("keep", "refuse", "retry", "forget", "unknown")
 """What becomes of an attempt once the handler has answered.
 
 `keep`: effect and response are kept. `refuse`: a permanent failure, the response is kept. `retry`: a
-transient failure, a retry does the work again. `forget`: nothing is kept and the key is free.
+transient failure, a retry does the work again. `forget`: nothing is kept and the key is free. `unknown`: it may
+have happened; on a leased route the claim stays until its lease runs out and then `stale` decides, on an atomic
+one it is the same as `forget`.
 """
 
 Headers = Sequence[tuple[str, bytes]]
@@ -86,6 +88,8 @@ class Policy:
     """Whether a request without a key is refused with 400."""
     header: str = "idempotency-key"
     """The header that carries the key."""
+    lint_keys: bool = False
+    """Whether keys that name an attempt, or nothing, are refused with 400: see `pgonce.lint_key`."""
     plain_keys: bool = False
     """Whether keys are stored as the client sent them, without the digest of principal and operation."""
     tenant: Callable[[Request], str | None] | None = None
@@ -101,6 +105,9 @@ class Policy:
     """Headers to replay besides the usual ones."""
     reauthorise: Callable[[Request], Response | None] | None = None
     """Asked before a stored response is given out; what it returns is sent instead."""
+    status_at: str | None = None
+    """Path under which a client asks for the response of a request that is under way, where the scope's contract
+    says `accept`: it gets 202 and a Location there. The middleware answers GET below it."""
     stale: str = "refuse"
     """Leased routes: what becomes of work whose holder vanished, `refuse` or `takeover`."""
     lease: float | None = None

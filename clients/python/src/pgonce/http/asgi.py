@@ -11,7 +11,7 @@ from .._intent import Intent, Options
 from .._protocol import drive_async
 from ..aio import Command, Lease, LeaseCommand, Tx
 from . import _edge
-from ._exchange import Exchange, Forgotten, Retentions
+from ._exchange import Exchange, Forgotten, Retentions, status
 from ._policy import Attempt, Policy, Request, Response
 
 Scope = MutableMapping[str, Any]
@@ -40,6 +40,11 @@ class IdempotencyMiddleware:
         policy = None
         if scope["type"] == "http":
             policy = self.policy if isinstance(self.policy, Policy) else self.policy(scope)
+        if policy is not None:
+            token = _edge.status_token(scope["method"], _path(scope), policy)
+            if token is not None:
+                await _send(send, await drive_async(status(self.source, policy, _head(scope), token)))
+                return
         if policy is None or scope["method"] not in policy.methods:
             await self.app(scope, receive, send)
             return
@@ -65,7 +70,7 @@ class IdempotencyMiddleware:
     async def _respond(self, scope: Scope, request: Request, intent: Intent, policy: Policy) -> Response:
         options = Options(schema=policy.schema)
         retention = await drive_async(self._retentions.of(self.source, intent, options))
-        exchange = Exchange(policy, request, retention)
+        exchange = Exchange(policy, request, intent, retention)
 
         async def atomic(tx: Tx) -> None:
             await self._handle(scope, exchange, tx, Attempt(tx, None))
@@ -75,7 +80,7 @@ class IdempotencyMiddleware:
             try:
                 await self._handle(scope, exchange, lease, Attempt(None, lease))
             except Forgotten:
-                await lease.release()
+                await drive_async(lease._forget())
                 raise
 
         try:
@@ -108,11 +113,19 @@ async def _read(scope: Scope, receive: Receive, policy: Policy) -> Request | Non
         more = message.get("more_body", False)
         if len(body) > policy.max_body:
             raise _edge.Refused(_edge.too_large(policy))
+    return _head(scope, bytes(body))
+
+
+def _head(scope: Scope, body: bytes = b"") -> Request:
     headers = [(name.decode("latin-1").lower(), value) for name, value in scope["headers"]]
-    # The path that the client sent, undecoded where the server says it.
-    path = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
     query = scope.get("query_string", b"").decode("latin-1")
-    return Request(scope["method"], path.partition("?")[0], query, headers, bytes(body))
+    return Request(scope["method"], _path(scope), query, headers, body)
+
+
+def _path(scope: Scope) -> str:
+    """The path that the client sent, undecoded where the server says it."""
+    path: str = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
+    return path.partition("?")[0]
 
 
 async def _call(app: App, scope: Scope, body: bytes) -> Response:

@@ -13,7 +13,7 @@ from .._protocol import drive
 from .._sync import Command, Tx
 from .._sync_lease import Lease, LeaseCommand
 from . import _edge
-from ._exchange import Exchange, Forgotten, Retentions
+from ._exchange import Exchange, Forgotten, Retentions, status
 from ._policy import Attempt, Policy, Request, Response
 
 Environ = dict[str, Any]
@@ -37,6 +37,10 @@ class WsgiIdempotencyMiddleware:
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         policy = self.policy if isinstance(self.policy, Policy) else self.policy(environ)
+        if policy is not None:
+            token = _edge.status_token(environ["REQUEST_METHOD"], _path(environ), policy)
+            if token is not None:
+                return _send(start_response, drive(status(self.source, policy, _head(environ), token)))
         if policy is None or environ["REQUEST_METHOD"] not in policy.methods:
             return self.app(environ, start_response)
         try:
@@ -48,7 +52,7 @@ class WsgiIdempotencyMiddleware:
 
     def _respond(self, environ: Environ, request: Request, intent: Intent, policy: Policy) -> Response:
         options = Options(schema=policy.schema)
-        exchange = Exchange(policy, request, drive(self._retentions.of(self.source, intent, options)))
+        exchange = Exchange(policy, request, intent, drive(self._retentions.of(self.source, intent, options)))
 
         def atomic(tx: Tx) -> None:
             self._handle(environ, exchange, tx, Attempt(tx, None))
@@ -58,7 +62,7 @@ class WsgiIdempotencyMiddleware:
             try:
                 self._handle(environ, exchange, lease, Attempt(None, lease))
             except Forgotten:
-                lease.release()
+                drive(lease._forget())
                 raise
 
         try:
@@ -92,6 +96,10 @@ def _read(environ: Environ, policy: Policy) -> Request:
             raise _edge.Refused(_edge.too_large(policy))
     else:
         body = b""
+    return _head(environ, body)
+
+
+def _head(environ: Environ, body: bytes = b"") -> Request:
     headers = [
         (name[5:].replace("_", "-").lower(), str(value).encode("latin-1"))
         for name, value in environ.items()
@@ -99,8 +107,11 @@ def _read(environ: Environ, policy: Policy) -> Request:
     ]
     if environ.get("CONTENT_TYPE"):
         headers.append(("content-type", environ["CONTENT_TYPE"].encode("latin-1")))
-    path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
-    return Request(environ["REQUEST_METHOD"], path, environ.get("QUERY_STRING", ""), headers, body)
+    return Request(environ["REQUEST_METHOD"], _path(environ), environ.get("QUERY_STRING", ""), headers, body)
+
+
+def _path(environ: Environ) -> str:
+    return str(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
 
 
 def _call(app: App, environ: Environ, body: bytes) -> Response:

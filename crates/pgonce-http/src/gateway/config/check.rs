@@ -173,6 +173,28 @@ impl Checked<'_> {
             }
             self.scope(scope);
         }
+        let encrypted = self.config.tables.encryption.as_ref();
+        for name in encrypted
+            .and_then(|e| e.scopes.as_ref())
+            .into_iter()
+            .flatten()
+        {
+            self.known_scope(name);
+        }
+    }
+
+    fn known_scope(&mut self, named: &Spanned<String>) {
+        let scopes = &self.config.tables.scopes;
+        if !scopes.keys().any(|name| name.get_ref() == named.get_ref()) {
+            self.refuse(
+                named.span(),
+                format!("there is no scope {:?}", named.get_ref()),
+                known(
+                    "[scopes.\"NAME\"]",
+                    scopes.keys().map(|name| name.get_ref().as_str()),
+                ),
+            );
+        }
     }
 
     fn scope(&mut self, scope: &Scope) {
@@ -261,20 +283,7 @@ impl Checked<'_> {
     fn once(&mut self, route: &Route) {
         let Some(once) = &route.once else { return };
         self.statuses(once);
-        let scopes = &self.config.tables.scopes;
-        if !scopes
-            .keys()
-            .any(|name| name.get_ref() == once.scope.get_ref())
-        {
-            self.refuse(
-                once.scope.span(),
-                format!("there is no scope {:?}", once.scope.get_ref()),
-                known(
-                    "[scopes.\"NAME\"]",
-                    scopes.keys().map(|name| name.get_ref().as_str()),
-                ),
-            );
-        }
+        self.known_scope(&once.scope);
         if route.methods.is_empty() {
             self.refuse(
                 route.path.span(),

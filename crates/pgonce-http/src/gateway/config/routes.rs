@@ -102,6 +102,8 @@ pub(crate) struct Scope {
     pub(crate) busy: Busy,
     pub(crate) wait_timeout: Option<Spanned<Length>>,
     #[serde(default)]
+    pub(crate) storage: Storage,
+    #[serde(default)]
     pub(crate) after_expiry: AfterExpiry,
     pub(crate) tombstone_for: Option<Spanned<Length>>,
     #[serde(default)]
@@ -135,6 +137,7 @@ macro_rules! words {
 }
 
 words!(Busy { Reject "reject", Wait "wait" });
+words!(Storage { Answer "answer", Status "status" });
 words!(AfterExpiry { Rerun "rerun", Gone "gone" });
 // Not the database's default: an upstream that knows nothing of keys must not be called twice by default.
 words!(Stale { Refuse "refuse", Hold "hold", Takeover "takeover" });

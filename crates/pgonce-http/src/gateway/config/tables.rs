@@ -210,12 +210,19 @@ pub struct Encryption {
     keys_env: String,
     #[serde(default)]
     accept_plain: bool,
+    pub(crate) scopes: Option<Vec<Spanned<String>>>,
 }
 
 impl Encryption {
     /// The variable with the keys: `id:64 hex digits`, separated by commas. The first one encrypts, the others only open.
     pub fn keys_from(&self) -> &str {
         &self.keys_env
+    }
+
+    /// The scopes whose responses are encrypted. `None`: all.
+    pub fn scopes(&self) -> Option<Vec<&str>> {
+        let names = self.scopes.as_ref()?.iter();
+        Some(names.map(|name| name.get_ref().as_str()).collect())
     }
 
     /// Whether responses that were stored before, and not encrypted, are replayed.

@@ -22,6 +22,8 @@ fn the_example_is_right_and_shows_the_defaults() {
         text
     };
     assert_eq!(without_places(shown), without_places(left_out));
+    // An orchestrator kills after 30 seconds: what is in progress has to be over by then.
+    assert!(short.tables.listen.drain_timeout.0 < std::time::Duration::from_secs(30));
     let tables = |config: &Config| {
         let tables = &config.tables;
         without_places(format!(

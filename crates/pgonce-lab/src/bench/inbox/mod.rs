@@ -55,19 +55,22 @@ enum How {
     Accept,
     /// `pgonce.accept` in the very statement of the effect.
     Gate,
+    /// A consumer whose handler is one statement, which has the markers in it.
+    Statement,
     /// Only messages that are known, to a consumer; and to the recipe.
     Known,
     KnownToRecipe,
 }
 
 impl How {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Bare,
         Self::Recipe,
         Self::Unordered,
         Self::Ordered,
         Self::Accept,
         Self::Gate,
+        Self::Statement,
         Self::Known,
         Self::KnownToRecipe,
     ];
@@ -80,16 +83,19 @@ impl How {
             Self::Ordered => "ordered",
             Self::Accept => "accept",
             Self::Gate => "accept as a gate",
+            Self::Statement => "one statement",
             Self::Known => "all known",
             Self::KnownToRecipe => "recipe, all known",
         }
     }
 
-    /// A gate is for one message; what is known has no effect, however that is written.
+    /// A gate is for one message, one statement for all; what is known has no effect, however that is written.
     fn goes_with(self, batch: usize, effect: Effect) -> bool {
         match self {
             Self::Gate => batch == 1,
-            Self::Known | Self::KnownToRecipe => batch == 1 || effect == Effect::Together,
+            Self::Statement | Self::Known | Self::KnownToRecipe => {
+                batch == 1 || effect == Effect::Together
+            }
             _ => true,
         }
     }
@@ -143,6 +149,9 @@ fn lines(measured: &Measured, ways: &[How], batch: usize, effect: Effect) -> Vec
         ratio(How::Recipe, How::Bare),
         ratio(How::Unordered, How::Bare),
     ];
+    if ways.contains(&How::Statement) {
+        lines.push(ratio(How::Statement, How::Recipe).within(Budget::AtLeast(UNORDERED)));
+    }
     if ways.contains(&How::Known) {
         lines.push(ratio(How::Known, How::KnownToRecipe).within(Budget::AtLeast(COPIES)));
     }

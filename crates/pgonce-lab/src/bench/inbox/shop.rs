@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use deadpool_postgres::ClientWrapper;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::inbox::{Inbox, Message, PartitionLease, Verdict};
+use pgonce::inbox::{Inbox, Message, PartitionLease, Statement, Verdict};
 
 use super::{How, Result, connect};
 use crate::bench::business::MESSAGE;
@@ -36,6 +36,8 @@ const APPLY_ALL: &str =
     "insert into applied (message_id, payload) select * from unnest($1::text[], $2::text[])";
 const GATE: &str = "with gate as (select pgonce.accept('bench', 'shop', $1, $3) as fresh) \
      insert into applied (message_id, payload) select $1, $2 from gate where fresh";
+const STATEMENT: &str =
+    "insert into applied (message_id, payload) select m.id, m.body from messages m";
 const MARK: &str = "insert into usual_marker select '', g.id, 'bench', 'shop', clock_timestamp(), g.hash \
      from unnest($1::text[], $2::bytea[]) g (id, hash) on conflict do nothing returning message_id";
 
@@ -55,6 +57,9 @@ pub(super) enum Effect {
 pub(super) struct Shop {
     pool: with_tokio_postgres::Shop,
     inbox: Inbox<TokioPostgres>,
+    /// One that never meets copies.
+    fresh: Inbox<TokioPostgres>,
+    statement: Statement,
     batch: usize,
     effect: Effect,
     payload: Arc<str>,
@@ -76,6 +81,8 @@ impl Shop {
         let pool = with_tokio_postgres::Shop::open(url, connections)?;
         let mut shop = Self {
             inbox: pool.once.inbox(),
+            fresh: pool.once.inbox(),
+            statement: Statement::new(STATEMENT)?,
             pool,
             batch,
             effect,
@@ -110,6 +117,7 @@ impl Shop {
             How::Ordered => self.in_order(&self.messages()).await,
             How::Accept => self.accept(&self.messages()).await,
             How::Gate => self.gate(&self.messages()).await,
+            How::Statement => self.at_once(&self.messages()).await,
             How::Known => self.mark(self.some_known()?, Verdict::Duplicate).await,
             How::KnownToRecipe => self.by_recipe(self.some_known()?, false).await,
         }
@@ -156,6 +164,17 @@ impl Shop {
             self.apply(tx.conn(), messages).await?;
         }
         Ok(batch.commit().await?)
+    }
+
+    /// As a consumer does it whose handler is one statement.
+    async fn at_once(&self, messages: &[Message]) -> Result<()> {
+        let all: Vec<&Message> = messages.iter().collect();
+        let limit = Duration::from_secs(30);
+        let applied = self
+            .fresh
+            .apply_at_once(&self.statement, CONSUMER, SOURCE, &all, limit);
+        let made = applied.await?.into_iter().filter(|new| *new).count();
+        must_be(made, true, messages)
     }
 
     /// As a consumer of an ordered source does it, each worker in a partition of its own.

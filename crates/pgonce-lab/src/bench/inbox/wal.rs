@@ -16,7 +16,13 @@ pub(super) async fn measure(server: &Server, plan: &Plan) -> Result<Vec<Line>> {
         let url = server.database("inbox_wal").await?;
         let shop = Shop::open(&url, 1, batch, effect).await?;
         let commands = (50 * plan.rounds).min(2_000).div_ceil(batch).max(20);
-        for how in [How::Bare, How::Recipe, How::Unordered, How::Ordered] {
+        for how in [
+            How::Bare,
+            How::Recipe,
+            How::Unordered,
+            How::Statement,
+            How::Ordered,
+        ] {
             let side = side(&shop, how);
             side.times(5).await?;
             let bytes = per_command(&url, &side, commands).await? / batch as f64;

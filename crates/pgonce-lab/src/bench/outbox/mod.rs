@@ -4,6 +4,7 @@
 mod drain;
 mod live;
 mod memory;
+mod metered;
 mod publish;
 mod sink;
 mod usual;
@@ -14,6 +15,8 @@ use pgonce::Once;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::outbox::{Outbox, Subscription};
 use tokio_postgres::NoTls;
+
+pub(super) use metered::metered;
 
 use super::report::Line;
 use super::rounds::Plan;
