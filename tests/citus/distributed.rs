@@ -177,6 +177,27 @@ async fn every_hot_statement_is_one_task_on_the_server_of_the_tenant() {
 
 #[tokio::test]
 #[ignore = "needs Citus: make citus-tests"]
+async fn a_named_lock_is_the_same_for_clients_of_all_nodes() {
+    let db = distributed(Cluster::shared().await, "locks").await;
+    let nodes: Vec<_> = db.urls.iter().map(|url| once(url)).collect();
+    for (n, node) in nodes.iter().enumerate() {
+        let mut first = held(node.claim(&intent("t", &format!("first {n}"))).await.unwrap());
+        assert!(first.try_lock("close").await.unwrap());
+        for (m, other) in nodes.iter().enumerate() {
+            let key = format!("second {n} {m}");
+            let mut second = held(other.claim(&intent("t", &key)).await.unwrap());
+            assert!(!second.try_lock("close").await.unwrap());
+            let shortly = Duration::from_millis(5);
+            assert!(!second.lock("close", shortly).await.unwrap());
+            assert!(second.lock("another", MINUTE).await.unwrap());
+            second.abandon().await.unwrap();
+        }
+        first.abandon().await.unwrap();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Citus: make citus-tests"]
 async fn clients_of_all_nodes_that_want_the_same_get_one_effect() {
     let db = distributed(Cluster::shared().await, "storm").await;
     let mut clients = Vec::new();

@@ -13,7 +13,8 @@ async fn every_call_for_messages_and_the_ledger_is_one_task_on_the_server_of_the
     let see = db.see().await;
     let calls = [
         "select pgonce.accept('c', 's', 'm', null, 'a')",
-        "select r::text from pgonce.accept('c', 's', 'm', null, 'a') r",
+        "select r::text operator(pg_catalog.||) '' from pgonce.accept('c', 's', 'm', null, 'a') r",
+        "select r::text operator(pg_catalog.||) '' from pgonce.try_lock('n', 'a') r",
         "select * from pgonce.accept_batch('c', 's', '{m,n}', null, 'a')",
         "select a from pgonce._accept_texts('c', 's', '{m,n}', null, 'a') a",
         "select pgonce.ledger_open('bob', 'EUR', 'credit', null, 1, 'a')",

@@ -109,6 +109,7 @@ async fn every_command_is_one_task_on_the_server_of_the_tenant() {
     for statement in [
         "select outcome from pgonce.transition('case', '7', 'open', 'c', null, null, null, 't')",
         "select made_now from pgonce.set_timer('case', '7', 'answer', 'late', '1 hour', 't')",
+        "select made_now::text operator(pg_catalog.||) '' from pgonce.set_timer('case', '7', 'answer', 'late', '1 hour', 't')",
         "select * from pgonce._fire_tenant_timers(10, 't')",
     ] {
         let plan = see.rows(&format!("explain (costs off) {statement}")).await;

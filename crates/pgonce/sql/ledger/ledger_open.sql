@@ -51,7 +51,10 @@ begin
         v_new := found;
         exit when not found;
     end loop;
-    if not v_new and not exists (
+    if v_new then
+        return true;
+    end if;
+    if not exists (
         select from pgonce.ledger_account a
          where a.tenant = v_tenant and a.account = v_account.account and a.shard = 0 and a.closed_at is null
            and (a.shards, a.currency, a.normal) = (p_shards, v_account.currency, v_account.normal) and a.floor is not distinct from p_floor)
@@ -59,6 +62,6 @@ begin
         raise exception 'account "%" exists, and is something else or closed', p_account using errcode = 'P4070',
             hint = 'Look at it in pgonce.ledger_accounts, or choose another name.';
     end if;
-    return v_new;
+    return false;
 end
 $$;

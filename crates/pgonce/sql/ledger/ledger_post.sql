@@ -20,12 +20,11 @@ returns table (made_now boolean, state text, recorded_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant text collate "default" := coalesce(p_tenant, '');
-    v_lines  record;
+    v_lines record;
 begin
     v_lines := pgonce._ledger_lines(p_entries);
     select r.made_now, r.state, r.recorded_at into made_now, state, recorded_at
-      from pgonce._ledger_record(v_tenant, p_source collate "C", p_operation, v_lines.accounts, v_lines.amounts,
+      from pgonce._ledger_record(coalesce(p_tenant, '') collate "C", p_source, p_operation, v_lines.accounts, v_lines.amounts,
         v_lines.currencies, p_memo, p_fence, null, null) r;
     return next;
 end

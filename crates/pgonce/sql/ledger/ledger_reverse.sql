@@ -22,7 +22,7 @@ declare
 begin
     select g.accounts, array(select - a from unnest(g.amounts) a) into v_accounts, v_amounts
       from pgonce.ledger_group g
-      left join pgonce.ledger_pending p on (p.tenant, p.source, p.operation) = (g.tenant, g.source, g.operation)
+      left join pgonce.ledger_pending p on p.tenant = v_tenant and p.source = g.source and p.operation = g.operation
      where g.tenant = v_tenant and g.source = p_of_source collate "C" and g.operation = p_of_operation collate "C"
        and (not g.pending or p.state = 'posted');
     if v_accounts is null then

@@ -40,6 +40,7 @@ pub(super) const TWINS: &[Routine] = routines![
     "citus/twins/_ledger_record",
     "citus/twins/_ledger_balance_at",
     "citus/twins/_ledger_heads",
+    "citus/twins/ledger_post",
     "citus/twins/ledger_balance",
     "citus/twins/ledger_statement",
     "citus/twins/ledger_verify",

@@ -9,7 +9,7 @@ declare
     v_has_rows boolean;
 begin
     -- What stays behind must be empty: it could not be used any more.
-    for v_existing in select t from unnest(array['outbox', 'parked', 'inbox_message', 'inbox_cursor', 'projection', 'ledger_audit', 'job', 'import',
+    for v_existing in select t from unnest(array['outbox', 'parked', 'inbox_message', 'inbox_cursor', 'projection', 'job', 'import',
         'external_reference', 'tenant_binding', 'role_grant', 'outbox_subscription']) t
     loop
         execute format('select exists (select from pgonce.%I)', v_existing) into v_has_rows;

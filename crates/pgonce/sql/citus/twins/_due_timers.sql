@@ -14,7 +14,7 @@ begin
         -- The entity first, as every command does, and without waiting: so nobody deadlocks.
         continue when not pg_try_advisory_xact_lock(pgonce._lock_id(p_tenant, 'transition',
             jsonb_build_array(v_timer.machine, v_timer.entity)::text));
-        perform from pgonce.transition_timer t
+        perform 1 from pgonce.transition_timer t
           where t.tenant = p_tenant and t.machine = v_timer.machine and t.entity = v_timer.entity
             and t.kind = v_timer.kind and t.number = v_timer.number and t.ended_at is null for no key update;
         if found then

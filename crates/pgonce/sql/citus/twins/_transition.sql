@@ -51,13 +51,16 @@ begin
         state := case v_known.outcome when 'applied' then v_known.to_state else v_known.from_state end;
         version := v_known.version;
         return;
-    elsif v_command ^@ 'timer ' and not exists (
-        select from pgonce.transition_timer t
-         where t.tenant = v_tenant and t.machine = v_machine and t.entity = v_entity and t.to_state = v_to
-           and t.ended_at is null and t.due_at <= v_at and 'timer ' || t.number::text = v_command)
-    then
-        raise exception 'ids of commands that begin with "timer " belong to timers' using errcode = '22023',
-            hint = 'Give the command another id.';
+    end if;
+    -- By itself: a condition that is known before is left out of a statement, and with it the tenant by which Citus finds a server.
+    if v_command ^@ 'timer ' then
+        perform 1 from pgonce.transition_timer t
+          where t.tenant = v_tenant and t.machine = v_machine and t.entity = v_entity and t.to_state = v_to
+            and t.ended_at is null and t.due_at <= v_at and 'timer ' || t.number::text = v_command;
+        if not found then
+            raise exception 'ids of commands that begin with "timer " belong to timers' using errcode = '22023',
+                hint = 'Give the command another id.';
+        end if;
     end if;
     select e.* into v_now from pgonce.transition_entity e
      where e.tenant = v_tenant and e.machine = v_machine and e.entity = v_entity for no key update;
