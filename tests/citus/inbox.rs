@@ -53,7 +53,6 @@ async fn a_message_is_accepted_once_whatever_node_a_client_asks() {
     for bad in [
         "select pgonce.accept('', 's', 'm', null, 't')",
         "select pgonce.accept('c', 's', '', null, 't')",
-        "select pgonce.accept('c', 's', 'm', null, null)",
         "select pgonce.accept_batch('c', 's', '{m,\"\"}', null, 't')",
         "select pgonce.accept_batch('c', 's', '{m,n}', '{}', 't')",
     ] {
