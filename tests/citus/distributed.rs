@@ -181,7 +181,11 @@ async fn a_named_lock_is_the_same_for_clients_of_all_nodes() {
     let db = distributed(Cluster::shared().await, "locks").await;
     let nodes: Vec<_> = db.urls.iter().map(|url| once(url)).collect();
     for (n, node) in nodes.iter().enumerate() {
-        let mut first = held(node.claim(&intent("t", &format!("first {n}"))).await.unwrap());
+        let mut first = held(
+            node.claim(&intent("t", &format!("first {n}")))
+                .await
+                .unwrap(),
+        );
         assert!(first.try_lock("close").await.unwrap());
         for (m, other) in nodes.iter().enumerate() {
             let key = format!("second {n} {m}");
@@ -249,7 +253,8 @@ async fn what_is_not_distributed_is_refused() {
     assert_eq!(execute.unwrap_err().code(), NOT_DISTRIBUTED);
     let batch = once.inbox().begin().await;
     assert_eq!(batch.unwrap_err().code(), NOT_DISTRIBUTED);
-    let rows = "select (select count(*) from pgonce.inbox_marker) + (select count(*) from pgonce.intent)";
+    let rows =
+        "select (select count(*) from pgonce.inbox_marker) + (select count(*) from pgonce.intent)";
     assert_eq!(see.number(rows).await, 0);
     // Without Citus there is nothing to distribute over.
     let plain = pgonce_testkit::shared(None).await.unwrap();

@@ -85,14 +85,23 @@ async fn the_sdk_accepts_messages_within_a_command() {
             async move {
                 let one = tx.accept("billing", "shop", &messages[0]).await?;
                 let new = tx.accept_batch("billing", "shop", messages).await?;
-                for id in one.then_some("1").into_iter().chain(new.iter().map(|id| &**id)) {
+                for id in one
+                    .then_some("1")
+                    .into_iter()
+                    .chain(new.iter().map(|id| &**id))
+                {
                     let order = format!("insert into orders (tenant, key) values ('t', '{id}')");
                     TokioPostgres::exec(tx.conn(), &order).await?;
                 }
                 tx.succeed(&(one, new.len())).await
             }
         };
-        let done: (bool, usize) = once.run(&intent, work).await.unwrap().into_answer().unwrap();
+        let done: (bool, usize) = once
+            .run(&intent, work)
+            .await
+            .unwrap()
+            .into_answer()
+            .unwrap();
         assert_eq!(done, (n == 0, if n == 0 { 2 } else { 0 }));
     }
     assert_eq!(see.number("select count(*) from orders").await, 3);

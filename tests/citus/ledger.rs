@@ -135,6 +135,16 @@ async fn what_was_changed_by_hand_is_found() {
             .await;
         }
     }
+    for table in [
+        "ledger_account",
+        "ledger_group",
+        "ledger_entry",
+        "ledger_pending",
+        "transition_command",
+    ] {
+        let truncate = format!("truncate pgonce.{table}");
+        assert_eq!(see.code(&truncate).await, "P4079", "{table}");
+    }
     let problems = "select coalesce(string_agg(distinct tenant || ' ' || problem, ', ' order by tenant || ' ' || problem), '') from pgonce.ledger_verify()";
     assert_eq!(see.text(problems).await, "");
     for (change, found) in [
@@ -155,7 +165,11 @@ async fn what_was_changed_by_hand_is_found() {
             "a balance, a entries, a total",
         ),
     ] {
-        let refused = if change.contains("set balance") { "" } else { "P4079" };
+        let refused = if change.contains("set balance") {
+            ""
+        } else {
+            "P4079"
+        };
         assert_eq!(
             see.code(&format!("begin; {change}; rollback")).await,
             refused,
@@ -192,10 +206,14 @@ async fn the_sdk_does_what_a_wallet_needs() {
                 assert!(ledger.open(&account).await?);
                 assert!(!ledger.open(&account).await?);
             }
-            let pay_in = Group::new("bank", "1").debit("cash", 1_000).credit("ada", 1_000);
+            let pay_in = Group::new("bank", "1")
+                .debit("cash", 1_000)
+                .credit("ada", 1_000);
             assert!(ledger.post(&pay_in).await?.new);
             assert!(!ledger.post(&pay_in).await?.new);
-            let hold = Group::new("shop", "7").debit("ada", 400).credit("cash", 400);
+            let hold = Group::new("shop", "7")
+                .debit("ada", 400)
+                .credit("cash", 400);
             let held = ledger.post(&hold.pending(5)).await?;
             assert_eq!(held.state, State::Pending);
             let ada = ledger.balance("ada").await?;
@@ -203,18 +221,30 @@ async fn the_sdk_does_what_a_wallet_needs() {
             assert!(ledger.settle("shop", "7", 5).await?);
             let undo = Group::new("shop", "undo 7");
             assert!(ledger.reverse(&undo, "shop", "7").await?.new);
-            let (from, to) = (SystemTime::UNIX_EPOCH, SystemTime::now() + Duration::from_secs(3600));
+            let (from, to) = (
+                SystemTime::UNIX_EPOCH,
+                SystemTime::now() + Duration::from_secs(3600),
+            );
             let statement = ledger.statement("ada", from, to).await?;
             assert_eq!((statement.opening, statement.closing), (0, 1_000));
             assert_eq!(statement.entries.len(), 3);
             assert_eq!(ledger.balance_at("ada", to).await?.balance, 1_000);
             tx.succeed(&1).await
         };
-        let _: i64 = once.run(&intent, work).await.unwrap().into_answer().unwrap();
+        let _: i64 = once
+            .run(&intent, work)
+            .await
+            .unwrap()
+            .into_answer()
+            .unwrap();
         let group = Group::new("bank", "2").debit("cash", 1).credit("ada", 1);
         assert!(once.post(&group, &format!("t{n}")).await.unwrap().new);
         assert!(!once.post(&group, &format!("t{n}")).await.unwrap().new);
     }
     let see = db.see().await;
-    assert_eq!(see.number("select count(*) from pgonce.ledger_verify()").await, 0);
+    assert_eq!(
+        see.number("select count(*) from pgonce.ledger_verify()")
+            .await,
+        0
+    );
 }

@@ -89,8 +89,7 @@ async fn an_entity_that_moves_to_another_server_keeps_its_timeline_and_its_timer
         assert_eq!(see.text(&command(to, round)).await, "applied");
         assert_eq!(see.text(&command(to, round)).await, "applied", "again");
     }
-    let versions =
-        "select string_agg(version::text, ' ' order by seq) from pgonce.timelines where entity = '7'";
+    let versions = "select string_agg(version::text, ' ' order by seq) from pgonce.timelines where entity = '7'";
     assert_eq!(see.text(versions).await, "1 2 3 4 5 6");
     assert_eq!(see.text(&command("open", 6)).await, "applied");
     see.run("select pgonce.set_timer('case', '7', 'answer', 'late', '-1 second', 't')")

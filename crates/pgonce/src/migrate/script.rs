@@ -180,14 +180,25 @@ fn on_citus(routine: &Routine) -> String {
         (None, "intent/_check_transition" | "retention/_append_only") => {
             let mut parts = routine.sql.split("create or replace trigger");
             let function = parts.next().unwrap_or_default().to_owned();
-            parts.fold(function, |text, trigger| {
-                let trigger = format!("create or replace trigger{}", trigger.trim_end());
+            let triggers = parts.flat_map(|trigger| without_truncate(trigger.trim_end()));
+            triggers.fold(function, |text, trigger| {
+                let trigger = format!("create or replace trigger{trigger}");
                 let trigger = quote_literal(trigger.trim_end_matches(';'));
                 format!("{text}do $do$ begin execute {trigger}; end $do$;\n")
             })
         }
         (None, _) => routine.sql.replace("p_tenant collate \"C\"", "p_tenant"),
     }
+}
+
+/// Citus creates no trigger on shards that is for TRUNCATE too: that is one of its own, on the table.
+fn without_truncate(trigger: &str) -> Vec<String> {
+    let Some((first, on)) = trigger.split_once(" or truncate on ") else {
+        return vec![trigger.to_owned()];
+    };
+    let name = first.split_whitespace().next().unwrap_or_default();
+    let truncate = format!(" {name}_untruncated before truncate on {on}");
+    vec![format!("{first} on {on}"), truncate]
 }
 
 /// Removes the routines, on Citus.

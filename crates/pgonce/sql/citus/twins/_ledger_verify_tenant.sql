@@ -64,8 +64,9 @@ begin
     return query
         select p_tenant, 'total', null::text, format('%s: %s', a.currency, sum(e.amount))
           from pgonce.ledger_entry e
-          join pgonce.ledger_account a on a.tenant = p_tenant and a.account = e.account and a.shard = e.shard
+          -- Not an inner join: PostgreSQL would give the tenant that both have in common the collation of its column.
+          left join pgonce.ledger_account a on a.tenant = p_tenant and a.account = e.account and a.shard = e.shard
          where e.tenant = p_tenant
-         group by a.currency having sum(e.amount) <> 0;
+         group by a.currency having sum(e.amount) <> 0 and count(a.currency) > 0;
 end
 $$;

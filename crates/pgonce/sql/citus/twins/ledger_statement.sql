@@ -34,7 +34,8 @@ begin
           from unnest(v_shards, v_after, v_upto) as s (shard, after, upto)
           join pgonce.ledger_entry e on e.tenant = v_tenant and e.account = p_account collate "C" and e.shard = s.shard
            and e.seq > s.after and e.seq <= s.upto
-          join pgonce.ledger_group g on g.tenant = v_tenant and g.source = e.source and g.operation = e.operation
+          -- Not an inner join: PostgreSQL would give the tenant that both have in common the collation of its column.
+          left join pgonce.ledger_group g on g.tenant = v_tenant and g.source = e.source and g.operation = e.operation
          order by e.posted_at, e.shard, e.seq
     loop
         v_balance := v_balance + v_entry.amount;
