@@ -43,7 +43,11 @@ pub(crate) async fn distributed(cluster: &Cluster, name: &str) -> Db {
 }
 
 /// An order, once.
-async fn order(once: &Once<TokioPostgres>, tenant: &str, key: &str) -> pgonce::Result<bool> {
+pub(crate) async fn order(
+    once: &Once<TokioPostgres>,
+    tenant: &str,
+    key: &str,
+) -> pgonce::Result<bool> {
     let insert = format!("insert into orders (tenant, key) values ('{tenant}', '{key}')");
     let work = |mut tx: pgonce::Attempt<TokioPostgres>| {
         let insert = insert.clone();

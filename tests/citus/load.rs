@@ -12,7 +12,7 @@ use tokio_postgres::{Client, NoTls};
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, Db};
-use crate::distributed::{distributed, once};
+use crate::distributed::{distributed, once, order};
 
 const TENANTS: [&str; 4] = ["a", "b", "c", "d"];
 const DEADLINE: Duration = Duration::from_secs(300);
@@ -26,9 +26,19 @@ enum Work {
     Batch,
     /// A group of the ledger.
     Group,
+    /// A command; its effect is an order.
+    Command,
+    /// A step of an entity.
+    Step,
 }
 
-const WORKS: [Work; 3] = [Work::Message, Work::Batch, Work::Group];
+const WORKS: [Work; 5] = [
+    Work::Message,
+    Work::Batch,
+    Work::Group,
+    Work::Command,
+    Work::Step,
+];
 
 type Tried = std::result::Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
@@ -40,12 +50,17 @@ struct Sender {
 }
 
 impl Sender {
-    async fn messages(&mut self, ids: &[String], batch: bool) -> Tried {
+    async fn connect(&mut self) -> Tried {
         if self.client.is_none() {
             let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
             tokio::spawn(connection);
             self.client = Some(client);
         }
+        Ok(())
+    }
+
+    async fn messages(&mut self, ids: &[String], batch: bool) -> Tried {
+        self.connect().await?;
         let Some(client) = self.client.as_mut() else {
             return Ok(());
         };
@@ -88,6 +103,21 @@ impl Sender {
                 self.once.post(&group, self.tenant).await?;
                 Ok(())
             }
+            Work::Command => {
+                order(&self.once, self.tenant, key).await?;
+                Ok(())
+            }
+            Work::Step => {
+                self.connect().await?;
+                let step = format!(
+                    "select outcome from pgonce.transition('step', '{key}', 'open', '{key}', null, null, null, '{}')",
+                    self.tenant
+                );
+                if let Some(client) = &self.client {
+                    client.batch_execute(&step).await?;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -123,6 +153,8 @@ fn client(url: &str, number: usize, stop: &CancellationToken) -> JoinHandle<(Wor
 pub(crate) async fn prepared(cluster: &Cluster, name: &str) -> Db {
     let db = distributed(cluster, name).await;
     let see = db.see().await;
+    see.run("select pgonce.define_transition('step', '', 'open')")
+        .await;
     for tenant in TENANTS {
         see.run(&format!(
             "select pgonce.ledger_open('cash', 'EUR', 'debit', null, 4, '{tenant}'); \
@@ -151,7 +183,7 @@ struct Load {
 impl Load {
     fn start(urls: &[String]) -> Self {
         let stop = CancellationToken::new();
-        let clients = (0..9)
+        let clients = (0..10)
             .map(|n| client(&urls[n % urls.len()], n, &stop))
             .collect();
         Self { stop, clients }
@@ -160,22 +192,32 @@ impl Load {
     /// Ends it: what is there is what was acknowledged.
     async fn end(self, db: &Db, what: &str) {
         self.stop.cancel();
-        let (mut messages, mut groups) = (0, 0);
+        let (mut messages, mut groups, mut commands, mut steps) = (0, 0, 0, 0);
         for client in self.clients {
             match client.await.unwrap() {
                 (Work::Message, n) => messages += n,
                 (Work::Batch, n) => messages += 3 * n,
                 (Work::Group, n) => groups += n,
+                (Work::Command, n) => commands += n,
+                (Work::Step, n) => steps += n,
             }
         }
         let see = db.see().await;
         see.run("select recover_prepared_transactions()").await;
-        println!("{what}: {messages} messages and {groups} groups acknowledged");
+        println!(
+            "{what}: {messages} messages, {groups} groups, {commands} commands and {steps} steps acknowledged"
+        );
         for (count, expected) in [
-            ("select count(*) from orders", messages),
+            ("select count(*) from orders", messages + commands),
             (
                 "select count(*) from (select distinct tenant, key from orders) o",
-                messages,
+                messages + commands,
+            ),
+            ("select count(*) from pgonce.intent", commands),
+            ("select count(*) from pgonce.transition_command", steps),
+            (
+                "select coalesce(sum(version), 0) from pgonce.transition_entity",
+                steps,
             ),
             ("select count(*) from pgonce.inbox_marker", messages),
             ("select count(*) from pgonce.ledger_group", groups),
@@ -189,7 +231,7 @@ impl Load {
         }
         let wrong = see.rows("select * from pgonce.ledger_verify()").await;
         assert!(wrong.is_empty(), "{wrong:?}");
-        assert!(messages > 0 && groups > 0);
+        assert!(messages > 0 && groups > 0 && commands > 0 && steps > 0);
     }
 }
 
@@ -209,13 +251,13 @@ async fn crashed(victim: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Citus: make citus-tests"]
-async fn messages_and_groups_survive_crashes_of_a_worker() {
+async fn everything_that_was_acknowledged_survives_crashes_of_a_worker() {
     crashed(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Citus: make citus-tests"]
-async fn messages_and_groups_survive_crashes_of_the_coordinator() {
+async fn everything_that_was_acknowledged_survives_crashes_of_the_coordinator() {
     crashed(0).await;
 }
 
