@@ -13,11 +13,11 @@ use crate::cluster::{Cluster, Db, ORDERS};
 const MINUTE: Duration = Duration::from_secs(60);
 const DEADLINE: Duration = Duration::from_secs(300);
 
-fn migrator(url: &str) -> Migrator<TokioPostgres> {
+pub(crate) fn migrator(url: &str) -> Migrator<TokioPostgres> {
     Migrator::new(TokioPostgres::connect(url, 1))
 }
 
-fn once(url: &str) -> Once<TokioPostgres> {
+pub(crate) fn once(url: &str) -> Once<TokioPostgres> {
     Once::builder(TokioPostgres::connect(url, 4))
         .distributed()
         .build()
@@ -31,7 +31,7 @@ fn intent(tenant: &str, key: &str) -> Intent {
         .unwrap()
 }
 
-async fn distributed(cluster: &Cluster, name: &str) -> Db {
+pub(crate) async fn distributed(cluster: &Cluster, name: &str) -> Db {
     let db = cluster.database(name).await;
     db.see().await.run(ORDERS).await;
     migrator(db.url())
@@ -43,7 +43,11 @@ async fn distributed(cluster: &Cluster, name: &str) -> Db {
 }
 
 /// An order, once.
-async fn order(once: &Once<TokioPostgres>, tenant: &str, key: &str) -> pgonce::Result<bool> {
+pub(crate) async fn order(
+    once: &Once<TokioPostgres>,
+    tenant: &str,
+    key: &str,
+) -> pgonce::Result<bool> {
     let insert = format!("insert into orders (tenant, key) values ('{tenant}', '{key}')");
     let work = |mut tx: pgonce::Attempt<TokioPostgres>| {
         let insert = insert.clone();
@@ -177,6 +181,31 @@ async fn every_hot_statement_is_one_task_on_the_server_of_the_tenant() {
 
 #[tokio::test]
 #[ignore = "needs Citus: make citus-tests"]
+async fn a_named_lock_is_the_same_for_clients_of_all_nodes() {
+    let db = distributed(Cluster::shared().await, "locks").await;
+    let nodes: Vec<_> = db.urls.iter().map(|url| once(url)).collect();
+    for (n, node) in nodes.iter().enumerate() {
+        let mut first = held(
+            node.claim(&intent("t", &format!("first {n}")))
+                .await
+                .unwrap(),
+        );
+        assert!(first.try_lock("close").await.unwrap());
+        for (m, other) in nodes.iter().enumerate() {
+            let key = format!("second {n} {m}");
+            let mut second = held(other.claim(&intent("t", &key)).await.unwrap());
+            assert!(!second.try_lock("close").await.unwrap());
+            let shortly = Duration::from_millis(5);
+            assert!(!second.lock("close", shortly).await.unwrap());
+            assert!(second.lock("another", MINUTE).await.unwrap());
+            second.abandon().await.unwrap();
+        }
+        first.abandon().await.unwrap();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Citus: make citus-tests"]
 async fn clients_of_all_nodes_that_want_the_same_get_one_effect() {
     let db = distributed(Cluster::shared().await, "storm").await;
     let mut clients = Vec::new();
@@ -210,13 +239,13 @@ async fn what_is_not_distributed_is_refused() {
     let see = db.see().await;
     for sql in [
         "select pgonce.publish('t', 'y', '1', '{}', p_tenant => 't')",
-        "select pgonce.accept('c', 's', 'm', null, 't')",
-        "select * from pgonce.accept_batch('c', 's', '{m}', null, 't')",
+        "select pgonce.store_message('c', 's', 'm', '\\x00', p_tenant => 't')",
+        "select pgonce._lease_partition('c', 's', '0', 'w', '1 minute')",
         "select * from pgonce.enqueue('mail', p_tenant => 't')",
         "select pgonce.define_queue('mail')",
         "select pgonce.create_subscription('s')",
-        "select pgonce.define_transition('case', '', 'open')",
-        "select pgonce.ledger_open('a', 'EUR', 'debit', p_tenant => 't')",
+        "select pgonce.define_transition('case', '', 'open', p_topic => 'cases')",
+        "select * from pgonce.ledger_repair('by hand', 't')",
         "select pgonce.bind_tenant('postgres', 't')",
         "select pgonce.grant_to('postgres', 'app')",
         "select * from pgonce._replay_state()",
@@ -226,6 +255,11 @@ async fn what_is_not_distributed_is_refused() {
     let (once, one) = (once(db.url()), intent("t", "k"));
     let execute = TokioPostgres::execute(&once, &one, "select $1::text as a", "x").await;
     assert_eq!(execute.unwrap_err().code(), NOT_DISTRIBUTED);
+    let batch = once.inbox().begin().await;
+    assert_eq!(batch.unwrap_err().code(), NOT_DISTRIBUTED);
+    let rows =
+        "select (select count(*) from pgonce.inbox_marker) + (select count(*) from pgonce.intent)";
+    assert_eq!(see.number(rows).await, 0);
     // Without Citus there is nothing to distribute over.
     let plain = pgonce_testkit::shared(None).await.unwrap();
     let database = plain.create_database("plain").await.unwrap();
@@ -242,7 +276,11 @@ async fn an_installation_of_the_coordinator_is_distributed_with_its_answers() {
     see.run(
         "begin; select pgonce.claim('orders.create', 'k', '\\x01', null, null, 't'); \
          select pgonce.succeed('orders.create', 'k', '\\x01', 1, '7', null, null, 't'); commit; \
-         select pgonce.define_scope('orders.create', '3 days')",
+         select pgonce.define_scope('orders.create', '3 days'); \
+         select pgonce.accept('billing', 'shop', 'm', '\\x01', 't'); select pgonce.define_inbox('billing', '20 days'); \
+         select pgonce.ledger_open('cash', 'EUR', 'debit', p_tenant => 't'), pgonce.ledger_open('ada', 'EUR', 'credit', p_tenant => 't'); \
+         select pgonce.ledger_post('shop', '1', '[{\"account\": \"cash\", \"debit\": 5}, {\"account\": \"ada\", \"credit\": 5}]', \
+             p_tenant => 't')",
     )
     .await;
     see.run(ORDERS).await;
@@ -257,7 +295,18 @@ async fn an_installation_of_the_coordinator_is_distributed_with_its_answers() {
         let claim =
             "select answer from pgonce.claim('orders.create', 'k', '\\x01', null, null, 't')";
         assert_eq!(node.text(claim).await, "7");
+        let copy = "select pgonce.accept('billing', 'shop', 'm', '\\x01', 't')";
+        assert_eq!(node.text(copy).await, "f");
+        let balance = "select balance from pgonce.ledger_balance('ada', null, 't')";
+        assert_eq!(node.number(balance).await, 5);
     }
+    let keep = "select keep = '20 days' from pgonce.inbox_contract where consumer = 'billing'";
+    assert_eq!(see.text(keep).await, "t");
+    assert_eq!(
+        see.number("select count(*) from pgonce.ledger_verify()")
+            .await,
+        0
+    );
     assert!(migrator(db.url()).plan().await.unwrap().is_empty());
     see.run("update pgonce.routines set checksum = 'of another build'")
         .await;

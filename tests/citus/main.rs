@@ -6,3 +6,8 @@
 mod cluster;
 mod distributed;
 mod half;
+mod inbox;
+mod ledger;
+mod load;
+mod one_shard;
+mod transitions;

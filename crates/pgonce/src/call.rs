@@ -1,5 +1,7 @@
 //! How the SDK calls its SQL functions: a statement, its arguments, and the rows that come back.
 
+mod delegable;
+
 use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,6 +9,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use self::delegable::delegable;
 use crate::driver::{self, Connection, Driver, Param, Session, Settled, Statement};
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -106,6 +109,18 @@ impl Schema {
         self.distributed
     }
 
+    /// Refuses what does not work where Citus distributes the tables.
+    pub(crate) fn refuse_if_distributed(&self, what: &str, hint: &'static str) -> Result<()> {
+        match self.distributed {
+            false => Ok(()),
+            true => Err(Error::Schema(ErrorDetail::new(
+                "P4105",
+                format!("{what} does not work on Citus"),
+                hint,
+            ))),
+        }
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -153,24 +168,6 @@ impl Schema {
             pooled: !self.keep,
         }
     }
-}
-
-/// A statement in a form that Citus sends to the server of the tenant: nothing beside the call, and arguments that it can
-/// compute beforehand. A text is no such thing once it is cast to an interval. That a success belongs to the transaction
-/// of its claim is asked there, by the call itself.
-fn delegable(text: &str) -> String {
-    let mut parts = text
-        .trim_end_matches(" where pgonce._assert_same_transaction()")
-        .split("::text::interval");
-    let mut whole = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let parameter = whole.split_off(whole.rfind('$').unwrap_or_default());
-        whole.push_str(&format!(
-            "interval '1 second' operator(pg_catalog.*) \
-             pg_catalog.split_part({parameter}, ' ', 1)::double precision{part}"
-        ));
-    }
-    whole
 }
 
 /// Types by their schema: they are no keywords, and a `search_path` could put others in their place.

@@ -91,13 +91,10 @@ impl<D: Driver> Once<D> {
         E: Effect<D::Session>,
     {
         let caller = self.caller();
-        if caller.schema.is_distributed() {
-            return Err(Error::Schema(ErrorDetail::new(
-                "P4105",
-                "a command of one statement does not work on Citus",
-                "Use run: claim, effect and success in one transaction, each sent to the server of the tenant.",
-            )));
-        }
+        caller.schema.refuse_if_distributed(
+            "a command of one statement",
+            "Use run: claim, effect and success in one transaction, each sent to the server of the tenant.",
+        )?;
         let (tenant, scope) = (intent.tenant_name(), intent.scope());
         let known = self.shared.retentions.get(tenant, scope);
         let args = fast_args(intent)

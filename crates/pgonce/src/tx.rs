@@ -51,6 +51,11 @@ impl<C: Connection> Tx<C> {
         call_on(&mut *self.conn, &self.schema, sql, &args).await
     }
 
+    /// Whether Citus distributes the tables.
+    pub(crate) fn is_distributed(&self) -> bool {
+        self.schema.is_distributed()
+    }
+
     pub(crate) fn schema(&self) -> &Schema {
         &self.schema
     }

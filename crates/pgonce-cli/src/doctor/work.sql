@@ -93,7 +93,8 @@ select format('the last number is %s, the last partition ends at %s, %s', coales
 -- why: They are removed row by row instead of by partition, which costs vacuum and time.
 select format('%s recent markers in inbox_marker_default', count(*)) as evidence,
        'select pgonce._create_inbox_partitions();' as sql
-  from (select from pgonce.inbox_marker_default d where d.day >= (pgonce.now() at time zone 'UTC')::date - 1 limit 10000) d having count(*) > 0;
+  from (select d.day from pgonce.inbox_marker_default d where d.day >= (pgonce.now() at time zone 'UTC')::date - 1 limit 10000) d
+having count(*) > 0 and to_regclass('pgonce.tenant_epoch') is null;
 
 -- check: inbox-poison
 -- severity: warning

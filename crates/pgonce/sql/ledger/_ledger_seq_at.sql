@@ -7,14 +7,18 @@ returns bigint
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_low  bigint := 0;
-    v_high bigint := (p_account).entries;
-    v_half bigint;
+    -- Not in the collation of a column: Citus would take it for another tenant.
+    v_tenant  text collate "default" := (p_account).tenant;
+    v_account text collate "C" := (p_account).account;
+    v_shard   smallint := (p_account).shard;
+    v_low     bigint := 0;
+    v_high    bigint := (p_account).entries;
+    v_half    bigint;
 begin
     while v_low < v_high loop
         v_half := (v_low + v_high + 1) / 2;
         if exists (select from pgonce.ledger_entry e
-                    where e.tenant = (p_account).tenant and e.account = (p_account).account and e.shard = (p_account).shard
+                    where e.tenant = v_tenant and e.account = v_account and e.shard = v_shard
                       and e.seq = v_half and e.posted_at < p_at)
         then
             v_low := v_half;

@@ -6,9 +6,9 @@
 -- example  select account, currency, balance, available from pgonce.ledger_accounts order by account;
 create or replace view pgonce.ledger_accounts as
 select a.tenant, a.account, a.currency, a.normal, a.floor, a.shards, sum(x.balance) * a.sign as balance,
-       sum(x.balance) * a.sign - sum(case a.normal when 'debit' then x.held_credit else x.held_debit end) - a.floor as available,
+       sum(x.balance) * a.sign - sum(case when a.normal = 'debit' then x.held_credit else x.held_debit end) - a.floor as available,
        sum(x.held_debit) as pending_debit, sum(x.held_credit) as pending_credit, sum(x.entries)::bigint as entries,
        array_agg(encode(x.head, 'hex') order by x.shard) as heads, a.opened_at, a.closed_at
-  from (select *, case normal when 'debit' then 1 else -1 end as sign from pgonce.ledger_account where shard = 0) a
+  from (select *, case when normal = 'debit' then 1 else -1 end as sign from pgonce.ledger_account where shard = 0) a
   join pgonce.ledger_account x on (x.tenant, x.account) = (a.tenant, a.account)
  group by a.tenant, a.account, a.currency, a.normal, a.floor, a.shards, a.sign, a.opened_at, a.closed_at;

@@ -10,11 +10,12 @@ returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant  text collate "C" := coalesce(p_tenant, '');
+    v_tenant  text collate "default" := coalesce(p_tenant, '');
     v_account text collate "C" := p_account;
-    v_total numeric;
-    v_held  numeric;
-    v_open  bigint;
+    v_now     timestamptz;
+    v_total   numeric;
+    v_held    numeric;
+    v_open    bigint;
 begin
     select sum(x.balance), sum(x.held_debit + x.held_credit), count(*) filter (where x.closed_at is null)
       into v_total, v_held, v_open
@@ -28,7 +29,8 @@ begin
         raise exception 'account "%" has a balance, or amounts that are pending', p_account using errcode = 'P4077',
             hint = 'Move its balance away and settle its pending groups first.';
     end if;
-    update pgonce.ledger_account a set closed_at = pgonce.now() where a.tenant = v_tenant and a.account = v_account;
+    v_now := pgonce.now();
+    update pgonce.ledger_account a set closed_at = v_now where a.tenant = v_tenant and a.account = v_account;
     return true;
 end
 $$;

@@ -16,6 +16,8 @@ returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    -- Not in the collation of a column or of other arguments: Citus would take it for another tenant.
+    v_tenant  text collate "default" := coalesce(p_tenant, '');
     v_account pgonce.ledger_account;
     v_new     boolean;
 begin
@@ -33,7 +35,7 @@ begin
     elsif p_floor <> trunc(p_floor) or abs(p_floor) >= 1e38 then
         raise exception 'the floor is not an integer of at most 38 digits' using errcode = '22023', hint = 'Give minor units.';
     end if;
-    v_account.tenant := coalesce(p_tenant, '');
+    v_account.tenant := v_tenant;
     v_account.account := p_account;
     v_account.shards := p_shards;
     v_account.currency := p_currency;
@@ -41,21 +43,25 @@ begin
     v_account.opened_at := pgonce.now();
     for v_shard in 0 .. p_shards - 1 loop
         v_account.shard := v_shard;
+        v_account.head := pgonce._ledger_genesis(v_account);
         insert into pgonce.ledger_account (tenant, account, shard, shards, currency, normal, floor, head, opened_at, moved_at)
-        values (v_account.tenant, p_account, v_shard, p_shards, p_currency, p_normal, p_floor,
-            pgonce._ledger_genesis(v_account), v_account.opened_at, v_account.opened_at)
+        values (v_tenant, p_account, v_shard, p_shards, p_currency, p_normal, p_floor, v_account.head, v_account.opened_at,
+            v_account.opened_at)
         on conflict do nothing;
         v_new := found;
         exit when not found;
     end loop;
-    if not v_new and not exists (
+    if v_new then
+        return true;
+    end if;
+    if not exists (
         select from pgonce.ledger_account a
-         where a.tenant = v_account.tenant and a.account = v_account.account and a.shard = 0 and a.closed_at is null
+         where a.tenant = v_tenant and a.account = v_account.account and a.shard = 0 and a.closed_at is null
            and (a.shards, a.currency, a.normal) = (p_shards, v_account.currency, v_account.normal) and a.floor is not distinct from p_floor)
     then
         raise exception 'account "%" exists, and is something else or closed', p_account using errcode = 'P4070',
             hint = 'Look at it in pgonce.ledger_accounts, or choose another name.';
     end if;
-    return v_new;
+    return false;
 end
 $$;

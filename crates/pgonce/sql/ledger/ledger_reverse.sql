@@ -15,14 +15,14 @@ returns table (made_now boolean, state text, recorded_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_tenant   text collate "C" := coalesce(p_tenant, '');
+    v_tenant   text collate "default" := coalesce(p_tenant, '');
     v_accounts text[];
     v_amounts  numeric[];
     v_other    text;
 begin
     select g.accounts, array(select - a from unnest(g.amounts) a) into v_accounts, v_amounts
       from pgonce.ledger_group g
-      left join pgonce.ledger_pending p on (p.tenant, p.source, p.operation) = (g.tenant, g.source, g.operation)
+      left join pgonce.ledger_pending p on p.tenant = v_tenant and p.source = g.source and p.operation = g.operation
      where g.tenant = v_tenant and g.source = p_of_source collate "C" and g.operation = p_of_operation collate "C"
        and (not g.pending or p.state = 'posted');
     if v_accounts is null then
@@ -40,7 +40,7 @@ begin
             using errcode = 'P4078', hint = 'A group is reversed once.';
     end if;
     select r.made_now, r.state, r.recorded_at into made_now, state, recorded_at
-      from pgonce._ledger_record(v_tenant collate "C", p_source, p_operation, v_accounts, v_amounts, null, p_memo, null, p_of_source,
+      from pgonce._ledger_record(v_tenant, p_source collate "C", p_operation, v_accounts, v_amounts, null, p_memo, null, p_of_source,
         p_of_operation) r;
     return next;
 end

@@ -14,6 +14,8 @@ returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
+    v_tenant  text collate "default" := coalesce(p_tenant, '');
+    v_now     timestamptz;
     v_pending pgonce.ledger_pending;
     v_group   pgonce.ledger_group;
 begin
@@ -22,7 +24,7 @@ begin
             hint = 'Pass the fence that it was recorded with.';
     end if;
     select p.* into v_pending from pgonce.ledger_pending p
-     where p.tenant = coalesce(p_tenant, '') collate "C" and p.source = p_source collate "C"
+     where p.tenant = v_tenant and p.source = p_source collate "C"
        and p.operation = p_operation collate "C" for no key update;
     if v_pending.tenant is null then
         raise exception 'no group of operation "%" of source "%" is pending', p_operation, p_source using errcode = 'P4078',
@@ -37,11 +39,12 @@ begin
             detail = format('Fence %s is behind %s.', p_fence, v_pending.fence), hint = 'Stop: the newer attempt settles it.';
     end if;
     select g.* into strict v_group from pgonce.ledger_group g
-     where g.tenant = v_pending.tenant and g.source = v_pending.source and g.operation = v_pending.operation;
-    perform pgonce._ledger_move(case p_state collate "C" when 'posted' then 1 else 0 end, -1, v_group.tenant, v_group.source,
+     where g.tenant = v_tenant and g.source = v_pending.source and g.operation = v_pending.operation;
+    perform pgonce._ledger_move(case p_state collate "C" when 'posted' then 1 else 0 end, -1, v_tenant, v_group.source,
         v_group.operation, v_group.digest, v_group.accounts, v_group.amounts, null, v_pending.pick);
-    update pgonce.ledger_pending p set state = p_state, settled_at = pgonce.now(), fence = p_fence
-     where p.tenant = v_pending.tenant and p.source = v_pending.source and p.operation = v_pending.operation;
+    v_now := pgonce.now();
+    update pgonce.ledger_pending p set state = p_state, settled_at = v_now, fence = p_fence
+     where p.tenant = v_tenant and p.source = v_pending.source and p.operation = v_pending.operation;
     return true;
 end
 $$;

@@ -11,6 +11,8 @@ use crate::tx::Tx;
 static ACCEPT: Sql = Sql::kept("select pgonce.accept($1, $2, $3, $4, $5)::text");
 static ACCEPT_BATCH: Sql =
     Sql::kept("select pgonce.accept_batch($1, $2, $3::text::text[], $4::text::bytea[], $5)");
+/// The same on Citus, which would not send a call with these casts to the server of the tenant.
+static ACCEPT_TEXTS: Sql = Sql::kept("select a from pgonce._accept_texts($1, $2, $3, $4, $5) a");
 
 impl<C: Connection> Tx<C> {
     /// Asks whether this consumer may apply this message: true where it is new. The marker and what
@@ -50,7 +52,11 @@ impl<C: Connection> Tx<C> {
         let ids = literal::texts(messages.iter().map(|m| m.id.as_str()));
         let hashes = literal::digests(messages.iter().map(Message::hash));
         let args = Args::texts([consumer, source, &ids, &hashes, &tenant]);
-        let rows = self.call(&ACCEPT_BATCH, args).await?;
+        let sql = match self.is_distributed() {
+            true => &ACCEPT_TEXTS,
+            false => &ACCEPT_BATCH,
+        };
+        let rows = self.call(sql, args).await?;
         rows.read(|mut row| row.text())
     }
 }

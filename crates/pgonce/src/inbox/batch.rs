@@ -98,6 +98,7 @@ impl<D: Driver> Inbox<D> {
         source: &str,
         messages: &[&Message],
     ) -> Result<(Batch<D>, Vec<Verdict>)> {
+        self.refuse_if_distributed()?;
         let settings = timeout.map(limited).unwrap_or_default();
         let tenant = messages.first().map_or("", |first| &first.tenant);
         let is_plain = (1..=MAX_PLAIN).contains(&messages.len())
@@ -173,7 +174,16 @@ impl<D: Driver> Inbox<D> {
         }
     }
 
+    /// What a consumer cannot apply it has to store, and stored messages are not distributed.
+    fn refuse_if_distributed(&self) -> Result<()> {
+        self.caller.schema.refuse_if_distributed(
+            "a consumer's batch",
+            "Accept the messages of a tenant in a transaction of your own: Once::accept, Once::accept_batch.",
+        )
+    }
+
     async fn open(&self, settings: &str) -> Result<Batch<D>> {
+        self.refuse_if_distributed()?;
         let mut session = self.caller.driver.acquire().await?;
         session.open(&self.beginning(settings)).await?;
         Ok(Batch {

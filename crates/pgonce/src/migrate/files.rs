@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::nodes::{Layout, TWINS};
+use super::nodes::{DISTRIBUTE, Layout, TWINS};
 use super::routines::ROUTINES;
 
 /// A numbered file: tables, types and data. Once released it never changes.
@@ -59,11 +59,13 @@ pub(super) fn newest() -> u32 {
 /// One checksum for all routines: their names, order and texts, and for whom they are loaded.
 pub(super) fn routines_checksum(layout: Layout) -> String {
     let loaded = ROUTINES.iter().map(|routine| (routine.name, routine.sql));
-    let twins = TWINS.iter().filter(|_| layout == Layout::Distributed);
+    let distributed = layout == Layout::Distributed;
+    let twins = TWINS.iter().filter(|_| distributed);
     let twins = twins.map(|routine| (routine.name, routine.sql));
     checksum(
         loaded
             .chain(twins)
+            .chain(distributed.then_some(("", DISTRIBUTE)))
             .chain(layout.switches().map(|sql| ("", sql))),
     )
 }

@@ -269,14 +269,15 @@ impl<D: Driver> Migrator<D> {
 
     /// What goes before the routines on Citus: the old ones go, and tables that are not distributed yet are.
     fn distribution(&self, ledger: &Ledger, layout: Layout) -> String {
-        let schema = &self.schema;
-        match &self.wanted {
-            _ if layout != Layout::Distributed => String::new(),
-            Wanted::Distributed(with) if layout != ledger.nodes.layout() => {
-                script::unload(schema) + &script::distribute(schema, with.as_deref())
-            }
-            _ => script::unload(schema),
+        if layout != Layout::Distributed {
+            return String::new();
         }
+        let with = match &self.wanted {
+            // Only the first time: later tables go where those of commands are.
+            Wanted::Distributed(with) if layout != ledger.nodes.layout() => with.as_deref(),
+            _ => None,
+        };
+        script::unload(&self.schema) + &script::distribute(&self.schema, with)
     }
 
     /// Runs what is next, if anything is.

@@ -9,6 +9,10 @@ use crate::error::Result;
 pub(super) const ONLY_ON_CITUS: &[Routine] = routines![
     "citus/twins/_raise_not_distributed",
     "citus/twins/_purge_tenant",
+    "citus/twins/_accept_texts",
+    "citus/twins/_purge_markers",
+    "citus/twins/_ledger_verify_tenant",
+    "citus/twins/_fire_tenant_timers",
 ];
 
 /// What is loaded on Citus instead of the routine of its name.
@@ -25,11 +29,33 @@ pub(super) const TWINS: &[Routine] = routines![
     "citus/twins/purge",
     "citus/twins/_replay_state",
     "citus/twins/_replay_of",
+    "citus/twins/accept",
+    "citus/twins/_insert_markers",
+    "citus/twins/_inbox_rules",
+    "citus/twins/define_inbox",
+    "citus/twins/_create_inbox_partitions",
+    "citus/twins/_drop_inbox_partitions",
+    "citus/twins/_purge_inbox",
+    "citus/twins/_ledger_move",
+    "citus/twins/_ledger_record",
+    "citus/twins/_ledger_balance_at",
+    "citus/twins/_ledger_heads",
+    "citus/twins/ledger_post",
+    "citus/twins/ledger_balance",
+    "citus/twins/ledger_statement",
+    "citus/twins/ledger_verify",
+    "citus/twins/ledger_repair",
+    "citus/twins/define_transition",
+    "citus/twins/_transition",
+    "citus/twins/set_timer",
+    "citus/twins/_due_timers",
+    "citus/twins/_postpone_timer",
+    "citus/twins/fire_timers",
 ];
 
 /// Removes the routines on Citus, before they are loaded again.
 pub(super) const UNLOAD: &str = include_str!("../../sql/citus/scripts/unload.sql");
-/// Distributes the tables: between the migrations and the routines.
+/// Distributes the tables that are not yet: between the migrations and the routines.
 pub(super) const DISTRIBUTE: &str = include_str!("../../sql/citus/scripts/distribute.sql");
 /// Delegates functions to the servers that have the rows: after the routines.
 pub(super) const DELEGATE: &str = include_str!("../../sql/citus/scripts/delegate.sql");

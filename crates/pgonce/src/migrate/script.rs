@@ -168,17 +168,37 @@ fn on_citus(routine: &Routine) -> String {
     let twin = TWINS.iter().find(|t| name(t.name) == name(routine.name));
     match (twin, routine.name) {
         (Some(twin), _) => twin.sql.to_owned(),
-        // There nothing forgets for a cache, and no history of attempts is kept.
-        (None, "cache/_forget_replays" | "intent/_record_attempt" | "intent/_forget_attempts") => {
-            String::new()
-        }
-        // Citus would send this whole text to the workers for its trigger; delegate.sql creates it by itself.
-        (None, "intent/_check_transition") => {
-            let end = routine.sql.find("create or replace trigger");
-            routine.sql[..end.unwrap_or(routine.sql.len())].to_owned()
+        // There nothing forgets for a cache, and no history of attempts is kept; a ledger is verified by its tenant's server.
+        (
+            None,
+            "cache/_forget_replays"
+            | "intent/_record_attempt"
+            | "intent/_forget_attempts"
+            | "ledger/_ledger_broken",
+        ) => String::new(),
+        // Citus would send this whole text to the workers for each trigger: so each is a text of its own.
+        (None, "intent/_check_transition" | "retention/_append_only") => {
+            let mut parts = routine.sql.split("create or replace trigger");
+            let function = parts.next().unwrap_or_default().to_owned();
+            let triggers = parts.flat_map(|trigger| without_truncate(trigger.trim_end()));
+            triggers.fold(function, |text, trigger| {
+                let trigger = format!("create or replace trigger{trigger}");
+                let trigger = quote_literal(trigger.trim_end_matches(';'));
+                format!("{text}do $do$ begin execute {trigger}; end $do$;\n")
+            })
         }
         (None, _) => routine.sql.replace("p_tenant collate \"C\"", "p_tenant"),
     }
+}
+
+/// Citus creates no trigger on shards that is for TRUNCATE too: that is one of its own, on the table.
+fn without_truncate(trigger: &str) -> Vec<String> {
+    let Some((first, on)) = trigger.split_once(" or truncate on ") else {
+        return vec![trigger.to_owned()];
+    };
+    let name = first.split_whitespace().next().unwrap_or_default();
+    let truncate = format!(" {name}_untruncated before truncate on {on}");
+    vec![format!("{first} on {on}"), truncate]
 }
 
 /// Removes the routines, on Citus.

@@ -1,4 +1,4 @@
--- Delegates the functions of a command to the server that has the tenant's rows. Run after the routines and their twins.
+-- Delegates functions to the server that has the tenant's rows. Run after the routines and their twins.
 do $$
 declare
     v_name text;
@@ -16,9 +16,10 @@ begin
        from pg_proc p
       where p.pronamespace = (select c.relnamespace from pg_class c where c.oid = 'pgonce.intent'::regclass)
         and p.proname in ('claim', '_claim_fast', '_claim_optimistic', 'claim_first', 'answer_of', 'succeed', 'fail', 'heartbeat',
-            'guard', 'release', 'wait', 'lock', 'try_lock', '_count_suppressed', '_purge_tenant');
-    execute 'create or replace trigger every_transition_is_checked before update on pgonce.intent '
-        'for each row execute function pgonce._check_transition()';
+            'guard', 'release', 'wait', 'lock', 'try_lock', '_count_suppressed', '_purge_tenant',
+            'accept', 'accept_batch', '_accept_texts', '_purge_markers',
+            'ledger_open', 'ledger_close', 'ledger_post', 'ledger_settle', 'ledger_reverse', 'ledger_balance', 'ledger_statement',
+            '_ledger_verify_tenant', 'transition', 'set_timer', '_fire_tenant_timers');
     -- What stays on the coordinator is not written any more: it could not commit with a command.
     for v_name in select c.oid::regclass::text from pg_class c
        where c.relnamespace = (select i.relnamespace from pg_class i where i.oid = 'pgonce.intent'::regclass)

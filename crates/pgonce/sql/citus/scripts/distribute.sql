@@ -1,20 +1,21 @@
 -- Distributes pgonce's tables by tenant. Statements of delegated functions compare the tenant with the argument as it is:
 -- Citus takes one with a collation of its own for another tenant. So the twins and what is loaded on Citus leave it out.
 -- Run between the tables and the routines: Citus moves no table that functions
--- depend on. {colocate} is the table of the user's that they are placed with, or 'default'.
+-- depend on. {colocate} is the table of the user's that they are placed with, or 'default'. Run again it distributes what an
+-- older build left on the coordinator.
 do $$
 declare
     v_existing text;
     v_has_rows boolean;
 begin
     -- What stays behind must be empty: it could not be used any more.
-    for v_existing in select t from unnest(array['outbox', 'parked', 'inbox_marker', 'inbox_message', 'inbox_cursor', 'projection',
-        'ledger_account', 'transition_entity', 'job', 'import', 'external_reference', 'tenant_binding', 'role_grant', 'outbox_subscription']) t
+    for v_existing in select t from unnest(array['outbox', 'parked', 'inbox_message', 'inbox_cursor', 'projection', 'job', 'import',
+        'external_reference', 'tenant_binding', 'role_grant', 'outbox_subscription']) t
     loop
         execute format('select exists (select from pgonce.%I)', v_existing) into v_has_rows;
         if v_has_rows then
             raise exception 'pgonce.% has rows and cannot be distributed', v_existing using errcode = 'P4105',
-                hint = 'On Citus commands, leases and locks work; see the page "Scaling out".';
+                hint = 'On Citus commands, leases, locks, accepted messages, the ledger and transitions work; see the page "Scaling out".';
         end if;
     end loop;
 end $$;
@@ -29,7 +30,27 @@ create table if not exists pgonce.tenant_epoch (
     lease    bigint not null default nextval('pgonce.lease_number'),
     constraint one_epoch_per_tenant primary key (tenant)
 );
-select create_distributed_table('pgonce.intent', 'tenant', colocate_with => {colocate});
-select create_distributed_table('pgonce.suppressed', 'tenant', colocate_with => 'pgonce.intent');
-select create_distributed_table('pgonce.tenant_epoch', 'tenant', colocate_with => 'pgonce.intent');
-select create_reference_table('pgonce.scope');
+do $$
+declare
+    v_table text;
+    v_with  text := {colocate};
+begin
+    if not exists (select from pg_dist_partition p where p.logicalrelid = 'pgonce.transition_timer'::regclass) then
+        -- With this Citus has the sequence of timers on every server.
+        alter table pgonce.transition_timer alter column number set default nextval('pgonce.transition_seq');
+    end if;
+    for v_table in select t.name
+        from unnest(array['intent', 'suppressed', 'tenant_epoch', 'inbox_marker', 'ledger_account', 'ledger_group', 'ledger_entry',
+            'ledger_pending', 'transition_entity', 'transition_command', 'transition_timer']) with ordinality as t (name, n)
+       where not exists (select from pg_dist_partition p where p.logicalrelid = ('pgonce.' || t.name)::regclass)
+       order by t.n
+    loop
+        perform create_distributed_table(('pgonce.' || v_table)::regclass, 'tenant',
+            colocate_with => case v_table when 'intent' then v_with else 'pgonce.intent' end);
+    end loop;
+    for v_table in select t.name from unnest(array['scope', 'inbox_contract', 'transition_rule']) as t (name)
+       where not exists (select from pg_dist_partition p where p.logicalrelid = ('pgonce.' || t.name)::regclass)
+    loop
+        perform create_reference_table(('pgonce.' || v_table)::regclass);
+    end loop;
+end $$;

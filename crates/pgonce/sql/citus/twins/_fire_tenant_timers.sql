@@ -1,0 +1,30 @@
+-- pgonce._fire_tenant_timers(p_limit, p_tenant): on Citus, what pgonce.fire_timers does for one tenant, on the server that has its
+--          entities.
+-- answers  as pgonce.fire_timers
+-- locks    as pgonce.fire_timers
+create or replace function pgonce._fire_tenant_timers(p_limit integer, p_tenant text)
+returns table (tenant text, machine text, entity text, kind text, outcome text)
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+    v_timer   record;
+    v_outcome text;
+begin
+    for v_timer in select * from pgonce._due_timers(p_limit, p_tenant) loop
+        -- One bad guard must not hold back the timers of others.
+        begin
+            select x.outcome into v_outcome
+              from pgonce.transition(v_timer.machine, v_timer.entity, v_timer.to_state, 'timer ' || v_timer.number::text,
+                p_tenant => p_tenant) x;
+        exception
+            when serialization_failure or deadlock_detected or lock_not_available then raise;
+            when others then
+                raise warning 'timer % of machine "%" failed: % (%)', v_timer.number, v_timer.machine, sqlerrm, sqlstate;
+                perform pgonce._postpone_timer(p_tenant, v_timer.machine, v_timer.entity, v_timer.kind, v_timer.number);
+                v_outcome := 'failed';
+        end;
+        return query select p_tenant, v_timer.machine::text, v_timer.entity::text, v_timer.kind::text, v_outcome;
+    end loop;
+end
+$$;

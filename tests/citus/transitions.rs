@@ -1,0 +1,119 @@
+//! State machines on Citus answer as on one server.
+
+use pgonce_tests::{Observer, random};
+use rand::RngExt as _;
+
+use crate::cluster::Cluster;
+use crate::distributed::{distributed, migrator};
+use crate::load::move_of;
+
+const RULES: &str = "create function public.small(text, text, jsonb) returns boolean language sql immutable \
+         return ($3 ->> 'n')::integer < 5; \
+     select pgonce.define_transition('case', '', 'open'); select pgonce.define_transition('case', 'open', 'closed', 'public.small'); \
+     select pgonce.define_transition('case', 'closed', 'open'); select pgonce.define_transition('case', 'open', 'late')";
+
+async fn answer(see: &Observer, sql: &str) -> String {
+    let code = see.code(&format!("begin; {sql}; rollback")).await;
+    if !code.is_empty() {
+        see.run("rollback").await;
+        return code;
+    }
+    format!("{:?}", see.rows(sql).await)
+}
+
+#[tokio::test]
+#[ignore = "needs Citus: make citus-tests"]
+async fn random_commands_are_answered_as_on_one_server() {
+    let db = distributed(Cluster::shared().await, "cases").await;
+    let plain = pgonce_testkit::shared(None).await.unwrap();
+    let plain = plain.create_database("cases").await.unwrap();
+    migrator(&plain.url()).up().await.unwrap();
+    let mut servers = vec![Observer::connect(&plain.url()).await];
+    for url in &db.urls {
+        servers.push(Observer::connect(url).await);
+    }
+    for see in &servers[..2] {
+        see.run(RULES).await;
+    }
+    let mut random = random();
+    let mut seen = std::collections::BTreeSet::new();
+    for step in 0..300_usize {
+        let (entity, command) = (random.random_range(0..6), random.random_range(0..120));
+        let to = ["open", "closed", "late", "lost"][random.random_range(0..4)];
+        let sql = match random.random_range(0..8) {
+            0 => format!(
+                "select made_now from pgonce.set_timer('case', '{entity}', 'answer', 'late', '-1 second', 't')"
+            ),
+            1 => "select entity, outcome from pgonce.fire_timers(1)".to_owned(),
+            2 => format!(
+                "select outcome, made_now, state, version from pgonce.transition('case', '{entity}', '{to}', 'c{command}', 'open', null, '{{\"n\": 1}}', 't')"
+            ),
+            _ => format!(
+                "select outcome, made_now, state, version from pgonce.transition('case', '{entity}', '{to}', 'c{command}', null, null, '{{\"n\": {}}}', 't')",
+                command % 7
+            ),
+        };
+        let expected = answer(&servers[0], &sql).await;
+        let got = answer(&servers[1 + step % 3], &sql).await;
+        assert_eq!(got, expected, "{step}: {sql}");
+        seen.insert(expected);
+    }
+    assert!(seen.len() > 8, "{seen:?}");
+    let timeline = "select machine, entity, row_number() over (partition by entity order by seq), to_state, outcome, version, data \
+                    from pgonce.timelines order by 2, 3";
+    let expected = servers[0].rows(timeline).await;
+    for see in &servers[1..] {
+        assert_eq!(see.rows(timeline).await, expected);
+    }
+    let change = "update pgonce.transition_command set who = 'nobody' where tenant = 't'";
+    assert_eq!(servers[1].code(change).await, "P4079");
+}
+
+#[tokio::test]
+#[ignore = "needs Citus: make citus-tests"]
+async fn an_entity_that_moves_to_another_server_keeps_its_timeline_and_its_timers() {
+    let db = distributed(Cluster::shared().await, "moved_cases").await;
+    let see = db.see().await;
+    see.run(RULES).await;
+    let command = |to: &str, id: usize| {
+        format!(
+            "select outcome from pgonce.transition('case', '7', '{to}', 'c{id}', null, null, '{{\"n\": 1}}', 't')"
+        )
+    };
+    assert_eq!(see.text(&command("open", 0)).await, "applied");
+    see.run("select pgonce.set_timer('case', '7', 'answer', 'late', '1 hour', 't')")
+        .await;
+    for round in 1..6 {
+        let to = ["open", "closed"][round % 2];
+        see.run(&move_of("t", "block_writes")).await;
+        assert_eq!(see.text(&command(to, round)).await, "applied");
+        assert_eq!(see.text(&command(to, round)).await, "applied", "again");
+    }
+    let versions = "select string_agg(version::text, ' ' order by seq) from pgonce.timelines where entity = '7'";
+    assert_eq!(see.text(versions).await, "1 2 3 4 5 6");
+    assert_eq!(see.text(&command("open", 6)).await, "applied");
+    see.run("select pgonce.set_timer('case', '7', 'answer', 'late', '-1 second', 't')")
+        .await;
+    see.run(&move_of("t", "block_writes")).await;
+    let fire = "select string_agg(outcome, ' ') from pgonce.fire_timers()";
+    assert_eq!(see.text(fire).await, "applied");
+    assert_eq!(see.text(fire).await, "");
+}
+
+#[tokio::test]
+#[ignore = "needs Citus: make citus-tests"]
+async fn every_command_is_one_task_on_the_server_of_the_tenant() {
+    let db = distributed(Cluster::shared().await, "one_case").await;
+    let see = db.see().await;
+    for statement in [
+        "select outcome from pgonce.transition('case', '7', 'open', 'c', null, null, null, 't')",
+        "select made_now from pgonce.set_timer('case', '7', 'answer', 'late', '1 hour', 't')",
+        "select made_now::text operator(pg_catalog.||) '' from pgonce.set_timer('case', '7', 'answer', 'late', '1 hour', 't')",
+        "select * from pgonce._fire_tenant_timers(10, 't')",
+    ] {
+        let plan = see.rows(&format!("explain (costs off) {statement}")).await;
+        let plan: Vec<String> = plan.into_iter().flatten().flatten().collect();
+        let plan = plan.join("\n");
+        assert!(plan.contains("Task Count: 1"), "{statement}:\n{plan}");
+    }
+}
