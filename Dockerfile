@@ -5,7 +5,7 @@
 #
 # FEATURES chooses what is built in: the default is everything but Kafka and the lab.
 FROM rust:1.95-bookworm AS build
-ARG FEATURES="probe,nats,rabbitmq,redis,webhook"
+ARG FEATURES="probe,nats,otlp,rabbitmq,redis,webhook"
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \

@@ -15,9 +15,11 @@ use hyper_util::rt::TokioExecutor;
 use pgonce::driver::Driver;
 use pgonce::inbox::{ClaimedMessage, Message, Tx};
 use pgonce::queue::Job;
+use pgonce::unstable::context_of;
 use pgonce::{Error, Failure, Result};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tracing::Span;
 
 use crate::Handler;
 use crate::sinks::Refusal;
@@ -42,7 +44,7 @@ type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 /// | `pgonce-fence` | rises with every attempt: an older one is a worker that was given up |
 /// | `pgonce-attempt` | which attempt this is |
 /// | `ce-id`, `ce-source`, `ce-type`, `ce-subject`, `ce-tenant` | id, source, type, key and tenant, as CloudEvents writes them |
-/// | `content-type`, `traceparent`, `tracestate` | as they came |
+/// | `content-type`, `traceparent`, `tracestate` | as they came; with the feature `otel` of `pgonce`, the trace context of the consumer's span |
 ///
 /// A response with a status of 2xx means that it is applied, any other that it is tried again, with growing pauses, until the
 /// consumer's contract gives it up. The header `Pgonce-Disposition` wins over the status: `keep` (applied), `refuse` (it needs
@@ -135,6 +137,7 @@ impl HttpHandler {
     /// ```
     pub async fn run_job<D: Driver>(&self, job: &Job<D>) -> Result<Value> {
         let payload: Box<RawValue> = job.payload()?;
+        let (traceparent, tracestate) = trace_context().unwrap_or_default();
         let request = self.post(
             Bytes::copy_from_slice(payload.get().as_bytes()),
             &job.idempotency_key(),
@@ -146,6 +149,8 @@ impl HttpHandler {
                 ("ce-subject", job.key().map(encoded)),
                 ("ce-tenant", Some(encoded(job.tenant()))),
                 (CONTENT_TYPE.as_str(), Some("application/json".to_owned())),
+                ("traceparent", traceparent),
+                ("tracestate", tracestate),
             ],
         );
         let response = self.call(request).await?;
@@ -170,6 +175,8 @@ impl HttpHandler {
         };
         let said = |name: &str| message.headers.get(name).and_then(|value| value.as_str());
         let said = |name: &str| said(name).map(str::to_owned);
+        let came = (said("traceparent"), said("tracestate"));
+        let (traceparent, tracestate) = trace_context().unwrap_or(came);
         self.post(
             Bytes::copy_from_slice(&message.payload),
             &key,
@@ -184,8 +191,8 @@ impl HttpHandler {
                     CONTENT_TYPE.as_str(),
                     said("content-type").or(Some(plain.to_owned())),
                 ),
-                ("traceparent", said("traceparent")),
-                ("tracestate", said("tracestate")),
+                ("traceparent", traceparent),
+                ("tracestate", tracestate),
             ],
         )
     }
@@ -238,6 +245,12 @@ impl HttpHandler {
         }
         Ok(Response::from_parts(head, text))
     }
+}
+
+/// Where the span is in its trace that the request is made in.
+fn trace_context() -> Option<(Option<String>, Option<String>)> {
+    let context = context_of(&Span::current())?;
+    Some((Some(context.traceparent), Some(context.tracestate)))
 }
 
 fn client(uri: &Uri, connect_timeout: Duration) -> Result<HttpClient, Refusal> {

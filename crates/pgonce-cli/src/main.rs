@@ -28,6 +28,8 @@ mod intervene;
 mod ledger;
 mod lost;
 mod migrate;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod outbox;
 mod output;
 mod parts;
@@ -209,6 +211,13 @@ fn color_of_help() -> ColorChoice {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    let code = run().await;
+    #[cfg(feature = "otlp")]
+    otlp::flush().await;
+    code
+}
+
+async fn run() -> ExitCode {
     let (every, words) = match watch::asked(std::env::args()) {
         Ok(asked) => asked,
         Err(error) => return error.report(output::Format::Table),

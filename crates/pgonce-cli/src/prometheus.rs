@@ -20,7 +20,11 @@ const BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0,
 ];
 
-const COUNTERS: [(&str, &str); 9] = [
+const COUNTERS: [(&str, &str); 10] = [
+    (
+        "pgonce_trace_spans_dropped_total",
+        "Spans that did not reach the collector",
+    ),
     (
         "pgonce_purged_total",
         "Expired records that this process purged",

@@ -135,7 +135,7 @@ pub(crate) fn client_config(settings: &Settings) -> Result<ClientConfig> {
 }
 
 /// The authorities to check against; none where the mode does not ask for a check.
-fn roots(settings: &Settings) -> Result<Option<RootCertStore>> {
+pub(crate) fn roots(settings: &Settings) -> Result<Option<RootCertStore>> {
     let mode = settings.mode();
     let mut roots = RootCertStore::empty();
     if settings.trusts_system() && mode >= Mode::Require {

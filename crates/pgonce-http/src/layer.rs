@@ -6,8 +6,10 @@ use std::task::{Context, Poll};
 
 use axum::BoxError;
 use axum::body::Body;
+use axum::extract::MatchedPath;
 use axum::response::Response;
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::Request;
 use pgonce::driver::Driver;
 use pgonce::{Error, Once, Result};
@@ -15,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
 use crate::policy::{BoxFuture, Scope};
-use crate::{Budget, Counters, Policy, engine};
+use crate::{Budget, Counters, Policy, engine, span};
 
 /// How the work and its answer are held together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,7 +234,9 @@ where
                 Ok(response)
             });
         }
-        let state = self.state.clone();
-        Box::pin(async move { Ok(engine::serve(state, inner, request).await) })
+        let route = request.extensions().get::<MatchedPath>().cloned();
+        let span = span::of_request(&request, route.as_ref().map(MatchedPath::as_str));
+        let serving = engine::serve(self.state.clone(), inner, request);
+        Box::pin(span::answer(span, serving).map(Ok))
     }
 }

@@ -20,6 +20,7 @@ mod phase_timer;
 mod policy;
 mod problem;
 mod request;
+mod span;
 mod status;
 mod stored;
 

@@ -17,6 +17,7 @@ use crate::record::{
     ANSWER_TOO_LARGE, FAIL, INSERT_KEPT, INSERT_SUCCESS, SUCCEED, Success, failure_args,
 };
 use crate::seal::{self, AnswerKeys};
+use crate::trace::{database_span, step};
 use crate::ttl_cache::TtlCache;
 use crate::tx::Tx;
 
@@ -72,7 +73,8 @@ impl<D: Driver> Attempt<D> {
             (true, known @ Some(_)) => (&INSERT_KEPT, success.row(known)),
             (true, None) => (&INSERT_SUCCESS, success.row(None)),
         };
-        let row = commit_with(session, &schema, sql, args).await?;
+        let committing = commit_with(session, &schema, sql, args);
+        let row = step(database_span!("pgonce.commit"), committing, |_| "committed").await?;
         fault_point!("succeed.settled");
         if fresh
             && known.is_none()
@@ -153,7 +155,8 @@ pub(crate) async fn record_failure<S: Session>(
     fault_point!("fail.before_record");
     let recorded = loop {
         let args = failure_args(intent, fence, owner, failure, answer);
-        match call_on(&mut session, schema, &FAIL, &args).await {
+        let failing = call_on(&mut session, schema, &FAIL, &args);
+        match step(database_span!("pgonce.fail"), failing, |_| "recorded").await {
             // That it failed is recorded whatever the contract allows an answer to be.
             Err(error) if error.code() == ANSWER_TOO_LARGE && answer.is_some() => answer = None,
             recorded => break recorded.map(drop).map_err(uncertain_if_lost),

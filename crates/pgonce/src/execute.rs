@@ -13,6 +13,7 @@ use crate::intent::Intent;
 use crate::once::{CLAIM_FAST, Once, fast_args};
 use crate::record::SMALL_ANSWER_BYTES;
 use crate::run::{Atomic, Ended, Mode};
+use crate::trace::{database_span, step};
 
 /// What a statement must begin with to be a part of another one.
 const KINDS: [&str; 6] = ["insert", "update", "delete", "merge", "select", "values"];
@@ -216,6 +217,7 @@ where
     D: Driver,
     E: Effect<D::Session>,
 {
+    const NAME: &'static str = "statement";
     type Right = Right<D>;
 
     async fn claim(
@@ -230,7 +232,8 @@ where
             if intent.is_known_first() && !retrying {
                 return Ok(Claim::Run(Right::Send));
             }
-            let found = once.caller().call(&CLAIM_FAST, fast_args(intent)).await?;
+            let asking = once.caller().call(&CLAIM_FAST, fast_args(intent));
+            let found = step(database_span!("pgonce.claim"), asking, |_| "asked").await?;
             match Outcome::read_full(found.first())? {
                 Outcome::Run { .. } => return Ok(Claim::Run(Right::Send)),
                 Outcome::Replay(done) => return Ok(Claim::Replay(done)),
@@ -261,7 +264,8 @@ where
             };
             return atomic.work(once, intent, attempt).await.map(Done::typed);
         }
-        match once.execute_at_once(intent, effect).await {
+        let executing = once.execute_at_once(intent, effect);
+        match step(database_span!("pgonce.execute"), executing, |_| "committed").await {
             Ok(value) => Ok(Done::new(acknowledged(value), false, 1, 1)),
             // An earlier attempt's effect may be what stood in the way, such as its business key.
             Err(error @ Error::Database(_)) => match once.stored_answer(intent).await {

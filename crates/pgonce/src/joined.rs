@@ -13,6 +13,7 @@ use crate::loan::Loan;
 use crate::once::{CLAIM, CLAIM_FAST, Once, claim_args, fast_args};
 use crate::record::{SUCCEED, Success};
 use crate::seal::AnswerKeys;
+use crate::trace;
 use crate::tx::Tx;
 
 /// The right to do the work, in your own transaction, which it derefs to as a [`Tx`].
@@ -56,6 +57,12 @@ impl<D: Driver> Once<D> {
     /// # }
     /// ```
     pub async fn join<T: InTransaction>(&self, tx: T, intent: &Intent) -> Result<Claim<Joined<T>>> {
+        let claimed = trace::claim(intent, self.claim_in(tx, intent)).await;
+        self.count_suppressed(intent, &claimed);
+        claimed
+    }
+
+    async fn claim_in<T: InTransaction>(&self, tx: T, intent: &Intent) -> Result<Claim<Joined<T>>> {
         let mut tx = self.tx_on(tx, intent.shared_tenant());
         let fast = tx.call(&CLAIM_FAST, fast_args(intent)).await?;
         let mut outcome = Outcome::read_full(fast.first())?;
@@ -65,7 +72,7 @@ impl<D: Driver> Once<D> {
                 .await?;
             outcome = Outcome::read_full(full.first())?;
         }
-        let claimed = Ok(match outcome.opened(self.keys(), intent)? {
+        Ok(match outcome.opened(self.keys(), intent)? {
             Outcome::Run {
                 kind,
                 fence,
@@ -80,9 +87,7 @@ impl<D: Driver> Once<D> {
                 attempts,
             }),
             other => other.finished(),
-        });
-        self.count_suppressed(intent, &claimed);
-        claimed
+        })
     }
 
     /// A transaction of the user's, with what pgonce does in it.

@@ -19,6 +19,7 @@ use crate::once::Once;
 use crate::record::{ANSWER_TOO_LARGE, FAIL, SUCCEED_LEASE, Success, failure_args};
 use crate::seal;
 use crate::sqlstate::Class;
+use crate::trace::{database_span, step};
 
 static HEARTBEAT: Sql = Sql::kept(
     "select 'done' from pgonce.heartbeat($1, $2, $3::text::bigint, $4::text::interval, $5)",
@@ -188,7 +189,9 @@ impl<D: Driver> Lease<D> {
             .int(self.fence)
             .interval(self.term.length)
             .text(self.intent.tenant_name());
-        self.call(&HEARTBEAT, args).await?;
+        let renewing = self.call(&HEARTBEAT, args);
+        let span = database_span!("pgonce.lease.renew");
+        step(span, renewing, |()| "renewed").await?;
         fault_point!("lease.renewed");
         self.term.renew(sent);
         Ok(())
@@ -301,7 +304,9 @@ impl<D: Driver> Lease<D> {
         let success = Success::new(&self.intent, ack, self.once.owner(), self.once.keys())?;
         fault_point!("succeed.before_settle");
         // One statement, which is its own transaction: it checks the fence under the row's lock.
-        self.call(&SUCCEED_LEASE, success.args(self.fence)).await?;
+        let committing = self.call(&SUCCEED_LEASE, success.args(self.fence));
+        let span = database_span!("pgonce.commit");
+        step(span, committing, |()| "committed").await?;
         fault_point!("succeed.settled");
         Ok(Done::new(ack.clone(), false, self.attempts, self.fence))
     }
@@ -372,7 +377,8 @@ pub(crate) async fn record_failure<D: Driver>(
     loop {
         fault_point!("fail.before_record");
         let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());
-        match once.caller().write(&FAIL, args).await {
+        let failing = once.caller().write(&FAIL, args);
+        match step(database_span!("pgonce.fail"), failing, |_| "recorded").await {
             Ok(_) => break,
             // That it failed is recorded whatever the contract allows an answer to be.
             Err(error) if error.code() == ANSWER_TOO_LARGE && answer.is_some() => answer = None,

@@ -59,6 +59,7 @@ mod run;
 mod seal;
 mod sqlstate;
 mod suppressed;
+mod trace;
 mod ttl_cache;
 mod tx;
 mod unresolved;
@@ -102,5 +103,6 @@ pub mod unstable {
     pub use crate::loan::{Lender, Loan};
     pub use crate::retry::Schedule;
     pub use crate::sqlstate::{Entry, GROUPS, TABLE, lookup, markdown};
+    pub use crate::trace::{TraceContext, context_of, digest, link, set_parent};
     pub use crate::{driver, inbox, migrate, outbox};
 }

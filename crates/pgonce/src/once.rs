@@ -23,6 +23,7 @@ use crate::loan::Loan;
 use crate::record::named;
 use crate::retry::Policy;
 use crate::seal::AnswerKeys;
+use crate::trace;
 use crate::ttl_cache::TtlCache;
 use crate::tx::Tx;
 
@@ -283,6 +284,10 @@ impl<D: Driver> Once<D> {
     }
 
     pub(crate) async fn claim_uncounted(&self, intent: &Intent) -> Result<Claim<Attempt<D>>> {
+        trace::claim(intent, self.begin_attempt(intent)).await
+    }
+
+    async fn begin_attempt(&self, intent: &Intent) -> Result<Claim<Attempt<D>>> {
         fault_point!("claim.before_open");
         let mut session = self.caller.driver.acquire().await?;
         let opened = self.open(&mut session, intent).await;
@@ -366,6 +371,10 @@ impl<D: Driver> Once<D> {
         intent: &Intent,
         length: Duration,
     ) -> Result<Claim<Lease<D>>> {
+        trace::claim(intent, self.begin_lease(intent, length)).await
+    }
+
+    async fn begin_lease(&self, intent: &Intent, length: Duration) -> Result<Claim<Lease<D>>> {
         fault_point!("lease.before_claim");
         let sent = Instant::now();
         let args = claim_args(intent, Some(length), self.owner());

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use crate::ack::Done;
 use crate::attempt::{self, Attempt, not_ended};
@@ -20,6 +21,7 @@ use crate::region::Home;
 use crate::retry::at_least;
 use crate::seal;
 use crate::sqlstate::Class;
+use crate::trace;
 use crate::unresolved::UnresolvedCommit;
 
 static WAIT: Sql = Sql::kept("select w::text from pgonce.wait($1, $2, $3::text::interval, $4) w");
@@ -75,7 +77,7 @@ impl<D: Driver> Once<D> {
         self.run_mode(intent, Leased { work, length: None }).await
     }
 
-    pub(crate) async fn run_mode<T, M>(&self, intent: &Intent, mut mode: M) -> Result<Done<T>>
+    pub(crate) async fn run_loop<T, M>(&self, intent: &Intent, mut mode: M) -> Result<Done<T>>
     where
         T: ?Sized,
         M: Mode<D, T>,
@@ -209,6 +211,8 @@ impl<D: Driver> Once<D> {
 
 /// How the loop claims an intent and does the work.
 pub(crate) trait Mode<D: Driver, T: ?Sized> {
+    /// What spans call it.
+    const NAME: &'static str;
     /// What a claim gives.
     type Right;
 
@@ -251,6 +255,7 @@ where
     F: FnMut(Attempt<D>) -> W,
     W: Future<Output = Result<Done<T>>>,
 {
+    const NAME: &'static str = "atomic";
     type Right = Attempt<D>;
 
     async fn claim(
@@ -279,7 +284,8 @@ where
     ) -> Result<Done<T>, Ended> {
         let lender = attempt.tx.loan().lend_out();
         let fence = attempt.fence;
-        let ended = (self.work)(attempt).await;
+        let span = trace::effect(attempt.attempts);
+        let ended = (self.work)(attempt).instrument(span).await;
         let left = lender.take();
         let error = match ended {
             Ok(done) if left.is_none() => return Ok(done),
@@ -337,6 +343,7 @@ where
     F: FnMut(Lease<D>) -> W,
     W: Future<Output = Result<Done<T>>>,
 {
+    const NAME: &'static str = "leased";
     type Right = Lease<D>;
 
     async fn claim(&mut self, once: &Once<D>, intent: &Intent, _: bool) -> Result<Claim<Lease<D>>> {
@@ -357,7 +364,8 @@ where
         lease: Lease<D>,
     ) -> Result<Done<T>, Ended> {
         let (fence, term) = (lease.fence(), lease.term());
-        match (self.work)(lease).await {
+        let span = trace::effect(lease.attempts());
+        match (self.work)(lease).instrument(span).await {
             Ok(done) if done.fence == fence => Ok(done),
             Ok(_) => Err(Ended::Stop(not_ended())),
             Err(Error::Refused(failure) | Error::Failed(failure)) => {

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lane::{Item, Lane, NONE};
 use super::source::{Incoming, Order};
+use super::span::MessageSpan;
 use super::{Dedup, Handler, Shared};
 
 /// A lane that works for longer than this, and much longer than others do, has a slow message: another may begin in its stead,
@@ -159,6 +160,7 @@ impl<D: Driver, T: Send + 'static, H: Handler<D>> Dispatcher<D, T, H> {
             message: Arc::new(message),
             flaw,
             claimed: None,
+            span: MessageSpan::none(),
         }
     }
 
@@ -331,6 +333,7 @@ impl<D: Driver, T: Send + 'static, H: Handler<D>> Dispatcher<D, T, H> {
         let most = size.saturating_sub(items.len()).min(all.len());
         for (mut item, ticket) in all.drain(..most) {
             item.index = items.len();
+            item.span = MessageSpan::begin(&self.shared.name, &item.message);
             items.push(item);
             tickets.push(Some(ticket));
         }

@@ -42,6 +42,12 @@ pub trait Handler<D: Driver>: Send + Sync + 'static {
         async { None }
     }
 
+    /// Whether [`Handler::apply_all`] does something: then it has a span of its own.
+    #[doc(hidden)]
+    fn applies_batches(&self) -> bool {
+        false
+    }
+
     /// The one statement that it is, where it is one: see [`Consumer::statement`](crate::Consumer::statement).
     #[doc(hidden)]
     fn statement(&self) -> Option<&Statement> {
@@ -78,6 +84,10 @@ where
     async fn apply_all(&self, tx: Tx<D>, messages: Vec<Arc<Message>>) -> Option<Result<()>> {
         Some(self.0(tx, messages).await)
     }
+
+    fn applies_batches(&self) -> bool {
+        true
+    }
 }
 
 /// A handler that is one SQL statement.
@@ -94,6 +104,10 @@ impl<D: Driver> Handler<D> for OneStatement {
             true => Some(self.0.apply(&mut tx, &messages).await),
             false => None,
         }
+    }
+
+    fn applies_batches(&self) -> bool {
+        true
     }
 
     fn statement(&self) -> Option<&Statement> {

@@ -19,9 +19,11 @@ use pgonce::inbox::{
 use pgonce::{Error, Failure, Result};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use super::batch_error::{BatchError, of_call, of_commit, of_database, of_handler, panicked};
 use super::check::Flaw;
+use super::span::{self, Fate, MessageSpan};
 use super::{Dedup, Handler, Shared};
 use crate::relay::jittered;
 
@@ -37,6 +39,7 @@ pub(super) struct Item {
     pub(super) flaw: Option<Flaw>,
     /// Where it is stored.
     pub(super) claimed: Option<ClaimedMessage>,
+    pub(super) span: MessageSpan,
 }
 
 /// What a transaction did, to be counted once it has committed.
@@ -207,7 +210,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 && !self.called.contains(&item.index)
             {
                 let calling = self.shared.handler.call_out(&item.message, claimed);
-                let called = self.call(calling).await.and_then(|called| called);
+                let called = item.span.within(self.call(calling)).await.flatten();
                 called.map_err(of_call)?;
                 self.called.push(item.index);
             }
@@ -258,7 +261,8 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         };
         let is_new = |item: &&Item| {
             let place = item.message.place.as_ref();
-            place.is_some_and(|place| Some(place.position) > held.position)
+            let is_new = place.is_some_and(|place| Some(place.position) > held.position);
+            is_new || item.span.is_duplicate()
         };
         Ok(piece.iter().filter(is_new).collect())
     }
@@ -383,6 +387,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     false
                 }
                 _ => {
+                    item.span.note(Fate::Duplicate);
                     tally.duplicates += 1;
                     false
                 }
@@ -406,7 +411,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     ) -> Result<StoreResult, BatchError> {
         let (name, source) = (&self.shared.name, &self.shared.source);
         let stored = batch.store(name, source, &item.message, what).await;
-        stored.map_err(of_database)
+        let stored = stored.map_err(of_database)?;
+        item.span.note_stored(what, stored);
+        Ok(stored)
     }
 
     async fn hand_over(&self, batch: &mut Batch<D>, fresh: &[&Item]) -> Result<()> {
@@ -417,7 +424,8 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             if same.len() > 1 && !self.careful {
                 let all = same.iter().map(|item| item.message.clone()).collect();
                 let applied = handler.apply_all(batch.lend(tenant)?, all);
-                if let Some(done) = self.call(applied).await? {
+                let span = span::of_batch(self.shared, same);
+                if let Some(done) = self.call(applied).instrument(span).await? {
                     done?;
                     continue;
                 }
@@ -425,7 +433,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             for item in same {
                 self.at.store(item.index, Ordering::Relaxed);
                 let applied = handler.apply(batch.lend(tenant)?, item.message.clone());
-                self.call(applied).await??;
+                item.span.within(self.call(applied)).await??;
             }
             self.at.store(NONE, Ordering::Relaxed);
         }
@@ -473,6 +481,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     pub(super) fn settle(&self, items: &[Item]) {
         let mut settled = self.settled.lock().unwrap_or_else(PoisonError::into_inner);
         settled.extend(items.iter().map(|item| item.index));
+        items.iter().for_each(|item| item.span.settle());
     }
 
     fn count(&self, tally: &Tally, todo: &[&Item]) {

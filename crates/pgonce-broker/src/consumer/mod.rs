@@ -10,6 +10,7 @@ mod lane;
 mod run;
 mod set_aside;
 mod source;
+mod span;
 mod stored;
 
 use std::sync::Arc;

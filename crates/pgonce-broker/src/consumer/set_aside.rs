@@ -2,21 +2,13 @@
 
 use pgonce::driver::Driver;
 use pgonce::inbox::{FailureStatus, StoreAs};
+use pgonce::unstable::digest;
 use pgonce::{Error, Result};
-use sha2::{Digest as _, Sha256};
 
 use super::Handler;
 use super::batch_error::{BatchError, of_database};
 use super::lane::{Item, Lane};
-
-/// What a log names a message by: ids can be clients' keys. `pgonce find` finds a stored message by it.
-fn digest(id: &str) -> String {
-    let digest = Sha256::digest(id.as_bytes());
-    digest[..8]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
-}
+use super::span::Fate;
 
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     /// A message that fails alone is stored, or, where it is stored already, fails there. False: asked to stop,
@@ -29,7 +21,8 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             other => other.code(),
         };
         let reason = error.to_string();
-        // The reason is the handler's text, and may quote the message: it is stored with it, and in no log.
+        // The reason is the handler's text, and may quote the message: it is stored with it, and in no log. Ids can be
+        // clients' keys: `pgonce find` finds a stored message by the digest.
         tracing::warn!(
             id = digest(&item.message.id),
             code,
@@ -56,6 +49,10 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                         true => counts.poisoned.add(1),
                         false => counts.retried.add(1),
                     }
+                    item.span.note(match given_up {
+                        true => Fate::Poison,
+                        false => Fate::Retried,
+                    });
                     self.settle(std::slice::from_ref(item));
                     return Ok(true);
                 }

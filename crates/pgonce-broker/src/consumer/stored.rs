@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::lane::{Item, Lane, NONE};
+use super::span::MessageSpan;
 use super::{Handler, Limits, Shared};
 use crate::fatal::is_fatal;
 use crate::relay::jittered;
@@ -136,6 +137,7 @@ async fn work_off<D: Driver, H: Handler<D>>(
             let flaw = shared.checks.check(&mut message).err();
             Item {
                 index,
+                span: MessageSpan::begin(&shared.name, &message),
                 message: Arc::new(message),
                 flaw,
                 claimed: Some(claimed.clone()),

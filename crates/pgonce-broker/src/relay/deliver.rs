@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::health::{Blame, SinkHealth, subject_of};
+use super::span::Sending;
 use super::{Counts, Limits};
 use crate::metrics::{Metrics, RelayMetrics as _};
 use crate::{Delivery, Sink};
@@ -20,6 +21,7 @@ const DEFER_AFTER: Duration = Duration::from_secs(1);
 /// What a delivery needs and reports to.
 #[derive(Clone)]
 pub(super) struct Terms {
+    pub(super) subscription: Arc<str>,
     pub(super) limits: Arc<Limits>,
     pub(super) counts: Arc<Counts>,
     pub(super) metrics: Metrics,
@@ -48,14 +50,17 @@ pub(super) async fn deliver<S: Sink>(
     batch: Vec<Message>,
     terms: &Terms,
 ) -> Result<Ended> {
-    tokio::select! {
+    let sending = Sending::begin(&terms.subscription, &batch);
+    let ended = tokio::select! {
         biased;
         () = lease_over(terms.lease.clone()) => {
             tracing::warn!("the lease is over: the delivery stops");
             Ok(Ended::LeaseOver)
         }
         ended = send_all(sink, batch, terms) => ended,
-    }
+    };
+    sending.end(&ended);
+    ended
 }
 
 async fn lease_over(mut lease: watch::Receiver<Instant>) {

@@ -9,6 +9,7 @@ mod once;
 mod poller;
 mod read;
 mod run;
+mod span;
 mod wake;
 
 pub(crate) use deliver::jittered;

@@ -287,6 +287,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     fn spawn_delivery(&mut self, batch: Vec<Message>, next: Option<Cursor>) -> AbortHandle {
         let sink = self.relay.sink.clone();
         let terms = Terms {
+            subscription: self.relay.subscription.as_str().into(),
             limits: self.relay.limits.clone(),
             counts: self.relay.counts.clone(),
             metrics: self.relay.metrics.clone(),

@@ -11,9 +11,12 @@ use axum::routing::post;
 use axum::{Json, Router};
 use pgonce::driver::Driver;
 use pgonce::inbox::{Inbox, Message, StoreAs, StoreResult};
+use pgonce::unstable::set_parent;
 use pgonce::{Error, Once};
 use serde_json::json;
 use tokio::time::timeout;
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span};
 
 use super::scheme::Scheme;
 use crate::consumer::check_names;
@@ -184,6 +187,37 @@ async fn receive<D: Driver>(
     request: Request,
 ) -> Response {
     let headers = request.headers().clone();
+    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let span = tracing::info_span!(
+        "pgonce.webhook",
+        otel.name = %format_args!("POST webhook {}", webhooks.source),
+        otel.kind = "server",
+        http.request.method = "POST",
+        http.response.status_code = Empty,
+        messaging.consumer.group.name = webhooks.consumer,
+        messaging.destination.name = webhooks.source,
+        otel.status_code = Empty,
+    );
+    // A server around it has a span of its own, and has read the headers.
+    if Span::current().is_none() {
+        set_parent(&span, header("traceparent"), header("tracestate"));
+    }
+    let response = answer(webhooks, request, headers)
+        .instrument(span.clone())
+        .await;
+    let status = i64::from(response.status().as_u16());
+    span.record("http.response.status_code", status);
+    if response.status().is_server_error() {
+        span.record("otel.status_code", "error");
+    }
+    response
+}
+
+async fn answer<D: Driver>(
+    webhooks: Arc<Webhooks<D>>,
+    request: Request,
+    headers: HeaderMap,
+) -> Response {
     let body = match timeout(webhooks.body_timeout, Bytes::from_request(request, &())).await {
         Ok(Ok(body)) => body,
         Ok(Err(refused)) => return refused.into_response(),
@@ -193,7 +227,8 @@ async fn receive<D: Driver>(
         }
     };
     // A task of its own: a sender that hangs up cancels nothing half done.
-    let taken = tokio::spawn(async move { webhooks.take(&headers, &body).await });
+    let taken = async move { webhooks.take(&headers, &body).await };
+    let taken = tokio::spawn(taken.in_current_span());
     taken
         .await
         .unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())

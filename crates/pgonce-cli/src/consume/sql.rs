@@ -91,6 +91,10 @@ impl Handler<TokioPostgres> for SqlFunction {
             false => None,
         }
     }
+
+    fn applies_batches(&self) -> bool {
+        self.batches
+    }
 }
 
 /// Whether it is a name, or a name in a schema, that needs no quotes.

@@ -162,6 +162,8 @@ pub(crate) async fn run(args: Args, target: Target) -> ! {
         Ok(()) => 0,
         Err(stopped) => stopped.report(format),
     };
+    #[cfg(feature = "otlp")]
+    crate::otlp::flush().await;
     // At once: a write to a stdout that nobody reads would hold the runtime's end for ever.
     std::process::exit(i32::from(code))
 }

@@ -15,6 +15,7 @@ use super::router::{Entry, Router};
 use crate::disposition::strip_headers;
 use crate::headers::REPLAYED;
 use crate::problem::OwnResponse;
+use crate::span;
 
 /// Headers of responses that are not the service's: the gateway's own errors, and replays.
 #[derive(Debug, Default)]
@@ -85,19 +86,22 @@ impl Dispatcher {
             None => found,
         };
         let found = found.and_then(|entry| self.check_key(entry, &request));
-        let line = self
-            .log
-            .then(|| Line::begin(found.as_ref().ok().copied(), &request));
-        let mut answer = match found {
-            Ok(entry) => {
-                let Ok(answer) = entry.service.clone().oneshot(request).await;
-                answer
+        let entry = found.as_ref().ok().copied();
+        let span = span::of_request(&request, entry.map(|entry| entry.pattern.written()));
+        let line = (self.log || !span.is_disabled()).then(|| Line::begin(entry, &request, &span));
+        let answering = async {
+            match found {
+                Ok(entry) => {
+                    let Ok(answer) = entry.service.clone().oneshot(request).await;
+                    answer
+                }
+                Err(refused) => *refused,
             }
-            Err(refused) => *refused,
         };
+        let mut answer = span::answer(span, answering).await;
         strip_headers(answer.headers_mut());
         self.own.add(&mut answer, origin);
-        if let Some(line) = line {
+        if let Some(line) = line.filter(|_| self.log) {
             line.end(&answer, start.elapsed());
         }
         answer

@@ -5,7 +5,6 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderMap, HeaderName, Method, Request};
-use sha2::{Digest as _, Sha256};
 
 use super::router::Entry;
 use crate::Disposition;
@@ -19,9 +18,17 @@ pub(crate) struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    pub(crate) fn begin(entry: Option<&'a Entry>, request: &Request<Body>) -> Self {
+    pub(crate) fn begin(
+        entry: Option<&'a Entry>,
+        request: &Request<Body>,
+        span: &tracing::Span,
+    ) -> Self {
         let once = entry.and_then(|entry| entry.once.as_ref());
         let key = once.and_then(|once| key_digest(request.headers(), &once.key_header));
+        if let Some(once) = once {
+            span.record("pgonce.scope", once.scope.as_str());
+            span.record("pgonce.key_digest", key.as_deref());
+        }
         Self {
             entry,
             method: request.method().clone(),
@@ -59,12 +66,5 @@ impl<'a> Line<'a> {
 fn key_digest(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     let key = headers.get(name)?.to_str().ok()?.trim();
     let quoted = key.strip_prefix('"').and_then(|key| key.strip_suffix('"'));
-    let digest = Sha256::digest(quoted.unwrap_or(key).as_bytes());
-    Some(
-        digest
-            .iter()
-            .take(8)
-            .map(|byte| format!("{byte:02x}"))
-            .collect(),
-    )
+    Some(pgonce::unstable::digest(quoted.unwrap_or(key)))
 }

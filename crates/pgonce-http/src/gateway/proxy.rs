@@ -13,6 +13,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use tower::Service;
+use tracing::Instrument as _;
 
 use super::body::{StallTimeout, Stalled};
 use super::config::{CloseDelimited, HostSent, KeyForm};
@@ -21,7 +22,7 @@ use super::headers::{self, ATTEMPT, FENCE, IDEMPOTENCY_KEY, Trusted};
 use super::tunnel::Tunnel;
 use super::upstream::{Delivery, Unanswered, Upstream};
 use crate::body::{Read, read_up_to};
-use crate::{AttemptInfo, Disposition, Key};
+use crate::{AttemptInfo, Disposition, Key, span};
 
 /// Who sent a request, and whether its connection is encrypted; the server leaves it in the request's
 /// extensions.
@@ -91,7 +92,11 @@ impl ProxySettings {
             headers.insert(ATTEMPT, attempt.number.into());
             headers.insert(FENCE, attempt.fence.into());
         }
-        match self.upstream.send(request).await {
+        let method = request.method().clone();
+        let span = span::of_upstream(&method, self.upstream.host(), request.headers_mut());
+        let sent = self.upstream.send(request).instrument(span.clone()).await;
+        span::upstream_answered(&span, sent.as_ref().ok().map(Response::status));
+        match sent {
             Ok(mut answer) => {
                 let ends = self.close_delimited == CloseDelimited::Whole || marks_its_end(&answer);
                 headers::for_client(answer.headers_mut());

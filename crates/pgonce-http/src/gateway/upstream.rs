@@ -92,6 +92,11 @@ impl Upstream {
         })
     }
 
+    /// The name of its host.
+    pub(crate) fn host(&self) -> &str {
+        self.authority.host()
+    }
+
     /// A service at an address of its own, with this limit for each step.
     pub(crate) fn at(address: &config::Address, limit: Duration) -> Result<Self, String> {
         let length = config::values::Length(limit);

@@ -6,6 +6,7 @@ use crate::call::{Args, Sql};
 use crate::driver::{Connection, Driver, InTransaction};
 use crate::error::Result;
 use crate::once::Once;
+use crate::trace::{database_span, link, set_parent, step};
 use crate::tx::Tx;
 
 static ACCEPT: Sql = Sql::kept("select pgonce.accept($1, $2, $3, $4, $5)::text");
@@ -37,7 +38,21 @@ impl<C: Connection> Tx<C> {
         let args = Args::texts([consumer, source, &message.id])
             .bytes(&hash)
             .text(tenant);
-        self.call(&ACCEPT, args).await?.one()?.bool()
+        let span = database_span!(
+            "pgonce.accept",
+            messaging.consumer.group.name = consumer,
+            messaging.destination.name = source
+        );
+        let header = |name: &str| message.headers.get(name).and_then(|value| value.as_str());
+        let (parent, state) = (header("traceparent"), header("tracestate"));
+        // A caller in a span has the message's trace, or one of its own; else this one goes on with the message's.
+        match tracing::Span::current().is_none() {
+            true => set_parent(&span, parent, state),
+            false => link(&span, parent, state),
+        }
+        let accepting = async { self.call(&ACCEPT, args).await?.one()?.bool() };
+        let outcome = |new: &bool| if *new { "new" } else { "duplicate" };
+        step(span, accepting, outcome).await
     }
 
     /// As [`Tx::accept`], for many messages of the transaction's tenant in one statement. Returns the ids
@@ -56,7 +71,14 @@ impl<C: Connection> Tx<C> {
             true => &ACCEPT_TEXTS,
             false => &ACCEPT_BATCH,
         };
-        let rows = self.call(sql, args).await?;
+        let span = database_span!(
+            "pgonce.accept",
+            messaging.consumer.group.name = consumer,
+            messaging.destination.name = source,
+            messaging.batch.message_count = messages.len() as i64
+        );
+        let accepting = self.call(sql, args);
+        let rows = step(span, accepting, |_| "asked").await?;
         rows.read(|mut row| row.text())
     }
 }

@@ -1,13 +1,19 @@
 //! What is said when something happened.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use tracing::Span;
 use uuid::Uuid;
 
 use crate::error::{Error, ErrorDetail, Result};
+use crate::trace::context_of;
+
+/// Maximum length of an event's headers, as JSON.
+const MAX_HEADERS: usize = 65_536;
 
 /// Something that happened, delivered to subscriptions once the transaction commits.
 ///
@@ -79,9 +85,9 @@ impl Event {
         Ok(self)
     }
 
-    /// Something to go with it: `traceparent` and `tracestate` carry the trace on. Every sink can carry a name of 1 to 20
-    /// lower case letters and digits; any other, and those of CloudEvents' own attributes, are refused when the event is
-    /// published (`22023`).
+    /// Something to go with it: `traceparent` and `tracestate` carry the trace on; with the feature `otel` they are set
+    /// where they are missing. Every sink can carry a name of 1 to 20 lower case letters and digits; any other, and those
+    /// of CloudEvents' own attributes, are refused when the event is published (`22023`).
     pub fn header(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
         self.headers.insert(name.into(), value.into());
         self
@@ -108,6 +114,30 @@ impl Event {
     /// What happened.
     pub fn kind(&self) -> &str {
         &self.kind
+    }
+
+    /// The headers as JSON, with the place of a span in its trace where the event names none itself and it fits.
+    pub(super) fn headers_in(&self, span: &Span) -> Result<Cow<'static, str>> {
+        let own = match self.headers.is_empty() {
+            true => Cow::Borrowed("{}"),
+            false => Cow::Owned(serde_json::to_string(&self.headers)?),
+        };
+        if self.headers.contains_key("traceparent") {
+            return Ok(own);
+        }
+        let Some(context) = context_of(span) else {
+            return Ok(own);
+        };
+        let mut headers = self.headers.clone();
+        headers.insert("traceparent".to_owned(), context.traceparent.into());
+        if !context.tracestate.is_empty() {
+            headers.insert("tracestate".to_owned(), context.tracestate.into());
+        }
+        let traced = serde_json::to_string(&headers)?;
+        Ok(match traced.len() > MAX_HEADERS {
+            true => own,
+            false => traced.into(),
+        })
     }
 
     /// The checks of `pgonce.publish`, in the same words.
@@ -138,7 +168,7 @@ impl Event {
                 format!("the tenant of an event has {bytes} bytes; at most 255"),
                 "Leave it out, or pass the empty text, where there are no tenants.",
             )
-        } else if headers.len() > 65_536 {
+        } else if headers.len() > MAX_HEADERS {
             code = "P4042";
             let bytes = headers.len();
             (

@@ -1,8 +1,9 @@
 //! Publishing, in whatever transaction makes the effect.
 
-use std::borrow::{Borrow, Cow};
+use std::borrow::Borrow;
 use std::time::UNIX_EPOCH;
 
+use tracing::field::Empty;
 use uuid::Uuid;
 
 use super::event::Event;
@@ -10,6 +11,7 @@ use crate::call::{Args, Sql};
 use crate::driver::{Connection, Driver, InTransaction};
 use crate::error::Result;
 use crate::once::Once;
+use crate::trace::step;
 use crate::tx::Tx;
 
 /// What `pgonce.publish` does, without its PL/pgSQL: that would cost more than the insert. The event
@@ -27,22 +29,35 @@ static PUBLISH_AS: Sql = Sql::kept(
 impl<C: Connection> Tx<C> {
     /// Publishes an event that exists if and only if the transaction commits, under the transaction's
     /// tenant unless the event names one. Returns its message id, which is the same for every recorded attempt
-    /// at an intent.
+    /// at an intent. With the feature `otel` it carries the trace on, unless it has a `traceparent` of its own.
     pub async fn publish(&mut self, event: impl Borrow<Event> + Send) -> Result<Uuid> {
         let event = event.borrow();
+        let span = tracing::info_span!(
+            "pgonce.publish",
+            otel.name = %format_args!("publish {}", event.topic),
+            otel.kind = "producer",
+            messaging.system = "pgonce",
+            "messaging.operation.type" = "create",
+            messaging.destination.name = event.topic,
+            pgonce.event_type = event.kind,
+            pgonce.outcome = Empty,
+            "error.type" = Empty,
+            otel.status_code = Empty,
+        );
+        let headers = event.headers_in(&span)?;
+        step(span, self.insert_event(event, &headers), |_| "published").await
+    }
+
+    async fn insert_event(&mut self, event: &Event, headers: &str) -> Result<Uuid> {
         let own = self.shared_tenant().unwrap_or_default();
         let tenant = event.tenant.as_deref().unwrap_or(&own);
-        let headers = match event.headers.is_empty() {
-            true => Cow::Borrowed("{}"),
-            false => Cow::Owned(serde_json::to_string(&event.headers)?),
-        };
-        event.check(tenant, &headers)?;
+        event.check(tenant, headers)?;
         let args = Args::new()
             .text(&*event.topic)
             .text(&*event.kind)
             .text(event.subject.as_deref())
             .json(event.payload.as_deref())
-            .json(&*headers)
+            .json(headers)
             .text(tenant);
         let rows = if event.message_id.is_none() && event.deliver_at.is_none() {
             self.call(&PUBLISH, args).await?

@@ -3,11 +3,16 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::error::Elapsed;
+use tracing::Instrument as _;
+use tracing::field::Empty;
 
 use crate::call::{Args, BEGIN, COMMIT, Row, Sql};
 use crate::driver::Driver;
@@ -16,6 +21,7 @@ use crate::failure::Failure;
 use crate::inbox::array_of;
 use crate::once::Once;
 use crate::sqlstate::Class;
+use crate::trace;
 use crate::tx::Tx;
 
 static CLAIM: Sql = Sql::kept(
@@ -320,6 +326,43 @@ impl<D: Driver> Job<D> {
     pub fn done(&self, result: &(impl Serialize + ?Sized)) -> Result<Finished> {
         Ok(Finished(End::Pending(Some(serde_json::to_value(result)?))))
     }
+}
+
+/// How a handler ended; it may have panicked, or taken too long.
+type Worked = Result<thread::Result<Result<Finished>>, Elapsed>;
+
+/// A handler at work on a job, in a span of its own: a job carries no trace.
+pub(super) fn in_span(
+    claimed: &Claimed,
+    working: impl Future<Output = Worked>,
+) -> impl Future<Output = Worked> {
+    let span = tracing::info_span!(
+        "pgonce.job",
+        otel.name = %format_args!("process {}", claimed.queue),
+        otel.kind = "consumer",
+        messaging.system = "pgonce",
+        "messaging.operation.type" = "process",
+        messaging.destination.name = claimed.queue,
+        pgonce.job = claimed.id,
+        pgonce.attempts = i64::from(claimed.attempts),
+        pgonce.outcome = Empty,
+        "error.type" = Empty,
+        otel.status_code = Empty,
+    );
+    working.instrument(span.clone()).inspect(move |worked| {
+        let broke_off = |outcome: &str| {
+            span.record("pgonce.outcome", outcome);
+            span.record("otel.status_code", "error");
+        };
+        match worked {
+            Ok(Ok(Ok(_))) => {
+                span.record("pgonce.outcome", "done");
+            }
+            Ok(Ok(Err(error))) => trace::failed(&span, error),
+            Ok(Err(_)) => broke_off("panicked"),
+            Err(_) => broke_off("timed_out"),
+        }
+    })
 }
 
 /// Renews leases. Returns the jobs that are still held.

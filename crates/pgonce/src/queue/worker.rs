@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::job::{Claimed, End, Finished, Job, claim, renew};
+use super::job::{Claimed, End, Finished, Job, claim, in_span, renew};
 use super::leases::{
     Done, Held, Holding, bounded, keep_leases, keep_purging, locked, record, record_failure,
 };
@@ -293,7 +293,7 @@ where
             let limit = self.worker.timeout.unwrap_or(Duration::MAX);
             let task = async move {
                 let work = AssertUnwindSafe(async { handler(job).await }).catch_unwind();
-                let ended = match timeout(limit, work).await {
+                let ended = match in_span(&claimed, timeout(limit, work)).await {
                     Ok(Ok(returned)) => Ended::Returned(returned),
                     Ok(Err(_)) => Ended::Panicked,
                     Err(_) => Ended::TimedOut,
