@@ -2,6 +2,7 @@
 
 mod concurrency;
 mod model;
+mod paths;
 
 use std::time::{Duration, SystemTime};
 

@@ -250,6 +250,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "ledger/_ledger_genesis",
     "ledger/_ledger_digest",
     "ledger/_ledger_hash",
+    "ledger/_ledger_amount",
     "ledger/_ledger_lines",
     "ledger/_ledger_assert_balanced",
     "ledger/_ledger_move",
