@@ -176,7 +176,7 @@ async fn list(database: &Database, list: List) -> Result {
         None => format!("{OPEN} union all ({POISON})"),
         Some("failed_final") => format!("({POISON}) union all ({SKIPPED})"),
         Some("processed") => BY_NUMBER.to_owned(),
-        Some(_) => OPEN.to_owned(),
+        Some(_) => OPEN.replace("limit 1000 + $2::text::integer", "limit 20000"),
     };
     let status = list.status.as_deref().unwrap_or("any");
     let query = format!(

@@ -1,5 +1,7 @@
 //! Spans of requests. They have methods, routes, statuses and outcomes in them; never paths, queries, headers or bodies.
 
+use std::fmt;
+
 use axum::body::Body;
 use axum::response::Response;
 use futures_util::FutureExt as _;
@@ -20,7 +22,7 @@ pub(crate) fn of_request(request: &Request<Body>, route: Option<&str>) -> Span {
     let method = known(request.method());
     let span = tracing::info_span!(
         "pgonce.request",
-        otel.name = %format_args!("{method} {}", route.unwrap_or_default()),
+        otel.name = %Name(method, route),
         otel.kind = "server",
         http.request.method = method,
         http.route = route,
@@ -35,6 +37,19 @@ pub(crate) fn of_request(request: &Request<Body>, route: Option<&str>) -> Span {
         set_parent(&span, header("traceparent"), header("tracestate"));
     }
     span
+}
+
+/// The name of a request's span, written only where somebody reads it.
+struct Name<'a>(&'a str, Option<&'a str>);
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(method, route) = self;
+        match route {
+            Some(route) => write!(f, "{method} {route}"),
+            None => f.write_str(method),
+        }
+    }
 }
 
 /// Answers a request inside its span.

@@ -257,6 +257,31 @@ async fn what_came_while_a_rebuild_ran_is_taken_in_before_it_locks_the_projectio
 }
 
 #[tokio::test]
+async fn a_rebuild_ends_although_the_log_came_from_a_cluster_whose_transactions_had_higher_ids() {
+    let world = world().await;
+    let see = &world.see;
+    publish(see, 1, 150).await;
+    see.run(&project("balance", "true")).await;
+    see.run("update pgonce.outbox set xid = '1000000000000'")
+        .await;
+    see.run("select pgonce._begin_build('balance', 'rebuild')")
+        .await;
+    let step = "select pgonce._step_build('balance', 'rebuild', 100)";
+    let mut looked = 0;
+    for _ in 0..10 {
+        looked = see.number(step).await;
+        if looked == 0 {
+            break;
+        }
+    }
+    assert_eq!(looked, 0);
+    let done = see
+        .text("select events || ' ' || removed from pgonce._end_rebuild('balance')")
+        .await;
+    assert_eq!(done, "150 0");
+}
+
+#[tokio::test]
 async fn a_rebuild_of_many_rows_ends_soon_although_memory_is_short() {
     let world = world().await;
     let see = &world.see;

@@ -1,7 +1,8 @@
 -- pgonce._step_build(p_projection, p_purpose, p_limit): goes on with a build. In a transaction of its own each time: rows that
 --          are changed very often in one transaction make it slow.
 -- answers  how many events it looked at; 0: it has looked at all that were there when it began, and a rebuild also at what came
---          meanwhile, except for less than p_limit events: the end, which locks the projection, has little to do
+--          meanwhile, except for less than p_limit events, or as many as come while it looks: the end, which locks the projection,
+--          has little to do
 -- locks    the build: a second one waits
 -- writes   the fresh table, the build's gates and how far it is
 -- raises   42704 it is not being built; P4031 the log does not reach back any more
@@ -37,11 +38,15 @@ begin
     if v_count = 0 and p_purpose collate "C" = 'rebuild' then
         v_seen := pg_current_snapshot();
         for v_event in select e.* from pgonce._projection_rest(v_projection, v_build.seen) e loop
-            v_build.events := v_build.events + pgonce._build_event(v_projection, v_build, v_event)::integer;
-            v_count := v_count + 1;
+            -- After a restore the same ones may come in every round: only those that are new count.
+            v_count := v_count + pgonce._build_event(v_projection, v_build, v_event)::integer;
         end loop;
+        v_build.events := v_build.events + v_count;
         v_build.seen := v_seen;
-        if v_count < p_limit then
+        -- Beyond the last lane it is how many the last round had: where they do not become fewer, further rounds gain nothing.
+        v_before := v_build.after;
+        v_build.after := v_count;
+        if v_count < p_limit or v_before between 1 and v_count then
             v_count := 0;
         end if;
     end if;

@@ -131,7 +131,8 @@ impl Event {
         let mut headers = self.headers.clone();
         headers.insert("traceparent".to_owned(), context.traceparent.into());
         if !context.tracestate.is_empty() {
-            headers.insert("tracestate".to_owned(), context.tracestate.into());
+            let state = headers.entry("tracestate");
+            state.or_insert_with(|| context.tracestate.into());
         }
         let traced = serde_json::to_string(&headers)?;
         Ok(match traced.len() > MAX_HEADERS {
