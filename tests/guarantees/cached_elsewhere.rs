@@ -304,7 +304,8 @@ async fn a_frozen_server_costs_its_budget_a_few_times_and_then_nothing() {
         place.replays(&once, &request).await;
     }
     let errors = once.cache_counts().unwrap().errors - before.errors;
-    assert!(errors <= 5, "{errors} requests waited");
+    // Five open the breaker; one that fills the cache in the background may be under way then.
+    assert!(errors <= 6, "{errors} requests waited");
     for _ in 0..20 {
         place.replays(&once, &request).await;
     }

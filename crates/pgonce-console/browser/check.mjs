@@ -36,8 +36,9 @@ for (const colorScheme of ['light', 'dark']) {
     }
     for (const [size, [width, height]] of Object.entries(sizes)) {
       await page.setViewportSize({ width, height });
-      const wide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
-      if (wide) findings.push(`${path} is wider than a ${size}`);
+      // Charts follow the size of the page a moment later.
+      const fits = page.waitForFunction(() => document.documentElement.scrollWidth <= innerWidth, null, { timeout: 10_000 });
+      await fits.catch(() => findings.push(`${path} is wider than a ${size}`));
       const name = path.replace(/^\//, '').replace(/[^a-z0-9]+/gi, '-').replace(/-$/, '') || 'overview';
       await page.screenshot({ path: `${folder}/${name}-${size}-${colorScheme}.png` });
     }

@@ -450,7 +450,9 @@ impl<D: Driver> Caller<D> {
         end: &Sql,
     ) -> Result<Rows> {
         let mut session = self.driver.acquire().await?;
-        let opened = match (session.open(begin).await, self.statement_timeout) {
+        // Nobody works between its statements: one that is cut off in silence keeps its locks for no longer.
+        let begin = format!("{begin}; set local idle_in_transaction_session_timeout = '10s'");
+        let opened = match (session.open(&begin).await, self.statement_timeout) {
             (Ok(()), Some(limit)) => session.batch(&limited(limit)).await,
             (opened, _) => opened,
         };

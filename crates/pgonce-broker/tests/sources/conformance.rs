@@ -81,7 +81,9 @@ pub(crate) async fn copies_that_the_sender_made_are_applied_once<S: Site>() {
     stage.fixture.wait("every copy", all).await;
     running.stop().await.unwrap();
     stage.fixture.check().await;
-    assert_eq!((counts.applied(), counts.duplicates()), (60, sent - 60));
+    // A broker may deliver once more what took long.
+    assert_eq!(counts.applied(), 60);
+    assert!(counts.duplicates() >= sent - 60, "{}", counts.duplicates());
     assert_eq!(stage.site.unsettled().await, 0);
 }
 
