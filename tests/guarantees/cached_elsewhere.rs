@@ -300,12 +300,13 @@ async fn a_frozen_server_costs_its_budget_a_few_times_and_then_nothing() {
     let before = once.cache_counts().unwrap();
     kill_process(pid, Signal::STOP).unwrap();
     let frozen = Frozen(pid);
+    // Not by errors: what fills the cache in the background has its own.
+    let mut waited = 0;
     while !once.cache_counts().unwrap().breaker_open {
         place.replays(&once, &request).await;
+        waited += 1;
     }
-    let errors = once.cache_counts().unwrap().errors - before.errors;
-    // Five open the breaker; one that fills the cache in the background may be under way then.
-    assert!(errors <= 6, "{errors} requests waited");
+    assert!(waited <= 5, "{waited} requests waited");
     for _ in 0..20 {
         place.replays(&once, &request).await;
     }

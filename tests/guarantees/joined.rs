@@ -176,4 +176,8 @@ async fn it_joins_a_retry_a_takeover_a_refusal_and_a_conflict() {
         world.once.join(&mut tx, &other).await,
         Err(Error::Conflict(_))
     ));
+    drop(tx);
+    world.once.flush().await.unwrap();
+    let counted = "select sum(refusals) || ' ' || sum(conflicts) from pgonce.suppressed";
+    assert_eq!(world.see.text(counted).await, "1 1");
 }

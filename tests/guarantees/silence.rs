@@ -3,7 +3,7 @@
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::{Ack, Claim, Once};
-use pgonce_tests::{World, effect, intent};
+use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
 
 const SHOWN: &str = "select current_setting('idle_in_transaction_session_timeout') || ' ' \
                      || current_setting('tcp_user_timeout')";
@@ -48,3 +48,25 @@ async fn an_attempt_that_falls_silent_loses_its_transaction_and_frees_the_intent
     assert!(attempt.succeed(Ack::status()).await.is_err());
     assert_eq!(world.see.effects(&request).await, 1);
 }
+
+/// Nobody works between the statements of such a transaction: a relay that is cut off there must not keep its lanes from others.
+async fn a_transaction_of_pgonce_itself_that_falls_silent_ends_soon<D: TestDriver>(
+    world: World<D>,
+) {
+    let note = "create table seen (setting text); \
+        create function note() returns trigger language plpgsql as $$ \
+        begin insert into public.seen values (current_setting('idle_in_transaction_session_timeout')); return null; end $$; \
+        create trigger note after update on pgonce.outbox_cursor for each statement execute function note()";
+    world
+        .see
+        .run("select pgonce.create_subscription('c')")
+        .await;
+    world.see.run(note).await;
+    let minute = std::time::Duration::from_secs(60);
+    let lanes = world.owner.outbox().claim_lanes("c", "me", minute).await;
+    assert_eq!(lanes.unwrap().len(), 16);
+    let seen = "select string_agg(distinct setting, ' ') from seen";
+    assert_eq!(world.see.text(seen).await, "10s");
+}
+
+for_each_driver!(a_transaction_of_pgonce_itself_that_falls_silent_ends_soon);

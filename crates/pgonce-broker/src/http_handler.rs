@@ -250,7 +250,8 @@ impl HttpHandler {
 /// Where the span is in its trace that the request is made in.
 fn trace_context() -> Option<(Option<String>, Option<String>)> {
     let context = context_of(&Span::current())?;
-    Some((Some(context.traceparent), Some(context.tracestate)))
+    let state = Some(context.tracestate).filter(|state| !state.is_empty());
+    Some((Some(context.traceparent), state))
 }
 
 fn client(uri: &Uri, connect_timeout: Duration) -> Result<HttpClient, Refusal> {

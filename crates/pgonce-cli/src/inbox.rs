@@ -173,10 +173,10 @@ async fn list(database: &Database, list: List) -> Result {
     let columns = "m.seq, m.tenant, m.source, m.message_id, m.key, m.type, m.status, m.skipped_at is not null as skipped, m.attempts, \
          m.due_at, m.failure_code, left(m.failure_message, 200) as failure_message, m.size";
     let of = match list.status.as_deref() {
-        None => format!("{OPEN} union all ({POISON})"),
+        None => format!("{} union all ({POISON})", open("1000 + $2::text::integer")),
         Some("failed_final") => format!("({POISON}) union all ({SKIPPED})"),
         Some("processed") => BY_NUMBER.to_owned(),
-        Some(_) => OPEN.replace("limit 1000 + $2::text::integer", "limit 20000"),
+        Some(_) => open("20000"),
     };
     let status = list.status.as_deref().unwrap_or("any");
     let query = format!(
@@ -191,8 +191,12 @@ async fn list(database: &Database, list: List) -> Result {
 }
 
 /// By which index each kind of message is found; of each a bounded number is looked at.
-const OPEN: &str = "(select * from pgonce.inbox_message m where m.consumer = $1 and m.status in ('received', 'processing', 'failed_retryable') \
-     order by m.due_at, m.seq limit 1000 + $2::text::integer)";
+fn open(limit: &str) -> String {
+    format!(
+        "(select * from pgonce.inbox_message m where m.consumer = $1 and m.status in ('received', 'processing', 'failed_retryable') \
+         order by m.due_at, m.seq limit {limit})"
+    )
+}
 const POISON: &str = "select * from pgonce.inbox_message m where m.consumer = $1 and m.status = 'failed_final' and m.skipped_at is null \
      order by m.seq limit $2::text::integer";
 const SKIPPED: &str = "select * from (select * from pgonce.inbox_message m where m.settled_at is not null order by m.settled_at desc limit 10000) m \

@@ -192,6 +192,25 @@ async fn lanes_show_what_waits_in_each_and_who_moves_it() {
 }
 
 #[tokio::test]
+async fn the_oldest_event_of_any_lane_counts_although_one_lane_alone_has_more_than_is_counted() {
+    let (world, _) = one_reader().await;
+    let see = &world.see;
+    // The last lane has one event, and an hour later the first has more than are counted.
+    for (lane, events) in [(15, 1), (0, 10_001)] {
+        let subject = format!(
+            "(select 's' || i from generate_series(1, 1000) i where pgonce._lane_of('', 's' || i) = {lane} limit 1)"
+        );
+        see.run(&format!(
+            "select pgonce.publish('t', 'x', {subject}, '{{}}') from generate_series(1, {events})"
+        ))
+        .await;
+        see.run("select pgonce._move_clock('1 hour')").await;
+    }
+    let backlog = "select waiting || ' ' || (oldest_age >= interval '2 hours') from pgonce.outbox_backlog where subscription = 'c'";
+    assert_eq!(see.text(backlog).await, "10000 true");
+}
+
+#[tokio::test]
 async fn patterns_are_shown_as_they_were_written() {
     let (world, _) = one_reader().await;
     let see = &world.see;

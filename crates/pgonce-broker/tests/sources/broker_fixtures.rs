@@ -16,7 +16,7 @@ use pgonce_tests::{Server, unique};
 use redis::AsyncCommands as _;
 
 /// How long a broker waits for a worker that is gone.
-const GONE_AFTER: Duration = Duration::from_millis(700);
+pub(crate) const GONE_AFTER: Duration = Duration::from_millis(700);
 
 /// A message to send.
 pub(crate) struct Letter<'a> {
@@ -38,8 +38,8 @@ pub(crate) trait Site: Sized + 'static {
     /// With a server of its own where it is going to be killed.
     async fn start(private: bool) -> Self;
 
-    /// At most this many before the first is settled, where that can be said.
-    async fn source(&self, prefetch: u16) -> Self::Source;
+    /// At most this many before the first is settled, and somebody is gone who has not settled for so long, where that can be said.
+    async fn source(&self, prefetch: u16, gone_after: Duration) -> Self::Source;
 
     async fn send(&self, letters: Vec<Letter<'_>>);
 
@@ -125,9 +125,9 @@ impl Site for NatsDurable {
         Self(NatsPlace::start(private).await)
     }
 
-    async fn source(&self, _prefetch: u16) -> Nats {
+    async fn source(&self, _prefetch: u16, gone_after: Duration) -> Nats {
         let mut config = NatsConfig::durable(self.0.server.url(), &self.0.stream, "workers");
-        config.ack_wait = GONE_AFTER;
+        config.ack_wait = gone_after;
         Nats::connect(config).await.unwrap()
     }
 
@@ -160,7 +160,7 @@ impl Site for NatsOrdered {
         Self(NatsPlace::start(private).await)
     }
 
-    async fn source(&self, _prefetch: u16) -> Nats {
+    async fn source(&self, _prefetch: u16, _gone_after: Duration) -> Nats {
         let config = NatsConfig::ordered(self.0.server.url(), &self.0.stream);
         Nats::connect(config).await.unwrap()
     }
@@ -228,7 +228,7 @@ impl Site for Rabbit {
         site
     }
 
-    async fn source(&self, prefetch: u16) -> RabbitMq {
+    async fn source(&self, prefetch: u16, _gone_after: Duration) -> RabbitMq {
         let mut config = RabbitMqConfig::new(self.server.url(), &self.queue);
         config.prefetch = prefetch;
         RabbitMq::connect(config).await.unwrap()
@@ -336,9 +336,9 @@ impl Site for RedisGroup {
         Self(RedisPlace::start(private).await)
     }
 
-    async fn source(&self, _prefetch: u16) -> RedisStream {
+    async fn source(&self, _prefetch: u16, gone_after: Duration) -> RedisStream {
         let mut config = RedisStreamConfig::group(self.0.server.url(), &self.0.stream, "workers");
-        config.claim_after = GONE_AFTER;
+        config.claim_after = gone_after;
         RedisStream::connect(config).await.unwrap()
     }
 
@@ -377,7 +377,7 @@ impl Site for RedisOrdered {
         Self(RedisPlace::start(private).await)
     }
 
-    async fn source(&self, _prefetch: u16) -> RedisStream {
+    async fn source(&self, _prefetch: u16, _gone_after: Duration) -> RedisStream {
         let config = RedisStreamConfig::ordered(self.0.server.url(), &self.0.stream);
         RedisStream::connect(config).await.unwrap()
     }

@@ -1,5 +1,7 @@
 //! Kafka, as far as librdkafka's mock cluster goes.
 
+use std::time::Duration;
+
 use pgonce_broker::sources::{Kafka, KafkaConfig};
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -22,7 +24,7 @@ impl Site for Topic {
         Self { cluster }
     }
 
-    async fn source(&self, _prefetch: u16) -> Kafka {
+    async fn source(&self, _prefetch: u16, _gone_after: Duration) -> Kafka {
         let config = KafkaConfig::new(self.cluster.bootstrap_servers(), "orders");
         Kafka::connect(config).await.unwrap()
     }

@@ -6,7 +6,7 @@ use async_nats::jetstream::consumer::{AckPolicy, pull};
 use pgonce_broker::sources::{Nats, NatsConfig, RabbitMq, RabbitMqConfig};
 use pgonce_broker::{Source as _, SourceError};
 
-use super::broker_fixtures::{NatsDurable, NatsOrdered, Rabbit, RedisGroup, Site};
+use super::broker_fixtures::{GONE_AFTER, NatsDurable, NatsOrdered, Rabbit, RedisGroup, Site};
 use super::conformance::Stage;
 use super::fixture::Running;
 
@@ -93,7 +93,7 @@ async fn a_rabbitmq_that_refuses_connections_is_known_to_be_away_at_once() {
 async fn comes_again<S: Site>() {
     let site = S::start(false).await;
     site.send_numbers(1..=1, 0).await;
-    let mut source = site.source(10).await;
+    let mut source = site.source(10, GONE_AFTER).await;
     for round in 0..50 {
         let mut came = Vec::new();
         while came.is_empty() {
