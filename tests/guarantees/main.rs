@@ -63,6 +63,7 @@ mod zombies;
 
 mod external;
 mod import;
+mod imports;
 mod inbox;
 mod migrations;
 mod outbox;

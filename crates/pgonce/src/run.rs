@@ -77,7 +77,16 @@ impl<D: Driver> Once<D> {
         self.run_mode(intent, Leased { work, length: None }).await
     }
 
-    pub(crate) async fn run_loop<T, M>(&self, intent: &Intent, mut mode: M) -> Result<Done<T>>
+    /// Runs a command, in a span.
+    pub(crate) async fn run_mode<T, M>(&self, intent: &Intent, mode: M) -> Result<Done<T>>
+    where
+        T: ?Sized,
+        M: Mode<D, T>,
+    {
+        trace::command(intent, M::NAME, self.run_loop(intent, mode)).await
+    }
+
+    async fn run_loop<T, M>(&self, intent: &Intent, mut mode: M) -> Result<Done<T>>
     where
         T: ?Sized,
         M: Mode<D, T>,
@@ -418,56 +427,6 @@ impl Default for Waiting {
             until: None,
             pause: Duration::from_millis(10),
         }
-    }
-}
-
-#[cfg(test)]
-mod unresolved_tests {
-    use super::*;
-    use crate::error::ErrorDetail;
-    use crate::failure::Failure;
-
-    /// Found by `pgonce storm --path slow-commit --driver tokio-postgres --fault
-    /// c0:c22:drop-reply,c1:s11:second-client,c2:c11:drop-reply`: a try that lost the race to its own
-    /// earlier commit reported that it did nothing.
-    #[test]
-    fn only_what_is_stored_resolves_a_lost_commit() {
-        let end = |error| {
-            let mut unresolved = UnresolvedCommit::default();
-            unresolved.note(&Error::Uncertain("the reply was lost".into()));
-            unresolved.or(error)
-        };
-        let problem = || ErrorDetail::new("P4010", "another attempt finished first", "");
-        for error in [
-            Error::LostRace(problem()),
-            Error::Fenced(problem()),
-            Error::Cancelled,
-        ] {
-            assert!(matches!(end(error), Error::Uncertain(_)));
-        }
-        let refused = Error::Refused(Failure::permanent("no", "not this one"));
-        assert!(matches!(end(refused), Error::Refused(_)));
-    }
-
-    /// Found by a storm with outages longer than leases: who had called out and lost the lease got *busy*, which says that
-    /// nothing was done.
-    #[test]
-    fn leased_work_that_lost_its_lease_is_not_reported_as_never_begun() {
-        let end = |error| {
-            let ran = Some("the lease was lost".to_owned());
-            let unresolved = UnresolvedCommit { ran, lost: None };
-            unresolved.or(error)
-        };
-        let busy = Error::Busy {
-            retry_after: Duration::ZERO,
-            accepted: false,
-        };
-        let problem = ErrorDetail::new("P4002", "the key was used with another request", "");
-        for error in [busy, Error::Conflict(problem), Error::Cancelled] {
-            assert!(matches!(end(error), Error::Uncertain(_)));
-        }
-        let refused = Error::Refused(Failure::permanent("no", "not this one"));
-        assert!(matches!(end(refused), Error::Refused(_)));
     }
 }
 

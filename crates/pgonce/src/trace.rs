@@ -13,11 +13,8 @@ use tracing::{Instrument as _, Span};
 
 use crate::ack::Done;
 use crate::claim::Claim;
-use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::intent::Intent;
-use crate::once::Once;
-use crate::run::Mode;
 
 /// A span around a call of the database. Its outcome is recorded at its end.
 macro_rules! database_span {
@@ -53,19 +50,8 @@ pub fn digest(key: &str) -> String {
         .collect()
 }
 
-impl<D: Driver> Once<D> {
-    /// Runs a command, in a span.
-    pub(crate) async fn run_mode<T, M>(&self, intent: &Intent, mode: M) -> Result<Done<T>>
-    where
-        T: ?Sized,
-        M: Mode<D, T>,
-    {
-        command(intent, M::NAME, self.run_loop(intent, mode)).await
-    }
-}
-
-/// Futures are wrapped, not awaited in async functions: those would hold each of them twice.
-fn command<T: ?Sized>(
+/// A whole command. Futures are wrapped, not awaited in async functions: those would hold each of them twice.
+pub(crate) fn command<T: ?Sized>(
     intent: &Intent,
     mode: &'static str,
     running: impl Future<Output = Result<Done<T>>>,

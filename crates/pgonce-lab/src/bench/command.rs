@@ -78,7 +78,7 @@ const FLOOR: &str = "tokio-postgres: two empty statements";
 const RANDOM: &str = "tokio-postgres: atomic, random keys";
 
 /// What is compared, and the least that it is to be.
-const BUDGETS: [(&str, &str, Option<f64>); 24] = [
+const BUDGETS: [(&str, &str, Option<f64>); 27] = [
     (
         "tokio-postgres: one statement",
         "tokio-postgres: bare",
@@ -105,6 +105,8 @@ const BUDGETS: [(&str, &str, Option<f64>); 24] = [
         "tokio-postgres: recipe",
         Some(1.1),
     ),
+    ("sqlx: atomic", "sqlx: bound", Some(0.95)),
+    ("sqlx: optimistic", "sqlx: optimistic bound", Some(0.95)),
     ("sqlx: atomic", "sqlx: recipe", Some(1.0)),
     (
         "tokio-postgres: SQL callers",
@@ -136,6 +138,7 @@ const BUDGETS: [(&str, &str, Option<f64>); 24] = [
         "tokio-postgres: pipelined recipe",
         None,
     ),
+    ("sqlx: bound", "sqlx: bare", None),
     ("sqlx: atomic", "sqlx: bare", None),
     ("sqlx: optimistic", "sqlx: bare", None),
     (FLOOR, "tokio-postgres: bare", None),
@@ -149,7 +152,7 @@ const BUDGETS: [(&str, &str, Option<f64>); 24] = [
     ("sqlx: leased", "sqlx: bare", None),
 ];
 
-const NAMES: [&str; 23] = [
+const NAMES: [&str; 25] = [
     "tokio-postgres: bare",
     "tokio-postgres: recipe",
     "tokio-postgres: atomic",
@@ -173,10 +176,12 @@ const NAMES: [&str; 23] = [
     "sqlx: one statement",
     "tokio-postgres: one statement, order only",
     "tokio-postgres: bare, order only",
+    "sqlx: bound",
+    "sqlx: optimistic bound",
 ];
 
 /// Every way of placing an order, in the order of [`NAMES`].
-pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [Side; 23] {
+pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [Side; 25] {
     // Each call of a side starts from the shop and gives a future of its own.
     macro_rules! side {
         ($index:literal, $shop:ident, $run:ident $(, $argument:expr)*) => {{
@@ -208,5 +213,7 @@ pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [
         side!(20, two, executed),
         side!(21, one, executed, false),
         side!(22, one, bare_order),
+        side!(23, two, bound, true),
+        side!(24, two, bound, false),
     ]
 }

@@ -6,8 +6,8 @@ use sqlx::postgres::{PgConnection, PgPool, PgPoolOptions};
 
 use super::Result;
 use super::business::{
-    INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, PLACE_ORDER, RECIPE_FINISH, RECIPE_TAKE,
-    SCOPE, TOPIC, answer, intent, must_be_new,
+    BOUND_INSERT, BOUND_LOOK, INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, PLACE_ORDER,
+    RECIPE_FINISH, RECIPE_TAKE, SCOPE, TOPIC, answer, intent, must_be_new,
 };
 
 /// A pool, and pgonce over it.
@@ -46,6 +46,27 @@ impl Shop {
             .bind(TOPIC)
             .bind(MESSAGE.clone());
         must_be_new(&self.once.execute(&intent, query).await?)
+    }
+
+    /// The bare transaction with the plain statements that no protocol can do without: a look-up where it looks, and an
+    /// insert of the row that remembers.
+    pub(super) async fn bound(self, looks: bool) -> Result<()> {
+        let order = Order::new();
+        let fingerprint = Fingerprint::of(&order)?;
+        let mut tx = self.pool.begin().await?;
+        if looks {
+            let look = sqlx::query(BOUND_LOOK).bind(SCOPE).bind(&order.number);
+            look.fetch_optional(&mut *tx).await?;
+        }
+        let id = effect(&mut tx, &order).await?;
+        sqlx::query(BOUND_INSERT)
+            .bind(SCOPE)
+            .bind(&order.number)
+            .bind(fingerprint.as_bytes())
+            .bind(answer(id))
+            .execute(&mut *tx)
+            .await?;
+        Ok(tx.commit().await?)
     }
 
     /// The usual recipe by hand.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use uuid::Uuid;
 
-use super::moment::is_or_holds_a_moment;
+use super::moment::{is_number, is_or_holds_a_moment, segments};
 use crate::error::{Error, ErrorDetail};
 use crate::intent::MAX_NAME_BYTES;
 
@@ -151,11 +151,6 @@ fn advice(kind: Fault) -> &'static str {
     }
 }
 
-pub(super) fn segments(key: &str) -> impl Iterator<Item = &str> {
-    key.split(|c: char| !c.is_alphanumeric())
-        .filter(|segment| !segment.is_empty())
-}
-
 fn is_accident(key: &str) -> bool {
     const WHOLE: [&str; 12] = [
         "none",
@@ -181,14 +176,6 @@ fn is_accident(key: &str) -> bool {
         || part_is_missing
         || not_filled_in.iter().any(|sign| lower.contains(sign))
         || uuid.is_some_and(|id| id.is_nil() || id.is_max())
-}
-
-pub(super) fn is_number(key: &str) -> bool {
-    let digits = key.strip_prefix(['-', '+']).unwrap_or(key);
-    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
-    [whole, fraction]
-        .iter()
-        .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// `retry-3`, `attempt_2`, `try1`, `retryCount=4`, or such a word at the end.

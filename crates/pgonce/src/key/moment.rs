@@ -2,8 +2,6 @@
 
 use uuid::Uuid;
 
-use super::lint::{is_number, segments};
-
 /// Whether the key is a point in time, or holds one.
 pub(super) fn is_or_holds_a_moment(key: &str) -> bool {
     if Uuid::parse_str(key).is_ok() {
@@ -71,4 +69,17 @@ fn is_day(year: &str, month: &str, day: &str) -> bool {
 
 fn within(digits: &str, range: std::ops::RangeInclusive<u32>) -> bool {
     digits.bytes().all(|b| b.is_ascii_digit()) && digits.parse().is_ok_and(|n| range.contains(&n))
+}
+
+pub(super) fn segments(key: &str) -> impl Iterator<Item = &str> {
+    key.split(|c: char| !c.is_alphanumeric())
+        .filter(|segment| !segment.is_empty())
+}
+
+pub(super) fn is_number(key: &str) -> bool {
+    let digits = key.strip_prefix(['-', '+']).unwrap_or(key);
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, "0"));
+    [whole, fraction]
+        .iter()
+        .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
 }

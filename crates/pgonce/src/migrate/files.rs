@@ -5,6 +5,9 @@ use sha2::{Digest as _, Sha256};
 use super::nodes::{DISTRIBUTE, Layout, TWINS};
 use super::routines::ROUTINES;
 
+/// This build.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// A numbered file: tables, types and data. Once released it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

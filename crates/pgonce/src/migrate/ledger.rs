@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::files::{self, MIGRATIONS, Migration};
-use super::nodes::{Layout, Nodes};
+use super::nodes::{Layout, Nodes, rows};
 use super::script;
 use super::status::{Entry, Routines, State, Status};
 use crate::call::limited;
-use crate::driver::{Connection, Row, Session, Statement};
+use crate::driver::{Connection, Row, Session};
 use crate::error::{Error, ErrorDetail, Result};
 
 /// The ledger as it was read.
@@ -123,7 +123,7 @@ impl Ledger {
             .applied()
             .iter()
             .any(|row| row.number > files::newest())
-            || numbers(version) > numbers(super::VERSION)
+            || numbers(version) > numbers(files::VERSION)
         {
             Routines::Newer
         } else {
@@ -188,15 +188,6 @@ impl Applied {
     }
 }
 
-pub(super) async fn rows<C: Connection>(conn: &mut C, sql: &str) -> Result<Vec<Row>> {
-    let statement = Statement {
-        sql: sql.into(),
-        keep: false,
-        pooled: false,
-    };
-    conn.query(&statement, &[]).await
-}
-
 fn may_not_look(error: Error, schema: &str) -> Error {
     match error {
         Error::Database(problem) if &*problem.code == "42501" => Error::Database(ErrorDetail {
@@ -250,10 +241,7 @@ mod tests {
         let of = |rows: &[_], checksum: &str, version: &str| {
             ledger(rows, Some((checksum, version))).routines(Layout::default())
         };
-        assert_eq!(
-            of(&[(1, false)], &ours, super::super::VERSION),
-            Routines::Current
-        );
+        assert_eq!(of(&[(1, false)], &ours, files::VERSION), Routines::Current);
         assert_eq!(of(&[(1, false)], "other", "0.0.1"), Routines::Outdated);
         assert_eq!(of(&[(1, false)], "other", "999.0.0"), Routines::Newer);
         assert_eq!(

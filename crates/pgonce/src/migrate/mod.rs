@@ -54,9 +54,6 @@ static GRANT: Sql = Sql::seldom("select 'done' from pgonce.grant_to($1::text::na
 /// How long it waits for locks of the application.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// This build.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
-
 /// Installs pgonce and keeps it up to date. See the [module](self).
 #[derive(Debug, Clone)]
 #[must_use]

@@ -1,8 +1,7 @@
 //! Where the rows of a database are: on one server, or by Citus on several.
 
-use super::ledger::rows;
 use super::routines::{Routine, routines};
-use crate::driver::Connection;
+use crate::driver::{Connection, Row, Statement};
 use crate::error::Result;
 
 /// What is loaded on Citus alone.
@@ -154,4 +153,13 @@ impl Layout {
             // Citus stumbles over the rights of functions that depend on each other. The schema is closed on every server.
             .chain(distributed.then_some("set local citus.enable_ddl_propagation = off;\n"))
     }
+}
+
+pub(super) async fn rows<C: Connection>(conn: &mut C, sql: &str) -> Result<Vec<Row>> {
+    let statement = Statement {
+        sql: sql.into(),
+        keep: false,
+        pooled: false,
+    };
+    conn.query(&statement, &[]).await
 }

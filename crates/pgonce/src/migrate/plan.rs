@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::files::Migration;
+use super::files::{Migration, VERSION};
 use super::nodes::Layout;
-use super::{Part, VERSION, script};
+use super::part::Part;
+use super::script;
 
 /// What [`Migrator::up`](super::Migrator::up) would run now. Made by
 /// [`Migrator::plan`](super::Migrator::plan).

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::files::{self, Migration};
 use super::header::{Header, public_headers};
 use super::nodes::{DISTRIBUTE, Layout, TWINS, UNLOAD};
+use super::part::Part;
 use super::routines::{ROUTINES, Routine};
 use crate::driver::quote_literal;
 
@@ -94,7 +95,7 @@ pub(super) fn record_routines(schema: &str, layout: Layout) -> String {
          on conflict on constraint one_row_for_all_routines do update set checksum = excluded.checksum, \
          version = excluded.version, definitions = excluded.definitions, applied_at = excluded.applied_at, applied_by = excluded.applied_by",
         quote_literal(&files::routines_checksum(layout)),
-        quote_literal(super::VERSION),
+        quote_literal(files::VERSION),
         in_schema(schema, &definitions()),
     )
 }
@@ -219,7 +220,7 @@ pub(super) fn in_schema(schema: &str, text: &str) -> String {
 }
 
 /// Lets a role do a part of the work.
-pub(super) fn grant(schema: &str, part: super::Part, role: &str) -> String {
+pub(super) fn grant(schema: &str, part: Part, role: &str) -> String {
     format!(
         "select {schema}.grant_to({}, {})",
         quote_literal(role),

@@ -11,7 +11,6 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::job::{Claimed, Name, fail, renew};
-use super::worker::SHORT;
 use crate::call::{Args, Sql};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
@@ -24,6 +23,9 @@ static PURGE: Sql = Sql::kept("select pgonce._purge_jobs($1::text::integer)");
 const PURGE_PAUSE: Duration = Duration::from_secs(60);
 /// Maximum number of jobs that are removed in one transaction.
 const PURGE_LIMIT: i64 = 10_000;
+
+/// The pause before a call of the database that failed is made again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A job that is done, and its result.
 pub(super) type Done = (Arc<Claimed>, Option<Value>);
@@ -80,7 +82,7 @@ pub(super) async fn record_failure<D: Driver>(
             }
             Err(error) => {
                 tracing::warn!(%error, job = claimed.id, "a failure could not be recorded, trying again");
-                sleep(SHORT * 20).await;
+                sleep(PAUSE).await;
             }
         }
     }

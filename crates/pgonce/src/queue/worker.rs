@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::once::Once;
 
 /// The pause before a worker looks for jobs again when it last found some.
-pub(super) const SHORT: Duration = Duration::from_millis(5);
+const SHORT: Duration = Duration::from_millis(5);
 /// Maximum time of each last call of a worker whose time to shut down is over.
 const LAST_CALL: Duration = Duration::from_secs(1);
 

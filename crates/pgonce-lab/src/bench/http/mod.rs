@@ -88,9 +88,10 @@ async fn layer(server: &Server, plan: &mut Plan) -> Result<Vec<Line>> {
         )
     };
     let mut lines = Vec::new();
-    for [bare, joined, replay, recorded] in NAMES {
+    for [bare, joined, replay, recorded, sdk] in NAMES {
         lines.extend([
-            ratio(joined, bare).within(Budget::AtLeast(0.75)),
+            ratio(joined, sdk).within(Budget::AtLeast(0.90)),
+            ratio(joined, bare),
             ratio(replay, joined).within(Budget::AtLeast(1.5)),
             ratio(recorded, bare),
         ]);
@@ -114,7 +115,7 @@ async fn layer_over_the_wire(server: &Server, plan: &mut Plan) -> Result<Vec<Lin
     plan.connections = connections;
     let measured = measured?;
     let mut lines = Vec::new();
-    for [bare, joined, replay, _] in NAMES {
+    for [bare, joined, replay, ..] in NAMES {
         for (name, base, least) in [(joined, bare, 0.75), (replay, joined, 1.5)] {
             lines.push(
                 Line::new(
@@ -133,27 +134,29 @@ async fn layer_over_the_wire(server: &Server, plan: &mut Plan) -> Result<Vec<Lin
 /// statements costs at least.
 const EMPTY: &str = "http, tokio-postgres: two empty statements";
 
-/// The handler without the layer, with it, its stored answers, and the layer around it.
-const NAMES: [[&str; 4]; 2] = [
+/// The handler without the layer, with it, its stored answers, the layer around it, and a handler that calls [`Once::run`](pgonce::Once::run) itself.
+const NAMES: [[&str; 5]; 2] = [
     [
         "http, tokio-postgres: bare",
         "http, tokio-postgres: joined",
         "http, tokio-postgres: replay",
         "http, tokio-postgres: recorded",
+        "http, tokio-postgres: the SDK in the handler",
     ],
     [
         "http, sqlx: bare",
         "http, sqlx: joined",
         "http, sqlx: replay",
         "http, sqlx: recorded",
+        "http, sqlx: the SDK in the handler",
     ],
 ];
 
 async fn sides(
     service: &Service,
-    [bare, joined, replay, recorded]: [&'static str; 4],
+    [bare, joined, replay, recorded, sdk]: [&'static str; 5],
     count: usize,
-) -> Result<[Side; 4]> {
+) -> Result<[Side; 5]> {
     let client = Arc::new(Client::of(service.address));
     let mut finished = Vec::with_capacity(count);
     for _ in 0..count {
@@ -165,7 +168,8 @@ async fn sides(
         place(bare, client.clone(), "/bare"),
         place(joined, client.clone(), "/joined"),
         again(replay, client.clone(), finished),
-        place(recorded, client, "/recorded"),
+        place(recorded, client.clone(), "/recorded"),
+        place(sdk, client, "/sdk"),
     ])
 }
 

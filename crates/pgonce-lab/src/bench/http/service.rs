@@ -9,16 +9,16 @@ use axum::routing::post;
 use axum::serve::ListenerExt as _;
 use axum::{Json, Router};
 use http::StatusCode;
-use pgonce::Once;
 use pgonce::driver::Driver;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::{Ack, Attempt, Once};
 use pgonce_http::{Caller, HandlerError, IdempotencyLayer, Policy, Tx};
 use serde_json::Value;
 use tokio::net::TcpListener;
 
 use crate::bench::Result;
-use crate::bench::business::{Order, SCOPE, answer};
+use crate::bench::business::{Order, SCOPE, answer, intent};
 use crate::bench::{with_sqlx, with_tokio_postgres};
 
 /// A service on a port of its own. Dropped, it ends.
@@ -80,7 +80,7 @@ impl IntoResponse for Broken {
     }
 }
 
-/// `/bare`, `/empty`, `/joined` and `/recorded` with tokio-postgres.
+/// `/bare`, `/empty`, `/sdk`, `/joined` and `/recorded` with tokio-postgres.
 pub(super) fn with_tokio_postgres(shop: with_tokio_postgres::Shop) -> pgonce::Result<Router> {
     type Shop = with_tokio_postgres::Shop;
     async fn alone(
@@ -107,10 +107,31 @@ pub(super) fn with_tokio_postgres(shop: with_tokio_postgres::Shop) -> pgonce::Re
         let effect = with_tokio_postgres::Effect::prepare(tx.conn()).await?;
         Ok(placed(effect.one_by_one(&order).await?))
     }
+    async fn sdk(
+        State(shop): State<Shop>,
+        Json(order): Json<Order>,
+    ) -> std::result::Result<Placed, Broken> {
+        let work = |mut attempt: Attempt<TokioPostgres>| {
+            let order = &order;
+            async move {
+                let id = with_tokio_postgres::Effect::prepare(attempt.conn())
+                    .await?
+                    .one_by_one(order)
+                    .await?;
+                attempt.succeed(Ack::value(&answer(id))?).await
+            }
+        };
+        let done = shop.once.run(&intent(&order, false)?, work).await?;
+        Ok((
+            StatusCode::CREATED,
+            Json(done.ack().json().cloned().unwrap_or_default()),
+        ))
+    }
     let (with, around) = layers(&shop.once)?;
     let routes = Router::new()
         .route("/bare", post(alone))
         .route("/empty", post(empty))
+        .route("/sdk", post(sdk))
         .route("/joined", post(joined).layer(with))
         .route("/recorded", post(alone).layer(around));
     Ok(routes.with_state(shop))
@@ -134,9 +155,27 @@ pub(super) fn with_sqlx(shop: with_sqlx::Shop) -> pgonce::Result<Router> {
     ) -> std::result::Result<Placed, HandlerError> {
         Ok(placed(with_sqlx::effect(tx.conn(), &order).await?))
     }
+    async fn sdk(
+        State(shop): State<Shop>,
+        Json(order): Json<Order>,
+    ) -> std::result::Result<Placed, Broken> {
+        let work = |mut attempt: Attempt<Sqlx>| {
+            let order = &order;
+            async move {
+                let id = with_sqlx::effect(attempt.conn(), order).await?;
+                attempt.succeed(Ack::value(&answer(id))?).await
+            }
+        };
+        let done = shop.once.run(&intent(&order, false)?, work).await?;
+        Ok((
+            StatusCode::CREATED,
+            Json(done.ack().json().cloned().unwrap_or_default()),
+        ))
+    }
     let (with, around) = layers(&shop.once)?;
     let routes = Router::new()
         .route("/bare", post(alone))
+        .route("/sdk", post(sdk))
         .route("/joined", post(joined).layer(with))
         .route("/recorded", post(alone).layer(around));
     Ok(routes.with_state(shop))
