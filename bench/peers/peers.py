@@ -7,6 +7,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import pathlib
 import platform
 import shutil
 import statistics
@@ -161,6 +162,8 @@ RUST = {
     "bare transaction": "bare",
     "hand-written recipe": "recipe",
     "pgonce Once::run": "pgonce",
+    "pgonce Once::run, cache in process": "pgonce-cached",
+    "pgonce Once::run, cache in Redis": "pgonce-redis",
     "idempotent 0.3, Redis": "idempotent",
 }
 
@@ -241,6 +244,8 @@ OUTBOXES = {
     "pgmq-style: visibility, then DELETE": ("queue", drain_pgmq_style),
     "pgonce claim_events, settle_events": ("outbox", drain_pgonce),
 }
+RUST_OUTBOXES = {"obix 0.16, listener": "obix", "pgonce relay": "pgonce"}
+BODY = "jsonb_build_object('n', n, 'x', repeat('x', 180))"
 
 
 def run_outbox(dsn: str, name: str, messages: int) -> float:
@@ -251,19 +256,32 @@ def run_outbox(dsn: str, name: str, messages: int) -> float:
             "default 0, vt timestamptz not null default clock_timestamp(), body jsonb not null)"
         )
         if table == "queue":
-            body = "insert into queue (body) select jsonb_build_object('n', n, 'x', repeat('x', 180)) from generate_series(1, %s) n"
+            body = f"insert into queue (body) select {BODY} from generate_series(1, %s) n"
         else:
             conn.execute("select pgonce.create_subscription('peers', 'start', p_topics => '{peers}') where not exists "
                          "(select from pgonce.outbox_subscription where subscription = 'peers')")
             body = (
-                "select count(pgonce.publish('peers', 'made', (n %% 97)::text, jsonb_build_object('n', n, 'x', repeat('x', 180)))) "
-                "from generate_series(1, %s) n"
+                f"select count(pgonce.publish('peers', 'made', (n %% 97)::text, {BODY})) from generate_series(1, %s) n"
             )
         conn.execute(body, [messages])
         began, left = time.monotonic(), messages
         while left > 0:
             left -= drain(conn, 1000)
         return messages / (time.monotonic() - began)
+
+
+def run_rust_outbox(dsn: str, program: str, side: str, messages: int, schema: list[str]) -> float:
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        if side == "obix":
+            for table in schema:
+                conn.execute(table.encode())
+            fill = f"insert into persistent_outbox_events (payload) select {BODY} from generate_series(1, %s) n"
+        else:
+            conn.execute("select pgonce.create_subscription('relay', 'start', p_topics => '{relay}')")
+            fill = f"select count(pgonce.publish('relay', 'made', n::text, {BODY})) from generate_series(1, %s) n"
+        conn.execute(fill, [messages])
+    arguments = [dsn.partition("?")[0], "-", "outbox", side, str(messages)]
+    return float(subprocess.check_output([program, *arguments], text=True))
 
 
 # --- the run ------------------------------------------------------------------------------------
@@ -289,15 +307,17 @@ def median(values: list[float]) -> str:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rust", required=True)
+    options.add_argument("--obix", required=True, help="the folder of the tables of obix")
     options.add_argument("--seconds", type=float, default=5)
     options.add_argument("--connections", type=int, default=8)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--messages", type=int, default=50_000)
     options.add_argument("--only", default="")
     args = options.parse_args()
+    schema = [path.read_text() for path in sorted(pathlib.Path(args.obix).glob("*.sql"))]
     server = Server()
     commands: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    outboxes: dict[str, list[float]] = {}
+    outboxes: dict[tuple[str, str], list[float]] = {}
     try:
         server.start()
         dsn = server.dsn(server.database())
@@ -317,7 +337,12 @@ def main() -> None:
                         commands.setdefault(("Rust", name), []).append((float(ran_rust[0]), float(ran_rust[1])))
                 for name in OUTBOXES:
                     if args.only in name:
-                        outboxes.setdefault(name, []).append(run_outbox(dsn, name, args.messages))
+                        outboxes.setdefault(("Python", name), []).append(run_outbox(dsn, name, args.messages))
+                for name, side in RUST_OUTBOXES.items():
+                    if args.only in name:
+                        # In a database of its own: it reads a log from its start.
+                        rate = run_rust_outbox(server.dsn(server.database()), args.rust, side, args.messages, schema)
+                        outboxes.setdefault(("Rust", name), []).append(rate)
     finally:
         server.stop()
     load = os.getloadavg()
@@ -327,8 +352,8 @@ def main() -> None:
     for (language, name), counts in commands.items():
         print(f"| {language} | {name} | {median([c[0] for c in counts])} | {median([c[1] for c in counts])} |")
     print(f"\n| language | outbox, {args.messages:,} messages in batches of 1,000 | drained |\n|---|---|---|")
-    for name, rates in outboxes.items():
-        print(f"| Python | {name} | {median(rates)} |")
+    for (language, name), rates in outboxes.items():
+        print(f"| {language} | {name} | {median(rates)} |")
 
 
 if __name__ == "__main__":

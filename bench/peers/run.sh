@@ -16,9 +16,12 @@ fi
 # A copy: it has a workspace and a lock file of its own.
 mkdir -p "$scratch/rust/src"
 sed "s|@PGONCE@|$root/crates/pgonce|" "$here/rust/Cargo.toml" >"$scratch/rust/Cargo.toml"
-cp "$here/rust/src/main.rs" "$scratch/rust/src/main.rs"
+cp "$here/rust/src/"*.rs "$scratch/rust/src/"
 # What both use is of one version.
 [ -e "$scratch/rust/Cargo.lock" ] || cp "$root/Cargo.lock" "$scratch/rust/Cargo.lock"
 cargo build --quiet --release --manifest-path "$scratch/rust/Cargo.toml"
+# Its tables lie beside its source.
+obix=$(cargo metadata --quiet --format-version 1 --manifest-path "$scratch/rust/Cargo.toml" |
+    python3 -c 'import json, sys; print(next(p["manifest_path"] for p in json.load(sys.stdin)["packages"] if p["name"] == "obix"))')
 PYTHONWARNINGS=ignore PYTHONPATH="$root/clients/python/src:$root/clients/python/tests" \
-    exec "$scratch/python/bin/python" "$here/peers.py" --rust "$scratch/rust/target/release/peers" "$@"
+    exec "$scratch/python/bin/python" "$here/peers.py" --rust "$scratch/rust/target/release/peers" --obix "$(dirname "$obix")/migrations" "$@"

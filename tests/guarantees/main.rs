@@ -23,6 +23,7 @@ mod fences;
 mod fingerprints;
 mod found;
 mod heartbeats;
+mod inlined;
 mod interventions;
 mod joined;
 mod ledger;

@@ -1,5 +1,7 @@
 //! The sides in Rust: `peers <postgres url> <redis url> <side> <connections> <seconds>` prints first attempts and
-//! duplicates a second.
+//! duplicates a second; `peers <postgres url> <redis url> outbox <side> <messages>` the events a second of a log that is read from its start.
+
+mod outbox;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,8 +10,9 @@ use idempotent::fingerprint::{DefaultFingerprintStrategy, FingerprintStrategy};
 use idempotent::store::valkey::ValkeyStore;
 use idempotent::store::{IdempotencyStore, InsertResult};
 use idempotent::{CachedResponse, IdempotencyEntry, IdempotencyKey, Metadata};
-use pgonce::Intent;
+use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::tokio_postgres::Once;
+use pgonce::{Intent, ReplayCache};
 use serde_json::json;
 use tokio_postgres::{Client, NoTls, Statement};
 
@@ -160,10 +163,26 @@ async fn main() -> Result<()> {
             "usage: peers <postgres url> <redis url> <side> <connections> <seconds>".into(),
         );
     };
+    if name == "outbox" {
+        let rate = outbox::measure(postgres, connections, seconds.parse()?).await?;
+        println!("{rate:.0}");
+        return Ok(());
+    }
     let (connections, time) = (
         connections.parse::<usize>()?,
         Duration::from_secs_f64(seconds.parse()?),
     );
+    let manager = deadpool_postgres::Manager::new(postgres.parse()?, NoTls);
+    let pool = deadpool_postgres::Pool::builder(manager)
+        .max_size(connections)
+        .build()?;
+    let builder = pgonce::Once::builder(TokioPostgres::new(pool));
+    let once = match &**name {
+        "pgonce-cached" => builder.cache(ReplayCache::in_process()),
+        "pgonce-redis" => builder.cache(ReplayCache::redis(redis, [7; 32])?),
+        _ => builder,
+    }
+    .build()?;
     let mut sides = Vec::new();
     for _ in 0..connections {
         sides.push(Arc::new(match &**name {
@@ -173,13 +192,7 @@ async fn main() -> Result<()> {
                 let store = ValkeyStore::new(redis::Client::open(&**redis)?).await?;
                 Side::Idempotent(Connection::open(postgres).await?, store)
             }
-            "pgonce" => {
-                let manager = deadpool_postgres::Manager::new(postgres.parse()?, NoTls);
-                let pool = deadpool_postgres::Pool::builder(manager)
-                    .max_size(1)
-                    .build()?;
-                Side::Pgonce(Once::new(pool))
-            }
+            "pgonce" | "pgonce-cached" | "pgonce-redis" => Side::Pgonce(once.clone()),
             other => return Err(format!("no side {other}").into()),
         }));
     }

@@ -159,7 +159,8 @@ impl Args {
 
 /// Measures, prints the report, and says in the exit code whether it could and, with `--check`, whether every budget was met.
 pub async fn run(args: Args) -> ExitCode {
-    let shown = measure(&args).await.and_then(|report| {
+    let shown = measure(&args).await.and_then(|(report, ended)| {
+        // What was measured before a failure, or an interruption, is not lost with it.
         writeln!(std::io::stdout(), "{report}")?;
         if let Some(file) = &args.json {
             std::fs::write(file, report.to_json()?)
@@ -169,7 +170,7 @@ pub async fn run(args: Args) -> ExitCode {
             std::fs::write(file, report.to_svg())
                 .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
         }
-        Ok(report)
+        ended.map(|()| report)
     });
     match shown {
         Ok(report) if args.check && report.missed() > 0 => ExitCode::FAILURE,
@@ -182,85 +183,90 @@ pub async fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn measure(args: &Args) -> Result<Report> {
+/// What was measured, and whether all of it was.
+async fn measure(args: &Args) -> Result<(Report, Result<()>)> {
     let server = Server::start(args).await?;
+    let mut plan = args.plan();
+    let mut report = Report::new(server.facts(args, &plan).await?);
     let measured = tokio::select! {
-        measured = measure_on(&server, args) => measured,
+        measured = measure_on(&server, args, &mut plan, &mut report) => measured,
         _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
     };
     // Scratch databases go, whatever came of the measurement.
     let removed = server.end().await;
-    let report = measured?;
-    removed.map(|()| report)
+    Ok((report, measured.and(removed)))
 }
 
-async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
-    let mut plan = args.plan();
-    let mut report = Report::new(server.facts(args, &plan).await?);
+async fn measure_on(
+    server: &Server,
+    args: &Args,
+    plan: &mut Plan,
+    report: &mut Report,
+) -> Result<()> {
     if let Some(side) = &args.profile {
-        report.add(match http::profile(server, &mut plan, side).await? {
+        report.add(match http::profile(server, plan, side).await? {
             Some(lines) => lines,
-            None => command::profile(server, &mut plan, side).await?,
+            None => command::profile(server, plan, side).await?,
         });
-        return Ok(report);
+        return Ok(());
     }
     if args.wants(Group::Command) {
         say("commands per second");
-        report.add(command::measure(server, &mut plan).await?);
+        report.add(command::measure(server, plan).await?);
     }
     if args.wants(Group::Cpu) {
         say("the server's processor time");
-        report.add(cpu::measure(server, &plan).await?);
+        report.add(cpu::measure(server, plan).await?);
     }
     if args.wants(Group::Realistic) {
         say("commands as most users have them");
-        report.add(realistic::measure(server, &plan).await?);
+        report.add(realistic::measure(server, plan).await?);
     }
     if args.wants(Group::Roles) {
         say("what roles and limits cost");
-        report.add(roles::measure(server, &mut plan).await?);
+        report.add(roles::measure(server, plan).await?);
     }
     if args.wants(Group::Retention) {
         say("commands beside retention");
-        report.add(beside::retention(server, &mut plan).await?);
+        report.add(beside::retention(server, plan).await?);
     }
     if args.wants(Group::Metrics) {
         say("commands beside metrics");
         let size = outbox::Size::of(args.quick, args.events);
-        report.add(beside::metrics(server, &mut plan, &size).await?);
+        report.add(beside::metrics(server, plan, &size).await?);
     }
     if args.wants(Group::Wal) {
         say("WAL per command");
-        report.add(wal::measure(server, &plan).await?);
+        report.add(wal::measure(server, plan).await?);
     }
     if args.wants(Group::Network) {
         say("commands over a network");
-        report.add(network::measure(server, &mut plan).await?);
+        report.add(network::measure(server, plan).await?);
     }
     if args.wants(Group::Replay) {
         say("answers to duplicates");
-        report.add(replay::measure(server, &mut plan, &args.sizes()).await?);
+        report.add(replay::measure(server, plan, &args.sizes()).await?);
     }
     if args.wants(Group::Http) {
         say("requests over HTTP");
-        report.add(http::measure(server, &mut plan).await?);
+        report.add(http::measure(server, plan).await?);
     }
     if args.wants(Group::Outbox) {
         let size = outbox::Size::of(args.quick, args.events);
-        report.add(outbox::measure(server, &mut plan, &size).await?);
+        report.add(outbox::measure(server, plan, &size).await?);
     }
     if args.wants(Group::Inbox) {
         let size = inbox::Size::of(&args.sizes());
-        report.add(inbox::measure(server, &mut plan, &size).await?);
+        report.add(inbox::measure(server, plan, &size).await?);
     }
     if args.wants(Group::Ledger) {
         say("groups of the ledger");
-        report.add(ledger::measure(server, &mut plan, &args.sizes()).await?);
+        report.add(ledger::measure(server, plan, &args.sizes()).await?);
     }
     if args.wants(Group::Queue) {
         say("jobs of a queue");
         let size = queue::Size::of(args.quick, args.events);
-        report.add(queue::measure(server, &mut plan, &size).await?);
+        report.add(queue::measure(server, plan, &size).await?);
     }
     if args.wants(Group::Import) {
         say("imports");
@@ -270,9 +276,9 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
         report.add(import::measure(server, rows).await?);
     }
     if args.wants(Group::Growth) {
-        report.add(growth::measure(server, &mut plan, &args.sizes()).await?);
+        report.add(growth::measure(server, plan, &args.sizes()).await?);
     }
-    Ok(report)
+    Ok(())
 }
 
 /// Reports progress.

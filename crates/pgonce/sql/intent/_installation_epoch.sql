@@ -11,7 +11,7 @@ declare
     v_epoch bigint;
 begin
     select i.epoch into v_epoch from pgonce.installation i
-     where i.life operator(pg_catalog.=) coalesce(p_life, pgonce._database_life())
+     where i.one and i.life operator(pg_catalog.=) coalesce(p_life, pgonce._database_life())
        and i.timeline operator(pg_catalog.=) pgonce._timeline();
     if not found then
         v_epoch := pgonce._begin_epoch(0, p_tenant);

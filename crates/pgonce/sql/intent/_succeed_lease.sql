@@ -15,10 +15,11 @@ begin
            expires_at = pgonce.now() + s.retention, answer = p_answer, ref_type = p_ref_type,
            ref_id = p_ref_id, correlation_id = coalesce(p_correlation, i.correlation_id),
            owner = coalesce(p_owner, i.owner), failure_code = null, failure_message = null
-      from pgonce.scope s
+      -- One time for the fence, read apart: pgonce._fence_is_current names it twice, and would not be inlined with a call.
+      from pgonce.scope s, (select pgonce.now() as now offset 0) as n
      where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
        and i.fingerprint = p_fingerprint
-       and pgonce._fence_is_current(i, p_fence, pgonce.now(), s.stale)
+       and pgonce._fence_is_current(i, p_fence, n.now, s.stale)
        and s.tenant = p_tenant collate "C" and s.scope = p_scope collate "C" and s.storage = 'answer'
        and coalesce(octet_length(p_answer::text), 0) <= s.max_answer;
     return found;

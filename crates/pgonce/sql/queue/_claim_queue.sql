@@ -8,7 +8,10 @@
 --          A key about which it cannot decide, since a transaction that ends a job of it is still open, is passed over
 create or replace function pgonce._claim_queue(p_queue text, p_owner text, p_lease interval, p_limit integer)
 returns table (tenant text, id bigint, fence bigint, attempts integer, queue text, key text, payload jsonb, created_at timestamptz)
+-- A limit that is known makes a plan for each call look cheaper, and planning is half of a claim. A plan that is kept must not
+-- be that of the empty table that it was made for.
 language plpgsql volatile set search_path = pg_catalog, pg_temp
+    set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
