@@ -88,12 +88,12 @@ async fn layer(server: &Server, plan: &mut Plan) -> Result<Vec<Line>> {
         )
     };
     let mut lines = Vec::new();
-    for [bare, joined, replay, recorded, sdk] in NAMES {
+    for [bare, atomic, replay, leased, sdk] in NAMES {
         lines.extend([
-            ratio(joined, sdk).within(Budget::AtLeast(0.90)),
-            ratio(joined, bare),
-            ratio(replay, joined).within(Budget::AtLeast(1.5)),
-            ratio(recorded, bare),
+            ratio(atomic, sdk).within(Budget::AtLeast(0.90)),
+            ratio(atomic, bare),
+            ratio(replay, atomic).within(Budget::AtLeast(1.5)),
+            ratio(leased, bare),
         ]);
     }
     lines.push(ratio(EMPTY, NAMES[0][0]));
@@ -115,8 +115,8 @@ async fn layer_over_the_wire(server: &Server, plan: &mut Plan) -> Result<Vec<Lin
     plan.connections = connections;
     let measured = measured?;
     let mut lines = Vec::new();
-    for [bare, joined, replay, ..] in NAMES {
-        for (name, base, least) in [(joined, bare, 0.75), (replay, joined, 1.5)] {
+    for [bare, atomic, replay, ..] in NAMES {
+        for (name, base, least) in [(atomic, bare, 0.75), (replay, atomic, 1.5)] {
             lines.push(
                 Line::new(
                     format!("{name} ÷ {base}, the database 1 ms away"),
@@ -138,37 +138,37 @@ const EMPTY: &str = "http, tokio-postgres: two empty statements";
 const NAMES: [[&str; 5]; 2] = [
     [
         "http, tokio-postgres: bare",
-        "http, tokio-postgres: joined",
+        "http, tokio-postgres: atomic",
         "http, tokio-postgres: replay",
-        "http, tokio-postgres: recorded",
+        "http, tokio-postgres: leased",
         "http, tokio-postgres: the SDK in the handler",
     ],
     [
         "http, sqlx: bare",
-        "http, sqlx: joined",
+        "http, sqlx: atomic",
         "http, sqlx: replay",
-        "http, sqlx: recorded",
+        "http, sqlx: leased",
         "http, sqlx: the SDK in the handler",
     ],
 ];
 
 async fn sides(
     service: &Service,
-    [bare, joined, replay, recorded, sdk]: [&'static str; 5],
+    [bare, atomic, replay, leased, sdk]: [&'static str; 5],
     count: usize,
 ) -> Result<[Side; 5]> {
     let client = Arc::new(Client::of(service.address));
     let mut finished = Vec::with_capacity(count);
     for _ in 0..count {
         let order = Order::new();
-        client.post("/joined", &order).await?.must_be(false)?;
+        client.post("/atomic", &order).await?.must_be(false)?;
         finished.push(order);
     }
     Ok([
         place(bare, client.clone(), "/bare"),
-        place(joined, client.clone(), "/joined"),
+        place(atomic, client.clone(), "/atomic"),
         again(replay, client.clone(), finished),
-        place(recorded, client.clone(), "/recorded"),
+        place(leased, client.clone(), "/leased"),
         place(sdk, client, "/sdk"),
     ])
 }
@@ -191,7 +191,7 @@ fn again(name: &'static str, client: Arc<Client>, finished: Vec<Order>) -> Side 
         let (client, finished) = (client.clone(), finished.clone());
         let place = next.fetch_add(1, Relaxed) % finished.len();
         async move {
-            let response = client.post("/joined", &finished[place]).await?;
+            let response = client.post("/atomic", &finished[place]).await?;
             response.must_be(true).map(drop)
         }
     })

@@ -80,7 +80,7 @@ impl IntoResponse for Broken {
     }
 }
 
-/// `/bare`, `/empty`, `/sdk`, `/joined` and `/recorded` with tokio-postgres.
+/// `/bare`, `/empty`, `/sdk`, `/atomic` and `/leased` with tokio-postgres.
 pub(super) fn with_tokio_postgres(shop: with_tokio_postgres::Shop) -> pgonce::Result<Router> {
     type Shop = with_tokio_postgres::Shop;
     async fn alone(
@@ -100,7 +100,7 @@ pub(super) fn with_tokio_postgres(shop: with_tokio_postgres::Shop) -> pgonce::Re
     ) -> std::result::Result<Placed, Broken> {
         Ok(placed(shop.empty_around(&order).await?))
     }
-    async fn joined(
+    async fn atomic(
         mut tx: Tx<TokioPostgres>,
         Json(order): Json<Order>,
     ) -> std::result::Result<Placed, HandlerError> {
@@ -132,8 +132,8 @@ pub(super) fn with_tokio_postgres(shop: with_tokio_postgres::Shop) -> pgonce::Re
         .route("/bare", post(alone))
         .route("/empty", post(empty))
         .route("/sdk", post(sdk))
-        .route("/joined", post(joined).layer(with))
-        .route("/recorded", post(alone).layer(around));
+        .route("/atomic", post(atomic).layer(with))
+        .route("/leased", post(alone).layer(around));
     Ok(routes.with_state(shop))
 }
 
@@ -149,7 +149,7 @@ pub(super) fn with_sqlx(shop: with_sqlx::Shop) -> pgonce::Result<Router> {
         tx.commit().await?;
         Ok(placed(id))
     }
-    async fn joined(
+    async fn atomic(
         mut tx: Tx<Sqlx>,
         Json(order): Json<Order>,
     ) -> std::result::Result<Placed, HandlerError> {
@@ -176,7 +176,7 @@ pub(super) fn with_sqlx(shop: with_sqlx::Shop) -> pgonce::Result<Router> {
     let routes = Router::new()
         .route("/bare", post(alone))
         .route("/sdk", post(sdk))
-        .route("/joined", post(joined).layer(with))
-        .route("/recorded", post(alone).layer(around));
+        .route("/atomic", post(atomic).layer(with))
+        .route("/leased", post(alone).layer(around));
     Ok(routes.with_state(shop))
 }
