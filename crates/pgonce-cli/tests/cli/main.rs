@@ -20,6 +20,8 @@ mod fixture;
 mod forecast;
 mod help;
 mod import;
+#[cfg(target_os = "linux")]
+mod import_killed;
 mod inbox;
 mod intervene;
 mod ledger;
