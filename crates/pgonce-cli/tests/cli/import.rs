@@ -1,8 +1,12 @@
 //! Imports, as an operator meets them.
 
 use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
 
-use crate::fixture::Fixture;
+use pgonce_testkit::wait_until;
+
+use crate::fixture::{Fixture, Run};
 
 const EXAMPLE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
@@ -138,4 +142,56 @@ async fn resume_and_rejects_name_the_import_that_is_meant() {
     ]);
     assert!(again.out.contains("Imported before"), "{again:?}");
     assert_eq!(std::fs::read_to_string(&rejects).unwrap(), listed);
+}
+
+#[tokio::test]
+async fn of_two_processes_that_import_one_file_at_once_under_two_names_one_runs() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql("create table item (id bigint primary key, name text not null)")
+        .await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("items.csv");
+    std::fs::write(&path, "id,name\n1,a\n2,b\n3,c\n").unwrap();
+    let file = path.to_str().unwrap();
+    // Whichever begins cannot end before the other has begun too.
+    fixture.sql("begin; lock table item").await;
+    let jobs = ["one", "two"];
+    let mut children = jobs.map(|job| {
+        fixture
+            .command(&["import", file, "--job", job, "--into", "item"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    let mut ended = None;
+    wait_until("one of them to end", Duration::from_secs(60), || {
+        ended = children
+            .iter_mut()
+            .position(|child| child.try_wait().unwrap().is_some());
+        let is_over = ended.is_some();
+        async move { is_over }
+    })
+    .await
+    .unwrap();
+    fixture.sql("rollback").await;
+    let refused = ended.unwrap();
+    let runs = children.map(|child| Run::of(child.wait_with_output().unwrap()));
+    assert_eq!(runs[refused].code, 1, "{runs:?}");
+    let expected = format!("imports this file for job \"{}\"", jobs[1 - refused]);
+    assert!(
+        runs[refused].err.contains(&expected) && runs[refused].err.contains("P4029"),
+        "{runs:?}"
+    );
+    let ran = &runs[1 - refused];
+    assert_eq!(ran.code, 0, "{runs:?}");
+    assert!(ran.out.contains("3 rows: 3 applied"), "{ran:?}");
+    assert_eq!(
+        count(&fixture, "select count(*) from pgonce.import").await,
+        1
+    );
+    // Now it may: what is there is skipped.
+    let later = fixture.ok(&["import", file, "--job", jobs[refused], "--into", "item"]);
+    assert!(later.contains("0 applied, 3 skipped"), "{later}");
 }
