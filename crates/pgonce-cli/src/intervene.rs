@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::confirm::Confirm;
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
-use crate::intents::stored_key;
+use crate::intents::{require_scope, stored_key};
 use crate::output;
 
 /// Maximum number of intents that one command changes; where more match, it says so.
@@ -151,6 +151,7 @@ async fn keys(database: &Database, args: &ActArgs) -> Result<Vec<String>> {
         let names = [Some(&*args.tenant), Some(&*args.scope), Some(&**key)];
         return Ok(vec![stored_key(database, names).await?]);
     }
+    require_scope(database, &args.scope).await?;
     let source = match &args.failed {
         None => {
             "(select *, stuck_for as age from pgonce.stuck) i where ($6::text is null or classification = $6)"

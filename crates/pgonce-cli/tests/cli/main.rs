@@ -39,6 +39,7 @@ mod serve;
 mod serve_parts;
 mod tail;
 mod tls;
+mod unknown_names;
 mod webhooks;
 mod work;
 
