@@ -137,15 +137,15 @@ const EMPTY: &str = "http, tokio-postgres: two empty statements";
 const NAMES: [[&str; 4]; 2] = [
     [
         "http, tokio-postgres: bare",
-        "http, tokio-postgres: joined",
+        "http, tokio-postgres: atomic",
         "http, tokio-postgres: replay",
-        "http, tokio-postgres: recorded",
+        "http, tokio-postgres: leased",
     ],
     [
         "http, sqlx: bare",
-        "http, sqlx: joined",
+        "http, sqlx: atomic",
         "http, sqlx: replay",
-        "http, sqlx: recorded",
+        "http, sqlx: leased",
     ],
 ];
 
