@@ -255,7 +255,7 @@ async fn measure_on(server: &Server, args: &Args) -> Result<Report> {
     }
     if args.wants(Group::Ledger) {
         say("groups of the ledger");
-        report.add(ledger::measure(server, &mut plan).await?);
+        report.add(ledger::measure(server, &mut plan, &args.sizes()).await?);
     }
     if args.wants(Group::Queue) {
         say("jobs of a queue");

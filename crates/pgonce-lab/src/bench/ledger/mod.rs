@@ -1,5 +1,7 @@
 //! The ledger: a transfer between two accounts, beside two bare entries and two bare balances.
 
+mod growth;
+
 use deadpool_postgres::{Manager, Pool};
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::ledger::Group;
@@ -82,7 +84,7 @@ fn accounts(hot: bool) -> (i32, i32) {
     (one, (one + random.random_range(1..ACCOUNTS)) % ACCOUNTS)
 }
 
-pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line>> {
+pub(super) async fn measure(server: &Server, plan: &mut Plan, sizes: &[u64]) -> Result<Vec<Line>> {
     let url = server.database("ledger").await?;
     connect(&url).await?.batch_execute(BARE).await?;
     let pool = Pool::builder(Manager::new(url.parse()?, NoTls))
@@ -128,5 +130,6 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
             Unit::PerSecond,
         ));
     }
+    lines.extend(growth::measure(server, plan, sizes).await?);
     Ok(lines)
 }
