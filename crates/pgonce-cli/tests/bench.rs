@@ -94,6 +94,7 @@ fn a_small_bench_of_commands_writes_every_line_with_a_number() {
         "ledger, post ÷ bare",
         "ledger, one hot account: post, 32 shards ÷ one hot account: bare",
         "ledger, replay ÷ bare",
+        "ledger, replay at 10 k entries ÷ at 1 k, median",
         "import ÷ plain COPY",
         "import of rows that are there ÷ plain COPY",
         "tokio-postgres: atomic ÷ tokio-postgres: bare",
