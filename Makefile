@@ -88,9 +88,9 @@ replay: setup ## replay a million events into projections, again and again; REPL
 	$(call step,replay)
 	PGONCE_REPLAY_EVENTS=$${REPLAY_EVENTS:-1000000} $(CARGO) test --locked -p pgonce-tests --test guarantees inbox::replay -- --nocapture
 
-import-test: setup ## import ten million rows, killed twenty times on the way; IMPORT_ROWS says how many
+import-test: setup ## import ten million rows, killed twenty times on the way, and beside plain COPY; IMPORT_ROWS says how many
 	$(call step,import-test)
-	PGONCE_IMPORT_ROWS=$${IMPORT_ROWS:-10000000} $(CARGO) test --locked --release -p pgonce-cli --all-features --test cli killed_again -- --nocapture
+	PGONCE_IMPORT_ROWS=$${IMPORT_ROWS:-10000000} $(CARGO) test --locked --release -p pgonce-cli --all-features --features pgonce/faults --test cli killed_again -- --nocapture
 
 fuzz: ## every parser with a million damaged inputs each; FUZZ_INPUTS says how many (`make test` has a few thousand)
 	$(call step,fuzz)

@@ -1,5 +1,5 @@
 //! The book is whole: every page is listed, every link and anchor leads somewhere, every included
-//! file is there.
+//! file is there, every block of code ends. These stand in for mdBook, which takes minutes to install.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -182,6 +182,65 @@ fn the_summary_lists_every_page_of_the_book_once() {
         unique, pages,
         "SUMMARY.md (left) and the pages of docs/src (right) differ"
     );
+}
+
+/// The line of a block of code that never ends: all that follows it would be code.
+fn unclosed(text: &str) -> Option<usize> {
+    let mut open: Option<(usize, char, usize)> = None;
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim_start_matches([' ', '>']);
+        let mark = line.chars().next().filter(|c| ['`', '~'].contains(c));
+        let Some(mark) = mark else { continue };
+        let length = line.chars().take_while(|c| *c == mark).count();
+        let rest = &line[length..];
+        open = match open {
+            Some((_, begun, least))
+                if begun == mark && length >= least && rest.trim().is_empty() =>
+            {
+                None
+            }
+            Some(block) => Some(block),
+            // Between backticks on one line it is a word of code.
+            None if length >= 3 && !(mark == '`' && rest.contains('`')) => {
+                Some((number, mark, length))
+            }
+            None => None,
+        };
+    }
+    open.map(|(number, ..)| number)
+}
+
+#[test]
+fn every_block_of_code_ends_and_mdbook_knows_every_directive_and_the_summary() {
+    assert_eq!(unclosed("```sql\nselect 1;\n```\n\n~~~\n```\n~~~\n"), None);
+    assert_eq!(unclosed("- a list\n\n  ````text\n  ```\n  ````\n"), None);
+    assert_eq!(unclosed("text\n```sql\nselect 1;\n"), Some(2));
+    assert_eq!(unclosed("````\n```\nall of it is code\n"), Some(1));
+    let mut wrong = Vec::new();
+    for path in files("docs/src", ".md") {
+        let text = with_includes(&path);
+        if let Some(line) = unclosed(&text) {
+            wrong.push(format!(
+                "{}: the block of line {line} does not end",
+                path.display()
+            ));
+        }
+        // What is left of it would be shown as it is written.
+        if text.contains("{{#") {
+            wrong.push(format!(
+                "{}: {{{{#include PATH}}}} on a line of its own is all that is checked here",
+                path.display()
+            ));
+        }
+    }
+    for line in read(&root().join("docs/src/SUMMARY.md")).lines() {
+        let link = line.trim_start().trim_start_matches("- ");
+        let is_link = link.starts_with('[') && link.contains("](") && link.ends_with(')');
+        if !(line.is_empty() || line.starts_with("# ") || is_link) {
+            wrong.push(format!("SUMMARY.md: {line:?} is neither a part nor a page"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]

@@ -237,6 +237,20 @@ impl Database {
         Ok(row["n"].as_u64().unwrap_or_default())
     }
 
+    /// An error with exit code 7, unless the query answers that the name is known.
+    pub(crate) async fn require(
+        &self,
+        known: &str,
+        params: &[Option<&str>],
+        unknown: impl FnOnce() -> CliError,
+    ) -> Result {
+        let query = format!("select 1 as known where {known}");
+        match self.list(&query, params).await?.is_empty() {
+            true => Err(unknown()),
+            false => Ok(()),
+        }
+    }
+
     /// As [`Database::rows`], the first of them.
     pub(crate) async fn row(&self, query: &str, params: &[Option<&str>]) -> Result<Option<String>> {
         Ok(self.rows(query, params).await?.into_iter().next())

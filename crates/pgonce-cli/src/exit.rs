@@ -19,7 +19,7 @@ Exit codes:
   4  pgonce is not installed in the schema, or older than this program: migrate up
   5  the schema is newer than this program, and not compatible with it
   6  what was applied to the schema is not what this program knows, or Citus has half of it
-  7  there is no such intent, scope, code, subscription, consumer, projection or event
+  7  nothing has the name that was given: no such intent, scope, subscription, queue, …
   8  the role may not do this
   9  probe: a case failed; the API does not keep what it claims
   10  probe: too little could be concluded

@@ -4,7 +4,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use crate::confirm::Confirm;
-use crate::database::Target;
+use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
 use crate::output;
 
@@ -128,11 +128,29 @@ fn none() -> CliError {
     )
 }
 
+/// A provider is known by its rules, or by one of the newest calls.
+async fn require_provider(database: &Database, provider: &str) -> Result {
+    let known = "exists (select from pgonce.external_provider p where p.provider = $1) or exists (select from ( \
+                 select c.provider from pgonce.external_call c order by c.requested_at desc, c.effect_key desc limit 20000) c \
+                 where c.provider = $1)";
+    let unknown = || {
+        CliError::new(
+            exit::NOT_FOUND,
+            format!("there is no provider {provider:?}: it has no rules, and was not called"),
+            "`pgonce external providers` lists those with rules.",
+        )
+    };
+    database.require(known, &[Some(provider)], unknown).await
+}
+
 pub(crate) async fn run(args: Args, target: Target) -> Result {
     let database = target.installed().await?;
     let tenant = Some(&*args.tenant);
     match args.action {
         Action::List(list) => {
+            if let Some(provider) = &list.provider {
+                require_provider(&database, provider).await?;
+            }
             let limit = list.limit.to_string();
             let params = [
                 tenant,

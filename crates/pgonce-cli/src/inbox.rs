@@ -207,19 +207,18 @@ const BY_NUMBER: &str =
 /// A consumer is known by its contract, by what it has stored or read, or by what was marked. Markers have no index by
 /// consumer: only a name that nothing else knows is looked for in all of them.
 async fn require_consumer(database: &Database, consumer: &str) -> Result {
-    let query = "select exists (select from pgonce.inbox_contract c where c.consumer = $1) \
+    let known = "exists (select from pgonce.inbox_contract c where c.consumer = $1) \
                  or exists (select from pgonce.inbox_message m where m.consumer = $1) \
                  or exists (select from pgonce.inbox_cursor k where k.consumer = $1) \
-                 or exists (select from pgonce.inbox_marker r where r.consumer = $1) as known";
-    let known = database.row(query, &[Some(consumer)]).await?;
-    if known.is_some_and(|row| row.contains("true")) {
-        return Ok(());
-    }
-    Err(CliError::new(
-        exit::NOT_FOUND,
-        format!("there is no consumer {consumer:?}"),
-        "`pgonce inbox list` shows the consumers with a backlog.",
-    ))
+                 or exists (select from pgonce.inbox_marker r where r.consumer = $1)";
+    let unknown = || {
+        CliError::new(
+            exit::NOT_FOUND,
+            format!("there is no consumer {consumer:?}"),
+            "`pgonce inbox list` shows the consumers with a backlog.",
+        )
+    };
+    database.require(known, &[Some(consumer)], unknown).await
 }
 
 async fn show(database: &Database, one: &One) -> Result {

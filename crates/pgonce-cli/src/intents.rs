@@ -115,24 +115,26 @@ impl ListArgs {
 }
 
 /// A scope is known by its contract, or by an intent that was claimed in it.
-async fn require_scope(database: &Database, scope: &str) -> Result {
+pub(crate) async fn require_scope(database: &Database, scope: &str) -> Result {
     // From scope to scope by the primary key, which begins with the tenant.
-    let query = "with recursive pair (tenant, scope) as (
+    let known = "exists (select from pgonce.scope s where s.scope = $1) or exists (
+                 with recursive pair (tenant, scope) as (
                      (select i.tenant, i.scope from pgonce.intent i order by i.tenant, i.scope limit 1)
                      union all
                      select n.* from pair p cross join lateral (
                          select i.tenant, i.scope from pgonce.intent i where (i.tenant, i.scope) > (p.tenant, p.scope)
                           order by i.tenant, i.scope limit 1) n)
-                 select exists (select from pgonce.scope s where s.scope = $1) or exists (select from pair p where p.scope = $1) as known";
-    let known = database.row(query, &[Some(scope)]).await?;
-    if known.is_some_and(|row| row.contains("true")) {
-        return Ok(());
-    }
-    Err(CliError::new(
-        exit::NOT_FOUND,
-        format!("there is no scope {scope:?}: it has no contract, and nothing was claimed in it"),
-        "See `pgonce scope list` and `pgonce suppression`.",
-    ))
+                 select from pair p where p.scope = $1)";
+    let unknown = || {
+        CliError::new(
+            exit::NOT_FOUND,
+            format!(
+                "there is no scope {scope:?}: it has no contract, and nothing was claimed in it"
+            ),
+            "See `pgonce scope list` and `pgonce suppression`.",
+        )
+    };
+    database.require(known, &[Some(scope)], unknown).await
 }
 
 async fn list(args: ScopeArgs, target: Target) -> Result {

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::confirm::Confirm;
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
-use crate::intents::stored_key;
+use crate::intents::{require_scope, stored_key};
 use crate::output;
 
 /// Maximum number of intents that one command changes; where more match, it says so.
@@ -34,6 +34,9 @@ pub(crate) struct ActArgs {
     /// With --stuck or --failed: only those of before so long ago.
     #[arg(long, value_name = "TIME", value_parser = crate::scope::length, conflicts_with = "key")]
     older_than: Option<String>,
+    /// With --stuck or --failed: only those whose key begins so.
+    #[arg(long, conflicts_with = "key")]
+    prefix: Option<String>,
     /// Why, such as a ticket; it is kept with your name.
     #[arg(long)]
     reason: String,
@@ -151,6 +154,7 @@ async fn keys(database: &Database, args: &ActArgs) -> Result<Vec<String>> {
         let names = [Some(&*args.tenant), Some(&*args.scope), Some(&**key)];
         return Ok(vec![stored_key(database, names).await?]);
     }
+    require_scope(database, &args.scope).await?;
     let source = match &args.failed {
         None => {
             "(select *, stuck_for as age from pgonce.stuck) i where ($6::text is null or classification = $6)"
@@ -161,7 +165,8 @@ async fn keys(database: &Database, args: &ActArgs) -> Result<Vec<String>> {
     };
     let query = format!(
         "select key from {source} and tenant = $1 and scope = $2 and ($4::text is null or owner = $4) \
-         and ($5::text is null or age >= $5::text::interval) order by key limit $3::text::integer"
+         and ($5::text is null or age >= $5::text::interval) and ($7::text is null or starts_with(key, $7)) \
+         order by key limit $3::text::integer"
     );
     let limit = (MAX_INTENTS + 1).to_string();
     let params = [
@@ -171,6 +176,7 @@ async fn keys(database: &Database, args: &ActArgs) -> Result<Vec<String>> {
         args.owner.as_deref(),
         args.older_than.as_deref(),
         args.failed.as_deref().or(args.classification.as_deref()),
+        args.prefix.as_deref(),
     ];
     let mut keys = Vec::new();
     for row in database.rows(&query, &params).await? {

@@ -258,6 +258,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         Action::Settle(settle) => {
             let query = "select pgonce.ledger_settle($1, $2, $3, $4::text::bigint, $5) as made_now, $3::text as state";
             let Name { source, operation } = settle.name;
+            require_group(&database, [&tenant, &source, &operation]).await?;
             let fence = settle.fence.to_string();
             let params = [source, operation, settle.state, fence, tenant];
             show(query, params.map(Some).to_vec(), "").await
@@ -266,6 +267,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             let query = "select made_now, state, recorded_at from pgonce.ledger_reverse($1, $2, $3, $4, to_jsonb($5::text), $6)";
             let Name { source, operation } = reverse.name;
             let of = [reverse.of_source, reverse.of_operation];
+            require_group(&database, [&tenant, &of[0], &of[1]]).await?;
             let params = [source, operation].into_iter().chain(of).map(Some);
             let params = params.chain([reverse.memo, Some(tenant)]).collect();
             show(query, params, "").await
@@ -275,6 +277,19 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         }
         Action::Repair(repair) => self::repair(&database, repair, &tenant).await,
     }
+}
+
+async fn require_group(database: &Database, [tenant, source, operation]: [&String; 3]) -> Result {
+    let known = "exists (select from pgonce.ledger_group g where g.tenant = $1 and g.source = $2 and g.operation = $3)";
+    let params = [tenant, source, operation].map(|text| Some(&**text));
+    let unknown = || {
+        CliError::new(
+            exit::NOT_FOUND,
+            format!("there is no group of operation {operation:?} of source {source:?}"),
+            "`pgonce ledger groups` lists the groups; --tenant names the tenant.",
+        )
+    };
+    database.require(known, &params, unknown).await
 }
 
 async fn verify(database: &Database, tenant: Option<&String>) -> Result {

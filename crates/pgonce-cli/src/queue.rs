@@ -161,11 +161,47 @@ fn none() -> CliError {
     )
 }
 
+/// A queue is known by its rules, by a schedule, or by a job: one that is not done or a dead letter, or one of the newest.
+async fn require_queue(database: &Database, queue: &str) -> Result {
+    let known = "exists (select from pgonce.job_queue q where q.queue = $1) or exists (select from pgonce.queues q where q.queue = $1) \
+         or exists (select from pgonce.job_schedule s where s.queue = $1) or exists (select from pgonce.job j where j.queue = $1 \
+         and j.ctid >= (select format('(%s,0)', greatest(pg_relation_size('pgonce.job') / current_setting('block_size')::bigint - 150, 0))::tid))";
+    let unknown = || {
+        CliError::new(
+            exit::NOT_FOUND,
+            format!("there is no queue {queue:?}: it has no rules, and no job was put into it"),
+            "`pgonce queue list` shows the queues; `pgonce queue limit` makes one.",
+        )
+    };
+    database.require(known, &[Some(queue)], unknown).await
+}
+
+/// A group is known by its jobs.
+async fn require_group(database: &Database, tenant: Option<&str>, group: &str) -> Result {
+    let known = "exists (select from pgonce.job j where j.tenant = $1 and j.group_name = $2)";
+    let unknown = || {
+        CliError::new(
+            exit::NOT_FOUND,
+            format!("there is no group {group:?} of jobs"),
+            "--tenant names the tenant; a group is forgotten with its last job.",
+        )
+    };
+    database
+        .require(known, &[tenant, Some(group)], unknown)
+        .await
+}
+
 pub(crate) async fn job(args: JobArgs, target: Target) -> Result {
     let database = target.installed().await?;
     let tenant = Some(&*args.tenant);
     match args.action {
         JobAction::List(list) => {
+            if let Some(queue) = &list.queue {
+                require_queue(&database, queue).await?;
+            }
+            if let Some(group) = &list.group {
+                require_group(&database, tenant, group).await?;
+            }
             let limit = list.limit.to_string();
             let before = list.before.map(|id| id.to_string());
             let params = [
@@ -197,6 +233,7 @@ pub(crate) async fn job(args: JobArgs, target: Target) -> Result {
             output::rows(database.format, &rows, "")
         }
         JobAction::Retry(retry) => {
+            require_queue(&database, &retry.queue).await?;
             let id = retry.id.map(|id| id.to_string());
             let params = [
                 Some(&*retry.queue),
@@ -325,6 +362,10 @@ pub(crate) async fn queue(args: QueueArgs, target: Target) -> Result {
         QueueAction::Resume(named) => (&named.queue, Some("false"), None),
         QueueAction::Limit(limit) => (&limit.queue, None, Some(limit)),
     };
+    // What is allowed may be said of a queue before its first job.
+    if limit.is_none() {
+        require_queue(&database, queue).await?;
+    }
     let number = |number: Option<u32>| number.map(|number| number.to_string());
     let attempts = number(limit.and_then(|limit| limit.max_attempts));
     let running = number(limit.and_then(|limit| limit.max_running));

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 
 use crate::database::Target;
-use crate::exit::Result;
+use crate::exit::{self, CliError, Result};
 use crate::output;
 
 /// What to do with state machines.
@@ -50,9 +50,39 @@ struct Move {
     expected: Option<String>,
 }
 
+fn unknown(what: String) -> CliError {
+    CliError::new(
+        exit::NOT_FOUND,
+        what,
+        "`pgonce transition rules` lists the machines; --tenant names the tenant.",
+    )
+}
+
 pub(crate) async fn run(args: Args, target: Target) -> Result {
     let database = target.installed().await?;
     let tenant = Some(&*args.tenant);
+    match &args.action {
+        Action::Rules | Action::Fire => {}
+        Action::Show(of) => {
+            let known = "exists (select from pgonce.transition_command c where c.machine = $1 and c.entity = $2 and c.tenant = $3)";
+            let params = [Some(&*of.machine), Some(&*of.entity), tenant];
+            let unknown = || {
+                unknown(format!(
+                    "no command was sent to entity {:?} of machine {:?}",
+                    of.entity, of.machine
+                ))
+            };
+            database.require(known, &params, unknown).await?;
+        }
+        // The first command makes its entity, but no machine.
+        Action::Move(to) => {
+            let known = "exists (select from pgonce.transition_rule r where r.machine = $1)";
+            let unknown = || unknown(format!("there is no machine {:?}", to.of.machine));
+            database
+                .require(known, &[Some(&*to.of.machine)], unknown)
+                .await?;
+        }
+    }
     let (query, params, nothing) = match &args.action {
         Action::Rules => (
             "select machine, from_state, to_state, guard, topic from pgonce.transition_rule order by 1, 2, 3",
@@ -63,7 +93,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             "select command, from_state, to_state, outcome, version, who, at from pgonce.timelines \
              where machine = $1 and entity = $2 and tenant = $3 order by seq",
             vec![Some(&*of.machine), Some(&*of.entity), tenant],
-            "No command was sent to it.",
+            "",
         ),
         Action::Move(to) => (
             "select * from pgonce.transition($1, $2, $3, $4, $5, p_tenant => $6)",

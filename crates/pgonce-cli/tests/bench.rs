@@ -61,7 +61,6 @@ fn small_bench(parts: &[&str], wanted: &[&str]) {
 fn a_small_bench_of_commands_writes_every_line_with_a_number() {
     let parts = [
         "command",
-        "cpu",
         "realistic",
         "roles",
         "replay",
@@ -72,6 +71,32 @@ fn a_small_bench_of_commands_writes_every_line_with_a_number() {
         "import",
     ];
     let wanted = [
+        "tokio-postgres: one statement ÷ tokio-postgres: bare",
+        "tokio-postgres: one statement, order only ÷ tokio-postgres: bare, order only",
+        "sqlx: one statement ÷ sqlx: bare",
+        "tokio-postgres: atomic ÷ tokio-postgres: bound",
+        "tokio-postgres: optimistic ÷ tokio-postgres: optimistic bound",
+        "sqlx: atomic ÷ sqlx: bound",
+        "sqlx: optimistic ÷ sqlx: optimistic bound",
+        "tokio-postgres: SQL callers ÷ tokio-postgres: recipe",
+        "tokio-postgres: SQL callers ÷ tokio-postgres: bare",
+        "tokio-postgres: two empty statements ÷ tokio-postgres: bare",
+        "tokio-postgres: atomic ÷ tokio-postgres: plain recipe",
+        "realistic: tokio-postgres: atomic, time ÷ tokio-postgres: bare",
+        "realistic: tokio-postgres: SQL callers, p99",
+        "realistic: sqlx: one statement, median",
+        "realistic: sqlx: atomic",
+        "granted role and limits: atomic ÷ superuser: atomic",
+        "granted role and limits: replay ÷ superuser: replay",
+        "cache in process: replays",
+        "cache in process ÷ replay by answer",
+        "cache in Redis ÷ replay by answer",
+        "ledger, post ÷ bare",
+        "ledger, one hot account: post, 32 shards ÷ one hot account: bare",
+        "ledger, replay ÷ bare",
+        "ledger, replay at 10 k entries ÷ at 1 k, median",
+        "import ÷ plain COPY",
+        "import of rows that are there ÷ plain COPY",
         "tokio-postgres: atomic ÷ tokio-postgres: bare",
         "tokio-postgres: optimistic ÷ tokio-postgres: bare",
         "tokio-postgres: atomic ÷ tokio-postgres: recipe",
@@ -91,6 +116,12 @@ fn a_small_bench_of_commands_writes_every_line_with_a_number() {
         "claim at 10 k intents, p99",
     ];
     small_bench(&parts, &wanted);
+    // Only Linux says what a process has used.
+    if cfg!(target_os = "linux") {
+        let sides = ["tokio-postgres: SQL callers", "sqlx: one statement"];
+        let wanted = sides.map(|side| format!("{side}, server's processor time"));
+        small_bench(&["cpu"], &wanted.each_ref().map(String::as_str));
+    }
 }
 
 #[test]
@@ -128,9 +159,13 @@ fn a_small_bench_of_services_writes_every_line_with_a_number() {
         "metrics: commands beside them ÷ metrics: commands alone",
         "metrics: relay with them ÷ metrics: relay without them",
         "http, tokio-postgres: atomic ÷ http, tokio-postgres: bare",
+        "http, tokio-postgres: atomic ÷ http, tokio-postgres: the SDK in the handler",
+        "http, tokio-postgres: atomic ÷ http, tokio-postgres: two empty statements",
         "http, tokio-postgres: replay ÷ http, tokio-postgres: atomic",
         "http, sqlx: atomic ÷ http, sqlx: bare",
+        "http, sqlx: atomic ÷ http, sqlx: the SDK in the handler",
         "http, sqlx: leased ÷ http, sqlx: bare",
+        "http, sqlx: replay ÷ http, sqlx: atomic, the database 1 ms away",
         "http: through the gateway, passed − directly, median with 200 in flight",
         "http: through the gateway, once − directly, median with 200 in flight",
         "queue: worker, ends recorded together ÷ SKIP LOCKED + UPDATE, twice",

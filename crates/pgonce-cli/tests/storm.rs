@@ -157,6 +157,28 @@ fn consumers_that_are_cut_off_apply_every_message_once() {
 }
 
 #[test]
+fn business_patterns_that_are_cut_off_write_once_what_goes_with_the_effect() {
+    let paths = "ledger,ledger-settle,transition,transition-timer,unique,update-once,refer,import";
+    let (output, ledger) = storm(&["--path", paths, "--sample", "120"]);
+    let text = text(&output);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(ledger["exactly_once"], true);
+    let configurations = ledger["configurations"].as_array().unwrap();
+    assert_eq!(configurations.len(), 4, "{text}");
+    for configuration in configurations {
+        assert!(
+            configuration["met"]["timer fired"].as_u64() >= Some(1),
+            "{configuration}"
+        );
+    }
+    // Of the two drivers one has imports, at one of the isolation levels.
+    let copies = configurations
+        .iter()
+        .filter(|configuration| configuration["met"]["copy"].as_u64() >= Some(1));
+    assert_eq!(copies.count(), 1, "{text}");
+}
+
+#[test]
 fn an_effect_that_is_parted_from_its_message_is_found_out() {
     let options =
         "--sabotage --path inbox-mark,inbox-cursor --isolation read-committed --sample 60";

@@ -92,6 +92,51 @@ async fn a_second_process_waits_takes_over_the_dead_and_fences_the_slow() {
 }
 
 #[tokio::test]
+async fn one_process_at_a_time_imports_a_file_whatever_its_job_is_called() {
+    let (world, _turn) = place().await;
+    let other = world.another("other", 2, |b| b);
+    let [first, second] = ["first", "second"].map(|job| {
+        let to = Import::into_table(job, "public.customer").key(["email"]);
+        to.max_rows(25).lease(Duration::from_secs(600))
+    });
+    let (folder, _) = file("a.csv", &many(200));
+    let input = || Input::File(folder.path().join("a.csv"));
+    let paused = faults::pause("import.recorded");
+    let slow = async { world.once.import(&first, input(), |_| ()).await };
+    let meanwhile = async {
+        paused.reached().await;
+        let busy = other.import(&second, input(), |_| ()).await.unwrap_err();
+        assert_eq!(busy.code(), "P4029", "{busy}");
+        assert!(
+            busy.to_string().contains("this file for job \"first\""),
+            "{busy}"
+        );
+        let jobs = "select string_agg(job, ' ') from pgonce.import";
+        assert_eq!(world.see.text(jobs).await, "first");
+        // Another tenant's file of the same content is another file.
+        let theirs = second.clone().tenant("acme");
+        let report = other.import(&theirs, input(), |_| ()).await.unwrap();
+        assert!(report.new);
+        // The lease of the first is over: the file is the second's now.
+        world
+            .see
+            .run("update pgonce.import set leased_until = '-infinity' where job = 'first'")
+            .await;
+        let report = other.import(&second, input(), |_| ()).await.unwrap();
+        assert!(report.new);
+        paused.resume();
+    };
+    let (slow, ()) = tokio::join!(slow, meanwhile);
+    assert_eq!(slow.unwrap_err().code(), "P4012");
+    // It goes on where it was, and finds its other rows there.
+    let report = world.once.import(&first, input(), |_| ()).await.unwrap();
+    assert_eq!((report.rows.rows, report.new), (200, true));
+    let twice =
+        "select (sum(applied) - (select count(*) from public.customer))::bigint from pgonce.import";
+    assert_eq!(world.see.number(twice).await, 0);
+}
+
+#[tokio::test]
 async fn a_cancelled_import_stops_and_goes_on_when_it_is_started_again() {
     let (world, _turn) = place().await;
     let to = customers().max_rows(25);

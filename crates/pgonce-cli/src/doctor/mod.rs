@@ -62,7 +62,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         .find(|id| !known.contains(id.as_str()))
     {
         return Err(CliError::new(
-            exit::USAGE,
+            exit::NOT_FOUND,
             format!("there is no check {unknown:?}"),
             "See `pgonce doctor --list`.",
         ));

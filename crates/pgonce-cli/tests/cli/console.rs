@@ -100,6 +100,41 @@ pub(crate) const ACTS: [(&str, &str); 19] = [
     ("purge", ADMIN),
 ];
 
+/// The command that does the same as each act.
+const COMMANDS: [(&str, &str); 18] = [
+    ("settle", "intent settle"),
+    ("fail", "intent fail"),
+    ("release", "intent release"),
+    ("retry", "intent retry"),
+    ("evict", "intent evict"),
+    ("redrive", "outbox redrive"),
+    ("skip", "outbox skip"),
+    ("retry-messages", "inbox retry"),
+    ("skip-message", "inbox skip"),
+    ("retry-jobs", "job retry"),
+    ("retry-all-jobs", "job retry"),
+    ("cancel-job", "job cancel"),
+    ("pause-queue", "queue pause"),
+    ("resume-queue", "queue resume"),
+    ("settle-call", "external settle"),
+    ("cancel-import", "import cancel"),
+    // By --stuck, --failed and --prefix; to stop it, the command is stopped.
+    ("bulk", "intent release"),
+    ("purge", "purge"),
+];
+
+#[test]
+fn every_act_has_a_command() {
+    let commands = crate::search_path::commands();
+    for (act, _) in ACTS.iter().filter(|(act, _)| *act != "cancel-bulk") {
+        let twin = COMMANDS.iter().find(|(name, _)| name == act);
+        assert!(
+            twin.is_some_and(|(_, command)| commands.iter().any(|known| known == command)),
+            "{act}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn every_act_is_checked_for_every_role_by_form_and_by_api() {
     let fixture = Fixture::installed().await;

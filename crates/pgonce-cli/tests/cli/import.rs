@@ -1,11 +1,10 @@
-//! Imports, as an operator meets them, and killed on the way.
+//! Imports, as an operator meets them.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
-use rand::rngs::StdRng;
-use rand::{RngExt as _, SeedableRng as _};
+use pgonce_testkit::wait_until;
 
 use crate::fixture::{Fixture, Run};
 
@@ -14,7 +13,7 @@ const EXAMPLE: &str = concat!(
     "/../../examples/customer-import"
 );
 
-async fn count(fixture: &Fixture, sql: &str) -> i64 {
+pub(crate) async fn count(fixture: &Fixture, sql: &str) -> i64 {
     fixture.client.query_one(sql, &[]).await.unwrap().get(0)
 }
 
@@ -145,146 +144,54 @@ async fn resume_and_rejects_name_the_import_that_is_meant() {
     assert_eq!(std::fs::read_to_string(&rejects).unwrap(), listed);
 }
 
-/// How many rows, and how often the import is killed; `make import-test` says more.
-fn size() -> (u64, u32) {
-    let number = |name: &str| std::env::var(name).ok()?.parse().ok();
-    let rows = number("PGONCE_IMPORT_ROWS").unwrap_or(20_000);
-    (rows, if rows > 1_000_000 { 20 } else { 5 })
-}
-
-/// Every thousandth row is bad.
-fn write_rows(path: &Path, rows: u64) {
-    let mut out = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
-    writeln!(out, "id,name,note,amount").unwrap();
-    for n in 0..rows {
-        let amount = if n % 1000 == 999 {
-            "bad".to_owned()
-        } else {
-            n.to_string()
-        };
-        writeln!(
-            out,
-            "{n},name of {n},\"a note, quoted, of some length, {n:030}\",{amount}"
-        )
-        .unwrap();
-    }
-    out.flush().unwrap();
-}
-
-/// The most memory that a process had, in KiB.
-#[cfg(target_os = "linux")]
-fn peak_of(process: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix(" kB")?.parse().ok()
-}
-
-#[cfg(target_os = "linux")]
 #[tokio::test]
-async fn killed_again_and_again_an_import_does_every_row_once_in_bounded_memory() {
+async fn of_two_processes_that_import_one_file_at_once_under_two_names_one_runs() {
     let fixture = Fixture::installed().await;
     fixture
-        .sql("create table load (id bigint primary key, name text not null, note text, amount bigint)")
+        .sql("create table item (id bigint primary key, name text not null)")
         .await;
-    let (rows, kills) = size();
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("load.csv");
-    write_rows(&file, rows);
-    let file = file.to_str().unwrap();
-    let chunk = (rows / 50).clamp(100, 50_000).to_string();
-    let failed = (rows / 1000).to_string();
-    let begin = [
-        "import",
-        file,
-        "--job",
-        "load",
-        "--into",
-        "load",
-        "--max-rows",
-        &chunk,
-        "--max-failed",
-        &failed,
-        "--quiet",
-    ];
-    let resume = [
-        "import",
-        "resume",
-        "load",
-        "--max-rows",
-        &chunk,
-        "--max-failed",
-        &failed,
-        "--quiet",
-    ];
-    let mut random = StdRng::seed_from_u64(7);
-    let mut peak = 0;
-    let mut killed = 0;
-    // By signal, when so many more rows have their result; and at each point of the protocol.
-    for kill in 0..kills {
-        let mut child = fixture
-            .command(if kill % 2 == 0 { &begin } else { &resume })
-            .stdout(Stdio::null())
+    let path = folder.path().join("items.csv");
+    std::fs::write(&path, "id,name\n1,a\n2,b\n3,c\n").unwrap();
+    let file = path.to_str().unwrap();
+    // Whichever begins cannot end before the other has begun too.
+    fixture.sql("begin; lock table item").await;
+    let jobs = ["one", "two"];
+    let mut children = jobs.map(|job| {
+        fixture
+            .command(&["import", file, "--job", job, "--into", "item"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
-            .unwrap();
-        let done = "select coalesce(max(row_count), 0) from pgonce.import";
-        let wanted = (count(&fixture, done).await
-            + i64::try_from(rows).unwrap() / i64::from(kills + 1))
-        .min(i64::try_from(rows).unwrap() - random.random_range(1..100));
-        while count(&fixture, done).await < wanted && child.try_wait().unwrap().is_none() {
-            peak = peak.max(peak_of(child.id()).unwrap_or(0));
-        }
-        child.kill().unwrap();
-        killed += u32::from(child.wait().unwrap().code().is_none());
-    }
+            .unwrap()
+    });
+    let mut ended = None;
+    wait_until("one of them to end", Duration::from_secs(60), || {
+        ended = children
+            .iter_mut()
+            .position(|child| child.try_wait().unwrap().is_some());
+        let is_over = ended.is_some();
+        async move { is_over }
+    })
+    .await
+    .unwrap();
+    fixture.sql("rollback").await;
+    let refused = ended.unwrap();
+    let runs = children.map(|child| Run::of(child.wait_with_output().unwrap()));
+    assert_eq!(runs[refused].code, 1, "{runs:?}");
+    let expected = format!("imports this file for job \"{}\"", jobs[1 - refused]);
     assert!(
-        killed >= kills / 2,
-        "{killed} of {kills} were alive to be killed"
+        runs[refused].err.contains(&expected) && runs[refused].err.contains("P4029"),
+        "{runs:?}"
     );
-    for point in [
-        "import.begun",
-        "import.held@2",
-        "import.written@2",
-        "import.recorded@2",
-    ] {
-        let (name, nth) = point.split_once('@').unwrap_or((point, "1"));
-        let mut command = fixture.command(&resume);
-        command.env("PGONCE_FAULTS", format!("{name}=kill@{nth}"));
-        let _ = command.output().unwrap();
-    }
-    let mut child = fixture
-        .command(&resume)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    while child.try_wait().unwrap().is_none() {
-        peak = peak.max(peak_of(child.id()).unwrap_or(0));
-        // Asks the database, which takes its time.
-        count(&fixture, "select count(*) from pgonce.import_chunk").await;
-    }
-    let last = Run::of(child.wait_with_output().unwrap());
-    let bad = rows / 1000;
-    assert_eq!(last.code, if bad > 0 { 13 } else { 0 }, "{last:?}");
-    let expected = format!(
-        "{rows} rows: {} applied, 0 skipped (0 of them changed), {bad} failed",
-        rows - bad
+    let ran = &runs[1 - refused];
+    assert_eq!(ran.code, 0, "{runs:?}");
+    assert!(ran.out.contains("3 rows: 3 applied"), "{ran:?}");
+    assert_eq!(
+        count(&fixture, "select count(*) from pgonce.import").await,
+        1
     );
-    assert!(last.out.contains(&expected), "{last:?}");
-    let stored = count(
-        &fixture,
-        "select count(*) from load where amount = id and note like '%' || id",
-    )
-    .await;
-    assert_eq!(u64::try_from(stored).unwrap(), rows - bad);
-    let listed = count(
-        &fixture,
-        "select count(*) from pgonce.import_row where status = 'failed' and field = 'amount'",
-    )
-    .await;
-    assert_eq!(u64::try_from(listed).unwrap(), bad);
-    assert!(peak > 0 && peak < 96 * 1024, "{peak} KiB");
-    let again = fixture.run(&begin);
-    assert!(again.out.starts_with("Imported before"), "{again:?}");
+    // Now it may: what is there is skipped.
+    let later = fixture.ok(&["import", file, "--job", jobs[refused], "--into", "item"]);
+    assert!(later.contains("0 applied, 3 skipped"), "{later}");
 }

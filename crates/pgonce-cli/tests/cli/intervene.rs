@@ -155,7 +155,7 @@ async fn filters_choose_by_failure_classification_owner_and_age() {
         let fail = ["intent", "fail", "pay", "--stuck", "--code", "lost"];
         [&fail[..], more].concat()
     };
-    let stuck: [(&[&'static str], u64); 8] = [
+    let stuck: [(&[&'static str], u64); 10] = [
         (&[], 3),
         (&["--classification", "needs_manual_action"], 3),
         (&["--classification", "safe_to_retry"], 0),
@@ -164,6 +164,8 @@ async fn filters_choose_by_failure_classification_owner_and_age() {
         (&["--older-than", "1h"], 1),
         (&["--older-than", "1d"], 0),
         (&["--owner", "worker-9", "--older-than", "1h"], 1),
+        (&["--prefix", "o"], 1),
+        (&["--prefix", "ld"], 0),
     ];
     for (filter, count) in stuck {
         assert_eq!(previewed(&fixture, &fail(filter)), count, "{filter:?}");
@@ -177,10 +179,11 @@ async fn filters_choose_by_failure_classification_owner_and_age() {
         let retry = ["intent", "retry", "pay", "--failed", "declined"];
         [&retry[..], more].concat()
     };
-    let failed: [(&[&'static str], u64); 3] = [
+    let failed: [(&[&'static str], u64); 4] = [
         (&[], 3),
         (&["--owner", "web-2"], 1),
         (&["--older-than", "2h"], 1),
+        (&["--prefix", "declined-o"], 1),
     ];
     for (filter, count) in failed {
         assert_eq!(previewed(&fixture, &retry(filter)), count, "{filter:?}");

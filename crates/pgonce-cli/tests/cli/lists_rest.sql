@@ -35,3 +35,4 @@ insert into pgonce.ledger_group (tenant, source, operation, recorded_at, pending
 select '', 'o', n::text, now(), true, '\x01', array['a1', 'a2'], array[1, -1] from generate_series(1, {rows}) n;
 insert into pgonce.ledger_pending (tenant, source, operation, fence, pick, state)
 select '', 'o', n::text, 1, 0, case when n > {rows} - 200 then 'pending' else 'posted' end from generate_series(1, {rows}) n;
+select pgonce.define_queue('none'), pgonce.define_provider('none');

@@ -20,6 +20,8 @@ mod fixture;
 mod forecast;
 mod help;
 mod import;
+#[cfg(target_os = "linux")]
+mod import_killed;
 mod inbox;
 mod intervene;
 mod ledger;
@@ -37,6 +39,7 @@ mod serve;
 mod serve_parts;
 mod tail;
 mod tls;
+mod unknown_names;
 mod webhooks;
 mod work;
 

@@ -355,25 +355,32 @@ async fn no_command_runs_a_strangers_code() {
     }
 }
 
-#[test]
-fn every_command_is_driven_or_left_to_another_test() {
+/// Every command of the program that has no further commands, such as "outbox list".
+pub(crate) fn commands() -> Vec<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/help");
-    let mut pages: Vec<String> = std::fs::read_dir(folder)
+    let pages: Vec<String> = std::fs::read_dir(folder)
         .unwrap()
         .map(|page| page.unwrap().file_name().into_string().unwrap())
         .filter_map(|page| Some(page.strip_suffix(".snap")?.replace('-', " ")))
         .collect();
-    pages.sort();
-    for page in &pages {
-        let command = page.trim_start_matches("pgonce").trim();
-        let group = pages.iter().any(|p| p.starts_with(&format!("{page} ")));
+    let is_group = |page: &str| pages.iter().any(|p| p.starts_with(&format!("{page} ")));
+    let mut commands: Vec<String> = pages
+        .iter()
+        .filter(|page| !is_group(page))
+        .map(|page| page.trim_start_matches("pgonce").trim().to_owned())
+        .collect();
+    assert!(commands.len() > 80, "{commands:?}");
+    commands.sort();
+    commands
+}
+
+#[test]
+fn every_command_is_driven_or_left_to_another_test() {
+    for command in commands() {
         let driven = COMMANDS
             .iter()
-            .any(|(args, _)| args.join(" ").starts_with(command));
+            .any(|(args, _)| args.join(" ").starts_with(&command));
         let elsewhere = ELSEWHERE.iter().any(|name| command.starts_with(name));
-        assert!(
-            group || driven || elsewhere,
-            "`pgonce {command}` is in neither list"
-        );
+        assert!(driven || elsewhere, "`pgonce {command}` is in neither list");
     }
 }

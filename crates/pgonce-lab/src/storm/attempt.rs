@@ -6,19 +6,15 @@ use std::time::Duration;
 
 use pgonce::driver::{Connection as _, Param, Session as _, Statement};
 use pgonce::external::Step;
-use pgonce::ledger::Group;
 use pgonce::outbox::Event;
-use pgonce::transition::Command;
 use pgonce::{Ack, Claim, ClaimKind, Done, Error, Failure, Intent, Isolation, Lease, Once};
 use pgonce_testkit::{History, Outcome};
 use serde_json::{Value, json};
 
+use super::business;
 use super::driver_ext::{DriverExt, Mark, finished};
 use super::outside::{self, Bank};
 use super::path::Path;
-
-/// Pairs of accounts in the ledger.
-pub(super) const PAIRS: usize = 64;
 
 /// Who makes an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +103,13 @@ impl<D: DriverExt> Case<D> {
                 }
                 D::execute(once, &intent, &mark).await
             }
+            Path::TransitionTimer => {
+                let done = self.run(once, &intent, mark, None).await?;
+                // However it ends: what is due is fired by another.
+                let fired = once.fire_timers(100).await.unwrap_or_default();
+                self.history.saw_times("timer fired", fired);
+                Ok(done)
+            }
             Path::AtomicRefuse => self.run(once, &intent, mark, Some(refusal())).await,
             Path::AtomicFail if role == Role::First => {
                 self.run(once, &intent, mark, Some(transient())).await
@@ -175,23 +178,7 @@ impl<D: DriverExt> Case<D> {
             if self.path == Path::Publish {
                 attempt.publish(&event(mark)?).await?;
             }
-            if self.path == Path::Ledger {
-                // Some accounts, so that trials at the same time meet, and not always.
-                let pair = mark.intent.bytes().map(usize::from).sum::<usize>() % PAIRS;
-                let group = Group::new("storm", &*mark.intent).debit(&format!("from {pair}"), 7);
-                let group = group.credit(&format!("to {pair}"), 7);
-                let _ = attempt.ledger().post(&group).await?;
-            }
-            if self.path == Path::Transition {
-                let done = Command::new("storm", &*mark.intent, "done", &*mark.intent);
-                let _ = attempt.transition(&done).await?;
-            }
-            if self.path == Path::Unique {
-                let row = json!({"intent": mark.intent, "attempt": mark.attempt});
-                let _ = attempt
-                    .insert_or_fetch::<Value>("one_fact_per_intent", &row)
-                    .await?;
-            }
+            business::write::<D>(self.path, &mut attempt, mark).await?;
             match failure {
                 Some(failure) => Err(failure.clone().into()),
                 None => attempt.succeed(acknowledgement(mark.attempt)?).await,

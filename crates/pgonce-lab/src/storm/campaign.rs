@@ -70,7 +70,9 @@ async fn rehearse<D: DriverExt>(fixture: &Fixture<D>, plan: &Plan) -> Result<Tra
     let mut transcripts = Transcripts::new();
     // Relays and consumers have the isolation that they need, whatever that of others: once is enough.
     let here = fixture.config.isolation == Isolation::ReadCommitted;
-    let brokers = plan.broker_paths().filter(|_| here);
+    let brokers = plan
+        .broker_paths()
+        .filter(|path| here && path.is_possible_with(fixture.config.driver));
     for path in plan.intent_paths().chain(brokers) {
         // The first time the server is cold, and a lease may need more heartbeats.
         rehearse_path(fixture, &proxy, path).await?;

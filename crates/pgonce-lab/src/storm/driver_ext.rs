@@ -7,6 +7,7 @@ use deadpool_postgres::{Manager, Pool};
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::{InAttempt, TokioPostgres};
 use pgonce::driver::{Connection, Driver};
+use pgonce::import::{Format, Import, Input};
 use pgonce::retry::in_commit;
 use pgonce::tokio_postgres::Query;
 use pgonce::{Ack, Claim, Done, Error, Intent, Isolation, Once};
@@ -58,6 +59,14 @@ pub(super) trait DriverExt: Driver<Session: Send + Connection<Raw: Send>> {
         intent: &Intent,
         mark: &Mark,
     ) -> impl Future<Output = pgonce::Result<Done>> + Send;
+
+    /// Rows, as JSON Lines, to the function `import_effect`. Returns how many were there already.
+    fn import(
+        once: &Once<Self>,
+        job: &str,
+        lease: Duration,
+        rows: String,
+    ) -> impl Future<Output = pgonce::Result<u64>> + Send;
 }
 
 impl DriverExt for Sqlx {
@@ -115,6 +124,10 @@ impl DriverExt for Sqlx {
             .bind(mark.attempt)
             .bind(mark.payload.clone());
         once.execute(intent, statement).await
+    }
+
+    async fn import(_: &Once<Self>, _: &str, _: Duration, _: String) -> pgonce::Result<u64> {
+        Err(Error::work("imports need tokio-postgres"))
     }
 }
 
@@ -174,6 +187,25 @@ impl DriverExt for TokioPostgres {
             .bind(mark.attempt, Type::INT8)
             .bind(mark.payload.clone(), Type::TEXT);
         once.execute(intent, statement).await
+    }
+
+    async fn import(
+        once: &Once<Self>,
+        job: &str,
+        lease: Duration,
+        rows: String,
+    ) -> pgonce::Result<u64> {
+        let import = Import::call(job, "public.import_effect")
+            .key(["intent"])
+            .format(Format::JsonLines)
+            .max_rows(2)
+            .lease(lease);
+        let input = Input::Stream(Box::new(std::io::Cursor::new(rows.into_bytes())));
+        let report = once.import(&import, input, |_| ()).await?;
+        match report.rows.failed {
+            0 => Ok(report.rows.skipped),
+            failed => Err(Error::work(format!("{failed} rows failed"))),
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use super::driver_ext::DriverExt;
 use super::partition_fixture::{self, PartitionFixture};
 use super::path::{LEASE, Path};
 use super::post::Delivered;
-use super::{inbox, outside, projection};
+use super::{business, inbox, outside, projection};
 
 /// Connections past the proxy: each worker may need three.
 const CALM: u32 = 64;
@@ -43,9 +43,6 @@ begin
 end $$;
 create constraint trigger commits_are_slow after insert on effect deferrable initially deferred
     for each row when (new.intent like 'slow-commit-%') execute function wait_in_commit();
-select pgonce.ledger_open(side || ' ' || n, 'EUR', 'debit') from generate_series(0, 63) n, unnest(array['from', 'to']) side;
-select pgonce.define_transition('storm', '', 'done');
-create table fact (intent text constraint one_fact_per_intent unique, attempt bigint not null);
 create table receipt (intent text primary key, attempt bigint not null);
 create function outside(p_intent text, p_attempt bigint, p_payload jsonb) returns bigint
 language plpgsql as $$
@@ -94,7 +91,13 @@ async fn install(url: String) -> Result<()> {
     partition_fixture::lay_out(&url).await?;
     define_scopes(&once, LEASE).await?;
     let client = connect(&url).await?;
-    for sql in [SCHEMA, outside::SCHEMA, projection::SCHEMA, inbox::CONTRACT] {
+    for sql in [
+        SCHEMA,
+        business::SCHEMA,
+        outside::SCHEMA,
+        projection::SCHEMA,
+        inbox::CONTRACT,
+    ] {
         client.batch_execute(sql).await?;
     }
     Ok(())

@@ -34,7 +34,10 @@ const BACKOFF: Duration = Duration::from_millis(12);
 /// For every consumer here: what fails is tried again soon, and never given up.
 pub(super) const CONTRACT: &str = "select pgonce.define_inbox('*', p_max_attempts => 1000000, \
      p_backoff => '5 ms', p_max_backoff => '10 ms'); \
-     select pgonce.define_queue('*', p_max_attempts => 1000000, p_backoff => '5 ms', p_max_backoff => '10 ms');";
+     select pgonce.define_queue('*', p_max_attempts => 1000000, p_backoff => '5 ms', p_max_backoff => '10 ms'); \
+     create function import_effect(p_row jsonb) returns void language sql as $$ \
+         insert into public.effect (intent, attempt, payload) \
+         values (p_row ->> 'intent', (p_row ->> 'attempt')::bigint, (p_row ->> 'payload')::jsonb) $$;";
 
 /// The messages of one trial, and who applies them.
 pub(super) struct Letters<'a, D: DriverExt> {
@@ -62,7 +65,7 @@ pub(super) async fn walk<D: DriverExt>(
     };
     let count = match path {
         Path::InboxAccept => 1,
-        Path::InboxCursor => 4,
+        Path::InboxCursor | Path::Import => 4,
         _ => 2,
     };
     let letters = Letters {
@@ -138,6 +141,7 @@ impl<D: DriverExt> Letters<'_, D> {
             Path::InboxCursor => self.by_position(once, owner).await,
             Path::InboxStored => self.stored(once, owner).await,
             Path::QueueWork => self.queued(once, owner).await,
+            Path::Import => self.imported(once).await,
             _ => self.marked(once).await,
         }
     }
@@ -284,6 +288,20 @@ impl<D: DriverExt> Letters<'_, D> {
         Ok(())
     }
 
+    /// The messages are the rows of a stream, two in a transaction. Sent again after its end, all of it is there.
+    async fn imported(&self, once: &Once<D>) -> pgonce::Result<()> {
+        let mut rows = String::new();
+        for (message, attempt) in &self.messages {
+            let payload = String::from_utf8_lossy(&message.payload);
+            let row = json!({"intent": message.id, "attempt": attempt, "payload": payload});
+            rows += &format!("{row}\n");
+        }
+        let skipped = D::import(once, self.key, self.lease, rows).await?;
+        self.fixture.history.saw_times("copy", skipped);
+        self.acknowledge(0..self.messages.len());
+        Ok(())
+    }
+
     /// The effect. Nothing in its table keeps it from being there twice.
     async fn apply(
         &self,
@@ -355,7 +373,7 @@ impl<D: DriverExt> Letters<'_, D> {
         }
         let leased = matches!(
             self.path,
-            Path::InboxCursor | Path::InboxStored | Path::QueueWork
+            Path::InboxCursor | Path::InboxStored | Path::QueueWork | Path::Import
         );
         let window = if leased {
             self.lease + 2 * WINDOW

@@ -1,6 +1,7 @@
 //! `pgonce storm`: every path of the protocol, cut at every message, and a verdict.
 
 mod attempt;
+mod business;
 mod cached;
 mod campaign;
 mod config;

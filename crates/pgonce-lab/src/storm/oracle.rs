@@ -11,6 +11,7 @@ use serde::Serialize;
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
+use super::business::BESIDE;
 use super::driver_ext::DriverExt;
 use super::fixture::{Fixture, connect};
 use super::path::Path;
@@ -142,19 +143,8 @@ async fn is_empty(client: &Client, what: &str, query: &str) -> pgonce_testkit::R
     .await
 }
 
-/// What else the transaction of a path writes, by intent.
-const BESIDE: [(Path, &str); 6] = [
-    (
-        Path::Ledger,
-        "select operation as intent from pgonce.ledger_group",
-    ),
-    (
-        Path::Transition,
-        "select command as intent from pgonce.transition_command c join pgonce.transition_entity using (tenant, machine, entity) \
-         where c.outcome = 'applied' and state = 'done' and transition_entity.version = 1",
-    ),
-    (Path::Unique, "select intent from fact"),
-    // Our book of calls, and the provider's.
+/// Our book of calls, which has what the provider's has.
+const CALLS: [(Path, &str); 3] = [
     (
         Path::ExternalKeyed,
         "select key as intent from pgonce.external_call where scope = 'storm.external-keyed' and status = 'confirmed' and disputed is null",
@@ -172,13 +162,13 @@ const BESIDE: [(Path, &str); 6] = [
 /// Every effect of a path that writes something else too has it, nothing else has, and the ledger is whole.
 async fn beside(client: &Client) -> Result<Vec<(&'static str, String, String)>> {
     let mut wrong = Vec::new();
-    for (path, rows) in BESIDE {
+    for (path, rows) in BESIDE.into_iter().chain(CALLS) {
         let query = format!(
             "select coalesce(e.intent, b.intent), b.intent is null \
-             from (select distinct intent from effect where intent like $1) e full join ({rows}) b on b.intent = e.intent \
+             from (select distinct intent from effect where intent ~ $1) e full join ({rows}) b on b.intent = e.intent \
              where e.intent is null or b.intent is null"
         );
-        let pattern = format!("{}-%", path.name());
+        let pattern = format!("^{}-[0-9]+$", path.name());
         for row in client.query(&query, &[&pattern]).await? {
             let kind = if row.try_get(1)? { "Lost" } else { "Phantom" };
             let detail = format!("effect and {} differ", path.name());

@@ -5,6 +5,8 @@ use std::time::Duration;
 use pgonce::scope::{AfterExpiry, Busy, Contract};
 use serde_json::{Value, json};
 
+use super::config::Driver;
+
 /// How long leases are at first: short, since a client that comes after a cut must wait for their end. A
 /// configuration takes longer ones when a walk without a fault lost its lease: the machine is busy.
 pub(super) const LEASE: Duration = Duration::from_millis(80);
@@ -72,10 +74,18 @@ pub(super) enum Path {
     Publish,
     /// claim, effect, a group of the ledger, acknowledgement in one transaction
     Ledger,
+    /// the same with groups that are held, posted, voided and undone
+    LedgerSettle,
     /// claim, effect, a state change of its entity, acknowledgement in one transaction
     Transition,
+    /// the same with a timer, which fires over the wire
+    TransitionTimer,
     /// claim, effect, insert or fetch of a row with a natural key, acknowledgement in one transaction
     Unique,
+    /// the same with a row that is changed once
+    UpdateOnce,
+    /// the same with another system's name for it
+    Refer,
     /// removal of expired records while a retry comes
     Purge,
     /// a relay claims lanes, reads windows while somebody commits late, delivers and keeps its place
@@ -106,6 +116,8 @@ pub(super) enum Path {
     InboxRebuild,
     /// jobs are enqueued, claimed, retried and finished with their effects
     QueueWork,
+    /// rows of a stream are passed to a function, two in a transaction
+    Import,
     /// installation into an empty schema
     Migrate,
 }
@@ -143,7 +155,12 @@ impl Path {
     }
 
     pub(super) fn is_of_consumers(self) -> bool {
-        self.name().starts_with("inbox-") || self == Self::QueueWork
+        self.name().starts_with("inbox-") || matches!(self, Self::QueueWork | Self::Import)
+    }
+
+    /// Whether the driver has what the path needs: imports are COPY of tokio-postgres.
+    pub(super) fn is_possible_with(self, driver: Driver) -> bool {
+        self != Self::Import || driver == Driver::TokioPostgres
     }
 
     pub(super) fn is_of_intents(self) -> bool {
@@ -235,5 +252,21 @@ impl Path {
     /// Another request under the same key.
     pub(super) fn other_payload(number: u64) -> Value {
         json!({ "amount": number % 97 + 1001 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    use super::Path;
+
+    #[test]
+    fn every_path_is_in_the_book() {
+        let page = include_str!("../../../../docs/src/explanation/how-we-know.md");
+        for path in Path::value_variants() {
+            let name = path.name();
+            assert!(page.contains(&format!("`{name}`")), "{name}");
+        }
     }
 }

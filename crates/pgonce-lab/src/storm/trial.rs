@@ -17,7 +17,7 @@ use super::driver_ext::{DriverExt, Mark};
 use super::fixture::Fixture;
 use super::outside::Bank;
 use super::path::Path;
-use super::{inbox, relay};
+use super::{business, inbox, relay};
 
 /// A client that is not answered by then is stuck.
 pub(super) const STUCK: Duration = Duration::from_secs(60);
@@ -357,6 +357,9 @@ async fn recover<D: DriverExt>(case: &Case<D>, payload: &Value) -> Result<()> {
     case.insist(Role::Again, payload, STUCK)
         .await
         .map_err(stuck)?;
+    if case.path == Path::TransitionTimer {
+        business::see_it_fire(case).await?;
+    }
     if case.path == Path::Cached {
         // Until the cache has answered, and then a few times more.
         for _ in 0..20 {

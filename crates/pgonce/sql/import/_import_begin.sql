@@ -1,10 +1,11 @@
 -- pgonce._import_begin(p_job, p_file_hash, p_source, p_settings, p_runner, p_lease, p_tenant, p_number): begins the import
 --          of a file, or goes on where it was; where p_number is given, with that import and no other.
 -- answers  one row: the import, and how far it is. state done: there is nothing to do
--- locks    the job
--- writes   the import, which belongs to p_runner from now on
--- raises   22023 a bad name or number; P4029 another process imports for this job; P4098 the import was begun with other
---          settings, or with another file; P4082 it was cancelled under this process
+-- locks    the job and the file
+-- writes   the import, which belongs to p_runner from now on; unfinished imports of the file for other jobs, which nobody
+--          goes on with
+-- raises   22023 a bad name or number; P4029 another process imports for this job, or this file; P4098 the import was begun
+--          with other settings, or with another file; P4082 it was cancelled under this process
 -- note     without a hash (the input is a stream) it goes on with the job's unfinished import that has none. A process
 --          is taken to be dead when its lease is over or its backend has ended, and it is in no transaction that gives
 --          rows their results: if it lives, it is fenced out
@@ -16,26 +17,35 @@ as $$
 declare
     v_import pgonce.import;
     v_busy   boolean := false;
+    v_other  text;
 begin
     if (octet_length(p_job) between 1 and 200) is not true then
         raise exception 'the name of a job has 1 to 200 bytes' using errcode = '22023', hint = 'Name the job after what it imports.';
     end if;
+    -- Always the job first, so that no two wait for each other.
     perform pg_advisory_xact_lock(pgonce._lock_id(p_tenant, 'import', p_job));
+    perform pg_advisory_xact_lock(pgonce._lock_id(p_tenant, 'import of file', encode(p_file_hash, 'hex'))) where p_file_hash is not null;
     begin
         -- The lease that a transaction renews is seen when it ends; until then it holds the row.
         perform from pgonce.import i
-          where i.tenant = p_tenant and i.job = p_job and i.state = 'running' and i.runner <> p_runner
+          where i.tenant = p_tenant and (i.job = p_job or i.file_hash = p_file_hash) and i.state = 'running'
+            and i.runner <> p_runner
             for update nowait;
     exception when lock_not_available then
         v_busy := true;
     end;
-    perform from pgonce.import i
-      where i.tenant = p_tenant and i.job = p_job and i.state = 'running' and i.runner <> p_runner
-        and i.leased_until > pgonce.now() and exists (select from pg_stat_get_activity(i.backend) a where a.pid = i.backend);
+    select i.job into v_other from pgonce.import i
+     where i.tenant = p_tenant and (i.job = p_job or i.file_hash = p_file_hash) and i.state = 'running' and i.runner <> p_runner
+       and (v_busy or i.leased_until > pgonce.now()
+            and exists (select from pg_stat_get_activity(i.backend) a where a.pid = i.backend))
+     order by i.leased_until desc limit 1;
     if found or v_busy then
-        raise exception 'another process imports for job "%"', p_job using errcode = 'P4029',
-            hint = 'Wait until it is done, or cancel it: pgonce import cancel.';
+        raise exception 'another process imports % for job "%"', case when v_other <> p_job then 'this file' else 'a file' end,
+            coalesce(v_other, p_job) using errcode = 'P4029', hint = 'Wait until it is done, or cancel it: pgonce import cancel.';
     end if;
+    -- Who is taken to be dead for another job is fenced out, as it is for this one below.
+    update pgonce.import i set runner = p_runner, leased_until = least(i.leased_until, pgonce.now())
+     where i.tenant = p_tenant and i.job <> p_job and i.file_hash = p_file_hash and i.state = 'running' and i.runner <> p_runner;
     select i.* into v_import from pgonce.import i
      where i.tenant = p_tenant and i.job = p_job
        and case when p_number is not null then i.number = p_number

@@ -4,7 +4,7 @@
 -- locks    the rule's row
 -- writes   one row of pgonce.region_rule; where it changes, one of pgonce.operator_act. Beside other regions it is pending: it forbids at once, and permits nothing until
 --          pgonce region rule has seen that every region knows it and work that it forbids has ended
--- raises   22023 an unknown mode or home, or an interval that is not positive; P4000 scope missing; 55000 another rule of the
+-- raises   22023 an unknown mode, or an interval that is not positive; 42704 there is no such region; P4000 scope missing; 55000 another rule of the
 --          scope is pending
 -- note     p_mode home: at its home only, others answer P4110 with the home's address; local: anywhere, and what two regions
 --          committed is listed in pgonce.double_commits, while the home's last heartbeat is not older than p_max_lag; read_only:
@@ -26,7 +26,7 @@ begin
     end if;
     if p_home collate "C" not in ('key', 'tenant') and exists (select from pgonce.region)
        and not exists (select from pgonce.region r where r.name = p_home collate "C") then
-        raise exception 'there is no region "%" that could be a home', p_home using errcode = '22023',
+        raise exception 'there is no region "%" that could be a home', p_home using errcode = '42704',
             hint = 'The home is ''key'', ''tenant'', or the name of a region: pgonce region list.';
     end if;
     select r.* into v_other from pgonce.region_rule r

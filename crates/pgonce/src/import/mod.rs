@@ -299,7 +299,7 @@ impl Once<TokioPostgres> {
     /// Imports a file, or goes on with it, and returns when every row has its result. Imported before, it changes
     /// nothing. `progress` is called at the beginning and after every transaction.
     ///
-    /// `P4029`: another process imports for this job.
+    /// `P4029`: another process imports for this job, or this very file for another job of the tenant.
     ///
     /// ```no_run
     /// # async fn example(once: &pgonce::tokio_postgres::Once) -> Result<(), pgonce::Error> {
