@@ -21,6 +21,9 @@ pub(super) struct RedriveArgs {
     /// Why; it is kept with your name.
     #[arg(long)]
     reason: Option<String>,
+    /// How many subjects come due in a second: other events need room.
+    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
 }
 
 #[derive(Debug, clap::Args)]
@@ -77,16 +80,25 @@ fn counted(n: u64, one: &str, many: &str) -> String {
 }
 
 pub(super) async fn redrive(database: &Database, args: &RedriveArgs) -> Result {
+    let rate = args.rate.to_string();
     let params = [
         Some(&*args.subscription),
         args.subject.as_deref(),
         args.tenant.as_deref(),
         args.reason.as_deref(),
+        Some(&*rate),
     ];
-    let call = "pgonce.redrive($1, $2, p_tenant => $3, p_reason => $4)";
+    let call =
+        "pgonce.redrive($1, $2, p_tenant => $3, p_reason => $4, p_rate => $5::text::integer)";
     let moved = number(database, call, &params).await?;
-    let words = format!("{} again", counted(moved, "subject moves", "subjects move"));
-    output::say(database.format, &words, &json!({ "redriven": moved }))
+    let seconds = moved.div_ceil(u64::from(args.rate));
+    let words = counted(moved, "subject moves", "subjects move");
+    let words = match counted(seconds, "second", "seconds") {
+        _ if moved == 0 => format!("{words} again"),
+        last => format!("{words} again, {rate} a second: the last comes due within {last}"),
+    };
+    let json = json!({ "redriven": moved, "rate": args.rate, "seconds": seconds });
+    output::say(database.format, &words, &json)
 }
 
 pub(super) async fn recover(database: &Database, args: &RecoverArgs) -> Result {
