@@ -24,7 +24,8 @@ begin
             hint = 'Leave the tenant out to bind the role to the setting pgonce.tenant.';
     elsif p_tenant collate "C" is distinct from '' and exists (
         select from pgonce.role_grant g join pg_catalog.pg_roles r on r.rolname = g.role
-         where g.part in ('relay', 'operator') and pg_has_role(p_role, r.oid, 'member')) then
+          join pg_catalog.pg_roles b on b.rolname = p_role collate "C"
+         where g.part in ('relay', 'operator') and (r.oid = b.oid or not b.rolsuper and pg_has_role(b.oid, r.oid, 'member'))) then
         raise exception 'role "%" has a part that acts for all tenants: relay or operator', p_role using errcode = '22023',
             hint = 'Bind roles that have the parts app, consumer or viewer.';
     elsif p_tenant collate "C" = '' then
