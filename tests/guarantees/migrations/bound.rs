@@ -315,9 +315,7 @@ const DIGEST: &str = "select 'select md5(concat(' || string_agg(format('(select 
 /// A shop with everything of `globex`, and a login that has the parts app, consumer and viewer and is bound to `acme`.
 async fn isolated() -> (Shop, Client) {
     let shop = Shop::open().await;
-    for sql in GLOBEX {
-        all_done(&shop.db.client, &[sql]).await;
-    }
+    all_done(&shop.db.client, GLOBEX).await;
     let (name, url) = role(&shop.db).await;
     let parts =
         ["app", "consumer", "viewer"].map(|part| format!("pgonce.grant_to('{name}', '{part}')"));
@@ -398,7 +396,7 @@ async fn no_table_or_view_shows_another_tenants_rows_to_a_bound_role() {
         assert!(!is_secret(&got), "{relation}: {got}");
         shown += usize::from(is_secret(&said(&shop.db.client, &all).await.unwrap()));
     }
-    assert!(shown > 3, "{shown} show something to others");
+    assert!(shown >= 3, "{shown} show something to others");
 }
 
 /// What relays and operators do is for all tenants.
