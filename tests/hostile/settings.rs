@@ -9,6 +9,7 @@ use pgonce_tests::{Observer, TestDriver, install, run_example};
 use tokio_postgres::NoTls;
 
 use crate::campaign::{Campaign, database, in_time, under};
+use crate::tally::QUIET;
 
 /// What a transaction of the caller's own, and SQL by hand, may end with at a higher level; the SDK tries again.
 const SERIALIZATION: &[&str] = &["40001"];
@@ -19,13 +20,13 @@ const TIMEOUTS: &[&str] = &["57014", "55P03", "25P03", "25P04", "08006", "08007"
 #[tokio::test]
 async fn serializable_by_default() {
     let settings = &["default_transaction_isolation = 'serializable'"];
-    in_time(under(settings, SERIALIZATION, 50)).await;
+    in_time(under(settings, SERIALIZATION, 30)).await;
 }
 
 #[tokio::test]
 async fn repeatable_read_by_default() {
     let settings = &["default_transaction_isolation = 'repeatable read'"];
-    in_time(under(settings, SERIALIZATION, 50)).await;
+    in_time(under(settings, SERIALIZATION, 30)).await;
 }
 
 #[tokio::test]
@@ -43,7 +44,7 @@ async fn strings_do_not_conform_to_the_standard() {
             "xmloption = 'document'",
         ],
         &[],
-        60,
+        QUIET,
     ))
     .await;
 }
@@ -78,7 +79,7 @@ async fn timeouts(major: Option<u32>, settings: &[&str]) {
     let see = Observer::connect(&database.url()).await;
     let campaign = Campaign::new(&database.url(), &database.url())
         .await
-        .allows(TIMEOUTS, 25)
+        .allows(TIMEOUTS, 15)
         .preambles(&["", "", "", "select pg_sleep(0.2)", "select pg_sleep(0.1)"]);
     for setting in settings {
         see.run(&format!("alter database {} set {setting}", database.name()))

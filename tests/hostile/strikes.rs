@@ -21,7 +21,7 @@ async fn sessions_are_cancelled_and_terminated_at_random() {
         let see = Observer::connect(&database.url()).await;
         let campaign = Campaign::new(&database.url(), &database.url())
             .await
-            .allows(&["57014", "08006", "08007"], 25);
+            .allows(&["57014", "08006", "08007"], 15);
         campaign
             .work_while(async |random| {
                 random_moment(random).await;
@@ -47,7 +47,7 @@ async fn sessions_forget_their_statements_and_functions_change() {
         // A caller's own transaction has lost its statements once; the SDK's own work never shows it.
         let campaign = Campaign::new(&database.url(), &database.url())
             .await
-            .allows(&["08006"], 50);
+            .allows(&["08006"], 30);
         campaign
             .work_while(async |random| {
                 random_moment(random).await;
@@ -89,7 +89,7 @@ async fn a_pooler_with_one_connection_is_paused_killed_and_reconnected() {
         let url = pooler.url_for(database.name());
         let campaign = Campaign::with(&database.url(), &url, 4, true)
             .await
-            .allows(&["08006", "08007"], 25);
+            .allows(&["08006", "08007"], 15);
         let console = console(&pooler).await;
         let name = database.name();
         campaign
@@ -128,7 +128,7 @@ async fn the_server_has_no_connections_left() {
         let oracle = database.url();
         let campaign = Campaign::with(&oracle, &oracle, 2, false)
             .await
-            .allows(&["53300", "08006", "08007"], 25);
+            .allows(&["53300", "08006", "08007"], 15);
         let neighbour = server.url();
         campaign
             .work_while(async |random| {
@@ -180,7 +180,7 @@ async fn connections_fall_silent() {
         let url = proxy.url_for(database.name());
         let campaign = Campaign::with(&oracle, &url, 4, false)
             .await
-            .allows(&["25P03", "08006", "08007"], 20);
+            .allows(&["25P03", "08006", "08007"], 10);
         see.run(&format!(
             "alter database {} set idle_in_transaction_session_timeout = '{} ms'",
             database.name(),
@@ -223,7 +223,7 @@ async fn the_clock_steps() {
         let campaign = Campaign::new(&database.url(), &database.url())
             .await
             .clock_error(Duration::from_secs(3))
-            .allows(&[], 50);
+            .allows(&[], 25);
         campaign
             .work_while(async |random| {
                 slow_work(Duration::from_millis(random.random_range(0..40))).await;
