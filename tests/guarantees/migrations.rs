@@ -1,6 +1,7 @@
 //! Installing and migrating: at once, by two, killed anywhere, by an ordinary role.
 
 mod acts;
+mod bound;
 mod forbidden;
 mod killed;
 mod refusals;

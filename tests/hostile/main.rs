@@ -11,3 +11,4 @@ mod search_path;
 mod secrets;
 mod settings;
 mod strikes;
+mod tally;

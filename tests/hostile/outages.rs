@@ -33,7 +33,8 @@ async fn the_server_crashes_where_nobody_waits_for_its_commits() {
         let url = server.url_for("hostile");
         let campaign = Campaign::with(&url, &url, 3, false)
             .await
-            .preambles(&["", "set local synchronous_commit = off"]);
+            .preambles(&["", "set local synchronous_commit = off"])
+            .allows(&["08006", "08007"], 15);
         let see = Observer::connect(&url).await;
         see.run("alter database hostile set synchronous_commit = off")
             .await;
@@ -81,7 +82,9 @@ async fn a_standby_refuses_and_is_promoted_under_load() {
         }
 
         let address = Address::of(primary.port()).await;
-        let campaign = Campaign::new(&url, &address.url_for("hostile")).await;
+        let campaign = Campaign::new(&url, &address.url_for("hostile"))
+            .await
+            .allows(&["08006", "08007"], 25);
         let mut failed_over = false;
         campaign
             .work_while(async |random| {
@@ -147,7 +150,10 @@ async fn a_dump_restored_in_place_and_elsewhere_repeats_no_fence() {
         let (server, other) = tokio::join!(private(), Postgres::builder().start());
         let other = other.unwrap();
         let url = server.url_for("hostile");
-        let campaign = Campaign::with(&url, &url, 3, false).await;
+        // Pooled connections are ended once.
+        let campaign = Campaign::with(&url, &url, 3, false)
+            .await
+            .allows(&["08006"], 30);
         campaign.work().await;
         let before = fences(&url, "before").await;
 

@@ -9,29 +9,29 @@ use pgonce_tests::{Observer, TestDriver, install, run_example};
 use tokio_postgres::NoTls;
 
 use crate::campaign::{Campaign, database, in_time, under};
+use crate::tally::QUIET;
+
+/// What a transaction of the caller's own, and SQL by hand, may end with at a higher level; the SDK tries again.
+const SERIALIZATION: &[&str] = &["40001"];
+
+/// What limits of time end a session, a transaction, a statement or a wait with.
+const TIMEOUTS: &[&str] = &["57014", "55P03", "25P03", "25P04", "08006", "08007"];
 
 #[tokio::test]
 async fn serializable_by_default() {
-    in_time(under(
-        None,
-        &["default_transaction_isolation = 'serializable'"],
-    ))
-    .await;
+    let settings = &["default_transaction_isolation = 'serializable'"];
+    in_time(under(settings, SERIALIZATION, 30)).await;
 }
 
 #[tokio::test]
 async fn repeatable_read_by_default() {
-    in_time(under(
-        None,
-        &["default_transaction_isolation = 'repeatable read'"],
-    ))
-    .await;
+    let settings = &["default_transaction_isolation = 'repeatable read'"];
+    in_time(under(settings, SERIALIZATION, 30)).await;
 }
 
 #[tokio::test]
 async fn strings_do_not_conform_to_the_standard() {
     in_time(under(
-        None,
         &[
             "standard_conforming_strings = off",
             "escape_string_warning = off",
@@ -43,6 +43,8 @@ async fn strings_do_not_conform_to_the_standard() {
             "timezone = 'Asia/Kolkata'",
             "xmloption = 'document'",
         ],
+        &[],
+        QUIET,
     ))
     .await;
 }
@@ -77,8 +79,7 @@ async fn timeouts(major: Option<u32>, settings: &[&str]) {
     let see = Observer::connect(&database.url()).await;
     let campaign = Campaign::new(&database.url(), &database.url())
         .await
-        // Work that is slower than it may be is cancelled, which is no transient error of ours.
-        .tolerates(&["57014"])
+        .allows(TIMEOUTS, 15)
         .preambles(&["", "", "", "select pg_sleep(0.2)", "select pg_sleep(0.1)"]);
     for setting in settings {
         see.run(&format!("alter database {} set {setting}", database.name()))

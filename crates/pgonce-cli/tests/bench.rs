@@ -114,6 +114,9 @@ fn a_small_bench_of_commands_writes_every_line_with_a_number() {
         "sqlx: replay by claim ÷ bare primary-key select",
         "claim at 10 k intents ÷ at 1 k, median",
         "claim at 10 k intents, p99",
+        "granted role and limits: atomic ÷ superuser: atomic",
+        "isolated tenant: atomic ÷ granted role and limits: atomic",
+        "isolated tenant: replay ÷ granted role and limits: replay",
     ];
     small_bench(&parts, &wanted);
     // Only Linux says what a process has used.

@@ -33,6 +33,40 @@ async fn maintain(see: &Observer) {
         .await;
 }
 
+/// A sender chooses ids, and with them days: one of the day after tomorrow keeps no other day out of its partition, and a day
+/// that has markers without one keeps them.
+#[tokio::test]
+async fn an_id_from_the_future_keeps_no_other_day_out_of_its_partition() {
+    let world = world().await;
+    let see = &world.see;
+    let early = id_of(see, 2).await;
+    assert!(accept(see, &early).await);
+    let create = "select pgonce._create_inbox_partitions()";
+    assert_eq!(see.number(create).await, 2, "today and tomorrow");
+    assert_eq!(see.number(create).await, 0);
+    let today = id_of(see, 0).await;
+    assert!(accept(see, &today).await);
+    let rest = "select string_agg(message_id, ' ') from pgonce.inbox_marker_default";
+    assert_eq!(see.text(rest).await, early);
+    assert!(!accept(see, &early).await && !accept(see, &today).await);
+}
+
+/// A new day's partition locks nobody out but those whose day has none.
+#[tokio::test]
+async fn the_partition_of_a_day_is_attached_beside_writers_of_other_days() {
+    let world = world().await;
+    let see = &world.see;
+    maintain(see).await;
+    see.run("select pgonce._move_clock('1 day')").await;
+    let writer = world.observer().await;
+    let today = id_of(see, 0).await;
+    writer.run("begin").await;
+    assert!(accept(&writer, &today).await);
+    let create = "select pgonce._create_inbox_partitions()";
+    assert_eq!(see.number(create).await, 1, "the writer is in nobody's way");
+    writer.run("commit").await;
+}
+
 #[tokio::test]
 async fn a_copy_is_known_for_as_long_as_was_promised_whatever_its_id() {
     let world = world().await;

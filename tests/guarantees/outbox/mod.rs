@@ -5,6 +5,7 @@ mod lanes;
 mod life;
 mod operate;
 mod parked;
+mod partitions;
 mod publish;
 mod retention;
 mod windows;

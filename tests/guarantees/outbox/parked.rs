@@ -91,6 +91,35 @@ async fn a_poisoned_subject_waits_with_everything_behind_it_and_the_others_flow(
     assert_eq!(deliver(&mut reader, &[]).await, ["8"]);
 }
 
+/// So many dead letters, each of a subject of its own, come due in each second of a redrive, in order.
+#[tokio::test]
+async fn a_redrive_comes_due_at_its_rate() {
+    let (world, _reader) = one_reader().await;
+    let see = &world.see;
+    see.run(
+        "insert into pgonce.parked (tenant, subscription, subject, seq, lane, state, parked_at, created_at, size, message_id, topic, type, headers)
+         select '', 'c', 's' || i, i, pgonce._lane_of('', 's' || i), 'dead', now(), now(), 1, gen_random_uuid(), 't', 'x', '{}' from generate_series(1, 500) i",
+    )
+    .await;
+    let seconds = "select string_agg(format('%s..%s', d.first, d.last), ' ' order by d.second) from (select min(k.seq) as first, max(k.seq) as last,
+        floor(extract(epoch from k.due_at - (select min(due_at) from pgonce.parked))) as second from pgonce.parked k group by 3) d";
+    for (rate, expected) in [
+        ("", "1..200 201..400 401..500"),
+        (", p_rate => 400", "1..400 401..500"),
+        (", p_rate => 1000000", "1..500"),
+    ] {
+        see.run("update pgonce.parked set state = 'dead', due_at = null")
+            .await;
+        let redrive = format!("select pgonce.redrive('c'{rate})");
+        assert_eq!(see.number(&redrive).await, 500);
+        assert_eq!(see.text(seconds).await, expected, "{rate}");
+    }
+    for rate in ["0", "-1", "null"] {
+        let redrive = format!("select pgonce.redrive('c', p_rate => {rate})");
+        assert_eq!(see.code(&redrive).await, "22023", "{rate}");
+    }
+}
+
 #[tokio::test]
 async fn every_act_of_an_operator_on_a_subscription_leaves_a_row() {
     let (world, mut reader) = one_reader().await;

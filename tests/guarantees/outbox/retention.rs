@@ -13,7 +13,7 @@ const PARTITIONS: &str =
 const EVENTS: &str = "select count(*) from pgonce.outbox";
 
 /// Small partitions: 1 to 100 and so on.
-async fn small() -> (World<TokioPostgres>, LogReader) {
+pub(super) async fn small() -> (World<TokioPostgres>, LogReader) {
     let (world, reader) = one_reader().await;
     world
         .see
@@ -31,7 +31,7 @@ async fn small() -> (World<TokioPostgres>, LogReader) {
     (world, reader)
 }
 
-async fn fill(world: &World<TokioPostgres>, events: u32) {
+pub(super) async fn fill(world: &World<TokioPostgres>, events: u32) {
     for _ in 0..events / 50 {
         let sql =
             "select pgonce.publish('t', 'x', 's' || i, '{\"n\": 1}') from generate_series(1, 50) i";

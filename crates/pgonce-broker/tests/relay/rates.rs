@@ -36,7 +36,9 @@ impl Sink for Moody {
     async fn send(&self, message: &Message) -> Delivery {
         slow_work(Duration::from_millis(4)).await;
         if message.subject != "a" {
-            self.neighbours.send_modify(|count| *count += 1);
+            if !message.subject.starts_with("dead ") {
+                self.neighbours.send_modify(|count| *count += 1);
+            }
             return Delivery::Acknowledged;
         }
         let mood = *self.mood.lock().unwrap();
@@ -112,9 +114,48 @@ impl Side {
     }
 }
 
+/// What is parked when the rounds begin, and moves again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Parked {
+    Nothing,
+    /// Events of the subject `a`.
+    Behind(u64),
+    /// Dead letters of the lane, each of a subject of its own.
+    Dead(u64),
+}
+
+impl Parked {
+    async fn move_again(self, fixture: &Fixture, bad: &Side) {
+        let see = &fixture.world.see;
+        match self {
+            Self::Nothing => {}
+            Self::Behind(events) => {
+                see.run(&format!(
+                    "select pgonce.publish('bad', 'x', 'a', '{{}}') from generate_series(1, {events}) i"
+                ))
+                .await;
+                see.wait_until(&format!("select count(*) = {events} from pgonce.parked"))
+                    .await;
+                *bad.sink.mood.lock().unwrap() = Mood::Well;
+            }
+            Self::Dead(events) => {
+                see.run(&format!(
+                    "insert into pgonce.parked (tenant, subscription, subject, seq, lane, state, parked_at, created_at, size, message_id, topic, type, headers)
+                     select '', 'bad', s.name, nextval('pgonce.outbox_seq'), pgonce._lane_of('', 'a'), 'dead', now(), now(), 1, gen_random_uuid(), 'bad', 'x', '{{}}'
+                       from (select 'dead ' || i as name from generate_series(1, {events} * 100) i) s
+                      where pgonce._lane_of('', s.name) = pgonce._lane_of('', 'a') limit {events}"
+                ))
+                .await;
+                let moved = fixture.outbox.redrive("bad", None).await.unwrap();
+                assert_eq!(moved, events);
+            }
+        }
+    }
+}
+
 /// Other programs that use the machine may strike one side of a comparison. A relay that lets neighbours starve fails
 /// all three.
-async fn neighbours_keep_their_rate(mood: Mood, parked: u64) {
+async fn neighbours_keep_their_rate(mood: Mood, parked: Parked) {
     let mut found = Vec::new();
     for _ in 0..3 {
         match compare(mood, parked).await {
@@ -129,21 +170,12 @@ async fn neighbours_keep_their_rate(mood: Mood, parked: u64) {
     clippy::print_stderr,
     reason = "the figures, for a run with --nocapture"
 )]
-async fn compare(mood: Mood, parked: u64) -> Result<(), String> {
+async fn compare(mood: Mood, parked: Parked) -> Result<(), String> {
     let fixture = Fixture::new().await;
     let mates = lane_mates(&fixture, 16).await;
     let mut good = Side::start(&fixture, "good", Mood::Well).await;
     let mut bad = Side::start(&fixture, "bad", mood).await;
-    let see = &fixture.world.see;
-    if parked > 0 {
-        see.run(&format!(
-            "select pgonce.publish('bad', 'x', 'a', '{{}}') from generate_series(1, {parked}) i"
-        ))
-        .await;
-        see.wait_until(&format!("select count(*) = {parked} from pgonce.parked"))
-            .await;
-        *bad.sink.mood.lock().unwrap() = Mood::Well;
-    }
+    parked.move_again(&fixture, &bad).await;
     // The first of each shows whom to blame.
     for _ in 0..=ROUNDS {
         good.round(&fixture, &mates).await;
@@ -151,7 +183,7 @@ async fn compare(mood: Mood, parked: u64) -> Result<(), String> {
     }
     let kept = good.median().as_secs_f64() / bad.median().as_secs_f64();
     eprintln!(
-        "{mood:?}, {parked} parked: {:.0} % of the rate; rounds without {:?}, with {:?}",
+        "{mood:?}, {parked:?}: {:.0} % of the rate; rounds without {:?}, with {:?}",
         kept * 100.0,
         good.times,
         bad.times
@@ -171,20 +203,26 @@ async fn compare(mood: Mood, parked: u64) -> Result<(), String> {
 
 #[tokio::test]
 async fn beside_a_failing_subject_neighbours_keep_their_rate() {
-    neighbours_keep_their_rate(Mood::Failing, 0).await;
+    neighbours_keep_their_rate(Mood::Failing, Parked::Nothing).await;
 }
 
 #[tokio::test]
 async fn beside_a_subject_that_times_out_neighbours_keep_their_rate() {
-    neighbours_keep_their_rate(Mood::TimingOut, 0).await;
+    neighbours_keep_their_rate(Mood::TimingOut, Parked::Nothing).await;
 }
 
 #[tokio::test]
 async fn beside_a_subject_for_which_the_sink_looks_down_neighbours_keep_their_rate() {
-    neighbours_keep_their_rate(Mood::Unavailable, 0).await;
+    neighbours_keep_their_rate(Mood::Unavailable, Parked::Nothing).await;
 }
 
 #[tokio::test]
 async fn beside_thousands_of_parked_events_that_are_redriven_neighbours_keep_their_rate() {
-    neighbours_keep_their_rate(Mood::Failing, 5000).await;
+    neighbours_keep_their_rate(Mood::Failing, Parked::Behind(5000)).await;
+}
+
+/// The rate of a redrive leaves room for them.
+#[tokio::test]
+async fn beside_thousands_of_dead_letters_that_are_redriven_neighbours_keep_their_rate() {
+    neighbours_keep_their_rate(Mood::Well, Parked::Dead(5000)).await;
 }

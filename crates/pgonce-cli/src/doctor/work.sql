@@ -81,7 +81,9 @@ select format('subscription %s, since %s: %s', b.subscription, date_trunc('secon
 -- title: the log has no partitions ahead
 -- why: New events go to the default partition, which is never dropped as a whole: it grows, and walking it slows the relays.
 select format('the last number is %s, the last partition ends at %s, %s', coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0), p.upto,
-           case when exists (select from pgonce.outbox_default) then 'and the default partition has rows' else 'the default partition is empty' end) as evidence,
+           case when exists (select from pg_constraint k where k.conrelid = 'pgonce.outbox_default'::regclass and k.conname ~ '^below_')
+                   then 'and the next is being attached in steps: call it again'
+                when exists (select from pgonce.outbox_default) then 'and the default partition has rows' else 'the default partition is empty' end) as evidence,
        'select pgonce._create_outbox_partitions();' as sql
   from (select max(o.to_seq) as upto from pgonce.outbox_partition o) p
  where coalesce(p.upto, 0) <= coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0) + 1000

@@ -8,6 +8,9 @@ use crate::database::Database;
 use crate::exit::{self, CliError, Result};
 use crate::output;
 
+/// Subjects that come due in a second by default, as in `pgonce.redrive`.
+const RATE: u32 = 200;
+
 #[derive(Debug, clap::Args)]
 pub(super) struct RedriveArgs {
     /// Whose dead letters.
@@ -21,6 +24,9 @@ pub(super) struct RedriveArgs {
     /// Why; it is kept with your name.
     #[arg(long)]
     reason: Option<String>,
+    /// How many subjects come due in a second: other events need room.
+    #[arg(long, value_name = "NUMBER", default_value_t = RATE, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rate: u32,
 }
 
 #[derive(Debug, clap::Args)]
@@ -77,16 +83,34 @@ fn counted(n: u64, one: &str, many: &str) -> String {
 }
 
 pub(super) async fn redrive(database: &Database, args: &RedriveArgs) -> Result {
+    let rate = args.rate.to_string();
     let params = [
         Some(&*args.subscription),
         args.subject.as_deref(),
         args.tenant.as_deref(),
         args.reason.as_deref(),
+        Some(&*rate),
     ];
-    let call = "pgonce.redrive($1, $2, p_tenant => $3, p_reason => $4)";
+    let call =
+        "pgonce.redrive($1, $2, p_tenant => $3, p_reason => $4, p_rate => $5::text::integer)";
     let moved = number(database, call, &params).await?;
-    let words = format!("{} again", counted(moved, "subject moves", "subjects move"));
-    output::say(database.format, &words, &json!({ "redriven": moved }))
+    let words = counted(moved, "subject moves", "subjects move");
+    let seconds = seconds(moved, args.rate);
+    let json = json!({ "redriven": moved, "rate": args.rate, "seconds": seconds });
+    output::say(database.format, &at_rate(&words, moved, args.rate), &json)
+}
+
+fn seconds(moved: u64, rate: u32) -> u64 {
+    moved.div_ceil(u64::from(rate))
+}
+
+/// What moves again, how fast, and how long that takes.
+fn at_rate(words: &str, moved: u64, rate: u32) -> String {
+    let last = counted(seconds(moved, rate), "second", "seconds");
+    match moved {
+        0 => format!("{words} again"),
+        _ => format!("{words} again, {rate} a second: the last comes due within {last}"),
+    }
 }
 
 pub(super) async fn recover(database: &Database, args: &RecoverArgs) -> Result {
@@ -107,7 +131,7 @@ pub(super) async fn recover(database: &Database, args: &RecoverArgs) -> Result {
         ),
         false => ("subject moves", "subjects move"),
     };
-    let words = format!("{} again", counted(moved, what.0, what.1));
+    let words = at_rate(&counted(moved, what.0, what.1), moved, RATE);
     output::say(database.format, &words, &json!({ "recovered": moved }))
 }
 

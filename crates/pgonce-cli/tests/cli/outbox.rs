@@ -131,11 +131,13 @@ async fn a_redrive_goes_in_order_and_a_skip_lets_the_rest_go() {
     assert_eq!(relay(&fixture), [4], "subject a waits");
     assert_eq!(
         fixture.json(&["outbox", "redrive", "billing", "--subject", "b"]),
-        json!({"redriven": 0})
+        json!({"redriven": 0, "rate": 200, "seconds": 0})
     );
+    let run = fixture.run(&["outbox", "redrive", "billing", "--rate", "0"]);
+    assert_eq!(run.code, 2, "{run:?}");
     assert_eq!(
         fixture.ok(&["outbox", "redrive", "billing"]),
-        "1 subject moves again\n"
+        "1 subject moves again, 200 a second: the last comes due within 1 second\n"
     );
     assert_eq!(relay(&fixture), [1, 2, 3]);
 

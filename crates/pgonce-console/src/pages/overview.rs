@@ -12,7 +12,8 @@ use crate::view::{Column, Kind, Section, grouped};
 const FIGURES: &str = "
 select greatest(n.known, (select c.reltuples::bigint from pg_class c where c.oid = 'pgonce.intent'::regclass and n.known > 10000)) as intents, n.known > 10000 as estimated,
        (select coalesce(sum(s.replays + s.refusals + s.busy + s.conflicts), 0)::bigint from pgonce.suppressed s) as suppressed,
-       coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0) as events,
+       coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0)
+           - coalesce((select w.next_block from pgonce.sweep w where w.tenant = '' and w.name = 'outbox_skipped'), 0) as events,
        u.manual, u.stuck,
        (select count(*) from pgonce.outbox_subscription s cross join lateral (
             select from pgonce.parked k where k.subscription = s.subscription and k.state = 'dead' limit 1000) x) as dead,

@@ -1,5 +1,5 @@
-//! What least privilege and limits cost: the same commands by a superuser, whom nothing is checked for, and by a login that has
-//! the part of an application and a contract with limits of its own.
+//! What least privilege, limits and the isolation of tenants cost: the same commands by a superuser, whom nothing is checked for, by a
+//! login that has the part of an application and a contract with limits of its own, and by such a login that is bound to a tenant.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,13 +9,16 @@ use super::Result;
 use super::business::{Order, intent};
 use super::report::{Budget, Line, Unit};
 use super::rounds::{Plan, Side};
-use super::server::{Server, connect};
+use super::server::{Server, connect, install};
 use super::with_tokio_postgres::Shop;
 
 const ROLE: &str = "pgonce_bench_app";
+const OWNER: &str = "pgonce_bench_owner";
+const TENANT: &str = "acme";
+
+const ROLES: &str = "create role pgonce_bench_app login; create role pgonce_bench_owner login";
 
 const GRANT: &str = "
-    create role pgonce_bench_app login;
     select pgonce.grant_to('pgonce_bench_app', 'app');
     grant all on all tables in schema public to pgonce_bench_app;
     grant all on all sequences in schema public to pgonce_bench_app";
@@ -26,15 +29,36 @@ const LIMIT: &str =
 /// The same contract without them.
 const CONTRACT: &str = "select pgonce.define_scope('orders.create', interval '7 days')";
 
-/// A command, by whom nothing is checked for and by whom everything is.
-const PAIRS: [[&str; 2]; 4] = [
-    ["superuser: atomic", "granted role and limits: atomic"],
+/// Only an ordinary owner can isolate tenants.
+const OWN: &str = "
+    drop schema pgonce cascade;
+    create schema pgonce authorization pgonce_bench_owner";
+
+const ISOLATE: &str =
+    "select pgonce.bind_tenant('pgonce_bench_app', 'acme'), pgonce.isolate_tenants(true)";
+
+/// A command, by whom nothing is checked for, by whom everything is, and by one who is bound to a tenant beside it.
+const SIDES: [[&str; 3]; 4] = [
+    [
+        "superuser: atomic",
+        "granted role and limits: atomic",
+        "isolated tenant: atomic",
+    ],
     [
         "superuser: optimistic",
         "granted role and limits: optimistic",
+        "isolated tenant: optimistic",
     ],
-    ["superuser: leased", "granted role and limits: leased"],
-    ["superuser: replay", "granted role and limits: replay"],
+    [
+        "superuser: leased",
+        "granted role and limits: leased",
+        "isolated tenant: leased",
+    ],
+    [
+        "superuser: replay",
+        "granted role and limits: replay",
+        "isolated tenant: replay",
+    ],
 ];
 
 /// Commands that were done before, and are asked for again and again.
@@ -43,7 +67,8 @@ const DONE: usize = 500;
 /// A duplicate of one of them.
 async fn replayed(shop: Shop, number: usize) -> Result<()> {
     let order = Order::numbered(format!("done-{}", number % DONE));
-    match shop.once.claim(&intent(&order, false)?).await? {
+    let intent = intent(&order, false)?.tenant(shop.tenant)?;
+    match shop.once.claim(&intent).await? {
         Claim::Replay(_) => Ok(()),
         _ => Err("an existing intent was not replayed".into()),
     }
@@ -54,17 +79,32 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
         // How a new role logs in there is not known.
         return Ok(Vec::new());
     }
+    connect(&server.address())
+        .await?
+        .batch_execute(ROLES)
+        .await?;
+    let user = |url: &str, name: &str| url.replace("postgres@", &format!("{name}@"));
     let plain = server.database("superuser").await?;
     connect(&plain).await?.batch_execute(CONTRACT).await?;
     let granted = server.database("granted").await?;
-    let admin = connect(&granted).await?;
-    admin.batch_execute(GRANT).await?;
-    admin.batch_execute(LIMIT).await?;
-    let login = granted.replace("postgres@", &format!("{ROLE}@"));
-    let shops = [
+    for sql in [GRANT, LIMIT] {
+        connect(&granted).await?.batch_execute(sql).await?;
+    }
+    let isolated = server.database("isolated").await?;
+    connect(&isolated).await?.batch_execute(OWN).await?;
+    install(&user(&isolated, OWNER)).await?;
+    for sql in [GRANT, LIMIT] {
+        connect(&isolated).await?.batch_execute(sql).await?;
+    }
+    let owner = connect(&user(&isolated, OWNER)).await?;
+    owner.batch_execute(ISOLATE).await?;
+    drop(owner);
+    let mut shops = [
         Shop::open(&plain, plan.connections)?,
-        Shop::open(&login, plan.connections)?,
+        Shop::open(&user(&granted, ROLE), plan.connections)?,
+        Shop::open(&user(&isolated, ROLE), plan.connections)?,
     ];
+    shops[2].tenant = TENANT;
     let mut sides = Vec::new();
     for (at, shop) in shops.iter().enumerate() {
         for number in 0..DONE {
@@ -73,30 +113,40 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
         }
         let (one, two, three) = (shop.clone(), shop.clone(), shop.clone());
         let (four, next) = (shop.clone(), AtomicUsize::new(0));
-        sides.push(Side::new(PAIRS[0][at], move || {
+        sides.push(Side::new(SIDES[0][at], move || {
             one.clone().atomic(Order::new(), false)
         }));
-        sides.push(Side::new(PAIRS[1][at], move || {
+        sides.push(Side::new(SIDES[1][at], move || {
             two.clone().atomic(Order::new(), true)
         }));
-        sides.push(Side::new(PAIRS[2][at], move || three.clone().leased()));
-        sides.push(Side::new(PAIRS[3][at], move || {
+        sides.push(Side::new(SIDES[2][at], move || three.clone().leased()));
+        sides.push(Side::new(SIDES[3][at], move || {
             replayed(four.clone(), next.fetch_add(1, Ordering::Relaxed))
         }));
     }
     let measured = plan.rates(&sides).await?;
-    drop((sides, shops, admin));
-    server.remove(&plain).await?;
-    server.remove(&granted).await?;
-    let admin = connect(&server.address()).await?;
-    admin.batch_execute(&format!("drop role {ROLE}")).await?;
-    let mut lines = Vec::new();
-    for [base, name] in PAIRS {
-        let ratio = measured.ratio(name, base);
-        let line = Line::new(format!("{name} ÷ {base}"), ratio, Unit::Ratio);
-        lines.push(line.within(Budget::AtLeast(0.98)));
+    drop((sides, shops));
+    for url in [&plain, &granted, &isolated] {
+        server.remove(url).await?;
     }
-    let names = PAIRS.into_iter().flatten();
+    let admin = connect(&server.address()).await?;
+    admin
+        .batch_execute(&format!("drop role {ROLE}; drop role {OWNER}"))
+        .await?;
+    let ratio = |name: &str, base: &str| {
+        Line::new(
+            format!("{name} ÷ {base}"),
+            measured.ratio(name, base),
+            Unit::Ratio,
+        )
+    };
+    let mut lines = Vec::new();
+    for [base, name, _] in SIDES {
+        lines.push(ratio(name, base).within(Budget::AtLeast(0.98)));
+    }
+    // An option: it costs those who ask for it.
+    lines.extend(SIDES.map(|[_, base, name]| ratio(name, base)));
+    let names = SIDES.into_iter().flatten();
     lines.extend(names.map(|name| Line::new(name, measured.median(name), Unit::PerSecond)));
     Ok(lines)
 }

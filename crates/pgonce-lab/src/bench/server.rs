@@ -185,7 +185,8 @@ impl Server {
     }
 }
 
-async fn install(url: &str) -> Result<()> {
+/// Installs pgonce as the user of the address, who then owns it.
+pub(super) async fn install(url: &str) -> Result<()> {
     let pool = Pool::builder(Manager::new(url.parse()?, NoTls))
         .max_size(1)
         .build()?;

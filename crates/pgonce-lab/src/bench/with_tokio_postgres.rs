@@ -20,6 +20,8 @@ use super::business::{
 pub(super) struct Shop {
     pool: Pool,
     pub(super) once: Once<TokioPostgres>,
+    /// Whose commands they are; empty: nobody's.
+    pub(super) tenant: &'static str,
 }
 
 /// The two statements of the effect, prepared.
@@ -72,7 +74,8 @@ impl Shop {
             .max_size(connections)
             .build()?;
         let once = Once::tokio_postgres(pool.clone());
-        Ok(Self { pool, once })
+        let tenant = "";
+        Ok(Self { pool, once, tenant })
     }
 
     pub(super) async fn connection(&self) -> Result<Object> {
@@ -239,7 +242,8 @@ impl Shop {
 
     /// An atomic command of pgonce, each statement awaited.
     pub(super) async fn atomic(self, order: Order, first: bool) -> Result<()> {
-        let (intent, order) = (intent(&order, first)?, &order);
+        let intent = intent(&order, first)?.tenant(self.tenant)?;
+        let order = &order;
         let work = |mut attempt: Attempt<TokioPostgres>| async move {
             let id = Effect::prepare(attempt.conn())
                 .await?
@@ -266,7 +270,8 @@ impl Shop {
     /// A leased command of pgonce: a committed claim, then the effect under its fence.
     pub(super) async fn leased(self) -> Result<()> {
         let order = Order::new();
-        let Claim::Run(lease) = self.once.lease(&intent(&order, false)?, LEASE).await? else {
+        let intent = intent(&order, false)?.tenant(self.tenant)?;
+        let Claim::Run(lease) = self.once.lease(&intent, LEASE).await? else {
             return Err("a fresh lease was not given".into());
         };
         let mut attempt = lease.begin().await?;

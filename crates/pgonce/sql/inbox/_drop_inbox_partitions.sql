@@ -1,5 +1,6 @@
 -- pgonce._drop_inbox_partitions(): drops partitions of markers none of which has to be kept any more.
--- answers  how many it dropped, at most 4: writers wait while it does, so the rest is left to the next call
+-- answers  how many it dropped, at most 4: writers wait while it does, so the rest is left to the next call; none for a
+--          session that is bound to a tenant
 -- locks    each old partition, and the markers for the moment of dropping it. Writers wait behind it for 15 ms at most: then it
 --          gives way, and tries again after a pause, as often as pgonce._lock_tries says
 -- raises   25001 not at READ COMMITTED: it could not see what commits while it waits for the lock
@@ -25,6 +26,9 @@ begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'dropping partitions has to see what commits meanwhile' using errcode = '25001',
             hint = 'Call it in a transaction at READ COMMITTED.';
+    end if;
+    if not pgonce._tenant_is_allowed('') then
+        return 0;  -- it does not see the contracts of other tenants, who may keep their markers for longer
     end if;
     perform from pgonce.sweep w where w.tenant = '' and w.name = 'inbox_marker_default' for update;
     for v_try in 1..pgonce._lock_tries('inbox_drop') loop

@@ -1,6 +1,6 @@
 -- pgonce._purge_inbox(p_limit): removes markers and stored messages whose time is over, at most p_limit of each
 --          kind. Call it again while the answer is not 0.
--- answers  how many it removed
+-- answers  how many it removed; none for a session that is bound to a tenant
 -- locks    its place in pgonce.sweep: a second one at the same time returns at once; of the rows only those
 --          it removes, and none that somebody is using
 -- writes   markers older than their consumer's contract keeps them; stored messages that are applied or
@@ -24,6 +24,9 @@ begin
     if p_limit is null or p_limit < 1 then
         raise exception 'pgonce._purge_inbox needs a positive limit, not %', coalesce(p_limit::text, 'null')
             using errcode = '22023', hint = 'Call it again and again with a limit such as 10000.';
+    end if;
+    if not pgonce._tenant_is_allowed('') then
+        return 0;  -- it does not see the contracts of other tenants, who may keep their markers for longer
     end if;
     foreach v_name in array array['inbox_marker_timeless', 'inbox_marker_default'] loop
         select w.next_block into v_from from pgonce.sweep w

@@ -2,7 +2,7 @@
 -- answers  true: you hold it until the end of the transaction; false: the timeout passed
 -- locks    one transaction-level advisory lock, separate from those of intents
 -- writes   nothing
--- raises   22023 a bad name, or a timeout that is not positive
+-- raises   22023 a bad name, or a timeout that is not positive; 42501 the session's role is bound to another tenant
 -- example  select pgonce.lock('close:merchant-7:2026-01-31', '2 seconds');
 create or replace function pgonce.lock(p_name text, p_timeout interval, p_tenant text default '')
 returns boolean

@@ -2,7 +2,7 @@
 -- answers  true: you hold it; false: another transaction does
 -- locks    one transaction-level advisory lock, separate from those of intents
 -- writes   nothing
--- raises   22023 the name is empty or longer than 255 bytes
+-- raises   22023 the name is empty or longer than 255 bytes; 42501 the session's role is bound to another tenant
 -- example  select pgonce.try_lock('close:merchant-7:2026-01-31');
 create or replace function pgonce.try_lock(p_name text, p_tenant text default '')
 returns boolean
@@ -13,6 +13,7 @@ begin
         raise exception 'a lock needs a name of 1 to 255 bytes, not %', coalesce(octet_length(p_name)::text, 'null')
             using errcode = '22023', hint = 'For example ''close:merchant-7:2026-01-31''.';
     end if;
+    perform pgonce._check_tenant(coalesce(p_tenant, ''));
     return pg_try_advisory_xact_lock(pgonce._lock_id(coalesce(p_tenant, ''), '', p_name));
 end
 $$;

@@ -27,11 +27,9 @@ begin
     if (p_limit > 0) is not true then
         raise exception 'pgonce.claim_events needs a limit that is positive' using errcode = '22023',
             hint = 'For example: pgonce.claim_events(''billing'', ''host-7'', ''30 seconds'', 100).';
-    elsif pgonce._session_tenant() is not null then
-        -- It would see only its own tenant's events, and move the cursor past the others.
-        raise exception 'role "%" is bound to a tenant, and a subscription belongs to all of them', session_user
-            using errcode = '42501', hint = 'Consume with a role that is not bound.';
     end if;
+    -- It would see only its own tenant's events, and move the cursor past the others.
+    perform pgonce._refuse_bound('a subscription belongs');
     -- First of all: both need a transaction that has written nothing.
     perform pgonce._rebase_outbox();
     perform pgonce._record_watermark();

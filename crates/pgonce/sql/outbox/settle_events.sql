@@ -6,7 +6,8 @@
 --          after a growing pause, at least after_ms, and is a dead letter after the subscription's max_attempts, or at once
 --          where permanent is true. Events of its subject that come after it wait behind it: apply none of these
 -- raises   P4012 the batch was settled before, or another consumer has the lane: roll back, claim again; P4060 the
---          subscription's dead letters are full; 22023 an event of p_failed is not in the batch; 42704 no such subscription
+--          subscription's dead letters are full; 22023 an event of p_failed is not in the batch; 42704 no such subscription; 42501 the
+--          session's role is bound to a tenant
 -- example  select pgonce.create_subscription('mails', 'start');
 --          select pgonce.publish('mails', 'wanted', 'ada', '{}');
 --          select pgonce.settle_events('mails', c.batch) from pgonce.claim_events('mails', 'host-7') c;
@@ -21,6 +22,7 @@ declare
     v_applied integer;
     v_results jsonb;
 begin
+    perform pgonce._refuse_bound('a subscription belongs');
     select c.cursor::text into v_now from pgonce.outbox_cursor c
      where c.subscription = p_subscription collate "C" and c.lane = v_lane for update;
     -- The epoch alone would let two workers of one owner settle the same batch, each with effects of its own.

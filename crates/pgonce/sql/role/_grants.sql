@@ -70,7 +70,7 @@ begin
                 _names_fit _check_names _is_lease _is_first _intent_name _is_marked _is_open_attempt _open_attempt _assert_same_transaction
                 _raise_transaction_ended _force_durable_commit _is_one_node _assert_one_node _remote_tables _busy _retention_for
                 _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
-                _session_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
+                _session_tenant _check_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
                 update_once _row_has _raise_nothing_to_set resource_id _sha1 _readable
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock
                 _external_status _figures'),
@@ -115,7 +115,7 @@ begin
                 _build_event _end_rebuild _end_verify _projection_page _projection_rest _projection_has _projection_columns
                 _projection_match'),
             -- What changes pgonce itself for everyone, and what only functions with the owner's rights call.
-            ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant set_strict
+            ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant _refuse_bound set_strict
                 _set_clock _move_clock _reset_clock _set_wal_publication
                 _begin_epoch _installation_epoch _first_fence _lease_number _lease_fence _next_fence _timeline
                 _guard_scopes _assert_claim_settled _owner_or_session _fence_is_current _raise_not_holder _check_transition _record_attempt _forget_attempts _forget_replays

@@ -3,7 +3,8 @@
 -- answers  nothing
 -- locks    the role's row of pgonce.tenant_binding
 -- writes   that row; where it changes, one of pgonce.operator_act
--- raises   42704 there is no such role; 22023 p_tenant is longer than 255 bytes
+-- raises   42704 there is no such role; 22023 p_tenant is longer than 255 bytes, or the role has the part relay or operator,
+--          itself or through another role: what they do is for all tenants
 -- note     it holds where pgonce.isolate_tenants(true) was called. A role that is bound by the setting can set it: that keeps
 --          a mistake from reaching another tenant, not a stranger who sends SQL of his own; a role for each tenant does
 -- example  create role pgonce_bound;
@@ -21,6 +22,12 @@ begin
     elsif octet_length(p_tenant) > 255 then
         raise exception 'a role is bound to a tenant of at most 255 bytes' using errcode = '22023',
             hint = 'Leave the tenant out to bind the role to the setting pgonce.tenant.';
+    elsif p_tenant collate "C" is distinct from '' and exists (
+        select from pgonce.role_grant g join pg_catalog.pg_roles r on r.rolname = g.role
+          join pg_catalog.pg_roles b on b.rolname = p_role collate "C"
+         where g.part in ('relay', 'operator') and (r.oid = b.oid or not b.rolsuper and pg_has_role(b.oid, r.oid, 'member'))) then
+        raise exception 'role "%" has a part that acts for all tenants: relay or operator', p_role using errcode = '22023',
+            hint = 'Bind roles that have the parts app, consumer or viewer.';
     elsif p_tenant collate "C" = '' then
         delete from pgonce.tenant_binding b where b.role = p_role collate "C";
         perform pgonce._audit_rules('role ' || p_role, v_before, null, 'unbind');

@@ -3,7 +3,7 @@
 -- answers  nothing
 -- locks    the catalogue rows of what it grants; callers take turns
 -- writes   one row of pgonce.role_grant and, where it is new, one of pgonce.operator_act; grants, and policies for those who may read all
--- raises   22023 the part is none of these; 42704 there is no such role
+-- raises   22023 the part is none of these, or is relay or operator and the role is bound to a tenant; 42704 there is no such role
 -- note     a role may have several parts. Calling it again changes nothing; `migrate up` calls it again for every role, so that
 --          new tables and functions are covered. pgonce._grants lists what each part has
 -- example  create role pgonce_example;
@@ -19,6 +19,9 @@ begin
     elsif not exists (select from pg_catalog.pg_roles r where r.rolname = p_role collate "C") then
         raise exception 'there is no role "%"', coalesce(p_role, 'null') using errcode = '42704',
             hint = format('Create it first: create role %I login.', coalesce(p_role, 'shop'));
+    elsif p_part collate "C" in ('relay', 'operator') and exists (select from pgonce.tenant_binding b where b.role = p_role collate "C") then
+        raise exception 'role "%" is bound to a tenant, and % acts for all of them', p_role, p_part using errcode = '22023',
+            hint = format('Unbind it first: select pgonce.bind_tenant(%L, %L).', p_role, '');
     end if;
     insert into pgonce.role_grant (role, part) values (p_role, p_part) on conflict on constraint one_row_per_part do nothing;
     if found then

@@ -2,7 +2,7 @@
 --          Owner only.
 -- answers  nothing
 -- locks    each table with tenants, exclusively, for a moment
--- writes   the policies' function pgonce._tenant_is_allowed, and whether the policies hold for the owner's functions too.
+-- writes   the functions pgonce._tenant_is_allowed of the policies and pgonce._scope_is_allowed of claims, and whether the policies hold for the owner's functions too.
 --          Nothing where it is so already
 -- raises   22023 p_on is null; 42501 the owner is a superuser or may bypass row level security: nothing would be isolated
 -- note     a dump by the owner then needs pg_dump --enable-row-security, or a superuser
@@ -48,6 +48,7 @@ begin
             execute format('alter table %s %s row level security', v_table.name, case when p_on then 'force' else 'no force' end);
         end if;
     end loop;
+    perform pgonce._set_claim_switch();
 end
 $$;
 revoke execute on function pgonce.isolate_tenants(boolean) from public;

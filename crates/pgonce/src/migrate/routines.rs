@@ -24,6 +24,8 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "clock/now",
     "role/_tenant_is_allowed",
     "role/_session_tenant",
+    "role/_check_tenant",
+    "role/_refuse_bound",
     "clock/_set_clock",
     "clock/_move_clock",
     "clock/_reset_clock",

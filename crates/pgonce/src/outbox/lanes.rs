@@ -298,7 +298,10 @@ impl<D: Driver> Outbox<D> {
     /// Creates the log's next partitions and drops those that nobody needs. Every relay does it now
     /// and then.
     pub async fn maintain(&self) -> Result<()> {
-        self.call(&CREATE_PARTITIONS, Args::default()).await?;
+        // Where it is late, one takes four transactions: each is short for writers.
+        for _ in 0..4 {
+            self.call(&CREATE_PARTITIONS, Args::default()).await?;
+        }
         // A few in each transaction, so that no writer waits for long; bounded, so that a relay comes back to its lanes.
         for _ in 0..100 {
             let dropped = self.call(&DROP_PARTITIONS, Args::default()).await?;

@@ -225,7 +225,7 @@ impl<D: Driver> Outbox<D> {
     }
 
     /// Tries dead letters once more, in order: of one subject, or of all. Returns how many subjects
-    /// move again.
+    /// move again, 200 of them a second (`pgonce.redrive` has another rate as an argument).
     pub async fn redrive(&self, subscription: &str, subject: Option<&str>) -> Result<u64> {
         let args = Args::new().text(subscription).text(subject);
         self.call(&REDRIVE, args).await?.one()?.get()
