@@ -241,8 +241,6 @@ async fn what_is_not_distributed_is_refused() {
         "select pgonce.publish('t', 'y', '1', '{}', p_tenant => 't')",
         "select pgonce.store_message('c', 's', 'm', '\\x00', p_tenant => 't')",
         "select pgonce._lease_partition('c', 's', '0', 'w', '1 minute')",
-        "select * from pgonce.enqueue('mail', p_tenant => 't')",
-        "select pgonce.define_queue('mail')",
         "select pgonce.create_subscription('s')",
         "select pgonce.define_transition('case', '', 'open', p_topic => 'cases')",
         "select * from pgonce.ledger_repair('by hand', 't')",

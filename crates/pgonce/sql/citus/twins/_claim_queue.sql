@@ -61,16 +61,20 @@ begin
             v_locked := v_locked or pgonce._lock_queue(v_rules, v_queue, p_tenant);
             -- A new statement, so that it sees what was committed before the lock was ours.
             for v_job in
-                select l.id, l.key, (
-                       select count(*) from pgonce.job_live o
+                select l.id, l.key, (select count(*) from (
+                       select 1 from pgonce.job_live o
                         where o.tenant = p_tenant and o.queue = v_queue and o.key = l.key
-                          and (o.state in ('retrying', 'running', 'limited') or o.state in ('ready', 'blocked') and o.id < l.id)) as before
+                          and (o.state in ('retrying', 'running', 'limited') or o.state in ('ready', 'blocked') and o.id < l.id)
+                        limit v_rules.max_per_key) b) as before
                   from pgonce.job_live l where l.tenant = p_tenant and l.id = any (v_keyed) order by l.id
             loop
                 continue when v_locked and v_job.before < v_rules.max_per_key;
                 v_free := array_remove(v_free, v_job.id);
                 v_count := 0;
-                if v_locked then
+                if v_job.key = any (v_keys) then
+                    -- Those that an earlier one of the key was put behind come before this one too.
+                    v_count := v_rules.max_per_key;
+                elsif v_locked then
                     for v_other in
                         select o.id from pgonce.job_live o
                          where o.tenant = p_tenant and o.queue = v_queue and o.key = v_job.key
@@ -97,8 +101,8 @@ begin
                 end loop;
             end if;
         end if;
-        v_jobs := v_free[1:greatest(v_take - cardinality(v_behind), 0)];
         -- Room is left for those whose turn comes because of others that were put aside: they may come before these.
+        v_jobs := v_free[1:greatest(v_take - cardinality(v_behind), 0)];
         v_count := coalesce(cardinality(v_jobs), 0);
         if v_count > 0 then
             v_last := pgonce._lease_fence(v_last, p_tenant);
