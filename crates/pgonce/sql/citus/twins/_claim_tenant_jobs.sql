@@ -3,7 +3,7 @@
 -- answers  as pgonce.claim_jobs
 -- locks    as pgonce.claim_jobs
 -- writes   as pgonce.claim_jobs: first whatever is due of this tenant
--- raises   25000 the transaction is not READ COMMITTED
+-- raises   22023 a bad owner, lease or limit; 25000 the transaction is not READ COMMITTED
 create or replace function pgonce._claim_tenant_jobs(p_queues text[], p_owner text, p_lease interval, p_limit integer, p_tenant text)
 returns table (tenant text, id bigint, fence bigint, attempts integer, queue text, key text, payload jsonb, created_at timestamptz)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -15,7 +15,10 @@ declare
     v_left  integer := p_limit;
     v_count integer;
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
+    if coalesce(p_owner, '') = '' or (p_lease > interval '0' and p_limit between 1 and 10000) is not true then
+        raise exception 'a worker needs a name, a positive lease and a limit of 1 to 10000 jobs' using errcode = '22023',
+            hint = 'For example: pgonce.claim_jobs(''{mail}'', ''host-7'', interval ''30 seconds'', 10).';
+    elsif current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'jobs are claimed in READ COMMITTED, not in %', current_setting('transaction_isolation') using errcode = '25000',
             hint = 'Call it in a transaction of its own: begin isolation level read committed.';
     end if;
