@@ -17,6 +17,7 @@ pub(super) const ONLY_ON_CITUS: &[Routine] = routines![
     "citus/twins/_enqueue_tenant_job",
     "citus/twins/_tenants_with_jobs",
     "citus/twins/_claim_tenant_jobs",
+    "citus/twins/_claim_jobs_of",
     "citus/twins/_finish_tenant_jobs",
     "citus/twins/_renew_tenant_jobs",
     "citus/twins/_retry_tenant_jobs",

@@ -34,7 +34,7 @@ static TENANTS: Sql = Sql::kept("select t from pgonce._tenants_with_jobs($1::tex
 static CLAIM_OF_TENANT: Sql = Sql::kept(
     "select tenant, id, fence, attempts, queue, key, payload::text, \
      (extract(epoch from created_at) operator(pg_catalog.*) 1000000)::bigint::text \
-     from pgonce._claim_tenant_jobs($1::text::text[], $2, $3::text::interval, $4::text::integer, $5)",
+     from pgonce._claim_jobs_of($1::text::text[], $2, $3::text::interval, $4::text::integer, $5)",
 );
 static FAIL: Sql = Sql::kept(
     "select pgonce.fail_job($1::text::bigint, $2::text::bigint, $3::text::boolean, $4, $5, null, $6)",

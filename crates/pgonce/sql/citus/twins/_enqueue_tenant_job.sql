@@ -12,20 +12,22 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
+    -- Whatever the others of its arguments are compared with: Citus takes a tenant with another collation for another one.
+    v_tenant text collate "default" := p_tenant;
     v_now   timestamptz := pgonce.now();
-    v_id    bigint := pgonce._lease_fence(0, p_tenant);
+    v_id    bigint := pgonce._lease_fence(0, v_tenant);
     v_made  bigint;
     v_state pgonce.job_state := 'ready';
     v_due   timestamptz;
     v_old   pgonce.job;
 begin
     insert into pgonce.job (id, created_at, priority, tenant, queue, unique_key, key, group_name, payload)
-    values (v_id, v_now, p_priority, p_tenant, p_queue, p_unique_key, p_key, p_group, p_payload)
+    values (v_id, v_now, p_priority, v_tenant, p_queue, p_unique_key, p_key, p_group, p_payload)
     on conflict (tenant, queue, unique_key) where unique_key is not null do nothing
     returning id into v_made;
     if v_made is null then
         select j.* into v_old from pgonce.job j
-         where j.tenant = p_tenant and j.queue = p_queue collate "C" and j.unique_key = p_unique_key collate "C";
+         where j.tenant = v_tenant and j.queue = p_queue collate "C" and j.unique_key = p_unique_key collate "C";
         if not found then
             raise exception 'another transaction enqueued this job' using errcode = '40001', hint = 'Run the transaction again.';
         elsif v_old.payload is distinct from p_payload then
@@ -40,7 +42,7 @@ begin
         v_due := p_run_at;
     end if;
     insert into pgonce.job_live (id, due_at, state, priority, tenant, queue, key, group_name)
-    values (v_id, v_due, v_state, p_priority, p_tenant, p_queue, p_key, p_group);
+    values (v_id, v_due, v_state, p_priority, v_tenant, p_queue, p_key, p_group);
     return query select v_id, true;
 end
 $$;

@@ -6,12 +6,14 @@ returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
+    -- Whatever the others of its arguments are compared with: Citus takes a tenant with another collation for another one.
+    v_tenant text collate "default" := p_tenant;
     v_number bigint;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         v_number := nextval('pgonce.job_seq');
-        insert into pgonce.job_recheck (id, tenant, queue, key) values (v_number, p_tenant, p_queue, p_key);
+        insert into pgonce.job_recheck (id, tenant, queue, key) values (v_number, v_tenant, p_queue, p_key);
     end if;
-    perform pgonce._unblock_key(p_tenant, p_queue, p_key);
+    perform pgonce._unblock_key(v_tenant, p_queue, p_key);
 end
 $$;

@@ -8,15 +8,17 @@ returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
+    -- Whatever the others of its arguments are compared with: Citus takes a tenant with another collation for another one.
+    v_tenant text collate "default" := p_tenant;
     v_tokens double precision := coalesce((p_rules).rate, 0);
     v_now    timestamptz := pgonce.now();
 begin
-    perform 1 from pgonce.job_bucket b where b.tenant = p_tenant and b.queue = p_queue collate "C";
+    perform 1 from pgonce.job_bucket b where b.tenant = v_tenant and b.queue = p_queue collate "C";
     if not found then
-        insert into pgonce.job_bucket (tenant, queue, tokens, filled_at) values (p_tenant, p_queue, v_tokens, v_now)
+        insert into pgonce.job_bucket (tenant, queue, tokens, filled_at) values (v_tenant, p_queue, v_tokens, v_now)
         on conflict (tenant, queue) do nothing;
     end if;
-    perform 1 from pgonce.job_bucket b where b.tenant = p_tenant and b.queue = p_queue collate "C" for update skip locked;
+    perform 1 from pgonce.job_bucket b where b.tenant = v_tenant and b.queue = p_queue collate "C" for update skip locked;
     return found;
 end
 $$;

@@ -5,6 +5,8 @@ returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
+    -- Whatever the others of its arguments are compared with: Citus takes a tenant with another collation for another one.
+    v_tenant text collate "default" := p_tenant;
     v_queue  text collate "C" := p_queue;
     v_key    text collate "C" := p_key;
     v_room   integer := (pgonce._job_rules(p_queue)).max_per_key;
@@ -16,7 +18,7 @@ declare
 begin
     select count(*) into v_held from (
         select 1 from pgonce.job_live l
-         where l.tenant = p_tenant and l.queue = v_queue and l.key = v_key and l.state in ('retrying', 'running', 'limited')
+         where l.tenant = v_tenant and l.queue = v_queue and l.key = v_key and l.state in ('retrying', 'running', 'limited')
          limit v_room) h;
     v_room := v_room - v_held;
     if v_room <= 0 then
@@ -24,22 +26,22 @@ begin
     end if;
     for v_id in
         select x.id from pgonce.job_live x
-         where x.tenant = p_tenant and x.queue = v_queue and x.key = v_key and x.state = 'blocked'
+         where x.tenant = v_tenant and x.queue = v_queue and x.key = v_key and x.state = 'blocked'
          order by x.id limit v_room
     loop
         select count(*) into v_ready from (
             select 1 from pgonce.job_live r
-             where r.tenant = p_tenant and r.queue = v_queue and r.key = v_key and r.state = 'ready' and r.id < v_id
+             where r.tenant = v_tenant and r.queue = v_queue and r.key = v_key and r.state = 'ready' and r.id < v_id
              limit v_room) h;
         exit when v_before + v_ready >= v_room;
         perform 1 from pgonce.job_live x
-          where x.tenant = p_tenant and x.id = v_id and x.state = 'blocked' for update skip locked;
+          where x.tenant = v_tenant and x.id = v_id and x.state = 'blocked' for update skip locked;
         if found then
-            update pgonce.job_live x set state = 'ready' where x.tenant = p_tenant and x.id = v_id;
+            update pgonce.job_live x set state = 'ready' where x.tenant = v_tenant and x.id = v_id;
             -- From now on it is one of those that are ready.
         else
             v_number := nextval('pgonce.job_seq');
-            insert into pgonce.job_recheck (id, tenant, queue, key) values (v_number, p_tenant, v_queue, v_key);
+            insert into pgonce.job_recheck (id, tenant, queue, key) values (v_number, v_tenant, v_queue, v_key);
             v_before := v_before + 1;
         end if;
     end loop;
