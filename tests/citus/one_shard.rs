@@ -101,8 +101,8 @@ async fn every_call_for_jobs_is_one_task_on_the_server_of_the_tenant() {
           order by id limit 1 for share skip locked",
         "select 1 from pgonce.job_bucket where tenant = 'a' and queue = 'q' for update skip locked",
         "update pgonce.job_live set state = 'running', attempts = attempts + 1 where tenant = 'a' and id = any ('{1,2}')",
-        "select l.id, j.payload from pgonce.job_live l join pgonce.job j on j.tenant = l.tenant and j.id = l.id \
-          where l.tenant = 'a' and j.tenant = 'a' and l.id = any ('{1,2}') order by l.priority desc, l.id",
+        "select array_agg(id), array_agg(attempts), array_agg(key::text) from pgonce.job_live where tenant = 'a' and id = any ('{1,2}')",
+        "select array_agg(id), array_agg(payload) from pgonce.job where tenant = 'a' and id = any ('{1,2}')",
         "select * from pgonce.job_live where tenant = 'a' and state in ('scheduled', 'retrying', 'running', 'limited') \
             and due_at <= now() order by due_at limit 10 for update skip locked",
         "delete from pgonce.job_live where tenant = 'a' and id = 1 and fence = 2 and state in ('running', 'limited') returning *",

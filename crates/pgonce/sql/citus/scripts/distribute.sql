@@ -43,6 +43,7 @@ begin
         -- The same for jobs; and what a claim of one tenant reads.
         alter table pgonce.job_recheck alter column id set default nextval('pgonce.job_seq');
         create index jobs_ready_by_tenant on pgonce.job_live (tenant, queue, priority desc, id) where state = 'ready';
+        create index jobs_due_by_tenant on pgonce.job_live (tenant, due_at) where state in ('scheduled', 'retrying', 'running', 'limited');
     end if;
     for v_table in select t.name
         from unnest(array['intent', 'suppressed', 'tenant_epoch', 'inbox_marker', 'ledger_account', 'ledger_group', 'ledger_entry',
