@@ -241,8 +241,6 @@ async fn what_is_not_distributed_is_refused() {
         "select pgonce.publish('t', 'y', '1', '{}', p_tenant => 't')",
         "select pgonce.store_message('c', 's', 'm', '\\x00', p_tenant => 't')",
         "select pgonce._lease_partition('c', 's', '0', 'w', '1 minute')",
-        "select * from pgonce.enqueue('mail', p_tenant => 't')",
-        "select pgonce.define_queue('mail')",
         "select pgonce.create_subscription('s')",
         "select pgonce.define_transition('case', '', 'open', p_topic => 'cases')",
         "select * from pgonce.ledger_repair('by hand', 't')",
@@ -278,6 +276,8 @@ async fn an_installation_of_the_coordinator_is_distributed_with_its_answers() {
          select pgonce.succeed('orders.create', 'k', '\\x01', 1, '7', null, null, 't'); commit; \
          select pgonce.define_scope('orders.create', '3 days'); \
          select pgonce.accept('billing', 'shop', 'm', '\\x01', 't'); select pgonce.define_inbox('billing', '20 days'); \
+         select from pgonce.enqueue('mail', '7', p_key => 'k', p_tenant => 't'); \
+         select from pgonce.enqueue('mail', '8', p_key => 'k', p_tenant => 't'); \
          select pgonce.ledger_open('cash', 'EUR', 'debit', p_tenant => 't'), pgonce.ledger_open('ada', 'EUR', 'credit', p_tenant => 't'); \
          select pgonce.ledger_post('shop', '1', '[{\"account\": \"cash\", \"debit\": 5}, {\"account\": \"ada\", \"credit\": 5}]', \
              p_tenant => 't')",
@@ -300,6 +300,13 @@ async fn an_installation_of_the_coordinator_is_distributed_with_its_answers() {
         let balance = "select balance from pgonce.ledger_balance('ada', null, 't')";
         assert_eq!(node.number(balance).await, 5);
     }
+    // A job that waits behind another of its key still does.
+    let claim =
+        "select string_agg(payload::text, ' ') from pgonce.claim_jobs('{mail}', 'w', '1 day', 5)";
+    assert_eq!(see.text(claim).await, "7");
+    let next = "select id from pgonce.enqueue('mail', '9', p_key => 'k', p_tenant => 't')";
+    let last = "select max(id) from pgonce.job where payload = '8'";
+    assert!(see.number(next).await > see.number(last).await);
     let keep = "select keep = '20 days' from pgonce.inbox_contract where consumer = 'billing'";
     assert_eq!(see.text(keep).await, "t");
     assert_eq!(

@@ -10,4 +10,5 @@ mod inbox;
 mod ledger;
 mod load;
 mod one_shard;
+mod queue;
 mod transitions;

@@ -1,6 +1,9 @@
 //! What is done for one tenant is done by one server.
 
+use pgonce_tests::Observer;
+
 use crate::cluster::Cluster;
+use crate::distributed::distributed;
 use crate::load::prepared;
 
 const GROUP: &str =
@@ -42,15 +45,7 @@ async fn every_call_for_messages_and_the_ledger_is_one_task_on_the_server_of_the
     ] {
         statements.push(sql.to_owned());
     }
-    let node = "select nodeport from pg_dist_shard_placement where shardid = get_shard_id_for_distribution_column('orders', 'a')";
-    let port = format!("port={}", see.text(node).await);
-    for statement in statements {
-        let plan = see.rows(&format!("explain (costs off) {statement}")).await;
-        let plan: Vec<String> = plan.into_iter().flatten().flatten().collect();
-        let plan = plan.join("\n");
-        assert!(plan.contains("Task Count: 1"), "{statement}:\n{plan}");
-        assert!(plan.contains(&port), "{statement}: not on {port}:\n{plan}");
-    }
+    explain(&see, &statements).await;
     // One server is written, so a commit needs no second phase. What prepared transactions there were is from before.
     let prepared = "select coalesce(string_agg(gid, ' '), '') from pg_dist_transaction";
     let before = see.text(prepared).await;
@@ -67,4 +62,88 @@ async fn every_call_for_messages_and_the_ledger_is_one_task_on_the_server_of_the
     assert!(after.split(' ').all(|gid| before.contains(gid)), "{after}");
     let balance = "select balance from pgonce.ledger_balance('ada', null, 'a')";
     assert_eq!(see.number(balance).await, 5);
+}
+
+/// Each statement is one task, on the server of tenant `a`.
+async fn explain(see: &Observer, statements: &[String]) {
+    let node = "select nodeport from pg_dist_shard_placement where shardid = get_shard_id_for_distribution_column('orders', 'a')";
+    let port = format!("port={}", see.text(node).await);
+    for statement in statements {
+        let plan = see.rows(&format!("explain (costs off) {statement}")).await;
+        let plan: Vec<String> = plan.into_iter().flatten().flatten().collect();
+        let plan = plan.join("\n");
+        assert!(plan.contains("Task Count: 1"), "{statement}:\n{plan}");
+        assert!(plan.contains(&port), "{statement}: not on {port}:\n{plan}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Citus: make citus-tests"]
+async fn every_call_for_jobs_is_one_task_on_the_server_of_the_tenant() {
+    let db = distributed(Cluster::shared().await, "one_job").await;
+    let see = db.see().await;
+    let statements = [
+        "select * from pgonce._enqueue_tenant_job('q', '1', 'u', 'k', 0, null, null, 'a')",
+        "select * from pgonce._claim_tenant_jobs('{q}', 'w', '1 minute', 10, 'a')",
+        "select n from pgonce._finish_tenant_jobs('[]', 'a') n",
+        "select * from pgonce._renew_tenant_jobs('[]', '1 minute', 'a')",
+        "select pgonce.fail_job(1, 2, true, 'c', 'm', null, 'a')",
+        "select pgonce.cancel_job(1, null, 'a')",
+        "select n from pgonce._retry_tenant_jobs('q', null, 'a') n",
+        "select n from pgonce._purge_tenant_jobs(10, 'a') n",
+        // What they run there.
+        "insert into pgonce.job (id, created_at, priority, tenant, queue) values (1, now(), 0, 'a', 'q') \
+         on conflict (tenant, queue, unique_key) where unique_key is not null do nothing returning id",
+        "insert into pgonce.job_live (id, state, priority, tenant, queue) values (1, 'ready', 0, 'a', 'q')",
+        "select id, key, fence from pgonce.job_live where tenant = 'a' and queue = 'q' and state = 'ready' \
+          order by priority desc, id limit 10 for update skip locked",
+        "select id from pgonce.job_live where tenant = 'a' and queue = 'q' and key = 'k' and state = 'running' \
+          order by id limit 1 for share skip locked",
+        "select 1 from pgonce.job_bucket where tenant = 'a' and queue = 'q' for update skip locked",
+        "update pgonce.job_live set state = 'running', attempts = attempts + 1 where tenant = 'a' and id = any ('{1,2}')",
+        "select array_agg(id), array_agg(attempts), array_agg(key::text) from pgonce.job_live where tenant = 'a' and id = any ('{1,2}')",
+        "select array_agg(id), array_agg(payload) from pgonce.job where tenant = 'a' and id = any ('{1,2}')",
+        "select * from pgonce.job_live where tenant = 'a' and state in ('scheduled', 'retrying', 'running', 'limited') \
+            and due_at <= now() order by due_at limit 10 for update skip locked",
+        "delete from pgonce.job_live where tenant = 'a' and id = 1 and fence = 2 and state in ('running', 'limited') returning *",
+        "insert into pgonce.job_end (id, ended_at, status, attempts, tenant, queue) values (1, now(), 'succeeded', 1, 'a', 'q')",
+        "select * from pgonce.jobs where tenant = 'a' and id = 1",
+        "select * from pgonce.job_groups where tenant = 'a' and group_name = 'g'",
+    ];
+    explain(&see, &statements.map(str::to_owned)).await;
+    // Whoever is asked, the tenant's own server gives the numbers: its epoch is that of no other.
+    let prepared = "select coalesce(string_agg(gid, ' '), '') from pg_dist_transaction";
+    let before = see.text(prepared).await;
+    for url in &db.urls {
+        let node = Observer::connect(url).await;
+        node.run(
+            "begin; select from pgonce.enqueue('q', '1', p_run_at => coalesce(null, now() - interval '1 second'), p_tenant => 'a'); \
+             insert into orders (tenant, key) values ('a', 'one'); commit",
+        )
+        .await;
+        let claimed = "select jsonb_build_array(jsonb_build_object('tenant', tenant, 'id', id, 'fence', fence)) \
+                       from pgonce.claim_jobs('{q}', 'w', '1 minute', 1)";
+        let job = node.text(claimed).await;
+        node.run(&format!(
+            "begin; insert into orders (tenant, key) values ('a', 'two'); select pgonce.finish_jobs('{job}') where true; commit"
+        ))
+        .await;
+    }
+    assert_eq!(see.number("select count(*) from orders").await, 6);
+    let after = see.text(prepared).await;
+    assert!(after.split(' ').all(|gid| before.contains(gid)), "{after}");
+    let port = "select nodeport from pg_dist_shard_placement where shardid = get_shard_id_for_distribution_column('orders', 'a')";
+    let port = see.number(port).await;
+    let nodes = &Cluster::shared().await.nodes;
+    let home = nodes.iter().position(|node| i64::from(node.port()) == port);
+    let home = Observer::connect(&db.urls[home.unwrap()]).await;
+    let mine = "select life = pgonce._database_life() from pgonce.tenant_epoch where tenant = 'a'";
+    assert_eq!(home.text(mine).await, "t");
+    let since = "extract(epoch from since - timestamptz '2026-01-01 00:00:00+00')::bigint / 86400";
+    let later = format!("select epoch - {since} from pgonce.tenant_epoch where tenant = 'a'");
+    assert_eq!(
+        see.number(&later).await,
+        0,
+        "an epoch began on another server"
+    );
 }

@@ -2,6 +2,9 @@
 
 use pgonce_tests::{Observer, random};
 use rand::RngExt as _;
+use tokio::task::JoinHandle;
+use tokio_postgres::NoTls;
+use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Cluster;
 use crate::distributed::{distributed, migrator};
@@ -116,4 +119,80 @@ async fn every_command_is_one_task_on_the_server_of_the_tenant() {
         let plan = plan.join("\n");
         assert!(plan.contains("Task Count: 1"), "{statement}:\n{plan}");
     }
+}
+
+/// Fires what is due until it is stopped, whatever servers do meanwhile.
+fn firing(url: &str, stop: &CancellationToken) -> JoinHandle<()> {
+    let (url, stop) = (url.to_owned(), stop.clone());
+    tokio::spawn(async move {
+        while !stop.is_cancelled() {
+            // Cut off in the middle: another call finds what this one did not do.
+            if let Ok((client, connection)) = tokio_postgres::connect(&url, NoTls).await {
+                tokio::spawn(connection);
+                while !stop.is_cancelled()
+                    && let Ok(()) = client
+                        .batch_execute("select * from pgonce.fire_timers(3)")
+                        .await
+                {
+                    tokio::task::yield_now().await;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+}
+
+async fn timers_of_crashes(victim: usize) {
+    let cluster = Cluster::start().await;
+    let db = distributed(&cluster, "timers").await;
+    let see = db.see().await;
+    see.run(RULES).await;
+    let tenants = ["a", "b", "c", "d"];
+    let entities = 120;
+    for tenant in tenants {
+        see.run(&format!(
+            "select from generate_series(1, {entities}) n, pgonce.transition('case', n::text, 'open', 'c' || n, null, null, null, '{tenant}'); \
+             select from generate_series(1, {entities}) n, pgonce.set_timer('case', n::text, 'answer', 'late', '-1 second', '{tenant}')"
+        ))
+        .await;
+    }
+    let stop = CancellationToken::new();
+    let clients: Vec<_> = (0..3).map(|_| firing(db.url(), &stop)).collect();
+    let all = entities * tenants.len();
+    for part in 1..=3 {
+        let fired = "from pgonce.transition_timer where outcome = 'applied'";
+        let see = db.see().await;
+        see.wait_until(&format!("select count(*) >= {} {fired}", part * all / 5))
+            .await;
+        cluster.nodes[victim].crash().await.unwrap();
+        cluster.nodes[victim].start_again().await.unwrap();
+    }
+    let see = db.see().await;
+    see.run("select recover_prepared_transactions()").await;
+    see.wait_until("select count(*) = 0 from pgonce.transition_timer where ended_at is null")
+        .await;
+    stop.cancel();
+    for client in clients {
+        client.await.unwrap();
+    }
+    for count in [
+        "select count(*) from pgonce.transition_entity where state = 'late' and version = 2",
+        "select count(*) from pgonce.transition_command where command like 'timer %' and outcome = 'applied'",
+        "select count(*) from pgonce.transition_command where command like 'timer %'",
+        "select count(*) from pgonce.transition_timer where outcome = 'applied'",
+    ] {
+        assert_eq!(see.number(count).await, all as i64, "{count}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Citus: make citus-tests"]
+async fn every_timer_fires_once_while_a_worker_crashes() {
+    timers_of_crashes(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Citus: make citus-tests"]
+async fn every_timer_fires_once_while_the_coordinator_crashes() {
+    timers_of_crashes(0).await;
 }

@@ -80,12 +80,14 @@ pub struct Batch<D: Driver> {
 impl<D: Driver> Inbox<D> {
     /// Opens a transaction for a batch of messages.
     pub async fn begin(&self) -> Result<Batch<D>> {
+        self.refuse_if_distributed()?;
         self.open("").await
     }
 
     /// The same, with a timeout for each of its statements (`57014`): one that hangs would keep its
     /// locks long after its sender has given up. A shorter `statement_timeout` of the session stays.
     pub async fn begin_with_timeout(&self, timeout: Duration) -> Result<Batch<D>> {
+        self.refuse_if_distributed()?;
         self.open(&limited(timeout)).await
     }
 
@@ -182,8 +184,8 @@ impl<D: Driver> Inbox<D> {
         )
     }
 
-    async fn open(&self, settings: &str) -> Result<Batch<D>> {
-        self.refuse_if_distributed()?;
+    /// A transaction that its last statement ends, and nobody else: of a batch, or of a job.
+    pub(crate) async fn open(&self, settings: &str) -> Result<Batch<D>> {
         let mut session = self.caller.driver.acquire().await?;
         session.open(&self.beginning(settings)).await?;
         Ok(Batch {

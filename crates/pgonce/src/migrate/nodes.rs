@@ -12,6 +12,15 @@ pub(super) const ONLY_ON_CITUS: &[Routine] = routines![
     "citus/twins/_purge_markers",
     "citus/twins/_ledger_verify_tenant",
     "citus/twins/_fire_tenant_timers",
+    "citus/twins/_lock_queue",
+    "citus/twins/_enqueue_tenant_job",
+    "citus/twins/_tenants_with_jobs",
+    "citus/twins/_claim_tenant_jobs",
+    "citus/twins/_claim_jobs_of",
+    "citus/twins/_finish_tenant_jobs",
+    "citus/twins/_renew_tenant_jobs",
+    "citus/twins/_retry_tenant_jobs",
+    "citus/twins/_purge_tenant_jobs",
 ];
 
 /// What is loaded on Citus instead of the routine of its name.
@@ -50,6 +59,26 @@ pub(super) const TWINS: &[Routine] = routines![
     "citus/twins/_due_timers",
     "citus/twins/_postpone_timer",
     "citus/twins/fire_timers",
+    "citus/twins/_job_rules",
+    "citus/twins/_unblock_key",
+    "citus/twins/_free_key",
+    "citus/twins/_end_job",
+    "citus/twins/enqueue",
+    "citus/twins/_fire_schedules",
+    "citus/twins/_wake_jobs",
+    "citus/twins/_queue_room",
+    "citus/twins/_claim_queue",
+    "citus/twins/claim_jobs",
+    "citus/twins/finish_jobs",
+    "citus/twins/fail_job",
+    "citus/twins/renew_jobs",
+    "citus/twins/cancel_job",
+    "citus/twins/retry_jobs",
+    "citus/twins/define_queue",
+    "citus/twins/define_schedule",
+    "citus/twins/_purge_jobs",
+    "citus/twins/_peek_jobs",
+    "citus/twins/queues",
 ];
 
 /// Removes the routines on Citus, before they are loaded again.

@@ -29,6 +29,13 @@ static CLAIM: Sql = Sql::kept(
      (extract(epoch from created_at) operator(pg_catalog.*) 1000000)::bigint::text \
      from pgonce.claim_jobs($1::text::text[], $2, $3::text::interval, $4::text::integer)",
 );
+/// On Citus: who has jobs, which reads every shard, and those of one tenant, on its server.
+static TENANTS: Sql = Sql::kept("select t from pgonce._tenants_with_jobs($1::text::text[], 100) t");
+static CLAIM_OF_TENANT: Sql = Sql::kept(
+    "select tenant, id, fence, attempts, queue, key, payload::text, \
+     (extract(epoch from created_at) operator(pg_catalog.*) 1000000)::bigint::text \
+     from pgonce._claim_jobs_of($1::text::text[], $2, $3::text::interval, $4::text::integer, $5)",
+);
 static FAIL: Sql = Sql::kept(
     "select pgonce.fail_job($1::text::bigint, $2::text::bigint, $3::text::boolean, $4, $5, null, $6)",
 );
@@ -97,6 +104,9 @@ pub(super) async fn claim<D: Driver>(
     lease: Duration,
     limit: usize,
 ) -> Result<Vec<Claimed>> {
+    if once.caller().schema.is_distributed() {
+        return claim_by_tenant(once, queues, owner, lease, limit).await;
+    }
     let args = || {
         Args::new()
             .text(queues)
@@ -104,11 +114,60 @@ pub(super) async fn claim<D: Driver>(
             .interval(lease)
             .count(limit)
     };
-    let rows = match once.caller().write(&CLAIM, args()).await {
+    claim_with(once, &CLAIM, args).await
+}
+
+/// On Citus: claims jobs tenant by tenant, each on its server and in a transaction of its own, which commits in one phase.
+async fn claim_by_tenant<D: Driver>(
+    once: &Once<D>,
+    queues: Option<&str>,
+    owner: &str,
+    lease: Duration,
+    limit: usize,
+) -> Result<Vec<Claimed>> {
+    let rows = once
+        .caller()
+        .call(&TENANTS, Args::new().text(queues))
+        .await?;
+    let tenants = rows.read(|mut row| row.text())?;
+    let mut jobs = Vec::new();
+    for tenant in &tenants {
+        let room = limit.saturating_sub(jobs.len());
+        if room == 0 {
+            break;
+        }
+        let args = || {
+            Args::new()
+                .text(queues)
+                .text(owner)
+                .interval(lease)
+                .count(room)
+                .text(&**tenant)
+        };
+        let claimed = claim_with(once, &CLAIM_OF_TENANT, args).await;
+        match claimed {
+            Ok(more) => jobs.extend(more),
+            // One server is away: what others gave is not kept back for it.
+            Err(error) if !jobs.is_empty() => {
+                tracing::warn!(%error, "the jobs of a tenant could not be claimed");
+                break;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(jobs)
+}
+
+async fn claim_with<'a, D: Driver>(
+    once: &Once<D>,
+    sql: &Sql,
+    args: impl Fn() -> Args<'a>,
+) -> Result<Vec<Claimed>> {
+    let rows = match once.caller().write(sql, args()).await {
         // The default isolation of the role or the database is another.
         Err(error) if error.code() == "25000" => {
             once.caller()
-                .in_own_transaction(BEGIN, &CLAIM, args(), &COMMIT)
+                .in_own_transaction(BEGIN, sql, args(), &COMMIT)
                 .await
         }
         rows => rows,
@@ -293,7 +352,7 @@ impl<D: Driver> Job<D> {
         R: Serialize,
     {
         fault_point!("queue.before_begin");
-        let mut batch = self.once.inbox().begin().await?;
+        let mut batch = self.once.inbox().open("").await?;
         fault_point!("queue.begun");
         let worked = match batch.lend(&self.claimed.tenant) {
             Ok(tx) => work(tx).await,

@@ -116,8 +116,8 @@ impl<D: Driver, H> Worker<D, H> {
         self
     }
 
-    /// Maximum pause between claims. A job that is enqueued wakes the worker sooner; this one is for what time brings, such as
-    /// retries. Default: half a second.
+    /// Maximum pause between claims. A job that is enqueued wakes the worker sooner, but not on Citus; this one is for what time
+    /// brings, such as retries. Default: half a second.
     pub fn poll_interval(mut self, interval: Duration) -> Self {
         self.poll = interval.max(SHORT);
         self
@@ -182,7 +182,10 @@ where
         background.spawn(keep_leases(once.clone(), holding, run.worker.lease));
         background.spawn(keep_purging(once.clone()));
         let (queues, wake) = (run.worker.queues.clone(), run.worker.wake.clone());
-        background.spawn(keep_peeking(once, queues, run.worker.lease, wake));
+        // On Citus a look reads every shard, as a claim does.
+        if !once.caller().schema.is_distributed() {
+            background.spawn(keep_peeking(once, queues, run.worker.lease, wake));
+        }
         run.until(shutdown).await;
     }
 }

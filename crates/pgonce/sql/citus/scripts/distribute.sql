@@ -9,13 +9,13 @@ declare
     v_has_rows boolean;
 begin
     -- What stays behind must be empty: it could not be used any more.
-    for v_existing in select t from unnest(array['outbox', 'parked', 'inbox_message', 'inbox_cursor', 'projection', 'job', 'import',
+    for v_existing in select t from unnest(array['outbox', 'parked', 'inbox_message', 'inbox_cursor', 'projection', 'import',
         'external_reference', 'tenant_binding', 'role_grant', 'outbox_subscription']) t
     loop
         execute format('select exists (select from pgonce.%I)', v_existing) into v_has_rows;
         if v_has_rows then
             raise exception 'pgonce.% has rows and cannot be distributed', v_existing using errcode = 'P4105',
-                hint = 'On Citus commands, leases, locks, accepted messages, the ledger and transitions work; see the page "Scaling out".';
+                hint = 'On Citus commands, leases, locks, accepted messages, the ledger, transitions and jobs work; see the page "Scaling out".';
         end if;
     end loop;
 end $$;
@@ -39,16 +39,23 @@ begin
         -- With this Citus has the sequence of timers on every server.
         alter table pgonce.transition_timer alter column number set default nextval('pgonce.transition_seq');
     end if;
+    if not exists (select from pg_dist_partition p where p.logicalrelid = 'pgonce.job_live'::regclass) then
+        -- The same for jobs; and what a claim of one tenant reads.
+        alter table pgonce.job_recheck alter column id set default nextval('pgonce.job_seq');
+        create index jobs_ready_by_tenant on pgonce.job_live (tenant, queue, priority desc, id) where state = 'ready';
+        create index jobs_due_by_tenant on pgonce.job_live (tenant, due_at) where state in ('scheduled', 'retrying', 'running', 'limited');
+    end if;
     for v_table in select t.name
         from unnest(array['intent', 'suppressed', 'tenant_epoch', 'inbox_marker', 'ledger_account', 'ledger_group', 'ledger_entry',
-            'ledger_pending', 'transition_entity', 'transition_command', 'transition_timer']) with ordinality as t (name, n)
+            'ledger_pending', 'transition_entity', 'transition_command', 'transition_timer', 'job', 'job_live', 'job_end', 'job_bucket',
+            'job_recheck', 'job_schedule']) with ordinality as t (name, n)
        where not exists (select from pg_dist_partition p where p.logicalrelid = ('pgonce.' || t.name)::regclass)
        order by t.n
     loop
         perform create_distributed_table(('pgonce.' || v_table)::regclass, 'tenant',
             colocate_with => case v_table when 'intent' then v_with else 'pgonce.intent' end);
     end loop;
-    for v_table in select t.name from unnest(array['scope', 'inbox_contract', 'transition_rule']) as t (name)
+    for v_table in select t.name from unnest(array['scope', 'inbox_contract', 'transition_rule', 'job_queue']) as t (name)
        where not exists (select from pg_dist_partition p where p.logicalrelid = ('pgonce.' || t.name)::regclass)
     loop
         perform create_reference_table(('pgonce.' || v_table)::regclass);

@@ -1,0 +1,21 @@
+-- pgonce._end_job on Citus: as queue/_end_job.sql; what a statement needs is computed before it.
+create or replace function pgonce._end_job(p_job pgonce.job_live, p_status pgonce.job_end_status, p_code text, p_message text)
+returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_tenant  text collate "default" := p_job.tenant;
+    v_now     timestamptz := pgonce.now();
+    -- A dead letter needs manual action: it is kept until somebody decides.
+    v_expires timestamptz := case when p_status <> 'dead' then v_now + (pgonce._job_rules(p_job.queue)).keep end;
+    v_code    text := left(p_code, 255);
+    v_message text := left(p_message, 4000);
+begin
+    delete from pgonce.job_live l where l.tenant = v_tenant and l.id = p_job.id;
+    insert into pgonce.job_end (id, ended_at, expires_at, status, attempts, tenant, queue, owner, failure_code, failure_message)
+    values (p_job.id, v_now, v_expires, p_status, p_job.attempts, v_tenant, p_job.queue, p_job.owner, v_code, v_message);
+    if p_job.key is not null then
+        perform pgonce._free_key(v_tenant, p_job.queue, p_job.key);
+    end if;
+end
+$$;

@@ -1,0 +1,28 @@
+-- pgonce.define_schedule on Citus: as queue/define_schedule.sql, for the tenant's server.
+-- writes   one row of pgonce.job_schedule; acts of operators are not recorded on Citus
+create or replace function pgonce.define_schedule(p_name text, p_cron text, p_queue text default null, p_payload jsonb default null,
+    p_zone text default 'UTC', p_tenant text default '')
+returns timestamptz
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    v_next timestamptz;
+begin
+    if p_cron is null then
+        delete from pgonce.job_schedule s where s.tenant = p_tenant and s.name = p_name collate "C";
+        return null;
+    end if;
+    if (octet_length(p_name) between 1 and 200) is not true or (octet_length(p_queue) between 1 and 200) is not true
+       or p_queue = '*' or (octet_length(p_tenant) <= 255) is not true
+       or not exists (select from pg_catalog.pg_timezone_names z where z.name = p_zone) then
+        raise exception 'a schedule needs a name and a queue of 1 to 200 bytes, and a time zone that the server knows' using errcode = '22023',
+            hint = 'For example: pgonce.define_schedule(''nightly'', ''0 3 * * *'', ''reports'', p_zone => ''Europe/Berlin'').';
+    end if;
+    v_next := pgonce._cron_next(p_cron, p_zone, pgonce.now());
+    insert into pgonce.job_schedule as s (tenant, name, cron, zone, queue, payload, next_at)
+    values (p_tenant, p_name, p_cron, p_zone, p_queue, p_payload, v_next)
+    on conflict (tenant, name) do update
+       set cron = excluded.cron, zone = excluded.zone, queue = excluded.queue, payload = excluded.payload, next_at = excluded.next_at;
+    return v_next;
+end
+$$;
