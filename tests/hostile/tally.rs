@@ -14,7 +14,7 @@ const AMONG_CALLERS: [&str; 7] = [
 ];
 
 /// Of a hundred operations so many are answered where nothing but other callers is in their way, at the least.
-pub(crate) const QUIET: u64 = 35;
+pub(crate) const QUIET: u64 = 40;
 
 /// Operations of a path that must go well, where so many are to be expected, for the path to count as tried.
 const ENOUGH: u64 = 12;
