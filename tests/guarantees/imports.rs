@@ -102,7 +102,7 @@ fn only_lease_and_once_import_each_other() {
             break;
         }
     }
-    let circles: Vec<_> = reached.iter().filter(|(file, all)| all.contains(*file));
+    let circles = reached.iter().filter(|(file, all)| all.contains(*file));
     let circles: Vec<_> = circles.map(|(file, _)| *file).collect();
     assert_eq!(circles, ["lease.rs", "once.rs"]);
 }

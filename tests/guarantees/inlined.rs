@@ -1,7 +1,7 @@
 //! What a hot call costs: a function in SQL that is not inlined is read and planned anew by each call, which takes longer than its work.
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce_tests::{TestDriver as _, World};
+use pgonce_tests::World;
 
 const PREPARE: &str = "
     prepare claim(text, text, bytea) as select fence from pgonce.claim($1, $2, $3);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use self::delegable::delegable;
-use crate::driver::{self, Connection, Driver, Param, Session, Settled, Statement};
+use crate::driver::{self, Connection, Driver, Param, Session, Settled, Statement, was_stale};
 use crate::error::{Error, ErrorDetail, Result};
 
 /// The schema that pgonce lives in by default.
@@ -384,10 +384,11 @@ pub(crate) async fn roll_back<S: Session>(mut session: S) -> Result<()> {
     Ok(())
 }
 
-/// Outside a transaction a statement commits itself: when its reply is lost, nobody knows.
+/// Outside a transaction a statement commits itself: when its reply is lost, nobody knows. A stale session's reply is not lost.
 pub(crate) fn uncertain_if_lost(error: Error) -> Error {
+    let stale = was_stale(&error);
     match error {
-        Error::Disconnected(why) => Error::Uncertain(why),
+        Error::Disconnected(why) if !stale => Error::Uncertain(why),
         other => other,
     }
 }
@@ -432,8 +433,9 @@ impl<D: Driver> Caller<D> {
         let rows = call_on(&mut session, &self.schema, sql, &args).await;
         release_unless_lost(session, &rows);
         match rows {
-            // The default isolation of the role or database is stricter than our calls need.
-            Err(error) if error.code() == "40001" => {
+            // The default isolation of the role or database is stricter than our calls need; or the session had lost its
+            // statements, and another is taken. Nothing happened either way.
+            Err(error) if error.code() == "40001" || was_stale(&error) => {
                 self.in_own_transaction(BEGIN, sql, args, &COMMIT).await
             }
             rows => rows.map_err(lost),

@@ -54,7 +54,7 @@ fn strikes(kills: usize) -> Vec<Strike> {
     let strike = |kill: usize| {
         if kill == kills - 1 {
             Strike::Point("import.before_done")
-        } else if kill % 2 == 0 {
+        } else if kill.is_multiple_of(2) {
             Strike::Signal
         } else {
             Strike::Point(points[kill / 2 % points.len()])

@@ -151,6 +151,20 @@ pub(crate) fn is_stale(code: &str, routine: Option<&str>) -> bool {
     code == "26000" || (code == "0A000" && lacking)
 }
 
+/// How the error of a stale session begins.
+const STALE: &str = "the session is out of date: ";
+
+/// The error of a stale session: it is closed like a lost one.
+#[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
+pub(crate) fn stale(message: &str, code: &str) -> Error {
+    Error::Disconnected(format!("{STALE}{message} [{code}]"))
+}
+
+/// Whether the server answered that it did not run the statement, since the session is stale: nothing happened.
+pub(crate) fn was_stale(error: &Error) -> bool {
+    matches!(error, Error::Disconnected(why) if why.starts_with(STALE))
+}
+
 /// A statement of pgonce, in the schema that it is installed in.
 #[derive(Debug, Clone)]
 pub struct Statement {
@@ -364,6 +378,13 @@ mod tests {
 
     #[test]
     fn a_session_is_stale_whose_statements_are_gone_or_out_of_date() {
+        assert!(was_stale(&stale(
+            "prepared statement \"s1\" does not exist",
+            "26000"
+        )));
+        assert!(!was_stale(&Error::Disconnected(
+            "the wire was cut".to_owned()
+        )));
         assert!(is_stale("26000", None));
         assert!(is_stale("0A000", Some("RevalidateCachedQuery")));
         // Any other feature that the server lacks stays what it is.

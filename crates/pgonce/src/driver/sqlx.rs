@@ -18,7 +18,7 @@ use sqlx_core::transaction::TransactionManager as _;
 use super::sealed::Sealed;
 use super::{
     Connection, Driver, Effect, InTransaction, IntoEffect, Opening, Param, Row, Session, Settled,
-    Statement, binary_as_text, is_stale, missing_limits,
+    Statement, binary_as_text, is_stale, missing_limits, stale,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -323,7 +323,7 @@ impl From<sqlx::Error> for Error {
                 let postgres = db.try_downcast_ref::<sqlx::postgres::PgDatabaseError>();
                 let code = db.code().unwrap_or_default();
                 if is_stale(&code, postgres.and_then(|p| p.routine())) {
-                    return Error::Disconnected(format!("{} [{code}]", db.message()));
+                    return stale(db.message(), &code);
                 }
                 Error::from_problem(ErrorDetail {
                     code: db.code().unwrap_or_default().into(),

@@ -16,7 +16,7 @@ use tokio_postgres::{Client, Config, GenericClient, Transaction};
 use super::sealed::Sealed;
 use super::{
     Connection, Driver, Effect, InTransaction, IntoEffect, Opening, Param, Row, Session, Settled,
-    Statement, binary_as_text, is_stale, missing_limits,
+    Statement, binary_as_text, is_stale, missing_limits, stale,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -428,7 +428,7 @@ impl From<tokio_postgres::Error> for Error {
         if let Some(db) = error.as_db_error() {
             let code = db.code().code();
             if is_stale(code, db.routine()) {
-                return Error::Disconnected(format!("{} [{code}]", db.message()));
+                return stale(db.message(), code);
             }
             return Error::from_problem(ErrorDetail {
                 code: db.code().code().into(),
