@@ -241,6 +241,37 @@ async fn a_lost_reply_is_resolved_by_what_is_stored<D: TestDriver>(world: World<
     }
 }
 
+async fn a_long_answer_is_kept_where_its_contract_allows_it<D: TestDriver>(world: World<D>) {
+    let contract = Contract::keep(Duration::from_secs(3600)).max_answer(30_000);
+    world.owner.define_scope(SCOPE, &contract).await.unwrap();
+    let sql = |length: usize| {
+        format!(
+            "insert into effects (tenant, scope, key, note) select '', 'orders.create', $1, 'one' \
+             returning key, repeat('x', {length}) as long"
+        )
+    };
+    // Twice, since the second time the SDK remembers the contract.
+    for n in 0..2 {
+        let request = intent(&format!("short {n}"));
+        let _ = execute(&world, &request).await.unwrap();
+        for length in [17_000, 29_000] {
+            let request = intent(&format!("long {length} {n}")).known_first();
+            for replayed in [false, true] {
+                let done = D::execute(&world.once, &request, &sql(length), request.key()).await;
+                let done = done.unwrap();
+                assert_eq!(done.replayed(), replayed);
+                let answer = done.ack().json().unwrap();
+                assert_eq!(answer["long"].as_str().map(str::len), Some(length));
+            }
+            assert_eq!(world.see.effects(&request).await, 1);
+        }
+        let above = intent(&format!("above {n}"));
+        let end = D::execute(&world.once, &above, &sql(31_000), above.key()).await;
+        assert_eq!(end.unwrap_err().code(), "P4040");
+        assert_eq!(world.see.effects(&above).await, 0);
+    }
+}
+
 async fn keys_and_answers_stay_out_of_the_servers_log<D: TestDriver>(world: World<D>) {
     let tag = format!("one-s3cr3t-{}-{}", D::NAME, std::process::id());
     let request = intent(&tag);
@@ -255,6 +286,7 @@ async fn keys_and_answers_stay_out_of_the_servers_log<D: TestDriver>(world: Worl
 }
 
 for_each_driver!(
+    a_long_answer_is_kept_where_its_contract_allows_it,
     keys_and_answers_stay_out_of_the_servers_log,
     its_row_is_the_answer_now_and_ever_after,
     another_request_under_the_key_is_a_conflict,

@@ -74,7 +74,7 @@ begin
                 update_once _row_has _raise_nothing_to_set resource_id _sha1 _readable
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock
                 _external_status _figures'),
-            ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_no_row _scope_is_allowed _is_unguarded
+            ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_long_answer _raise_no_row _scope_is_allowed _is_unguarded
                 _guarded_scopes _guard_claim _raise_bad_names
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
                 answer_of _replay_of _replay_state _contract _answer_to_keep _simple_retention _count_suppressed

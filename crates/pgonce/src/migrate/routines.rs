@@ -81,6 +81,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "intent/_raise_bad_names",
     "intent/_claim_optimistic",
     "intent/_raise_busy",
+    "intent/_raise_long_answer",
     "intent/_raise_no_row",
     "intent/claim_first",
     "intent/_success_row",
