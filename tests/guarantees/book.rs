@@ -103,8 +103,10 @@ fn with_includes(path: &Path) -> String {
         let (part, _) = rest
             .split_once(&end)
             .unwrap_or_else(|| panic!("{}: {file} has no {end}", path.display()));
+        // The line of the mark is left out whole, with what begins the comment.
+        let part = &part[..part.rfind('\n').map_or(0, |end| end + 1)];
         assert!(
-            part.lines().count() > 1,
+            !part.trim().is_empty(),
             "{}: {what} is empty",
             path.display()
         );

@@ -154,7 +154,7 @@ async fn every_command_of_the_page_does_what_it_says() {
         "region", "rule", "x", "--mode", "home", "--home", "mars", "--with", &us.url,
     ]);
     assert!(
-        nowhere.code == 2 && nowhere.err.contains("mars"),
+        nowhere.code == 7 && nowhere.err.contains("mars"),
         "{nowhere:?}"
     );
     let wrong = us
