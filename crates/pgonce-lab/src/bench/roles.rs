@@ -1,5 +1,6 @@
-//! What least privilege, limits and the isolation of tenants cost: the same commands by a superuser, whom nothing is checked for, by a
-//! login that has the part of an application and a contract with limits of its own, and by such a login that is bound to a tenant.
+//! What least privilege, limits and the isolation of tenants cost: the same commands by a login that owns everything, as services often
+//! have it, by one that has the part of an application and a contract with limits of its own, and by such a login that is bound to a
+//! tenant. Not by a superuser: the server checks nothing for one, not even who may call `current_setting`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -29,33 +30,37 @@ const LIMIT: &str =
 /// The same contract without them.
 const CONTRACT: &str = "select pgonce.define_scope('orders.create', interval '7 days')";
 
-/// Only an ordinary owner can isolate tenants.
+/// Installed by an ordinary owner: only such a one can isolate tenants.
 const OWN: &str = "
     drop schema pgonce cascade;
     create schema pgonce authorization pgonce_bench_owner";
 
+const OWN_SHOP: &str = "
+    grant all on all tables in schema public to pgonce_bench_owner;
+    grant all on all sequences in schema public to pgonce_bench_owner";
+
 const ISOLATE: &str =
     "select pgonce.bind_tenant('pgonce_bench_app', 'acme'), pgonce.isolate_tenants(true)";
 
-/// A command, by whom nothing is checked for, by whom everything is, and by one who is bound to a tenant beside it.
+/// A command, by the owner, by whom everything is checked for, and by one who is bound to a tenant beside it.
 const SIDES: [[&str; 3]; 4] = [
     [
-        "superuser: atomic",
+        "owner: atomic",
         "granted role and limits: atomic",
         "isolated tenant: atomic",
     ],
     [
-        "superuser: optimistic",
+        "owner: optimistic",
         "granted role and limits: optimistic",
         "isolated tenant: optimistic",
     ],
     [
-        "superuser: leased",
+        "owner: leased",
         "granted role and limits: leased",
         "isolated tenant: leased",
     ],
     [
-        "superuser: replay",
+        "owner: replay",
         "granted role and limits: replay",
         "isolated tenant: replay",
     ],
@@ -84,8 +89,14 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
         .batch_execute(ROLES)
         .await?;
     let user = |url: &str, name: &str| url.replace("postgres@", &format!("{name}@"));
-    let plain = server.database("superuser").await?;
-    connect(&plain).await?.batch_execute(CONTRACT).await?;
+    let owned = server.database("owned").await?;
+    for sql in [OWN, OWN_SHOP] {
+        connect(&owned).await?.batch_execute(sql).await?;
+    }
+    install(&user(&owned, OWNER)).await?;
+    let contract = connect(&user(&owned, OWNER)).await?;
+    contract.batch_execute(CONTRACT).await?;
+    drop(contract);
     let granted = server.database("granted").await?;
     for sql in [GRANT, LIMIT] {
         connect(&granted).await?.batch_execute(sql).await?;
@@ -100,7 +111,7 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
     owner.batch_execute(ISOLATE).await?;
     drop(owner);
     let mut shops = [
-        Shop::open(&plain, plan.connections)?,
+        Shop::open(&user(&owned, OWNER), plan.connections)?,
         Shop::open(&user(&granted, ROLE), plan.connections)?,
         Shop::open(&user(&isolated, ROLE), plan.connections)?,
     ];
@@ -126,7 +137,7 @@ pub(super) async fn measure(server: &Server, plan: &mut Plan) -> Result<Vec<Line
     }
     let measured = plan.rates(&sides).await?;
     drop((sides, shops));
-    for url in [&plain, &granted, &isolated] {
+    for url in [&owned, &granted, &isolated] {
         server.remove(url).await?;
     }
     let admin = connect(&server.address()).await?;
