@@ -103,7 +103,7 @@ enum Group {
     Cpu,
     /// Commands as most users have them: fsync on, one millisecond away, 64 connections.
     Realistic,
-    /// Commands by a role with the grants of an application, beside a superuser's.
+    /// Commands by a role with the grants of an application, beside the owner's.
     Roles,
     /// Commands while what is over is purged beside them.
     Retention,
