@@ -111,7 +111,7 @@ async fn every_call_for_jobs_is_one_task_on_the_server_of_the_tenant() {
         "select * from pgonce.job_groups where tenant = 'a' and group_name = 'g'",
     ];
     explain(&see, &statements.map(str::to_owned)).await;
-    // Whoever is asked, the tenant's own server gives the numbers: its epoch is that of no other.
+    // Whichever server is asked, the tenant's own gives the numbers: its epoch is that of no other.
     let prepared = "select coalesce(string_agg(gid, ' '), '') from pg_dist_transaction";
     let before = see.text(prepared).await;
     for url in &db.urls {

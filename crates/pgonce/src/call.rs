@@ -451,29 +451,42 @@ impl<D: Driver> Caller<D> {
         args: Args<'_>,
         end: &Sql,
     ) -> Result<Rows> {
-        let mut session = self.driver.acquire().await?;
-        // Nobody works between its statements: one that is cut off in silence keeps its locks for no longer.
-        let begin = format!("{begin}; set local idle_in_transaction_session_timeout = '10s'");
-        let opened = match (session.open(&begin).await, self.statement_timeout) {
-            (Ok(()), Some(limit)) => session.batch(&limited(limit)).await,
-            (opened, _) => opened,
-        };
-        let called = match opened {
-            Ok(()) => call_on(&mut session, &self.schema, sql, &args).await,
-            Err(error) => Err(error),
-        };
-        match called {
-            Ok(rows) => {
-                commit_with(session, &self.schema, end, Args::default()).await?;
-                Ok(rows)
+        let session = self.driver.acquire().await?;
+        let ends = (begin, end, self.statement_timeout);
+        in_transaction_on(session, &self.schema, ends, sql, args).await
+    }
+}
+
+/// One call in a transaction of its own on a session, which goes back to its pool: how it begins and is committed, and the limit of
+/// its statements.
+pub(crate) async fn in_transaction_on<S: Session>(
+    mut session: S,
+    schema: &Schema,
+    (begin, end, limit): (&str, &Sql, Option<Duration>),
+    sql: &Sql,
+    args: Args<'_>,
+) -> Result<Rows> {
+    // Nobody works between its statements: one that is cut off in silence keeps its locks for no longer.
+    let begin = format!("{begin}; set local idle_in_transaction_session_timeout = '10s'");
+    let opened = match (session.open(&begin).await, limit) {
+        (Ok(()), Some(limit)) => session.batch(&limited(limit)).await,
+        (opened, _) => opened,
+    };
+    let called = match opened {
+        Ok(()) => call_on(&mut session, schema, sql, &args).await,
+        Err(error) => Err(error),
+    };
+    match called {
+        Ok(rows) => {
+            commit_with(session, schema, end, Args::default()).await?;
+            Ok(rows)
+        }
+        Err(error) => {
+            if !matches!(error, Error::Disconnected(_)) {
+                // The error is what counts; a session that cannot roll back is closed.
+                let _ = roll_back(session).await;
             }
-            Err(error) => {
-                if !matches!(error, Error::Disconnected(_)) {
-                    // The error is what counts; a session that cannot roll back is closed.
-                    let _ = roll_back(session).await;
-                }
-                Err(error)
-            }
+            Err(error)
         }
     }
 }
