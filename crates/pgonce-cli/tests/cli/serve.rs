@@ -66,8 +66,10 @@ impl Serving {
 
     pub(crate) async fn text(&self, path: &str, token: &str) -> String {
         let answer = self.get(path, token).await;
-        assert_eq!(answer.status(), 200, "{path}");
-        answer.text().await.unwrap()
+        let status = answer.status();
+        let body = answer.text().await.unwrap();
+        assert_eq!(status, 200, "{path}: {body}");
+        body
     }
 
     pub(crate) async fn act(&self, name: &str, token: &str, body: &Value) -> Response {
