@@ -25,9 +25,6 @@ async fn every_page_and_every_list_answers_soon_however_many_rows_there_are() {
     let rows = rows.map_or(10_000_000, |rows| rows.parse().unwrap());
     let fixture = Fixture::installed().await;
     let began = Instant::now();
-    fixture
-        .sql("select pgonce.create_subscription('rare', p_topics => '{rare}')")
-        .await;
     fill(&fixture, rows, rows / 10).await;
     println!(
         "{rows} intents and events, {} of each other thing, filled in {:?}",

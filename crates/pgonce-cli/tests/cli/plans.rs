@@ -9,13 +9,15 @@ use crate::serve::{DEADLINE, Serving};
 /// Far more rows than any page may read.
 const ROWS: i64 = 60_000;
 
-/// What a page may read of one table: it counts intents up to ten thousand and one, and groups up to ten thousand.
-const MOST: i64 = 25_000;
+/// What a page may read of one table: it counts intents up to ten thousand and one, groups and unread events up to ten thousand, and looks for what a filter wants in
+/// each of sixteen lanes.
+const MOST: i64 = 30_000;
 
 /// Intents and events, and of all else so many rows.
 pub(crate) async fn fill(fixture: &Fixture, intents: i64, others: i64) {
     let start = "select pgonce.define_scope('s', '7 days', p_stale => 'hold');
-        select pgonce.create_subscription('s')";
+        select pgonce.create_subscription('s');
+        select pgonce.create_subscription('rare', p_topics => '{rare}')";
     fixture.sql(start).await;
     const BATCH: i64 = 500_000;
     for from in (0..intents).step_by(BATCH as usize) {

@@ -19,6 +19,9 @@ use super::screen::Screen;
 use super::trial::{self, Trialed};
 use super::{Plan, Result, migrate};
 
+/// How often a walk is begun that ends before it shows anything.
+const TRIES: usize = 5;
+
 /// What a configuration's storm found.
 #[derive(Debug)]
 pub(super) struct Outcome {
@@ -97,7 +100,6 @@ async fn rehearse_path<D: DriverExt>(
     proxy: &CuttingProxy,
     path: Path,
 ) -> Result<Vec<Message>> {
-    const TRIES: usize = 5;
     for _ in 1..TRIES {
         match trial::dry_run(fixture, proxy, path, fixture.next()).await {
             Err(error) if error.to_string().contains("P4012") => fixture.lengthen_leases().await?,
@@ -140,8 +142,11 @@ async fn enumerated<D: DriverExt>(
             let mut done = Vec::new();
             while let Some((path, trial)) = trials.get(next.fetch_add(1, Relaxed)) {
                 let mut tried = trial::run(&fixture, &proxy, *path, trial, fixture.next()).await;
-                // On a busy machine a walk may end before it comes to its fault.
-                if tried.fired == 0 && tried.stuck.is_none() && !one_by_one {
+                // A walk may end before it comes to its fault: on a busy machine, or where a serializable transaction beside it ended it.
+                for _ in 1..TRIES {
+                    if tried.fired > 0 || tried.stuck.is_some() || one_by_one {
+                        break;
+                    }
                     tried.repeated = true;
                     done.push(tried);
                     tried = trial::run(&fixture, &proxy, *path, trial, fixture.next()).await;
