@@ -21,6 +21,12 @@ pub(super) const ONLY_ON_CITUS: &[Routine] = routines![
     "citus/twins/_renew_tenant_jobs",
     "citus/twins/_retry_tenant_jobs",
     "citus/twins/_purge_tenant_jobs",
+    "citus/twins/_raise_queue_of_events",
+    "citus/twins/_publish_tenant_event",
+    "citus/twins/_refuse_dead_limit",
+    "citus/twins/_delete_events",
+    "citus/twins/_subscription_queue",
+    "citus/twins/_settle_event",
 ];
 
 /// What is loaded on Citus instead of the routine of its name.
@@ -78,7 +84,19 @@ pub(super) const TWINS: &[Routine] = routines![
     "citus/twins/define_schedule",
     "citus/twins/_purge_jobs",
     "citus/twins/_peek_jobs",
+    "citus/twins/jobs",
     "citus/twins/queues",
+    "citus/twins/publish",
+    "citus/twins/create_subscription",
+    "citus/twins/alter_subscription",
+    "citus/twins/drop_subscription",
+    "citus/twins/evict_subscription",
+    "citus/twins/redrive",
+    "citus/twins/skip",
+    "citus/twins/dead_letters",
+    "citus/twins/outbox_backlog",
+    "citus/twins/outbox_caught_up",
+    "citus/twins/event_status",
 ];
 
 /// Removes the routines on Citus, before they are loaded again.

@@ -21,7 +21,7 @@ begin
             'ledger_open', 'ledger_close', 'ledger_post', 'ledger_settle', 'ledger_reverse', 'ledger_balance', 'ledger_statement',
             '_ledger_verify_tenant', 'transition', 'set_timer', '_fire_tenant_timers',
             '_enqueue_tenant_job', '_claim_tenant_jobs', '_finish_tenant_jobs', '_renew_tenant_jobs', 'fail_job', 'cancel_job',
-            '_retry_tenant_jobs', '_purge_tenant_jobs');
+            '_retry_tenant_jobs', '_purge_tenant_jobs', '_publish_tenant_event', '_settle_event');
     -- What stays on the coordinator is not written any more: it could not commit with a command.
     for v_name in select c.oid::regclass::text from pg_class c
        where c.relnamespace = (select i.relnamespace from pg_class i where i.oid = 'pgonce.intent'::regclass)

@@ -8,14 +8,15 @@ declare
     v_existing text;
     v_has_rows boolean;
 begin
-    -- What stays behind must be empty: it could not be used any more.
+    -- What stays behind must be empty: it could not be used any more. Subscriptions have cursors in a log, until they are distributed.
     for v_existing in select t from unnest(array['outbox', 'parked', 'inbox_message', 'inbox_cursor', 'projection', 'import',
         'external_reference', 'tenant_binding', 'role_grant', 'outbox_subscription']) t
+         where ('pgonce.' || t)::regclass not in (select p.logicalrelid from pg_dist_partition p)
     loop
         execute format('select exists (select from pgonce.%I)', v_existing) into v_has_rows;
         if v_has_rows then
             raise exception 'pgonce.% has rows and cannot be distributed', v_existing using errcode = 'P4105',
-                hint = 'On Citus commands, leases, locks, accepted messages, the ledger, transitions and jobs work; see the page "Scaling out".';
+                hint = 'On Citus commands, leases, locks, accepted messages, the ledger, transitions, jobs and events work; see the page "Scaling out".';
         end if;
     end loop;
 end $$;
@@ -55,7 +56,20 @@ begin
         perform create_distributed_table(('pgonce.' || v_table)::regclass, 'tenant',
             colocate_with => case v_table when 'intent' then v_with else 'pgonce.intent' end);
     end loop;
-    for v_table in select t.name from unnest(array['scope', 'inbox_contract', 'transition_rule', 'job_queue']) as t (name)
+    if not exists (select from pg_dist_partition p where p.logicalrelid = 'pgonce.outbox_subscription'::regclass) then
+        if exists (select from pgonce.job_queue q where q.queue like 'outbox/%')
+           or exists (select from pgonce.job_live l where l.queue like 'outbox/%')
+           or exists (select from pgonce.job_schedule s where s.queue like 'outbox/%') then
+            raise exception 'there are jobs in a queue whose name begins with "outbox/"' using errcode = 'P4105',
+                hint = 'On Citus these names are for the events of subscriptions: finish the jobs, and take another name.';
+        end if;
+        -- What refers to it stays on the coordinator, empty: events travel as jobs.
+        alter table pgonce.outbox_cursor drop constraint if exists cursor_has_a_subscription;
+        alter table pgonce.outbox_relay drop constraint if exists relay_has_a_subscription;
+        alter table pgonce.parked drop constraint if exists parked_has_a_subscription;
+    end if;
+    for v_table in select t.name
+        from unnest(array['scope', 'inbox_contract', 'transition_rule', 'job_queue', 'outbox_subscription']) as t (name)
        where not exists (select from pg_dist_partition p where p.logicalrelid = ('pgonce.' || t.name)::regclass)
     loop
         perform create_reference_table(('pgonce.' || v_table)::regclass);

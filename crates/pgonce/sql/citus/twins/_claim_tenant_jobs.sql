@@ -1,6 +1,6 @@
 -- pgonce._claim_tenant_jobs(p_queues, p_owner, p_lease, p_limit, p_tenant): on Citus, what pgonce.claim_jobs does for one tenant,
 --          delegated to the server that has its rows.
--- answers  as pgonce.claim_jobs
+-- answers  as pgonce.claim_jobs; events, in the queues of subscriptions, only to those who name the queue
 -- locks    as pgonce.claim_jobs
 -- writes   as pgonce.claim_jobs: first whatever is due of this tenant
 -- raises   22023 a bad owner, lease or limit; 25000 the transaction is not READ COMMITTED
@@ -26,7 +26,8 @@ begin
     perform pgonce._wake_jobs(1000, p_tenant);
     for v_queue in
         select l.queue from pgonce.job_live l
-         where l.tenant = p_tenant and l.state = 'ready' and (p_queues is null or l.queue = any (p_queues)) group by l.queue
+         where l.tenant = p_tenant and l.state = 'ready' and (p_queues is null or l.queue = any (p_queues))
+           and (p_queues is not null or l.queue not like 'outbox/%') group by l.queue
     loop
         v_names := v_names || v_queue::text;
     end loop;

@@ -7,6 +7,6 @@ as $$
 begin
     raise exception 'pgonce.% is not distributed: this part of pgonce does not work on Citus', tg_table_name using errcode = 'P4105',
         detail = 'What is written to the coordinator and to a worker commits in two steps.',
-        hint = 'On Citus commands, leases, locks, accepted messages, the ledger, transitions and jobs work; see the page "Scaling out".';
+        hint = 'On Citus commands, leases, locks, accepted messages, the ledger, transitions, jobs and events work; see the page "Scaling out".';
 end
 $$;

@@ -26,6 +26,11 @@ begin
         values (v_id, 'ready', v_job.priority, p_tenant, v_queue, v_job.key, v_job.group_name);
         v_count := v_count + 1;
     end loop;
+    -- Events that were given up stay where they are, to hold back later ones.
+    update pgonce.job_live l set state = 'ready', attempts = 0, progress = null
+     where l.tenant = p_tenant and l.queue = v_queue and l.state = 'retrying' and l.due_at is null and (p_id is null or l.id = p_id);
+    get diagnostics v_more = row_count;
+    v_count := v_count + v_more;
     if p_id is not null then
         update pgonce.job_live l set state = 'ready', due_at = null
          where l.tenant = p_tenant and l.id = p_id and l.queue = v_queue and l.state in ('retrying', 'scheduled');

@@ -16,6 +16,7 @@ begin
         select w.tenant::text from (
             select l.tenant from pgonce.job_live l
              where l.state = 'ready' and (p_queues is null or l.queue = any (p_queues)) and l.queue <> all (v_idle)
+               and (p_queues is not null or l.queue not like 'outbox/%')
             union all
             select l.tenant from pgonce.job_live l
              where l.state in ('scheduled', 'retrying', 'running', 'limited') and l.due_at <= v_now

@@ -24,6 +24,8 @@ declare
     v_seq      bigint;
     v_at       timestamptz;
     v_who      text := session_user;
+    v_type     text;
+    v_event    jsonb;
 begin
     if (octet_length(v_machine) between 1 and 200) is not true or (octet_length(v_entity) between 1 and 255) is not true
         or (octet_length(v_to) between 1 and 200) is not true or (octet_length(v_command) between 1 and 255) is not true
@@ -86,8 +88,10 @@ begin
         on conflict (tenant, machine, entity) do update
            set state = excluded.state, version = excluded.version, since = excluded.since;
         if v_rule.topic is not null then
-            raise exception 'a transition publishes no event on Citus' using errcode = 'P4105',
-                hint = 'Define it without a topic: pgonce.define_transition.';
+            v_type := v_machine || '.' || v_to;
+            v_event := jsonb_build_object('entity', v_entity, 'from', v_state, 'to', v_to, 'version', v_version, 'command', v_command,
+                'data', p_data);
+            perform from pgonce._publish_tenant_event(v_rule.topic, v_type, v_entity, v_event, null, '{}', null, v_tenant);
         end if;
     end if;
     select coalesce(max(c.seq), 0) + 1 into v_seq from pgonce.transition_command c

@@ -13,6 +13,9 @@ declare
     v_key    record;
     v_number bigint;
 begin
+    if p_queue ^@ 'outbox/' then
+        perform pgonce._raise_queue_of_events(p_queue);
+    end if;
     v_row.tenant := '';
     v_row.queue := p_queue;
     v_row.defined_at := pgonce.now();

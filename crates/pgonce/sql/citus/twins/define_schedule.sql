@@ -17,6 +17,8 @@ begin
        or not exists (select from pg_catalog.pg_timezone_names z where z.name = p_zone) then
         raise exception 'a schedule needs a name and a queue of 1 to 200 bytes, and a time zone that the server knows' using errcode = '22023',
             hint = 'For example: pgonce.define_schedule(''nightly'', ''0 3 * * *'', ''reports'', p_zone => ''Europe/Berlin'').';
+    elsif p_queue ^@ 'outbox/' then
+        perform pgonce._raise_queue_of_events(p_queue);
     end if;
     v_next := pgonce._cron_next(p_cron, p_zone, pgonce.now());
     insert into pgonce.job_schedule as s (tenant, name, cron, zone, queue, payload, next_at)

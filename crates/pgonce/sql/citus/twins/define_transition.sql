@@ -1,5 +1,4 @@
 -- pgonce.define_transition on Citus: as transition/define_transition.sql; the rule is written on every server.
--- raises   P4105 for a topic: the outbox is not distributed
 create or replace function pgonce.define_transition(p_machine text, p_from text, p_to text, p_guard text default null,
     p_topic text default null)
 returns void
@@ -13,9 +12,6 @@ begin
     then
         raise exception 'a transition needs a machine and two states, each of at most 200 bytes' using errcode = '22023',
             hint = 'For example define_transition(''case'', ''open'', ''closed''); from '''' creates an entity.';
-    end if;
-    if p_topic is not null then
-        raise exception 'a transition publishes no event on Citus' using errcode = 'P4105', hint = 'Define it without a topic.';
     end if;
     if p_guard is not null then
         -- Its full name, so that no search_path can put another in its place.

@@ -9,6 +9,8 @@ begin
     if (octet_length(p_queue) between 1 and 200) is not true or p_queue = '*' then
         raise exception 'a queue needs a name of 1 to 200 bytes, not %', coalesce(octet_length(p_queue)::text, 'null')
             using errcode = '22023', hint = 'For example ''mail''; ''*'' stands for all queues.';
+    elsif p_queue ^@ 'outbox/' then
+        perform pgonce._raise_queue_of_events(p_queue);
     elsif (octet_length(p_unique_key) between 1 and 255) is false or (octet_length(p_key) between 1 and 255) is false
        or (octet_length(p_group) between 1 and 255) is false or (octet_length(p_tenant) <= 255) is not true
        or (p_priority between -32768 and 32767) is not true then

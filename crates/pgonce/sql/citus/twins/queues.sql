@@ -6,9 +6,10 @@ select n.queue, r.paused, n.ready, n.running, n.retrying, n.scheduled, n.blocked
                sum(x.scheduled)::bigint as scheduled, sum(x.blocked)::bigint as blocked, sum(x.dead)::bigint as dead
           from (select l.queue, count(*) filter (where l.state = 'ready') as ready,
                        count(*) filter (where l.state in ('running', 'limited')) as running,
-                       count(*) filter (where l.state = 'retrying') as retrying,
+                       count(*) filter (where l.state = 'retrying' and l.due_at is not null) as retrying,
                        count(*) filter (where l.state = 'scheduled') as scheduled,
-                       count(*) filter (where l.state = 'blocked') as blocked, 0::bigint as dead
+                       count(*) filter (where l.state = 'blocked') as blocked,
+                       count(*) filter (where l.state = 'retrying' and l.due_at is null) as dead
                   from pgonce.job_live l group by l.queue
                 union all
                 select e.queue, 0, 0, 0, 0, 0, count(*) from pgonce.job_end e where e.status = 'dead' group by e.queue

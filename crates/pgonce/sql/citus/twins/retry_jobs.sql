@@ -19,7 +19,8 @@ begin
             select w.tenant::text from (
                 select e.tenant from pgonce.job_end e where e.queue = v_queue and e.status = 'dead' and (p_id is null or e.id = p_id)
                 union all
-                select l.tenant from pgonce.job_live l where l.id = p_id and l.queue = v_queue) w
+                select l.tenant from pgonce.job_live l
+                 where l.queue = v_queue and (l.id = p_id or p_id is null and l.state = 'retrying' and l.due_at is null)) w
              group by w.tenant
         loop
             v_tenants := v_tenants || v_tenant;
