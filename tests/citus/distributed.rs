@@ -238,11 +238,9 @@ async fn what_is_not_distributed_is_refused() {
     let db = distributed(Cluster::shared().await, "refused").await;
     let see = db.see().await;
     for sql in [
-        "select pgonce.publish('t', 'y', '1', '{}', p_tenant => 't')",
         "select pgonce.store_message('c', 's', 'm', '\\x00', p_tenant => 't')",
         "select pgonce._lease_partition('c', 's', '0', 'w', '1 minute')",
         "select pgonce.create_subscription('s')",
-        "select pgonce.define_transition('case', '', 'open', p_topic => 'cases')",
         "select * from pgonce.ledger_repair('by hand', 't')",
         "select pgonce.bind_tenant('postgres', 't')",
         "select pgonce.grant_to('postgres', 'app')",

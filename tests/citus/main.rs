@@ -10,5 +10,6 @@ mod inbox;
 mod ledger;
 mod load;
 mod one_shard;
+mod outbox;
 mod queue;
 mod transitions;

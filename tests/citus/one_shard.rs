@@ -91,6 +91,8 @@ async fn every_call_for_jobs_is_one_task_on_the_server_of_the_tenant() {
         "select pgonce.cancel_job(1, null, 'a')",
         "select n from pgonce._retry_tenant_jobs('q', null, 'a') n",
         "select n from pgonce._purge_tenant_jobs(10, 'a') n",
+        "select n from pgonce._publish_tenant_event('orders', 'order.created', 's', '1', null, '{}', null, 'a') n",
+        "select pgonce._settle_event(1, 2, 'retry', 'r', '1 second', 'a')",
         // What they run there.
         "insert into pgonce.job (id, created_at, priority, tenant, queue) values (1, now(), 0, 'a', 'q') \
          on conflict (tenant, queue, unique_key) where unique_key is not null do nothing returning id",

@@ -45,6 +45,11 @@ impl Witness {
         self.seen.lock().unwrap().iter().map(number).collect()
     }
 
+    /// The events that it acknowledged, in order.
+    pub fn messages(&self) -> Vec<Message> {
+        self.seen.lock().unwrap().clone()
+    }
+
     /// Waits until every number from 1 to `last` was acknowledged.
     pub async fn wait_for(&self, last: u64) {
         wait_until(format!("events 1 to {last}"), DEADLINE, || async {

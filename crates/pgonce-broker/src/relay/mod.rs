@@ -3,6 +3,7 @@
 mod counts;
 mod deliver;
 mod health;
+mod jobs;
 mod keep;
 mod lane;
 mod once;
@@ -178,6 +179,9 @@ impl<D: Driver, S: Sink> Relay<D, S> {
     /// Transient errors are retried for as long as it takes. An error means that it cannot go on: the subscription does not
     /// exist (`42704`) or was evicted (`P4031`), the schema does not fit, the rights are missing.
     pub async fn run(self, stop: CancellationToken) -> Result<()> {
-        run::Engine::new(self).run(stop).await
+        match self.outbox.is_distributed() {
+            true => jobs::run(self, stop).await,
+            false => run::Engine::new(self).run(stop).await,
+        }
     }
 }

@@ -219,6 +219,12 @@ impl<D: Driver> Migrator<D> {
         self.status().await?.verdict()
     }
 
+    /// Whether Citus distributes pgonce's tables: then [`Once`](crate::Once) must be built with
+    /// [`distributed`](crate::OnceBuilder::distributed).
+    pub async fn is_distributed(&self) -> Result<bool> {
+        Ok(self.look().await?.nodes.layout() == Layout::Distributed)
+    }
+
     /// Lets a role do one part of the work, and no more. Only the owner may; again does no harm. Later migrations grant
     /// the role what is new for its part.
     ///

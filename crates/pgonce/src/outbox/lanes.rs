@@ -41,7 +41,7 @@ static DROP_PARTITIONS: Sql = Sql::kept("select pgonce._drop_outbox_partitions()
 /// The outbox of a database, for relays and operators. Made by [`Once::outbox`]; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Outbox<D: Driver> {
-    caller: Caller<D>,
+    once: Once<D>,
 }
 
 /// A lane that a relay was given.
@@ -161,13 +161,19 @@ fn plain(reason: &str) -> String {
 impl<D: Driver> Once<D> {
     /// The outbox of the same database.
     pub fn outbox(&self) -> Outbox<D> {
-        Outbox {
-            caller: self.caller().clone(),
-        }
+        Outbox { once: self.clone() }
     }
 }
 
 impl<D: Driver> Outbox<D> {
+    pub(super) fn caller(&self) -> &Caller<D> {
+        self.once.caller()
+    }
+
+    pub(super) fn once(&self) -> &Once<D> {
+        &self.once
+    }
+
     /// Asks for this relay's share of the subscription's lanes and renews what it holds; every lane that
     /// `owner` holds is in the answer. `owner` must be a name that no other relay has.
     pub async fn claim_lanes(
@@ -204,7 +210,10 @@ impl<D: Driver> Outbox<D> {
     pub async fn poll(&self, cursor: Option<&Cursor>, subscriptions: &[&str]) -> Result<Poll> {
         let subscriptions = array(subscriptions.iter().copied());
         let args = Args::new().text(cursor.map(|cursor| cursor.0.as_str()));
-        let rows = self.caller.call(&POLL, args.text(&*subscriptions)).await?;
+        let rows = self
+            .caller()
+            .call(&POLL, args.text(&*subscriptions))
+            .await?;
         let mut row = rows.one()?;
         Ok(Poll {
             news: row.bool()?,
@@ -216,13 +225,13 @@ impl<D: Driver> Outbox<D> {
     /// Which outbox it is: the same for all that one [`Once`] gave out, for as long as one of them exists.
     #[doc(hidden)]
     pub fn address(&self) -> usize {
-        std::sync::Arc::as_ptr(&self.caller.schema) as usize
+        std::sync::Arc::as_ptr(&self.caller().schema) as usize
     }
 
     /// Whether anything was committed that one of these cursors has not seen. Cheap.
     pub async fn has_new_events(&self, cursors: &[&Cursor]) -> Result<bool> {
         let cursors = array(cursors.iter().map(|cursor| cursor.0.as_str()));
-        let rows = self.caller.call(&HAS_NEW_EVENTS, Args::texts([&cursors]));
+        let rows = self.caller().call(&HAS_NEW_EVENTS, Args::texts([&cursors]));
         rows.await?.one()?.bool()
     }
 
@@ -314,7 +323,7 @@ impl<D: Driver> Outbox<D> {
 
     /// One call in a transaction of its own; its rows count only once it has committed.
     pub(super) async fn call(&self, sql: &Sql, args: Args<'_>) -> Result<Rows> {
-        self.caller
+        self.caller()
             .in_own_transaction(BEGIN, sql, args, &COMMIT)
             .await
     }

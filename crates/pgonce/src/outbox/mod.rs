@@ -4,6 +4,7 @@
 //! [`Once::publish`](crate::Once::publish). A relay moves them on: the crate `pgonce-broker` is one, built on
 //! [`Outbox`], which only calls SQL functions.
 
+mod distributed;
 mod event;
 mod lanes;
 mod message;

@@ -26,6 +26,11 @@ static PUBLISH_AS: Sql = Sql::kept(
      coalesce(pg_catalog.pg_column_size($4::jsonb), 0) operator(pg_catalog.+) pg_catalog.pg_column_size($5::jsonb)) returning message_id",
 );
 
+/// On Citus: the wrapper sends it to the tenant's server, however its arguments are cast.
+static PUBLISH_BY_TENANT: Sql = Sql::kept(
+    "select pgonce.publish($1, $2, $3, $4, $7::text::uuid, $5, pg_catalog.to_timestamp($8::text::double precision), $6)::text",
+);
+
 impl<C: Connection> Tx<C> {
     /// Publishes an event that exists if and only if the transaction commits, under the transaction's
     /// tenant unless the event names one. Returns its message id, which is the same for every recorded attempt
@@ -59,7 +64,8 @@ impl<C: Connection> Tx<C> {
             .json(event.payload.as_deref())
             .json(headers)
             .text(tenant);
-        let rows = if event.message_id.is_none() && event.deliver_at.is_none() {
+        let plain = event.message_id.is_none() && event.deliver_at.is_none();
+        let rows = if plain && !self.is_distributed() {
             self.call(&PUBLISH, args).await?
         } else {
             let id = event.message_id.map(|id| id.to_string());
@@ -68,7 +74,11 @@ impl<C: Connection> Tx<C> {
                 format!("{}.{:06}", since.as_secs(), since.subsec_micros())
             });
             let args = args.text(id.as_deref()).text(deliver_at.as_deref());
-            self.call(&PUBLISH_AS, args).await?
+            let sql = match self.is_distributed() {
+                true => &PUBLISH_BY_TENANT,
+                false => &PUBLISH_AS,
+            };
+            self.call(sql, args).await?
         };
         rows.one()?.get()
     }

@@ -4,6 +4,7 @@
 //! jobs, renews their leases while a handler works, and finishes each in the transaction of its effect
 //! ([`Job::transact`]): a worker that was replaced cannot commit.
 
+mod event;
 mod job;
 mod leases;
 mod operate;

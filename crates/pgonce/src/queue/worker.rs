@@ -51,7 +51,7 @@ pub struct Worker<D: Driver, H> {
     /// `None`: all of them.
     queues: Option<String>,
     handler: Arc<H>,
-    owner: String,
+    pub(crate) owner: String,
     concurrency: usize,
     prefetch: usize,
     lease: Duration,

@@ -35,6 +35,7 @@ do $$
 declare
     v_table text;
     v_with  text := {colocate};
+    v_taken boolean;
 begin
     if not exists (select from pg_dist_partition p where p.logicalrelid = 'pgonce.transition_timer'::regclass) then
         -- With this Citus has the sequence of timers on every server.
@@ -57,12 +58,13 @@ begin
             colocate_with => case v_table when 'intent' then v_with else 'pgonce.intent' end);
     end loop;
     if not exists (select from pg_dist_partition p where p.logicalrelid = 'pgonce.outbox_subscription'::regclass) then
-        if exists (select from pgonce.job_queue q where q.queue like 'outbox/%')
-           or exists (select from pgonce.job_live l where l.queue like 'outbox/%')
-           or exists (select from pgonce.job_schedule s where s.queue like 'outbox/%') then
-            raise exception 'there are jobs in a queue whose name begins with "outbox/"' using errcode = 'P4105',
-                hint = 'On Citus these names are for the events of subscriptions: finish the jobs, and take another name.';
-        end if;
+        foreach v_table in array array['job_queue', 'job_live', 'job_schedule'] loop
+            execute format('select exists (select from pgonce.%I t where t.queue like ''outbox/%%'')', v_table) into v_taken;
+            if v_taken then
+                raise exception 'pgonce.% has a queue whose name begins with "outbox/"', v_table using errcode = 'P4105',
+                    hint = 'On Citus these names are for the events of subscriptions: finish its jobs, and take another name.';
+            end if;
+        end loop;
         -- What refers to it stays on the coordinator, empty: events travel as jobs.
         alter table pgonce.outbox_cursor drop constraint if exists cursor_has_a_subscription;
         alter table pgonce.outbox_relay drop constraint if exists relay_has_a_subscription;

@@ -1,0 +1,500 @@
+//! The outbox on Citus: events travel as jobs of the tenant's server, and arrive as on one server.
+
+use std::time::Duration;
+
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::outbox::{Begin, Subscription};
+use pgonce::{Attempt, Event, Failure, Intent};
+use pgonce_broker::{Delivery, Relay};
+use pgonce_testkit::wait_until;
+use pgonce_tests::relay::{DEADLINE, Running, Witness};
+use pgonce_tests::{Observer, TestDriver as _};
+use serde_json::json;
+
+use crate::cluster::{Cluster, Db};
+use crate::distributed::{distributed, migrator, once};
+use crate::load::move_of;
+
+const SUBSCRIBE: &str = "select pgonce.create_subscription('c', 'now', p_backoff => '10 milliseconds', p_max_attempts => 5)";
+
+pub(crate) fn relay(url: &str, sink: &Witness) -> Relay<TokioPostgres, Witness> {
+    let backoff = Duration::from_millis(5);
+    Relay::new(once(url).outbox(), "c", sink.clone()).backoff(backoff, backoff * 20)
+}
+
+async fn with_subscription(name: &str) -> (Db, Observer) {
+    let db = distributed(Cluster::shared().await, name).await;
+    let see = db.see().await;
+    see.run(SUBSCRIBE).await;
+    (db, see)
+}
+
+fn publish(n: u64, subject: &str, tenant: &str) -> String {
+    format!(
+        "select pgonce.publish('orders', 'order.changed', '{subject}', '{{\"n\": {n}}}', p_tenant => '{tenant}')"
+    )
+}
+
+/// What a subscription waits for.
+const WAITING: &str = "select count(*) from pgonce.job_live where queue = 'outbox/c'";
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Citus: make citus-tests"]
+async fn an_event_exists_if_and_only_if_its_command_commits() {
+    let (db, see) = with_subscription("published").await;
+    let mut ids = Vec::new();
+    for (n, url) in db.urls.iter().enumerate() {
+        let (once, tenant) = (once(url), ["a", "b", "c"][n]);
+        let intent = Intent::new("orders.create", "k", &1).unwrap();
+        let intent = intent.tenant(tenant).unwrap();
+        let work = |fails: bool| {
+            let ids = std::sync::Mutex::new(Vec::new());
+            let ids = std::sync::Arc::new(ids);
+            let (kept, once, intent) = (ids.clone(), once.clone(), intent.clone());
+            async move {
+                let ended = once
+                    .run(&intent, |mut tx: Attempt<TokioPostgres>| {
+                        let ids = ids.clone();
+                        async move {
+                            let order = format!(
+                                "insert into orders (tenant, key) values ('{}', 'k')",
+                                tx.tenant()
+                            );
+                            TokioPostgres::exec(tx.conn(), &order).await?;
+                            let event = Event::new("orders", "order.created").subject("7");
+                            let id = tx.publish(event.payload(&json!({"n": 1}))?).await?;
+                            ids.lock().unwrap().push(id);
+                            if fails {
+                                return Err(Failure::transient("later", "not now").into());
+                            }
+                            tx.succeed(&1).await
+                        }
+                    })
+                    .await;
+                let ids = kept.lock().unwrap().clone();
+                (ended.is_ok(), ids)
+            }
+        };
+        let (ok, failed) = work(true).await;
+        assert!(!ok && !failed.is_empty());
+        assert_eq!(see.number(WAITING).await, n as i64, "nothing was committed");
+        // The failure is recorded: the next attempt is of the same life, and its event has the same id.
+        let (ok, published) = work(false).await;
+        assert!(ok);
+        assert_eq!(see.number(WAITING).await, n as i64 + 1);
+        let (ok, again) = work(false).await;
+        assert!(ok && again.is_empty(), "a replay publishes nothing");
+        ids.extend(published);
+    }
+    let sink = Witness::default();
+    let running = Running::start(relay(&db.urls[1], &sink));
+    wait_until("three events", DEADLINE, || async { sink.asked() == 3 })
+        .await
+        .unwrap();
+    see.wait_until("select count(*) = 0 from pgonce.job").await;
+    running.stop().await.unwrap();
+    let mut sent: Vec<_> = sink.messages().iter().map(|message| message.id).collect();
+    sent.sort_unstable();
+    ids.sort_unstable();
+    assert_eq!(sent, ids);
+}
+
+/// Events of every kind, some of them wanted by nobody.
+const EVENTS: [&str; 8] = [
+    "'orders', 'order.created', 'o-1', '{\"n\": 1}'",
+    "'orders', 'order.created', 'o-1', '{\"n\": 2, \"b\": 1.50, \"a\": 123456789012345678901234567890}'",
+    "'orders', 'order.lost', 'o-1', '{\"n\": 3}'",
+    "'refunds.eu', 'order.created', 'o-2', '{\"n\": 4}', '00000000-0000-0000-0000-000000000004', '{\"traceparent\": \"00-1\"}'",
+    "'refunds_eu', 'order.created', 'o-2', '{\"n\": 5}'",
+    "'orders', 'order.created', 'o-1', '{\"n\": 6}', p_deliver_at => pgonce.now() + interval '1 hour'",
+    "'orders', 'order.created', 'o-1', '{\"n\": 7}'",
+    "'orders', 'order.created', 'o-3', '{\"n\": 8}', p_tenant => 'other'",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Citus: make citus-tests"]
+async fn events_arrive_as_on_one_server_where_filters_want_them() {
+    let db = distributed(Cluster::shared().await, "filtered").await;
+    let plain = pgonce_testkit::shared(None).await.unwrap();
+    let plain = plain.create_database("filtered").await.unwrap();
+    migrator(&plain.url()).up().await.unwrap();
+    let wanted = Subscription::new("c")
+        .begin(Begin::Now)
+        .topics(["orders", "refunds.*"])
+        .types(["*.created"])
+        .tenants(["t*"]);
+    let mut seen = Vec::new();
+    for (url, distributed) in [(plain.url(), false), (db.url().to_owned(), true)] {
+        let once = match distributed {
+            true => once(&url),
+            false => pgonce::Once::tokio_postgres(TokioPostgres::connect(&url, 2).pool().clone()),
+        };
+        once.outbox().create_subscription(&wanted).await.unwrap();
+        let see = Observer::connect(&url).await;
+        for event in EVENTS {
+            let tenant = match event.contains("p_tenant") {
+                true => "",
+                false => ", p_tenant => 't1'",
+            };
+            let rest = format!("select pgonce.publish({event}{tenant})");
+            see.run(&rest).await;
+        }
+        let sink = Witness::default();
+        let running = Running::start(Relay::new(once.outbox(), "c", sink.clone()));
+        wait_until("what is due", DEADLINE, || async {
+            sink.numbers().len() == 4
+        })
+        .await
+        .unwrap();
+        see.run("select pgonce._move_clock('2 hours')").await;
+        wait_until("what was delayed", DEADLINE, || async {
+            sink.numbers().len() == 5
+        })
+        .await
+        .unwrap();
+        running.stop().await.unwrap();
+        let mut messages = sink.messages();
+        assert_eq!(
+            messages.last().unwrap().payload.as_deref(),
+            Some(r#"{"n": 6}"#)
+        );
+        messages.sort_by(|one, other| one.payload.cmp(&other.payload));
+        let plain = messages.into_iter().map(|message| {
+            let own = message.id.as_u128() == 4;
+            (
+                message.tenant,
+                message.topic,
+                message.kind,
+                message.subject,
+                message.headers,
+                message.payload,
+                own,
+            )
+        });
+        seen.push(plain.collect::<Vec<_>>());
+    }
+    assert_eq!(seen[1], seen[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Citus: make citus-tests"]
+async fn an_event_that_fails_holds_back_its_subject_and_no_other() {
+    let (db, see) = with_subscription("held_back").await;
+    for n in 1..=30 {
+        let subject = ["x", "y", "z"][n as usize % 3];
+        see.run(&publish(n, subject, ["a", "b"][n as usize % 2]))
+            .await;
+    }
+    let sink = Witness::default();
+    // One never, one not at first.
+    let tries = std::sync::atomic::AtomicU64::new(0);
+    sink.script(move |n| match n {
+        7 => Some(Delivery::Poison {
+            reason: "no".into(),
+        }),
+        8 if tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 3 => {
+            Some(Delivery::Retry {
+                reason: "later".into(),
+                after: Duration::from_millis(20),
+            })
+        }
+        _ => None,
+    });
+    let relays: Vec<_> = (db.urls.iter())
+        .map(|url| Running::start(relay(url, &sink)))
+        .collect();
+    // 7 holds back those of its subject and its tenant: 13, 19 and 25.
+    wait_until("all but four", DEADLINE, || async {
+        sink.numbers().len() == 26
+    })
+    .await
+    .unwrap();
+    let left: Vec<_> = (1..=30).filter(|n| !sink.numbers().contains(n)).collect();
+    assert_eq!(left, [7, 13, 19, 25]);
+    let dead = "select seq, tenant, topic, subject, attempts, reason, parked_at is not null from pgonce.dead_letters";
+    see.wait_until("select behind = 3 from pgonce.dead_letters")
+        .await;
+    let rows = see.rows(dead).await;
+    let cells: Vec<_> = rows[0][1..]
+        .iter()
+        .map(|cell| cell.as_deref().unwrap())
+        .collect();
+    assert_eq!(
+        (rows.len(), &*cells),
+        (1, &["b", "orders", "y", "1", "no", "t"][..])
+    );
+    let backlog = &once(db.url()).outbox().backlog().await.unwrap()[0];
+    assert_eq!(
+        (backlog.parked[2], backlog.stuck),
+        (1, false),
+        "{backlog:?}"
+    );
+    let listed = "select count(*) from pgonce.jobs where queue = 'outbox/c' and status = 'dead'";
+    assert_eq!(see.number(listed).await, 1);
+    assert_eq!(
+        see.number("select dead from pgonce.queues where queue = 'outbox/c'")
+            .await,
+        1
+    );
+    // Tried once more it fails once more; then it is skipped, and those behind it come.
+    let redrive = "select pgonce.redrive('c', 'y', p_tenant => 'b')";
+    assert_eq!(see.number("select pgonce.redrive('c', 'x')").await, 0);
+    assert_eq!(
+        see.number("select pgonce.redrive('c', p_since => now() + interval '1 hour')")
+            .await,
+        0
+    );
+    let asked = sink.asked();
+    assert_eq!(see.number(redrive).await, 1);
+    wait_until("another try", DEADLINE, || async { sink.asked() > asked })
+        .await
+        .unwrap();
+    see.wait_until("select count(*) = 1 from pgonce.dead_letters")
+        .await;
+    let seq = see.number("select seq from pgonce.dead_letters").await;
+    assert_eq!(
+        see.code(&format!("select pgonce.skip('c', {seq}, '')"))
+            .await,
+        "22023"
+    );
+    assert_eq!(
+        see.text(&format!("select pgonce.skip('c', {seq}, 'wrong')"))
+            .await,
+        "t"
+    );
+    assert_eq!(
+        see.text(&format!("select pgonce.skip('c', {seq}, 'wrong')"))
+            .await,
+        "f"
+    );
+    wait_until("those behind it", DEADLINE, || async {
+        sink.numbers().len() == 29
+    })
+    .await
+    .unwrap();
+    for relay in relays {
+        relay.stop().await.unwrap();
+    }
+    assert_eq!(sink.check(), 0);
+    let kept = "select failure_message from pgonce.jobs where queue = 'outbox/c'";
+    assert_eq!(see.rows(kept).await, [[Some("wrong".to_owned())]]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Citus: make citus-tests"]
+async fn a_sink_that_is_down_costs_no_attempts_and_one_that_is_gone_ends_the_relay() {
+    let (db, see) = with_subscription("down").await;
+    let sink = Witness::default();
+    sink.script(|_| {
+        Some(Delivery::Unavailable {
+            reason: "down".into(),
+        })
+    });
+    let running = Running::start(relay(db.url(), &sink));
+    see.run(&publish(1, "x", "a")).await;
+    // Alone it is put off, again and again.
+    see.wait_until("select count(*) > 0 from pgonce.job_live where failure_code = 'defer'")
+        .await;
+    let asked = sink.asked();
+    wait_until("more tries than an event has", DEADLINE, || async {
+        sink.asked() > asked + 20
+    })
+    .await
+    .unwrap();
+    sink.heal();
+    wait_until("the event", DEADLINE, || async { sink.numbers() == [1] })
+        .await
+        .unwrap();
+    sink.script(|_| {
+        Some(Delivery::Gone {
+            reason: "no such endpoint".into(),
+        })
+    });
+    see.run(&publish(2, "x", "a")).await;
+    let ended = running.ended().await.unwrap_err();
+    assert_eq!(ended.code(), "P4031");
+    assert!(ended.to_string().contains("no such endpoint"), "{ended}");
+    // Nothing more is kept for it.
+    see.run(&publish(3, "x", "a")).await;
+    assert_eq!(see.number(WAITING).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Citus: make citus-tests"]
+async fn events_of_a_tenant_that_moves_keep_their_order() {
+    let (db, see) = with_subscription("moved_events").await;
+    let sink = Witness::default();
+    let mut n = 0;
+    for round in 0..6 {
+        for _ in 0..5 {
+            n += 1;
+            see.run(&publish(n, "x", "a")).await;
+        }
+        see.run(&move_of("a", "block_writes")).await;
+        if round == 2 {
+            // Half of them before the next moves, while a relay runs.
+            Running::start(relay(db.url(), &sink)).kill().await;
+        }
+    }
+    // The lease of the relay that was killed may hold one.
+    see.run("select pgonce._move_clock('1 minute')").await;
+    let running = Running::start(relay(&db.urls[2], &sink));
+    sink.wait_for(n).await;
+    running.stop().await.unwrap();
+    sink.check();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Citus: make citus-tests"]
+async fn subscriptions_come_change_and_go_with_what_waits_for_them() {
+    let (db, see) = with_subscription("subscribed").await;
+    assert_eq!(see.code(SUBSCRIBE).await, "42710");
+    for sql in [
+        "select pgonce.create_subscription('s')",
+        "select pgonce.create_subscription('s', 'now', p_dead_limit => 5)",
+        "select pgonce.create_subscription('s', 'now', p_when_full => 'discard')",
+        "select pgonce.alter_subscription('c', p_when_full => 'discard')",
+        "select pgonce.replay('c')",
+        "select pgonce.replay_range('c', 1, 5)",
+        "select * from pgonce.claim_events('c', 'w')",
+        "select * from pgonce.event_status('c', 1)",
+        "select pgonce.recover('c', now(), true)",
+        "select pgonce.set_outbox_retention('1 day')",
+    ] {
+        assert_eq!(see.code(sql).await, "P4105", "{sql}");
+    }
+    for (sql, code) in [
+        ("select pgonce.create_subscription('', 'now')", "22023"),
+        (
+            "select pgonce.create_subscription(repeat('x', 194), 'now')",
+            "22023",
+        ),
+        ("select pgonce.create_subscription('s', 'then')", "22023"),
+        (
+            "select pgonce.create_subscription('s', 'now', p_max_attempts => 0)",
+            "23514",
+        ),
+        (
+            "select from pgonce.enqueue('outbox/c', '1', p_tenant => 'a')",
+            "22023",
+        ),
+        (
+            "select pgonce.define_queue('outbox/c', p_paused => true)",
+            "22023",
+        ),
+        (
+            "select pgonce.define_schedule('s', '* * * * *', 'outbox/c')",
+            "22023",
+        ),
+        ("select pgonce.alter_subscription('nobody')", "42704"),
+        ("select pgonce.evict_subscription('c', '')", "22023"),
+        (
+            "select pgonce.publish('', 'y', 's', '1', p_tenant => 'a')",
+            "22023",
+        ),
+        (
+            "select pgonce.publish('t', 'y', 's', '1', p_tenant => null)",
+            "22023",
+        ),
+        (
+            "select pgonce.publish('t', 'y', 's', '1', p_headers => '{\"Id\": 1}', p_tenant => 'a')",
+            "22023",
+        ),
+        (
+            "select pgonce.publish('t', 'y', 's', to_jsonb(repeat('x', 1048600)), p_tenant => 'a')",
+            "P4041",
+        ),
+    ] {
+        assert_eq!(see.code(sql).await, code, "{sql}");
+    }
+    // Workers of all queues get no events; who names the queue does.
+    see.run(&publish(1, "x", "a")).await;
+    let claim = |queues: &str| {
+        format!("select payload ->> 'subject' from pgonce.claim_jobs({queues}, 'w', '1 hour', 5)")
+    };
+    assert_eq!(see.rows(&claim("null")).await.len(), 0);
+    see.run("select from pgonce.enqueue('q', '1', p_tenant => 'a')")
+        .await;
+    assert_eq!(see.rows(&claim("null")).await.len(), 1);
+    assert_eq!(
+        see.rows(&claim("'{outbox/c}'")).await,
+        [[Some("x".to_owned())]]
+    );
+    // What is changed holds for what is published then.
+    let node = Observer::connect(&db.urls[1]).await;
+    node.run("select pgonce.alter_subscription('c', p_topics => '{other}', p_max_attempts => 7)")
+        .await;
+    see.run(&publish(2, "x", "a")).await;
+    assert_eq!(see.number(WAITING).await, 1);
+    see.run("select pgonce.alter_subscription('c', p_topics => '{*}')")
+        .await;
+    see.run(&publish(3, "y", "b")).await;
+    assert_eq!(see.number(WAITING).await, 2);
+    let rules = "select max_attempts from pgonce.job_queue where queue = 'outbox/c'";
+    assert_eq!(node.number(rules).await, 7);
+    // Another build is loaded over it.
+    see.run("update pgonce.routines set checksum = 'of another build'")
+        .await;
+    assert!(migrator(db.url()).up().await.unwrap().routines);
+    migrator(db.url()).check().await.unwrap();
+    let sink = Witness::default();
+    let running = Running::start(relay(db.url(), &sink));
+    wait_until("what is free", DEADLINE, || async { sink.numbers() == [3] })
+        .await
+        .unwrap();
+    // One that a worker holds goes too, with the subscription, and its relays end.
+    assert_eq!(see.text("select pgonce.drop_subscription('c')").await, "t");
+    assert_eq!(running.ended().await.unwrap_err().code(), "42704");
+    let left = "select (select count(*) from pgonce.job where queue like 'outbox/%') + (select count(*) from pgonce.job_queue where queue like 'outbox/%')";
+    assert_eq!(see.number(left).await, 0);
+    assert_eq!(see.text("select pgonce.drop_subscription('c')").await, "f");
+    // A transaction that published for it before it was dropped, and commits after.
+    see.run(SUBSCRIBE).await;
+    let late = Observer::connect(&db.urls[2]).await;
+    late.run(&format!("begin; {}", publish(4, "x", "a"))).await;
+    see.run("select pgonce.drop_subscription('c')").await;
+    late.run("commit").await;
+    assert_eq!(see.number(WAITING).await, 1);
+    see.run(SUBSCRIBE).await;
+    assert_eq!(see.number(WAITING).await, 0);
+    see.run(&publish(5, "x", "a")).await;
+    assert!(
+        relay(db.url(), &sink)
+            .run_once(Default::default())
+            .await
+            .unwrap()
+    );
+    assert_eq!(sink.numbers(), [3, 5]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Citus: make citus-tests"]
+async fn transitions_and_timers_publish_their_events() {
+    let (db, see) = with_subscription("cases_published").await;
+    see.run(
+        "select pgonce.define_transition('case', '', 'open', p_topic => 'cases'); \
+         select pgonce.define_transition('case', 'open', 'late', p_topic => 'cases')",
+    )
+    .await;
+    for url in &db.urls {
+        let node = Observer::connect(url).await;
+        // Sent twice: one event.
+        for _ in 0..2 {
+            node.run("select from pgonce.transition('case', '7', 'open', 'c', p_data => '{\"n\": 1}', p_tenant => 't')")
+                .await;
+        }
+    }
+    see.run("select from pgonce.set_timer('case', '7', 'answer', 'late', '-1 second', 't')")
+        .await;
+    assert_eq!(
+        see.text("select outcome from pgonce.fire_timers()").await,
+        "applied"
+    );
+    let events = "select payload -> 'payload' from pgonce.job where queue = 'outbox/c' order by id";
+    let rows = see.rows(events).await;
+    let first: serde_json::Value = serde_json::from_str(rows[0][0].as_deref().unwrap()).unwrap();
+    let expected = json!({"entity": "7", "from": "", "to": "open", "version": 1, "command": "c", "data": {"n": 1}});
+    assert_eq!((rows.len(), first), (2, expected));
+    let types = "select string_agg(payload ->> 'type', ' ' order by id) from pgonce.job where queue = 'outbox/c'";
+    assert_eq!(see.text(types).await, "case.open case.late");
+}
