@@ -271,7 +271,7 @@ pub(crate) fn move_of(tenant: &str, mode: &str) -> String {
 }
 
 /// Runs what moves shards, and again where Citus ended it for a deadlock with clients.
-async fn moved(db: &Db, sql: &str) {
+pub(crate) async fn moved(db: &Db, sql: &str) {
     for _ in 0..20 {
         match db.see().await.code(sql).await.as_str() {
             "" => return,

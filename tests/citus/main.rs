@@ -11,5 +11,6 @@ mod ledger;
 mod load;
 mod one_shard;
 mod outbox;
+mod outbox_load;
 mod queue;
 mod transitions;

@@ -67,7 +67,7 @@ impl Witness {
     pub fn check(&self) -> usize {
         let seen = self.seen.lock().unwrap();
         let mut ids = HashMap::new();
-        let mut subjects: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+        let mut subjects: BTreeMap<(&str, &str), Vec<u64>> = BTreeMap::new();
         let mut again = 0;
         for message in seen.iter() {
             let n = number(message);
@@ -76,13 +76,16 @@ impl Witness {
                     assert_eq!(id, message.id, "event {n} came with two ids");
                     again += 1;
                 }
-                None => subjects.entry(&message.subject).or_default().push(n),
+                None => {
+                    let subject = (&*message.tenant, &*message.subject);
+                    subjects.entry(subject).or_default().push(n);
+                }
             }
         }
         for (subject, numbers) in subjects {
             assert!(
                 numbers.is_sorted(),
-                "{subject} is turned round: {numbers:?}"
+                "{subject:?} is turned round: {numbers:?}"
             );
         }
         again

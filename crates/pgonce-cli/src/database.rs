@@ -230,6 +230,13 @@ impl Database {
         Ok(())
     }
 
+    /// Whether Citus distributes pgonce's tables.
+    pub(crate) async fn is_distributed(&self) -> Result<bool> {
+        let query = "select to_regclass('pgonce.tenant_epoch') is not null as distributed";
+        let row = self.row(query, &[]).await?.unwrap_or_default();
+        Ok(row.contains("true"))
+    }
+
     /// As [`Database::rows`], for a statement that answers one number, as `n`.
     pub(crate) async fn count(&self, query: &str, params: &[Option<&str>]) -> Result<u64> {
         let row = self.row(query, params).await?.unwrap_or_default();

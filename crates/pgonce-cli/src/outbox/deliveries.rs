@@ -97,7 +97,12 @@ pub(super) async fn redrive(database: &Database, args: &RedriveArgs) -> Result {
     let words = counted(moved, "subject moves", "subjects move");
     let seconds = seconds(moved, args.rate);
     let json = json!({ "redriven": moved, "rate": args.rate, "seconds": seconds });
-    output::say(database.format, &at_rate(&words, moved, args.rate), &json)
+    // On Citus all at once.
+    let words = match database.is_distributed().await? {
+        true => format!("{words} again"),
+        false => at_rate(&words, moved, args.rate),
+    };
+    output::say(database.format, &words, &json)
 }
 
 fn seconds(moved: u64, rate: u32) -> u64 {
@@ -139,7 +144,14 @@ pub(super) async fn skip(database: &Database, args: &SkipArgs) -> Result {
     let seq = args.seq.to_string();
     let params = [Some(&*args.subscription), Some(&*seq), Some(&*args.reason)];
     super::inspect::require_subscription(database, &args.subscription).await?;
-    let query = "select count(*) as n from pgonce.parked where subscription = $1 and seq = $2::text::bigint";
+    let query = match database.is_distributed().await? {
+        true => {
+            "select count(*) as n from pgonce.dead_letters where subscription = $1 and seq = $2::text::bigint"
+        }
+        false => {
+            "select count(*) as n from pgonce.parked where subscription = $1 and seq = $2::text::bigint"
+        }
+    };
     if database.count(query, &params[..2]).await? == 0 {
         return Err(CliError::new(
             exit::NOT_FOUND,

@@ -52,6 +52,9 @@ pub(super) async fn status(database: &Database, args: &StatusArgs) -> Result {
     if let Some(name) = subscription {
         require_subscription(database, name).await?;
     }
+    if args.lanes && database.is_distributed().await? {
+        return Err(as_jobs("there are no lanes", "pgonce outbox status"));
+    }
     let query = if args.lanes {
         "select subscription, lane, waiting, date_trunc('milliseconds', oldest_age) as oldest_age, parked, dead, relay, \
          lease_until, advanced_at from pgonce.outbox_lanes where $1::text is null or subscription = $1 \
@@ -76,7 +79,28 @@ pub(super) async fn status(database: &Database, args: &StatusArgs) -> Result {
     super::tail::mention(database).await
 }
 
+/// What this program has no view of on Citus, where events are jobs, and the command that has.
+fn as_jobs(what: &str, command: &str) -> CliError {
+    CliError::new(
+        exit::USAGE,
+        format!("on Citus, where events travel as jobs, {what}"),
+        format!("See `{command}`."),
+    )
+}
+
+/// What is parked, on Citus.
+const DEAD_LETTERS: &str = "select subscription, seq, message_id, tenant, topic, type, subject, 'dead' as state, attempts, \
+     null::timestamptz as due_at, reason, behind, parked_at from pgonce.dead_letters \
+     where ($1::text is null or subscription = $1) and $2::text is not null and ($3::text is null or subject = $3) \
+     and ($4::text is null or tenant = $4) order by subscription, seq limit $5::text::integer";
+
 pub(super) async fn list(database: &Database, args: &ListArgs) -> Result {
+    let distributed = database.is_distributed().await?;
+    if distributed && args.state != "dead" {
+        let queue = args.subscription.as_deref().unwrap_or("SUBSCRIPTION");
+        let command = format!("pgonce job list outbox/{queue} --tenant TENANT");
+        return Err(as_jobs("only dead letters are listed here", &command));
+    }
     // From subscription to subscription; of each at most 10000 are looked at.
     let query = "select k.subscription, k.seq, k.message_id, k.tenant, k.topic, k.type, k.subject, k.state, k.attempts, k.due_at, k.reason, \
          (select count(*) from (select from pgonce.parked b where b.tenant = k.tenant and b.subscription = k.subscription \
@@ -85,6 +109,7 @@ pub(super) async fn list(database: &Database, args: &ListArgs) -> Result {
              select * from pgonce.parked p where p.subscription = s.subscription and ($2 = 'all' or p.state = $2) order by p.seq limit 10000) k \
          where ($1::text is null or s.subscription = $1) and ($3::text is null or k.subject = $3) and ($4::text is null or k.tenant = $4) \
          order by k.subscription, k.seq limit $5::text::integer";
+    let query = if distributed { DEAD_LETTERS } else { query };
     if let Some(name) = &args.subscription {
         require_subscription(database, name).await?;
     }
@@ -105,6 +130,10 @@ pub(super) async fn list(database: &Database, args: &ListArgs) -> Result {
 }
 
 pub(super) async fn show(database: &Database, args: &ShowArgs) -> Result {
+    if database.is_distributed().await? {
+        let command = "pgonce job show NUMBER --tenant TENANT";
+        return Err(as_jobs("an event is shown as its job", command));
+    }
     let number = match args.event.parse::<i64>() {
         Ok(number) => Some(number.to_string()),
         Err(_) => number_of(database, args).await?,

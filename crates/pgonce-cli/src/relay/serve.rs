@@ -82,12 +82,14 @@ pub(super) async fn start_all(
     if database.behind_pooler {
         once = once.behind_pooler();
     }
+    let migrator = Migrator::new(driver).schema(&database.schema);
+    migrator.check().await?;
+    // On Citus events travel as jobs.
+    if migrator.is_distributed().await? {
+        once = once.distributed();
+    }
     let once = once.build()?;
     let outbox = once.outbox();
-    Migrator::new(driver)
-        .schema(&database.schema)
-        .check()
-        .await?;
     let mut watched = Vec::new();
     let mut parts = Parts::new("the relay of");
     for relay in &config.relays {

@@ -24,7 +24,7 @@ begin
     elsif p_from collate "C" = 'start' then
         raise exception 'on Citus a subscription gets what is published from now on' using errcode = 'P4105',
             detail = 'Events are kept for the subscriptions that exist when they are published; there is no log to read from its start.',
-            hint = 'Create it with p_from => ''now''.';
+            hint = 'Create it with p_from => ''now'', or --from now.';
     end if;
     perform pgonce._refuse_dead_limit(p_dead_limit, p_when_full);
     insert into pgonce.outbox_subscription (subscription, topics, types, tenants, max_attempts, backoff, max_backoff, dead_limit,
