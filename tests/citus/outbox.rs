@@ -498,3 +498,50 @@ async fn transitions_and_timers_publish_their_events() {
     let types = "select string_agg(payload ->> 'type', ' ' order by id) from pgonce.job where queue = 'outbox/c'";
     assert_eq!(see.text(types).await, "case.open case.late");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "needs Citus: make citus-tests"]
+async fn an_event_that_was_sent_and_not_recorded_comes_again_with_its_id_before_later_ones() {
+    let (db, see) = with_subscription("sent_again").await;
+    see.run(&publish(1, "x", "a")).await;
+    see.run(&publish(2, "x", "a")).await;
+    let sink = Witness::default();
+    let (go_on, wait) = std::sync::mpsc::channel();
+    let wait = std::sync::Mutex::new(wait);
+    sink.script(move |_| {
+        // Once the other side is gone it no longer waits.
+        let _ = wait.lock().unwrap().recv();
+        None
+    });
+    let running = Running::start(relay(db.url(), &sink));
+    see.wait_until("select count(*) = 1 from pgonce.job_live where state = 'running'")
+        .await;
+    // The end of the delivery cannot be recorded.
+    let locker = db.see().await;
+    locker
+        .run("begin; select id from pgonce.job_live where tenant = 'a' and state = 'running' for update")
+        .await;
+    go_on.send(()).unwrap();
+    wait_until("the first event", DEADLINE, || async {
+        sink.numbers() == [1]
+    })
+    .await
+    .unwrap();
+    let recording =
+        "from pg_stat_activity where query like '%finish_jobs%' and pid <> pg_backend_pid()";
+    see.wait_until(&format!("select count(*) > 0 {recording}"))
+        .await;
+    running.kill().await;
+    see.run(&format!("select pg_terminate_backend(pid) {recording}"))
+        .await;
+    see.wait_until(&format!("select count(*) = 0 {recording}"))
+        .await;
+    locker.run("rollback").await;
+    drop(go_on);
+    see.run("select pgonce._move_clock('1 minute')").await;
+    let running = Running::start(relay(&db.urls[1], &sink));
+    sink.wait_for(2).await;
+    running.stop().await.unwrap();
+    assert_eq!(sink.numbers(), [1, 1, 2]);
+    assert_eq!(sink.check(), 1);
+}

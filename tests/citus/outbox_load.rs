@@ -134,9 +134,9 @@ async fn crashed(victim: usize) {
     let mut load = Load::start(&db).await;
     for _ in 0..3 {
         load.go_on(40).await;
+        load.replace_relay(&db).await;
         cluster.nodes[victim].crash().await.unwrap();
         cluster.nodes[victim].start_again().await.unwrap();
-        load.replace_relay(&db).await;
     }
     load.go_on(40).await;
     load.end(&db, &format!("node {victim} crashed 3 times"))

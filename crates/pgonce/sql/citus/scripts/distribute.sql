@@ -59,7 +59,7 @@ begin
     end loop;
     if not exists (select from pg_dist_partition p where p.logicalrelid = 'pgonce.outbox_subscription'::regclass) then
         foreach v_table in array array['job_queue', 'job_live', 'job_schedule'] loop
-            execute format('select exists (select from pgonce.%I t where t.queue like ''outbox/%%'')', v_table) into v_taken;
+            execute format('select count(*) > 0 from pgonce.%I t where t.queue like ''outbox/%%''', v_table) into v_taken;
             if v_taken then
                 raise exception 'pgonce.% has a queue whose name begins with "outbox/"', v_table using errcode = 'P4105',
                     hint = 'On Citus these names are for the events of subscriptions: finish its jobs, and take another name.';

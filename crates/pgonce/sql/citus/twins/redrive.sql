@@ -8,6 +8,8 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_queue   text collate "C" := 'outbox/' || (pgonce._require_subscription(p_subscription)).subscription;
+    -- Not with a collation of its own: the tenant beside it would get that too.
+    v_name    text collate "default" := v_queue;
     v_subject text collate "C" := p_subject;
     v_tenant  text collate "default" := p_tenant;
     v_tenants text[];
@@ -20,7 +22,7 @@ begin
        and (v_tenant is null or l.tenant = v_tenant) and (v_subject is null or l.key = v_subject)
        and (p_since is null or (l.progress ->> 'dead_at')::timestamptz >= p_since);
     for v_at in 1..coalesce(cardinality(v_ids), 0) loop
-        select n into v_count from pgonce._retry_tenant_jobs(v_queue, v_ids[v_at], v_tenants[v_at]) n;
+        select n into v_count from pgonce._retry_tenant_jobs(v_name, v_ids[v_at], v_tenants[v_at]) n;
         v_all := v_all + v_count;
     end loop;
     return v_all;
