@@ -13,4 +13,5 @@ mod one_shard;
 mod outbox;
 mod outbox_load;
 mod queue;
+mod subscriptions;
 mod transitions;

@@ -15,28 +15,28 @@ use crate::cluster::{Cluster, Db};
 use crate::distributed::{distributed, migrator, once};
 use crate::load::move_of;
 
-const SUBSCRIBE: &str = "select pgonce.create_subscription('c', 'now', p_backoff => '10 milliseconds', p_max_attempts => 5)";
+pub(crate) const SUBSCRIBE: &str = "select pgonce.create_subscription('c', 'now', p_backoff => '10 milliseconds', p_max_attempts => 5)";
 
 pub(crate) fn relay(url: &str, sink: &Witness) -> Relay<TokioPostgres, Witness> {
     let backoff = Duration::from_millis(5);
     Relay::new(once(url).outbox(), "c", sink.clone()).backoff(backoff, backoff * 20)
 }
 
-async fn with_subscription(name: &str) -> (Db, Observer) {
+pub(crate) async fn with_subscription(name: &str) -> (Db, Observer) {
     let db = distributed(Cluster::shared().await, name).await;
     let see = db.see().await;
     see.run(SUBSCRIBE).await;
     (db, see)
 }
 
-fn publish(n: u64, subject: &str, tenant: &str) -> String {
+pub(crate) fn publish(n: u64, subject: &str, tenant: &str) -> String {
     format!(
         "select pgonce.publish('orders', 'order.changed', '{subject}', '{{\"n\": {n}}}', p_tenant => '{tenant}')"
     )
 }
 
 /// What a subscription waits for.
-const WAITING: &str = "select count(*) from pgonce.job_live where queue = 'outbox/c'";
+pub(crate) const WAITING: &str = "select count(*) from pgonce.job_live where queue = 'outbox/c'";
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Citus: make citus-tests"]
@@ -342,161 +342,6 @@ async fn events_of_a_tenant_that_moves_keep_their_order() {
     sink.wait_for(n).await;
     running.stop().await.unwrap();
     sink.check();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs Citus: make citus-tests"]
-async fn subscriptions_come_change_and_go_with_what_waits_for_them() {
-    let (db, see) = with_subscription("subscribed").await;
-    assert_eq!(see.code(SUBSCRIBE).await, "42710");
-    for sql in [
-        "select pgonce.create_subscription('s')",
-        "select pgonce.create_subscription('s', 'now', p_dead_limit => 5)",
-        "select pgonce.create_subscription('s', 'now', p_when_full => 'discard')",
-        "select pgonce.alter_subscription('c', p_when_full => 'discard')",
-        "select pgonce.replay('c')",
-        "select pgonce.replay_range('c', 1, 5)",
-        "select * from pgonce.claim_events('c', 'w')",
-        "select * from pgonce.event_status('c', 1)",
-        "select pgonce.recover('c', now(), true)",
-        "select pgonce.set_outbox_retention('1 day')",
-    ] {
-        assert_eq!(see.code(sql).await, "P4105", "{sql}");
-    }
-    for (sql, code) in [
-        ("select pgonce.create_subscription('', 'now')", "22023"),
-        (
-            "select pgonce.create_subscription(repeat('x', 194), 'now')",
-            "22023",
-        ),
-        ("select pgonce.create_subscription('s', 'then')", "22023"),
-        (
-            "select pgonce.create_subscription('s', 'now', p_max_attempts => 0)",
-            "23514",
-        ),
-        (
-            "select from pgonce.enqueue('outbox/c', '1', p_tenant => 'a')",
-            "22023",
-        ),
-        (
-            "select pgonce.define_queue('outbox/c', p_paused => true)",
-            "22023",
-        ),
-        (
-            "select pgonce.define_schedule('s', '* * * * *', 'outbox/c')",
-            "22023",
-        ),
-        ("select pgonce.alter_subscription('nobody')", "42704"),
-        ("select pgonce.evict_subscription('c', '')", "22023"),
-        (
-            "select pgonce.publish('', 'y', 's', '1', p_tenant => 'a')",
-            "22023",
-        ),
-        (
-            "select pgonce.publish('t', 'y', 's', '1', p_tenant => null)",
-            "22023",
-        ),
-        (
-            "select pgonce.publish('t', 'y', 's', '1', p_headers => '{\"Id\": 1}', p_tenant => 'a')",
-            "22023",
-        ),
-        (
-            "select pgonce.publish('t', 'y', 's', to_jsonb(repeat('x', 1048600)), p_tenant => 'a')",
-            "P4041",
-        ),
-    ] {
-        assert_eq!(see.code(sql).await, code, "{sql}");
-    }
-    // Workers of all queues get no events; who names the queue does.
-    see.run(&publish(1, "x", "a")).await;
-    let claim = |queues: &str| {
-        format!("select payload ->> 'subject' from pgonce.claim_jobs({queues}, 'w', '1 hour', 5)")
-    };
-    assert_eq!(see.rows(&claim("null")).await.len(), 0);
-    see.run("select from pgonce.enqueue('q', '1', p_tenant => 'a')")
-        .await;
-    assert_eq!(see.rows(&claim("null")).await.len(), 1);
-    assert_eq!(
-        see.rows(&claim("'{outbox/c}'")).await,
-        [[Some("x".to_owned())]]
-    );
-    // What is changed holds for what is published then.
-    let node = Observer::connect(&db.urls[1]).await;
-    node.run("select pgonce.alter_subscription('c', p_topics => '{other}', p_max_attempts => 7)")
-        .await;
-    see.run(&publish(2, "x", "a")).await;
-    assert_eq!(see.number(WAITING).await, 1);
-    see.run("select pgonce.alter_subscription('c', p_topics => '{*}')")
-        .await;
-    see.run(&publish(3, "y", "b")).await;
-    assert_eq!(see.number(WAITING).await, 2);
-    let rules = "select max_attempts from pgonce.job_queue where queue = 'outbox/c'";
-    assert_eq!(node.number(rules).await, 7);
-    // Another build is loaded over it.
-    see.run("update pgonce.routines set checksum = 'of another build'")
-        .await;
-    assert!(migrator(db.url()).up().await.unwrap().routines);
-    migrator(db.url()).check().await.unwrap();
-    let sink = Witness::default();
-    let running = Running::start(relay(db.url(), &sink));
-    wait_until("what is free", DEADLINE, || async { sink.numbers() == [3] })
-        .await
-        .unwrap();
-    // One that a worker holds goes too, with the subscription, and its relays end.
-    assert_eq!(see.text("select pgonce.drop_subscription('c')").await, "t");
-    assert_eq!(running.ended().await.unwrap_err().code(), "42704");
-    let left = "select (select count(*) from pgonce.job where queue like 'outbox/%') + (select count(*) from pgonce.job_queue where queue like 'outbox/%')";
-    assert_eq!(see.number(left).await, 0);
-    assert_eq!(see.text("select pgonce.drop_subscription('c')").await, "f");
-    // A transaction that published for it before it was dropped, and commits after.
-    see.run(SUBSCRIBE).await;
-    let late = Observer::connect(&db.urls[2]).await;
-    late.run(&format!("begin; {}", publish(4, "x", "a"))).await;
-    see.run("select pgonce.drop_subscription('c')").await;
-    late.run("commit").await;
-    assert_eq!(see.number(WAITING).await, 1);
-    see.run(SUBSCRIBE).await;
-    assert_eq!(see.number(WAITING).await, 0);
-    see.run(&publish(5, "x", "a")).await;
-    assert!(
-        relay(db.url(), &sink)
-            .run_once(Default::default())
-            .await
-            .unwrap()
-    );
-    assert_eq!(sink.numbers(), [3, 5]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs Citus: make citus-tests"]
-async fn transitions_and_timers_publish_their_events() {
-    let (db, see) = with_subscription("cases_published").await;
-    see.run(
-        "select pgonce.define_transition('case', '', 'open', p_topic => 'cases'); \
-         select pgonce.define_transition('case', 'open', 'late', p_topic => 'cases')",
-    )
-    .await;
-    for url in &db.urls {
-        let node = Observer::connect(url).await;
-        // Sent twice: one event.
-        for _ in 0..2 {
-            node.run("select from pgonce.transition('case', '7', 'open', 'c', p_data => '{\"n\": 1}', p_tenant => 't')")
-                .await;
-        }
-    }
-    see.run("select from pgonce.set_timer('case', '7', 'answer', 'late', '-1 second', 't')")
-        .await;
-    assert_eq!(
-        see.text("select outcome from pgonce.fire_timers()").await,
-        "applied"
-    );
-    let events = "select payload -> 'payload' from pgonce.job where queue = 'outbox/c' order by id";
-    let rows = see.rows(events).await;
-    let first: serde_json::Value = serde_json::from_str(rows[0][0].as_deref().unwrap()).unwrap();
-    let expected = json!({"entity": "7", "from": "", "to": "open", "version": 1, "command": "c", "data": {"n": 1}});
-    assert_eq!((rows.len(), first), (2, expected));
-    let types = "select string_agg(payload ->> 'type', ' ' order by id) from pgonce.job where queue = 'outbox/c'";
-    assert_eq!(see.text(types).await, "case.open case.late");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

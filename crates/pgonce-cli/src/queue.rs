@@ -166,6 +166,10 @@ async fn require_queue(database: &Database, queue: &str) -> Result {
     let known = "exists (select from pgonce.job_queue q where q.queue = $1) or exists (select from pgonce.queues q where q.queue = $1) \
          or exists (select from pgonce.job_schedule s where s.queue = $1) or exists (select from pgonce.job j where j.queue = $1 \
          and j.ctid >= (select format('(%s,0)', greatest(pg_relation_size('pgonce.job') / current_setting('block_size')::bigint - 150, 0))::tid))";
+    let known = match database.is_distributed().await? {
+        true => "(select count(*) from pgonce.queues q where q.queue = $1) > 0",
+        false => known,
+    };
     let unknown = || {
         CliError::new(
             exit::NOT_FOUND,
@@ -212,7 +216,11 @@ pub(crate) async fn job(args: JobArgs, target: Target) -> Result {
                 Some(&*limit),
                 before.as_deref(),
             ];
-            let rows = database.list(&jobs(&list), &params).await?;
+            let query = match database.is_distributed().await? {
+                true => JOBS_OF_TENANT.to_owned(),
+                false => jobs(&list),
+            };
+            let rows = database.list(&query, &params).await?;
             output::rows(database.format, &rows, "No jobs.")
         }
         JobAction::Show(one) => show(&database, &args.tenant, one.id).await,
@@ -264,6 +272,15 @@ pub(crate) async fn job(args: JobArgs, target: Target) -> Result {
         }
     }
 }
+
+/// On Citus: those of the tenant, on its server.
+const JOBS_OF_TENANT: &str = "select id, queue, key, status, attempts, owner, failure_code, created_at, due_at, ended_at \
+     from pgonce.jobs where tenant = $1 and ($2::text is null or queue = $2) and ($3::text is null or status = $3) \
+     and ($4::text is null or group_name = $4) and ($6::text is null or id < $6::text::bigint) order by id desc limit $5::text::int";
+
+/// On Citus, where no acts of operators are recorded.
+const SHOW_OF_TENANT: &str = "select j.*, p.payload from pgonce.jobs j join pgonce.job p on p.tenant = j.tenant and p.id = j.id \
+     where j.tenant = $1 and j.id = $2::text::bigint";
 
 /// Jobs that one list looks at.
 const LOOK: u32 = 20_000;
@@ -337,6 +354,10 @@ async fn show(database: &Database, tenant: &str, id: i64) -> Result {
     let query = "select j.*, p.payload, (select json_agg(json_build_object('at', o.acted_at, 'act', o.act, 'role', o.role, 'person', o.person, 'reason', o.reason) order by o.number) \
         from pgonce.operator_act o where o.tenant = j.tenant and o.scope = 'job ' || j.queue and o.key = j.id::text) as acts \
         from pgonce.jobs j join pgonce.job p using (tenant, id) where j.tenant = $1 and j.id = $2::text::bigint";
+    let query = match database.is_distributed().await? {
+        true => SHOW_OF_TENANT,
+        false => query,
+    };
     let rows = database.rows(query, &params).await?;
     if rows.is_empty() {
         return Err(none());

@@ -241,6 +241,11 @@ pub(super) async fn evict(database: &Database, args: &EvictArgs) -> Result {
     let evicted = row.contains("true");
     let name = output::printable(&args.subscription);
     let words = match evicted {
+        true if database.is_distributed().await? => {
+            format!(
+                "evicted {name}: nothing more is kept for it, and what waits goes when it is dropped"
+            )
+        }
         true => format!(
             "evicted {name}: it no longer holds the log; `pgonce outbox replay` lets it read again"
         ),
