@@ -1,10 +1,18 @@
 //! Subscriptions on Citus, and what publishes for them.
 
-use pgonce_testkit::wait_until;
-use pgonce_tests::Observer;
-use pgonce_tests::relay::{DEADLINE, Running, Witness};
-use serde_json::json;
+use std::time::{Duration, SystemTime};
 
+use pgonce::driver::sqlx::Sqlx;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::migrate::NOT_DISTRIBUTED;
+use pgonce::{Attempt, Event, Intent, Once};
+use pgonce_testkit::wait_until;
+use pgonce_tests::relay::{DEADLINE, Running, Witness};
+use pgonce_tests::{Observer, TestDriver};
+use serde_json::json;
+use uuid::Uuid;
+
+use crate::cluster::{Cluster, ORDERS};
 use crate::distributed::migrator;
 use crate::outbox::{SUBSCRIBE, WAITING, publish, relay, with_subscription};
 
@@ -161,4 +169,81 @@ async fn transitions_and_timers_publish_their_events() {
     assert_eq!((rows.len(), first), (2, expected));
     let types = "select string_agg(payload ->> 'type', ' ' order by id) from pgonce.job where queue = 'outbox/c'";
     assert_eq!(see.text(types).await, "case.open case.late");
+}
+
+async fn publish_with<D: TestDriver>(url: &str, key: &str) {
+    let once = Once::builder(D::connect(url, 2)).distributed().build();
+    let intent = Intent::new("orders.create", key, &1).unwrap();
+    let intent = intent.tenant("a").unwrap();
+    let work = |mut tx: Attempt<D>| async move {
+        let event = |kind: &str| Event::new("orders", kind).subject("7");
+        tx.publish(event("plain").header("orderid", 7)).await?;
+        let later = SystemTime::now() + Duration::from_secs(3600);
+        let own = event("own").message_id(Uuid::from_u128(7));
+        tx.publish(own.deliver_at(later).payload(&[1.5])?).await?;
+        tx.succeed(&1).await
+    };
+    once.unwrap().run(&intent, work).await.unwrap();
+}
+
+#[tokio::test]
+#[ignore = "needs Citus: make citus-tests"]
+async fn both_drivers_publish_whatever_an_event_has() {
+    let (db, see) = with_subscription("drivers").await;
+    publish_with::<Sqlx>(&db.urls[1], "sqlx").await;
+    publish_with::<TokioPostgres>(&db.urls[2], "tokio-postgres").await;
+    let events = "select j.payload ->> 'type', j.payload -> 'headers', j.payload -> 'payload', l.state, j.payload ->> 'message_id' like '%-000000000007' \
+                  from pgonce.job j join pgonce.job_live l on l.tenant = j.tenant and l.id = j.id order by 1, j.id";
+    let row = |cells: [Option<&str>; 5]| cells.map(|cell| cell.map(str::to_owned)).to_vec();
+    let own = row([
+        Some("own"),
+        Some("{}"),
+        Some("[1.5]"),
+        Some("scheduled"),
+        Some("t"),
+    ]);
+    let plain = row([
+        Some("plain"),
+        Some("{\"orderid\": 7}"),
+        None,
+        Some("ready"),
+        Some("f"),
+    ]);
+    assert_eq!(
+        see.rows(events).await,
+        [own.clone(), own, plain.clone(), plain]
+    );
+}
+
+#[tokio::test]
+#[ignore = "needs Citus: make citus-tests"]
+async fn an_installation_with_subscriptions_or_queues_of_their_names_is_not_distributed() {
+    let db = Cluster::shared().await.database("taken").await;
+    let see = db.see().await;
+    migrator(db.url()).up().await.unwrap();
+    see.run(ORDERS).await;
+    for (before, after) in [
+        (
+            "select pgonce.create_subscription('c')",
+            "select pgonce.drop_subscription('c')",
+        ),
+        (
+            "select from pgonce.enqueue('outbox/mine', '1')",
+            "select pgonce.cancel_job(id) from pgonce.job",
+        ),
+        (
+            "select pgonce.define_schedule('s', '* * * * *', 'outbox/mine')",
+            "select pgonce.define_schedule('s', null)",
+        ),
+    ] {
+        see.run(before).await;
+        let refused = migrator(db.url())
+            .distribute(Some("public.orders"))
+            .up()
+            .await;
+        assert_eq!(refused.unwrap_err().code(), NOT_DISTRIBUTED, "{before}");
+        see.run(after).await;
+    }
+    let up = migrator(db.url()).distribute(Some("public.orders"));
+    up.up().await.unwrap();
 }
