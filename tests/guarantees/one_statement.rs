@@ -72,7 +72,15 @@ async fn what_cannot_be_one_statement_with_one_row_is_an_error_and_leaves_nothin
     for (sql, code) in [
         ("create table t (a text default $1)", "22023"),
         ("begin", "22023"),
-        ("with a as (select $1) select * from a", "22023"),
+        ("with a as (select $1), select * from a", "22023"),
+        (
+            "with a as (insert into effects select '', '', $1 returning 1) select 1 / (select 0 from a)",
+            "22012",
+        ),
+        (
+            "with recursive pgonce_answer as (select $1) select * from pgonce_answer",
+            "42712",
+        ),
         ("insert into effects select '', '', $1", "0A000"),
         (
             "insert into effects select '', '', $1 returning 1; insert into effects select '', '', ''",
@@ -194,6 +202,45 @@ async fn a_duplicate_waits_for_the_one_in_flight_as_its_contract_says<D: TestDri
     assert_eq!(world.see.effects(&intent("key")).await, 1);
 }
 
+async fn what_its_with_changes_is_a_part_of_the_effect<D: TestDriver>(world: World<D>) {
+    // One is read by the statement, one by nobody; names of pgonce's own parts do not get in the way.
+    let sql = "with answer as (insert into effects (tenant, scope, key, note) select '', 'orders.create', $1, ')' \
+            returning key), \
+        done as (insert into orders (customer, reference, item) values ('c', $1, 'book')) \
+        select a.key, 2 as parts from answer a";
+    let orders = "select count(*) from orders";
+    for (n, request) in [intent("looking"), intent("first").known_first()]
+        .iter()
+        .enumerate()
+    {
+        let answer = serde_json::json!({"key": request.key(), "parts": 2});
+        let run = || D::execute(&world.once, request, sql, request.key());
+        let crowd = join_all((0..6).map(|_| run())).await;
+        for end in &crowd {
+            assert!(matches!(end, Ok(_) | Err(Error::Busy { .. })), "{end:?}");
+        }
+        let again = run().await.unwrap();
+        assert_eq!(
+            (again.replayed(), again.ack().json()),
+            (true, Some(&answer))
+        );
+        assert_eq!(world.see.effects(request).await, 1);
+        assert_eq!(world.see.number(orders).await, n as i64 + 1);
+    }
+    // In a transaction too: there is a record of a failure.
+    let request = intent("failed before");
+    let failed = world
+        .once
+        .run::<(), _, _>(&request, |_| async {
+            Err(Failure::transient("later", "m").into())
+        })
+        .await;
+    assert!(failed.is_err());
+    let done = D::execute(&world.once, &request, sql, request.key()).await;
+    assert!(!done.unwrap().replayed());
+    assert_eq!(world.see.number(orders).await, 3);
+}
+
 async fn an_event_of_the_statement_exists_once<D: TestDriver>(world: World<D>) {
     let sql = "insert into effects (tenant, scope, key) select '', 'orders.create', $1 \
         returning key, pgonce.publish('orders', 'order.created', key, jsonb_build_object('key', key)) as message_id";
@@ -295,6 +342,7 @@ for_each_driver!(
     failures_leases_and_strictness_count_as_for_every_command,
     tenants_do_not_meet_and_the_contract_says_what_is_kept,
     a_duplicate_waits_for_the_one_in_flight_as_its_contract_says,
+    what_its_with_changes_is_a_part_of_the_effect,
     an_event_of_the_statement_exists_once,
     a_lost_reply_is_resolved_by_what_is_stored,
 );

@@ -223,7 +223,8 @@ async fn the_clock_steps() {
         let campaign = Campaign::new(&database.url(), &database.url())
             .await
             .clock_error(Duration::from_secs(3))
-            .allows(&[], 25);
+            // A worker whose lease ended early cannot record how its work ended, which may have reached the world outside.
+            .allows(&["08007"], 25);
         campaign
             .work_while(async |random| {
                 slow_work(Duration::from_millis(random.random_range(0..40))).await;

@@ -11,6 +11,7 @@ use crate::driver::{Driver, Effect, IntoEffect};
 use crate::error::{Error, ErrorDetail, Result};
 use crate::intent::Intent;
 use crate::once::{CLAIM_FAST, Once, fast_args};
+use crate::part::Parts;
 use crate::record::SMALL_ANSWER_BYTES;
 use crate::run::{Atomic, Ended, Mode};
 use crate::trace::{database_span, step};
@@ -25,7 +26,8 @@ impl<D: Driver> Once<D> {
     /// The statement becomes a part of one that also claims the intent and records its success, so
     /// that all of it commits or none. It is an insert, update, delete or merge with `returning`, or a
     /// select that calls a function, and returns exactly one row; `22023` and `21000` say that it
-    /// returned none or several, and then nothing happened. Events go along where it returns
+    /// returned none or several, and then nothing happened. Its `with` may change more: `with placed as
+    /// (insert ... returning id), noted as (insert ...) select id from placed`. Events go along where it returns
     /// `pgonce.publish(...)` among its columns.
     ///
     /// A look-up goes first, so that a duplicate gets its answer without an error on the server; not for an
@@ -72,11 +74,11 @@ impl<D: Driver> Once<D> {
         statement: impl IntoEffect<D::Session>,
     ) -> Result<Done<T>> {
         let effect = statement.into_effect()?;
-        kind_of(effect.sql(), &KINDS).map_err(|first| {
+        Parts::of(effect.sql()).kind(&KINDS).map_err(|first| {
             Error::Invalid(ErrorDetail::new(
                 "22023",
                 format!("a command of one statement cannot begin with {first:?}"),
-                "Use insert, update, delete or merge with returning, or a select; for all else Once::run.",
+                "Use insert, update, delete or merge with returning, or a select, with others in its with; for all else Once::run.",
             ))
         })?;
         let mode = OneStatement {
@@ -159,7 +161,7 @@ fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
     let [scope, key, print, tenant, correlation, owner, keep] = std::array::from_fn(|i| n + i + 1);
     let row = |function, keep: &str| {
         format!(
-            "select r.* from answer a, {name}.{function}(${scope}, ${key}, ${print}, a.value, \
+            "select r.* from pgonce_answer a, {name}.{function}(${scope}, ${key}, ${print}, a.value, \
              null, null, ${tenant}, ${correlation}, ${owner}{keep}) r"
         )
     };
@@ -171,7 +173,7 @@ fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
             format!(
                 "case when pg_catalog.octet_length(j.value::pg_catalog.text) operator(pg_catalog.<=) {SMALL_ANSWER_BYTES} \
                  then j.value else {name}._raise_long_answer() end \
-                 from (select {answer} as value from effect e offset 0) j"
+                 from (select {answer} as value from pgonce_effect e offset 0) j"
             ),
             row(
                 "_success_row_with_retention",
@@ -180,7 +182,7 @@ fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
             "null".to_owned(),
         ),
         false => (
-            format!("{answer} from effect e"),
+            format!("{answer} from pgonce_effect e"),
             row("_success_row", ""),
             format!(
                 "case when pg_catalog.octet_length(a.value::pg_catalog.text) operator(pg_catalog.<=) {SMALL_ANSWER_BYTES} \
@@ -189,30 +191,17 @@ fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
         ),
     };
     format!(
-        "with {}, claimed as materialized (select case when {name}._scope_is_allowed(${tenant}, ${scope}, ${key}) \
+        "{}, pgonce_claimed as materialized (select case when {name}._scope_is_allowed(${tenant}, ${scope}, ${key}) \
          and {name}._force_durable_commit() \
          and pg_catalog.pg_try_advisory_xact_lock({name}._lock_id(${tenant}, ${scope}, ${key})) \
          and pg_catalog.set_config('{name}.attempt', {name}._intent_name(${tenant}, ${scope}, ${key}), true) is not null \
          then 1 else {name}._raise_busy() end as fence), \
-         answer as materialized (select coalesce(case when c.fence is not null \
-         then (select {value}) end, {name}._raise_no_row()) as value from claimed c), \
-         done as (insert into {name}.intent {done}) \
-         select a.value, {learned} from answer a",
-        part("effect", effect.sql())
+         pgonce_answer as materialized (select coalesce(case when c.fence is not null \
+         then (select {value}) end, {name}._raise_no_row()) as value from pgonce_claimed c), \
+         pgonce_done as (insert into {name}.intent {done}) \
+         select a.value, {learned} from pgonce_answer a",
+        Parts::of(effect.sql()).begin("pgonce_effect")
     )
-}
-
-/// What a statement begins with, where that is one of these kinds.
-pub(crate) fn kind_of(sql: &str, kinds: &[&'static str]) -> Result<&'static str, String> {
-    let first = sql.split_whitespace().next().unwrap_or_default();
-    let kind = kinds.iter().find(|kind| first.eq_ignore_ascii_case(kind));
-    kind.copied().ok_or_else(|| first.to_owned())
-}
-
-/// The user's statement as a part of another; the line's end closes a comment.
-pub(crate) fn part(name: &str, sql: &str) -> String {
-    let sql = sql.trim_end().trim_end_matches(';');
-    format!("{name} as materialized (\n{sql}\n)")
 }
 
 fn only(rows: Vec<crate::driver::Row>) -> Result<Row> {
@@ -318,8 +307,8 @@ async fn in_transaction<D: Driver>(
 ) -> Result<Done> {
     let schema = &once.caller().schema;
     let sql = format!(
-        "with {} select coalesce((select pg_catalog.to_jsonb(e.*) from effect e), {}._raise_no_row())",
-        part("effect", effect.sql()),
+        "{} select coalesce((select pg_catalog.to_jsonb(e.*) from pgonce_effect e), {}._raise_no_row())",
+        Parts::of(effect.sql()).begin("pgonce_effect"),
         schema.name()
     );
     let statement = schema.statement_of(sql);

@@ -53,6 +53,7 @@ mod lease;
 mod loan;
 mod lock;
 mod once;
+mod part;
 mod record;
 mod retention;
 mod run;

@@ -122,6 +122,36 @@ async fn a_subscription_that_is_behind_holds_the_log_and_is_reported_until_it_is
 }
 
 #[tokio::test]
+async fn a_subscription_that_wants_none_of_what_it_is_behind_is_reported_too() {
+    let (world, mut reader) = small().await;
+    let see = &world.see;
+    let narrow = "select pgonce.create_subscription('narrow', p_topics => '{none}')";
+    see.run(narrow).await;
+    fill(&world, 250).await;
+    catch_up(&world, &mut reader, "c", 250).await;
+    see.run("select pgonce._move_clock('2 hours')").await;
+    let stuck = "select string_agg(subscription || ' ' || waiting, ',') from pgonce.outbox_backlog where stuck";
+    assert_eq!(see.text(stuck).await, "narrow 0");
+    assert_eq!(
+        see.number("select pgonce._drop_outbox_partitions()").await,
+        0
+    );
+    // Whatever it does not want is passed all the same, and the log is free.
+    let mut narrow = LogReader::claim(world.observer().await, "narrow", "r").await;
+    assert_eq!(narrow.numbers().await.len(), 0);
+    narrow.keep().await;
+    assert_eq!(
+        see.number("select count(*) from pgonce.outbox_backlog where stuck")
+            .await,
+        0
+    );
+    assert_eq!(
+        see.number("select pgonce._drop_outbox_partitions()").await,
+        2
+    );
+}
+
+#[tokio::test]
 async fn the_maximum_age_evicts_a_subscription_that_has_not_read() {
     let (world, mut reader) = small().await;
     let see = &world.see;

@@ -11,7 +11,7 @@ const ROWS: i64 = 60_000;
 
 /// What a page may read of one table: it counts intents up to ten thousand and one, groups and unread events up to ten thousand, and looks for what a filter wants in
 /// each of sixteen lanes.
-const MOST: i64 = 30_000;
+const MOST: i64 = 40_000;
 
 /// Intents and events, and of all else so many rows.
 pub(crate) async fn fill(fixture: &Fixture, intents: i64, others: i64) {

@@ -44,12 +44,6 @@ begin
         raise exception 'nothing to finish';
     end if;
 end $$;
-create function place_order(p_number text, p_customer text, p_amount bigint, p_topic text, p_payload jsonb)
-returns table (order_id bigint) language plpgsql as $$
-begin
-    insert into messages (topic, payload) values (p_topic, p_payload);
-    return query insert into orders (number, customer, amount) values (p_number, p_customer, p_amount) returning id;
-end $$;
 ";
 
 pub(super) const SCOPE: &str = "orders.create";
@@ -87,7 +81,8 @@ pub(super) const BOUND_INSERT: &str = "insert into pgonce.intent \
     values (1, clock_timestamp(), clock_timestamp() + interval '7 days', 1, 'succeeded', '', $1, $2, $3, $4)";
 
 /// Order and message by one statement that calls a function.
-pub(super) const PLACE_ORDER: &str = "select order_id from place_order($1, $2, $3, $4, $5)";
+pub(super) const PLACE_ORDER: &str = "with placed as (insert into orders (number, customer, amount) values ($1, $2, $3) returning id), \
+    noted as (insert into messages (topic, payload) values ($4, $5)) select id as order_id from placed";
 
 pub(super) const LEASE: Duration = Duration::from_secs(30);
 

@@ -3,7 +3,7 @@
 --          planner takes the log for. Where a subscription has filters, waiting and oldest_at are those of the first 500 unread events of
 --          each lane: what it does not want is read too, and there may be millions. A subscription that is behind, be it behind events
 --          that it does not want, and has not moved for five minutes is stuck: it holds the log until it moves, or until
---          pgonce.evict_subscription
+--          pgonce.evict_subscription. Limits that are no constants lead the planner to the index also while the log is short
 -- example  select subscription, waiting, oldest_age, dead, stuck from pgonce.outbox_backlog;
 create or replace view pgonce.outbox_backlog as
 select c.subscription, w.waiting, b.oldest_at, pgonce.now() - b.oldest_at as oldest_age,
@@ -52,7 +52,7 @@ select c.subscription, w.waiting, b.oldest_at, pgonce.now() - b.oldest_at as old
                      select o.created_at, o.seq, o.topic, o.type, o.tenant from pgonce.outbox o
                       where o.lane = l.lane and o.seq > (l.cursor).floor
                         and pgonce._is_unread(o.seq, o.xid, l.cursor, (select f.base_seq from pgonce.outbox_state f))
-                      order by o.seq limit 500) o
+                      order by o.seq limit case when coalesce(c.topics, c.types, c.tenants) is null then 1 else 500 end) o
                where pgonce._is_wanted(o.topic, o.type, o.tenant, c.topics, c.types, c.tenants)
                order by o.seq limit 1) o
         where l.subscription = c.subscription) b;

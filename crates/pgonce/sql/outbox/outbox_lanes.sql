@@ -1,5 +1,5 @@
 -- pgonce.outbox_lanes: for each lane of each subscription how far it is behind, and which relay moves it.
--- note     waiting is counted up to 500 for each lane, with filters among its first 500 unread events, what is parked among the first 10000 of the subscription. The one row of outbox_state is a scalar: as a join the planner takes
+-- note     waiting is counted up to 500 for each lane, with filters among its first 1000 unread events, what is parked among the first 10000 of the subscription. The one row of outbox_state is a scalar: as a join the planner takes
 --          it for hundreds, and compiling the query takes longer than running it
 -- example  select subscription, lane, waiting, relay from pgonce.outbox_lanes;
 create or replace view pgonce.outbox_lanes as
@@ -19,6 +19,6 @@ select l.subscription, l.lane, b.waiting, b.oldest_at, pgonce.now() - b.oldest_a
                       select o.created_at, o.seq, o.topic, o.type, o.tenant from pgonce.outbox o
                        where o.lane = l.lane and o.seq > (l.cursor).floor
                          and pgonce._is_unread(o.seq, o.xid, l.cursor, (select f.base_seq from pgonce.outbox_state f))
-                       order by o.seq limit 500) o
+                       order by o.seq limit case when coalesce(c.topics, c.types, c.tenants) is null then 500 else 1000 end) o
                 where pgonce._is_wanted(o.topic, o.type, o.tenant, c.topics, c.types, c.tenants)
                 order by o.seq limit 500) w) b;

@@ -12,8 +12,8 @@ use super::message::Message;
 use crate::call::{Args, Row, Schema, Sql, release_unless_lost, uncertain_if_lost, unreadable};
 use crate::driver::{Connection, Driver};
 use crate::error::{Error, ErrorDetail, Result};
-use crate::execute::{kind_of, part};
 use crate::failure::Failure;
+use crate::part::{kind_of, part};
 use crate::tx::Tx;
 
 /// What a statement must begin with to be a part of another one.
