@@ -1,11 +1,12 @@
 //! The outbox on Citus: events travel as jobs of the tenant's server, and arrive as on one server.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::outbox::{Begin, Subscription};
+use pgonce::outbox::{Begin, Message, Subscription};
 use pgonce::{Attempt, Event, Failure, Intent};
-use pgonce_broker::{Delivery, Relay};
+use pgonce_broker::{Delivery, Relay, Sink};
 use pgonce_testkit::wait_until;
 use pgonce_tests::relay::{DEADLINE, Running, Witness};
 use pgonce_tests::{Observer, TestDriver as _};
@@ -397,4 +398,51 @@ async fn an_event_that_was_sent_and_not_recorded_comes_again_with_its_id_before_
     running.stop().await.unwrap();
     assert_eq!(sink.numbers(), [1, 1, 2]);
     assert_eq!(sink.check(), 1);
+}
+
+/// Never acknowledges anything; counts the events that it has in hand.
+#[derive(Clone, Default)]
+struct Hanging(Arc<()>);
+
+impl Hanging {
+    async fn wait_until_it_has(&self, events: usize) {
+        let what = format!("{events} events in hand");
+        wait_until(what, DEADLINE, || async {
+            Arc::strong_count(&self.0) == 2 + events
+        })
+        .await
+        .unwrap();
+    }
+}
+
+impl Sink for Hanging {
+    async fn send(&self, _: &Message) -> Delivery {
+        let _in_hand = self.0.clone();
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Citus: make citus-tests"]
+async fn a_delivery_ends_with_its_lease_and_what_is_left_at_a_stop_is_given_back() {
+    let (db, see) = with_subscription("given_back").await;
+    let sink = Hanging::default();
+    let hanging = Relay::new(once(db.url()).outbox(), "c", sink.clone())
+        .lease(Duration::from_secs(2))
+        .drain_timeout(Duration::from_millis(50));
+    let running = Running::start(hanging);
+    see.run(&publish(1, "x", "a")).await;
+    sink.wait_until_it_has(1).await;
+    let cancel = "select pgonce.cancel_job((select id from pgonce.job_live), 'wrong', 'a')";
+    assert_eq!(see.text(cancel).await, "t");
+    sink.wait_until_it_has(0).await;
+    see.run(&publish(2, "x", "a")).await;
+    sink.wait_until_it_has(1).await;
+    running.stop().await.unwrap();
+    let state = "select state from pgonce.job_live";
+    assert_eq!(see.text(state).await, "ready");
+    let witness = Witness::default();
+    let delivered = relay(&db.urls[1], &witness).run_once(Default::default());
+    assert!(delivered.await.unwrap());
+    assert_eq!(witness.numbers(), [2]);
 }

@@ -139,6 +139,30 @@ async fn subscriptions_come_change_and_go_with_what_waits_for_them() {
     assert_eq!(sink.numbers(), [3, 5]);
 }
 
+#[tokio::test]
+#[ignore = "needs Citus: make citus-tests"]
+async fn a_subscription_gets_what_is_published_by_statements_that_see_it() {
+    let (db, see) = with_subscription("seen").await;
+    let waiting = "select string_agg(payload -> 'payload' ->> 'n', ' ' order by id) from pgonce.job where queue = 'outbox/late'";
+    let open = [("read committed", "2"), ("repeatable read", "")];
+    for (n, (isolation, expected)) in open.into_iter().enumerate() {
+        let node = Observer::connect(&db.urls[1 + n]).await;
+        node.run(&format!(
+            "begin isolation level {isolation}; {}",
+            publish(1, "x", "a")
+        ))
+        .await;
+        see.run("select pgonce.create_subscription('late', 'now')")
+            .await;
+        node.run(&format!("{}; commit", publish(2, "x", "a"))).await;
+        assert_eq!(see.text(waiting).await, expected, "{isolation}");
+        see.run(&publish(3, "x", "a")).await;
+        assert!(see.text(waiting).await.ends_with('3'));
+        see.run("select pgonce.drop_subscription('late')").await;
+    }
+    assert_eq!(see.number(WAITING).await, 6);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Citus: make citus-tests"]
 async fn transitions_and_timers_publish_their_events() {
