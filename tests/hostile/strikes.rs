@@ -83,6 +83,8 @@ async fn a_pooler_with_one_connection_is_paused_killed_and_reconnected() {
         let pooler = PgBouncer::in_front_of(server)
             .setting("default_pool_size", "1")
             .setting("admin_users", "postgres")
+            // By default a pooler whose server was cut off makes everybody wait for 15 seconds, longer than what is tested here.
+            .setting("server_login_retry", "1")
             .start()
             .await
             .unwrap();
