@@ -14,7 +14,7 @@ use pgonce::driver::Driver;
 use pgonce::outbox::{Message, Outbox, Outcome};
 use pgonce::queue::Job;
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -177,14 +177,18 @@ async fn send_batches<S: Sink>(
                 let batch = std::mem::take(&mut arrived);
                 batches.spawn(send(sink.clone(), batch, terms.clone(), gone.clone()));
             }
-            Some(sent) = batches.join_next() => {
-                if let Err(error) = sent {
-                    tracing::error!(%error, "a sink panicked: its events are sent again");
-                }
-            }
+            Some(sent) = batches.join_next() => note_panic(sent),
         }
     }
-    while batches.join_next().await.is_some() {}
+    while let Some(sent) = batches.join_next().await {
+        note_panic(sent);
+    }
+}
+
+fn note_panic(sent: std::result::Result<(), JoinError>) {
+    if let Err(error) = sent {
+        tracing::error!(%error, "a sink panicked: its events are sent again");
+    }
 }
 
 async fn send<S: Sink>(
