@@ -68,4 +68,5 @@ mod imports;
 mod inbox;
 mod migrations;
 mod outbox;
+mod vanished;
 mod vectors;

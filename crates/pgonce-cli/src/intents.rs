@@ -261,7 +261,7 @@ pub(crate) async fn suppression(args: SuppressionArgs, target: Target) -> Result
 const SHOW: &str = "
 select pgonce._verdict(i) as verdict, i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.answer, i.ref_type, i.ref_id,
        i.failure_code, i.failure_message, i.owner, i.correlation_id, i.first_at, i.last_at,
-       i.lease_until, i.expires_at, i.gone_at, encode(i.fingerprint, 'hex') as fingerprint,
+       i.lease_until, i.vanished_at, i.expires_at, i.gone_at, encode(i.fingerprint, 'hex') as fingerprint,
        (select json_agg(json_build_object('at', date_trunc('second', h.at), 'what', h.what, 'who', h.who, 'detail', h.detail))
           from pgonce._history(i.tenant, i.scope, i.key) h) as timeline
   from pgonce.intent i

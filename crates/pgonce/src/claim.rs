@@ -35,7 +35,8 @@ pub enum Claim<R> {
 pub enum ClaimKind {
     /// Nobody tried before.
     Fresh,
-    /// Somebody held it, and the lease ran out.
+    /// Somebody held it, and the lease ran out: its work may have been done. So is every further attempt called,
+    /// until one succeeds or is refused.
     Takeover,
     /// An earlier attempt ended with a transient failure.
     Retry,

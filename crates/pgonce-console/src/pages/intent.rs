@@ -14,7 +14,7 @@ use crate::view::{Column, Kind, Section, csrf, time};
 
 const ONE: &str = "
 select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.ref_type, i.ref_id, i.failure_code, i.failure_message, i.owner,
-       i.correlation_id, i.first_at, i.last_at, i.lease_until, i.expires_at, i.gone_at, encode(i.fingerprint, 'hex') as fingerprint,
+       i.correlation_id, i.first_at, i.last_at, i.lease_until, i.vanished_at, i.expires_at, i.gone_at, encode(i.fingerprint, 'hex') as fingerprint,
        i.lease_until > pgonce.now() as alive, i.expires_at <= pgonce.now() as expired,
        case when $4 = 'yes' then jsonb_pretty(i.answer) end as answer, i.answer is not null as has_answer
   from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key = $3";
@@ -133,6 +133,10 @@ fn verdict(row: &Row) -> (&'static str, &'static str) {
         "failed_final" => (
             "bad",
             "It was refused, finally. Every retry gets the same refusal.",
+        ),
+        "failed_retryable" if !text(row, "vanished_at").is_empty() => (
+            "warn",
+            "An earlier holder vanished, and the last attempt failed. What was done outside this database is not known: the next attempt takes over.",
         ),
         "failed_retryable" => (
             "warn",
@@ -266,6 +270,10 @@ fn timeline(row: &Row, tables: &[Section]) -> Html {
         "the lease ends"
     };
     add("lease_until", lease.to_owned());
+    add(
+        "vanished_at",
+        "a holder was found to have vanished; what it did outside is not known".to_owned(),
+    );
     add(
         "gone_at",
         "its answer was dropped; the key stays gone".to_owned(),

@@ -139,6 +139,7 @@ begin
         if p_lease is not null then
             update pgonce.intent i
                set status = 'processing', fence = v_fence, attempts = i.attempts + 1, last_at = v_now,
+                   vanished_at = case v_row.status when 'processing' then coalesce(i.vanished_at, v_now) else i.vanished_at end,
                    lease_until = v_now + p_lease, owner = v_owner,
                    correlation_id = coalesce(p_correlation, i.correlation_id),
                    failure_code = null, failure_message = null, answer = null
@@ -146,7 +147,8 @@ begin
         elsif v_contract.commit_guard then
             perform pgonce._guard_claim(p_tenant, p_scope, p_key);
         end if;
-        return row(case v_row.status when 'processing' then 'takeover' else 'retry' end, v_fence,
+        -- A holder that took over and then failed or gave up has not found out what the one before did outside.
+        return row(case when v_row.status = 'processing' or v_row.vanished_at is not null then 'takeover' else 'retry' end, v_fence,
             null, null, null, v_row.failure_code, v_row.failure_message, null,
             v_row.attempts + 1)::pgonce.claimed;
     end loop;

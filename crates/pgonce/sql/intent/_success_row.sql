@@ -20,7 +20,7 @@ begin atomic
            case when c.retention is not null
                   or (pgonce._contract(p_tenant, p_scope)).storage in ('answer', 'reference') then p_ref_id end,
            p_correlation, p_owner, null::timestamptz, null::timestamptz, null::text, null::text,
-           null::timestamptz
+           null::timestamptz, null::timestamptz
       from (
         select pgonce.now() as now,
                (select s.retention from pgonce.scope s

@@ -10,5 +10,5 @@ language sql stable
 begin atomic
     select 1::bigint, pgonce.now(), pgonce.now() + p_keep, 1, 'succeeded'::pgonce.status, p_tenant, p_scope, p_key,
            p_fingerprint, p_answer, p_ref_type, p_ref_id, p_correlation, p_owner, null::timestamptz,
-           null::timestamptz, null::text, null::text, null::timestamptz;
+           null::timestamptz, null::text, null::text, null::timestamptz, null::timestamptz;
 end;

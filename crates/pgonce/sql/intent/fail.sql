@@ -3,7 +3,8 @@
 --          rolled back.
 -- answers  nothing
 -- locks    the intent's row
--- writes   exactly one row, or it raises: failed_retryable (the next claim answers retry) or failed_final
+-- writes   exactly one row, or it raises: failed_retryable (the next claim answers retry, or takeover where an earlier holder
+--          vanished) or failed_final
 --          (every later claim answers refused, with the same answer)
 -- raises   P4011 another attempt settled the intent first, or there is nothing to record it on; P4012 a newer
 --          attempt holds it; P4002 it belongs to another request; P4040 the answer is too large; P4000 P4001 P4003 22023
@@ -66,6 +67,8 @@ begin
            set status = v_status, fence = p_fence, last_at = v_now, lease_until = null,
                attempts = i.attempts + (p_fence % 2)::integer,
                expires_at = v_now + v_keep,
+               vanished_at = case when v_row.status = 'processing' and v_row.fence <> p_fence then coalesce(i.vanished_at, v_now)
+                   else i.vanished_at end,
                answer = v_answer, failure_code = left(p_code, 255),
                failure_message = left(p_message, 4000),
                correlation_id = coalesce(p_correlation, i.correlation_id),

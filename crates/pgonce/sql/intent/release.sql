@@ -1,7 +1,8 @@
 -- pgonce.release(p_scope, p_key, p_fence, p_tenant, p_forget): gives a lease back; the work was not done.
 -- answers  nothing
 -- locks    the intent's row
--- writes   the row under this fence: failed_retryable with code 'released', so the next claim gets it. With
+-- writes   the row under this fence: failed_retryable with code 'released', so the next claim gets it, as a takeover where an
+--          earlier holder vanished. With
 --          p_forget the row of a first attempt is deleted: the key is free, also for another request
 -- raises   P4012 this fence does not hold the intent any more
 -- example  select fence from pgonce.claim('mail.send', 'mail-12', '\x5e88', '30 seconds') \gset

@@ -68,7 +68,9 @@ begin
     else
         update pgonce.intent i
            set status = 'failed_retryable', lease_until = null, last_at = v_now, failure_code = 'released',
-               failure_message = left(v_why, 4000)
+               failure_message = left(v_why, 4000),
+               -- Only a probe has found out that there is no effect.
+               vanished_at = case when p_probe is null then i.vanished_at end
          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
         if v_contract.retry_queue is not null and v_row.attempts < v_contract.max_attempts then
             v_name := encode(sha256(convert_to(format('%s:%s,%s', octet_length(p_scope), p_scope, p_key), 'UTF8')), 'hex');

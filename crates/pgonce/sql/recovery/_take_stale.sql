@@ -43,7 +43,7 @@ begin
         update pgonce.intent i
            set fence = pgonce._next_fence(v_row.fence, true, v_row.tenant), owner = p_owner, last_at = v_now,
                attempts = i.attempts + case when i.failure_code is distinct from 'probe_failed' then 1 else 0 end,
-               lease_until = v_now + p_hold, failure_code = null, failure_message = null
+               vanished_at = coalesce(i.vanished_at, v_now), lease_until = v_now + p_hold, failure_code = null, failure_message = null
          where i.tenant = v_row.tenant and i.scope = v_row.scope and i.key = v_row.key
         returning i.fence into strict fence;
         tenant := v_row.tenant;

@@ -14,6 +14,8 @@ return case
         then 'Its holder vanished and it was given up: ' || coalesce(p_intent.failure_message, 'it may have happened') || '. Every retry is refused.'
     when p_intent.status = 'failed_final'
         then 'It was refused, finally. Every retry gets the same refusal.'
+    when p_intent.status = 'failed_retryable' and p_intent.vanished_at is not null
+        then 'An earlier holder vanished, and the last attempt failed. Nothing is acknowledged; what was done outside this database is not known: the next attempt takes over.'
     when p_intent.status = 'failed_retryable'
         then 'The last attempt failed and nothing is acknowledged: the next attempt may try again.'
     when p_intent.lease_until > pgonce.now()

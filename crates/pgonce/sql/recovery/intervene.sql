@@ -1,7 +1,7 @@
 -- pgonce.intervene(p_act, p_scope, p_key, p_reason, p_force, p_answer, p_code, p_message, p_tenant, p_person): an operator's
 --          act on one intent. settle: it happened, p_answer is its answer; fail: it failed permanently, with p_code and
---          p_message; release: it did not happen, the next claim does it; retry: a permanent failure may be tried again; evict: its
---          record is removed, the key is free.
+--          p_message; release: the next claim does it, by force as a retry of what did not happen, else as a takeover; retry: a
+--          permanent failure may be tried again; evict: its record is removed, the key is free.
 -- answers  the status before
 -- locks    the intent's row: a holder that is inside its guarded write comes first
 -- writes   the row, or its removal; a row of pgonce.operator_act records who, why and what was
@@ -63,6 +63,7 @@ begin
             then 'its holder vanished, and it may have happened'
         when v_row.failure_code = 'abandoned' and v_row.status = 'failed_final' then 'it may have happened'
         when v_row.status = 'succeeded' then 'it has happened'
+        when v_row.status <> 'processing' and v_row.vanished_at is not null then 'an earlier holder vanished, and it may have happened'
     end;
     if v_risk is not null and p_force is not true then
         raise exception '% could open a second effect: %', p_act, v_risk using errcode = '55000',
@@ -80,12 +81,14 @@ begin
     elsif p_act = 'release' then
         update pgonce.intent i
            set status = 'failed_retryable', fence = v_fence, lease_until = null, last_at = v_now,
-               failure_code = 'released', failure_message = 'released by an operator'
+               failure_code = 'released', failure_message = 'released by an operator',
+               -- Unless forced, an operator was not asked whether it happened.
+               vanished_at = case when v_risk is null then coalesce(i.vanished_at, v_now) end
          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
     else
         update pgonce.intent i
            set status = case p_act when 'settle' then 'succeeded' else 'failed_final' end::pgonce.status,
-               fence = v_fence, lease_until = null, last_at = v_now, expires_at = v_now + v_contract.retention,
+               fence = v_fence, lease_until = null, last_at = v_now, expires_at = v_now + v_contract.retention, vanished_at = null,
                answer = pgonce._answer_to_keep(v_contract, p_scope, p_answer, p_tenant, false),
                failure_code = case p_act when 'fail' then left(p_code, 255) end,
                failure_message = case p_act when 'fail' then left(coalesce(p_message, p_code), 4000) end

@@ -42,7 +42,7 @@ begin
              where i.tenant = v_row.tenant and i.scope = v_row.scope and i.key = v_row.key;
         elsif v_contract.stale = 'takeover' and v_contract.probe is null then
             update pgonce.intent i
-               set status = 'failed_retryable', lease_until = null, last_at = v_now,
+               set status = 'failed_retryable', lease_until = null, last_at = v_now, vanished_at = coalesce(i.vanished_at, v_now),
                    failure_code = 'released', failure_message = 'its home moved to another region, and its lease ran out'
              where i.tenant = v_row.tenant and i.scope = v_row.scope and i.key = v_row.key;
         else

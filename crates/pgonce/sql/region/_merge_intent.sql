@@ -41,7 +41,8 @@ begin
                set fence = v_new.fence, first_at = v_new.first_at, expires_at = v_new.expires_at, attempts = v_new.attempts,
                    status = v_new.status, fingerprint = v_new.fingerprint, answer = v_new.answer, ref_type = v_new.ref_type,
                    ref_id = v_new.ref_id, correlation_id = v_new.correlation_id, owner = v_new.owner, last_at = v_new.last_at,
-                   lease_until = null, failure_code = v_new.failure_code, failure_message = v_new.failure_message
+                   lease_until = null, failure_code = v_new.failure_code, failure_message = v_new.failure_message,
+                   vanished_at = v_new.vanished_at
              where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
             -- Where replication applies it no trigger of the table fires.
             update pgonce.installation i set evicted_by = pg_current_xact_id()

@@ -1,0 +1,167 @@
+//! What a vanished holder did outside is not known, and stays so until somebody finds out: a holder that takes over and then fails, gives up or
+//! vanishes in turn leaves the next attempt a takeover, not a mere retry.
+
+use std::time::Duration;
+
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::{Ack, Claim, ClaimKind, Failure, Lease};
+use pgonce_tests::{Observer, SCOPE, TestDriver, World, digest_of, for_each_driver, intent};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const EXPIRE: &str = "update pgonce.intent set lease_until = pgonce.now() - interval '1 second' where lease_until is not null";
+
+async fn lease<D: TestDriver>(world: &World<D>, key: &str) -> Lease<D> {
+    match world.once.lease(&intent(key), MINUTE).await.unwrap() {
+        Claim::Run(lease) => lease,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A lease taken over from a holder that vanished.
+async fn taken_over<D: TestDriver>(world: &World<D>, key: &str) -> Lease<D> {
+    drop(lease(world, key).await);
+    world.see.run(EXPIRE).await;
+    let lease = lease(world, key).await;
+    assert_eq!(lease.kind(), ClaimKind::Takeover, "{key}");
+    lease
+}
+
+async fn a_takeover_that_does_not_finish_leaves_a_takeover<D: TestDriver>(world: World<D>) {
+    let down = || Failure::transient("down", "later");
+    taken_over(&world, "released")
+        .await
+        .release()
+        .await
+        .unwrap();
+    taken_over(&world, "forgotten")
+        .await
+        .forget()
+        .await
+        .unwrap();
+    taken_over(&world, "failed")
+        .await
+        .fail(down())
+        .await
+        .unwrap();
+    drop(taken_over(&world, "vanished too").await);
+    world.see.run(EXPIRE).await;
+    for key in ["released", "forgotten", "failed", "vanished too"] {
+        for _ in 0..3 {
+            let next = lease(&world, key).await;
+            assert_eq!(next.kind(), ClaimKind::Takeover, "{key}");
+            next.fail(down()).await.unwrap();
+        }
+        let end = lease(&world, key).await.succeed(Ack::status()).await;
+        assert!(end.is_ok(), "{key}");
+    }
+    // Nobody vanished here: a retry, as ever.
+    lease(&world, "calm").await.fail(down()).await.unwrap();
+    assert_eq!(lease(&world, "calm").await.kind(), ClaimKind::Retry);
+    world.see.wait_until_clean().await;
+}
+
+async fn a_failure_of_an_atomic_attempt_leaves_a_takeover_too<D: TestDriver>(world: World<D>) {
+    let request = intent("atomic");
+    drop(lease(&world, "atomic").await);
+    world.see.run(EXPIRE).await;
+    let Claim::Run(attempt) = world.once.claim(&request).await.unwrap() else {
+        panic!("a takeover")
+    };
+    attempt
+        .fail(Failure::transient("down", "later"))
+        .await
+        .unwrap();
+    for _ in 0..2 {
+        let Claim::Run(next) = world.once.claim(&request).await.unwrap() else {
+            panic!("a takeover")
+        };
+        assert_eq!(next.kind(), ClaimKind::Takeover);
+        next.fail(Failure::transient("down", "later"))
+            .await
+            .unwrap();
+    }
+    world.see.wait_until_clean().await;
+}
+
+for_each_driver! {
+    a_takeover_that_does_not_finish_leaves_a_takeover,
+    a_failure_of_an_atomic_attempt_leaves_a_takeover_too,
+}
+
+async fn outcome(see: &Observer, key: &str) -> String {
+    let print = digest_of(&intent(key));
+    see.text(&format!(
+        "select outcome from pgonce.claim('{SCOPE}', '{key}', {print}, '1 minute')"
+    ))
+    .await
+}
+
+fn act(act: &str, key: &str, force: bool) -> String {
+    format!("select pgonce.intervene('{act}', '{SCOPE}', '{key}', 'ticket 1', p_force => {force})")
+}
+
+#[tokio::test]
+async fn only_an_operator_who_was_asked_ends_the_doubt() {
+    let world = World::<TokioPostgres>::new().await;
+    for key in ["unasked", "insisted"] {
+        drop(lease(&world, key).await);
+    }
+    world.see.run(EXPIRE).await;
+    // The contract lets anybody take over: a release changes nothing of what is known.
+    world.see.run(&act("release", "unasked", false)).await;
+    assert_eq!(outcome(&world.see, "unasked").await, "takeover");
+    // A holder that may still be at work: the operator insists that it did not happen.
+    let held = lease(&world, "insisted").await;
+    assert_eq!(
+        world.see.code(&act("release", "insisted", false)).await,
+        "55000"
+    );
+    world.see.run(&act("release", "insisted", true)).await;
+    assert_eq!(outcome(&world.see, "insisted").await, "retry");
+    drop(held);
+}
+
+#[tokio::test]
+async fn a_record_that_may_stand_for_an_effect_is_not_removed_without_force() {
+    let world = World::<TokioPostgres>::new().await;
+    for (key, removal, failure) in [
+        (
+            "may be retried",
+            "evict",
+            Failure::transient("down", "later"),
+        ),
+        ("refused", "evict", Failure::permanent("no", "never")),
+        ("refused again", "retry", Failure::permanent("no", "never")),
+    ] {
+        taken_over(&world, key).await.fail(failure).await.unwrap();
+        assert_eq!(
+            world.see.code(&act(removal, key, false)).await,
+            "55000",
+            "{key}"
+        );
+        let verdict = format!("select verdict from pgonce.find('{key}', 'intents')");
+        let verdict = world.see.text(&verdict).await;
+        if key == "may be retried" {
+            assert!(
+                verdict.starts_with("An earlier holder vanished"),
+                "{verdict}"
+            );
+        }
+        world.see.run(&act(removal, key, true)).await;
+        assert_eq!(outcome(&world.see, key).await, "fresh");
+    }
+}
+
+/// A probe that found nothing leaves a retry: `recovered.rs`.
+#[tokio::test]
+async fn recovery_that_asks_no_probe_leaves_a_takeover() {
+    let world = World::<TokioPostgres>::new().await;
+    let queued = "select pgonce.define_scope('queued', '1 day', p_retry_queue => 'again'); \
+                  select from pgonce.claim('queued', 'k', '\\x01', '1 minute')";
+    world.see.run(queued).await;
+    world.see.run(EXPIRE).await;
+    let recovered = world.owner.recovery().run_once().await.unwrap();
+    assert_eq!(recovered.released, 1, "{recovered:?}");
+    let claim = "select outcome from pgonce.claim('queued', 'k', '\\x01', '1 minute')";
+    assert_eq!(world.see.text(claim).await, "takeover");
+}
