@@ -101,24 +101,94 @@ fn act(act: &str, key: &str, force: bool) -> String {
 }
 
 #[tokio::test]
-async fn only_an_operator_who_was_asked_ends_the_doubt() {
+async fn only_an_operator_who_insists_ends_the_doubt() {
     let world = World::<TokioPostgres>::new().await;
-    for key in ["unasked", "insisted"] {
+    for key in ["unforced", "forced", "alive"] {
         drop(lease(&world, key).await);
     }
     world.see.run(EXPIRE).await;
     // The contract lets anybody take over: a release changes nothing of what is known.
-    world.see.run(&act("release", "unasked", false)).await;
-    assert_eq!(outcome(&world.see, "unasked").await, "takeover");
-    // A holder that may still be at work: the operator insists that it did not happen.
-    let held = lease(&world, "insisted").await;
+    world.see.run(&act("release", "unforced", false)).await;
+    assert_eq!(outcome(&world.see, "unforced").await, "takeover");
+    world.see.run(&act("release", "forced", true)).await;
+    assert_eq!(outcome(&world.see, "forced").await, "retry");
+    // After a failure there is no lease any more, and the doubt can be ended all the same.
+    let down = Failure::transient("down", "later");
+    lease(&world, "alive").await.fail(down).await.unwrap();
+    let release = act("release", "alive", false);
+    assert_eq!(world.see.code(&release).await, "55000");
+    // The refusal of an act on a live holder names the one before, too.
+    let held = lease(&world, "alive").await;
+    assert_eq!(held.kind(), ClaimKind::Takeover);
+    assert_eq!(world.see.code(&release).await, "55000");
+    held.release().await.unwrap();
+    world.see.run(&act("release", "alive", true)).await;
+    assert_eq!(outcome(&world.see, "alive").await, "retry");
+    let forced = "select string_agg(key || ' ' || forced, ', ' order by key) from pgonce.operator_act where act = 'release'";
     assert_eq!(
-        world.see.code(&act("release", "insisted", false)).await,
-        "55000"
+        world.see.text(forced).await,
+        "alive true, forced true, unforced false"
     );
-    world.see.run(&act("release", "insisted", true)).await;
-    assert_eq!(outcome(&world.see, "insisted").await, "retry");
-    drop(held);
+}
+
+#[tokio::test]
+async fn a_contract_that_became_stricter_holds_for_what_had_a_holder_that_vanished() {
+    let world = World::<TokioPostgres>::new().await;
+    for (stale, expected, classified) in [
+        ("hold", "busy", "needs_manual_action"),
+        ("refuse", "refused", "abandoned"),
+    ] {
+        world
+            .see
+            .run(&format!("select pgonce.define_scope('{stale}', '1 day')"))
+            .await;
+        let claim =
+            format!("select outcome from pgonce.claim('{stale}', 'k', '\\x01', '1 minute')");
+        assert_eq!(world.see.text(&claim).await, "fresh");
+        world.see.run(EXPIRE).await;
+        let fence = world
+            .see
+            .number(&format!(
+                "select fence from pgonce.claim('{stale}', 'k', '\\x01', '1 minute')"
+            ))
+            .await;
+        world
+            .see
+            .run(&format!(
+                "select pgonce.fail('{stale}', 'k', '\\x01', {fence}, true, 'down', 'later'); \
+                 select pgonce.define_scope('{stale}', '1 day', p_stale => '{stale}')"
+            ))
+            .await;
+        let stuck = format!("select classification from pgonce.stuck where scope = '{stale}'");
+        assert_eq!(world.see.text(&stuck).await, classified);
+        assert_eq!(world.see.text(&claim).await, expected);
+    }
+    let abandoned = "select failure_code from pgonce.intent where scope = 'refuse'";
+    assert_eq!(world.see.text(abandoned).await, "abandoned");
+}
+
+/// The record of an attempt is gone, as after a failover that lost it: the call that ran the work knows that it did.
+#[tokio::test]
+async fn a_call_that_ran_the_work_takes_over_from_itself() {
+    let world = World::<TokioPostgres>::new().await;
+    let request = intent("own");
+    let kinds = std::sync::Mutex::new(Vec::new());
+    let (kept, see) = (&kinds, &world.see);
+    world
+        .once
+        .run_leased(&request, |lease| async move {
+            kept.lock().unwrap().push(lease.kind());
+            if lease.attempts() == 1 && kept.lock().unwrap().len() == 1 {
+                see.run("delete from pgonce.intent").await;
+            }
+            lease.succeed(Ack::status()).await
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        *kinds.lock().unwrap(),
+        [ClaimKind::Fresh, ClaimKind::Takeover]
+    );
 }
 
 #[tokio::test]

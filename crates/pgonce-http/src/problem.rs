@@ -210,7 +210,7 @@ impl From<&Error> for Problem {
             Error::Schema(_) => Self::ours(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "internal",
-                "the service's database is not set up; nothing happened",
+                "the service's database is not set up; this attempt did nothing",
             )
             .retry_soon(5),
             _ => match error.class() {
@@ -218,7 +218,9 @@ impl From<&Error> for Problem {
                     Self::ours(
                         StatusCode::SERVICE_UNAVAILABLE,
                         "08006",
-                        format!("the database is unavailable and nothing happened; {COME_BACK}"),
+                        format!(
+                            "the database is unavailable and this attempt did nothing; {COME_BACK}"
+                        ),
                     )
                     .retry_soon(1)
                 }

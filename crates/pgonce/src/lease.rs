@@ -342,6 +342,12 @@ impl<D: Driver> Lease<D> {
         self.kind
     }
 
+    /// The lease of a call that has run the work before: the record of that is gone, after a failover or by an operator's act.
+    pub(crate) fn after_a_try(mut self) -> Self {
+        self.kind = ClaimKind::Takeover;
+        self
+    }
+
     /// The rising number that shuts out older holders; send it along where others can check it.
     pub fn fence(&self) -> i64 {
         self.fence

@@ -74,7 +74,12 @@ impl<D: Driver> Once<D> {
         F: FnMut(Lease<D>) -> W,
         W: Future<Output = Result<Done<T>>>,
     {
-        self.run_mode(intent, Leased { work, length: None }).await
+        let leased = Leased {
+            work,
+            length: None,
+            ran: false,
+        };
+        self.run_mode(intent, leased).await
     }
 
     /// Runs a command, in a span.
@@ -343,6 +348,8 @@ struct Leased<F> {
     work: F,
     /// As the scope's contract says; asked for once.
     length: Option<Duration>,
+    /// This call has run the work before, and nothing says how that ended.
+    ran: bool,
 }
 
 impl<D, T, F, W> Mode<D, T> for Leased<F>
@@ -372,8 +379,10 @@ where
         intent: &Intent,
         lease: Lease<D>,
     ) -> Result<Done<T>, Ended> {
+        let lease = if self.ran { lease.after_a_try() } else { lease };
         let (fence, term) = (lease.fence(), lease.term());
         let span = trace::effect(lease.attempts());
+        self.ran = true;
         match (self.work)(lease).instrument(span).await {
             Ok(done) if done.fence == fence => Ok(done),
             Ok(_) => Err(Ended::Stop(not_ended())),

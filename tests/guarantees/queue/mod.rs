@@ -170,6 +170,9 @@ async fn a_job_that_fails_is_retried_later_and_dead_in_the_end() {
     );
     let jobs = claim(see, "mail", 10).await;
     let (id, fence) = jobs[0];
+    // The worker sees that an earlier attempt may have reached the outside world.
+    let attempts = format!("select attempts from pgonce.job_live where id = {id}");
+    assert_eq!(see.number(&attempts).await, 2);
     let permanent = format!("select pgonce.fail_job({id}, {fence}, false, 'no', 'never')");
     assert_eq!(see.text(&permanent).await, "dead");
     assert_eq!(

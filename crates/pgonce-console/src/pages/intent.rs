@@ -321,7 +321,10 @@ fn forms(app: &App, who: &Who, row: &Row) -> Html {
     let status = text(row, "status");
     let fits = |act: &str| match act {
         "settle" | "fail" => matches!(status.as_str(), "processing" | "failed_retryable"),
-        "release" => status == "processing",
+        "release" => {
+            status == "processing"
+                || status == "failed_retryable" && !text(row, "vanished_at").is_empty()
+        }
         "retry" => status == "failed_final",
         "evict" => true,
         _ => false,

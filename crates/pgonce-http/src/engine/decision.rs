@@ -46,13 +46,13 @@ impl Decision {
                     return Self::new(job, head, None, Some(body), disposition);
                 }
                 drop(body);
-                let happened = state.mode == Mode::Leased && disposition == Disposition::Keep;
+                let problem = too_large(state.mode, disposition);
                 let disposition = match (state.mode, disposition) {
                     (Mode::Atomic, _) => Disposition::Forget,
                     (Mode::Leased, Disposition::Keep) => Disposition::Refuse,
                     (Mode::Leased, other) => other,
                 };
-                Self::problem(job, &too_large(happened), disposition)
+                Self::problem(job, &problem, disposition)
             }
             Answered::Crashed(crash) => {
                 if let Crash::Panic(_) = crash {
@@ -240,16 +240,19 @@ pub(crate) fn crashed(crash: &Crash) -> Problem {
     )
 }
 
-fn too_large(happened: bool) -> Problem {
+fn too_large(mode: Mode, disposition: Disposition) -> Problem {
     Problem::ours(
         StatusCode::INTERNAL_SERVER_ERROR,
         "response_too_large",
-        match happened {
-            true => {
+        match (mode, disposition) {
+            (Mode::Atomic, _) => {
+                "nothing happened: the answer is too large to be kept, and this route passes no such answers on"
+            }
+            (Mode::Leased, Disposition::Keep) => {
                 "it happened, but its answer is too large to be kept, and this route passes no such answers on"
             }
-            false => {
-                "nothing happened: the answer is too large to be kept, and this route passes no such answers on"
+            (Mode::Leased, _) => {
+                "it may have happened: the answer is too large to be kept, and this route passes no such answers on"
             }
         },
     )

@@ -325,7 +325,7 @@ fn elsewhere<D: Driver>(
         ),
         None => (
             StatusCode::MISDIRECTED_REQUEST,
-            "its home is another region, and nothing happened",
+            "its home is another region, and this attempt did nothing",
         ),
     };
     let problem = Problem::ours(status, "P4110", detail).with("home", home.name.clone());

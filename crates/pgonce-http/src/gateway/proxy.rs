@@ -222,7 +222,7 @@ fn no_answer(unanswered: &Unanswered) -> Response<Body> {
     };
     let (mut response, disposition) = match unanswered.delivery {
         Delivery::NotSent => {
-            let detail = "the service behind the gateway could not be reached and nothing happened; send the same again";
+            let detail = "the service behind the gateway could not be reached: this attempt sent nothing; send the same again";
             (
                 errors::temporary_error(status, "upstream_not_reached", detail),
                 Disposition::Retry,

@@ -1,9 +1,10 @@
--- pgonce.retry_messages(p_consumer, p_seq, p_reason, p_tenant): retries failed messages with all their
---          attempts before them: one, or every poison message where p_seq is null.
+-- pgonce.retry_messages(p_consumer, p_seq, p_reason, p_tenant): retries failed messages: one, or every
+--          poison message where p_seq is null.
 -- answers  how many
 -- locks    their rows
 -- writes   status received, due now; a row of pgonce.operator_act for each
 -- raises   22023 the payload of the message was cut when it was stored: it can never be applied
+-- note     they go on with attempt 2, the rest of the attempts before them: one that was made may have reached the outside world
 -- example  select pgonce.retry_messages('billing', p_reason => 'the bank is back');
 create or replace function pgonce.retry_messages(p_consumer text, p_seq bigint default null, p_reason text default null,
     p_tenant text default null)
@@ -29,7 +30,7 @@ begin
         end if;
         perform pgonce._audit_inbox(v_message, 'retry', p_reason);
         update pgonce.inbox_message m
-           set status = 'received', attempts = 0, due_at = pgonce.now(), skipped_at = null, settled_at = null, holds_key = true
+           set status = 'received', attempts = least(m.attempts, 1), due_at = pgonce.now(), skipped_at = null, settled_at = null, holds_key = true
          where m.tenant = v_message.tenant and m.consumer = p_consumer collate "C" and m.seq = v_message.seq;
         v_count := v_count + 1;
     end loop;

@@ -121,12 +121,13 @@ begin
             continue;
         end if;
 
-        if v_row.status = 'processing' and (v_contract.stale = 'hold' or v_contract.probe is not null) then
+        if (v_row.status = 'processing' or v_row.vanished_at is not null) and (v_contract.stale = 'hold' or v_contract.probe is not null) then
             -- An operator decides; or recovery, which asks the probe first.
             return pgonce._busy(case when v_contract.probe is null then interval '1 minute' else interval '5 seconds' end, v_row.attempts);
-        elsif v_row.status = 'processing' and v_contract.stale = 'refuse' then
+        elsif (v_row.status = 'processing' or v_row.vanished_at is not null) and v_contract.stale = 'refuse' then
+            v_fence := case v_row.status when 'processing' then v_row.fence else pgonce._next_fence(v_row.fence, true, p_tenant) end;
             update pgonce.intent i
-               set status = 'failed_final', lease_until = null, last_at = v_now,
+               set status = 'failed_final', fence = v_fence, lease_until = null, last_at = v_now,
                    expires_at = v_now + v_contract.retention, failure_code = 'abandoned',
                    failure_message = 'the holder vanished; whether its effect happened is not known'
              where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"

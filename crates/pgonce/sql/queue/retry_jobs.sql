@@ -1,9 +1,10 @@
--- pgonce.retry_jobs(p_queue, p_id, p_reason, p_tenant): tries dead letters again, with all their attempts before them: one, or
---          every one of the queue where p_id is null. A job that waits for its retry is tried at once.
+-- pgonce.retry_jobs(p_queue, p_id, p_reason, p_tenant): tries dead letters again: one, or every one of the queue where p_id is
+--          null. A job that waits for its retry is tried at once.
 -- answers  how many
 -- locks    their rows
 -- writes   ready; a row of pgonce.operator_act for each
 -- raises   nothing
+-- note     they go on with attempt 2, the rest of the attempts before them: one that was made may have reached the outside world
 -- example  select pgonce.retry_jobs('mail', p_reason => 'the mail server is back');
 create or replace function pgonce.retry_jobs(p_queue text, p_id bigint default null, p_reason text default null,
     p_tenant text default null)
@@ -23,8 +24,8 @@ begin
          order by e.id for update
     loop
         delete from pgonce.job_end e where e.tenant = v_end.tenant and e.id = v_end.id;
-        insert into pgonce.job_live (id, state, priority, tenant, queue, key, group_name)
-        select j.id, 'ready', j.priority, j.tenant, j.queue, j.key, j.group_name from pgonce.job j
+        insert into pgonce.job_live (id, state, priority, tenant, queue, key, group_name, attempts)
+        select j.id, 'ready', j.priority, j.tenant, j.queue, j.key, j.group_name, least(v_end.attempts, 1) from pgonce.job j
          where j.tenant = v_end.tenant and j.id = v_end.id;
         perform pgonce._audit_job('retry', v_end.tenant, v_end.queue, v_end.id, p_reason, to_jsonb(v_end) - 'result');
         v_count := v_count + 1;

@@ -31,9 +31,10 @@ begin
                 order by s.scope = i.scope desc, s.tenant = i.tenant desc
                 limit 1) c
          where i.expires_at is null and coalesce(i.lease_until, i.last_at) <= pgonce.now()
-           and i.scope <> all (p_skip collate "C") and i.status = 'processing' and i.failure_code is distinct from 'needs_manual_action'
-           and (c.probe is not null or c.stale = 'refuse' or c.stale = 'takeover' and c.retry_queue is not null)
-           and (i.failure_code is null
+           and i.scope <> all (p_skip collate "C") and (i.status = 'processing' or i.vanished_at is not null)
+           and i.failure_code is distinct from 'needs_manual_action'
+           and (c.probe is not null or c.stale = 'refuse' or c.stale = 'takeover' and c.retry_queue is not null and i.status = 'processing')
+           and (i.failure_code is null or i.status <> 'processing'
                 or i.last_at + greatest(interval '10 seconds', least(interval '1 hour', (i.last_at - i.first_at) / 2)) <= pgonce.now())
          order by coalesce(i.lease_until, i.last_at)
          limit p_limit
@@ -41,7 +42,7 @@ begin
     loop
         v_now := pgonce.now();
         update pgonce.intent i
-           set fence = pgonce._next_fence(v_row.fence, true, v_row.tenant), owner = p_owner, last_at = v_now,
+           set status = 'processing', fence = pgonce._next_fence(v_row.fence, true, v_row.tenant), owner = p_owner, last_at = v_now,
                attempts = i.attempts + case when i.failure_code is distinct from 'probe_failed' then 1 else 0 end,
                vanished_at = coalesce(i.vanished_at, v_now), lease_until = v_now + p_hold, failure_code = null, failure_message = null
          where i.tenant = v_row.tenant and i.scope = v_row.scope and i.key = v_row.key

@@ -1,6 +1,6 @@
 -- pgonce.intervene(p_act, p_scope, p_key, p_reason, p_force, p_answer, p_code, p_message, p_tenant, p_person): an operator's
 --          act on one intent. settle: it happened, p_answer is its answer; fail: it failed permanently, with p_code and
---          p_message; release: the next claim does it, by force as a retry of what did not happen, else as a takeover; retry: a
+--          p_message; release: the next claim does it, by force as a retry of what did not happen, otherwise as a takeover; retry: a
 --          permanent failure may be tried again; evict: its record is removed, the key is free.
 -- answers  the status before
 -- locks    the intent's row: a holder that is inside its guarded write comes first
@@ -49,15 +49,15 @@ begin
     v_alive := v_row.status = 'processing' and v_row.lease_until > v_now;
 
     if p_act in ('settle', 'fail') and v_row.status not in ('processing', 'failed_retryable')
-       or p_act = 'release' and v_row.status <> 'processing'
+       or p_act = 'release' and v_row.status <> 'processing' and not (v_row.status = 'failed_retryable' and v_row.vanished_at is not null)
        or p_act = 'retry' and v_row.status <> 'failed_final'
        or v_row.gone_at is not null and p_act <> 'evict' then
         raise exception 'an intent that is % cannot be changed by %', v_row.status, p_act using errcode = '55000',
             detail = format('scope %s, fence %s.', p_scope, v_row.fence),
-            hint = 'settle, fail: what is not finished; release: a lease; retry: a permanent failure; evict: any.';
+            hint = 'settle, fail: what is not finished; release: a lease, or what had a holder that vanished; retry: a permanent failure; evict: any.';
     end if;
     v_risk := case
-        when v_alive then 'its holder is alive until ' || v_row.lease_until
+        when v_alive then 'its holder is alive until ' || v_row.lease_until || case when v_row.vanished_at is not null then ', and an earlier one vanished' else '' end
         when p_act in ('settle', 'fail') then null
         when v_row.status = 'processing' and (p_act = 'evict' or v_contract.stale <> 'takeover' or v_contract.probe is not null)
             then 'its holder vanished, and it may have happened'
@@ -72,7 +72,7 @@ begin
     end if;
 
     perform pgonce._audit_act(p_act, p_scope, p_key, p_reason, to_jsonb(v_row) - '{answer,tenant,scope,key}'::text[], p_tenant, p_person,
-        v_risk is not null);
+        v_risk is not null or p_act = 'release' and p_force);
     -- A new number, so that the holder is turned away as after a takeover.
     v_fence := pgonce._next_fence(v_row.fence, false, p_tenant);
     if p_act in ('retry', 'evict') then
@@ -82,8 +82,8 @@ begin
         update pgonce.intent i
            set status = 'failed_retryable', fence = v_fence, lease_until = null, last_at = v_now,
                failure_code = 'released', failure_message = 'released by an operator',
-               -- Unless forced, an operator was not asked whether it happened.
-               vanished_at = case when v_risk is null then coalesce(i.vanished_at, v_now) end
+               -- Unless forced, nobody has said that it did not happen: anybody may take over.
+               vanished_at = case when p_force is not true then coalesce(i.vanished_at, v_now) end
          where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
     else
         update pgonce.intent i

@@ -9,7 +9,7 @@ select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.owner, i.corre
        pgonce.now() - coalesce(i.lease_until, i.last_at) as stuck_for,
        i.failure_code, i.failure_message,
        case
-           when i.status = 'failed_retryable' then 'safe_to_retry'
+           when i.status = 'failed_retryable' and i.vanished_at is null then 'safe_to_retry'
            when i.failure_code = 'needs_manual_action' then 'needs_manual_action'
            when c.probe is not null then 'needs_probe'
            when c.stale = 'takeover' then 'safe_to_retry'

@@ -10,20 +10,21 @@ as $$
 declare
     v_queue text collate "C" := p_queue;
     v_id    bigint;
+    v_tried integer;
     v_job   pgonce.job;
     v_count bigint := 0;
     v_more  bigint;
 begin
     perform pgonce._force_durable_commit();
-    for v_id in
-        select e.id from pgonce.job_end e
+    for v_id, v_tried in
+        select e.id, least(e.attempts, 1) from pgonce.job_end e
          where e.tenant = p_tenant and e.queue = v_queue and e.status = 'dead' and (p_id is null or e.id = p_id)
          order by e.id for update
     loop
         select j.* into v_job from pgonce.job j where j.tenant = p_tenant and j.id = v_id;
         delete from pgonce.job_end e where e.tenant = p_tenant and e.id = v_id;
-        insert into pgonce.job_live (id, state, priority, tenant, queue, key, group_name)
-        values (v_id, 'ready', v_job.priority, p_tenant, v_queue, v_job.key, v_job.group_name);
+        insert into pgonce.job_live (id, state, priority, tenant, queue, key, group_name, attempts)
+        values (v_id, 'ready', v_job.priority, p_tenant, v_queue, v_job.key, v_job.group_name, v_tried);
         v_count := v_count + 1;
     end loop;
     -- Events that were given up stay where they are, to hold back later ones.
