@@ -136,7 +136,7 @@ const HISTOGRAMS: [(&str, &str); 2] = [
     ),
     (
         "pgonce_relay_lag_seconds",
-        "From publishing to the sink's acknowledgement, of events that were never parked",
+        "From publishing to the sink's acknowledgement, of the oldest event of each batch that was never parked",
     ),
 ];
 

@@ -13,7 +13,7 @@ impl RelayMetrics for Metrics {
 
     fn batch_settled(&self, _: &[(i64, Outcome)]) {}
     fn read(&self, _: &[Message]) {}
-    fn acknowledged(&self, _: &Message) {}
+    fn acknowledged<'a>(&self, _: impl Iterator<Item = &'a Message>) {}
     fn lanes(&self, _: usize, _: usize, _: usize) {}
     fn sink_unavailable(&self) {}
     fn database_error(&self) {}

@@ -57,8 +57,10 @@ impl RelayMetrics for Metrics {
         }
     }
 
-    fn acknowledged(&self, message: &Message) {
-        self.lag.record(age(message));
+    fn acknowledged<'a>(&self, batch: impl Iterator<Item = &'a Message>) {
+        if let Some(oldest) = batch.min_by_key(|message| message.seq) {
+            self.lag.record(age(oldest));
+        }
     }
 
     fn lanes(&self, held: usize, taken: usize, lost: usize) {

@@ -114,9 +114,11 @@ async fn send_all<S: Sink>(sink: &S, batch: Vec<Message>, terms: &Terms) -> Resu
             .collect();
         let passed = left.iter().zip(&deliveries);
         let passed = passed.filter(|(_, delivery)| **delivery == Delivery::Acknowledged);
-        terms
-            .health
-            .acknowledged(passed.map(|(message, _)| message));
+        let passed = passed.map(|(message, _)| message);
+        if terms.from_log {
+            terms.metrics.acknowledged(passed.clone());
+        }
+        terms.health.acknowledged(passed);
         // While many others pass it is not the sink: what fails of the log makes room for them at once.
         let count = |is: fn(&Delivery) -> bool| deliveries.iter().filter(|d| is(d)).count();
         let failed = count(|delivery| matches!(delivery, Delivery::Unavailable { .. }));
@@ -125,12 +127,7 @@ async fn send_all<S: Sink>(sink: &S, batch: Vec<Message>, terms: &Terms) -> Resu
         for (message, delivery) in left.into_iter().zip(deliveries) {
             let subject = subject_of(&message);
             let outcome = match delivery {
-                Delivery::Acknowledged => {
-                    if terms.from_log {
-                        terms.metrics.acknowledged(&message);
-                    }
-                    Outcome::Sent
-                }
+                Delivery::Acknowledged => Outcome::Sent,
                 _ if stopped.contains(&subject) => Outcome::Hold,
                 Delivery::Retry { reason, after } => {
                     stopped.insert(subject);

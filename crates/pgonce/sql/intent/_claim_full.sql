@@ -137,10 +137,13 @@ begin
         end if;
 
         v_fence := pgonce._next_fence(v_row.fence, p_lease is not null, p_tenant);
+        if v_row.status = 'processing' then
+            v_row.vanished_at := coalesce(v_row.vanished_at, v_now);
+        end if;
         if p_lease is not null then
             update pgonce.intent i
                set status = 'processing', fence = v_fence, attempts = i.attempts + 1, last_at = v_now,
-                   vanished_at = case v_row.status when 'processing' then coalesce(i.vanished_at, v_now) else i.vanished_at end,
+                   vanished_at = v_row.vanished_at,
                    lease_until = v_now + p_lease, owner = v_owner,
                    correlation_id = coalesce(p_correlation, i.correlation_id),
                    failure_code = null, failure_message = null, answer = null
@@ -149,7 +152,7 @@ begin
             perform pgonce._guard_claim(p_tenant, p_scope, p_key);
         end if;
         -- A holder that took over and then failed or gave up has not found out what the one before did outside.
-        return row(case when v_row.status = 'processing' or v_row.vanished_at is not null then 'takeover' else 'retry' end, v_fence,
+        return row(case when v_row.vanished_at is not null then 'takeover' else 'retry' end, v_fence,
             null, null, null, v_row.failure_code, v_row.failure_message, null,
             v_row.attempts + 1)::pgonce.claimed;
     end loop;

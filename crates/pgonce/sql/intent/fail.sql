@@ -61,14 +61,16 @@ begin
         v_now := pgonce.now();
         -- Before the statement, which on Citus may call no function of its own.
         v_current := pgonce._fence_is_current(v_row, p_fence, v_now, v_contract.stale);
+        if v_row.status = 'processing' and v_row.fence <> p_fence then
+            v_row.vanished_at := coalesce(v_row.vanished_at, v_now);
+        end if;
         -- An attempt in one transaction is a new one: its row still names the one before it.
         v_owner := case when p_fence % 2 = 1 then pgonce._owner_or_session(p_owner) else coalesce(p_owner, v_row.owner) end;
         update pgonce.intent i
            set status = v_status, fence = p_fence, last_at = v_now, lease_until = null,
                attempts = i.attempts + (p_fence % 2)::integer,
                expires_at = v_now + v_keep,
-               vanished_at = case when v_row.status = 'processing' and v_row.fence <> p_fence then coalesce(i.vanished_at, v_now)
-                   else i.vanished_at end,
+               vanished_at = v_row.vanished_at,
                answer = v_answer, failure_code = left(p_code, 255),
                failure_message = left(p_message, 4000),
                correlation_id = coalesce(p_correlation, i.correlation_id),
