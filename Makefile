@@ -108,11 +108,11 @@ mutants: setup ## plant known bugs in a copy, one by one: does the suite catch e
 	$(call step,mutants)
 	@scripts/mutants $(ONLY)
 
-demo: ## see it work: an orders service under duplicates, crashes and cut wires
+demo: ## see it work: an orders service under duplicates, crashes and cut wires, and the console beside it; DEMO=--keep to look around afterwards
 	$(call step,setup)
 	@scripts/setup postgres
 	$(call step,demo)
-	$(CARGO) run --locked -p pgonce-cli --no-default-features --features lab-demo -- demo
+	$(CARGO) run --locked -p pgonce-cli --no-default-features --features lab-demo -- demo $(DEMO)
 
 payments: ## payments through a provider that misbehaves: do its book and ours agree? PAYMENTS_SECONDS for each kind of provider
 	$(call step,setup)
@@ -126,7 +126,7 @@ run: ## a private PostgreSQL with pgonce, its daemon and its console, on this ma
 	$(call step,run)
 	$(CARGO) run --locked -p pgonce-cli -- serve
 
-storm: setup ## cut every path of the protocol at every message, kill and cut services in Python and Node; some minutes
+storm: setup ## cut every path of the protocol at every message in 24 configurations, kill and cut services in Python and Node; an hour
 	$(call step,storm)
 	$(CARGO) run --release --locked -p pgonce-cli -- storm --random $${STORM_RANDOM:-2m} --ledger target/storm-ledger.json
 	$(call step,storms over the HTTP layer and the gateway with outages longer than leases; STORM_INTENTS says how long)

@@ -11,6 +11,8 @@ mod config_file;
 mod confirm;
 mod consume;
 mod database;
+#[cfg(feature = "lab-demo")]
+mod demo;
 mod doctor;
 mod exit;
 mod explain;
@@ -251,7 +253,7 @@ async fn run() -> ExitCode {
         #[cfg(feature = "lab-bench")]
         Command::Bench(args) => return pgonce_lab::bench::run(args).await,
         #[cfg(feature = "lab-demo")]
-        Command::Demo(args) => return pgonce_lab::demo::run(args).await,
+        Command::Demo(args) => return pgonce_lab::demo::run(args, demo::console).await,
         #[cfg(feature = "lab-storm")]
         Command::Storm(args) => return pgonce_lab::storm::run(args).await,
         #[cfg(feature = "lab-regions")]

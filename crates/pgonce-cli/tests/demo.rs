@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::fs;
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -85,4 +86,32 @@ fn the_usual_code_alone_is_not_exactly_once() {
         report["usual"]["duplicates"].as_u64() >= Some(1),
         "{report:#}"
     );
+}
+
+#[tokio::test]
+async fn the_console_shows_the_storm_and_stays_where_it_is_asked_to() {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_pgonce"))
+        .args(["demo", "--plain", "--only-pgonce", "--keep"])
+        .args(["--seconds", "2", "--intents", "40", "--seed", "7"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let mut line_with = |part: &str| {
+        let mut said = lines.by_ref().map(Result::unwrap);
+        said.find(|line| line.contains(part)).expect(part)
+    };
+    let said = line_with("its console on http://");
+    let address = said.split(' ').find(|word| word.starts_with("http://"));
+    let address = address.unwrap().to_owned();
+    line_with("VERDICT: exactly once");
+    line_with("until Ctrl-C");
+    let page = reqwest::get(format!("{address}intents")).await.unwrap();
+    assert_eq!(page.status(), 200);
+    let page = page.text().await.unwrap();
+    assert!(page.contains("orders.create"), "{page}");
+
+    let id = rustix::process::Pid::from_child(&demo);
+    rustix::process::kill_process(id, rustix::process::Signal::TERM).unwrap();
+    assert!(demo.wait().unwrap().success(), "the verdict was good");
 }

@@ -51,8 +51,16 @@ pub(crate) struct Consumer {
     pub(super) options_env: BTreeMap<String, String>,
     pub(super) to: Option<Spanned<String>>,
     #[serde(default)]
+    #[cfg_attr(
+        not(feature = "webhook"),
+        expect(dead_code, reason = "`to` is refused")
+    )]
     pub(super) headers: BTreeMap<String, String>,
     #[serde(default)]
+    #[cfg_attr(
+        not(feature = "webhook"),
+        expect(dead_code, reason = "`to` is refused")
+    )]
     pub(super) headers_env: BTreeMap<String, String>,
     pub(super) sql: Option<Spanned<String>>,
     #[serde(default)]

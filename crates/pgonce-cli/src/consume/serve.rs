@@ -8,7 +8,6 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::driver::{Connection as _, Driver as _, Param, Session as _, Statement};
 use pgonce::migrate::Migrator;
 use pgonce::tokio_postgres::Once;
-use pgonce_broker::sinks::Refusal;
 use pgonce_broker::sources::{self, AnySource};
 use pgonce_broker::{ConsumerCounts, Dedup, Handler};
 use tokio::time::sleep;
@@ -144,7 +143,7 @@ async fn consume(one: &Consumer, once: &Once, stop: &CancellationToken, counts: 
 
 #[cfg(feature = "webhook")]
 fn http(one: &Consumer, url: &str) -> Result<pgonce_broker::HttpHandler> {
-    let usage = |refusal: Refusal| {
+    let usage = |refusal: pgonce_broker::sinks::Refusal| {
         let hint = "See `to` and `headers`: an address such as http://127.0.0.1:8080/events.";
         CliError::new(exit::USAGE, refusal.to_string(), hint)
     };

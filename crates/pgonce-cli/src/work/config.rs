@@ -43,8 +43,16 @@ pub(super) struct Worker {
     pub(super) queues: Spanned<Vec<String>>,
     pub(super) to: Option<Spanned<String>>,
     #[serde(default)]
+    #[cfg_attr(
+        not(feature = "webhook"),
+        expect(dead_code, reason = "`to` is refused")
+    )]
     pub(super) headers: BTreeMap<String, String>,
     #[serde(default)]
+    #[cfg_attr(
+        not(feature = "webhook"),
+        expect(dead_code, reason = "`to` is refused")
+    )]
     pub(super) headers_env: BTreeMap<String, String>,
     pub(super) sql: Option<Spanned<String>>,
     pub(super) concurrency: Option<Spanned<usize>>,

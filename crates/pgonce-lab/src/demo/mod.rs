@@ -9,6 +9,7 @@ mod shop;
 mod storm;
 mod usual;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,11 +25,15 @@ use screen::{Screen, number};
 use service::{Code, Service};
 use storm::Storm;
 
-type Error = Box<dyn std::error::Error + Send + Sync>;
+/// Why the demo could not be shown.
+pub type Error = Box<dyn std::error::Error + Send + Sync>;
 type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// The comparison takes this part of the time and of the intents.
 const COMPARISON: u64 = 4;
+
+/// Name (`application_name`) of the sessions that only look, the console's among them: to end them would prove nothing.
+pub const WATCH: &str = "pgonce demo watch";
 
 /// Settings of the demo.
 #[derive(Debug, clap::Args)]
@@ -54,6 +59,9 @@ pub struct Args {
     /// Only the storm on pgonce, without the comparison before it
     #[arg(long)]
     only_pgonce: bool,
+    /// Keeps server and console running after the verdict, until Ctrl-C
+    #[arg(long)]
+    keep: bool,
     /// The code that the verdict is about; for the tests of the verdict
     #[arg(long, hide = true, default_value = "pgonce")]
     code: Code,
@@ -76,14 +84,28 @@ struct Report {
 }
 
 /// Runs the demo; the exit code is the verdict. The program must mount it as its command `demo`: the service under the storm is
-/// this program again, so that it can be killed.
-pub async fn run(args: Args) -> ExitCode {
+/// this program again, so that it can be killed. `console` serves a console of the database at this address, and gives its own.
+pub async fn run<C, F>(args: Args, console: C) -> ExitCode
+where
+    C: FnOnce(String) -> F,
+    F: Future<Output = Result<SocketAddr>>,
+{
     let screen = Screen::new(args.plain);
     let done = match (args.serve, &args.database) {
         (Some(code), Some(database)) => service::serve(code, database).await.map(|()| true),
         _ => tokio::select! {
             // Dropped by a signal, it ends everything that it started.
-            shown = show(&args, &screen) => shown,
+            shown = show(&args, &screen, console) => match shown {
+                Ok((good, server)) => {
+                    if args.keep {
+                        screen.note("Server and console run on until Ctrl-C.");
+                        stop_signal().await;
+                    }
+                    drop(server);
+                    Ok(good)
+                }
+                Err(error) => Err(error),
+            },
             () = stop_signal() => {
                 screen.end();
                 screen.note("stopped; everything that was started is ended");
@@ -102,8 +124,12 @@ pub async fn run(args: Args) -> ExitCode {
     }
 }
 
-/// The whole show; true when the verdict is good.
-async fn show(args: &Args, screen: &Screen) -> Result<bool> {
+/// The whole show; true when the verdict is good. The server runs as long as the value that is given back with it.
+async fn show<C, F>(args: &Args, screen: &Screen, console: C) -> Result<(bool, Postgres)>
+where
+    C: FnOnce(String) -> F,
+    F: Future<Output = Result<SocketAddr>>,
+{
     let began = Instant::now();
     let seed = args
         .seed
@@ -130,7 +156,8 @@ async fn show(args: &Args, screen: &Screen) -> Result<bool> {
             (args.intents / part).max(8) as usize,
         );
         screen.note("\nFirst the usual code, which inserts and answers:");
-        let found = storm(&plan, Code::Usual, &server, screen).await?;
+        let database = shop::database(&server, "usual").await?;
+        let found = storm(&plan, Code::Usual, &server, &database, screen).await?;
         screen.note(&format!(
             "The usual code: {} intents became {} orders, {} duplicates.",
             number(found.intents),
@@ -141,8 +168,12 @@ async fn show(args: &Args, screen: &Screen) -> Result<bool> {
     }
     if !args.without_pgonce {
         let plan = Plan::draw(seed, args.seconds, args.intents as usize);
-        screen.note("\nNow with pgonce:");
-        let mut found = storm(&plan, args.code, &server, screen).await?;
+        let database = shop::database(&server, "shop").await?;
+        let address = console(database.clone()).await?;
+        screen.note(&format!(
+            "\nNow with pgonce, and its console on http://{address}/ :"
+        ));
+        let mut found = storm(&plan, args.code, &server, &database, screen).await?;
         if report
             .usual
             .as_ref()
@@ -175,23 +206,23 @@ async fn show(args: &Args, screen: &Screen) -> Result<bool> {
         "{sentence}\n({:.0} s, seed {seed})",
         began.elapsed().as_secs_f64()
     ));
-    Ok(report.exactly_once)
+    Ok((report.exactly_once, server))
 }
 
 /// One storm on one code, in a database of its own, and what came of it.
-async fn storm(plan: &Plan, code: Code, server: &Postgres, screen: &Screen) -> Result<Findings> {
-    let name = if code == Code::Usual { "usual" } else { "shop" };
-    let database = server.create_database(name).await?.url();
-    let once = shop::connect(&database)?;
-    shop::set_up(&once).await?;
-    once.driver().pool().close().await;
-
+async fn storm(
+    plan: &Plan,
+    code: Code,
+    server: &Postgres,
+    database: &str,
+    screen: &Screen,
+) -> Result<Findings> {
     let counts = Arc::new(Counts::default());
-    let mut service = Service::start(code, &database).await?;
+    let mut service = Service::start(code, database).await?;
     let storm = Storm {
         plan,
         server,
-        database: &database,
+        database,
         counts: counts.clone(),
         screen,
     };
@@ -199,7 +230,7 @@ async fn storm(plan: &Plan, code: Code, server: &Postgres, screen: &Screen) -> R
     let answers = storm.rage(&mut service).await;
     screen.end();
     service.kill().await?;
-    oracle::judge(plan, &answers?, &counts, &database).await
+    oracle::judge(plan, &answers?, &counts, database).await
 }
 
 fn verdict(found: &Findings) -> String {

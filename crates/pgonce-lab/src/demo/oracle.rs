@@ -8,11 +8,11 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_postgres::NoTls;
 
-use super::Result;
 use super::client::Counts;
 use super::plan::{Intent, Kind, Plan};
 use super::shop::{NewOrder, Order};
 use super::storm::Answers;
+use super::{Result, WATCH};
 
 /// Examples of each kind of trouble in the report; the rest is counted.
 const EXAMPLES: usize = 3;
@@ -208,13 +208,13 @@ async fn read(database: &str) -> Result<HashMap<String, Held>> {
     let (client, connection) = tokio_postgres::connect(database, NoTls).await?;
     let reading = async {
         let quiet = "select count(*) = 0 from pg_stat_activity where datname = current_database()
-                     and pid <> pg_backend_pid() and backend_type = 'client backend'";
+                     and pid <> pg_backend_pid() and backend_type = 'client backend' and application_name <> $1";
         pgonce_testkit::wait_until(
             "the service's sessions to end",
             Duration::from_secs(20),
             || async {
                 client
-                    .query_one(quiet, &[])
+                    .query_one(quiet, &[&WATCH])
                     .await
                     .is_ok_and(|row| row.get(0))
             },

@@ -12,6 +12,7 @@ use pgonce::migrate::Migrator;
 use pgonce::retry::Policy as Retries;
 use pgonce::scope::Busy;
 use pgonce_http::{Caller, HandlerError, IdempotencyLayer, Key, Policy, Tx};
+use pgonce_testkit::Postgres;
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
@@ -62,11 +63,15 @@ pub(super) fn connect(url: &str) -> Result<Once<Sqlx>> {
     Ok(Once::builder(Sqlx::new(pool)).retry(retries).build()?)
 }
 
-/// Installs pgonce, makes the tables and defines the scope.
-pub(super) async fn set_up(once: &Once<Sqlx>) -> Result<()> {
+/// A new database with pgonce, the tables and the scope; gives its address.
+pub(super) async fn database(server: &Postgres, name: &str) -> Result<String> {
+    let url = server.create_database(name).await?.url();
+    let once = connect(&url)?;
     Migrator::new(once.driver().clone()).up().await?;
     sqlx::raw_sql(SCHEMA).execute(once.driver().pool()).await?;
-    Ok(layer(once)?.agree().await?)
+    layer(&once)?.agree().await?;
+    once.driver().pool().close().await;
+    Ok(url)
 }
 
 fn layer(once: &Once<Sqlx>) -> pgonce::Result<IdempotencyLayer<Sqlx>> {

@@ -9,11 +9,11 @@ use pgonce_testkit::Postgres;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_postgres::NoTls;
 
-use super::Result;
 use super::client::{self, Answer, Counts, Line};
 use super::plan::{Disaster, Kind, Plan};
 use super::screen::Screen;
 use super::service::Service;
+use super::{Result, WATCH};
 
 /// After the last intent, clients still get this long for their answers.
 const GRACE: Duration = Duration::from_secs(20);
@@ -22,8 +22,6 @@ const WORTH_STRIKING: u64 = 8;
 const STRIKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time a service without a session gets to open one, before the end of its sessions hits nothing.
 const RECONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Name of the session that only counts effects; to end it would prove nothing.
-const WATCH: &str = "pgonce demo watch";
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The answers to an intent, one for each of its clients; `None` where time was up.
