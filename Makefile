@@ -13,10 +13,14 @@ step = @printf '\n== %s\n' "$(1)"
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ifeq ($(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes),yes)
 TEST = $(CARGO) nextest run --locked --test-threads $$((3 * $(CORES)))
+QUICK = -E 'not test(/$(subst $() ,|,$(SLOW))/)'
 else
 TEST = $(CARGO) test --locked --no-fail-fast
+QUICK = -- $(addprefix --skip ,$(SLOW))
 endif
 
+# What `make check` leaves to `make test`: what needs Redis, a build of its own, or minutes.
+SLOW = cached_elsewhere:: does_not_compile killed_at and_pgbouncer
 # What `make check` builds: no broker's client and nothing in C++.
 CORE = -p pgonce -p pgonce-http -p pgonce-testkit -p pgonce-tests --all-features
 
@@ -35,7 +39,7 @@ check: ## the quick one: format, lints, unit tests and guarantees, without broke
 	$(call step,lints)
 	$(CARGO) clippy --locked $(CORE) --lib --test guarantees -- -D warnings
 	$(call step,tests)
-	$(TEST) $(CORE) --lib --test guarantees
+	$(TEST) $(CORE) --lib --test guarantees $(QUICK)
 
 test: setup ## everything that must hold: format, lints, docs, tests
 	$(call step,format)

@@ -32,6 +32,7 @@ mod queue;
 mod region;
 mod relay;
 mod relay_file;
+mod relay_health;
 mod roles;
 mod runbooks;
 mod search_path;
