@@ -27,7 +27,7 @@ impl<D: Driver> Once<D> {
     /// that all of it commits or none. It is an insert, update, delete or merge with `returning`, or a
     /// select that calls a function, and returns exactly one row; `22023` and `21000` say that it
     /// returned none or several, and then nothing happened. Its `with` may change more: `with placed as
-    /// (insert ... returning id), noted as (insert ...) select id from placed`. Events go along where it returns
+    /// (insert ... returning id), noted as (insert ...) select id from placed`; names that begin with `pgonce_` are reserved there. Events go along where it returns
     /// `pgonce.publish(...)` among its columns.
     ///
     /// A look-up goes first, so that a duplicate gets its answer without an error on the server; not for an
@@ -74,7 +74,15 @@ impl<D: Driver> Once<D> {
         statement: impl IntoEffect<D::Session>,
     ) -> Result<Done<T>> {
         let effect = statement.into_effect()?;
-        Parts::of(effect.sql()).kind(&KINDS).map_err(|first| {
+        let parts = Parts::of(effect.sql());
+        if let Some(name) = parts.reserved {
+            return Err(Error::Invalid(ErrorDetail::new(
+                "22023",
+                format!("a command of one statement cannot define {name:?} in its with"),
+                "Choose another name: those that begin with pgonce_ are reserved.",
+            )));
+        }
+        parts.kind(&KINDS).map_err(|first| {
             Error::Invalid(ErrorDetail::new(
                 "22023",
                 format!("a command of one statement cannot begin with {first:?}"),

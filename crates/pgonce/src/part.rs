@@ -5,6 +5,8 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parts<'a> {
     recursive: bool,
+    /// The first name of its `with` that is reserved for the statement around it.
+    pub(crate) reserved: Option<&'a str>,
     defined: &'a str,
     last: &'a str,
 }
@@ -14,6 +16,7 @@ impl<'a> Parts<'a> {
     pub(crate) fn of(sql: &'a str) -> Self {
         with(sql).unwrap_or(Self {
             recursive: false,
+            reserved: None,
             defined: "",
             last: sql,
         })
@@ -55,8 +58,13 @@ fn with(sql: &str) -> Option<Parts<'_>> {
     let recursive = scan.eat("recursive");
     scan.skip();
     let start = scan.at;
+    let mut reserved = None;
     loop {
-        scan.name()?;
+        let name = scan.name()?;
+        let is_reserved = name
+            .get(..7)
+            .is_some_and(|begin| begin.eq_ignore_ascii_case("pgonce_"));
+        reserved = reserved.or(is_reserved.then_some(name));
         if scan.is_at('(') {
             scan.group()?;
         }
@@ -71,6 +79,7 @@ fn with(sql: &str) -> Option<Parts<'_>> {
             let last = scan.rest();
             return Some(Parts {
                 recursive,
+                reserved,
                 defined,
                 last,
             });
@@ -120,8 +129,8 @@ impl<'a> Scanner<'a> {
         is_next
     }
 
-    /// Passes a name.
-    fn name(&mut self) -> Option<()> {
+    /// Passes a name, and gives it without its quotes.
+    fn name(&mut self) -> Option<&'a str> {
         self.skip();
         let rest = self.rest();
         let len = match rest.starts_with('"') {
@@ -129,7 +138,7 @@ impl<'a> Scanner<'a> {
             false => word_of(rest).len(),
         };
         self.at += len;
-        (len > 0).then_some(())
+        (len > 0).then_some(rest[..len].trim_matches('"'))
     }
 
     /// Passes parentheses and what is in them.
@@ -242,6 +251,21 @@ mod tests {
         let begin =
             "with recursive n(i) as (values (1)), e as materialized (\nselect max(i) from n\n)";
         assert_eq!(parts.begin("e"), begin);
+    }
+
+    #[test]
+    fn names_of_the_statement_around_it_are_found() {
+        for (with, reserved) in [
+            (
+                "a as (select 1), PGonce_done as (select 2)",
+                Some("PGonce_done"),
+            ),
+            (r#""pgonce_x" as (select 1)"#, Some("pgonce_x")),
+            ("pgonce as (select 1), apgonce_ as (select 2)", None),
+        ] {
+            let sql = format!("with {with} select 1");
+            assert_eq!(Parts::of(&sql).reserved, reserved, "{with}");
+        }
     }
 
     #[test]
