@@ -19,6 +19,7 @@ from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds, to_jso
 from ._table import Class
 from .errors import (
     Busy,
+    Conflict,
     DatabaseError,
     Disconnected,
     Error,
@@ -349,6 +350,8 @@ class Loop:
         self.wait_until: float | None = None
         self.pause = 0.005
         self.uncertain: Uncertain | None = None
+        self.ran = False
+        """The outside world may have seen leased work of this call."""
         self.sent = time.monotonic()
         """When the last claim was sent."""
 
@@ -386,6 +389,7 @@ class Loop:
 
         `ran` says that the outside world may have seen the work: then only what is stored says otherwise.
         """
+        self.ran = self.ran or ran
         if isinstance(error, Uncertain):
             self.uncertain = error
         elif ran:
@@ -412,7 +416,9 @@ class Loop:
         be that very try, still committing.
         """
         doubtful = (Disconnected, Busy, DatabaseError, LostRace, Fenced)
-        if self.uncertain is not None and isinstance(error, doubtful):
+        # Who used the key with another request came after work that the outside world may have seen.
+        after = self.ran and isinstance(error, Conflict)
+        if self.uncertain is not None and (after or isinstance(error, doubtful)):
             return self.uncertain
         return error
 
