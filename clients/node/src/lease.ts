@@ -4,6 +4,7 @@ import { Claimed } from "./claimed.js";
 import { adapt, type ConnectionOf, type Driver } from "./drivers/index.js";
 import {
   Busy,
+  Conflict,
   DatabaseError,
   Disconnected,
   Failure,
@@ -240,6 +241,8 @@ export class Lease<C = unknown> extends Claimed {
         return;
       } catch (error) {
         if (lost !== undefined && (error instanceof Fenced || error instanceof LostRace)) throw lost;
+        // The key went to another request meanwhile, which denies this work, and it is done.
+        if (error instanceof Conflict) throw new Uncertain(error.reason, { cause: error });
         if (!mayPass(error) || performance.now() >= this.renewedAt + this.leaseMs) throw error;
         if (error instanceof Uncertain) lost = error;
         await sleep(Math.min(this.leaseMs / 20, 1000));

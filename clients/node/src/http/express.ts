@@ -155,7 +155,8 @@ class Recorder {
         // Both must be over: what a handler does after its response belongs to its work.
         const settle = (): void => {
           ended = true;
-          running.then(() => resolve(), reject);
+          // A handler may send before it has returned its promise.
+          queueMicrotask(() => running.then(() => resolve(), reject));
         };
         const replaced = {
           write: (chunk: unknown, encoding?: unknown, done?: unknown) => {

@@ -29,6 +29,7 @@ from ._protocol import (
 from ._table import Class
 from .errors import (
     Busy,
+    Conflict,
     DatabaseError,
     Disconnected,
     Error,
@@ -229,6 +230,9 @@ class LeaseState:
                 if lost is not None:
                     raise lost from error
                 raise
+            except Conflict as error:
+                # The key went to another request meanwhile, which denies this work, and it is done.
+                raise Uncertain(error.message) from error
             except Error as error:
                 if not _may_pass(error) or time.monotonic() >= self._renewed + self.length:
                     raise
