@@ -69,6 +69,7 @@ export async function lease<S, A>(
  */
 export class Lease<C = unknown> extends Claimed {
   /** @internal */ ack: Ack | undefined;
+  /** @internal What is recorded where the scope's contract allows no answer of this size. */ smaller: Ack | undefined;
   /** @internal */ done: Done | undefined;
   /** @internal */ released = false;
   /** @internal */ failing = false;
@@ -217,8 +218,15 @@ export class Lease<C = unknown> extends Claimed {
 
   /** @internal Records the answer. */
   async record(ack: Ack): Promise<void> {
-    const params = successParams(this.intent, this.options, this.fence, ack);
-    await this.untilRecorded(() => inOwnTransaction(this.driver, this.options, sql.SUCCEED, params));
+    const recorded = (kept: Ack): Promise<void> => {
+      const params = successParams(this.intent, this.options, this.fence, kept);
+      return this.untilRecorded(() => inOwnTransaction(this.driver, this.options, sql.SUCCEED, params));
+    };
+    const { smaller } = this;
+    await recorded(ack).catch((error: unknown) => {
+      if (smaller !== undefined && isTooLarge(error)) return recorded(smaller);
+      throw error;
+    });
     this.done = doneNow(this.claimed, ack);
   }
 
@@ -226,7 +234,13 @@ export class Lease<C = unknown> extends Claimed {
   async fail(failure: Failure): Promise<void> {
     this.failing = true;
     if (this.doubtful && failure instanceof TransientFailure) return;
-    await this.untilRecorded(() => recordFailure(this.driver, this.intent, this.options, this.fence, failure));
+    const recorded = (withAnswer: boolean): Promise<void> =>
+      this.untilRecorded(() => recordFailure(this.driver, this.intent, this.options, this.fence, failure, withAnswer));
+    await recorded(true).catch((error: unknown) => {
+      // That it failed is recorded whatever the contract allows an answer to be.
+      if (isTooLarge(error)) return recorded(false);
+      throw error;
+    });
   }
 
   /**
@@ -256,6 +270,10 @@ const PASSING = ["retry", "retry_after_delay", "ambiguous"];
 function mayPass(error: unknown): boolean {
   // A timeout of the session: the next try may be faster.
   return error instanceof PgonceError && (PASSING.includes(error.errorClass) || error.code === "57014");
+}
+
+function isTooLarge(error: unknown): boolean {
+  return error instanceof PgonceError && error.code === "P4040";
 }
 
 /**

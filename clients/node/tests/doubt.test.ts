@@ -167,7 +167,7 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
   const test = (title: string, run: (client: Client) => Promise<void>, policy: Partial<Policy> = {}): void => {
     it(title, () => withClient(framework, { mode: "leased", ...policy }, run));
   };
-  const statuses = "select string_agg(status::text, ',') from pgonce.intent";
+  const statuses = "select string_agg(status::text, ',' order by first_at) from pgonce.intent";
 
   describe(`a leased route in doubt, over ${name}`, { concurrency: 4 }, () => {
     test(
@@ -235,6 +235,20 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
       },
       { maxResponse: 100 },
     );
+
+    test("an answer that is larger than the contract allows is recorded without its body", async ({ db, service, post }) => {
+      await db.run("select pgonce.define_scope('orders.create', interval '1 day', p_max_answer => 200)");
+      for (const [status, again, recorded] of [
+        [201, 410, "succeeded"],
+        [500, 422, "failed_final"],
+      ] as const) {
+        service.own = () => ({ status, body: "x".repeat(1000) });
+        const reply = await post("/orders", "{}", recorded);
+        assert.deepEqual([reply.status, reply.body.length], [status, 1000]);
+        assert.equal((await post("/orders", "{}", recorded)).status, again);
+      }
+      assert.deepEqual([service.calls, await db.value(statuses)], [2, "succeeded,failed_final"]);
+    });
 
     test("the error of a service that the handler called does not free the key", async ({ db, service, post }) => {
       for (const upstream of [{ statusCode: 400 }, { status: 401 }, { statusCode: 422, expose: false }]) {

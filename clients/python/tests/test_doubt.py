@@ -369,6 +369,18 @@ def test_a_response_that_is_too_large_says_what_may_have_happened(client: Client
         assert (problem["code"], problem["detail"]) == ("response_too_large", detail)
 
 
+def test_an_answer_that_is_larger_than_the_contract_allows_is_recorded_without_its_body(client: Client) -> None:
+    client.policy = Policy("orders.pay", None, mode="leased")
+    client.db.admin.execute("select pgonce.define_scope('orders.pay', interval '1 day', p_max_answer => 200)")
+    for status, again, recorded in ((201, 410, "succeeded"), (500, 422, "failed_final")):
+        scripted(client, lambda status=status: Response(status, [], b"x" * 1000))
+        response = client.post("/orders", key=recorded)
+        assert (response.status, len(response.body)) == (status, 1000)
+        assert client.post("/orders", key=recorded).status == again
+    statuses = "select string_agg(status::text, ',' order by first_at) from pgonce.intent"
+    assert (client.service.calls, client.db.value(statuses)) == (2, "succeeded,failed_final")
+
+
 @pytest.mark.parametrize("outcomes", ["final", "finish"])
 def test_a_handler_that_breaks_off_after_it_said_that_it_is_done_is_not_repeated(client: Client, outcomes: str) -> None:
     client.policy = Policy("orders.pay", None, mode="leased", outcomes=outcomes)

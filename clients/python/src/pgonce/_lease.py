@@ -70,6 +70,8 @@ class LeaseState:
         self._claimed = claimed if isinstance(claimed, Claimed) else None
         self._done = claimed if isinstance(claimed, Done) else None
         self._ack: Ack | None = None
+        self._smaller: Ack | None = None
+        """What is recorded where the scope's contract allows no answer of this size."""
         self._settled = False
         self._lost: Fenced | None = None
         self._renewed = renewed
@@ -201,20 +203,38 @@ class LeaseState:
                 hint="Call succeed(...), or leave with a PermanentFailure or a TransientFailure.",
             )
         claimed = self._held()
-        params = success_params(self.intent, self._options, claimed.fence, self._ack)
+        try:
+            yield from self._record(self._ack)
+        except Error as error:
+            if self._smaller is None or error.code != "P4040":
+                raise
+            yield from self._record(self._smaller)
+        self._settled = True
+        self._done = done_now(claimed, self._ack)
+
+    def _record(self, ack: Ack) -> Steps[None]:
+        params = success_params(self.intent, self._options, self._held().fence, ack)
         yield from self._until_recorded(
             lambda: in_own_transaction(self._driver, self._options, sql.SUCCEED, params)
         )
-        self._settled = True
-        self._done = done_now(claimed, self._ack)
 
     def _fail(self, failure: Failure) -> Steps[None]:
         if self._doubtful and isinstance(failure, TransientFailure):
             return
         fence = self._held().fence
-        yield from self._until_recorded(
-            lambda: record_failure(self._driver, self.intent, self._options, fence, failure)
-        )
+
+        def recorded(answer: Any) -> Steps[None]:
+            return self._until_recorded(
+                lambda: record_failure(self._driver, self.intent, self._options, fence, failure, answer)
+            )
+
+        try:
+            yield from recorded(failure.answer)
+        except Error as error:
+            if failure.answer is None or error.code != "P4040":
+                raise
+            # That it failed is recorded whatever the contract allows an answer to be.
+            yield from recorded(None)
 
     def _until_recorded(self, call: Callable[[], Steps[Any]]) -> Steps[None]:
         """An error that may pass is no reason to give up the record of work that is done: it is tried

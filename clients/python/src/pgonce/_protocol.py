@@ -302,9 +302,10 @@ def settle(session: Session, intent: Intent, options: Options, fence: int, ack: 
 
 
 def record_failure(
-    driver: Driver, intent: Intent, options: Options, fence: int, failure: Failure
+    driver: Driver, intent: Intent, options: Options, fence: int, failure: Failure, answer: Any = UNSET
 ) -> Steps[None]:
-    """Records a failure under its fence, in a transaction of its own."""
+    """Records a failure under its fence, in a transaction of its own; with its own answer where none is given."""
+    answer = failure.answer if answer is UNSET else answer
     yield from in_own_transaction(
         driver,
         options,
@@ -316,7 +317,7 @@ def record_failure(
             "retryable": "true" if isinstance(failure, TransientFailure) else "false",
             "code": failure.failure_code,
             "message": failure.message,
-            "answer": None if failure.answer is None else to_json(failure.answer),
+            "answer": None if answer is None else to_json(answer),
             "correlation": intent.correlation,
             "owner": options.owner,
             "keep": None if failure.keep_for is None else seconds(failure.keep_for),

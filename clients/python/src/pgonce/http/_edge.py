@@ -246,6 +246,12 @@ def to_stored(response: Response, policy: Policy, retention: float | None) -> di
     return kept
 
 
+def without_body(stored: dict[str, Any]) -> dict[str, Any]:
+    """The same, where the whole response is more than the scope's contract allows."""
+    kept = {name: stored[name] for name in ("http", "status", "expires") if name in stored}
+    return {**kept, "unkept": True}
+
+
 def _is_never_kept(name: str) -> bool:
     return name in _NEVER or name.startswith(("ratelimit", "x-ratelimit", "x-rate-limit"))
 
