@@ -50,9 +50,6 @@ def source(db: Database) -> Source:
     return Source(db.cut_dsn)
 
 
-Run = Callable[[Callable[[Any], Any]], pgonce.Done]
-
-
 @pytest.fixture(params=["sync", "async"])
 def run(request: Any, source: Source) -> Callable[..., pgonce.Done]:
     """`lease` in its function form. Work may answer an awaitable where it is asynchronous."""
@@ -302,6 +299,10 @@ def scripted(client: Client, own: Callable[[], Response]) -> Scripted:
     return client.service
 
 
+def answering(status: int, size: int) -> Callable[[], Response]:
+    return lambda: Response(status, [], b"x" * size)
+
+
 def test_without_its_database_after_its_handler_was_called_a_route_is_503_and_not_known(
     client: Client, source: Source
 ) -> None:
@@ -364,7 +365,7 @@ def test_a_response_that_is_too_large_says_what_may_have_happened(client: Client
         500: f"it may have happened: the answer is {why}",
     }
     for status, detail in texts.items():
-        scripted(client, lambda status=status: Response(status, [], b"x" * 200))
+        scripted(client, answering(status, 200))
         problem = problem_of(client.post("/orders", key=str(status)))
         assert (problem["code"], problem["detail"]) == ("response_too_large", detail)
 
@@ -373,7 +374,7 @@ def test_an_answer_that_is_larger_than_the_contract_allows_is_recorded_without_i
     client.policy = Policy("orders.pay", None, mode="leased")
     client.db.admin.execute("select pgonce.define_scope('orders.pay', interval '1 day', p_max_answer => 200)")
     for status, again, recorded in ((201, 410, "succeeded"), (500, 422, "failed_final")):
-        scripted(client, lambda status=status: Response(status, [], b"x" * 1000))
+        scripted(client, answering(status, 1000))
         response = client.post("/orders", key=recorded)
         assert (response.status, len(response.body)) == (status, 1000)
         assert client.post("/orders", key=recorded).status == again

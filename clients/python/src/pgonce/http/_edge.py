@@ -248,7 +248,7 @@ def to_stored(response: Response, policy: Policy, retention: float | None) -> di
 
 def without_body(stored: dict[str, Any]) -> dict[str, Any]:
     """The same, where the whole response is more than the scope's contract allows."""
-    kept = {name: stored[name] for name in ("http", "status", "expires") if name in stored}
+    kept = {name: value for name, value in stored.items() if name in ("http", "status", "expires")}
     return {**kept, "unkept": True}
 
 
