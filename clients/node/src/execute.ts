@@ -75,12 +75,17 @@ class OneStatement {
         const [row] = await this.alone(sql.EXECUTE, this.effect, this.values);
         return { answer: parse(row?.[0] ?? "null"), reference: null, replayed: false, attempts: 1 };
       } catch (raised) {
-        const error = raised as PgonceError;
+        let error = raised as PgonceError;
         if (error.code === "P4029") return this.inTransaction();
         if (error instanceof DatabaseError) {
           // An earlier attempt's effect may be what stood in the way, such as its business key.
-          const found = await this.look();
-          if (found?.outcome === "replay") return ended(found);
+          try {
+            const found = await this.look();
+            if (found?.outcome === "replay") return ended(found);
+          } catch (unseen) {
+            // It says nothing about a try before whose reply was lost: the loop remembers that one.
+            error = unseen as PgonceError;
+          }
         }
         await this.loop.again(error);
       }

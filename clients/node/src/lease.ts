@@ -2,7 +2,20 @@
 
 import { Claimed } from "./claimed.js";
 import { adapt, type ConnectionOf, type Driver } from "./drivers/index.js";
-import { Disconnected, Failure, Fenced, Invalid, LostRace, Uncertain, translate } from "./errors.js";
+import {
+  Busy,
+  Conflict,
+  DatabaseError,
+  Disconnected,
+  Failure,
+  Fenced,
+  Invalid,
+  LostRace,
+  PgonceError,
+  TransientFailure,
+  Uncertain,
+  translate,
+} from "./errors.js";
 import {
   Ack,
   interval,
@@ -56,9 +69,12 @@ export async function lease<S, A>(
  */
 export class Lease<C = unknown> extends Claimed {
   /** @internal */ ack: Ack | undefined;
+  /** @internal What is recorded where the scope's contract allows no answer of this size. */ smaller: Ack | undefined;
   /** @internal */ done: Done | undefined;
   /** @internal */ released = false;
   /** @internal */ failing = false;
+  /** Only this call knows that its work ran before: after this claim, the next one would not say so. */
+  private readonly doubtful: boolean;
   private readonly lost = new AbortController();
   private renewedAt: number;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -71,8 +87,11 @@ export class Lease<C = unknown> extends Claimed {
     options: Options,
     private readonly leaseMs: number,
     found: LeasedClaim,
+    ran = false,
   ) {
-    super(intent, options, found.claimed);
+    // The record of a try of this very call may be gone, after a failover or by an operator's act.
+    super(intent, options, ran ? { ...found.claimed, outcome: "takeover" } : found.claimed);
+    this.doubtful = ran && found.claimed.outcome !== "takeover";
     // Measured before the claim was sent, so that it never ends later than the database thinks.
     this.renewedAt = found.sent;
   }
@@ -103,13 +122,17 @@ export class Lease<C = unknown> extends Claimed {
 
   /** Gives the lease back, the work not done: the next claim gets it at once. */
   async release(): Promise<void> {
-    await inOwnTransaction(this.driver, this.options, sql.RELEASE, this.fencedNames());
-    this.released = true;
+    await this.giveBack(sql.RELEASE);
   }
 
   /** @internal As if it had never been asked for: the key is free, also for another request. */
   async forget(): Promise<void> {
-    await inOwnTransaction(this.driver, this.options, sql.FORGET, this.fencedNames());
+    await this.giveBack(sql.FORGET);
+  }
+
+  private async giveBack(statement: string): Promise<void> {
+    // A claim in doubt runs out instead: then the next one is a takeover, too.
+    if (!this.doubtful) await inOwnTransaction(this.driver, this.options, statement, this.fencedNames());
     this.released = true;
   }
 
@@ -193,31 +216,74 @@ export class Lease<C = unknown> extends Claimed {
     await this.beating;
   }
 
-  /**
-   * @internal Records the answer. A connection that breaks is no reason to give up work that is done: it is tried
-   * again for as long as the lease holds. Where it had worked after all, the fence turns the next try away, and a
-   * claim finds the answer.
-   */
+  /** @internal Records the answer. */
   async record(ack: Ack): Promise<void> {
-    const params = successParams(this.intent, this.options, this.fence, ack);
-    for (;;) {
-      try {
-        await inOwnTransaction(this.driver, this.options, sql.SUCCEED, params);
-        this.done = doneNow(this.claimed, ack);
-        return;
-      } catch (error) {
-        const broken = error instanceof Disconnected || error instanceof Uncertain;
-        if (!broken || performance.now() >= this.renewedAt + this.leaseMs) throw error;
-        await sleep(Math.min(this.leaseMs / 20, 1000));
-      }
-    }
+    const recorded = (kept: Ack): Promise<void> => {
+      const params = successParams(this.intent, this.options, this.fence, kept);
+      return this.untilRecorded(() => inOwnTransaction(this.driver, this.options, sql.SUCCEED, params));
+    };
+    const { smaller } = this;
+    await recorded(ack).catch((error: unknown) => {
+      if (smaller !== undefined && isTooLarge(error)) return recorded(smaller);
+      throw error;
+    });
+    this.done = doneNow(this.claimed, ack);
   }
 
   /** @internal */
   async fail(failure: Failure): Promise<void> {
     this.failing = true;
-    await recordFailure(this.driver, this.intent, this.options, this.fence, failure);
+    if (this.doubtful && failure instanceof TransientFailure) return;
+    const recorded = (withAnswer: boolean): Promise<void> =>
+      this.untilRecorded(() => recordFailure(this.driver, this.intent, this.options, this.fence, failure, withAnswer));
+    await recorded(true).catch((error: unknown) => {
+      // That it failed is recorded whatever the contract allows an answer to be.
+      if (isTooLarge(error)) return recorded(false);
+      throw error;
+    });
   }
+
+  /**
+   * An error that may pass is no reason to give up the record of work that is done: it is tried again for as long as the
+   * lease holds. Where it had worked after all, the fence turns the next try away, and a claim finds the answer.
+   */
+  private async untilRecorded(call: () => Promise<unknown>): Promise<void> {
+    let lost: Uncertain | undefined;
+    for (;;) {
+      try {
+        await call();
+        return;
+      } catch (error) {
+        if (lost !== undefined && (error instanceof Fenced || error instanceof LostRace)) throw lost;
+        // The key went to another request meanwhile, which denies this work, and it is done.
+        if (error instanceof Conflict) throw new Uncertain(error.reason, { cause: error });
+        if (!mayPass(error) || performance.now() >= this.renewedAt + this.leaseMs) throw error;
+        if (error instanceof Uncertain) lost = error;
+        await sleep(Math.min(this.leaseMs / 20, 1000));
+      }
+    }
+  }
+}
+
+const PASSING = ["retry", "retry_after_delay", "ambiguous"];
+
+function mayPass(error: unknown): boolean {
+  // A timeout of the session: the next try may be faster.
+  return error instanceof PgonceError && (PASSING.includes(error.errorClass) || error.code === "57014");
+}
+
+function isTooLarge(error: unknown): boolean {
+  return error instanceof PgonceError && error.code === "P4040";
+}
+
+/**
+ * How leased work ended that is not recorded. The outside world may have seen it, so an error that says that nothing was
+ * done becomes `Uncertain`.
+ */
+function leftOpen(error: unknown): unknown {
+  const denies =
+    error instanceof Disconnected || error instanceof Busy || (error instanceof DatabaseError && mayPass(error));
+  return denies ? new Uncertain(`leased work could not be recorded: ${error.reason}`, { cause: error }) : error;
 }
 
 export async function runLeased(
@@ -235,15 +301,15 @@ export async function runLeased(
   }
   const loop = new Loop(driver, intent, options);
   const leaseMs = asked ?? (await contractOf(driver, intent, options)).leaseMs;
-  for (;;) {
+  for (let ran = false; ; ran = true) {
     const found = await loop.lease(leaseMs);
     if (!("claimed" in found)) return found;
-    const held = new Lease(driver, intent, options, leaseMs, found);
+    const held = new Lease(driver, intent, options, leaseMs, found, ran);
     try {
       return await runHeld(held, work, renew);
     } catch (error) {
       const claimsAgain = error instanceof Fenced || error instanceof LostRace || error instanceof Uncertain;
-      if (!claimsAgain || held.released || held.failing) throw error;
+      if (!claimsAgain || held.released || held.failing) throw leftOpen(error);
       // The claim knows what is true now.
       await loop.again(error, true);
     }
@@ -258,6 +324,8 @@ async function runHeld(held: Lease, work: (held: Lease) => unknown, renew: boole
     if (held.done !== undefined) return held.done;
     ack = held.ack ?? new Ack(value);
   } catch (error) {
+    // What is stored counts, not what the work says afterwards.
+    if (held.done !== undefined && error instanceof PgonceError) return held.done;
     // Work that stopped because its lease was lost has nothing of its own to report.
     if (held.signal.aborted && isAbort(error, held.signal)) throw held.signal.reason;
     if (error instanceof Failure && !held.released) await held.fail(error);

@@ -1,7 +1,7 @@
 /** Claims, waits and retries for one intent. */
 
 import type { Driver } from "./drivers/index.js";
-import { Busy, DatabaseError, Disconnected, Failure, Fenced, LostRace, PgonceError, Uncertain } from "./errors.js";
+import { Busy, Conflict, DatabaseError, Disconnected, Failure, Fenced, LostRace, PgonceError, Uncertain } from "./errors.js";
 import { holds, interval, names, readClaimed, type Claimed, type Done, type Held, type Intent, type Options } from "./intent.js";
 import { claimParams, contractOf, ended, inOwnTransaction, lookUp, openAttempt, type OpenAttempt } from "./protocol.js";
 import { Schedule, sleep } from "./retry.js";
@@ -21,6 +21,8 @@ export interface LeasedClaim {
 
 export class Loop {
   uncertain: Uncertain | undefined;
+  /** The outside world may have seen leased work of this call. */
+  private ran = false;
   private readonly schedule: Schedule;
   private waitUntil: number | undefined;
   private pause = 5;
@@ -74,6 +76,7 @@ export class Loop {
    */
   async again(error: unknown, ran = false): Promise<void> {
     if (!(error instanceof PgonceError)) throw error;
+    this.ran ||= ran;
     if (error instanceof Uncertain) this.uncertain = error;
     else if (ran) this.uncertain = new Uncertain(error.message);
     const worth =
@@ -91,7 +94,9 @@ export class Loop {
    */
   private final(error: PgonceError): PgonceError {
     const doubtful = [Disconnected, Busy, DatabaseError, LostRace, Fenced].some((kind) => error instanceof kind);
-    return this.uncertain !== undefined && doubtful ? this.uncertain : error;
+    // Who used the key with another request came after work that the outside world may have seen.
+    const after = this.ran && error instanceof Conflict;
+    return this.uncertain !== undefined && (doubtful || after) ? this.uncertain : error;
   }
 
   /** Does what the scope's contract says about a busy intent. */

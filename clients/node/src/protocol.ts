@@ -257,6 +257,7 @@ export async function recordFailure(
   options: Options,
   fence: bigint,
   failure: Failure,
+  withAnswer = true,
 ): Promise<void> {
   await inOwnTransaction(driver, options, sql.FAIL, {
     ...names(intent),
@@ -265,7 +266,7 @@ export async function recordFailure(
     retryable: failure instanceof TransientFailure ? "true" : "false",
     code: failure.failureCode,
     message: failure.reason,
-    answer: failure.answer === undefined ? null : toJson(failure.answer),
+    answer: failure.answer === undefined || !withAnswer ? null : toJson(failure.answer),
     correlation: intent.correlation,
     owner: options.owner,
     keep: failure.keepForMs === undefined ? null : interval(failure.keepForMs),

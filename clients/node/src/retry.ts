@@ -1,6 +1,6 @@
 /** How to try again. */
 
-import { Busy, translate, type PgonceError } from "./errors.js";
+import { Busy, Disconnected, PgonceError, translate } from "./errors.js";
 
 const UNHURRIED_MS = 100;
 
@@ -62,7 +62,8 @@ export async function transact<T>(work: () => Promise<T>, policy: Partial<RetryP
       return await work();
     } catch (raised) {
       const error = translate(raised);
-      const safe = error !== undefined && ["retry", "retry_after_delay", "claim_again"].includes(error.errorClass);
+      const lost = error instanceof Disconnected && !(raised instanceof PgonceError);
+      const safe = error !== undefined && !lost && ["retry", "retry_after_delay", "claim_again"].includes(error.errorClass);
       const delay = safe ? schedule.nextDelay(error) : undefined;
       if (delay === undefined) throw raised;
       await sleep(delay);

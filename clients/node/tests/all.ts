@@ -4,6 +4,7 @@ import "./vectors.test.js";
 import "./conformance.test.js";
 import "./once.test.js";
 import "./http.test.js";
+import "./doubt.test.js";
 import "./storm.test.js";
 import "./services.test.js";
 import "./example.test.js";

@@ -2,17 +2,17 @@
 
 import { STATUS_CODES } from "node:http";
 import { adapt, type Driver } from "../drivers/index.js";
-import { Busy, PermanentFailure, PgonceError, TransientFailure, translate } from "../errors.js";
-import { makeOptions, type Intent, type Options } from "../intent.js";
+import { Busy, Fenced, Gone, Invalid, PermanentFailure, PgonceError, TransientFailure, Uncertain, translate } from "../errors.js";
+import { Ack, makeOptions, type Intent, type Options } from "../intent.js";
 import { runLeased, type Lease } from "../lease.js";
 import { runOnce } from "../once.js";
 import { contractOf } from "../protocol.js";
 import { Tx } from "../tx.js";
-import { Attempt, complete, type FullPolicy, type HttpRequest, type HttpResponse, type Policy } from "./policy.js";
+import { Attempt, complete, type Disposition, type FullPolicy, type HttpRequest, type HttpResponse, type Policy } from "./policy.js";
 import { fromError, internal, problem } from "./problems.js";
 import { intentOf, Refused } from "./request.js";
 import { accepted, lookAt, statusToken } from "./status.js";
-import { announce, dispositionOf, replay, takeWords, toStored } from "./stored.js";
+import { announce, dispositionOf, replay, takeWords, toStored, withoutBody } from "./stored.js";
 
 /** Runs the handler once, for this attempt; answers its whole response. */
 export type Run = (attempt: Attempt) => Promise<HttpResponse>;
@@ -22,6 +22,9 @@ class Forgotten extends Error {}
 
 /** It may have happened: the claim of a leased attempt stays as it is. */
 class Unknown extends Error {}
+
+/** The handler threw after it had begun a response that says that it is done. */
+export class BrokenOff extends Error {}
 
 const attempts = new WeakMap<object, Attempt>();
 
@@ -132,6 +135,8 @@ export class Route {
 class Exchange {
   /** The response of this run, where it is the one to send. */
   live: HttpResponse | undefined;
+  /** Whether the handler of a leased route was called: the outside world may have seen its work. */
+  private called = false;
 
   constructor(
     private readonly policy: FullPolicy,
@@ -142,18 +147,32 @@ class Exchange {
   ) {}
 
   async atomic(tx: Tx): Promise<void> {
+    this.live = undefined;
     await this.handle(tx, new Attempt(tx, undefined));
   }
 
   async leased(held: Lease): Promise<void> {
+    // The response of a run before is none of this one.
+    this.live = undefined;
     if (held.kind === "takeover" && this.policy.stale === "refuse") {
       throw new PermanentFailure("abandoned", "the holder vanished; whether it happened is not known");
     }
+    this.called = true;
     try {
       await this.handle(held, new Attempt(undefined, held));
     } catch (error) {
-      if (error instanceof Forgotten) await held.forget();
+      if (error instanceof Forgotten) await this.giveBack(held);
       throw error;
+    }
+  }
+
+  private async giveBack(held: Lease): Promise<void> {
+    try {
+      await held.forget();
+    } catch (error) {
+      // What another holder, or the handler itself, has recorded counts.
+      if (error instanceof Fenced) throw error;
+      this.policy.log("a lease could not be released; it expires by itself", error);
     }
   }
 
@@ -162,17 +181,18 @@ class Exchange {
     try {
       response = await this.run(attempt);
     } catch (error) {
-      response = this.crashed(error, held);
+      response = this.crashed(error, held, attempt);
     }
     this.judge(held, attempt, response);
   }
 
   /** The response for a handler that threw; throws what is to be retried or recorded. */
-  private crashed(error: unknown, held: Tx | Lease): HttpResponse {
+  private crashed(thrown: unknown, held: Tx | Lease, attempt: Attempt): HttpResponse {
     const { policy } = this;
+    const error = thrown instanceof BrokenOff ? thrown.cause : thrown;
     if (error instanceof PgonceError) throw error;
     if (policy.mode === "atomic" && (translate(error) !== undefined || (held instanceof Tx && held.lost))) throw error;
-    const refusal = refusalOf(error);
+    const refusal = this.called && thrown instanceof BrokenOff ? undefined : refusalOf(error, this.called);
     if (refusal !== undefined) return refusal;
     policy.log("the handler threw", error);
     const response = internal(policy, "handler_failed");
@@ -180,6 +200,9 @@ class Exchange {
       this.live = response;
       throw new Forgotten("the handler threw", { cause: error });
     }
+    // It had said that it is done: no retry may be made of that.
+    const retries = policy.outcomes === "final" || policy.outcomes === "finish";
+    if (thrown instanceof BrokenOff && retries) attempt.disposition ??= "unknown";
     return response;
   }
 
@@ -190,19 +213,20 @@ class Exchange {
     let chosen = dispositionOf(response, policy, attempt.disposition, attempt.begun);
     if (response.body.length > policy.maxResponse) {
       policy.log("a response is too large to be kept", `${response.body.length} bytes`);
-      const happened = policy.mode === "leased" && chosen === "keep";
+      response = problem(policy, 500, "response_too_large", tooLargeToKeep(policy, chosen));
       if (policy.mode === "atomic") chosen = "forget";
       else if (chosen === "keep") chosen = "refuse";
-      const detail = `${happened ? "it happened" : "nothing happened"}; the response is too large to be kept`;
-      response = problem(policy, 500, "response_too_large", detail);
     }
     response.headers = response.headers.filter(([name]) => name !== "idempotent-replayed");
     const stored = toStored(response, policy, keepForMs ?? this.retentionMs);
     this.live = response;
     if (chosen === "keep" || chosen === "refuse") announce(response.headers, stored.expires);
+    const kept = keepForMs === undefined ? {} : { keepForMs };
     switch (chosen) {
       case "keep":
-        held.succeed(stored, keepForMs === undefined ? {} : { keepForMs });
+        held.succeed(stored, kept);
+        // It happened, and that is recorded whatever the contract allows an answer to be.
+        if (!(held instanceof Tx)) held.smaller = new Ack(withoutBody(stored), kept);
         return;
       case "refuse":
         throw new PermanentFailure(`http_${response.status}`, "the handler refused", { answer: stored, keepForMs });
@@ -223,7 +247,8 @@ class Exchange {
     }
     const own = [Forgotten, Unknown, PermanentFailure, TransientFailure].some((kind) => error instanceof kind);
     if (own && this.live !== undefined) return this.live;
-    const known = translate(error);
+    let known = translate(error);
+    if (known !== undefined && this.called) known = unlessRecorded(known);
     if (known instanceof Busy && known.accepted && policy.statusAt !== undefined) {
       return accepted(policy, this.request, this.intent, known.retryAfterMs);
     }
@@ -234,11 +259,32 @@ class Exchange {
   }
 }
 
-/** The response that an error with a status of 4xx stands for, as frameworks throw them. */
-function refusalOf(error: unknown): HttpResponse | undefined {
+/** What a client gets to know about an effect whose response is too large to be kept. */
+function tooLargeToKeep(policy: FullPolicy, chosen: Disposition): string {
+  if (policy.mode === "atomic") return "nothing happened; the response is too large to be kept";
+  const why = "too large to be kept, and this route passes no such answers on";
+  return chosen === "keep" ? `it happened, but its answer is ${why}` : `it may have happened: the answer is ${why}`;
+}
+
+/**
+ * The error of a leased route whose handler was called: only what is recorded about the intent says what happened, every
+ * other error leaves it open.
+ */
+function unlessRecorded(error: PgonceError): PgonceError {
+  const says = [PermanentFailure, TransientFailure, Gone, Invalid, Uncertain].some((kind) => error instanceof kind);
+  return says ? error : new Uncertain(error.reason, { cause: error });
+}
+
+/**
+ * The response that an error with a status of 4xx stands for, as frameworks throw them. A client of another service throws
+ * such errors, too, and then the work of a leased route has begun: there only an error that says `expose`, as those of
+ * http-errors do, is a refusal of the request.
+ */
+function refusalOf(error: unknown, leased: boolean): HttpResponse | undefined {
   if (!(error instanceof Error)) return undefined;
   const { status, statusCode = status, expose } = error as { status?: unknown; statusCode?: unknown; expose?: unknown };
   if (typeof statusCode !== "number" || statusCode < 400 || statusCode > 499) return undefined;
+  if (leased && expose !== true) return undefined;
   const title = STATUS_CODES[statusCode] ?? "Error";
   const body = JSON.stringify({ statusCode, error: title, message: expose === false ? title : error.message });
   return { status: statusCode, headers: [["content-type", "application/json; charset=utf-8"]], body: Buffer.from(body) };

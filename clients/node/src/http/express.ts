@@ -2,7 +2,7 @@
 
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
 import { toJson } from "../json.js";
-import { Route, setAttempt } from "./exchange.js";
+import { BrokenOff, Route, setAttempt } from "./exchange.js";
 import { HttpRequest, type HeaderList, type HttpResponse, type Policy } from "./policy.js";
 import { tooLarge } from "./problems.js";
 
@@ -142,6 +142,7 @@ class Recorder {
     this.passed = false;
     this.reset();
     const chunks: Buffer[] = [];
+    let begun = false;
     const { write, end, writeHead, flushHeaders } = res;
     const keep = (chunk: unknown, encoding: unknown): void => {
       if (typeof chunk === "string") chunks.push(Buffer.from(chunk, typeof encoding === "string" ? (encoding as BufferEncoding) : "utf8"));
@@ -154,21 +155,25 @@ class Recorder {
         // Both must be over: what a handler does after its response belongs to its work.
         const settle = (): void => {
           ended = true;
-          running.then(() => resolve(), reject);
+          // A handler may send before it has returned its promise.
+          queueMicrotask(() => running.then(() => resolve(), reject));
         };
         const replaced = {
           write: (chunk: unknown, encoding?: unknown, done?: unknown) => {
+            begun = true;
             keep(chunk, encoding);
             call(encoding, done);
             return true;
           },
           end: (chunk?: unknown, encoding?: unknown, done?: unknown) => {
+            begun = true;
             if (!ended) keep(chunk, encoding);
             settle();
             call(chunk, encoding, done);
             return res;
           },
           writeHead: (status: number, ...rest: unknown[]) => {
+            begun = true;
             res.statusCode = status;
             const given = rest.find((item) => typeof item === "object" && item !== null);
             const pairs = Array.isArray(given) ? paired(given) : Object.entries(given ?? {});
@@ -191,6 +196,8 @@ class Recorder {
         running.catch(reject);
       });
       return { status: res.statusCode, headers: listed(res.getHeaders()), body: Buffer.concat(chunks) };
+    } catch (error) {
+      throw begun && res.statusCode < 400 ? new BrokenOff("the handler broke off", { cause: error }) : error;
     } finally {
       Object.assign(res, { write, end, writeHead, flushHeaders });
       this.reset();

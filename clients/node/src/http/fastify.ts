@@ -1,7 +1,7 @@
 /** Fastify. */
 
 import { Readable } from "node:stream";
-import { Route, setAttempt } from "./exchange.js";
+import { BrokenOff, Route, setAttempt } from "./exchange.js";
 import { grouped, listed, parsedBody, split, type Drained } from "./express.js";
 import { HttpRequest, type HeaderList, type HttpResponse, type Policy } from "./policy.js";
 import { tooLarge } from "./problems.js";
@@ -94,13 +94,19 @@ async function record(
       };
     },
   });
-  const result = run(recording);
-  const isPromise = result instanceof Promise;
-  const value: unknown = await result;
-  if (sent === undefined && value !== undefined && value !== recording) sent = { payload: value };
-  // A handler that answers by a callback sends later.
-  if (sent === undefined && !(isPromise && value === undefined)) await sending;
-  return responseOf(reply, (sent as { payload: unknown } | undefined)?.payload);
+  try {
+    const result = run(recording);
+    const isPromise = result instanceof Promise;
+    const value: unknown = await result;
+    if (sent === undefined && value !== undefined && value !== recording) sent = { payload: value };
+    // A handler that answers by a callback sends later.
+    if (sent === undefined && !(isPromise && value === undefined)) await sending;
+    return await responseOf(reply, (sent as { payload: unknown } | undefined)?.payload);
+  } catch (error) {
+    const { payload } = (sent as { payload: unknown } | undefined) ?? {};
+    const done = sent !== undefined && !(payload instanceof Error) && reply.raw.statusCode < 400;
+    throw done ? new BrokenOff("the handler broke off", { cause: error }) : error;
+  }
 }
 
 async function responseOf(reply: FastifyReplyLike, payload: unknown): Promise<HttpResponse> {

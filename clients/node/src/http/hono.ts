@@ -1,6 +1,6 @@
 /** Hono. */
 
-import { Route, setAttempt } from "./exchange.js";
+import { BrokenOff, Route, setAttempt } from "./exchange.js";
 import type { Drained } from "./express.js";
 import { HttpRequest, type HeaderList, type HttpResponse, type Policy } from "./policy.js";
 import { tooLarge } from "./problems.js";
@@ -61,7 +61,11 @@ async function answer<Ctx>(c: Ctx, handler: (c: Ctx) => Response | Promise<Respo
 
 async function fromResponse(response: Response): Promise<HttpResponse> {
   const headers: HeaderList = [...response.headers].map(([name, value]) => [name, value]);
-  return { status: response.status, headers, body: Buffer.from(await response.arrayBuffer()) };
+  try {
+    return { status: response.status, headers, body: Buffer.from(await response.arrayBuffer()) };
+  } catch (error) {
+    throw response.status < 400 ? new BrokenOff("the response broke off", { cause: error }) : error;
+  }
 }
 
 function toResponse(response: HttpResponse): Response {

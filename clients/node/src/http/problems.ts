@@ -62,7 +62,7 @@ export function fromError(policy: FullPolicy, error: PgonceError): HttpResponse 
     return problem(policy, 503, "08007", detail, {}, 1000);
   }
   if (["retry", "retry_after_delay", "claim_again", "ambiguous"].includes(error.errorClass)) {
-    const detail = `the database is unavailable and nothing happened; ${COME_BACK}`;
+    const detail = `the database is unavailable and this attempt did nothing; ${COME_BACK}`;
     return problem(policy, 503, "08006", detail, {}, 1000);
   }
   return internal(policy);

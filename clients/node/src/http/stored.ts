@@ -34,6 +34,7 @@ export type Stored = {
   headers?: [string, Text][];
   body?: Text;
   expires?: number;
+  unkept?: true;
 };
 
 /** As the handler says, else as the policy does. */
@@ -91,6 +92,11 @@ export function toStored(response: HttpResponse, policy: FullPolicy, retentionMs
   return kept;
 }
 
+/** The same, where the whole response is more than the scope's contract allows. */
+export function withoutBody({ status, expires }: Stored): Stored {
+  return { http: 1, status, unkept: true, ...(expires === undefined ? {} : { expires }) };
+}
+
 function isNeverKept(name: string): boolean {
   return NEVER.has(name) || /^(?:ratelimit|x-ratelimit|x-rate-limit)/.test(name);
 }
@@ -110,7 +116,7 @@ function bytesOf(text: Text | undefined): Buffer {
   return typeof text === "string" ? Buffer.from(text, "utf8") : Buffer.from(text.base64, "base64");
 }
 
-function isStored(answer: unknown): answer is Stored & { unkept?: boolean } {
+function isStored(answer: unknown): answer is Stored {
   return typeof answer === "object" && answer !== null && (answer as { http?: unknown }).http === 1;
 }
 

@@ -12,9 +12,9 @@ from typing import Any, overload
 from ._aio_tx import Tx
 from ._drivers import adapt
 from ._intent import UNSET, Done, Intent, Options, make_intent
-from ._lease import LeaseState, enter, finish_writes, ran_out
+from ._lease import LeaseState, enter, finish_writes, given_back, ran_out
 from ._protocol import Loop, drive_async
-from .errors import Fenced, LostRace, Uncertain
+from .errors import Error, Fenced, LostRace, Uncertain
 from .retry import Policy
 
 
@@ -107,29 +107,38 @@ class LeaseCommand:
         What `work` returns is the answer, unless it calls `succeed`.
         """
         loop = Loop(self._driver, self.intent, self._options)
+        ran = False
         while True:
-            held = await self._enter(loop)
+            held = await self._enter(loop, ran)
             if held._done is not None:
                 return held._done
+            ran = True
             try:
                 async with _Renewal(held):
                     value = await work(held)
                     if held._ack is None and held._done is None:
                         held.succeed(UNSET if value is None else value)
-                await drive_async(held._exit(loop, None))
+                if held._done is None and not held._settled:
+                    await drive_async(held._finish())
             except (Fenced, LostRace, Uncertain) as error:
-                # The claim knows what is true now.
-                await drive_async(loop.again(error, ran=True))
-                continue
-            except BaseException as error:
-                await drive_async(held._exit(loop, error))
-                raise
-            if held._done is not None:
-                return held._done
+                if held._done is None:
+                    if held._settled:
+                        raise
+                    # The claim knows what is true now.
+                    await drive_async(loop.again(error, ran=True))
+                    continue
+            except Error as error:
+                if held._done is None:
+                    await drive_async(held._leave(error))
+                    raise
+            if held._done is None:
+                raise given_back()
+            # What is stored counts, not what the work says afterwards.
+            return held._done
 
-    async def _enter(self, loop: Loop) -> Lease:
+    async def _enter(self, loop: Loop, ran: bool = False) -> Lease:
         length, found, renewed = await drive_async(enter(loop, self._length))
-        return Lease(self._driver, self.intent, self._options, length, found, renewed)
+        return Lease(self._driver, self.intent, self._options, length, found, renewed, ran)
 
     async def __aenter__(self) -> Lease:
         self._loop = loop = Loop(self._driver, self.intent, self._options)

@@ -87,14 +87,19 @@ def execute(loop: Loop, statement: Statement, known_first: bool) -> Steps[Done]:
             look = True
             rows = yield from _alone(loop.driver, statement.alone, statement.params)
             return Done(json.loads(rows[0][0]), None, False, 1)
-        except Error as error:
+        except Error as raised:
+            error = raised
             if error.code == "P4029":
                 return (yield from _in_transaction(loop, statement))
             if isinstance(error, DatabaseError):
                 # An earlier attempt's effect may be what stood in the way, such as its business key.
-                claimed = yield from _look(loop)
-                if claimed is not None and claimed.outcome == "replay":
-                    return claimed.done()
+                try:
+                    claimed = yield from _look(loop)
+                    if claimed is not None and claimed.outcome == "replay":
+                        return claimed.done()
+                except Error as unseen:
+                    # It says nothing about a try before whose reply was lost: the loop remembers that one.
+                    error = unseen
             yield from loop.again(error)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from . import _statements as sql
@@ -24,7 +26,20 @@ from ._protocol import (
     settle,
     success_params,
 )
-from .errors import Disconnected, Failure, Fenced, Invalid, LostRace, Uncertain
+from ._table import Class
+from .errors import (
+    Busy,
+    Conflict,
+    DatabaseError,
+    Disconnected,
+    Error,
+    Failure,
+    Fenced,
+    Invalid,
+    LostRace,
+    TransientFailure,
+    Uncertain,
+)
 
 
 class LeaseState:
@@ -42,12 +57,21 @@ class LeaseState:
         length: float,
         claimed: Claimed | Done,
         renewed: float,
+        ran: bool = False,
     ) -> None:
+        self._doubtful = False
+        """Only this call knows that its work ran before: after this claim, the next one would not say so."""
+        if ran and isinstance(claimed, Claimed):
+            # The record of a try of this very call may be gone, after a failover or by an operator's act.
+            self._doubtful = claimed.outcome != "takeover"
+            claimed = replace(claimed, outcome="takeover")
         self._driver = driver
         self._options = options
         self._claimed = claimed if isinstance(claimed, Claimed) else None
         self._done = claimed if isinstance(claimed, Done) else None
         self._ack: Ack | None = None
+        self._smaller: Ack | None = None
+        """What is recorded where the scope's contract allows no answer of this size."""
         self._settled = False
         self._lost: Fenced | None = None
         self._renewed = renewed
@@ -148,12 +172,16 @@ class LeaseState:
         return max(self._renewed + self.length / 3 - time.monotonic(), 0.0)
 
     def _release(self) -> Steps[None]:
-        yield from in_own_transaction(self._driver, self._options, sql.RELEASE, self._fenced_names())
-        self._settled = True
+        yield from self._give_back(sql.RELEASE)
 
     def _forget(self) -> Steps[None]:
         """As if it had never been asked for: the key is free, also for another request."""
-        yield from in_own_transaction(self._driver, self._options, sql.FORGET, self._fenced_names())
+        yield from self._give_back(sql.FORGET)
+
+    def _give_back(self, statement: str) -> Steps[None]:
+        # A claim in doubt runs out instead: then the next one is a takeover, too.
+        if not self._doubtful:
+            yield from in_own_transaction(self._driver, self._options, statement, self._fenced_names())
         self._settled = True
 
     def _begin(self) -> Steps[Session]:
@@ -167,50 +195,125 @@ class LeaseState:
             raise
         return session
 
+    def _finish(self) -> Steps[None]:
+        """Records the answer of work that has returned."""
+        if self._ack is None:
+            raise Invalid(
+                "the block ended, but success was never recorded: the claim stays until its lease runs out",
+                hint="Call succeed(...), or leave with a PermanentFailure or a TransientFailure.",
+            )
+        claimed = self._held()
+        try:
+            yield from self._record(self._ack)
+        except Error as error:
+            if self._smaller is None or error.code != "P4040":
+                raise
+            yield from self._record(self._smaller)
+        self._settled = True
+        self._done = done_now(claimed, self._ack)
+
     def _record(self, ack: Ack) -> Steps[None]:
-        """Records the answer. A connection that breaks before anything was sent is no reason to give
-        up work that is done: it is tried again for as long as the lease holds."""
         params = success_params(self.intent, self._options, self._held().fence, ack)
+        yield from self._until_recorded(
+            lambda: in_own_transaction(self._driver, self._options, sql.SUCCEED, params)
+        )
+
+    def _fail(self, failure: Failure) -> Steps[None]:
+        if self._doubtful and isinstance(failure, TransientFailure):
+            return
+        fence = self._held().fence
+
+        def recorded(answer: Any) -> Steps[None]:
+            return self._until_recorded(
+                lambda: record_failure(self._driver, self.intent, self._options, fence, failure, answer)
+            )
+
+        try:
+            yield from recorded(failure.answer)
+        except Error as error:
+            if failure.answer is None or error.code != "P4040":
+                raise
+            # That it failed is recorded whatever the contract allows an answer to be.
+            yield from recorded(None)
+
+    def _until_recorded(self, call: Callable[[], Steps[Any]]) -> Steps[None]:
+        """An error that may pass is no reason to give up the record of work that is done: it is tried
+        again for as long as the lease holds."""
+        lost: Uncertain | None = None
         while True:
             try:
-                yield from in_own_transaction(self._driver, self._options, sql.SUCCEED, params)
-            except (Disconnected, Uncertain):
-                # Where it had worked after all, the fence turns the next try away, and a claim
-                # finds the answer.
-                if time.monotonic() >= self._renewed + self.length:
+                yield from call()
+                return
+            except (Fenced, LostRace) as error:
+                # Where it had worked after all, the fence turns the next try away, and a claim finds
+                # the answer.
+                if lost is not None:
+                    raise lost from error
+                raise
+            except Conflict as error:
+                # The key went to another request meanwhile, which denies this work, and it is done.
+                raise Uncertain(error.message) from error
+            except Error as error:
+                if not _may_pass(error) or time.monotonic() >= self._renewed + self.length:
                     raise
+                if isinstance(error, Uncertain):
+                    lost = error
                 pause = min(self.length / 20, 1.0)
                 yield lambda: self._driver.sleep(pause)
-            else:
-                self._settled = True
+
+    def _leave(self, error: BaseException) -> Steps[None]:
+        """The end of work that raised: records a failure of its own. After any other error the outside
+        effect may have happened: the claim stays until its lease runs out, and then the scope's contract
+        decides."""
+        if self._done is not None or self._settled:
+            return
+        unrecorded = error
+        if isinstance(error, Failure):
+            try:
+                yield from self._fail(error)
                 return
+            except Error as raised:
+                unrecorded = raised
+        said = left_open(unrecorded)
+        if said is not error:
+            raise said from (error if said is unrecorded else unrecorded)
 
     def _exit(self, loop: Loop, error: BaseException | None) -> Steps[None]:
         """The end of a block. The renewal has stopped."""
         if self._done is not None or self._settled:
             return
-        claimed = self._held()
-        if isinstance(error, Failure):
-            yield from record_failure(self._driver, self.intent, self._options, claimed.fence, error)
-            return
         if error is not None:
-            # The outside effect may have happened: the claim stays until its lease runs out, and then
-            # the scope's contract decides.
+            yield from self._leave(error)
             return
-        if self._ack is None:
-            raise never_ended("block")
         try:
-            yield from self._record(self._ack)
-            self._done = done_now(claimed, self._ack)
+            yield from self._finish()
         except (Uncertain, LostRace, Fenced) as raised:
             yield from loop.again(raised, ran=True)
             found = yield from loop.lease(self.length)
             if isinstance(found, Claimed):
-                # Nothing is recorded: the next claim may have it.
-                self._claimed = found
-                yield from self._release()
-                raise raised
+                # The work is done and not recorded. The new claim stays until its lease runs out: were it
+                # given back, the next one would repeat what it takes for not done.
+                raise loop.uncertain or raised from raised
             self._done = found
+        except Error as raised:
+            yield from self._leave(raised)
+            raise
+
+
+_PASSING = (Class.RETRY, Class.RETRY_AFTER_DELAY, Class.AMBIGUOUS)
+
+
+def _may_pass(error: Error) -> bool:
+    # A timeout of the session: the next try may be faster.
+    return error.error_class in _PASSING or error.code == "57014"
+
+
+def left_open(error: BaseException) -> BaseException:
+    """How leased work ended that is not recorded. The outside world may have seen it, so an error that
+    says that nothing was done becomes `Uncertain`."""
+    if isinstance(error, (Disconnected, Busy)) or isinstance(error, DatabaseError) and _may_pass(error):
+        return Uncertain(f"leased work could not be recorded: {error.message}")
+    return error
 
 
 def ran_out() -> Fenced:
@@ -218,6 +321,10 @@ def ran_out() -> Fenced:
         "the lease could not be renewed before it ran out",
         hint="Somebody else may hold the intent now: stop, and claim again to learn the answer.",
     )
+
+
+def given_back() -> Invalid:
+    return Invalid("the lease was given back, so there is no answer to record")
 
 
 def finish_writes(lease: LeaseState, tx: TxState, error: BaseException | None) -> Steps[None]:

@@ -19,6 +19,7 @@ from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds, to_jso
 from ._table import Class
 from .errors import (
     Busy,
+    Conflict,
     DatabaseError,
     Disconnected,
     Error,
@@ -301,9 +302,10 @@ def settle(session: Session, intent: Intent, options: Options, fence: int, ack: 
 
 
 def record_failure(
-    driver: Driver, intent: Intent, options: Options, fence: int, failure: Failure
+    driver: Driver, intent: Intent, options: Options, fence: int, failure: Failure, answer: Any = UNSET
 ) -> Steps[None]:
-    """Records a failure under its fence, in a transaction of its own."""
+    """Records a failure under its fence, in a transaction of its own; with its own answer where none is given."""
+    answer = failure.answer if answer is UNSET else answer
     yield from in_own_transaction(
         driver,
         options,
@@ -315,7 +317,7 @@ def record_failure(
             "retryable": "true" if isinstance(failure, TransientFailure) else "false",
             "code": failure.failure_code,
             "message": failure.message,
-            "answer": None if failure.answer is None else to_json(failure.answer),
+            "answer": None if answer is None else to_json(answer),
             "correlation": intent.correlation,
             "owner": options.owner,
             "keep": None if failure.keep_for is None else seconds(failure.keep_for),
@@ -349,6 +351,8 @@ class Loop:
         self.wait_until: float | None = None
         self.pause = 0.005
         self.uncertain: Uncertain | None = None
+        self.ran = False
+        """The outside world may have seen leased work of this call."""
         self.sent = time.monotonic()
         """When the last claim was sent."""
 
@@ -386,6 +390,7 @@ class Loop:
 
         `ran` says that the outside world may have seen the work: then only what is stored says otherwise.
         """
+        self.ran = self.ran or ran
         if isinstance(error, Uncertain):
             self.uncertain = error
         elif ran:
@@ -412,7 +417,9 @@ class Loop:
         be that very try, still committing.
         """
         doubtful = (Disconnected, Busy, DatabaseError, LostRace, Fenced)
-        if self.uncertain is not None and isinstance(error, doubtful):
+        # Who used the key with another request came after work that the outside world may have seen.
+        after = self.ran and isinstance(error, Conflict)
+        if self.uncertain is not None and (after or isinstance(error, doubtful)):
             return self.uncertain
         return error
 

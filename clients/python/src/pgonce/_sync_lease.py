@@ -10,10 +10,10 @@ from typing import Any, overload
 
 from ._drivers import adapt
 from ._intent import UNSET, Done, Intent, Options, make_intent
-from ._lease import LeaseState, enter, finish_writes
+from ._lease import LeaseState, enter, finish_writes, given_back
 from ._protocol import Loop, drive
 from ._sync import Tx
-from .errors import Fenced, LostRace, Uncertain
+from .errors import Error, Fenced, LostRace, Uncertain
 from .retry import Policy
 
 
@@ -83,29 +83,38 @@ class LeaseCommand:
         What `work` returns is the answer, unless it calls `succeed`.
         """
         loop = Loop(self._driver, self.intent, self._options)
+        ran = False
         while True:
-            held = self._enter(loop)
+            held = self._enter(loop, ran)
             if held._done is not None:
                 return held._done
+            ran = True
             try:
                 with held._renewing():
                     value = work(held)
                     if held._ack is None and held._done is None:
                         held.succeed(UNSET if value is None else value)
-                drive(held._exit(loop, None))
+                if held._done is None and not held._settled:
+                    drive(held._finish())
             except (Fenced, LostRace, Uncertain) as error:
-                # The claim knows what is true now.
-                drive(loop.again(error, ran=True))
-                continue
-            except BaseException as error:
-                drive(held._exit(loop, error))
-                raise
-            if held._done is not None:
-                return held._done
+                if held._done is None:
+                    if held._settled:
+                        raise
+                    # The claim knows what is true now.
+                    drive(loop.again(error, ran=True))
+                    continue
+            except Error as error:
+                if held._done is None:
+                    drive(held._leave(error))
+                    raise
+            if held._done is None:
+                raise given_back()
+            # What is stored counts, not what the work says afterwards.
+            return held._done
 
-    def _enter(self, loop: Loop) -> Lease:
+    def _enter(self, loop: Loop, ran: bool = False) -> Lease:
         length, found, renewed = drive(enter(loop, self._length))
-        return Lease(self._driver, self.intent, self._options, length, found, renewed)
+        return Lease(self._driver, self.intent, self._options, length, found, renewed, ran)
 
     def __enter__(self) -> Lease:
         self._loop = loop = Loop(self._driver, self.intent, self._options)

@@ -246,6 +246,12 @@ def to_stored(response: Response, policy: Policy, retention: float | None) -> di
     return kept
 
 
+def without_body(stored: dict[str, Any]) -> dict[str, Any]:
+    """The same, where the whole response is more than the scope's contract allows."""
+    kept = {name: value for name, value in stored.items() if name in ("http", "status", "expires")}
+    return {**kept, "unkept": True}
+
+
 def _is_never_kept(name: str) -> bool:
     return name in _NEVER or name.startswith(("ratelimit", "x-ratelimit", "x-rate-limit"))
 
@@ -393,7 +399,7 @@ def from_error(policy: Policy, error: Error) -> Response:
         detail = f"it is not known yet whether it happened; {_COME_BACK} to learn it"
         return problem(policy, 503, "08007", detail, retry_after=1)
     if error.error_class in (Class.RETRY, Class.RETRY_AFTER_DELAY, Class.CLAIM_AGAIN, Class.AMBIGUOUS):
-        detail = f"the database is unavailable and nothing happened; {_COME_BACK}"
+        detail = f"the database is unavailable and this attempt did nothing; {_COME_BACK}"
         return problem(policy, 503, "08006", detail, retry_after=1)
     return internal(policy)
 
@@ -402,6 +408,18 @@ def internal(policy: Policy, code: str = "internal") -> Response:
     # What the database says about itself is for our logs, not for clients.
     detail = "something is wrong on the server's side; it is safe to send the same request with the same key again"
     return problem(policy, 500, code, detail)
+
+
+def too_large_to_keep(policy: Policy, chosen: str) -> Response:
+    """The problem of a response that is too large to be kept, and what it says about the effect."""
+    why = "too large to be kept, and this route passes no such answers on"
+    if policy.mode == "atomic":
+        detail = "nothing happened; the response is too large to be kept"
+    elif chosen == "keep":
+        detail = f"it happened, but its answer is {why}"
+    else:
+        detail = f"it may have happened: the answer is {why}"
+    return problem(policy, 500, "response_too_large", detail)
 
 
 def too_large(policy: Policy) -> Response:

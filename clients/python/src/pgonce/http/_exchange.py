@@ -6,11 +6,11 @@ import logging
 import time
 from typing import Any
 
-from .._intent import Done, Intent, Options
+from .._intent import Ack, Done, Intent, Options
 from .._protocol import Contract, Steps, contract_of, discard, ended, open_attempt
 from .._drivers import Driver
 from .._drivers._base import translate
-from ..errors import Busy, Error, PermanentFailure, TransientFailure
+from ..errors import Busy, Error, Fenced, Gone, Invalid, PermanentFailure, TransientFailure, Uncertain
 from . import _edge
 from ._policy import Attempt, Policy, Request, Response
 
@@ -23,6 +23,10 @@ class Forgotten(Exception):
 
 class Unknown(Exception):
     """It may have happened: the claim of a leased attempt stays as it is."""
+
+
+class BrokenOff(Exception):
+    """The handler raised after it had begun a response that says that it is done; the cause is what it raised."""
 
 
 class Retentions:
@@ -44,6 +48,11 @@ class Retentions:
         return contract.retention
 
 
+# What is recorded about an intent says what happened. Every other error of a leased route whose handler was called leaves it
+# open.
+_RECORDED = (PermanentFailure, TransientFailure, Gone, Invalid, Uncertain)
+
+
 class Exchange:
     """What is known of one request while its handler runs, maybe several times."""
 
@@ -53,14 +62,32 @@ class Exchange:
         self.intent = intent
         self.retention = retention
         self.live: Response | None = None
+        self._called = False
+        """Whether the handler of a leased route was called: the outside world may have seen its work."""
 
-    def abandoned(self, held: Any) -> None:
-        """Refuses work whose earlier holder vanished, where the policy says so."""
-        if held.kind == "takeover" and self.policy.stale == "refuse":
+    def start(self, lease: Any = None) -> None:
+        """One run of the handler. Refuses work whose earlier holder vanished, where the policy says so."""
+        # The response of a run before is none of this one.
+        self.live = None
+        if lease is None:
+            return
+        if lease.kind == "takeover" and self.policy.stale == "refuse":
             raise PermanentFailure("abandoned", "the holder vanished; whether it happened is not known")
+        self._called = True
 
-    def crashed(self, error: Exception) -> Response:
+    def give_back(self, lease: Any) -> Steps[None]:
+        """Frees the key of a leased route, where nothing is to be kept."""
+        try:
+            yield from lease._forget()
+        except Fenced:
+            # What another holder, or the handler itself, has recorded counts.
+            raise
+        except Error as error:
+            log.warning("a lease could not be released; it expires by itself: %s", error)
+
+    def crashed(self, raised: BaseException, attempt: Attempt) -> Response:
         """The response for a handler that raised; raises what is to be retried or recorded."""
+        error = raised.__cause__ or raised if isinstance(raised, BrokenOff) else raised
         if isinstance(error, Error):
             raise error
         known = translate(error)
@@ -71,6 +98,9 @@ class Exchange:
         if self.policy.mode == "atomic":
             self.live = response
             raise Forgotten from error
+        if isinstance(raised, BrokenOff) and self.policy.outcomes in ("final", "finish"):
+            # It had said that it is done: no retry may be made of that.
+            attempt.disposition = attempt.disposition or "unknown"
         return response
 
     def judge(self, held: Any, attempt: Attempt, response: Response) -> None:
@@ -80,11 +110,8 @@ class Exchange:
         chosen = _edge.disposition_of(response, policy, attempt.disposition, attempt._begun)
         if len(response.body) > policy.max_response:
             log.error("a response of %d bytes is too large to be kept", len(response.body))
-            happened = policy.mode == "leased" and chosen == "keep"
+            response = _edge.too_large_to_keep(policy, chosen)
             chosen = "forget" if policy.mode == "atomic" else "refuse" if chosen == "keep" else chosen
-            what = "it happened" if happened else "nothing happened"
-            detail = f"{what}; the response is too large to be kept"
-            response = _edge.problem(policy, 500, "response_too_large", detail)
         response.headers = [item for item in response.headers if item[0] != "idempotent-replayed"]
         stored = _edge.to_stored(response, policy, self.retention if keep_for is None else keep_for)
         self.live = response
@@ -92,6 +119,9 @@ class Exchange:
             _edge.announce(response, stored.get("expires"))
         if chosen == "keep":
             held.succeed(stored, keep_for=keep_for)
+            if policy.mode == "leased":
+                # It happened, and that is recorded whatever the contract allows an answer to be.
+                held._smaller = Ack(_edge.without_body(stored), None, keep_for)
         elif chosen == "refuse":
             code = f"http_{response.status}"
             raise PermanentFailure(code, "the handler refused", answer=stored, keep_for=keep_for)
@@ -118,6 +148,8 @@ class Exchange:
             log.error("the handler raised", exc_info=error)
             return _edge.internal(self.policy)
         log.warning("the command failed: %s", known)
+        if self._called and not isinstance(known, _RECORDED):
+            known = Uncertain(known.message)
         if isinstance(known, Busy) and known.accepted and self.policy.status_at is not None:
             return _edge.accepted(self.policy, self.request, self.intent, known.retry_after)
         return _edge.from_error(self.policy, known)

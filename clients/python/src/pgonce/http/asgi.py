@@ -11,7 +11,7 @@ from .._intent import Intent, Options
 from .._protocol import drive_async
 from ..aio import Command, Lease, LeaseCommand, Tx
 from . import _edge
-from ._exchange import Exchange, Forgotten, Retentions, status
+from ._exchange import BrokenOff, Exchange, Forgotten, Retentions, status
 from ._policy import Attempt, Policy, Request, Response
 
 Scope = MutableMapping[str, Any]
@@ -73,14 +73,15 @@ class IdempotencyMiddleware:
         exchange = Exchange(policy, request, intent, retention)
 
         async def atomic(tx: Tx) -> None:
+            exchange.start()
             await self._handle(scope, exchange, tx, Attempt(tx, None))
 
         async def leased(lease: Lease) -> None:
-            exchange.abandoned(lease)
+            exchange.start(lease)
             try:
                 await self._handle(scope, exchange, lease, Attempt(None, lease))
             except Forgotten:
-                await drive_async(lease._forget())
+                await drive_async(exchange.give_back(lease))
                 raise
 
         try:
@@ -97,7 +98,7 @@ class IdempotencyMiddleware:
         try:
             response = await _call(self.app, {**scope, "pgonce": attempt}, exchange.request.body)
         except Exception as error:
-            response = exchange.crashed(error)
+            response = exchange.crashed(error, attempt)
         exchange.judge(held, attempt, response)
 
 
@@ -131,7 +132,7 @@ def _path(scope: Scope) -> str:
 async def _call(app: App, scope: Scope, body: bytes) -> Response:
     """The application's whole response."""
     response = Response(500)
-    sent = False
+    sent = begun = False
     waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     async def receive() -> Message:
@@ -143,7 +144,9 @@ async def _call(app: App, scope: Scope, body: bytes) -> Response:
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Message) -> None:
+        nonlocal begun
         if message["type"] == "http.response.start":
+            begun = True
             response.status = message["status"]
             response.headers = [
                 (name.decode("latin-1").lower(), value) for name, value in message.get("headers", [])
@@ -153,7 +156,12 @@ async def _call(app: App, scope: Scope, body: bytes) -> Response:
             if not message.get("more_body", False) and not waiting.done():
                 waiting.set_result({"type": "http.disconnect"})
 
-    await app(scope, receive, send)
+    try:
+        await app(scope, receive, send)
+    except Exception as error:
+        if begun and response.status < 400:
+            raise BrokenOff from error
+        raise
     return response
 
 

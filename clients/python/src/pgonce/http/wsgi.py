@@ -13,7 +13,7 @@ from .._protocol import drive
 from .._sync import Command, Tx
 from .._sync_lease import Lease, LeaseCommand
 from . import _edge
-from ._exchange import Exchange, Forgotten, Retentions, status
+from ._exchange import BrokenOff, Exchange, Forgotten, Retentions, status
 from ._policy import Attempt, Policy, Request, Response
 
 Environ = dict[str, Any]
@@ -55,14 +55,15 @@ class WsgiIdempotencyMiddleware:
         exchange = Exchange(policy, request, intent, drive(self._retentions.of(self.source, intent, options)))
 
         def atomic(tx: Tx) -> None:
+            exchange.start()
             self._handle(environ, exchange, tx, Attempt(tx, None))
 
         def leased(lease: Lease) -> None:
-            exchange.abandoned(lease)
+            exchange.start(lease)
             try:
                 self._handle(environ, exchange, lease, Attempt(None, lease))
             except Forgotten:
-                drive(lease._forget())
+                drive(exchange.give_back(lease))
                 raise
 
         try:
@@ -78,7 +79,7 @@ class WsgiIdempotencyMiddleware:
         try:
             response = _call(self.app, {**environ, "pgonce": attempt}, exchange.request.body)
         except Exception as error:
-            response = exchange.crashed(error)
+            response = exchange.crashed(error, attempt)
         exchange.judge(held, attempt, response)
 
 
@@ -126,14 +127,20 @@ def _call(app: App, environ: Environ, body: bytes) -> Response:
 
     environ["wsgi.input"] = io.BytesIO(body)
     environ["CONTENT_LENGTH"] = str(len(body))
-    parts = app(environ, start_response)
     try:
-        for part in parts:
-            written.write(part)
-    finally:
-        close = getattr(parts, "close", None)
-        if close is not None:
-            close()
+        parts = app(environ, start_response)
+        try:
+            for part in parts:
+                written.write(part)
+        finally:
+            close = getattr(parts, "close", None)
+            if close is not None:
+                close()
+    except Exception as error:
+        # Only the application sets another status than the one for its own failure.
+        if response.status < 400:
+            raise BrokenOff from error
+        raise
     response.body = written.getvalue()
     return response
 

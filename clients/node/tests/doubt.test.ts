@@ -1,0 +1,299 @@
+/** An effect that may have happened is not handed on, or reported, as one that did not. */
+
+import assert from "node:assert/strict";
+import { describe, it } from "node:test";
+import pg from "pg";
+import * as pgonce from "pgonce";
+import { withDatabase } from "./apis.js";
+import { FRAMEWORKS, quiet, withClient, type Client } from "./frameworks.js";
+import type { Database } from "./server.js";
+import type { Policy } from "pgonce/http";
+
+const REQUEST = { item: "book" };
+const INSERT = "insert into effect (note) values ('x')";
+const LOSE = "delete from pgonce.intent";
+const STATUS = "select status::text from pgonce.intent";
+
+/** A source of connections that can be taken away. */
+class Source {
+  away = false;
+  connections = 0;
+
+  constructor(private readonly url: string) {}
+
+  readonly connect = async (): Promise<pg.Client> => {
+    this.connections += 1;
+    if (this.away) throw new Error("connect ECONNREFUSED");
+    const client = new pg.Client(this.url);
+    client.on("error", quiet);
+    await client.connect();
+    return client;
+  };
+}
+
+function withSource(test: (source: Source, db: Database) => Promise<void>): Promise<void> {
+  return withDatabase((db) => test(new Source(db.cutUrl), db));
+}
+
+/** How the next claim of the intent begins, once every lease has run out. */
+async function nextKind(source: Source, db: Database): Promise<unknown> {
+  await db.run("select pgonce._move_clock(interval '1 day')");
+  const { answer } = await pgonce.lease(source.connect, "s", "k", REQUEST, (held) => held.kind);
+  return answer;
+}
+
+/** Makes the record of a success fail: so many times, or always. */
+async function refuseSuccess(db: Database, times: number): Promise<void> {
+  await db.run("create sequence tries");
+  await db.run(`create function refuse() returns trigger language plpgsql as $$
+    begin
+      if nextval('public.tries') <= ${times} then raise exception 'not now' using errcode = '40001'; end if;
+      return new;
+    end $$`);
+  await db.run(
+    "create trigger refuse before update on pgonce.intent for each row when (new.status = 'succeeded') execute function refuse()",
+  );
+}
+
+describe("leased work in doubt", { concurrency: 4 }, () => {
+  it("a call that ran the work takes over from itself", () =>
+    withSource(async ({ connect }, db) => {
+      const kinds: string[] = [];
+      const work = async (held: pgonce.Lease): Promise<void> => {
+        kinds.push(held.kind);
+        if (kinds.length === 1) await db.run(LOSE);
+      };
+      const done = await pgonce.lease(connect, "s", "k", REQUEST, work);
+      assert.deepEqual([kinds, done.replayed], [["fresh", "takeover"], false]);
+    }));
+
+  const ends: Record<string, (held: pgonce.Lease) => Promise<void>> = {
+    "fails for the moment": () => Promise.reject(new pgonce.TransientFailure("down", "later")),
+    "gives the lease back": (held) => held.release(),
+  };
+  for (const [name, end] of Object.entries(ends)) {
+    it(`a call that took over from itself and ${name} leaves a takeover`, () =>
+      withSource(async (source, db) => {
+        let runs = 0;
+        const work = async (held: pgonce.Lease): Promise<void> => {
+          runs += 1;
+          await (runs === 1 ? db.run(LOSE) : end(held));
+        };
+        await assert.rejects(pgonce.lease(source.connect, "s", "k", REQUEST, work));
+        assert.deepEqual([runs, await db.value(STATUS)], [2, "processing"]);
+        assert.equal(await nextKind(source, db), "takeover");
+      }));
+  }
+
+  const works: Record<string, (held: pgonce.Lease) => unknown> = {
+    "that is done": () => 1,
+    "that failed": () => Promise.reject(new pgonce.PermanentFailure("no", "no")),
+    "that lost the database": (held) => held.heartbeat(),
+    "whose writes were not begun": (held) => held.begin(() => 1),
+  };
+  for (const [name, end] of Object.entries(works)) {
+    it(`work ${name}, and cannot be recorded, is uncertain`, () =>
+      withSource(async (source, db) => {
+        const work = (held: pgonce.Lease): unknown => {
+          source.away = true;
+          return end(held);
+        };
+        const ended = pgonce.lease(source.connect, "s", "k", REQUEST, work, { leaseMs: 300 });
+        await assert.rejects(ended, { name: "Uncertain", code: "08007" });
+        source.away = false;
+        assert.equal(await nextKind(source, db), "takeover");
+      }));
+  }
+
+  it("a success that met an error that passes is recorded by the next try", () =>
+    withSource(async ({ connect }, db) => {
+      await refuseSuccess(db, 2);
+      let runs = 0;
+      const done = await pgonce.lease(connect, "s", "k", REQUEST, () => (runs += 1), { leaseMs: 20_000 });
+      assert.deepEqual([done.answer, done.replayed, runs, await db.value(STATUS)], [1, false, 1, "succeeded"]);
+    }));
+
+  it("a success that the database refuses for longer than the lease is uncertain", () =>
+    withSource(async ({ connect }, db) => {
+      await refuseSuccess(db, 1_000_000);
+      await assert.rejects(pgonce.lease(connect, "s", "k", REQUEST, () => 1, { leaseMs: 300 }), pgonce.Uncertain);
+    }));
+
+  it("work that was done is not said to be in conflict with who got the key after it", () =>
+    withSource(async ({ connect }, db) => {
+      const work = async (): Promise<void> => {
+        await db.run(LOSE);
+        await db.run("select pgonce.claim('s', 'k', '\\x01', interval '1 hour')");
+      };
+      await assert.rejects(pgonce.lease(connect, "s", "k", REQUEST, work), pgonce.Uncertain);
+    }));
+
+  it("what is stored counts, not what the work says afterwards", () =>
+    withSource(async ({ connect }, db) => {
+      const work = async (held: pgonce.Lease<pg.Client>): Promise<never> => {
+        await held.begin(async (tx) => void (await tx.conn.query(INSERT)));
+        throw new pgonce.TransientFailure("down", "later");
+      };
+      const done = await pgonce.lease(connect, "s", "k", REQUEST, work);
+      assert.deepEqual([done.replayed, await db.value(STATUS), await db.effects()], [false, "succeeded", 1]);
+    }));
+
+  it("one statement whose reply was lost stays uncertain when nobody can look", () =>
+    withSource(async (source, db) => {
+      db.proxy.faults.push({ at: "with effect", action: "request" });
+      const connect = (): Promise<pg.Client> => {
+        // The statement, a look, the statement again; and the look after its error finds no server.
+        source.away = source.connections >= 3;
+        return source.connect();
+      };
+      const statement = "insert into effect (note) values ((1 / $1::int)::text) returning id";
+      const options = { knownFirst: true, retry: { maxTries: 4 } };
+      await assert.rejects(pgonce.execute(connect, "s", "k", REQUEST, statement, [0], options), pgonce.Uncertain);
+    }));
+
+  it("transact does not repeat what was cut off, maybe in its COMMIT", async () => {
+    let runs = 0;
+    const cut = Object.assign(new Error("terminating connection"), { code: "57P01", severity: "FATAL" });
+    const work = (): Promise<void> => {
+      runs += 1;
+      return Promise.reject(cut);
+    };
+    await assert.rejects(pgonce.transact(work), cut);
+    assert.equal(runs, 1);
+  });
+});
+
+for (const [name, framework] of Object.entries(FRAMEWORKS)) {
+  const test = (title: string, run: (client: Client) => Promise<void>, policy: Partial<Policy> = {}): void => {
+    it(title, () => withClient(framework, { mode: "leased", ...policy }, run));
+  };
+  const statuses = "select string_agg(status::text, ',' order by first_at) from pgonce.intent";
+
+  describe(`a leased route in doubt, over ${name}`, { concurrency: 4 }, () => {
+    test(
+      "without its database after its handler was called it is 503 and not known",
+      async ({ db, service, post }) => {
+        service.own = () => {
+          db.proxy.close();
+          return { status: 201, body: "done" };
+        };
+        const { status, problem } = await post("/orders");
+        assert.deepEqual([status, problem.code, await db.value(statuses)], [503, "08007", "processing"]);
+      },
+      { leaseMs: 300 },
+    );
+
+    test("a wrong request is answered as such where its key cannot be freed", async ({ db, service, post }) => {
+      service.own = () => {
+        db.proxy.close();
+        return { status: 400, body: "wrong" };
+      };
+      const { status, body } = await post("/orders");
+      assert.deepEqual([status, body.toString()], [400, "wrong"]);
+    });
+
+    test("an error that says that nothing was done is not the answer of a handler that was called", async ({ db, service, post }) => {
+      const thrown = [
+        new pgonce.Disconnected("gone"),
+        new pgonce.Busy(100),
+        new pgonce.Conflict("another request"),
+        new pgonce.DatabaseError("full", { code: "53300" }),
+      ];
+      for (const error of thrown) {
+        service.own = () => {
+          throw error;
+        };
+        const { status, problem } = await post("/orders", "{}", error.name);
+        assert.deepEqual([status, problem.code], [503, "08007"], error.name);
+      }
+      assert.equal(await db.value(`${statuses} where status <> 'processing'`), null);
+    });
+
+    test("a response is not sent for another end than its own", async ({ db, service, post }) => {
+      service.own = async () => {
+        await db.run(LOSE);
+        return { status: 201, body: "done" };
+      };
+      const { status, problem } = await post("/orders");
+      assert.deepEqual([status, problem.reason, service.calls], [422, "abandoned", 1]);
+      assert.equal((await post("/orders")).problem.reason, "abandoned");
+    });
+
+    test(
+      "a response that is too large says what may have happened",
+      async ({ service, post }) => {
+        const why = "too large to be kept, and this route passes no such answers on";
+        for (const [status, detail, calls] of [
+          [200, `it happened, but its answer is ${why}`, 1],
+          [400, `it may have happened: the answer is ${why}`, 2],
+          [500, `it may have happened: the answer is ${why}`, 3],
+        ] as const) {
+          service.own = () => ({ status, body: "x".repeat(200) });
+          const { problem } = await post("/orders", "{}", String(status));
+          assert.deepEqual([problem.code, problem.detail, service.calls], ["response_too_large", detail, calls]);
+        }
+      },
+      { maxResponse: 100 },
+    );
+
+    test("an answer that is larger than the contract allows is recorded without its body", async ({ db, service, post }) => {
+      await db.run("select pgonce.define_scope('orders.create', interval '1 day', p_max_answer => 200)");
+      for (const [status, again, recorded] of [
+        [201, 410, "succeeded"],
+        [500, 422, "failed_final"],
+      ] as const) {
+        service.own = () => ({ status, body: "x".repeat(1000) });
+        const reply = await post("/orders", "{}", recorded);
+        assert.deepEqual([reply.status, reply.body.length], [status, 1000]);
+        assert.equal((await post("/orders", "{}", recorded)).status, again);
+      }
+      assert.deepEqual([service.calls, await db.value(statuses)], [2, "succeeded,failed_final"]);
+    });
+
+    test("the error of a service that the handler called does not free the key", async ({ db, service, post }) => {
+      for (const upstream of [{ statusCode: 400 }, { status: 401 }, { statusCode: 422, expose: false }]) {
+        service.own = () => {
+          throw Object.assign(new Error("the bank's own words"), upstream);
+        };
+        for (let turn = 0; turn < 2; turn++) {
+          const { status, problem } = await post("/orders", "{}", JSON.stringify(upstream).replace(/\W/g, ""));
+          assert.deepEqual([status, problem.code], [500, "handler_failed"]);
+        }
+      }
+      assert.deepEqual([service.calls, await db.value(statuses)], [3, "failed_final,failed_final,failed_final"]);
+      // One that is made for the caller is a refusal, as on every route.
+      service.own = () => {
+        throw Object.assign(new Error("qty must be at least 1"), { statusCode: 400, expose: true });
+      };
+      assert.equal((await post("/orders", "{}", "wrong")).status, 400);
+      assert.equal(await db.value(`select count(*) from pgonce.intent`), 3);
+    });
+
+    for (const outcomes of ["final", "finish"] as const) {
+      test(
+        `a handler that breaks off after it said that it is done is not repeated (${outcomes})`,
+        async ({ db, service, post }) => {
+          service.breaksOff = Object.assign(new Error("broken"), { statusCode: 400, expose: true });
+          service.own = () => ({ status: 201, body: "done" });
+          assert.equal((await post("/orders")).problem.code, "handler_failed");
+          assert.deepEqual([(await post("/orders")).problem.code, service.calls], ["P4029", 1]);
+          assert.equal(await db.value(statuses), "processing");
+        },
+        { outcomes },
+      );
+    }
+  });
+}
+
+it("a run of an atomic route is not answered with the response of the one before", () =>
+  withClient(FRAMEWORKS.express!, {}, async ({ db, service, post }) => {
+    db.proxy.faults.push({ at: "commit", action: "request", skip: 1 });
+    await db.run("select pgonce.define_scope('orders.create', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')");
+    service.own = async (attempt) => {
+      await attempt.tx.conn.query(INSERT);
+      if (service.calls === 2) throw new pgonce.PermanentFailure("card_declined", "the bank said no");
+      return { status: 201, body: "done" };
+    };
+    const { status, problem } = await post("/orders");
+    assert.deepEqual([service.calls, status, problem.reason, await db.effects()], [2, 422, "card_declined", 0]);
+  }));

@@ -1,0 +1,411 @@
+"""An effect that may have happened is not handed on, or reported, as one that did not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psycopg
+import pytest
+from apis import ASYNC, SYNC, Api, with_api
+from conftest import Database
+from proxy import Fault
+from test_http import Client, Service, problem_of
+
+import pgonce
+from pgonce import aio, lease
+from pgonce.http import Policy, Response
+
+REQUEST = {"item": "book"}
+INSERT = "insert into effect (note) values ('x')"
+LOSE = "delete from pgonce.intent"
+STATUS = "select status::text from pgonce.intent"
+
+
+class Source:
+    """A source of connections that can be taken away."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.away = False
+        self.connections = 0
+
+    def connect(self) -> psycopg.Connection[Any]:
+        self._count()
+        return psycopg.connect(self.dsn)
+
+    async def connect_async(self) -> psycopg.AsyncConnection[Any]:
+        self._count()
+        return await psycopg.AsyncConnection.connect(self.dsn)
+
+    def _count(self) -> None:
+        self.connections += 1
+        if self.away:
+            raise ConnectionRefusedError("no server")
+
+
+@pytest.fixture
+def source(db: Database) -> Source:
+    return Source(db.cut_dsn)
+
+
+@pytest.fixture(params=["sync", "async"])
+def run(request: Any, source: Source) -> Callable[..., pgonce.Done]:
+    """`lease` in its function form. Work may answer an awaitable where it is asynchronous."""
+
+    def sync(work: Callable[[Any], Any], length: float | None = None) -> pgonce.Done:
+        return lease(source.connect, "s", "k", REQUEST, work, length=length)
+
+    def asynchronous(work: Callable[[Any], Any], length: float | None = None) -> pgonce.Done:
+        async def awaited(held: Any) -> Any:
+            value = work(held)
+            return await value if isinstance(value, Awaitable) else value
+
+        async def main() -> pgonce.Done:
+            return await aio.lease(source.connect_async, "s", "k", REQUEST, awaited, length=length)
+
+        return asyncio.run(main())
+
+    return sync if request.param == "sync" else asynchronous
+
+
+def next_kind(db: Database, source: Source) -> Any:
+    """How the next claim of the intent begins, once every lease has run out."""
+    source.away = False
+    db.admin.execute("select pgonce._move_clock(interval '1 day')")
+    return lease(source.connect, "s", "k", REQUEST, lambda held: held.kind).answer
+
+
+def refuse_success(db: Database, times: int) -> None:
+    """Makes the record of a success fail: so many times, or always."""
+    db.admin.execute("create sequence tries")
+    db.admin.execute(
+        f"""create function refuse() returns trigger language plpgsql as $$
+        begin
+            if nextval('public.tries') <= {times} then raise exception 'not now' using errcode = '40001'; end if;
+            return new;
+        end $$""".encode()
+    )
+    db.admin.execute(
+        "create trigger refuse before update on pgonce.intent for each row "
+        "when (new.status = 'succeeded') execute function refuse()"
+    )
+
+
+# --- what the next attempt gets -----------------------------------------------------------------
+
+
+def test_a_call_that_ran_the_work_takes_over_from_itself(db: Database, run: Any) -> None:
+    kinds: list[str] = []
+
+    def work(held: Any) -> None:
+        kinds.append(held.kind)
+        if len(kinds) == 1:
+            db.admin.execute(LOSE)
+
+    done = run(work)
+    assert kinds == ["fresh", "takeover"] and not done.replayed
+
+
+@pytest.mark.parametrize("end", ["fails", "releases"])
+def test_a_call_that_took_over_from_itself_and_gives_up_leaves_a_takeover(
+    db: Database, source: Source, run: Any, end: str
+) -> None:
+    runs: list[int] = []
+
+    def work(held: Any) -> Any:
+        runs.append(1)
+        if len(runs) == 1:
+            db.admin.execute(LOSE)
+            return None
+        if end == "fails":
+            raise pgonce.TransientFailure("down", "later")
+        return held.release()
+
+    with pytest.raises(pgonce.Error):
+        run(work)
+    assert (len(runs), db.value(STATUS)) == (2, "processing")
+    assert next_kind(db, source) == "takeover"
+
+
+def test_work_that_gave_its_lease_back_is_not_run_again(db: Database, run: Any) -> None:
+    runs: list[int] = []
+
+    def work(held: Any) -> Any:
+        runs.append(1)
+        return held.release()
+
+    with pytest.raises(pgonce.Invalid, match="given back"):
+        run(work)
+    assert (len(runs), db.value(STATUS)) == (1, "failed_retryable")
+
+
+@pytest.mark.parametrize("kind", SYNC + ASYNC)
+def test_a_block_whose_work_is_done_never_gives_its_lease_back(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        block = api.command("lease", api.source, "s", "k", REQUEST, length=60)
+        held = await api.enter(block)
+        db.admin.execute(LOSE)
+        held.succeed("done outside")
+        with pytest.raises(pgonce.Uncertain):
+            await api.leave(block)
+
+    with_api(kind, db.dsn, test)
+    assert db.value(STATUS) == "processing"
+    assert next_kind(db, Source(db.dsn)) == "takeover"
+
+
+# --- what the caller gets -----------------------------------------------------------------------
+
+
+def done(held: Any) -> Any:
+    return 1
+
+
+def failed(held: Any) -> Any:
+    raise pgonce.PermanentFailure("no", "no")
+
+
+def renews(held: Any) -> Any:
+    return held.heartbeat()
+
+
+@pytest.mark.parametrize("end", [done, failed, renews])
+def test_work_that_cannot_be_recorded_is_uncertain(db: Database, source: Source, run: Any, end: Any) -> None:
+    def work(held: Any) -> Any:
+        source.away = True
+        return end(held)
+
+    with pytest.raises(pgonce.Uncertain) as caught:
+        run(work, 0.3)
+    assert caught.value.code == "08007"
+    assert next_kind(db, source) == "takeover"
+
+
+@pytest.mark.parametrize("end", [done, failed, renews])
+def test_a_block_that_cannot_be_recorded_is_uncertain(db: Database, source: Source, end: Any) -> None:
+    with pytest.raises(pgonce.Uncertain):
+        with lease(source.connect, "s", "k", REQUEST, length=0.3) as held:
+            source.away = True
+            held.succeed(end(held))
+    assert next_kind(db, source) == "takeover"
+
+
+def test_a_success_that_met_an_error_that_passes_is_recorded_by_the_next_try(db: Database, run: Any) -> None:
+    refuse_success(db, 2)
+    runs: list[int] = []
+    done = run(lambda held: runs.append(1), 20)
+    assert (len(runs), done.replayed, db.value(STATUS)) == (1, False, "succeeded")
+
+
+def test_a_success_that_the_database_refuses_for_longer_than_the_lease_is_uncertain(db: Database, run: Any) -> None:
+    refuse_success(db, 1_000_000)
+    with pytest.raises(pgonce.Uncertain):
+        run(done, 0.3)
+
+
+def test_work_that_was_done_is_not_said_to_be_in_conflict_with_who_got_the_key_after_it(db: Database, run: Any) -> None:
+    def work(held: Any) -> None:
+        db.admin.execute(LOSE)
+        db.admin.execute("select pgonce.claim('s', 'k', '\\x01', interval '1 hour')")
+
+    with pytest.raises(pgonce.Uncertain):
+        run(work)
+
+
+def test_what_is_stored_counts_not_what_the_work_says_afterwards(db: Database, source: Source) -> None:
+    def work(held: pgonce.Lease) -> None:
+        with held.begin() as tx:
+            tx.conn.execute(INSERT)
+            tx.succeed(7)
+        raise pgonce.TransientFailure("down", "later")
+
+    made = lease(source.connect, "s", "k", REQUEST, work)
+    assert (made.answer, db.value(STATUS), db.effects()) == (7, "succeeded", 1)
+
+
+def test_cancelled_work_under_a_lease_leaves_the_claim_to_the_contract(db: Database, source: Source) -> None:
+    async def main() -> None:
+        inside = asyncio.Event()
+
+        async def work(held: aio.Lease) -> None:
+            inside.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(aio.lease(source.connect_async, "s", "k", REQUEST, work, length=60))
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert db.value(STATUS) == "processing"
+    assert next_kind(db, source) == "takeover"
+
+
+def test_one_statement_whose_reply_was_lost_stays_uncertain_when_nobody_can_look(db: Database, source: Source) -> None:
+    db.proxy.faults.append(Fault("with effect", "request"))
+
+    def connect() -> psycopg.Connection[Any]:
+        # The statement, a look, the statement again; and the look after its error finds no server.
+        source.away = source.connections >= 3
+        return source.connect()
+
+    statement = "insert into effect (note) values ((1 / :zero::int)::text) returning id"
+    retry = pgonce.Policy(max_tries=4)
+    with pytest.raises(pgonce.Uncertain):
+        pgonce.execute(
+            connect, "s", "k", REQUEST, statement, {"zero": "0"}, known_first=True, retry=retry
+        )
+
+
+# --- leased routes ------------------------------------------------------------------------------
+
+
+class Scripted(Service):
+    """Answers what a test says, before or after it has begun its response."""
+
+    own: Callable[[], Response] | None = None
+    breaks_off = False
+
+    def respond(self, path: str, attempt: Any, body: bytes) -> Response | None:
+        self.calls += 1
+        assert self.own is not None
+        return self.own()
+
+    async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
+        await super().asgi(scope, receive, send)
+        if self.breaks_off:
+            raise RuntimeError("broken")
+
+    def wsgi(self, environ: Any, start_response: Any) -> Any:
+        yield from super().wsgi(environ, start_response)
+        if self.breaks_off:
+            raise RuntimeError("broken")
+
+
+@pytest.fixture(params=["asgi", "wsgi"])
+def client(request: Any, db: Database, source: Source) -> Client:
+    policy = Policy("orders.pay", None, mode="leased", lease=0.3)
+    made = Client(request.param, db, Scripted(db), policy, db.dsn)
+    made.source = source.connect_async if request.param == "asgi" else source.connect
+    return made
+
+
+def scripted(client: Client, own: Callable[[], Response]) -> Scripted:
+    assert isinstance(client.service, Scripted)
+    client.service.own = own
+    return client.service
+
+
+def answering(status: int, size: int) -> Callable[[], Response]:
+    return lambda: Response(status, [], b"x" * size)
+
+
+def test_without_its_database_after_its_handler_was_called_a_route_is_503_and_not_known(
+    client: Client, source: Source
+) -> None:
+    def own() -> Response:
+        source.away = True
+        return Response(201, [], b"done")
+
+    scripted(client, own)
+    response = client.post("/orders")
+    assert (response.status, problem_of(response)["code"]) == (503, "08007")
+    assert client.db.value(STATUS) == "processing"
+
+
+def test_a_wrong_request_is_answered_as_such_where_its_key_cannot_be_freed(client: Client, source: Source) -> None:
+    def own() -> Response:
+        source.away = True
+        return Response(400, [], b"wrong")
+
+    scripted(client, own)
+    response = client.post("/orders")
+    assert (response.status, response.body) == (400, b"wrong")
+
+
+def test_an_error_that_says_that_nothing_was_done_is_not_the_answer_of_a_handler_that_was_called(client: Client) -> None:
+    errors = (
+        pgonce.Disconnected("gone"),
+        pgonce.Busy(0.1),
+        pgonce.Conflict("another request"),
+        pgonce.DatabaseError("full", code="53300"),
+    )
+    for error in errors:
+
+        def own(error: Exception = error) -> Response:
+            raise error
+
+        scripted(client, own)
+        response = client.post("/orders", key=type(error).__name__)
+        assert (response.status, problem_of(response)["code"]) == (503, "08007"), error
+    assert client.db.value("select count(*) from pgonce.intent where status = 'processing'") == len(errors)
+
+
+def test_a_response_is_not_sent_for_another_end_than_its_own(client: Client) -> None:
+    def own() -> Response:
+        client.db.admin.execute(LOSE)
+        return Response(201, [], b"done")
+
+    scripted(client, own)
+    for _ in range(2):
+        response = client.post("/orders")
+        assert (response.status, problem_of(response)["reason"]) == (422, "abandoned")
+    assert client.service.calls == 1
+
+
+def test_a_response_that_is_too_large_says_what_may_have_happened(client: Client) -> None:
+    client.policy = Policy("orders.pay", None, mode="leased", max_response=100)
+    why = "too large to be kept, and this route passes no such answers on"
+    texts = {
+        200: f"it happened, but its answer is {why}",
+        400: f"it may have happened: the answer is {why}",
+        500: f"it may have happened: the answer is {why}",
+    }
+    for status, detail in texts.items():
+        scripted(client, answering(status, 200))
+        problem = problem_of(client.post("/orders", key=str(status)))
+        assert (problem["code"], problem["detail"]) == ("response_too_large", detail)
+
+
+def test_an_answer_that_is_larger_than_the_contract_allows_is_recorded_without_its_body(client: Client) -> None:
+    client.policy = Policy("orders.pay", None, mode="leased")
+    client.db.admin.execute("select pgonce.define_scope('orders.pay', interval '1 day', p_max_answer => 200)")
+    for status, again, recorded in ((201, 410, "succeeded"), (500, 422, "failed_final")):
+        scripted(client, answering(status, 1000))
+        response = client.post("/orders", key=recorded)
+        assert (response.status, len(response.body)) == (status, 1000)
+        assert client.post("/orders", key=recorded).status == again
+    statuses = "select string_agg(status::text, ',' order by first_at) from pgonce.intent"
+    assert (client.service.calls, client.db.value(statuses)) == (2, "succeeded,failed_final")
+
+
+@pytest.mark.parametrize("outcomes", ["final", "finish"])
+def test_a_handler_that_breaks_off_after_it_said_that_it_is_done_is_not_repeated(client: Client, outcomes: str) -> None:
+    client.policy = Policy("orders.pay", None, mode="leased", outcomes=outcomes)
+    service = scripted(client, lambda: Response(201, [], b"done"))
+    service.breaks_off = True
+    assert problem_of(client.post("/orders"))["code"] == "handler_failed"
+    assert problem_of(client.post("/orders"))["code"] == "P4029"
+    assert (service.calls, client.db.value(STATUS)) == (1, "processing")
+
+
+def test_a_run_of_an_atomic_route_is_not_answered_with_the_response_of_the_one_before(client: Client) -> None:
+    db = client.db
+    client.policy = Policy("orders.create", None)
+    wait = "select pgonce.define_scope('orders.create', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')"
+    db.admin.execute(wait)
+    # The first one is that of a look-up.
+    db.proxy.faults.append(Fault("commit", "request", skip=1))
+
+    def own() -> Response:
+        if client.service.calls == 2:
+            raise pgonce.PermanentFailure("card_declined", "the bank said no")
+        return Response(201, [], b"done")
+
+    scripted(client, own)
+    response = client.post("/orders")
+    assert (client.service.calls, response.status) == (2, 422)
+    assert problem_of(response)["reason"] == "card_declined"
