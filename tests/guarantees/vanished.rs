@@ -1,10 +1,12 @@
 //! What a vanished holder did outside is not known, and stays so until somebody finds out: a holder that takes over and then fails, gives up or
 //! vanishes in turn leaves the next attempt a takeover, not a mere retry.
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::{Ack, Claim, ClaimKind, Failure, Lease};
+use pgonce::{Ack, Claim, ClaimKind, Error, Failure, Lease};
 use pgonce_tests::{Observer, SCOPE, TestDriver, World, digest_of, for_each_driver, intent};
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -189,6 +191,54 @@ async fn a_call_that_ran_the_work_takes_over_from_itself() {
         *kinds.lock().unwrap(),
         [ClaimKind::Fresh, ClaimKind::Takeover]
     );
+}
+
+/// Given back, the next claim would be as if nobody had ever run the work: the lease runs out instead.
+#[tokio::test]
+async fn a_call_that_ran_the_work_does_not_give_it_back() {
+    let world = World::<TokioPostgres>::new().await;
+    for (key, end) in [("failed", "fail"), ("released", "release")] {
+        let request = intent(key);
+        let tries = AtomicUsize::new(0);
+        let (tries, see) = (&tries, &world.see);
+        let done = world
+            .once
+            .run_leased::<(), _, _>(&request, |lease| async move {
+                if tries.fetch_add(1, Relaxed) == 0 {
+                    see.run("delete from pgonce.intent").await;
+                    return lease.succeed(&()).await;
+                }
+                match end {
+                    "fail" => Err(Failure::transient("down", "later").into()),
+                    _ => {
+                        lease.release().await?;
+                        Err(Failure::transient("down", "later").into())
+                    }
+                }
+            })
+            .await;
+        assert!(matches!(done, Err(Error::Failed(_))), "{end}: {done:?}");
+        assert_eq!(outcome(see, key).await, "busy", "{end}");
+        see.run(EXPIRE).await;
+        assert_eq!(outcome(see, key).await, "takeover", "{end}");
+    }
+}
+
+/// The work was seen outside, whatever an intent says that it asked for on its way.
+#[tokio::test]
+async fn what_leased_work_meets_does_not_deny_it() {
+    let world = World::<TokioPostgres>::new().await;
+    let other = intent("other");
+    let held = lease(&world, "other").await;
+    let (once, other) = (&world.once, &other);
+    let busy = once
+        .run_leased::<(), _, _>(&intent("asks for what is held"), |_lease| async move {
+            let asked = once.run(other, async |tx| tx.succeed(&()).await);
+            asked.await
+        })
+        .await;
+    assert!(matches!(busy, Err(Error::Uncertain(_))), "{busy:?}");
+    drop(held);
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@
 //! **421** where requests are not sent on. `home` names the region. Nothing happened.
 //!
 //! # 08006
-//! **503 and `Retry-After`, database unavailable.** Nothing happened. Send the same again with the same key.
+//! **503 and `Retry-After`, database unavailable.** This attempt did nothing. Send the same again with the same key.
 //!
 //! # 08007
 //! **503 and `Retry-After`, not known.** The reply to a commit was lost, or the service was called and the database could not
@@ -58,11 +58,11 @@
 //! **400.** The body broke off. Nothing happened.
 //!
 //! # overloaded
-//! **503 and `Retry-After`.** Too much is under way. Nothing happened. Send the same again with the same key.
+//! **503 and `Retry-After`.** Too much is under way. This attempt did nothing. Send the same again with the same key.
 //!
 //! # response_too_large
 //! **500.** The answer was too large to be kept, and this route does not pass such answers on. In atomic mode nothing
-//! happened; in leased mode it did.
+//! happened; in leased mode it did, or may have: `detail` says which.
 //!
 //! # handler_failed
 //! **500.** The handler panicked or broke off.

@@ -164,7 +164,7 @@ async fn brokers_end_with_a_test_process_that_is_killed() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    let ready = wait_until("the child's brokers", SOON * 2, async || note.exists()).await;
+    let ready = wait_until("the child's brokers", SOON * 4, async || note.exists()).await;
     child.kill().unwrap();
     child.wait().unwrap();
     ready.unwrap();

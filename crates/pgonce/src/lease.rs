@@ -49,6 +49,8 @@ pub struct Lease<D: Driver> {
 pub(crate) struct Term {
     length: Duration,
     renewed: Arc<Mutex<Instant>>,
+    /// Only the call that holds it knows that the work may have been seen outside: given back, the next claim would not say so.
+    is_in_doubt: bool,
 }
 
 impl Term {
@@ -58,6 +60,7 @@ impl Term {
         Self {
             length,
             renewed: Arc::new(Mutex::new(renewed)),
+            is_in_doubt: false,
         }
     }
 
@@ -317,8 +320,12 @@ impl<D: Driver> Lease<D> {
         record_failure(&self.once, intent, fence, &failure, &self.term).await
     }
 
-    /// Gives the lease back, the work not done: the next claim gets it at once.
+    /// Gives the lease back, the work not done: the next claim gets it at once. Where an earlier try of this very call may have
+    /// done it and its record is gone, the lease runs out instead, so that the next claim is a takeover.
     pub async fn release(self) -> Result<()> {
+        if self.term.is_in_doubt {
+            return Ok(());
+        }
         fault_point!("lease.before_release");
         self.call(&RELEASE, self.names()).await?;
         fault_point!("lease.released");
@@ -328,6 +335,9 @@ impl<D: Driver> Lease<D> {
     /// As [`Lease::release`], where nothing was begun: after a first attempt the key is free, also for
     /// another request. One try, which keeps the lease in hand.
     pub async fn forget(&self) -> Result<()> {
+        if self.term.is_in_doubt {
+            return Ok(());
+        }
         self.call(&FORGET, self.names()).await
     }
 
@@ -344,6 +354,7 @@ impl<D: Driver> Lease<D> {
 
     /// The lease of a call that has run the work before: the record of that is gone, after a failover or by an operator's act.
     pub(crate) fn after_a_try(mut self) -> Self {
+        self.term.is_in_doubt = self.kind != ClaimKind::Takeover;
         self.kind = ClaimKind::Takeover;
         self
     }
@@ -378,6 +389,9 @@ pub(crate) async fn record_failure<D: Driver>(
     failure: &Failure,
     term: &Term,
 ) -> Result<()> {
+    if term.is_in_doubt && failure.is_retryable() {
+        return Ok(());
+    }
     let mut answer = seal::stored(once.keys(), intent, failure.answer())?;
     let mut tries = Tries::new(term);
     loop {

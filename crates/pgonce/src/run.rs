@@ -406,7 +406,8 @@ where
 /// How leased work ended that the database could not be asked to record: the outside world may have seen it.
 fn not_recorded(error: Error) -> Error {
     match (&error, error.class()) {
-        (Error::Disconnected(_), _)
+        // The last two say that nothing was done, of this intent or of another that the work asked for.
+        (Error::Disconnected(_) | Error::Conflict(_) | Error::Busy { .. }, _)
         | (Error::Database(_), Class::Retry | Class::RetryAfterDelay | Class::Ambiguous) => {
             Error::Uncertain(format!("leased work could not be recorded: {error}"))
         }
