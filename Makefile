@@ -83,15 +83,15 @@ node-tests: setup ## types and tests of clients/node, with the cases of conforma
 
 kill-tests: setup ## kill servers and workers for minutes, and count; KILL_COUNT says how often
 	$(call step,kill-tests)
-	KILL_COUNT=$${KILL_COUNT:-200} $(CARGO) test --locked -p pgonce-tests --all-features --test kill -- --nocapture
-	PGONCE_EXHAUSTIVE=1 $(CARGO) test --locked -p pgonce-tests --all-features --test guarantees killed -- --nocapture
-	KILL_COUNT=$${KILL_COUNT:-50} $(CARGO) test --locked -p pgonce-cli --all-features --test cli consume_k -- --nocapture --test-threads 3
+	KILL_COUNT=$${KILL_COUNT:-200} $(CARGO) test --locked --workspace --all-features --test kill -- --nocapture
+	PGONCE_EXHAUSTIVE=1 $(CARGO) test --locked --workspace --all-features --test guarantees killed -- --nocapture
+	KILL_COUNT=$${KILL_COUNT:-50} $(CARGO) test --locked --workspace --all-features --test cli consume_k -- --nocapture --test-threads 3
 
 murder: kill-tests
 
 hostile-tests: setup ## ten thousand random operations in each hostile setting; HOSTILE_OPERATIONS says how many
 	$(call step,hostile-tests)
-	PGONCE_HOSTILE_OPERATIONS=$${HOSTILE_OPERATIONS:-10000} $(CARGO) test --locked -p pgonce-tests --all-features --test hostile -- --nocapture --test-threads 2
+	PGONCE_HOSTILE_OPERATIONS=$${HOSTILE_OPERATIONS:-10000} $(CARGO) test --locked --workspace --all-features --test hostile -- --nocapture --test-threads 2
 
 region-tests: setup ## cut the network between three regions again and again; REGION_SCHEDULES says how often (`scripts/setup 14 16 17 18` for more versions)
 	$(call step,region-tests)
@@ -99,7 +99,7 @@ region-tests: setup ## cut the network between three regions again and again; RE
 
 replay: setup ## replay a million events into projections, again and again; REPLAY_EVENTS says how many
 	$(call step,replay)
-	PGONCE_REPLAY_EVENTS=$${REPLAY_EVENTS:-1000000} $(CARGO) test --locked -p pgonce-tests --test guarantees inbox::replay -- --nocapture
+	PGONCE_REPLAY_EVENTS=$${REPLAY_EVENTS:-1000000} $(CARGO) test --locked --workspace --all-features --test guarantees inbox::replay -- --nocapture
 
 import-test: setup ## import ten million rows, killed twenty times on the way, and beside plain COPY; IMPORT_ROWS says how many
 	$(call step,import-test)

@@ -256,3 +256,24 @@ fn units_and_containers_start_commands_that_the_program_has() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "ops/relay.toml: {said}");
 }
+
+/// No builder of images is needed to see that the file asks for what there is.
+#[test]
+fn the_image_is_built_from_features_and_a_compiler_that_fit_and_runs_without_rights() {
+    let file = std::fs::read_to_string(root().join("Dockerfile")).unwrap();
+    let metadata: Value =
+        serde_json::from_str(&cargo(&["metadata", "--no-deps", "--format-version=1"])).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let program = packages.iter().find(|one| one["name"] == "pgonce-cli");
+    let program = program.unwrap();
+    let features = file
+        .lines()
+        .find_map(|line| line.strip_prefix("ARG FEATURES="));
+    for feature in features.unwrap().trim_matches('"').split(',') {
+        assert!(program["features"][feature].is_array(), "{feature}");
+    }
+    let compiler = format!("FROM rust:{}-", program["rust_version"].as_str().unwrap());
+    assert!(file.contains(&compiler), "{compiler}");
+    let user = file.lines().find_map(|line| line.strip_prefix("USER "));
+    assert!(user.unwrap().parse::<u32>().unwrap() > 0);
+}
