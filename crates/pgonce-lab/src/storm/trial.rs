@@ -49,7 +49,7 @@ enum Before<D: DriverExt> {
     /// Holds the intent in an open transaction, its effect written.
     Holder(Box<Attempt<D>>, u64),
     /// Holds a lease that ran out.
-    Zombie(Lease<D>, u64),
+    Zombie(Box<Lease<D>>, u64),
 }
 
 /// Walks a path with these faults.
@@ -153,7 +153,7 @@ async fn walk<D: DriverExt>(
     let (holder, zombie) = match before {
         Before::Nobody => (None, None),
         Before::Holder(attempt, number) => (Some((attempt, number)), None),
-        Before::Zombie(lease, number) => (None, Some((lease, number))),
+        Before::Zombie(lease, number) => (None, Some((*lease, number))),
     };
     let first_client = async {
         let acted = async {
@@ -266,7 +266,7 @@ async fn prepare<D: DriverExt>(case: &Case<D>) -> Result<Before<D>> {
                 session.keep();
             }
             sleep(Duration::from_millis(3)).await;
-            Ok(Before::Zombie(lease, number))
+            Ok(Before::Zombie(Box::new(lease), number))
         }
         _ => Ok(Before::Nobody),
     }
