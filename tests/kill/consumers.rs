@@ -57,20 +57,11 @@ impl<D: TestDriver> Scene<D> {
         let over = &format!(
             "select {settled} and not exists (select from pgonce.inbox_message where status <> 'processed')"
         );
-        // A slow machine may take its time, as long as it goes on.
-        let mut before = 0;
-        while self.world.see.text(over).await != "t" {
-            wait_until(
-                "everything to be applied, or some more",
-                TIMEOUT,
-                || async {
-                    self.received().await > before || self.world.see.text(over).await == "t"
-                },
-            )
-            .await
-            .unwrap();
-            before = self.received().await;
-        }
+        wait_until("everything to be applied", TIMEOUT, || async {
+            self.world.see.text(over).await == "t"
+        })
+        .await
+        .unwrap();
         for mut consumer in consumers {
             consumer.send("stop").await;
             let ended = consumer.ended().await;

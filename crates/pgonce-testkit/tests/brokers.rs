@@ -164,6 +164,7 @@ async fn brokers_end_with_a_test_process_that_is_killed() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
+    // Three, one after the other, and each may take a minute and a half of its own on a busy machine.
     let ready = wait_until("the child's brokers", SOON * 4, async || note.exists()).await;
     child.kill().unwrap();
     child.wait().unwrap();

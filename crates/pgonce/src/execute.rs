@@ -27,8 +27,8 @@ impl<D: Driver> Once<D> {
     /// that all of it commits or none. It is an insert, update, delete or merge with `returning`, or a
     /// select that calls a function, and returns exactly one row; `22023` and `21000` say that it
     /// returned none or several, and then nothing happened. Its `with` may change more: `with placed as
-    /// (insert ... returning id), noted as (insert ...) select id from placed`; names that begin with `pgonce_` are reserved there. Events go along where it returns
-    /// `pgonce.publish(...)` among its columns.
+    /// (insert ... returning id), noted as (insert ...) select id from placed`; names that begin with `pgonce_`
+    /// are reserved there. Events go along where it returns `pgonce.publish(...)` among its columns.
     ///
     /// A look-up goes first, so that a duplicate gets its answer without an error on the server; not for an
     /// intent that is [known to be the first](Intent::known_first). Duplicates, failures and lost replies are

@@ -210,6 +210,22 @@ async fn a_call_that_is_cut_for_its_lease_is_never_said_not_to_have_happened() {
     reply.problem(503, "08007");
 }
 
+/// The service was called, and what the database says of its record says nothing about it.
+#[tokio::test]
+async fn an_answer_that_cannot_be_recorded_is_never_said_not_to_have_happened() {
+    let world = World::<TokioPostgres>::new().await;
+    world
+        .run_sql(
+            "alter table pgonce.intent add constraint nothing_ends check (status = 'processing')",
+        )
+        .await;
+    let layer = world.leased(limited(SCOPE));
+    let router = Router::new().route("/effects", post(async || made()).layer(layer));
+    let site = Site::open(router).await;
+    let reply = site.post("/effects", "k1", "a book").await;
+    reply.problem(503, "08007");
+}
+
 /// Whatever goes wrong once while a response is recorded, it is recorded.
 #[tokio::test]
 async fn an_answer_is_recorded_whatever_error_meets_it_first() {

@@ -377,6 +377,11 @@ mod tests {
     }
 
     #[test]
+    fn a_quoted_text_is_one_literal_whatever_is_in_it() {
+        assert_eq!(quote_literal(r"o'b\x"), r" E'o''b\\x'");
+    }
+
+    #[test]
     fn a_session_is_stale_whose_statements_are_gone_or_out_of_date() {
         assert!(was_stale(&stale(
             "prepared statement \"s1\" does not exist",
