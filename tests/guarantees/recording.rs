@@ -9,8 +9,8 @@ use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-const ASLEEP: &str = "select exists (select from pg_stat_activity where application_name = 'recording' \
-    and wait_event_type = 'Lock')";
+const ASLEEP: &str = "select exists (select from pg_stat_activity where datname = current_database() \
+    and application_name = 'recording' and wait_event_type = 'Lock')";
 
 /// Holds the intent's row until a timeout has struck the recording.
 async fn strike<D: TestDriver, T>(

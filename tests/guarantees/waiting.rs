@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, try_join};
 use pgonce::retry::Policy;
 use pgonce::scope::{Busy, Contract};
 use pgonce::{Ack, Claim, Error};
@@ -182,10 +182,10 @@ async fn a_waiter_outlives_the_statement_timeout_of_its_session<D: TestDriver>(w
     world.see.run(&short).await;
     // A timeout of its session is no try that failed.
     let waiter = world.another("waiter", 2, |b| b.retry(Policy::none()));
-    let (done, ()) = join(waiter.run(&request, work::<D>), async {
+    let (done, _) = try_join(waiter.run(&request, work::<D>), async {
         // It sleeps a second time: the first statement ran out of time.
-        let asleep =
-            "from pg_stat_activity where application_name = 'waiter' and wait_event_type = 'Lock'";
+        let asleep = "from pg_stat_activity where datname = current_database() \
+                      and application_name = 'waiter' and wait_event_type = 'Lock'";
         let see = &world.see;
         see.wait_until(&format!("select exists (select {asleep})"))
             .await;
@@ -198,10 +198,11 @@ async fn a_waiter_outlives_the_statement_timeout_of_its_session<D: TestDriver>(w
             "select exists (select {asleep} and query_start > '{first}')"
         ))
         .await;
-        let _ = owner.succeed("owner's").await.unwrap();
+        owner.succeed("owner's").await
     })
-    .await;
-    assert_eq!(done.unwrap().read::<String>().unwrap(), "owner's");
+    .await
+    .unwrap();
+    assert_eq!(done.read::<String>().unwrap(), "owner's");
 }
 
 for_each_driver!(
