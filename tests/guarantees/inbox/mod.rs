@@ -5,5 +5,6 @@ mod cursors;
 mod projections;
 mod replay;
 mod retention;
+mod runs;
 mod statement;
 mod stored;

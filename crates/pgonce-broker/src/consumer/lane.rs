@@ -96,8 +96,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 }
                 Err(BatchError::Fenced(error)) if self.partition.is_some() || piece.len() == 1 => {
                     tracing::info!(%error, "another worker has what this one had in hand");
+                    self.leave_key_of(&piece[0], &mut pieces);
+                    self.held = None;
                     if self.partition.is_some() {
-                        self.held = None;
                         return Ok(());
                     }
                     continue;
@@ -113,11 +114,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 }
                 Err(BatchError::Transient(error)) if tries < self.shared.limits.tries => {
                     let code = error.code();
-                    tracing::debug!(
-                        code,
-                        ?pause,
-                        "a batch failed with a transient error, trying again"
-                    );
+                    tracing::debug!(code, ?pause, "a batch failed for a while, trying again");
                     tries += 1;
                     pieces.push(piece);
                     if !self.rest(&mut pause).await {
@@ -137,6 +134,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     if !self.set_aside(item, &error).await? {
                         return Ok(());
                     }
+                    self.leave_key_of(item, &mut pieces);
                 }
                 many => {
                     self.shared.counts.splits.add(1);

@@ -9,6 +9,7 @@ use super::Handler;
 use super::batch_error::{BatchError, of_database};
 use super::lane::{Item, Lane};
 use super::span::Fate;
+use super::stored::key;
 
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     /// A message that fails alone is stored, or, where it is stored already, fails there. False: asked to stop,
@@ -76,6 +77,21 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 }
             }
         }
+    }
+
+    /// Leaves out what comes behind a stored message that is not applied, and has its key.
+    pub(super) fn leave_key_of(&self, item: &Item, pieces: &mut Vec<&[Item]>) {
+        let Some(held) = item.claimed.as_ref().and_then(key) else {
+            return;
+        };
+        let behind = |item: &Item| item.claimed.as_ref().and_then(key).as_ref() == Some(&held);
+        let left = pieces.iter().flat_map(|piece| {
+            let parts = piece.split(behind).filter(|part| !part.is_empty());
+            let mut parts: Vec<_> = parts.collect();
+            parts.reverse();
+            parts
+        });
+        *pieces = left.collect();
     }
 
     async fn set_aside_once(

@@ -1,5 +1,6 @@
 //! The worker of the stored inbox: what failed, what waits, what came by webhook.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,10 +49,10 @@ pub(super) async fn run<D: Driver, H: Handler<D>>(
         }
         let mut worked = Vec::new();
         let free = limits.concurrency - lanes.len();
-        match claim(&shared, free * size).await {
+        match claim(&shared, free * size, size).await {
             Ok(claimed) => {
-                for piece in claimed.chunks(size) {
-                    lanes.spawn(work_off(shared.clone(), stop.clone(), piece.to_vec()));
+                for piece in shared_out(claimed, size) {
+                    lanes.spawn(work_off(shared.clone(), stop.clone(), piece));
                 }
                 tokio::select! {
                     () = stop.cancelled() => {}
@@ -109,6 +110,7 @@ fn lease(limits: &Limits, calls_out: bool) -> Duration {
 async fn claim<D: Driver, H: Handler<D>>(
     shared: &Shared<D, H>,
     limit: usize,
+    per_key: usize,
 ) -> Result<Vec<ClaimedMessage>> {
     if limit == 0 {
         return Ok(Vec::new());
@@ -116,10 +118,34 @@ async fn claim<D: Driver, H: Handler<D>>(
     fault_point!("consumer.before_claim");
     let lease = lease(&shared.limits, H::CALLS_OUT);
     let claimed = (shared.inbox)
-        .claim(&shared.name, &shared.owner, lease, limit)
+        .claim_runs(&shared.name, &shared.owner, lease, limit, per_key)
         .await?;
     fault_point!("consumer.claimed");
     Ok(claimed)
+}
+
+/// Shares messages out to as many lanes as `size` for each makes, a key's to one lane and in their order.
+fn shared_out(claimed: Vec<ClaimedMessage>, size: usize) -> Vec<Vec<ClaimedMessage>> {
+    let mut lanes = vec![Vec::new(); claimed.len().div_ceil(size)];
+    let mut lane_of_key = HashMap::new();
+    for message in claimed {
+        let lengths = lanes.iter().map(Vec::len).enumerate();
+        let emptiest = lengths.min_by_key(|(_, len)| *len).map_or(0, |(at, _)| at);
+        let at = match key(&message) {
+            Some(key) => *lane_of_key.entry(key).or_insert(emptiest),
+            None => emptiest,
+        };
+        lanes[at].push(message);
+    }
+    lanes.retain(|lane| !lane.is_empty());
+    lanes
+}
+
+/// What a message waits for its turn with.
+pub(super) fn key(claimed: &ClaimedMessage) -> Option<(String, String)> {
+    let message = &claimed.message;
+    let key = message.key.as_ref()?;
+    Some((message.tenant.clone(), key.clone()))
 }
 
 /// Applies what was claimed, one after the other or together, and gives back what it did not come to.

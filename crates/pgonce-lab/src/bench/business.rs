@@ -80,7 +80,15 @@ pub(super) const BOUND_INSERT: &str = "insert into pgonce.intent \
     (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint, answer) \
     values (1, clock_timestamp(), clock_timestamp() + interval '7 days', 1, 'succeeded', '', $1, $2, $3, $4)";
 
-/// Order and message by one statement that calls a function.
+/// Order, message and the row that remembers, by the plainest statement that writes all three.
+pub(super) const BOUND_STATEMENT: &str = "with placed as (insert into orders (number, customer, amount) values ($1, $2, $3) returning id), \
+    noted as (insert into messages (topic, payload) values ($4, $5)), \
+    remembered as (insert into pgonce.intent \
+    (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint, answer) \
+    select 1, clock_timestamp(), clock_timestamp() + interval '7 days', 1, 'succeeded', '', $6, $1, $7, to_jsonb(p.*) from placed p) \
+    select id from placed";
+
+/// Order and message by one statement.
 pub(super) const PLACE_ORDER: &str = "with placed as (insert into orders (number, customer, amount) values ($1, $2, $3) returning id), \
     noted as (insert into messages (topic, payload) values ($4, $5)) select id as order_id from placed";
 

@@ -78,13 +78,23 @@ const FLOOR: &str = "tokio-postgres: two empty statements";
 const RANDOM: &str = "tokio-postgres: atomic, random keys";
 
 /// What is compared, and the least that it is to be.
-const BUDGETS: [(&str, &str, Option<f64>); 27] = [
+const BUDGETS: [(&str, &str, Option<f64>); 29] = [
     (
         "tokio-postgres: one statement",
         "tokio-postgres: bare",
         Some(1.3),
     ),
     ("sqlx: one statement", "sqlx: bare", Some(1.3)),
+    (
+        "tokio-postgres: one statement",
+        "tokio-postgres: one-statement bound",
+        None,
+    ),
+    (
+        "tokio-postgres: one-statement bound",
+        "tokio-postgres: bare",
+        None,
+    ),
     (
         "tokio-postgres: one statement, order only",
         "tokio-postgres: bare, order only",
@@ -152,7 +162,7 @@ const BUDGETS: [(&str, &str, Option<f64>); 27] = [
     ("sqlx: leased", "sqlx: bare", None),
 ];
 
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 26] = [
     "tokio-postgres: bare",
     "tokio-postgres: recipe",
     "tokio-postgres: atomic",
@@ -178,10 +188,11 @@ const NAMES: [&str; 25] = [
     "tokio-postgres: bare, order only",
     "sqlx: bound",
     "sqlx: optimistic bound",
+    "tokio-postgres: one-statement bound",
 ];
 
 /// Every way of placing an order, in the order of [`NAMES`].
-pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [Side; 25] {
+pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [Side; 26] {
     // Each call of a side starts from the shop and gives a future of its own.
     macro_rules! side {
         ($index:literal, $shop:ident, $run:ident $(, $argument:expr)*) => {{
@@ -215,5 +226,6 @@ pub(super) fn sides(one: &with_tokio_postgres::Shop, two: &with_sqlx::Shop) -> [
         side!(22, one, bare_order),
         side!(23, two, bound, true),
         side!(24, two, bound, false),
+        side!(25, one, statement_bound),
     ]
 }

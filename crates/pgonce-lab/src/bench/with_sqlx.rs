@@ -35,7 +35,7 @@ impl Shop {
         Ok(tx.commit().await?)
     }
 
-    /// A command of one statement: order and message by a function.
+    /// A command of one statement: order and message.
     pub(super) async fn executed(self) -> Result<()> {
         let order = Order::new();
         let intent = intent(&order, true)?;

@@ -10,9 +10,9 @@ use tokio_postgres::{Error, NoTls, Row, Statement};
 
 use super::Result;
 use super::business::{
-    BOUND_INSERT, BOUND_LOOK, INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order, PLACE_ORDER,
-    PLAIN_FINISH, PLAIN_LOOK, PLAIN_TAKE, RECIPE_FINISH, RECIPE_TAKE, SCOPE, SQL_CLAIM,
-    SQL_SUCCEED, TOPIC, answer, intent, must_be_new,
+    BOUND_INSERT, BOUND_LOOK, BOUND_STATEMENT, INSERT_MESSAGE, INSERT_ORDER, LEASE, MESSAGE, Order,
+    PLACE_ORDER, PLAIN_FINISH, PLAIN_LOOK, PLAIN_TAKE, RECIPE_FINISH, RECIPE_TAKE, SCOPE,
+    SQL_CLAIM, SQL_SUCCEED, TOPIC, answer, intent, must_be_new,
 };
 
 /// A pool, and pgonce over it.
@@ -174,7 +174,7 @@ impl Shop {
         Ok(object.batch_execute("commit").await?)
     }
 
-    /// A command of one statement: the order alone, or order and message by a function.
+    /// A command of one statement: the order alone, or order and message.
     pub(super) async fn executed(self, message: bool) -> Result<()> {
         let order = Order::new();
         let intent = intent(&order, true)?;
@@ -189,6 +189,25 @@ impl Shop {
             false => query,
         };
         must_be_new(&self.once.execute(&intent, query).await?)
+    }
+
+    /// What no command of one statement can do without: order, message and the row that remembers.
+    pub(super) async fn statement_bound(self) -> Result<()> {
+        let object = self.connection().await?;
+        let order = Order::new();
+        let fingerprint = Fingerprint::of(&order)?;
+        let statement = object.prepare_cached(BOUND_STATEMENT).await?;
+        let values: [&(dyn ToSql + Sync); 7] = [
+            &order.number,
+            &order.customer,
+            &order.amount,
+            &TOPIC,
+            &*MESSAGE,
+            &SCOPE,
+            &fingerprint.as_bytes(),
+        ];
+        object.query_one(&statement, &values).await?;
+        Ok(())
     }
 
     /// The usual recipe without PL/pgSQL, each statement awaited.

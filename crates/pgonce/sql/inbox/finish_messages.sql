@@ -3,7 +3,8 @@
 -- answers  how many
 -- locks    their rows
 -- writes   status processed, for each element {"tenant", "seq", "fence"} of p_claimed
--- raises   P4012 another worker holds one of them: roll back, its effect belongs to that worker
+-- raises   P4012 another worker holds one of them, or one before it of the same key is not applied: roll back, its effect
+--          belongs to another
 -- example  select pgonce.finish_messages('billing', '[]');
 create or replace function pgonce.finish_messages(p_consumer text, p_claimed jsonb)
 returns integer
@@ -30,6 +31,19 @@ begin
         raise exception 'fence % does not hold message % of consumer "%"', v_lost.fence, v_lost.seq, p_consumer
             using errcode = 'P4012', detail = coalesce(format('Now fence %s, %s.', v_lost.now, v_lost.status), 'There is no such message.'),
             hint = 'Roll back: another worker has it, or has applied it.';
+    end if;
+    -- A run of a key may have lost one in its middle to another worker.
+    select m.seq, f.seq as before into v_lost
+      from jsonb_to_recordset(p_claimed) as c (tenant text, seq bigint, fence bigint)
+      join pgonce.inbox_message m on m.tenant = c.tenant and m.consumer = p_consumer collate "C" and m.seq = c.seq
+      cross join lateral (
+            select e.seq from pgonce.inbox_message e
+             where e.tenant = m.tenant and e.consumer = m.consumer and e.key = m.key and e.seq < m.seq
+               and e.status <> 'processed' and e.skipped_at is null and e.holds_key limit 1) f
+     limit 1;
+    if found then
+        raise exception 'message % of consumer "%" comes before message % of the same key, and is not applied', v_lost.before, p_consumer, v_lost.seq
+            using errcode = 'P4012', hint = 'Roll back, and give it back with pgonce.release_messages.';
     end if;
     return v_count;
 end

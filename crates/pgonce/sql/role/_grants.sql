@@ -79,7 +79,7 @@ begin
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
                 answer_of _replay_of _replay_state _contract _answer_to_keep _simple_retention _count_suppressed
                 publish _event_row accept _accept_full accept_batch _insert_markers store_message'),
-            ('consumer', 'publish _event_row accept _accept_full accept_batch _insert_markers store_message claim_messages
+            ('consumer', 'publish _event_row accept _accept_full accept_batch _insert_markers store_message claim_messages _claim_messages
                 finish_messages fail_message release_messages _blocked_keys _insert_new_markers _assert_same_batch _raise_batch_ended
                 _lease_partition _renew_partition _advance_partition _release_partition advance_projection project
                 _require_projection _create_inbox_partitions _drop_inbox_partitions _purge_inbox

@@ -17,7 +17,7 @@ pub(super) static STORE: Sql = Sql::kept(
 );
 static CLAIM: Sql = Sql::kept(
     "select tenant, seq, fence, attempts, source, message_id, key, type, headers, pg_catalog.encode(payload, 'hex') \
-     from pgonce.claim_messages($1, $2, $3::text::interval, $4::text::integer)",
+     from pgonce._claim_messages($1, $2, $3::text::interval, $4::text::integer, $5::text::integer)",
 );
 static FAIL: Sql = Sql::kept(
     "select pgonce.fail_message($1, $2::text::bigint, $3::text::bigint, $4::text::boolean, $5, $6, $7)",
@@ -187,7 +187,23 @@ impl<D: Driver> Inbox<D> {
         lease: Duration,
         limit: usize,
     ) -> Result<Vec<ClaimedMessage>> {
-        let args = Args::texts([consumer, owner]).interval(lease).count(limit);
+        self.claim_runs(consumer, owner, lease, limit, 1).await
+    }
+
+    /// The same, with up to `per_key` messages of a key: to be applied one after the other, and none after one that
+    /// failed. [`Batch::commit_finished`](super::Batch::commit_finished) refuses one before its turn.
+    pub async fn claim_runs(
+        &self,
+        consumer: &str,
+        owner: &str,
+        lease: Duration,
+        limit: usize,
+        per_key: usize,
+    ) -> Result<Vec<ClaimedMessage>> {
+        let args = Args::texts([consumer, owner])
+            .interval(lease)
+            .count(limit)
+            .count(per_key);
         self.call(&CLAIM, args).await?.read(read)
     }
 

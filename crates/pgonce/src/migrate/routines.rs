@@ -208,6 +208,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "inbox/_insert_new_markers",
     "inbox/_retry_delay",
     "inbox/store_message",
+    "inbox/_claim_messages",
     "inbox/claim_messages",
     "inbox/finish_messages",
     "inbox/fail_message",
