@@ -252,3 +252,49 @@ async fn random_commands_leave_what_a_model_leaves() {
         assert_eq!(world.see.text(&found).await, format!("{state}{version}"));
     }
 }
+
+/// A transaction that moves an entity, or a guard that meets a lock, holds back no timer but its own.
+#[tokio::test]
+async fn a_timer_that_cannot_fire_holds_back_no_other() {
+    let world = World::<TokioPostgres>::new().await;
+    let (see, busy) = (&world.see, world.observer().await);
+    see.run("create table held (id integer); insert into held values (1); \
+             create function public.unlocked(text, text, jsonb) returns boolean language plpgsql as \
+                 'begin perform from public.held for update nowait; return true; end'; \
+             create function public.waits(text, text, jsonb) returns boolean language plpgsql as \
+                 'begin perform from public.held for update; return true; end'; \
+             select pgonce.define_transition('m', '', 'a'), pgonce.define_transition('m', 'a', 'b'), \
+                 pgonce.define_transition('m', 'a', 'c', 'public.unlocked'), pgonce.define_transition('m', 'a', 'd', 'public.waits')")
+        .await;
+    for (entity, to, since) in [
+        ("moved", "b", 4),
+        ("nowait", "c", 3),
+        ("waits", "d", 2),
+        ("free", "b", 1),
+    ] {
+        see.run(&format!(
+            "select pgonce.transition('m', '{entity}', 'a', 'new {entity}'); \
+             select pgonce.set_timer('m', '{entity}', 'sla', '{to}', '-{since} minutes')"
+        ))
+        .await;
+    }
+    busy.run("begin; select pgonce.transition('m', 'moved', 'nowhere', 'slow'); select from held for update")
+        .await;
+    let fire = "select string_agg(entity || ' ' || outcome, ', ') from pgonce.fire_timers(1)";
+    for fired in ["nowait failed", "waits failed", "free applied"] {
+        assert_eq!(see.text(fire).await, fired);
+    }
+    let left = "select count(*) from pgonce.transition_timer where ended_at is null";
+    assert_eq!(see.number(left).await, 3);
+    busy.run("rollback").await;
+    see.run("select pgonce._move_clock(interval '2 minutes')")
+        .await;
+    assert_eq!(
+        see.number("select count(*) from pgonce.fire_timers() where outcome = 'applied'")
+            .await,
+        3
+    );
+    // The setting of the session is as it was.
+    let kept = "begin; set local lock_timeout = '7s'; select pgonce.fire_timers(); do $$ begin assert current_setting('lock_timeout') = '7s'; end $$; commit";
+    see.run(kept).await;
+}

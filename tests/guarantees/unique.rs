@@ -315,3 +315,21 @@ async fn who_waits_for_a_row_and_finds_it_changed_has_lost_the_race() {
     .await;
     assert_eq!(lost, "lost_race");
 }
+
+#[tokio::test]
+async fn an_expectation_that_names_no_column_is_an_error_and_not_met() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("create table parcel (number text primary key, state text, version integer); insert into parcel values ('P', 'sent', 7)")
+        .await;
+    let update = |expected: &str| {
+        format!(
+            "select outcome from pgonce.update_once('parcel_pkey', '{{\"number\": \"P\", \"state\": \"lost\"}}', '{expected}')"
+        )
+    };
+    for wrong in [r#"{"verson": 1}"#, r#"{"version": 7, "Version": 7}"#] {
+        assert_eq!(see.code(&update(wrong)).await, "22023", "{wrong}");
+    }
+    assert_eq!(see.text("select state from parcel").await, "sent");
+    assert_eq!(see.text(&update(r#"{"version": 7}"#)).await, "applied");
+}

@@ -433,9 +433,9 @@ impl<D: Driver> Caller<D> {
         let rows = call_on(&mut session, &self.schema, sql, &args).await;
         release_unless_lost(session, &rows);
         match rows {
-            // The default isolation of the role or database is stricter than our calls need; or the session had lost its
-            // statements, and another is taken. Nothing happened either way.
-            Err(error) if error.code() == "40001" || was_stale(&error) => {
+            // The default isolation of the role or database is stricter than our calls need, or than they can do with; or the
+            // session had lost its statements, and another is taken. Nothing happened either way.
+            Err(error) if ["40001", "25000"].contains(&error.code()) || was_stale(&error) => {
                 self.in_own_transaction(BEGIN, sql, args, &COMMIT).await
             }
             rows => rows.map_err(lost),

@@ -367,6 +367,55 @@ async fn a_webhook_and_the_response_that_cross_still_meet() {
     assert_eq!(record.await.unwrap(), "done");
 }
 
+/// The same where sessions see what was committed before they began only, by default: a report that is answered must count.
+#[tokio::test]
+async fn a_webhook_and_the_response_that_cross_meet_under_every_isolation() {
+    for level in ["repeatable read", "serializable"] {
+        let world = World::<TokioPostgres>::new().await;
+        let see = &world.see;
+        let database = see.text("select current_database()").await;
+        see.run(&format!(
+            "alter database \"{database}\" set default_transaction_isolation = '{level}'"
+        ))
+        .await;
+        let fence = super::take(&world.once, "k").await.fence();
+        see.run(&format!("select from pgonce.external_send('orders.create', 'k', {fence}, 'charge', 'bank', '\\x01')"))
+            .await;
+        // The webhook waits for the response, which is committed meanwhile.
+        let first = world.observer().await;
+        let record = format!(
+            "select action from pgonce.external_record('orders.create', 'k', {fence}, 'charge', 'unknown', 'ch_7')"
+        );
+        first
+            .run(&format!("begin isolation level read committed; {record}"))
+            .await;
+        let once = world.another("strict", 2, |b| b);
+        let webhook = tokio::spawn(async move {
+            let bank = Bank::new([]);
+            let report = Report::confirmed(Reply::default().reference("ch_7")).event_id("e");
+            once.observe(&bank, report).await.unwrap()
+        });
+        let waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%external_observe%' and datname = current_database()";
+        wait_until("the webhook to wait", Duration::from_secs(60), || async {
+            see.number(waits).await == 1
+        })
+        .await
+        .unwrap();
+        first.run("commit").await;
+        assert_eq!(webhook.await.unwrap(), Observed::Applied, "{level}");
+        assert_eq!(super::status(see, "k").await, "confirmed");
+        // In a transaction of yours it is refused, and not lost.
+        for call in [
+            record.as_str(),
+            "select pgonce.external_observe('bank', 'confirmed', p_reference => 'ch_8', p_event_id => 'f')",
+        ] {
+            let strict = world.observer().await;
+            strict.run(&format!("begin isolation level {level}")).await;
+            assert_eq!(strict.code(call).await, "25000", "{level} {call}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_reconciler_survives_a_database_that_is_away_and_ends_with_its_shutdown() {
     let world = World::<TokioPostgres>::new().await;

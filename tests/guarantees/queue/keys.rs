@@ -221,3 +221,43 @@ async fn jobs_of_a_key_start_in_order_one_at_a_time_with_many_workers() {
 async fn of_a_key_no_more_jobs_run_than_its_queue_allows() {
     many_workers_keep_the_order(2).await;
 }
+
+/// What cannot be decided about the keys of one queue, while a transaction is open, is looked at again and again.
+#[tokio::test]
+async fn a_transaction_that_stays_open_delays_no_key_of_another_queue() {
+    let world = World::<TokioPostgres>::new().await;
+    let (see, open) = (&world.see, world.observer().await);
+    see.run(
+        "select from generate_series(1, 150) n, pgonce.enqueue('long', to_jsonb(n), p_key => 'k')",
+    )
+    .await;
+    open.run("begin; select from pgonce.enqueue('long', '0', p_key => 'k')")
+        .await;
+    for _ in 0..140 {
+        let jobs = claim(see, "long", 1).await;
+        see.run(&finish(&jobs)).await;
+    }
+    let rows = "select count(*) from pgonce.job_recheck";
+    assert!(see.number(rows).await <= 2, "one row of a key is enough");
+    // As many keys as a look takes, and more; then one that could be decided.
+    see.run("insert into pgonce.job_recheck select nextval('pgonce.job_seq'), '', 'long', 'k' from generate_series(1, 150)")
+        .await;
+    see.run("select from pgonce.enqueue('other', '1', p_key => 'z')")
+        .await;
+    let first = claim(see, "other", 1).await;
+    let enqueuer = world.observer().await;
+    enqueuer
+        .run("begin; select from pgonce.enqueue('other', '2', p_key => 'z')")
+        .await;
+    see.run(&finish(&first)).await;
+    enqueuer.run("commit").await;
+    let blocked =
+        "select count(*) from pgonce.job_live where queue = 'other' and state = 'blocked'";
+    assert_eq!(see.number(blocked).await, 1);
+    // The first looks leave one row of the key that stays open; the next ones see the other.
+    for _ in 0..3 {
+        claim(see, "none", 1).await;
+    }
+    assert_eq!(claim(see, "other", 1).await.len(), 1);
+    open.run("rollback").await;
+}

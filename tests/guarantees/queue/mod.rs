@@ -4,6 +4,7 @@ mod idle;
 mod keys;
 mod limits;
 mod model;
+mod pauses;
 mod workers;
 
 use std::time::Duration;

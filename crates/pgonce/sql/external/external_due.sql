@@ -32,7 +32,7 @@ begin
            set looks = c.looks + 1, late_looks = c.late_looks + case when c.deadline_at > v_now then 0 else 1 end,
                next_look_at = case
                    when c.deadline_at > v_now then least(c.deadline_at, v_now + greatest(p_lease,
-                       least(v_rules.backoff * power(2, least(c.looks, 40)), v_rules.max_backoff) * (0.5 + random() / 2)))
+                       pgonce._backoff(v_rules.backoff, v_rules.max_backoff, c.looks + 1)))
                    when c.late_looks < 2 then v_now + greatest(p_lease, v_rules.backoff) end
           from due d
          where c.tenant = d.tenant and c.effect_key = d.effect_key

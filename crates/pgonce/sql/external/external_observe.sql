@@ -6,7 +6,8 @@
 -- locks    the reference, the intent's row and the call's
 -- writes   the event; the call; where the call's outcome is that of the command and nobody is at work on it, the command, with
 --          p_answer
--- raises   22023 bad input; P4050 the event's id came before with another outcome
+-- raises   22023 bad input; P4050 the event's id came before with another outcome; 25000 there is a reference, and the transaction
+--          is not READ COMMITTED: it would not see the call that got it meanwhile
 -- note     verify who sent a webhook first. p_response is kept as it is given
 -- example  select pgonce.external_observe('bank', 'confirmed', p_reference => 'ch_8', p_event_id => 'evt_1');
 create or replace function pgonce.external_observe(p_provider text, p_outcome text, p_effect_key uuid default null,

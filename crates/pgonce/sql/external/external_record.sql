@@ -6,7 +6,7 @@
 -- locks    the reference, the intent's row and the step's; the provider's where it has a circuit breaker
 -- writes   the step, and reports of the provider that waited for its reference
 -- raises   P4012 this fence does not hold the intent, and has not sent this step; 55000 it holds it, and has not sent this step;
---          22023 bad input
+--          22023 bad input; 25000 there is a reference, and the transaction is not READ COMMITTED
 -- note     p_outcome: confirmed; failed, where the provider said that it did not and will not happen; not_sent, where the
 --          provider cannot have acted; unknown for everything else. A call that was sent before is not freed by not_sent. What a
 --          provider said stays true after a takeover. Where the step was sent again since, or an operator said so, only

@@ -5,7 +5,8 @@
 -- locks    the reference, the intent's row and the call's
 -- writes   the call; where its outcome is that of the command, the command, with p_answer; a row of pgonce.operator_act
 -- raises   22023 an unknown outcome or no reason; 42704 there is no such call; 55000 it could open a second effect (its sender
---          is alive, it may have happened, or it was decided otherwise) and p_force is not set
+--          is alive, it may have happened, or it was decided otherwise) and p_force is not set; 25000 there is a reference, and the
+--          transaction is not READ COMMITTED
 -- example  select fence from pgonce.claim('pay', 'order-3', '\x5e88', '30 seconds') \gset
 --          select effect_key from pgonce.external_send('pay', 'order-3', :fence, 'charge', 'bank', '\x01') \gset
 --          select pgonce.external_settle(:'effect_key', 'confirmed', 'ticket 9: on the statement', p_force => true);

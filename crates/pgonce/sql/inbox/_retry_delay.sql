@@ -3,5 +3,4 @@
 create or replace function pgonce._retry_delay(p_rules pgonce.inbox_contract, p_attempts integer)
 returns interval
 language sql volatile
-return least((p_rules).backoff * power(2, least(greatest(p_attempts, 1) - 1, 40)), (p_rules).max_backoff)
-    * (0.5 + random() / 2);
+return pgonce._backoff((p_rules).backoff, (p_rules).max_backoff, p_attempts);

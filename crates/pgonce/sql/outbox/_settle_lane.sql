@@ -71,8 +71,7 @@ begin
         if v_outcome.what = 'defer' or v_outcome.what = 'retry' and v_parked.attempts < v_subscription.max_attempts then
             v_parked.state := 'retry';
             v_parked.due_at := v_now + greatest(
-                least(v_subscription.backoff * power(2, least(greatest(v_parked.attempts, 1) - 1, 40)), v_subscription.max_backoff)
-                    * (0.5 + random() / 2),
+                pgonce._backoff(v_subscription.backoff, v_subscription.max_backoff, v_parked.attempts),
                 coalesce(v_outcome.after_ms, 0) * interval '1 millisecond');
         elsif v_outcome.what in ('retry', 'dead') then
             v_parked.state := 'dead';

@@ -10,6 +10,8 @@ declare
     v_now timestamptz := pgonce.now();
     v_job pgonce.job_live;
     v_key pgonce.job_recheck;
+    v_met text[] := '{}';
+    v_tids tid[];
 begin
     perform pgonce._fire_schedules();
     for v_job in
@@ -28,9 +30,18 @@ begin
             end if;
         end if;
     end loop;
-    for v_key in select r.* from pgonce.job_recheck r order by r.tenant, r.id limit 100 for update skip locked loop
-        if pg_try_advisory_xact_lock(pgonce._job_key_lock(v_key.tenant, v_key.queue, v_key.key)) then
+    v_tids := array(select r.ctid from pgonce.job_recheck r order by r.tenant, r.id limit 101);
+    if cardinality(v_tids) > 100 then
+        -- In no order: keys about which nobody can decide yet, since a transaction stays open, must not stand before others.
+        v_tids := array(select r.ctid from pgonce.job_recheck r order by random() limit 100);
+    end if;
+    for v_key in select r.* from pgonce.job_recheck r where r.ctid = any (v_tids) for update skip locked loop
+        -- Of each key one row is enough.
+        if jsonb_build_array(v_key.tenant, v_key.queue, v_key.key)::text = any (v_met)
+           or pg_try_advisory_xact_lock(pgonce._job_key_lock(v_key.tenant, v_key.queue, v_key.key)) then
             delete from pgonce.job_recheck r where r.tenant = v_key.tenant and r.id = v_key.id;
+        else
+            v_met := v_met || jsonb_build_array(v_key.tenant, v_key.queue, v_key.key)::text;
         end if;
         perform pgonce._unblock_key(v_key.tenant, v_key.queue, v_key.key);
     end loop;

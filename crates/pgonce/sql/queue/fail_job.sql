@@ -31,7 +31,7 @@ begin
         perform pgonce._end_job(v_job, 'dead', p_code, p_message);
         return 'dead';
     end if;
-    v_pause := least(v_rules.backoff * power(2, least(v_job.attempts - 1, 40)), v_rules.max_backoff) * (0.5 + random() / 2);
+    v_pause := pgonce._backoff(v_rules.backoff, v_rules.max_backoff, v_job.attempts);
     update pgonce.job_live l
        set state = 'retrying', due_at = pgonce.now() + greatest(coalesce(p_delay, v_pause), interval '0'), owner = null,
            failure_code = left(p_code, 255), failure_message = left(p_message, 4000)

@@ -1,6 +1,6 @@
 -- pgonce.fire_timers(p_limit): lets due timers move their entities, each once.
 -- answers  a row for each timer that fired, with the outcome of its transition; failed: its guard or its event raised an
---          error, which is a warning here, and it fires again in a minute
+--          error, or waited too long for a lock, which is a warning here, and it fires again in a minute
 -- locks    the entities of the timers, passing over those that somebody else moves
 -- writes   what pgonce.transition writes, and the end of the timers
 -- raises   22023 p_limit is not positive
@@ -14,25 +14,35 @@ as $$
 #variable_conflict use_column
 declare
     v_timer record;
+    v_wait  text := current_setting('lock_timeout');
 begin
+    -- One bad guard must not hold back the timers of others: also not one that waits for what somebody keeps locked.
+    if v_wait = '0' then
+        perform set_config('lock_timeout', '5s', true);
+    end if;
     for v_timer in select * from pgonce._due_timers(p_limit) loop
         tenant := v_timer.tenant;
         machine := v_timer.machine;
         entity := v_timer.entity;
         kind := v_timer.kind;
-        -- One bad guard must not hold back the timers of others.
         begin
             select x.outcome into outcome
               from pgonce.transition(v_timer.machine, v_timer.entity, v_timer.to_state, 'timer ' || v_timer.number::text,
                 p_tenant => v_timer.tenant) x;
         exception
-            when serialization_failure or deadlock_detected or lock_not_available then raise;
+            when deadlock_detected then raise;
             when others then
+                if sqlstate = '40001' and current_setting('transaction_isolation') <> 'read committed' then
+                    raise;  -- the whole transaction is too old
+                elsif sqlstate = '55P03' then
+                    perform set_config('lock_timeout', '1ms', true);  -- once is enough
+                end if;
                 raise warning 'timer % of machine "%" failed: % (%)', v_timer.number, v_timer.machine, sqlerrm, sqlstate;
                 perform pgonce._postpone_timer(v_timer.tenant, v_timer.machine, v_timer.entity, v_timer.kind, v_timer.number);
                 outcome := 'failed';
         end;
         return next;
     end loop;
+    perform set_config('lock_timeout', v_wait, true);
 end
 $$;

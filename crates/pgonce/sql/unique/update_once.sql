@@ -5,7 +5,8 @@
 --          row as it is now, or as it was met
 -- locks    the row
 -- writes   the row, where applied
--- raises   22023 p_index is not a unique index that is checked at once, p_row has an unknown column, or nothing to set
+-- raises   22023 p_index is not a unique index that is checked at once, p_row or p_expected has an unknown column, or there is
+--          nothing to set
 -- note     p_row holds the columns of the unique index, which find the row, and those to set. Without p_expected these
 --          must be null: the first value stays. With it the row must have the values that it names, such as a
 --          state or a version
@@ -31,6 +32,12 @@ begin
     -- As the columns' types write them.
     execute v_sql[6] into v_wanted using p_row;
     execute v_sql[6] into v_expected using coalesce(p_expected, '{}');
+    -- A name that no column has would be equal to itself, and the row as expected whatever it is.
+    if p_expected is not null
+        and not v_expected operator(pg_catalog.?&) array(select pg_catalog.jsonb_object_keys(p_expected))
+    then
+        perform pgonce._insert_or_fetch_sql(p_index, p_expected);
+    end if;
     execute v_sql[2] into v_before using p_row;
     execute pg_catalog.concat(v_sql[2], ' for no key update of t') into stored using p_row;
     if stored is null then

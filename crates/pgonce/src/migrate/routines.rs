@@ -22,6 +22,7 @@ pub(super) use routines;
 /// `begin atomic` and `return` bodies when it creates them.
 pub(super) const ROUTINES: &[Routine] = routines![
     "clock/now",
+    "clock/_backoff",
     "role/_tenant_is_allowed",
     "role/_session_tenant",
     "role/_check_tenant",

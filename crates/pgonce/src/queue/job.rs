@@ -14,7 +14,7 @@ use tokio::time::error::Elapsed;
 use tracing::Instrument as _;
 use tracing::field::Empty;
 
-use crate::call::{Args, BEGIN, COMMIT, Row, Sql};
+use crate::call::{Args, Row, Sql};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorDetail, Result};
 use crate::failure::Failure;
@@ -107,13 +107,11 @@ pub(super) async fn claim<D: Driver>(
     if once.caller().schema.is_distributed() {
         return claim_by_tenant(once, queues, owner, lease, limit).await;
     }
-    let args = || {
-        Args::new()
-            .text(queues)
-            .text(owner)
-            .interval(lease)
-            .count(limit)
-    };
+    let args = Args::new()
+        .text(queues)
+        .text(owner)
+        .interval(lease)
+        .count(limit);
     claim_with(once, &CLAIM, args).await
 }
 
@@ -136,14 +134,12 @@ async fn claim_by_tenant<D: Driver>(
         if room == 0 {
             break;
         }
-        let args = || {
-            Args::new()
-                .text(queues)
-                .text(owner)
-                .interval(lease)
-                .count(room)
-                .text(&**tenant)
-        };
+        let args = Args::new()
+            .text(queues)
+            .text(owner)
+            .interval(lease)
+            .count(room)
+            .text(&**tenant);
         let claimed = claim_with(once, &CLAIM_OF_TENANT, args).await;
         match claimed {
             Ok(more) => jobs.extend(more),
@@ -158,21 +154,8 @@ async fn claim_by_tenant<D: Driver>(
     Ok(jobs)
 }
 
-async fn claim_with<'a, D: Driver>(
-    once: &Once<D>,
-    sql: &Sql,
-    args: impl Fn() -> Args<'a>,
-) -> Result<Vec<Claimed>> {
-    let rows = match once.caller().write(sql, args()).await {
-        // The default isolation of the role or the database is another.
-        Err(error) if error.code() == "25000" => {
-            once.caller()
-                .in_own_transaction(BEGIN, sql, args(), &COMMIT)
-                .await
-        }
-        rows => rows,
-    };
-    rows?.read(Claimed::read)
+async fn claim_with<D: Driver>(once: &Once<D>, sql: &Sql, args: Args<'_>) -> Result<Vec<Claimed>> {
+    once.caller().write(sql, args).await?.read(Claimed::read)
 }
 
 /// Records a failure of a claimed job.

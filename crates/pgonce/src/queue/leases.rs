@@ -58,7 +58,8 @@ pub(super) async fn bounded<T>(
     }
 }
 
-/// Records a failure, for as long as the lease holds.
+/// Records a failure, for as long as the lease holds. One that the database can never store is stored without what it refuses,
+/// or not at all: then the lease runs out, and the attempt counts.
 pub(super) async fn record_failure<D: Driver>(
     once: &Once<D>,
     (holding, lease): (&Holding, Duration),
@@ -68,10 +69,11 @@ pub(super) async fn record_failure<D: Driver>(
     message: &str,
 ) {
     let name = claimed.name();
+    let mut why = (code.to_owned(), message.to_owned());
     while locked(holding).contains_key(&name) {
         let recorded = async {
             fault_point!("queue.before_fail");
-            fail(once, claimed, (retryable, code, message)).await?;
+            fail(once, claimed, (retryable, &why.0, &why.1)).await?;
             fault_point!("queue.failed");
             Ok::<(), Error>(())
         };
@@ -80,12 +82,24 @@ pub(super) async fn record_failure<D: Driver>(
             Ok(()) | Err(Error::Fenced(_)) => {
                 locked(holding).remove(&name);
             }
+            Err(error) if is_refused(&error) => {
+                tracing::warn!(%error, job = claimed.id, "a failure cannot be stored as it is");
+                if why.0.is_ascii() && why.1.is_ascii() {
+                    locked(holding).remove(&name);
+                }
+                // A character that the server's encoding lacks.
+                why = (in_ascii(&why.0), in_ascii(&why.1));
+            }
             Err(error) => {
                 tracing::warn!(%error, job = claimed.id, "a failure could not be recorded, trying again");
                 sleep(PAUSE).await;
             }
         }
     }
+}
+
+fn in_ascii(text: &str) -> String {
+    text.replace(|character: char| !character.is_ascii(), "?")
 }
 
 /// Renews leases until it is aborted, and drops the handlers of jobs that are lost.

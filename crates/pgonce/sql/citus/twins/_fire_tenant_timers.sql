@@ -18,8 +18,11 @@ begin
               from pgonce.transition(v_timer.machine, v_timer.entity, v_timer.to_state, 'timer ' || v_timer.number::text,
                 p_tenant => p_tenant) x;
         exception
-            when serialization_failure or deadlock_detected or lock_not_available then raise;
+            when deadlock_detected then raise;
             when others then
+                if sqlstate = '40001' and current_setting('transaction_isolation') <> 'read committed' then
+                    raise;  -- the whole transaction is too old
+                end if;
                 raise warning 'timer % of machine "%" failed: % (%)', v_timer.number, v_timer.machine, sqlerrm, sqlstate;
                 perform pgonce._postpone_timer(p_tenant, v_timer.machine, v_timer.entity, v_timer.kind, v_timer.number);
                 v_outcome := 'failed';

@@ -32,8 +32,7 @@ begin
     if p_what = 'defer' then
         v_job.attempts := v_job.attempts - 1;
     end if;
-    v_due := pgonce.now() + greatest(p_after,
-        least(v_rules.backoff * power(2, least(greatest(v_job.attempts, 1) - 1, 40)), v_rules.max_backoff) * (0.5 + random() / 2));
+    v_due := pgonce.now() + greatest(p_after, pgonce._backoff(v_rules.backoff, v_rules.max_backoff, v_job.attempts));
     update pgonce.job_live l
        set state = 'retrying', due_at = v_due, owner = null, attempts = v_job.attempts, failure_code = p_what, failure_message = v_reason
      where l.tenant = p_tenant and l.id = p_id;

@@ -24,7 +24,11 @@ begin
     insert into pgonce.job_schedule as s (tenant, name, cron, zone, queue, payload, next_at)
     values (p_tenant, p_name, p_cron, p_zone, p_queue, p_payload, v_next)
     on conflict (tenant, name) do update
-       set cron = excluded.cron, zone = excluded.zone, queue = excluded.queue, payload = excluded.payload, next_at = excluded.next_at;
+       set cron = excluded.cron, zone = excluded.zone, queue = excluded.queue, payload = excluded.payload,
+           -- A time that has come and that nobody was there for is not forgotten where a program defines its schedules anew.
+           next_at = case when s.cron = excluded.cron and s.zone = excluded.zone then least(s.next_at, excluded.next_at)
+               else excluded.next_at end
+    returning s.next_at into v_next;
     return v_next;
 end
 $$;

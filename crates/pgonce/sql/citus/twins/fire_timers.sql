@@ -16,7 +16,7 @@ begin
     end if;
     for v_tenant in
         select d.tenant from (select t.tenant, min(t.due_at) as due_at from pgonce.transition_timer t
-             where t.ended_at is null and t.due_at <= v_now group by t.tenant) d order by d.due_at limit p_limit
+             where t.ended_at is null and t.due_at <= v_now group by t.tenant) d order by d.due_at
     loop
         return query select f.tenant, f.machine, f.entity, f.kind, f.outcome from pgonce._fire_tenant_timers(v_left, v_tenant) f;
         get diagnostics v_count = row_count;
