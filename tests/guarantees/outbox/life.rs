@@ -309,6 +309,52 @@ async fn a_cursor_beyond_everything_that_was_published_is_re_based() {
     );
 }
 
+/// Writers who are at work have numbers below the last one: a cursor that is moved up to there passes them by.
+#[tokio::test]
+async fn a_cursor_beyond_everything_moves_no_other_and_passes_no_writer_by() {
+    let (server, see) = private().await;
+    install(server.url()).await.unwrap();
+    see.run("select pgonce.create_subscription('c'); select pgonce.create_subscription('d')")
+        .await;
+    let mut relay = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
+    let open = Observer::connect(&server.url()).await;
+    open.run(&format!("begin; {}", publish("open", 1))).await;
+    see.run(&publish("s", 2)).await;
+    assert_eq!(relay.numbers().await, ["2"]);
+    assert_eq!(relay.keep().await, 16);
+    see.run("update pgonce.outbox_cursor set cursor = '(99,1:1:,,)' where subscription = 'd'")
+        .await;
+    relay.claim_again().await;
+    open.run("commit").await;
+    assert_eq!(
+        relay.numbers().await,
+        ["1"],
+        "once, and the other not again"
+    );
+    let mut other = LogReader::claim(Observer::connect(&server.url()).await, "d", "r").await;
+    assert_eq!(other.numbers().await.len(), 2, "again rather than never");
+}
+
+/// It was connected before the database was restored, and lives on: what it marks is no end of the life before.
+#[tokio::test]
+async fn a_relay_that_has_not_claimed_since_a_restore_marks_nothing() {
+    let (server, see) = private().await;
+    install(server.url()).await.unwrap();
+    see.run("select pgonce.create_subscription('c')").await;
+    let mut relay = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
+    see.run("update pgonce.outbox_state set database_life = database_life + 1")
+        .await;
+    let open = Observer::connect(&server.url()).await;
+    open.run(&format!("begin; {}", publish("open", 1))).await;
+    see.run("select nextval('pgonce.outbox_seq') from generate_series(1, 1000)")
+        .await;
+    assert_eq!(relay.keep().await, 0);
+    relay.claim_again().await;
+    open.run("commit").await;
+    assert!(relay.read(1000).await.is_empty(), "it notices");
+    assert_eq!(relay.numbers().await, ["1"]);
+}
+
 #[tokio::test]
 async fn after_dump_and_restore_only_what_was_not_marked_comes_again() {
     let ((old, on_old), (new, on_new)) = (private().await, private().await);

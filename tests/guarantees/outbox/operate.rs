@@ -1,6 +1,7 @@
 //! What operators do: look, give again, recover. Each is one SQL call, and does what it says and no more.
 
-use pgonce_tests::{Observer, publish};
+use pgonce_tests::{LogReader, Observer, publish};
+use serde_json::json;
 
 use super::one_reader;
 use super::parked::{deliver, deliver_due};
@@ -111,6 +112,78 @@ async fn a_range_that_makes_no_sense_or_is_too_long_is_refused() {
         .await;
     let call = "select pgonce.replay_range('c', p_from_seq => 1)";
     assert_eq!(see.code(call).await, "P4031");
+}
+
+/// What is parked already is in the range too: a range that is cut would look as if it were whole.
+#[tokio::test]
+async fn a_range_that_is_too_long_is_refused_although_some_of_it_is_parked() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    for n in 1..=6 {
+        see.run(&publish("a", n)).await;
+    }
+    deliver(&mut reader, &[]).await;
+    let range = |to: u32, limit: u32| {
+        format!("select pgonce.replay_range('c', 1, {to}, p_limit => {limit})")
+    };
+    assert_eq!(see.number(&range(2, 2)).await, 2);
+    assert_eq!(see.code(&range(6, 5)).await, "22023");
+    assert_eq!(see.number(&range(6, 6)).await, 4);
+}
+
+#[tokio::test]
+async fn a_replay_from_a_number_that_no_event_has_begins_with_the_next_event() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    see.run("select pgonce.create_subscription('d')").await;
+    let mut other = LogReader::claim(world.observer().await, "d", "other").await;
+    let open = world.observer().await;
+    open.run(&format!("begin; {}", publish("open", 1))).await;
+    see.run(&publish("a", 2)).await;
+    deliver(&mut reader, &[]).await;
+    assert_eq!(other.numbers().await, ["2"]);
+    assert_eq!(other.keep().await, 16);
+    let replay = "select coalesce(pgonce.replay('c', p_from_seq => 1000), 0)";
+    assert_eq!(see.number(replay).await, 0);
+    reader.claim_again().await;
+    other.claim_again().await;
+    open.run("commit").await;
+    see.run(&publish("a", 3)).await;
+    assert_eq!(deliver(&mut reader, &[]).await, ["3"]);
+    assert_eq!(other.numbers().await, ["1", "3"], "it is none of its own");
+}
+
+#[tokio::test]
+async fn an_event_that_is_skipped_while_it_is_delivered_is_not_tried_again() {
+    for (what, fate) in [
+        ("retry", "skipped"),
+        ("dead", "skipped"),
+        ("defer", "skipped"),
+        ("hold", "skipped"),
+        // Nobody says that it was never delivered.
+        ("sent", "passed"),
+    ] {
+        let (world, mut reader) = one_reader().await;
+        let see = &world.see;
+        for n in 1..=2 {
+            see.run(&publish("a", n)).await;
+        }
+        deliver(&mut reader, &[("1", "dead")]).await;
+        see.run("select pgonce.redrive('c')").await;
+        assert_eq!(reader.due().await.len(), 2, "on their way to the sink");
+        let skip = "select pgonce.skip('c', 1, 'cancelled')::int";
+        assert_eq!(see.number(skip).await, 1);
+        let lane = reader.lane_of("a").await;
+        let epoch = reader.held.iter().find(|held| held.0 == lane).unwrap().1;
+        let outcomes = json!([{"seq": 1, "what": what, "reason": "late"}]);
+        see.run(&format!(
+            "select pgonce._settle_lane('c', {lane}, {epoch}, null, '{outcomes}')"
+        ))
+        .await;
+        assert_eq!(fates(see).await, format!("{fate} behind"), "{what}");
+        let due: Vec<_> = reader.due().await.into_iter().map(|due| due.1).collect();
+        assert_eq!(due, ["2"], "{what}");
+    }
 }
 
 #[tokio::test]

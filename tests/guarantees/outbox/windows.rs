@@ -404,3 +404,21 @@ async fn end(
         committed.extend(done);
     }
 }
+
+/// Another one with a higher id has ended by then, so that the plain snapshot calls its own transaction ended.
+#[tokio::test]
+async fn a_subscription_from_now_on_gets_what_its_own_transaction_publishes() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.create_subscription('before')").await;
+    let own = world.observer().await;
+    own.run("begin; select pg_current_xact_id()").await;
+    see.run("select pg_current_xact_id()").await;
+    own.run(&format!(
+        "select pgonce.create_subscription('c', 'now'); {}; commit",
+        publish("s", 1)
+    ))
+    .await;
+    let mut reader = LogReader::claim(world.observer().await, "c", "r").await;
+    assert_eq!(reader.numbers().await, ["1"]);
+}

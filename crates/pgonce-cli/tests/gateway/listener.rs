@@ -254,3 +254,42 @@ async fn a_replay_is_shown_only_to_those_who_still_may_see_it() {
     }
     assert_eq!(upstream.orders().len(), 1);
 }
+
+/// Who asks is decided by the same headers as at the service: a client can neither hide them from the authority, nor imitate
+/// them, nor say where it comes from.
+#[tokio::test]
+async fn the_authority_believes_a_client_no_more_than_the_service_does() {
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let authority = Upstream::answering(|_, _| Response::new(Body::empty())).await;
+    let once = format!(
+        "principal = {{ header = \"x-user\" }}\nreauthorise = \"{}/check\"",
+        authority.url
+    );
+    let setup = Setup {
+        once: &once,
+        ..Setup::default()
+    };
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
+    let headers = [
+        ("idempotency-key", "k"),
+        ("x-user", "ada"),
+        ("connection", "x-user"),
+        ("x_user", "root"),
+        ("x_original_uri", "/public"),
+        ("x-forwarded-for", "10.0.0.1"),
+        ("forwarded", "for=10.0.0.1"),
+    ];
+    assert_eq!(gateway.post("/orders", &headers, "{}").await.status, 201);
+    assert!(gateway.post("/orders", &headers, "{}").await.is_replay());
+    let asked = authority.seen();
+    for (name, value) in [
+        ("x-user", Some("ada")),
+        ("x_user", None),
+        ("x_original_uri", None),
+        ("x-original-uri", Some("/orders")),
+        ("x-forwarded-for", Some("127.0.0.1")),
+        ("forwarded", None),
+    ] {
+        assert_eq!(asked[0].header(name), value, "{name}");
+    }
+}

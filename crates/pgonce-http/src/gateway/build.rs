@@ -12,7 +12,7 @@ use super::config::{self, Config, Route};
 use super::headers::Trusted;
 use super::policy::policy;
 use super::proxy::{Proxy, ProxySettings};
-use super::reauthorise;
+use super::reauthorise::{self, Authority};
 use super::router::{Entry, ProtectedRoute};
 use super::upstream::Upstream;
 use crate::{Budget, IdempotencyLayer, Reauthorise};
@@ -100,10 +100,14 @@ impl<D: Driver> RouteBuilder<D> {
             let mut policy = policy(&config.tables, pattern, &method, recorded, scope);
             if let Some(address) = &recorded.reauthorise {
                 let limit = config.database().timeout();
-                let authority = Arc::new(Upstream::at(address.get_ref(), limit)?);
-                let at = address.get_ref().0.clone();
+                let authority = Arc::new(Authority::new(
+                    Upstream::at(address.get_ref(), limit)?,
+                    address.get_ref().0.clone(),
+                    config.tables.listen.trust_forwarded,
+                    &trusted(config),
+                ));
                 policy = policy.reauthorise(Reauthorise::new(move |head| {
-                    let asked = reauthorise::ask(authority.clone(), at.clone(), head);
+                    let asked = reauthorise::ask(authority.clone(), head);
                     async move { asked.await.map_err(|refused| *refused) }
                 }));
             }

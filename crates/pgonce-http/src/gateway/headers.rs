@@ -57,6 +57,11 @@ impl Trusted {
         Self(names.into_iter().collect())
     }
 
+    /// The same, and these.
+    pub(crate) fn and(&self, names: impl IntoIterator<Item = HeaderName>) -> Self {
+        Self::new(self.0.iter().cloned().chain(names))
+    }
+
     fn contains(&self, name: &HeaderName) -> bool {
         END_TO_END.contains(name) || self.0.contains(name) || is_ours(name)
     }

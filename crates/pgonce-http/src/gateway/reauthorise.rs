@@ -10,25 +10,49 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 
 use super::errors;
-use super::headers;
+use super::headers::{self, Trusted};
+use super::proxy::Client;
 use super::upstream::Upstream;
 
 const ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
 const ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 
-/// Asks the authority with the client's own headers. Only 2xx lets the replay pass; its refusal is the
-/// response, and a silence is 503: nothing is shown on a guess.
-pub(crate) async fn ask(
-    authority: Arc<Upstream>,
+/// Who decides, and what is believed of the headers that it is asked with.
+pub(crate) struct Authority {
+    upstream: Upstream,
     at: Uri,
-    head: Parts,
-) -> Result<(), Box<Response>> {
+    trust_forwarded: bool,
+    trusted: Trusted,
+}
+
+impl Authority {
+    pub(crate) fn new(
+        upstream: Upstream,
+        at: Uri,
+        trust_forwarded: bool,
+        trusted: &Trusted,
+    ) -> Self {
+        Self {
+            upstream,
+            at,
+            trust_forwarded,
+            trusted: trusted.and([ORIGINAL_METHOD, ORIGINAL_URI]),
+        }
+    }
+}
+
+/// Asks the authority with the client's own headers, made fit as for the service itself: what a client may not hide, imitate or
+/// say about itself there would decide here who sees the response. Only 2xx lets the replay pass; its refusal is the
+/// response, and a silence is 503: nothing is shown on a guess.
+pub(crate) async fn ask(authority: Arc<Authority>, head: Parts) -> Result<(), Box<Response>> {
+    let client = head.extensions.get::<Client>().copied();
     let mut request = Request::new(Body::empty());
     *request.method_mut() = Method::GET;
-    *request.uri_mut() = at;
+    *request.uri_mut() = authority.at.clone();
     *request.headers_mut() = head.headers;
     let headers = request.headers_mut();
-    headers::for_upstream(headers, None, true, &headers::Trusted::default());
+    let (trust, trusted) = (authority.trust_forwarded, &authority.trusted);
+    headers::for_upstream(headers, client, trust, trusted);
     for name in [HOST, CONTENT_LENGTH, CONTENT_TYPE] {
         headers.remove(name);
     }
@@ -38,7 +62,7 @@ pub(crate) async fn ask(
             headers.insert(name, value);
         }
     }
-    let answered = authority.send(request).await;
+    let answered = authority.upstream.send(request).await;
     match answered {
         Ok(answer) if answer.status().is_success() => Ok(()),
         Ok(mut answer) if answer.status().is_client_error() => {

@@ -2,8 +2,9 @@
 --          published, makes the cursors fit this life of the database. To be called first in a transaction.
 -- answers  true where it did
 -- locks    the row of pgonce.outbox_state
--- writes   every cursor begins anew above what was surely over: nothing is skipped, some events
---          come twice with the same id. Leases are void.
+-- writes   after dump and restore every cursor begins anew above what was surely over: nothing is skipped, some events
+--          come twice with the same id. Leases are void. In the same life of the database only a cursor that is beyond
+--          everything begins anew, at the start: the others fit, and writers who are at work have numbers below the last
 -- raises   25001 the transaction has written already, so that nothing is known about numbers
 -- note     a failover or a crash needs none of this: cursors and log are of one moment there, and
 --          what a cursor calls seen was in the write-ahead log before the cursor was
@@ -26,6 +27,11 @@ begin
     elsif pg_current_xact_id_if_assigned() is not null then
         raise exception 'the log came from another database: its cursors must be re-based first'
             using errcode = '25001', hint = 'Call pgonce._rebase_outbox() at the start of a transaction.';
+    elsif v_before = v_here then
+        update pgonce.outbox_cursor c
+           set cursor = row(0, '1:1:', null, null)::pgonce.outbox_position, owner = null, lease_until = null
+         where (c.cursor).floor > v_last;
+        return true;
     end if;
     update pgonce.outbox_state l
        set database_life = v_here, base_seq = v_last,

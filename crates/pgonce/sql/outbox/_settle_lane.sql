@@ -9,7 +9,8 @@
 --                   after_ms; given up after the subscription's max_attempts
 --            dead   failed permanently: parked until pgonce.redrive or pgonce.skip
 --            hold   behind one of its subject; wait: not due yet. Both parked.
---          and the cursor, unless p_cursor is null
+--          and the cursor, unless p_cursor is null. An event that an operator has skipped meanwhile is not parked again; one that
+--          was delivered all the same is no longer recorded as skipped
 -- raises   P4012 the epoch does not hold the lane; P4060 the subscription's dead letters are full
 create or replace function pgonce._settle_lane(p_subscription text, p_lane integer, p_epoch bigint, p_cursor text,
     p_outcomes jsonb)
@@ -29,10 +30,14 @@ declare
     v_tenants  text[];
     v_subjects text[];
     v_count    bigint := 0;
+    v_cursor   pgonce.outbox_position;
+    v_base     bigint;
+    v_sent     bigint[];
 begin
     perform pgonce._record_watermark();
     perform pgonce._force_durable_commit();
-    perform from pgonce.outbox_cursor c where c.subscription = p_subscription collate "C" and c.lane = p_lane for update;
+    select (c.cursor).* into v_cursor from pgonce.outbox_cursor c
+     where c.subscription = p_subscription collate "C" and c.lane = p_lane for update;
     if not exists (select from pgonce._leased_lanes(p_subscription,
             jsonb_build_array(jsonb_build_object('lane', p_lane, 'epoch', p_epoch, 'cursor', p_cursor))) h where h.held) then
         perform pgonce._raise_lane_fenced(p_subscription, p_lane, p_epoch);
@@ -42,10 +47,17 @@ begin
     with gone as (
         delete from pgonce.parked k using jsonb_to_recordset(p_outcomes) as o (seq bigint, what text)
          where o.what = 'sent' and k.subscription = p_subscription collate "C" and k.seq = o.seq and k.lane = p_lane
-        returning k.tenant, k.subject
+        returning k.tenant, k.subject, k.seq
     )
-    select array_agg(g.tenant), array_agg(g.subject) into v_tenants, v_subjects
+    select array_agg(g.tenant), array_agg(g.subject), (select array_agg(d.seq) from gone d) into v_tenants, v_subjects, v_sent
       from (select distinct d.tenant, d.subject from gone d) g;
+    if p_cursor is null then
+        -- An operator skipped it while it was being delivered: it was.
+        delete from pgonce.outbox_skipped s using pgonce.outbox o, jsonb_to_recordset(p_outcomes) as r (seq bigint, what text)
+         where r.what = 'sent' and (r.seq = any (v_sent)) is not true and o.lane = p_lane and o.seq = r.seq
+           and s.tenant = o.tenant and s.subscription = p_subscription collate "C" and s.seq = o.seq;
+    end if;
+    select l.base_seq into strict v_base from pgonce.outbox_state l;
     for v_outcome in
         select o.* from jsonb_to_recordset(p_outcomes) as o (seq bigint, what text, reason text, after_ms bigint)
          where o.what is distinct from 'sent' order by o.seq
@@ -58,9 +70,12 @@ begin
             select o.tenant, p_subscription, o.subject, o.seq, o.lane, null, 0, null, v_now, null, o.created_at,
                    o.size, o.message_id, o.topic, o.type, o.headers, o.payload
               into v_parked
-              from pgonce.outbox o where o.lane = p_lane and o.seq = v_outcome.seq;
+              from pgonce.outbox o where o.lane = p_lane and o.seq = v_outcome.seq
+               and pgonce._is_unread(o.seq, o.xid, v_cursor, v_base);
             if v_parked.seq is null then
-                continue;  -- its partition is gone: the subscription was evicted
+                -- Its partition is gone: the subscription was evicted. Or it was parked, and an operator has skipped it while it
+                -- was being delivered.
+                continue;
             end if;
         elsif v_outcome.what in ('hold', 'wait') then
             continue;  -- read once more after a crash: it is parked already

@@ -41,7 +41,7 @@ begin
     end if;
     v_cursor := row(0, '1:1:', null, null)::pgonce.outbox_position;
     if p_from collate "C" = 'now' then
-        v_cursor.seen := pg_current_snapshot();
+        v_cursor.seen := pgonce._others_snapshot();  -- what this transaction publishes commits from now on
         v_cursor.floor := pgonce._outbox_floor(v_cursor.seen);
     end if;
     insert into pgonce.outbox_cursor (subscription, lane, cursor, advanced_at)

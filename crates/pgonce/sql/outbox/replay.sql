@@ -5,7 +5,7 @@
 -- writes   every lane of the subscription begins there; relays that hold lanes are fenced and claim again;
 --          a row of pgonce.operator_act
 -- raises   42704 no such subscription; 22023 both a number and a time
--- note     what is parked for the subscription stays parked
+-- note     what is parked for the subscription stays parked. A number that no event has yet: from the next event on
 -- example  select pgonce.create_subscription('billing');
 --          select pgonce.replay('billing', p_from_seq => 1);
 create or replace function pgonce.replay(p_subscription text, p_from_seq bigint default null,
@@ -31,7 +31,8 @@ begin
     update pgonce.outbox_cursor c
        set epoch = pgonce._next_fence(c.epoch, true), owner = null, lease_until = null, advanced_at = pgonce.now(),
            -- Somebody may yet commit below the first that is seen now.
-           cursor = row(case when p_from_time is null then greatest(coalesce(p_from_seq, 1) - 1, 0)
+           cursor = row(case when p_from_time is null then least(greatest(coalesce(p_from_seq, 1) - 1, 0),
+                   coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0))
                else least(coalesce(v_first - 1, pgonce._outbox_floor(pg_current_snapshot())),
                           pgonce._outbox_floor(pg_current_snapshot())) end,
                '1:1:', null, null)::pgonce.outbox_position

@@ -19,6 +19,7 @@ declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);
     v_now      timestamptz := pgonce.now();
     v_base     bigint;
+    v_range    bigint;
     v_count    bigint;
 begin
     if (p_from_seq is null) = (p_from_time is null) or (p_to_seq is not null and p_from_seq is null)
@@ -31,20 +32,27 @@ begin
     end if;
     perform from pgonce.outbox_cursor c where c.subscription = p_subscription collate "C" order by c.lane for update;
     select l.base_seq into strict v_base from pgonce.outbox_state l;
-    insert into pgonce.parked (tenant, subscription, subject, seq, lane, state, due_at, parked_at, reason, created_at,
-        size, message_id, topic, type, headers, payload)
-    select o.tenant, p_subscription, o.subject, o.seq, o.lane, 'delayed', v_now, v_now, 'replayed', o.created_at,
-           o.size, o.message_id, o.topic, o.type, o.headers, o.payload
-      from pgonce.outbox o
-      join pgonce.outbox_cursor l on l.subscription = p_subscription collate "C" and l.lane = o.lane
-     where (p_from_seq is null or o.seq >= p_from_seq) and (p_to_seq is null or o.seq <= p_to_seq)
-       and (p_from_time is null or o.created_at >= p_from_time) and (p_to_time is null or o.created_at < p_to_time)
-       and not pgonce._is_unread(o.seq, o.xid, l.cursor, v_base)
-       and pgonce._is_wanted(o.topic, o.type, o.tenant, v_subscription.topics, v_subscription.types, v_subscription.tenants)
-     order by o.seq limit p_limit + 1
-    on conflict on constraint one_row_per_parked_event do nothing;
-    get diagnostics v_count = row_count;
-    if v_count > p_limit then
+    with range as materialized (
+        select o.*
+          from pgonce.outbox o
+          join pgonce.outbox_cursor l on l.subscription = p_subscription collate "C" and l.lane = o.lane
+         where (p_from_seq is null or o.seq >= p_from_seq) and (p_to_seq is null or o.seq <= p_to_seq)
+           and (p_from_time is null or o.created_at >= p_from_time) and (p_to_time is null or o.created_at < p_to_time)
+           and not pgonce._is_unread(o.seq, o.xid, l.cursor, v_base)
+           and pgonce._is_wanted(o.topic, o.type, o.tenant, v_subscription.topics, v_subscription.types, v_subscription.tenants)
+         order by o.seq limit p_limit + 1
+    ), moved as (
+        insert into pgonce.parked (tenant, subscription, subject, seq, lane, state, due_at, parked_at, reason, created_at,
+            size, message_id, topic, type, headers, payload)
+        select o.tenant, p_subscription, o.subject, o.seq, o.lane, 'delayed', v_now, v_now, 'replayed', o.created_at,
+               o.size, o.message_id, o.topic, o.type, o.headers, o.payload
+          from range o
+        on conflict on constraint one_row_per_parked_event do nothing
+        returning 1
+    )
+    -- The limit is for the range: what is parked already must not hide that there is more.
+    select (select count(*) from range), (select count(*) from moved) into v_range, v_count;
+    if v_range > p_limit then
         raise exception 'there are more than % events in the range', p_limit using errcode = '22023',
             hint = 'Replay less at a time, raise p_limit, or let the subscription go back with pgonce.replay.';
     end if;

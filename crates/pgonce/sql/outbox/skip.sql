@@ -1,9 +1,10 @@
 -- pgonce.skip(p_subscription, p_seq, p_reason): gives a parked event up for one subscription; what is behind
 --          it moves again.
 -- answers  true: it was parked
--- locks    the row of its lane: a relay that is delivering it settles first
+-- locks    the row of its lane: a relay that is recording what came of it goes first
 -- writes   deletes the parked row; a row of pgonce.outbox_skipped for deliveries, one of pgonce.operator_act for who and why
 -- raises   22023 no reason given
+-- note     a delivery that is under way may still arrive: then it is not recorded as skipped. Where it fails it is not tried again
 -- example  select pgonce.skip('billing', 7, 'cancelled by the customer');
 create or replace function pgonce.skip(p_subscription text, p_seq bigint, p_reason text)
 returns boolean
