@@ -13,9 +13,9 @@ use crate::load::{Load, verdict};
 /// How soon everybody is back at work after the server is.
 const MAX_RECOVERY: Duration = Duration::from_secs(3);
 
-/// More kills follow until enough of them met an attempt before its COMMIT: by chance a few may meet only
+/// More kills follow until enough of them met an attempt before its COMMIT, which one of seven does: the others meet only
 /// attempts that are then in doubt. At most so many times as many.
-const MAX_ROUNDS: usize = 5;
+const MAX_ROUNDS: usize = 20;
 
 /// Attempts that certainly did nothing, for want of the server.
 fn disconnected(history: &History) -> usize {

@@ -166,7 +166,8 @@ async fn a_sql_function_applies_each_event_once_however_often_its_consumers_are_
 async fn a_sql_function_of_batches_is_exactly_once_too() {
     let fixture = fixture().await;
     let stored = ["--source", "outbox:c", "--batches", "--store-first"];
-    let args = [&stored[..], &["--sql", "apply_harshly"]].concat();
+    // Small ones, so that there are enough calls for some to be slow and some to fail.
+    let args = [&stored[..], &["--batch", "8", "--sql", "apply_harshly"]].concat();
     killed_sql_consumers(&fixture, &NoBroker, &args, kills(4)).await;
 }
 

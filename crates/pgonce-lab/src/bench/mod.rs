@@ -139,7 +139,7 @@ impl Args {
 
     fn plan(&self) -> Plan {
         // Many short turns: what disturbs the machine then disturbs all sides alike.
-        let (rounds, turn) = if self.quick { (6, 100) } else { (15, 150) };
+        let (rounds, turn) = if self.quick { (6, 100) } else { (9, 100) };
         Plan {
             connections: self.connections as usize,
             rounds: self.rounds.unwrap_or(rounds) as usize,
