@@ -1,10 +1,12 @@
 //! Commands that are one statement: claim, effect and acknowledgement in one round trip.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use crate::ack::{Ack, Done};
 use crate::attempt::Attempt;
-use crate::call::{Row, Schema, release_unless_lost, uncertain_if_lost, unreadable};
+use crate::call::{Around, Row, Schema, release_unless_lost, uncertain_if_lost, unreadable};
 use crate::claim::{Claim, Outcome};
 use crate::counts::Suppression;
 use crate::driver::{Driver, Effect, IntoEffect};
@@ -74,26 +76,10 @@ impl<D: Driver> Once<D> {
         statement: impl IntoEffect<D::Session>,
     ) -> Result<Done<T>> {
         let effect = statement.into_effect()?;
-        let parts = Parts::of(effect.sql());
-        if let Some(name) = parts.reserved {
-            return Err(Error::Invalid(ErrorDetail::new(
-                "22023",
-                format!("a command of one statement cannot define {name:?} in its with"),
-                "Choose another name: those that begin with pgonce_ are reserved.",
-            )));
-        }
-        parts.kind(&KINDS).map_err(|first| {
-            Error::Invalid(ErrorDetail::new(
-                "22023",
-                format!("a command of one statement cannot begin with {first:?}"),
-                "Use insert, update, delete or merge with returning, or a select, with others in its with; for all else Once::run.",
-            ))
-        })?;
-        let mode = OneStatement {
-            effect: &effect,
-            looking: intent.is_known_first().then(|| intent.clone().not_known()),
-        };
-        self.run_mode(intent, mode).await
+        // What cannot be a part of another statement is refused before anything is asked.
+        around(&self.caller().schema, &effect)?;
+        self.run_mode(intent, OneStatement { effect: &effect })
+            .await
     }
 
     /// Sends the statement, and everything around it.
@@ -134,13 +120,14 @@ impl<D: Driver> Once<D> {
             Some(retention) => args.text(retention),
             None => args,
         };
-        let sql = whole(&caller.schema, effect, known.is_some());
-        let statement = caller.schema.statement_of(sql);
+        let around = around(&caller.schema, effect)?;
+        let statement = match known {
+            Some(_) => &around.keeping,
+            None => &around.asking,
+        };
         let mut session = caller.driver.acquire().await?;
         fault_point!("execute.before_send");
-        let rows = effect
-            .fetch(&mut session, &statement, args.as_slice())
-            .await;
+        let rows = effect.fetch(&mut session, statement, args.as_slice()).await;
         let rows = rows.map_err(uncertain_if_lost);
         release_unless_lost(session, &rows);
         let mut row = only(rows?)?;
@@ -160,55 +147,85 @@ fn is_long_answer(error: &Error) -> bool {
     matches!(error, Error::Database(why) if why.constraint.as_deref() == Some("answer_is_short"))
 }
 
-/// The claim first, since its lock keeps duplicates out: `claim_first` without what the SDK has checked and what cannot
-/// be in autocommit, a tenth of the whole; then the effect, which the claim's row asks for; then the
-/// success, a plain insert as of every atomic attempt: its primary key decides a race. Each part is read once. Where
-/// the retention is not known it is looked up, and returned if it is simple.
-fn whole<S>(schema: &Schema, effect: &impl Effect<S>, known: bool) -> String {
-    let (name, n) = (schema.name(), effect.len());
-    let [scope, key, print, tenant, correlation, owner, keep] = std::array::from_fn(|i| n + i + 1);
-    let row = |function, keep: &str| {
-        format!(
-            "select r.* from pgonce_answer a, {name}.{function}(${scope}, ${key}, ${print}, a.value, \
-             null, null, ${tenant}, ${correlation}, ${owner}{keep}) r"
-        )
-    };
-    let answer = "pg_catalog.to_jsonb(e.*)";
-    let (value, done, learned) = match known {
-        // The database made the answer: nobody has weighed it, and only small ones need not be. What looks at the contract is not a
-        // part of this statement, since the server would prepare it each time.
-        true => (
-            format!(
-                "case when pg_catalog.octet_length(j.value::pg_catalog.text) operator(pg_catalog.<=) {SMALL_ANSWER_BYTES} \
-                 then j.value else {name}._raise_long_answer() end \
-                 from (select {answer} as value from pgonce_effect e offset 0) j"
-            ),
-            row(
-                "_success_row_with_retention",
-                &format!(", ${keep}::pg_catalog.text::interval"),
-            ),
-            "null".to_owned(),
-        ),
-        false => (
-            format!("{answer} from pgonce_effect e"),
-            row("_success_row", ""),
-            format!(
-                "case when pg_catalog.octet_length(a.value::pg_catalog.text) operator(pg_catalog.<=) {SMALL_ANSWER_BYTES} \
-                 then {name}._simple_retention(${tenant}, ${scope}) end"
-            ),
-        ),
-    };
+/// The user's statement with all around it. It is written once, since that takes a tenth as long as sending it.
+fn around<S>(schema: &Schema, effect: &impl Effect<S>) -> Result<Arc<Around>> {
+    schema.around(effect.sql(), effect.len(), |sql| {
+        let parts = Parts::of(sql);
+        if let Some(name) = parts.reserved {
+            return Err(Error::Invalid(ErrorDetail::new(
+                "22023",
+                format!("a command of one statement cannot define {name:?} in its with"),
+                "Choose another name: those that begin with pgonce_ are reserved.",
+            )));
+        }
+        parts.kind(&KINDS).map_err(|first| {
+            Error::Invalid(ErrorDetail::new(
+                "22023",
+                format!("a command of one statement cannot begin with {first:?}"),
+                "Use insert, update, delete or merge with returning, or a select, with others in its with; for all else Once::run.",
+            ))
+        })?;
+        let (name, begin) = (schema.name(), parts.begin("pgonce_effect"));
+        let in_transaction = format!(
+            "{begin} select coalesce((select pg_catalog.to_jsonb(e.*) from pgonce_effect e), {name}._raise_no_row())"
+        );
+        Ok(Around {
+            params: effect.len(),
+            keeping: schema.statement_of(keeping(name, &begin, effect.len())),
+            asking: schema.statement_of(asking(name, &begin, effect.len())),
+            in_transaction: schema.statement_of(in_transaction),
+        })
+    })
+}
+
+/// What pgonce adds to the values of the user's statement, by the numbers of their parameters: scope, key, fingerprint,
+/// tenant, correlation, owner and retention.
+fn numbers(params: usize) -> [usize; 7] {
+    std::array::from_fn(|i| params + i + 1)
+}
+
+/// The claim, then the `answer`. The claim comes first, since its lock keeps duplicates out: `claim_first` without what the SDK
+/// has checked and what cannot be in autocommit. It sets no mark: that of a first attempt only keeps its parts in one
+/// transaction, and one statement always is.
+fn claimed(name: &str, params: usize, answer: &str) -> String {
+    let [scope, key, _, tenant, ..] = numbers(params);
     format!(
-        "{}, pgonce_claimed as materialized (select case when {name}._scope_is_allowed(${tenant}, ${scope}, ${key}) \
-         and {name}._force_durable_commit() \
+        "case when {name}._scope_is_allowed(${tenant}, ${scope}, ${key}) and {name}._force_durable_commit() \
          and pg_catalog.pg_try_advisory_xact_lock({name}._lock_id(${tenant}, ${scope}, ${key})) \
-         and pg_catalog.set_config('{name}.attempt', {name}._intent_name(${tenant}, ${scope}, ${key}), true) is not null \
-         then 1 else {name}._raise_busy() end as fence), \
-         pgonce_answer as materialized (select coalesce(case when c.fence is not null \
-         then (select {value}) end, {name}._raise_no_row()) as value from pgonce_claimed c), \
-         pgonce_done as (insert into {name}.intent {done}) \
-         select a.value, {learned} from pgonce_answer a",
-        Parts::of(effect.sql()).begin("pgonce_effect")
+         then coalesce(({answer}), {name}._raise_no_row()) else pg_catalog.to_jsonb({name}._raise_busy()) end"
+    )
+}
+
+/// Kept for as long as the last parameter says. The success is a plain insert, as of every atomic attempt: its primary key
+/// decides a race. The database made the answer: nobody has weighed it, and only small ones need not be. What looks at the
+/// contract is not a part of this statement, since the server would prepare it each time.
+fn keeping(name: &str, begin: &str, params: usize) -> String {
+    let [scope, key, print, tenant, correlation, owner, keep] = numbers(params);
+    let small = format!(
+        "select case when pg_catalog.octet_length(j.value::pg_catalog.text) operator(pg_catalog.<=) {SMALL_ANSWER_BYTES} \
+         then j.value else {name}._raise_long_answer() end \
+         from (select pg_catalog.to_jsonb(e.*) as value from pgonce_effect e offset 0) j"
+    );
+    format!(
+        "{begin}, pgonce_done as (insert into {name}.intent \
+         (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint, answer, correlation_id, owner) \
+         select 1, {name}.now(), {name}.now() operator(pg_catalog.+) ${keep}::pg_catalog.text::interval, 1, 'succeeded', \
+         ${tenant}, ${scope}, ${key}, ${print}, pg_catalog.to_jsonb(e.*), ${correlation}, ${owner} from pgonce_effect e) \
+         select {}, null",
+        claimed(name, params, &small)
+    )
+}
+
+/// Kept as the contract says, which is looked up, and returned where it is simple.
+fn asking(name: &str, begin: &str, params: usize) -> String {
+    let [scope, key, print, tenant, correlation, owner, _] = numbers(params);
+    let answer = "select pg_catalog.to_jsonb(e.*) from pgonce_effect e";
+    format!(
+        "{begin}, pgonce_done as (insert into {name}.intent select r.* from pgonce_effect e, \
+         {name}._success_row(${scope}, ${key}, ${print}, pg_catalog.to_jsonb(e.*), null, null, ${tenant}, ${correlation}, ${owner}) r) \
+         select a.value, case when pg_catalog.octet_length(a.value::pg_catalog.text) operator(pg_catalog.<=) {SMALL_ANSWER_BYTES} \
+         then {name}._simple_retention(${tenant}, ${scope}) end from (select {} as value offset 0) a",
+        claimed(name, params, answer)
     )
 }
 
@@ -235,8 +252,6 @@ enum Right<D: Driver> {
 /// The user's statement with everything around it.
 struct OneStatement<'a, E> {
     effect: &'a E,
-    /// The same intent, not known to be new.
-    looking: Option<Intent>,
 }
 
 impl<D, T, E> Mode<D, T> for OneStatement<'_, E>
@@ -268,8 +283,8 @@ where
                 _ => {}
             }
         }
-        let intent = self.looking.as_ref().unwrap_or(intent);
-        Ok(match once.claim_uncounted(intent).await? {
+        let looking = intent.clone().not_known();
+        Ok(match once.claim_uncounted(&looking).await? {
             Claim::Run(attempt) => Claim::Run(Right::Attempt(attempt)),
             Claim::Replay(done) => Claim::Replay(done),
             Claim::Refused(failure) => Claim::Refused(failure),
@@ -313,15 +328,9 @@ async fn in_transaction<D: Driver>(
     once: &Once<D>,
     effect: &impl Effect<D::Session>,
 ) -> Result<Done> {
-    let schema = &once.caller().schema;
-    let sql = format!(
-        "{} select coalesce((select pg_catalog.to_jsonb(e.*) from pgonce_effect e), {}._raise_no_row())",
-        Parts::of(effect.sql()).begin("pgonce_effect"),
-        schema.name()
-    );
-    let statement = schema.statement_of(sql);
+    let around = around(&once.caller().schema, effect)?;
     let rows = effect
-        .fetch(&mut **attempt.tx.loan(), &statement, &[])
+        .fetch(&mut **attempt.tx.loan(), &around.in_transaction, &[])
         .await?;
     attempt.succeed(acknowledged(only(rows)?.json()?)).await
 }

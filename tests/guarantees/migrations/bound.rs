@@ -2,11 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use pgonce::Once;
+use pgonce::inbox::Message;
 use pgonce::migrate::public_headers;
+use pgonce_broker::Consumer;
+use pgonce_broker::sources::Channel;
+use pgonce_tests::consumer::quick;
+use pgonce_tests::{Observer, Running};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::roles::{Shop, all_done, code, count, role};
-use super::test_db::connect;
+use super::test_db::{connect, tokio_driver};
 
 /// What nobody else may see, as text, as bytes and as an amount.
 const SECRETS: [&str; 3] = ["TOPSECRET", "544f50534543524554", "987654321"];
@@ -314,6 +320,12 @@ const DIGEST: &str = "select 'select md5(concat(' || string_agg(format('(select 
 
 /// A shop with everything of `globex`, and a login that has the parts app, consumer and viewer and is bound to `acme`.
 async fn isolated() -> (Shop, Client) {
+    let (shop, url) = bound().await;
+    (shop, connect(&url).await)
+}
+
+/// The same, with the address of the login.
+async fn bound() -> (Shop, String) {
     let shop = Shop::open().await;
     all_done(&shop.db.client, GLOBEX).await;
     let (name, url) = role(&shop.db).await;
@@ -322,8 +334,7 @@ async fn isolated() -> (Shop, Client) {
     let grant = format!("select {}", parts.join(", "));
     let bind = format!("select pgonce.bind_tenant('{name}', 'acme'), pgonce.isolate_tenants(true)");
     all_done(&connect(&shop.owner).await, &[&grant, &bind]).await;
-    let client = connect(&url).await;
-    (shop, client)
+    (shop, url)
 }
 
 #[tokio::test]
@@ -457,4 +468,32 @@ async fn housekeeping_of_a_bound_consumer_takes_no_marker_of_another_tenant() {
         assert_eq!(code(&free, sweep).await, "done");
     }
     assert_eq!(count(&shop.db.client, &kept).await, 0);
+}
+
+/// A message for another tenant is poison, and takes neither an id nor a key of the consumer's own tenant.
+#[tokio::test]
+async fn a_bound_consumer_keeps_a_foreign_message_as_poison_and_goes_on() {
+    let (shop, url) = bound().await;
+    let db = Observer::connect(&shop.db.database.url()).await;
+    db.run("create table seen (id text primary key, tenant text); grant all on seen to public")
+        .await;
+    let once = Once::tokio_postgres(tokio_driver(&url).pool().clone());
+    let source = Channel::new("shop");
+    let sql = "insert into seen select m.id, m.tenant from messages m";
+    let consumer = Consumer::statement(&once, "mail", source.source(), sql);
+    let running = Running::start(quick(consumer.await.unwrap()));
+    let message = |id: &str| Message::new(id, "{}").key("k");
+    for id in ["m1", "m2"] {
+        for tenant in ["globex", "globex", "acme"] {
+            source.send(message(id).tenant(tenant));
+        }
+    }
+    source.send(message("m3"));
+    db.wait_until("select count(*) = 3 and bool_and(tenant = 'acme') from seen")
+        .await;
+    let kept = "select coalesce(string_agg(message_id, ' ' order by message_id), '') = 'of-tenant:globex:m1 of-tenant:globex:m2' \
+        from pgonce.inbox_message where consumer = 'mail' and tenant = 'acme' and failure_code = 'foreign_tenant' \
+        and key is null and status = 'failed_final'";
+    db.wait_until(kept).await;
+    running.stop().await.unwrap();
 }

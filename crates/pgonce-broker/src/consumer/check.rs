@@ -16,6 +16,8 @@ pub(super) struct Checks {
     pub(super) kinds: Option<HashSet<String>>,
     pub(super) read: Option<Box<Read>>,
     pub(super) compare_by: Option<FingerprintBuilder>,
+    /// The only tenant whose messages the database takes from this consumer.
+    pub(super) tenant: Option<String>,
 }
 
 impl Default for Checks {
@@ -26,6 +28,7 @@ impl Default for Checks {
             kinds: None,
             read: None,
             compare_by: None,
+            tenant: None,
         }
     }
 }
@@ -64,6 +67,9 @@ impl Checks {
             message.compare_by(&fingerprint);
         }
         check_names(message)?;
+        if let Some(own) = &self.tenant {
+            check_tenant(message, own)?;
+        }
         match (&self.kinds, message.kind.as_deref()) {
             (Some(_), None) => Err(("unknown_type", "it came without a type".to_owned())),
             (Some(known), Some(kind)) if !known.contains(kind) => {
@@ -72,6 +78,19 @@ impl Checks {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether the message is of the tenant that the consumer's role is bound to, as one without a tenant is. Another one can
+/// only be kept under the own tenant, and must not take an id or hold back a key there.
+fn check_tenant(message: &mut Message, own: &str) -> Result<(), Flaw> {
+    let named = std::mem::replace(&mut message.tenant, own.to_owned());
+    if named.is_empty() || named == own {
+        return Ok(());
+    }
+    message.id = format!("of-tenant:{named}:{}", message.id);
+    message.key = None;
+    let why = format!("it is of the tenant {named:?}, and the consumer's role is bound to another");
+    Err(("foreign_tenant", why))
 }
 
 /// Whether the database can hold the message under its names.

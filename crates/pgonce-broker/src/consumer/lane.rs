@@ -114,7 +114,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 }
                 Err(BatchError::Transient(error)) if tries < self.shared.limits.tries => {
                     let code = error.code();
-                    tracing::debug!(code, ?pause, "a batch failed for a while, trying again");
+                    tracing::debug!(code, ?pause, "a transient error, trying again");
                     tries += 1;
                     pieces.push(piece);
                     if !self.rest(&mut pause).await {

@@ -87,6 +87,12 @@ pub(crate) struct Shared<D: Driver, H> {
     counts: Arc<Counts>,
 }
 
+impl<D: Driver, H> Shared<D, H> {
+    fn own(shared: &mut Arc<Self>) -> &mut Self {
+        Arc::get_mut(shared).expect("nothing shares it before it runs")
+    }
+}
+
 /// How much at once, how often, how long.
 #[derive(Debug, Clone)]
 struct Limits {
@@ -274,7 +280,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Consumer<D, S, H> {
     }
 
     fn with(mut self, change: impl FnOnce(&mut Shared<D, H>)) -> Self {
-        change(Arc::get_mut(&mut self.shared).expect("nothing shares it before it runs"));
+        change(Shared::own(&mut self.shared));
         self
     }
 

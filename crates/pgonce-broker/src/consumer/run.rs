@@ -27,7 +27,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 const ACK_DELAY: Duration = Duration::from_millis(20);
 
 pub(super) async fn run<D: Driver, S: Source, H: Handler<D>>(
-    shared: Arc<Shared<D, H>>,
+    mut shared: Arc<Shared<D, H>>,
     source: S,
     stop: CancellationToken,
 ) -> Result<()> {
@@ -37,6 +37,10 @@ pub(super) async fn run<D: Driver, S: Source, H: Handler<D>>(
         ));
     }
     let stop = stop.child_token();
+    let Some(tenant) = bound_tenant(&shared, &stop).await? else {
+        return Ok(());
+    };
+    Shared::own(&mut shared).checks.tenant = tenant;
     // Ended with this future, however it ends.
     let mut worker = JoinSet::new();
     worker.spawn(stored::run(shared.clone(), stop.clone()));
@@ -53,6 +57,30 @@ pub(super) async fn run<D: Driver, S: Source, H: Handler<D>>(
         joined.unwrap_or_else(|error| Err(Error::work(error)))
     });
     ended.and(worked)
+}
+
+/// The tenant that the consumer's role is bound to. Nothing: asked to stop before the database answered.
+async fn bound_tenant<D: Driver, H>(
+    shared: &Shared<D, H>,
+    stop: &CancellationToken,
+) -> Result<Option<Option<String>>> {
+    let mut pause = shared.limits.first_pause;
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(None),
+            asked = shared.inbox.bound_tenant() => match asked {
+                Ok(tenant) => return Ok(Some(tenant)),
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) => tracing::warn!(%error, ?pause, "the database is unavailable, trying again"),
+            },
+        }
+        tokio::select! {
+            () = stop.cancelled() => return Ok(None),
+            () = sleep(jittered(pause)) => {}
+        }
+        pause = (pause * 2).min(shared.limits.max_delay);
+    }
 }
 
 struct Engine<D: Driver, S: Source, H> {

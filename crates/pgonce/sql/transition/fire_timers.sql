@@ -34,8 +34,9 @@ begin
             when others then
                 if sqlstate = '40001' and current_setting('transaction_isolation') <> 'read committed' then
                     raise;  -- the whole transaction is too old
-                elsif sqlstate = '55P03' then
-                    perform set_config('lock_timeout', '1ms', true);  -- once is enough
+                elsif sqlstate = '55P03' and current_setting('lock_timeout')::interval > interval '100 ms' then
+                    -- Once is enough: others get the time of an ordinary wait.
+                    perform set_config('lock_timeout', '100ms', true);
                 end if;
                 raise warning 'timer % of machine "%" failed: % (%)', v_timer.number, v_timer.machine, sqlerrm, sqlstate;
                 perform pgonce._postpone_timer(v_timer.tenant, v_timer.machine, v_timer.entity, v_timer.kind, v_timer.number);

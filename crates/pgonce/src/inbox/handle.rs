@@ -11,6 +11,10 @@ use crate::once::Once;
 /// Ends a transaction whose commit must survive a crash.
 static COMMIT_DURABLY: Sql = Sql::kept("select 'done' where pgonce._force_durable_commit()");
 
+/// No role is bound to the empty tenant.
+static BOUND_TENANT: Sql =
+    Sql::kept("select pgonce._session_tenant() where not pgonce._tenant_is_allowed('')");
+
 /// The inbox of a database, for consumers and operators. Made by [`Once::inbox`]; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Inbox<D: Driver> {
@@ -30,6 +34,12 @@ impl<D: Driver> Once<D> {
 }
 
 impl<D: Driver> Inbox<D> {
+    /// The only tenant whose messages this role may apply, where tenants are isolated and it is bound to one.
+    pub async fn bound_tenant(&self) -> Result<Option<String>> {
+        let rows = self.call(&BOUND_TENANT, Args::default()).await?;
+        Ok(rows.first().and_then(|mut row| row.opt_text()))
+    }
+
     /// One call in a transaction of its own; its rows count only once it has committed.
     pub(super) async fn call(&self, sql: &Sql, args: Args<'_>) -> Result<Rows> {
         self.call_in(BEGIN, sql, args).await
