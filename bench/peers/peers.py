@@ -32,6 +32,7 @@ end;
 """
 ORDER = "insert into orders (reference, item) values (%s, 'book') returning id"
 MESSAGE = "insert into message (body) values (repeat('x', 200))"
+AGAIN = 100  # how many keys of each connection come again, over and over
 
 
 def order(conn: Any, key: str) -> int:
@@ -162,6 +163,7 @@ RUST = {
     "bare transaction": "bare",
     "hand-written recipe": "recipe",
     "pgonce Once::run": "pgonce",
+    "pgonce Once::execute": "pgonce-execute",
     "pgonce Once::run, cache in process": "pgonce-cached",
     "pgonce Once::run, cache in Redis": "pgonce-redis",
     "idempotent 0.3, Redis": "idempotent",
@@ -174,7 +176,7 @@ def worker(kind: type[Bare], args: tuple[str, int], turn: str, seconds: float, g
         gate.wait()
         made = timed(lambda n: side.place(f"{turn}-{n}"), seconds)
         gate.wait()
-        again = timed(lambda n: side.place(f"{turn}-{n % max(made, 1)}"), seconds) if side.duplicates else 0
+        again = timed(lambda n: side.place(f"{turn}-{n % min(max(made, 1), AGAIN)}"), seconds) if side.duplicates else 0
         results.put((made, again))
     except BaseException as error:
         gate.abort()

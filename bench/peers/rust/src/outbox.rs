@@ -33,7 +33,7 @@ async fn obix(postgres: &str, messages: u64) -> Result<()> {
     let outbox = Outbox::<Value>::init(&pool, MailboxConfig::builder().build()).await?;
     let mut events = outbox.listen_persisted(EventSequence::BEGIN);
     for _ in 0..messages {
-        events.next().await.ok_or("the listener ended")?;
+        events.next().await.ok_or("the listener ended")??;
     }
     Ok(())
 }
