@@ -40,7 +40,7 @@ impl Size {
     pub(super) fn of(quick: bool, events: Option<u64>) -> Self {
         let (drained, rounds, backlog, live) = match quick {
             true => (50_000, 2, 200_000, 2_000),
-            false => (100_000, 5, 1_000_000, 10_000),
+            false => (100_000, 3, 1_000_000, 5_000),
         };
         Self {
             events: events.unwrap_or(drained),
