@@ -139,7 +139,7 @@ impl Args {
 
     fn plan(&self) -> Plan {
         // Many short turns: what disturbs the machine then disturbs all sides alike.
-        let (rounds, turn) = if self.quick { (6, 100) } else { (7, 100) };
+        let (rounds, turn) = if self.quick { (4, 100) } else { (7, 100) };
         Plan {
             connections: self.connections as usize,
             rounds: self.rounds.unwrap_or(rounds) as usize,
@@ -152,6 +152,7 @@ impl Args {
         match &self.growth {
             Some(sizes) if sizes.len() == 1 => [&[10_000], sizes.as_slice()].concat(),
             Some(sizes) => sizes.clone(),
+            None if self.quick => vec![10_000, 100_000],
             None => vec![10_000, 1_000_000],
         }
     }
