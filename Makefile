@@ -14,6 +14,8 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 ifeq ($(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes),yes)
 TEST = $(CARGO) nextest run --locked --test-threads $$((3 * $(CORES)))
 QUICK = -E 'not test(/$(subst $() ,|,$(SLOW))/)'
+# What it starts in front of every test only matters to those who stop a run with Ctrl-Z.
+export NEXTEST_DOUBLE_SPAWN = 0
 else
 TEST = $(CARGO) test --locked --no-fail-fast
 QUICK = -- $(addprefix --skip ,$(SLOW))
@@ -28,8 +30,8 @@ check test python-tests node-tests citus-tests hostile-tests kill-tests region-t
 endif
 
 # What `make check` leaves to `make test`: what needs Redis or a build of its own, and what goes on for long: servers that are
-# restored, every setting, and the capabilities beside commands.
-SLOW = cached_elsewhere:: does_not_compile and_pgbouncer classics:: migrations:: outbox:: inbox:: queue:: import:: external::
+# restored or cut off, every setting, and the capabilities beside commands.
+SLOW = cached_elsewhere:: does_not_compile and_pgbouncer classics:: migrations:: outages:: outbox:: inbox:: queue:: import:: external::
 # What `make check` builds: no broker's client and nothing in C++.
 CORE = -p pgonce -p pgonce-http -p pgonce-testkit -p pgonce-tests --all-features
 

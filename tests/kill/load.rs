@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use pgonce::retry::Policy;
 use pgonce::scope::{Busy, Contract};
 use pgonce::{Ack, Attempt, ClaimKind, Done, Error, Intent, Lease, Once, Result};
 use pgonce_testkit::checker::{Coverage, Effect, Verdict, check_covering};
@@ -85,14 +86,14 @@ impl Load {
     /// Sets both modes of a driver to work.
     pub(crate) fn begin<D: TestDriver>(&mut self, url: &str) {
         for mode in [Mode::Atomic, Mode::Leased] {
-            let once = Once::builder(D::connect(url, 8))
-                .owner("kill")
-                .build()
-                .unwrap();
+            let builder = || Once::builder(D::connect(url, 8)).owner("kill");
+            let once = builder().build().unwrap();
+            let one_try = builder().retry(Policy::none()).build().unwrap();
             let name = format!("{} {mode:?}", D::NAME);
             let (sender, last) = watch::channel(Instant::now());
             let clients = Arc::new(At {
                 once,
+                one_try,
                 mode,
                 name: name.clone(),
                 history: self.history.clone(),
@@ -142,6 +143,8 @@ pub(crate) async fn verdict(history: &History, url: &str, coverage: &Coverage) -
 
 struct At<D: TestDriver> {
     once: Once<D>,
+    /// The same without retries, which would hide that a server is back soon after it was killed.
+    one_try: Once<D>,
     mode: Mode,
     name: String,
     history: Arc<History>,
@@ -157,22 +160,27 @@ impl<D: TestDriver> At<D> {
             let number = self.next.fetch_add(1, SeqCst) / 2;
             let key = format!("{} {number}", self.name);
             let payload = json!({"amount": number});
-            while !self.attempt(&key, &payload).await {}
+            let mut once = match number % 4 {
+                0 => &self.one_try,
+                _ => &self.once,
+            };
+            while !self.attempt(once, &key, &payload).await {
+                once = &self.once;
+            }
         }
     }
 
     /// Asks once; whether there was an answer.
-    async fn attempt(&self, key: &str, payload: &Value) -> bool {
+    async fn attempt(&self, once: &Once<D>, key: &str, payload: &Value) -> bool {
         let intent = Intent::new(self.mode.scope(), key, payload).unwrap();
         let attempt = self.history.invoke(key, payload.clone());
         let answer = json!({"attempt": attempt});
         let end = match self.mode {
             Mode::Atomic => {
-                self.once
-                    .run(&intent, async |attempt| {
-                        finish(attempt, payload, &answer).await
-                    })
-                    .await
+                once.run(&intent, async |attempt| {
+                    finish(attempt, payload, &answer).await
+                })
+                .await
             }
             Mode::Leased => {
                 let work = async |lease: Lease<D>| {
@@ -181,7 +189,7 @@ impl<D: TestDriver> At<D> {
                     }
                     finish(lease.begin().await?, payload, &answer).await
                 };
-                self.once.run_leased(&intent, work).await
+                once.run_leased(&intent, work).await
             }
         };
         let outcome = match &end {

@@ -1,11 +1,15 @@
 use std::{
     collections::BTreeMap,
-    fs, iter,
+    fs,
+    hash::Hash,
+    iter,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use crate::{Error, Result, cache::Surroundings};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result, cache::Surroundings, run};
 
 const VARIABLE: &str = "PGONCE_PG_BIN";
 
@@ -35,7 +39,7 @@ const VERSIONED: [&str; 6] = [
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Binaries {
     folder: PathBuf,
     version: String,
@@ -48,7 +52,8 @@ impl Binaries {
     /// in the usual folders, else the one on `PATH`, else the newest in the
     /// cache that `scripts/setup` fills.
     pub fn find() -> Result<Self> {
-        Search::of_this_process().find()
+        let search = Search::of_this_process();
+        run::remembered(&search.question(None), || search.find())
     }
 
     /// One installation per major version, the lowest first. Where several
@@ -60,12 +65,15 @@ impl Binaries {
 
     /// The installation of one major version, such as 18.
     pub fn of_major(major: u32) -> Result<Self> {
-        Search::of_this_process().of_major(major)
+        let search = Search::of_this_process();
+        let question = search.question(Some(major));
+        run::remembered(&question, || search.of_major(major))
     }
 
     /// The installation whose `initdb` and `postgres` are in `folder`.
     pub fn in_folder(folder: impl Into<PathBuf>) -> Result<Self> {
-        Self::named_by("the caller", folder.into())
+        let folder = folder.into();
+        run::remembered(&folder, || Self::named_by("the caller", folder.clone()))
     }
 
     /// The major version: 18 for 18.4.
@@ -143,6 +151,16 @@ struct Search(Surroundings);
 impl Search {
     fn of_this_process() -> Self {
         Self(Surroundings::of_this_process())
+    }
+
+    /// What is asked for, and everything that the answer depends on.
+    fn question(&self, major: Option<u32>) -> impl Hash {
+        let names = [VARIABLE, "PATH", "PGONCE_CACHE", "CARGO_MANIFEST_DIR"];
+        (
+            major,
+            names.map(|name| self.0.variable(name)),
+            &self.0.start,
+        )
     }
 
     fn find(&self) -> Result<Binaries> {

@@ -7,12 +7,13 @@
 use std::{
     env,
     fs::{self, File, Permissions},
+    hash::{DefaultHasher, Hash, Hasher},
     io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Result, error::Attempt};
 
@@ -74,15 +75,17 @@ impl Run {
         T::at(address)
     }
 
+    fn make_folder(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        fs::set_permissions(&self.folder, Permissions::from_mode(0o700))
+    }
+
     async fn lock(&self, name: &str) -> Result<File> {
-        let (folder, file) = (
-            self.folder.clone(),
-            self.folder.join(format!("{name}.lock")),
-        );
+        let run = self.clone();
+        let name_of_file = format!("{name}.lock");
         let locking = move || {
-            fs::create_dir_all(&folder)?;
-            fs::set_permissions(&folder, Permissions::from_mode(0o700))?;
-            let file = File::create(file)?;
+            run.make_folder()?;
+            let file = File::create(run.folder.join(name_of_file))?;
             file.lock()?;
             Ok(file)
         };
@@ -94,8 +97,34 @@ impl Run {
     }
 }
 
+/// The answer to a question that one process of a run asks for all of them: to start programs in order to find others costs each
+/// test more than many of them take. Where there is no run, or nothing can be written, everybody asks.
+pub(crate) fn remembered<T: Serialize + DeserializeOwned>(
+    question: &impl Hash,
+    ask: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    let Some(run) = Run::current() else {
+        return ask();
+    };
+    let mut hasher = DefaultHasher::new();
+    question.hash(&mut hasher);
+    let file = run.folder.join(format!("found-{:x}.json", hasher.finish()));
+    if let Ok(text) = fs::read(&file)
+        && let Ok(answer) = serde_json::from_slice(&text)
+    {
+        return Ok(answer);
+    }
+    let answer = ask()?;
+    if let Ok(text) = serde_json::to_vec(&answer)
+        && run.make_folder().is_ok()
+    {
+        let _ = write_whole(&file, &text);
+    }
+    Ok(answer)
+}
+
 fn write_whole(file: &Path, text: &[u8]) -> io::Result<()> {
-    let draft = file.with_extension("draft");
+    let draft = file.with_extension(format!("draft-{}", std::process::id()));
     fs::write(&draft, text)?;
     fs::rename(draft, file)
 }

@@ -186,7 +186,8 @@ fn numbers(params: usize) -> [usize; 7] {
 
 /// The claim, then the `answer`. The claim comes first, since its lock keeps duplicates out: `claim_first` without what the SDK
 /// has checked and what cannot be in autocommit. It sets no mark: that of a first attempt only keeps its parts in one
-/// transaction, and one statement always is.
+/// transaction, and one statement always is. Ids of events that it publishes are random then, and not derived: those of a first attempt
+/// differ from transaction to transaction in either case.
 fn claimed(name: &str, params: usize, answer: &str) -> String {
     let [scope, key, _, tenant, ..] = numbers(params);
     format!(

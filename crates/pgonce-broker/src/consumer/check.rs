@@ -39,6 +39,15 @@ pub(crate) type Flaw = (&'static str, String);
 impl Checks {
     /// Names the message, and says what is wrong with it, if anything.
     pub(super) fn check(&self, message: &mut Message) -> Result<(), Flaw> {
+        let checked = self.check_itself(message);
+        // Also of one that is flawed: under another tenant it could not even be kept.
+        match &self.tenant {
+            Some(own) => checked.and(check_tenant(message, own)),
+            None => checked,
+        }
+    }
+
+    fn check_itself(&self, message: &mut Message) -> Result<(), Flaw> {
         let size = message.payload.len();
         if size > self.max_bytes {
             let limit = self.max_bytes;
@@ -67,9 +76,6 @@ impl Checks {
             message.compare_by(&fingerprint);
         }
         check_names(message)?;
-        if let Some(own) = &self.tenant {
-            check_tenant(message, own)?;
-        }
         match (&self.kinds, message.kind.as_deref()) {
             (Some(_), None) => Err(("unknown_type", "it came without a type".to_owned())),
             (Some(known), Some(kind)) if !known.contains(kind) => {

@@ -118,8 +118,19 @@ impl Postgres {
         let _turn = self.databases.one_at_a_time.lock().await;
         self.remove_discarded(&client).await?;
         remove_orphans(&client).await?;
-        copy(&client, &name, &of_this_program(template)).await?;
+        copy(&client, &name, &self.copied(&of_this_program(template))).await?;
         Ok(self.database(name, true))
+    }
+
+    /// A template and how it is copied: file by file, which takes half the time of writing every block to the WAL, where the
+    /// version lets us choose (before 15 it is the only way).
+    fn copied(&self, template: &str) -> String {
+        let strategy = if self.major() >= 15 {
+            " strategy file_copy"
+        } else {
+            ""
+        };
+        format!("{}{strategy}", quoted(template))
     }
 
     fn database(&self, name: String, discard: bool) -> Database {
@@ -252,11 +263,7 @@ async fn remove(client: &Client, name: &str) -> Result<()> {
 }
 
 async fn copy(client: &Client, name: &str, template: &str) -> Result<()> {
-    let statement = format!(
-        "create database {} template {}",
-        quoted(name),
-        quoted(template)
-    );
+    let statement = format!("create database {} template {template}", quoted(name));
     let deadline = Instant::now() + IN_USE_TIMEOUT;
     loop {
         match client.batch_execute(&statement).await {
