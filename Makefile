@@ -29,9 +29,9 @@ ifeq ($(IN_MEMORY),yes)
 check test python-tests node-tests citus-tests hostile-tests kill-tests region-tests mutants: export TMPDIR = /dev/shm
 endif
 
-# What `make check` leaves to `make test`: what needs Redis or a build of its own, and what goes on for long: servers that are
+# What `make check` leaves to `make test`: what needs Redis, and what goes on for long: servers that are
 # restored or cut off, every setting, and the capabilities beside commands.
-SLOW = cached_elsewhere:: does_not_compile and_pgbouncer classics:: migrations:: outages:: outbox:: inbox:: queue:: import:: external::
+SLOW = cached_elsewhere:: and_pgbouncer classics:: migrations:: outages:: outbox:: inbox:: queue:: import:: external::
 # What `make check` builds: no broker's client and nothing in C++.
 CORE = -p pgonce -p pgonce-http -p pgonce-testkit -p pgonce-tests --all-features
 

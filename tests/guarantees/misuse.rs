@@ -1,15 +1,10 @@
-//! What would part an effect from its acknowledgement does not compile, or is an error.
+//! What would part an effect from its acknowledgement is an error, where it compiles at all (`tests/misuse`).
 
 use std::time::Duration;
 
 use pgonce::retry::Class;
 use pgonce::{Ack, Attempt, Claim, Error, Failure, Intent};
 use pgonce_tests::{SCOPE, TestDriver, World, digest_of, effect, for_each_driver, intent, work};
-
-#[test]
-fn misuse_does_not_compile() {
-    trybuild::TestCases::new().compile_fail("compile_fail/*.rs");
-}
 
 #[tokio::test]
 async fn an_atomic_claim_in_autocommit_cannot_succeed() {

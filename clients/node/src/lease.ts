@@ -259,7 +259,8 @@ export class Lease<C = unknown> extends Claimed {
         if (error instanceof Conflict) throw new Uncertain(error.reason, { cause: error });
         if (!mayPass(error) || performance.now() >= this.renewedAt + this.leaseMs) throw error;
         if (error instanceof Uncertain) lost = error;
-        await sleep(Math.min(this.leaseMs / 20, 1000));
+        // Of different lengths: holders that turn each other away must not meet again at each try.
+        await sleep(Math.random() * Math.min(this.leaseMs / 20, 1000));
       }
     }
   }

@@ -109,7 +109,9 @@ impl<'a> Tries<'a> {
             return Err(error);
         }
         tracing::warn!(%error, "not recorded yet, trying again while the lease holds");
-        let pause = (self.term.length / 20).min(Duration::from_secs(1));
+        // Of different lengths: holders that turn each other away must not meet again at each try.
+        let longest = (self.term.length / 20).min(Duration::from_secs(1));
+        let pause = longest.mul_f64(rand::random_range(0.0..1.0));
         sleep_until((now + pause).min(expiry)).await;
         if let Error::Uncertain(why) = error {
             self.lost = Some(why);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -258,7 +259,8 @@ class LeaseState:
                     raise
                 if isinstance(error, Uncertain):
                     lost = error
-                pause = min(self.length / 20, 1.0)
+                # Of different lengths: holders that turn each other away must not meet again at each try.
+                pause = random.uniform(0, min(self.length / 20, 1.0))
                 yield lambda: self._driver.sleep(pause)
 
     def _leave(self, error: BaseException) -> Steps[None]:

@@ -72,7 +72,10 @@ async fn bound_tenant<D: Driver, H>(
             asked = shared.inbox.bound_tenant() => match asked {
                 Ok(tenant) => return Ok(Some(tenant)),
                 Err(error) if is_fatal(&error) => return Err(error),
-                Err(error) => tracing::warn!(%error, ?pause, "the database is unavailable, trying again"),
+                Err(error) => {
+                    tracing::warn!(%error, ?pause, "the database is unavailable, trying again");
+                    shared.counts.database_errors.add(1);
+                }
             },
         }
         tokio::select! {

@@ -248,14 +248,7 @@ async fn no_error_of_the_database_that_may_go_away_ends_a_consumer_or_blames_a_m
     more_errors().await;
     see.run("drop trigger strange on pgonce.inbox_marker").await;
     fixture.wait_for(10).await;
-    for statement in [
-        format!("alter database {database} allow_connections false"),
-        format!(
-            "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '{database}'"
-        ),
-    ] {
-        admin.run(&statement).await;
-    }
+    close(&admin, &database).await;
     fixture.send(11, 15, 5);
     more_errors().await;
     let away = format!("alter database {database} rename to {database}_away");
@@ -274,4 +267,40 @@ async fn no_error_of_the_database_that_may_go_away_ends_a_consumer_or_blames_a_m
         0
     );
     running.stop().await.unwrap();
+}
+
+/// Nothing is known of its role yet: it asks until it is let in.
+#[tokio::test]
+async fn a_consumer_that_starts_before_its_database_lets_anybody_in_waits() {
+    let fixture = Fixture::new().await;
+    let (url, database) = (fixture.world.url(), fixture.world.database().to_owned());
+    let admin = Observer::connect(&url.replace(&format!("/{database}"), "/postgres")).await;
+    let consumer = fixture.consumer();
+    close(&admin, &database).await;
+    let counts = consumer.counts();
+    let running = Running::start(consumer);
+    fixture.send(1, 5, 5);
+    wait_until("errors", DEADLINE, || async {
+        counts.database_errors() > 2
+    })
+    .await
+    .unwrap();
+    admin
+        .run(&format!("alter database {database} allow_connections true"))
+        .await;
+    let see = Observer::connect(&url).await;
+    see.wait_until("select count(distinct id) = 5 and count(*) = 5 from seen")
+        .await;
+    running.stop().await.unwrap();
+}
+
+async fn close(admin: &Observer, database: &str) {
+    for statement in [
+        format!("alter database {database} allow_connections false"),
+        format!(
+            "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = '{database}'"
+        ),
+    ] {
+        admin.run(&statement).await;
+    }
 }

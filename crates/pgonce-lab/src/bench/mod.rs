@@ -139,7 +139,7 @@ impl Args {
 
     fn plan(&self) -> Plan {
         // Many short turns: what disturbs the machine then disturbs all sides alike.
-        let (rounds, turn) = if self.quick { (4, 100) } else { (7, 100) };
+        let (rounds, turn) = if self.quick { (3, 50) } else { (7, 100) };
         Plan {
             connections: self.connections as usize,
             rounds: self.rounds.unwrap_or(rounds) as usize,
@@ -272,7 +272,7 @@ async fn measure_on(
     if args.wants(Group::Import) {
         say("imports");
         // A row costs far less than an event.
-        let usual = if args.quick { 300_000 } else { 1_000_000 };
+        let usual = if args.quick { 100_000 } else { 500_000 };
         let rows = args.events.map_or(usual, |events| events * 20);
         report.add(import::measure(server, rows).await?);
     }

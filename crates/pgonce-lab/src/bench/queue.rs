@@ -45,7 +45,7 @@ pub(super) struct Size {
 
 impl Size {
     pub(super) fn of(quick: bool, jobs: Option<u64>) -> Self {
-        let (usual, rounds) = if quick { (20_000, 2) } else { (50_000, 3) };
+        let (usual, rounds) = if quick { (3_000, 2) } else { (10_000, 3) };
         Self {
             jobs: jobs.unwrap_or(usual),
             rounds,

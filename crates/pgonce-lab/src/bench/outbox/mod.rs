@@ -39,8 +39,8 @@ pub(super) struct Size {
 impl Size {
     pub(super) fn of(quick: bool, events: Option<u64>) -> Self {
         let (drained, rounds, backlog, live) = match quick {
-            true => (50_000, 2, 200_000, 2_000),
-            false => (100_000, 3, 1_000_000, 5_000),
+            true => (10_000, 2, 100_000, 2_000),
+            false => (100_000, 2, 1_000_000, 5_000),
         };
         Self {
             events: events.unwrap_or(drained),
