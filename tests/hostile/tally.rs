@@ -68,13 +68,7 @@ impl Tally {
     }
 
     fn explains(&self, error: &Error) -> bool {
-        let code = error.code();
-        // Every try to record leased work met such an error until its lease ran out: then it is in doubt, and says why.
-        let in_doubt =
-            |why: &&str| code == "08007" && error.to_string().contains(&format!("[{why}]"));
-        AMONG_CALLERS.contains(&code)
-            || self.allowed.contains(&code)
-            || self.allowed.iter().any(in_doubt)
+        AMONG_CALLERS.contains(&error.code()) || self.allowed.contains(&error.code())
     }
 
     /// Panics where an error is not explained, too little was answered, or a path never was.

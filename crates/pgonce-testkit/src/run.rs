@@ -75,17 +75,15 @@ impl Run {
         T::at(address)
     }
 
-    fn make_folder(&self) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        fs::set_permissions(&self.folder, Permissions::from_mode(0o700))
-    }
-
     async fn lock(&self, name: &str) -> Result<File> {
-        let run = self.clone();
-        let name_of_file = format!("{name}.lock");
+        let (folder, file) = (
+            self.folder.clone(),
+            self.folder.join(format!("{name}.lock")),
+        );
         let locking = move || {
-            run.make_folder()?;
-            let file = File::create(run.folder.join(name_of_file))?;
+            fs::create_dir_all(&folder)?;
+            fs::set_permissions(&folder, Permissions::from_mode(0o700))?;
+            let file = File::create(file)?;
             file.lock()?;
             Ok(file)
         };
@@ -115,8 +113,9 @@ pub(crate) fn remembered<T: Serialize + DeserializeOwned>(
         return Ok(answer);
     }
     let answer = ask()?;
-    if let Ok(text) = serde_json::to_vec(&answer)
-        && run.make_folder().is_ok()
+    // Only beside a server of the run, whose guardian removes the folder: nobody else would.
+    if run.folder.is_dir()
+        && let Ok(text) = serde_json::to_vec(&answer)
     {
         let _ = write_whole(&file, &text);
     }
