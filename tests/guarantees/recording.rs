@@ -1,11 +1,13 @@
-//! What leased work did is recorded, whatever passes in between, for as long as the lease holds.
+//! What leased work did is recorded, whatever passes in between, for as long as the lease holds and can be renewed.
 
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use pgonce::driver::{Connection as _, Session as _};
+use pgonce::retry::Policy;
+use pgonce::scope::Contract;
 use pgonce::{Claim, Error, Failure, Isolation};
-use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
+use pgonce_tests::{SCOPE, TestDriver, World, effect, for_each_driver, intent};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -97,19 +99,7 @@ async fn whatever_strikes_while_recording_it_is_recorded<D: TestDriver>(world: W
         for end in ["succeed", "fail", "transact"] {
             world.see.run("alter sequence struck restart").await;
             let wanted = intent(&format!("{end} {level}"));
-            let ended = once.run_leased(&wanted, |lease| async move {
-                match end {
-                    "succeed" => lease.succeed("done").await,
-                    "fail" => Err(Failure::permanent("no", "not this one").into()),
-                    _ => {
-                        let work = |mut tx: pgonce::Attempt<D>| async move {
-                            effect(&mut tx).await?;
-                            tx.succeed("done").await
-                        };
-                        lease.transact(work).await
-                    }
-                }
-            });
+            let ended = once.run_leased(&wanted, |lease| end_by(end, lease));
             match (end, ended.await) {
                 ("fail", Err(Error::Refused(_))) => {}
                 ("succeed" | "transact", Ok(done)) => assert!(!done.replayed()),
@@ -127,6 +117,88 @@ async fn whatever_strikes_while_recording_it_is_recorded<D: TestDriver>(world: W
             let struck = world.see.number("select last_value from struck").await;
             assert_eq!(struck, 6, "{end}, {level}: all five, then none");
         }
+    }
+}
+
+/// Refuses every record of an end until the gate is open.
+const GATE: &str = "create table gate (); \
+    create function refuse() returns trigger language plpgsql security definer as $$ \
+    begin if to_regclass('public.gate') is null then return new; end if; \
+    raise exception 'not now' using errcode = '40001'; end $$; \
+    create trigger refuse before update on pgonce.intent for each row \
+    when (new.status <> 'processing') execute function refuse()";
+
+async fn end_by<D: TestDriver>(
+    end: &str,
+    lease: pgonce::Lease<D>,
+) -> pgonce::Result<pgonce::Done<str>> {
+    match end {
+        "succeed" => lease.succeed("done").await,
+        "fail" => Err(Failure::permanent("no", "not this one").into()),
+        _ => {
+            let work = |mut tx: pgonce::Attempt<D>| async move {
+                effect(&mut tx).await?;
+                tx.succeed("done").await
+            };
+            lease.transact(work).await
+        }
+    }
+}
+
+async fn a_lease_is_renewed_while_its_work_is_being_recorded<D: TestDriver>(world: World<D>) {
+    world.see.run(GATE).await;
+    let contract = Contract::keep(MINUTE).lease(Duration::from_secs(3));
+    world.owner.define_scope(SCOPE, &contract).await.unwrap();
+    let once = world.another("recording", 4, |b| b);
+    let ends = ["succeed", "fail", "transact"];
+    let run = |end: &'static str| {
+        let once = &once;
+        async move {
+            let wanted = intent(end);
+            once.run_leased(&wanted, |lease| end_by(end, lease)).await
+        }
+    };
+    let opened = async {
+        for end in ends {
+            let renewed = format!(
+                "select exists (select from pgonce.intent \
+                 where key = '{end}' and lease_until > first_at + interval '6 seconds')"
+            );
+            world.see.wait_until(&renewed).await;
+            let other = world.once.lease(&intent(end), MINUTE).await.unwrap();
+            assert!(matches!(other, Claim::Busy { .. }), "{end}: {other:?}");
+        }
+        world.see.run("drop table gate").await;
+    };
+    let (ended, ()) = join(join_all(ends.map(run)), opened).await;
+    for (end, ended) in ends.into_iter().zip(ended) {
+        match (end, ended) {
+            ("fail", Err(Error::Refused(_))) => {}
+            ("succeed" | "transact", Ok(done)) => assert!(!done.replayed()),
+            (_, other) => panic!("{end}: {other:?}"),
+        }
+        let wanted = intent(end);
+        assert_eq!(world.see.record(&wanted, "attempts").await, "1", "{end}");
+        let effects = i64::from(end == "transact");
+        assert_eq!(world.see.effects(&wanted).await, effects, "{end}");
+    }
+}
+
+async fn a_lease_is_not_renewed_for_longer_than_the_policy_allows<D: TestDriver>(world: World<D>) {
+    world.see.run(GATE).await;
+    let contract = Contract::keep(MINUTE).lease(Duration::from_millis(300));
+    world.owner.define_scope(SCOPE, &contract).await.unwrap();
+    let policy = Policy::default().within(Duration::from_millis(600));
+    let once = world.another("recording", 4, |b| b.retry(policy));
+    for end in ["succeed", "fail", "transact"] {
+        let wanted = intent(end);
+        let ended = once.run_leased(&wanted, |lease| end_by(end, lease)).await;
+        assert!(
+            matches!(ended, Err(Error::Uncertain(_))),
+            "{end}: {ended:?}"
+        );
+        assert_eq!(world.see.effects(&wanted).await, 0, "{end}");
+        assert_eq!(world.see.record(&wanted, "status").await, "processing");
     }
 }
 
@@ -246,6 +318,8 @@ async fn idle_work_that_the_server_ended_is_done_again<D: TestDriver>(world: Wor
 for_each_driver!(
     a_timeout_while_recording_is_tried_again,
     whatever_strikes_while_recording_it_is_recorded,
+    a_lease_is_renewed_while_its_work_is_being_recorded,
+    a_lease_is_not_renewed_for_longer_than_the_policy_allows,
     a_connection_whose_statements_are_out_of_date_is_replaced,
     leased_work_ends_where_serializable_is_the_default,
     a_connection_that_lost_its_statements_is_replaced,

@@ -30,7 +30,7 @@ import {
 } from "./intent.js";
 import { Loop, type LeasedClaim } from "./loop.js";
 import { begin, contractOf, discard, doneNow, inOwnTransaction, query, recordFailure, settle, successParams } from "./protocol.js";
-import { sleep } from "./retry.js";
+import { Schedule, sleep } from "./retry.js";
 import * as sql from "./statements.js";
 import type { Params } from "./statements.js";
 import { Tx } from "./tx.js";
@@ -245,10 +245,12 @@ export class Lease<C = unknown> extends Claimed {
 
   /**
    * An error that may pass is no reason to give up the record of work that is done: it is tried again for as long as the
-   * lease holds. Where it had worked after all, the fence turns the next try away, and a claim finds the answer.
+   * lease holds, which is renewed meanwhile for as long as the retry policy allows. Where it had worked after all, the
+   * fence turns the next try away, and a claim finds the answer.
    */
   private async untilRecorded(call: () => Promise<unknown>): Promise<void> {
     let lost: Uncertain | undefined;
+    const retries = new Schedule(this.options.retry);
     for (;;) {
       try {
         await call();
@@ -257,12 +259,21 @@ export class Lease<C = unknown> extends Claimed {
         if (lost !== undefined && (error instanceof Fenced || error instanceof LostRace)) throw lost;
         // The key went to another request meanwhile, which denies this work, and it is done.
         if (error instanceof Conflict) throw new Uncertain(error.reason, { cause: error });
-        if (!mayPass(error) || performance.now() >= this.renewedAt + this.leaseMs) throw error;
+        if (!mayPass(error)) throw error;
+        await this.renewWhileRecording(retries);
+        if (performance.now() >= this.renewedAt + this.leaseMs) throw error;
         if (error instanceof Uncertain) lost = error;
         // Of different lengths: holders that turn each other away must not meet again at each try.
         await sleep(Math.random() * Math.min(this.leaseMs / 20, 1000));
       }
     }
+  }
+
+  /** Renews the lease where a third of it is over: the work is done, and nobody may repeat it. */
+  private async renewWhileRecording(retries: Schedule): Promise<void> {
+    if (performance.now() < this.renewedAt + this.leaseMs / 3 || !retries.hasTime()) return;
+    // Whether it is lost is not to be decided here: the next try learns who holds the intent.
+    await this.heartbeat().catch(() => undefined);
   }
 }
 

@@ -33,9 +33,14 @@ export class Schedule {
     if (this.retries + 1 >= Math.max(this.policy.maxTries, 1)) return undefined;
     const ceiling = Math.min(this.policy.baseMs * 2 ** this.retries, this.policy.capMs);
     const delay = minDelay(error) + Math.random() * ceiling;
-    if (delay >= this.policy.timeoutMs - (performance.now() - this.started)) return undefined;
+    if (!this.hasTime(delay)) return undefined;
     this.retries += 1;
     return delay;
+  }
+
+  /** Whether there is time for a try that starts after so many milliseconds. */
+  hasTime(delay = 0): boolean {
+    return delay < this.policy.timeoutMs - (performance.now() - this.started);
   }
 }
 

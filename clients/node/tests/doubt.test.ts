@@ -42,12 +42,12 @@ async function nextKind(source: Source, db: Database): Promise<unknown> {
   return answer;
 }
 
-/** Makes the record of a success fail: so many times, or always. */
-async function refuseSuccess(db: Database, times: number): Promise<void> {
+/** Makes the record of a success fail while a condition is true. */
+async function refuseSuccess(db: Database, refused: string): Promise<void> {
   await db.run("create sequence tries");
   await db.run(`create function refuse() returns trigger language plpgsql as $$
     begin
-      if nextval('public.tries') <= ${times} then raise exception 'not now' using errcode = '40001'; end if;
+      if ${refused} then raise exception 'not now' using errcode = '40001'; end if;
       return new;
     end $$`);
   await db.run(
@@ -107,16 +107,24 @@ describe("leased work in doubt", { concurrency: 4 }, () => {
 
   it("a success that met an error that passes is recorded by the next try", () =>
     withSource(async ({ connect }, db) => {
-      await refuseSuccess(db, 2);
+      await refuseSuccess(db, "nextval('public.tries') <= 2");
       let runs = 0;
       const done = await pgonce.lease(connect, "s", "k", REQUEST, () => (runs += 1), { leaseMs: 20_000 });
       assert.deepEqual([done.answer, done.replayed, runs, await db.value(STATUS)], [1, false, 1, "succeeded"]);
     }));
 
-  it("a success that the database refuses for longer than the lease is uncertain", () =>
+  it("a lease is renewed while its work is being recorded", () =>
     withSource(async ({ connect }, db) => {
-      await refuseSuccess(db, 1_000_000);
-      await assert.rejects(pgonce.lease(connect, "s", "k", REQUEST, () => 1, { leaseMs: 300 }), pgonce.Uncertain);
+      await refuseSuccess(db, "clock_timestamp() < new.first_at + interval '1.2 seconds'");
+      const done = await pgonce.lease(connect, "s", "k", REQUEST, () => 1, { leaseMs: 400 });
+      assert.deepEqual([done.answer, done.replayed, await db.value(STATUS)], [1, false, "succeeded"]);
+    }));
+
+  it("a success that the database refuses for longer than the policy allows is uncertain", () =>
+    withSource(async ({ connect }, db) => {
+      await refuseSuccess(db, "true");
+      const ended = pgonce.lease(connect, "s", "k", REQUEST, () => 1, { leaseMs: 300, retry: { timeoutMs: 600 } });
+      await assert.rejects(ended, pgonce.Uncertain);
     }));
 
   it("work that was done is not said to be in conflict with who got the key after it", () =>

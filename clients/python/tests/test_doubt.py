@@ -54,16 +54,16 @@ def source(db: Database) -> Source:
 def run(request: Any, source: Source) -> Callable[..., pgonce.Done]:
     """`lease` in its function form. Work may answer an awaitable where it is asynchronous."""
 
-    def sync(work: Callable[[Any], Any], length: float | None = None) -> pgonce.Done:
-        return lease(source.connect, "s", "k", REQUEST, work, length=length)
+    def sync(work: Callable[[Any], Any], length: float | None = None, **options: Any) -> pgonce.Done:
+        return lease(source.connect, "s", "k", REQUEST, work, length=length, **options)
 
-    def asynchronous(work: Callable[[Any], Any], length: float | None = None) -> pgonce.Done:
+    def asynchronous(work: Callable[[Any], Any], length: float | None = None, **options: Any) -> pgonce.Done:
         async def awaited(held: Any) -> Any:
             value = work(held)
             return await value if isinstance(value, Awaitable) else value
 
         async def main() -> pgonce.Done:
-            return await aio.lease(source.connect_async, "s", "k", REQUEST, awaited, length=length)
+            return await aio.lease(source.connect_async, "s", "k", REQUEST, awaited, length=length, **options)
 
         return asyncio.run(main())
 
@@ -77,13 +77,13 @@ def next_kind(db: Database, source: Source) -> Any:
     return lease(source.connect, "s", "k", REQUEST, lambda held: held.kind).answer
 
 
-def refuse_success(db: Database, times: int) -> None:
-    """Makes the record of a success fail: so many times, or always."""
+def refuse_success(db: Database, refused: str) -> None:
+    """Makes the record of a success fail while a condition is true."""
     db.admin.execute("create sequence tries")
     db.admin.execute(
         f"""create function refuse() returns trigger language plpgsql as $$
         begin
-            if nextval('public.tries') <= {times} then raise exception 'not now' using errcode = '40001'; end if;
+            if {refused} then raise exception 'not now' using errcode = '40001'; end if;
             return new;
         end $$""".encode()
     )
@@ -193,16 +193,23 @@ def test_a_block_that_cannot_be_recorded_is_uncertain(db: Database, source: Sour
 
 
 def test_a_success_that_met_an_error_that_passes_is_recorded_by_the_next_try(db: Database, run: Any) -> None:
-    refuse_success(db, 2)
+    refuse_success(db, "nextval('public.tries') <= 2")
     runs: list[int] = []
     done = run(lambda held: runs.append(1), 20)
     assert (len(runs), done.replayed, db.value(STATUS)) == (1, False, "succeeded")
 
 
-def test_a_success_that_the_database_refuses_for_longer_than_the_lease_is_uncertain(db: Database, run: Any) -> None:
-    refuse_success(db, 1_000_000)
+def test_a_lease_is_renewed_while_its_work_is_being_recorded(db: Database, run: Any) -> None:
+    refuse_success(db, "clock_timestamp() < new.first_at + interval '1.2 seconds'")
+    assert (run(done, 0.4).replayed, db.value(STATUS)) == (False, "succeeded")
+
+
+def test_a_success_that_the_database_refuses_for_longer_than_the_policy_allows_is_uncertain(
+    db: Database, run: Any
+) -> None:
+    refuse_success(db, "true")
     with pytest.raises(pgonce.Uncertain):
-        run(done, 0.3)
+        run(done, 0.3, retry=pgonce.retry.Policy(timeout=0.6))
 
 
 def test_work_that_was_done_is_not_said_to_be_in_conflict_with_who_got_the_key_after_it(db: Database, run: Any) -> None:

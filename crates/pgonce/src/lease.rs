@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::ack::{Ack, Done, IntoAck};
 use crate::attempt::{Attempt, not_ended};
@@ -77,16 +77,21 @@ impl Term {
     }
 }
 
-/// The tries of one last step, while its lease holds.
-pub(crate) struct Tries<'a> {
-    term: &'a Term,
+/// The tries of one last step. Its lease is renewed between them, for as long as the retry policy allows.
+pub(crate) struct Tries<'a, D: Driver> {
+    held: Held<'a, D>,
+    began: Instant,
     /// Why it is not known whether an earlier try was committed, where that is so.
     lost: Option<String>,
 }
 
-impl<'a> Tries<'a> {
-    pub(crate) fn new(term: &'a Term) -> Self {
-        Self { term, lost: None }
+impl<'a, D: Driver> Tries<'a, D> {
+    fn new(held: Held<'a, D>) -> Self {
+        Self {
+            held,
+            began: Instant::now(),
+            lost: None,
+        }
     }
 
     /// Pauses after an error that may pass, while the lease holds; else says how it ended.
@@ -104,18 +109,63 @@ impl<'a> Tries<'a> {
             // A timeout of the session: the next try may be faster.
             _ => error.code() == "57014",
         };
-        let (now, expiry) = (Instant::now(), self.term.expiry());
-        if !passes || now >= expiry {
+        if !passes {
+            return Err(error);
+        }
+        self.renew().await;
+        let term = self.held.term;
+        let (now, expiry) = (Instant::now(), term.expiry());
+        if now >= expiry {
             return Err(error);
         }
         tracing::warn!(%error, "not recorded yet, trying again while the lease holds");
         // Of different lengths: holders that turn each other away must not meet again at each try.
-        let longest = (self.term.length / 20).min(Duration::from_secs(1));
+        let longest = (term.length / 20).min(Duration::from_secs(1));
         let pause = longest.mul_f64(rand::random_range(0.0..1.0));
         sleep_until((now + pause).min(expiry)).await;
         if let Error::Uncertain(why) = error {
             self.lost = Some(why);
         }
+        Ok(())
+    }
+
+    /// Renews the lease where a third of it is over: the work is done, and nobody may repeat it while it is being recorded.
+    async fn renew(&self) {
+        let Held { once, term, .. } = self.held;
+        let is_due = term.renewed().elapsed() >= term.length / 3;
+        if !is_due || !once.shared.policy.allows_after(self.began.elapsed()) {
+            return;
+        }
+        match timeout(term.length, self.held.heartbeat()).await {
+            Ok(Ok(())) => {}
+            // Not to be decided here: the next try learns who holds the intent.
+            Ok(Err(error)) => tracing::debug!(%error, "not renewed while recording"),
+            Err(_) => tracing::debug!("the database did not renew in time while recording"),
+        }
+    }
+}
+
+/// An intent that is held, and for how long.
+struct Held<'a, D: Driver> {
+    once: &'a Once<D>,
+    intent: &'a Intent,
+    fence: i64,
+    term: &'a Term,
+}
+
+impl<D: Driver> Held<'_, D> {
+    async fn heartbeat(&self) -> Result<()> {
+        fault_point!("lease.before_heartbeat");
+        let sent = Instant::now();
+        let args = Args::texts([self.intent.scope(), self.intent.key()])
+            .int(self.fence)
+            .interval(self.term.length)
+            .text(self.intent.tenant_name());
+        let renewing = self.once.caller().write(&HEARTBEAT, args);
+        let span = database_span!("pgonce.lease.renew");
+        step(span, renewing, |_| "renewed").await?;
+        fault_point!("lease.renewed");
+        self.term.renew(sent);
         Ok(())
     }
 }
@@ -143,6 +193,19 @@ impl<D: Driver> Lease<D> {
 
     pub(crate) fn term(&self) -> Term {
         self.term.clone()
+    }
+
+    fn held(&self) -> Held<'_, D> {
+        Held {
+            once: &self.once,
+            intent: &self.intent,
+            fence: self.fence,
+            term: &self.term,
+        }
+    }
+
+    pub(crate) fn tries(&self) -> Tries<'_, D> {
+        Tries::new(self.held())
     }
 
     /// Runs `work` and renews the lease meanwhile, every third of its length.
@@ -188,18 +251,7 @@ impl<D: Driver> Lease<D> {
 
     /// Renews the lease once, by its own length.
     pub async fn heartbeat(&mut self) -> Result<()> {
-        fault_point!("lease.before_heartbeat");
-        let sent = Instant::now();
-        let args = Args::texts([self.intent.scope(), self.intent.key()])
-            .int(self.fence)
-            .interval(self.term.length)
-            .text(self.intent.tenant_name());
-        let renewing = self.call(&HEARTBEAT, args);
-        let span = database_span!("pgonce.lease.renew");
-        step(span, renewing, |()| "renewed").await?;
-        fault_point!("lease.renewed");
-        self.term.renew(sent);
-        Ok(())
+        self.held().heartbeat().await
     }
 
     /// Opens a transaction for writes of your own under the fence. [`Attempt::succeed`] commits
@@ -231,7 +283,8 @@ impl<D: Driver> Lease<D> {
 
     /// Does writes of your own under the fence, and commits them with the acknowledgement. What is
     /// done outside must be recorded: `work` is called again, each time in a new transaction, after
-    /// every error that may pass, for as long as the lease holds.
+    /// every error that may pass, for as long as the lease holds. It is renewed meanwhile, for as long
+    /// as the retry policy allows ([`Policy::within`](crate::retry::Policy::within)).
     ///
     /// ```no_run
     /// # async fn charge(key: &str) -> Result<String, pgonce::Failure> { Ok(key.to_owned()) }
@@ -263,7 +316,7 @@ impl<D: Driver> Lease<D> {
         F: FnMut(Attempt<D>) -> W,
         W: Future<Output = Result<Done<T>>>,
     {
-        let mut tries = Tries::new(&self.term);
+        let mut tries = self.tries();
         loop {
             let tried = match self.begin().await {
                 Ok(mut attempt) => {
@@ -290,10 +343,11 @@ impl<D: Driver> Lease<D> {
     /// Records the acknowledgement. `ack` is an [`Ack`], or a reference to the answer.
     ///
     /// What is done must be recorded: it is tried again after every error that may pass, for as long
-    /// as the lease holds. After [`Error::Uncertain`] claim again, and the stored answer comes back.
+    /// as the lease holds, which is renewed as in [`Lease::transact`]. After [`Error::Uncertain`] claim
+    /// again, and the stored answer comes back.
     pub async fn succeed<A: IntoAck>(self, ack: A) -> Result<Done<A::Answer>> {
         let ack = ack.into_ack()?;
-        let mut tries = Tries::new(&self.term);
+        let mut tries = self.tries();
         loop {
             match self.record(&ack).await {
                 Ok(done) => return Ok(done.typed()),
@@ -395,7 +449,12 @@ pub(crate) async fn record_failure<D: Driver>(
         return Ok(());
     }
     let mut answer = seal::stored(once.keys(), intent, failure.answer())?;
-    let mut tries = Tries::new(term);
+    let mut tries = Tries::new(Held {
+        once,
+        intent,
+        fence,
+        term,
+    });
     loop {
         fault_point!("fail.before_record");
         let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());

@@ -239,8 +239,9 @@ class LeaseState:
 
     def _until_recorded(self, call: Callable[[], Steps[Any]]) -> Steps[None]:
         """An error that may pass is no reason to give up the record of work that is done: it is tried
-        again for as long as the lease holds."""
+        again for as long as the lease holds, which is renewed meanwhile for as long as the retry policy allows."""
         lost: Uncertain | None = None
+        began = time.monotonic()
         while True:
             try:
                 yield from call()
@@ -255,13 +256,25 @@ class LeaseState:
                 # The key went to another request meanwhile, which denies this work, and it is done.
                 raise Uncertain(error.message) from error
             except Error as error:
-                if not _may_pass(error) or time.monotonic() >= self._renewed + self.length:
+                if not _may_pass(error):
+                    raise
+                yield from self._renew_while_recording(began)
+                if time.monotonic() >= self._renewed + self.length:
                     raise
                 if isinstance(error, Uncertain):
                     lost = error
                 # Of different lengths: holders that turn each other away must not meet again at each try.
                 pause = random.uniform(0, min(self.length / 20, 1.0))
                 yield lambda: self._driver.sleep(pause)
+
+    def _renew_while_recording(self, began: float) -> Steps[None]:
+        """Renews the lease where a third of it is over: the work is done, and nobody may repeat it."""
+        if self._until_next_beat() > 0 or time.monotonic() - began >= self._options.retry.timeout:
+            return
+        try:
+            yield from self._heartbeat()
+        except Error:
+            pass  # Not to be decided here: the next try learns who holds the intent.
 
     def _leave(self, error: BaseException) -> Steps[None]:
         """The end of work that raised: records a failure of its own. After any other error the outside

@@ -70,11 +70,11 @@ async fn attempt_once<D: Driver, S: HttpService>(
             let ack = decision.ack(None)?;
             let without_body = decision.ack_without_body()?;
             live.put(decision.response);
-            match record(&lease, &ack, policy.database_timeout).await {
+            match record(&mut lease, &ack, policy.database_timeout).await {
                 // It happened, and that is recorded whatever the contract allows an answer to be.
                 Err(error) if error.code() == "P4040" => {
                     job.state.counters.count(Event::unkept);
-                    record(&lease, &without_body, policy.database_timeout).await
+                    record(&mut lease, &without_body, policy.database_timeout).await
                 }
                 recorded => recorded,
             }
@@ -147,13 +147,18 @@ async fn give_back<D: Driver>(lease: &Lease<D>, limit: Duration) {
 }
 
 /// Records the response of work that is done. No error of the database loses it, and no silence: a try
-/// that is not answered within `limit` is begun anew on another connection.
-async fn record<D: Driver>(lease: &Lease<D>, ack: &Ack, limit: Duration) -> Result<Done> {
+/// that is not answered within `limit` is begun anew on another connection. The lease is renewed between
+/// tries: nobody is to call the service again whose response is here.
+async fn record<D: Driver>(lease: &mut Lease<D>, ack: &Ack, limit: Duration) -> Result<Done> {
     let mut retry = RecordRetry::new();
     loop {
         match in_time(limit, lease.record(ack)).await {
             Ok(done) => return Ok(done),
             Err(error) => retry.after(error).await?,
+        }
+        if let Err(error) = in_time(limit, lease.heartbeat()).await {
+            // The next try learns whether the intent is still held.
+            tracing::debug!(%error, "the lease was not renewed while recording");
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::call::{Args, Row, Sql};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorDetail, Result};
 use crate::failure::Failure;
-use crate::lease::{Lease, Tries};
+use crate::lease::Lease;
 use crate::sqlstate::Class;
 
 static SEND: Sql = Sql::kept(
@@ -150,8 +150,7 @@ impl<D: Driver> External<'_, D> {
         let mut kept = stored(&storage, once.keys(), intent, Some(request))?;
         // After a lost reply the same try may still go ahead.
         let send = Uuid::new_v4().to_string();
-        let term = self.lease.term();
-        let mut tries = Tries::new(&term);
+        let mut tries = self.lease.tries();
         loop {
             let args = self
                 .names(step)
@@ -247,8 +246,7 @@ impl<D: Driver> External<'_, D> {
             intent,
             body,
         ));
-        let term = self.lease.term();
-        let mut tries = Tries::new(&term);
+        let mut tries = self.lease.tries();
         let until = Instant::now() + RECORD_FOR;
         loop {
             let args = self

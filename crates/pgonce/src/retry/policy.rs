@@ -82,6 +82,12 @@ impl Policy {
         self
     }
 
+    /// Whether there is time left after this much of it, and nobody has cancelled.
+    pub(crate) fn allows_after(&self, elapsed: Duration) -> bool {
+        let token = self.cancel.as_ref();
+        elapsed < self.within && !token.is_some_and(CancellationToken::is_cancelled)
+    }
+
     /// Starts the clock for one piece of work.
     pub fn schedule(&self) -> Schedule {
         Schedule {
