@@ -2,6 +2,7 @@
 
 #![deny(unused_must_use)]
 
+use pgonce_misuse::pgonce;
 use pgonce::Intent;
 use pgonce::sqlx::{Attempt, Once};
 

@@ -1,5 +1,6 @@
 //! A transaction that was given by value cannot be committed without recording the success.
 
+use pgonce_misuse::{pgonce, sqlx};
 use pgonce::{Claim, Intent, Result};
 use pgonce::sqlx::Once;
 

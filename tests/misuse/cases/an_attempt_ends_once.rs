@@ -1,5 +1,6 @@
 //! After succeed the attempt is gone.
 
+use pgonce_misuse::pgonce;
 use pgonce::sqlx::Attempt;
 
 async fn goes_on(mut attempt: Attempt) {

@@ -1,5 +1,6 @@
 //! Only pgonce says that something is done.
 
+use pgonce_misuse::pgonce;
 use pgonce::{Ack, Done};
 
 fn makes_it_up() -> Done {

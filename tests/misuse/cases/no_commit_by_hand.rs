@@ -1,5 +1,6 @@
 //! An attempt has no commit of its own, and the client inside has no transactions.
 
+use pgonce_misuse::pgonce;
 use pgonce::{sqlx, tokio_postgres};
 
 async fn commits(attempt: sqlx::Attempt) {

@@ -1,5 +1,6 @@
 //! On a plain connection a marker, an event or a claim would commit without its effect.
 
+use pgonce_misuse::{pgonce, sqlx, tokio_postgres};
 use pgonce::sqlx::Once;
 use pgonce::{Event, Intent, Message, Result};
 use sqlx::PgConnection;

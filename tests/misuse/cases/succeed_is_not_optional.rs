@@ -1,5 +1,6 @@
 //! Work cannot end well without recording its acknowledgement.
 
+use pgonce_misuse::pgonce;
 use pgonce::sqlx::{Attempt, Once};
 use pgonce::{Done, Intent};
 
