@@ -30,7 +30,7 @@ import {
 } from "./intent.js";
 import { Loop, type LeasedClaim } from "./loop.js";
 import { begin, contractOf, discard, doneNow, inOwnTransaction, query, recordFailure, settle, successParams } from "./protocol.js";
-import { Schedule, sleep } from "./retry.js";
+import { minDelay, Schedule, sleep } from "./retry.js";
 import * as sql from "./statements.js";
 import type { Params } from "./statements.js";
 import { Tx } from "./tx.js";
@@ -189,22 +189,27 @@ export class Lease<C = unknown> extends Claimed {
     }, Math.max(delay, 0));
   }
 
-  private async beat(): Promise<void> {
+  private async heartbeatWithin(ms: number): Promise<void> {
     let alarm: ReturnType<typeof setTimeout> | undefined;
-    // A renewal that hangs must not hide that the lease ran out, nor hold up the end of the work.
-    const ranOut = new Promise<never>((_, reject) => {
-      const left = this.renewedAt + this.leaseMs - performance.now();
-      alarm = setTimeout(() => reject(new Disconnected("the renewal hangs")), left);
+    const late = new Promise<never>((_, reject) => {
+      alarm = setTimeout(() => reject(new Disconnected("the renewal hangs")), ms);
     });
+    try {
+      await Promise.race([this.heartbeat(), late]);
+    } finally {
+      clearTimeout(alarm);
+    }
+  }
+
+  private async beat(): Promise<void> {
     let delay = this.leaseMs / 3;
     try {
-      await Promise.race([this.heartbeat(), ranOut]);
+      // A renewal that hangs must not hide that the lease ran out, nor hold up the end of the work.
+      await this.heartbeatWithin(this.renewedAt + this.leaseMs - performance.now());
     } catch (error) {
       if (error instanceof Fenced) this.lose(error);
       this.lookAtClock();
       delay = this.leaseMs / 20;
-    } finally {
-      clearTimeout(alarm);
     }
     if (!this.signal.aborted && this.timer !== undefined) this.schedule(delay);
   }
@@ -244,42 +249,48 @@ export class Lease<C = unknown> extends Claimed {
   }
 
   /**
-   * An error that may pass is no reason to give up the record of work that is done: it is tried again for as long as the
-   * lease holds, which is renewed meanwhile for as long as the retry policy allows. Where it had worked after all, the
-   * fence turns the next try away, and a claim finds the answer.
+   * An error that may pass is no reason to give up the record of work that is done: it is tried again until the lease
+   * ends, or for as long as the retry policy allows, whichever is later. The lease is renewed between these tries.
    */
   private async untilRecorded(call: () => Promise<unknown>): Promise<void> {
-    let lost: Uncertain | undefined;
     const retries = new Schedule(this.options.retry);
+    const expiry = this.renewedAt + this.leaseMs;
+    let pause = Math.min(this.leaseMs / 20, MAX_PAUSE_MS);
+    let lost: Uncertain | undefined;
     for (;;) {
       try {
         await call();
         return;
       } catch (error) {
-        if (lost !== undefined && (error instanceof Fenced || error instanceof LostRace)) throw lost;
         // The key went to another request meanwhile, which denies this work, and it is done.
         if (error instanceof Conflict) throw new Uncertain(error.reason, { cause: error });
-        if (!mayPass(error)) throw error;
-        await this.renewWhileRecording(retries);
-        if (performance.now() >= this.renewedAt + this.leaseMs) throw error;
+        const isOver = performance.now() >= expiry && !retries.hasTime();
+        // Of a try whose reply was lost a later error says nothing: where it had worked after all, the fence turned
+        // the next one away, and a claim finds the answer.
+        if (!mayPass(error) || isOver) throw lost ?? error;
         if (error instanceof Uncertain) lost = error;
+        await this.renewWhileRecording();
         // Of different lengths: holders that turn each other away must not meet again at each try.
-        await sleep(Math.random() * Math.min(this.leaseMs / 20, 1000));
+        await sleep(minDelay(error) + Math.random() * pause);
+        pause = Math.min(pause * 2, MAX_PAUSE_MS);
       }
     }
   }
 
   /** Renews the lease where a third of it is over: the work is done, and nobody may repeat it. */
-  private async renewWhileRecording(retries: Schedule): Promise<void> {
-    if (performance.now() < this.renewedAt + this.leaseMs / 3 || !retries.hasTime()) return;
+  private async renewWhileRecording(): Promise<void> {
+    if (performance.now() < this.renewedAt + this.leaseMs / 3) return;
     // Whether it is lost is not to be decided here: the next try learns who holds the intent.
-    await this.heartbeat().catch(() => undefined);
+    await this.heartbeatWithin(this.leaseMs / 3).catch(() => undefined);
   }
 }
 
+/** Maximum pause between two tries to record what leased work did. */
+const MAX_PAUSE_MS = 1000;
+
 const PASSING = ["retry", "retry_after_delay", "ambiguous"];
 
-function mayPass(error: unknown): boolean {
+function mayPass(error: unknown): error is PgonceError {
   // A timeout of the session: the next try may be faster.
   return error instanceof PgonceError && (PASSING.includes(error.errorClass) || error.code === "57014");
 }

@@ -44,7 +44,8 @@ export class Schedule {
   }
 }
 
-function minDelay(error: PgonceError): number {
+/** The least time to wait before trying again after this error, in milliseconds. */
+export function minDelay(error: PgonceError): number {
   if (error instanceof Busy) return error.retryAfterMs;
   return error.errorClass === "retry_after_delay" ? UNHURRIED_MS : 0;
 }

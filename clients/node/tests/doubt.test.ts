@@ -98,7 +98,7 @@ describe("leased work in doubt", { concurrency: 4 }, () => {
           source.away = true;
           return end(held);
         };
-        const ended = pgonce.lease(source.connect, "s", "k", REQUEST, work, { leaseMs: 300 });
+        const ended = pgonce.lease(source.connect, "s", "k", REQUEST, work, { leaseMs: 300, retry: { timeoutMs: 600 } });
         await assert.rejects(ended, { name: "Uncertain", code: "08007" });
         source.away = false;
         assert.equal(await nextKind(source, db), "takeover");
@@ -188,7 +188,7 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
         const { status, problem } = await post("/orders");
         assert.deepEqual([status, problem.code, await db.value(statuses)], [503, "08007", "processing"]);
       },
-      { leaseMs: 300 },
+      { leaseMs: 300, retry: { timeoutMs: 600 } },
     );
 
     test("a wrong request is answered as such where its key cannot be freed", async ({ db, service, post }) => {

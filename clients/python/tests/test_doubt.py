@@ -21,6 +21,7 @@ REQUEST = {"item": "book"}
 INSERT = "insert into effect (note) values ('x')"
 LOSE = "delete from pgonce.intent"
 STATUS = "select status::text from pgonce.intent"
+SHORT = pgonce.retry.Policy(timeout=0.6)
 
 
 class Source:
@@ -30,6 +31,7 @@ class Source:
         self.dsn = dsn
         self.away = False
         self.connections = 0
+        self.back_after = 0
 
     def connect(self) -> psycopg.Connection[Any]:
         self._count()
@@ -41,6 +43,8 @@ class Source:
 
     def _count(self) -> None:
         self.connections += 1
+        if self.connections == self.back_after:
+            self.away = False
         if self.away:
             raise ConnectionRefusedError("no server")
 
@@ -178,7 +182,7 @@ def test_work_that_cannot_be_recorded_is_uncertain(db: Database, source: Source,
         return end(held)
 
     with pytest.raises(pgonce.Uncertain) as caught:
-        run(work, 0.3)
+        run(work, 0.3, retry=SHORT)
     assert caught.value.code == "08007"
     assert next_kind(db, source) == "takeover"
 
@@ -186,7 +190,7 @@ def test_work_that_cannot_be_recorded_is_uncertain(db: Database, source: Source,
 @pytest.mark.parametrize("end", [done, failed, renews])
 def test_a_block_that_cannot_be_recorded_is_uncertain(db: Database, source: Source, end: Any) -> None:
     with pytest.raises(pgonce.Uncertain):
-        with lease(source.connect, "s", "k", REQUEST, length=0.3) as held:
+        with lease(source.connect, "s", "k", REQUEST, length=0.3, retry=SHORT) as held:
             source.away = True
             held.succeed(end(held))
     assert next_kind(db, source) == "takeover"
@@ -204,12 +208,21 @@ def test_a_lease_is_renewed_while_its_work_is_being_recorded(db: Database, run: 
     assert (run(done, 0.4).replayed, db.value(STATUS)) == (False, "succeeded")
 
 
+def test_a_database_that_is_away_for_longer_than_the_lease_is_waited_for(db: Database, source: Source, run: Any) -> None:
+    def work(held: Any) -> int:
+        source.away = True
+        source.back_after = source.connections + 20
+        return 1
+
+    assert (run(work, 0.1).answer, db.value(STATUS)) == (1, "succeeded")
+
+
 def test_a_success_that_the_database_refuses_for_longer_than_the_policy_allows_is_uncertain(
     db: Database, run: Any
 ) -> None:
     refuse_success(db, "true")
     with pytest.raises(pgonce.Uncertain):
-        run(done, 0.3, retry=pgonce.retry.Policy(timeout=0.6))
+        run(done, 0.3, retry=SHORT)
 
 
 def test_work_that_was_done_is_not_said_to_be_in_conflict_with_who_got_the_key_after_it(db: Database, run: Any) -> None:
@@ -294,7 +307,7 @@ class Scripted(Service):
 
 @pytest.fixture(params=["asgi", "wsgi"])
 def client(request: Any, db: Database, source: Source) -> Client:
-    policy = Policy("orders.pay", None, mode="leased", lease=0.3)
+    policy = Policy("orders.pay", None, mode="leased", lease=0.3, retry=SHORT)
     made = Client(request.param, db, Scripted(db), policy, db.dsn)
     made.source = source.connect_async if request.param == "asgi" else source.connect
     return made

@@ -17,9 +17,17 @@ use crate::failure::Failure;
 use crate::intent::Intent;
 use crate::once::Once;
 use crate::record::{ANSWER_TOO_LARGE, FAIL, SUCCEED_LEASE, Success, failure_args};
+use crate::retry::at_least;
 use crate::seal;
 use crate::sqlstate::Class;
 use crate::trace::{database_span, step};
+use crate::unresolved::UnresolvedCommit;
+
+/// The longest pause between two tries to record what leased work did.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// No try to record or to renew is given up earlier than this, however short the lease.
+const SHORTEST_LIMIT: Duration = Duration::from_secs(2);
 
 static HEARTBEAT: Sql = Sql::kept(
     "select 'done' from pgonce.heartbeat($1, $2, $3::text::bigint, $4::text::interval, $5)",
@@ -77,71 +85,64 @@ impl Term {
     }
 }
 
-/// The tries of one last step. Its lease is renewed between them, for as long as the retry policy allows.
+/// The tries to record what leased work did: until the lease ends that was held when they began, or for as long as
+/// the retry policy allows, whichever is later. The lease is renewed between them.
 pub(crate) struct Tries<'a, D: Driver> {
     held: Held<'a, D>,
-    began: Instant,
-    /// Why it is not known whether an earlier try was committed, where that is so.
-    lost: Option<String>,
+    until: Instant,
+    /// The longest pause before the next one.
+    pause: Duration,
+    unresolved: UnresolvedCommit,
 }
 
 impl<'a, D: Driver> Tries<'a, D> {
     fn new(held: Held<'a, D>) -> Self {
+        let expiry = held.term.expiry();
+        let allowed = Instant::now().checked_add(held.once.shared.policy.time_left());
         Self {
+            until: allowed.map_or(expiry, |allowed| allowed.max(expiry)),
+            pause: (held.term.length / 20).min(LONGEST_PAUSE),
+            unresolved: UnresolvedCommit::default(),
             held,
-            began: Instant::now(),
-            lost: None,
         }
     }
 
-    /// Pauses after an error that may pass, while the lease holds; else says how it ended.
+    /// Pauses after an error that may pass; else says how it ended.
     pub(crate) async fn after(&mut self, error: Error) -> Result<()> {
-        let error = match (error, &self.lost) {
-            // The try before, whose reply was lost, may be what turned this one away.
-            (Error::Fenced(_) | Error::LostRace(_), Some(why)) => {
-                return Err(Error::Uncertain(why.clone()));
-            }
-            (error, _) => error,
-        };
-        let passes = match (&error, error.class()) {
-            (Error::Failed(_) | Error::Cancelled, _) => false,
-            (_, Class::Retry | Class::RetryAfterDelay | Class::Ambiguous) => true,
-            // A timeout of the session: the next try may be faster.
-            _ => error.code() == "57014",
-        };
-        if !passes {
-            return Err(error);
+        if !may_pass(&error) || Instant::now() >= self.until {
+            // Of a try whose reply was lost a later error says nothing.
+            return Err(std::mem::take(&mut self.unresolved).or(error));
         }
+        tracing::warn!(%error, "leased work is not recorded yet, trying again");
         self.renew().await;
-        let term = self.held.term;
-        let (now, expiry) = (Instant::now(), term.expiry());
-        if now >= expiry {
-            return Err(error);
-        }
-        tracing::warn!(%error, "not recorded yet, trying again while the lease holds");
         // Of different lengths: holders that turn each other away must not meet again at each try.
-        let longest = (term.length / 20).min(Duration::from_secs(1));
-        let pause = longest.mul_f64(rand::random_range(0.0..1.0));
-        sleep_until((now + pause).min(expiry)).await;
-        if let Error::Uncertain(why) = error {
-            self.lost = Some(why);
-        }
+        let pause = at_least(&error) + self.pause.mul_f64(rand::random_range(0.0..1.0));
+        sleep_until((Instant::now() + pause).min(self.until)).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.unresolved.note(&error);
         Ok(())
     }
 
     /// Renews the lease where a third of it is over: the work is done, and nobody may repeat it while it is being recorded.
     async fn renew(&self) {
-        let Held { once, term, .. } = self.held;
-        let is_due = term.renewed().elapsed() >= term.length / 3;
-        if !is_due || !once.shared.policy.allows_after(self.began.elapsed()) {
+        let term = self.held.term;
+        if term.renewed().elapsed() < term.length / 3 {
             return;
         }
-        match timeout(term.length, self.held.heartbeat()).await {
-            Ok(Ok(())) => {}
+        if let Err(error) = self.held.heartbeat().await {
             // Not to be decided here: the next try learns who holds the intent.
-            Ok(Err(error)) => tracing::debug!(%error, "not renewed while recording"),
-            Err(_) => tracing::debug!("the database did not renew in time while recording"),
+            tracing::debug!(%error, "not renewed while recording");
         }
+    }
+}
+
+/// Whether an error that leased work met on its way to be recorded may be gone at the next try.
+pub(crate) fn may_pass(error: &Error) -> bool {
+    match (error, error.class()) {
+        (Error::Failed(_) | Error::Cancelled, _) => false,
+        (_, Class::Retry | Class::RetryAfterDelay | Class::Ambiguous) => true,
+        // A timeout of the session: the next try may be faster.
+        _ => error.code() == "57014",
     }
 }
 
@@ -161,12 +162,19 @@ impl<D: Driver> Held<'_, D> {
             .int(self.fence)
             .interval(self.term.length)
             .text(self.intent.tenant_name());
-        let renewing = self.once.caller().write(&HEARTBEAT, args);
+        let renewing = self.in_time(self.once.caller().write(&HEARTBEAT, args));
         let span = database_span!("pgonce.lease.renew");
         step(span, renewing, |_| "renewed").await?;
         fault_point!("lease.renewed");
         self.term.renew(sent);
         Ok(())
+    }
+
+    /// A connection that falls silent must not use up the lease: what takes longer is tried on another one.
+    async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let limit = (self.term.length / 3).max(SHORTEST_LIMIT);
+        let late = || Error::Uncertain("the database did not answer in time".to_owned());
+        timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
     }
 }
 
@@ -283,8 +291,8 @@ impl<D: Driver> Lease<D> {
 
     /// Does writes of your own under the fence, and commits them with the acknowledgement. What is
     /// done outside must be recorded: `work` is called again, each time in a new transaction, after
-    /// every error that may pass, for as long as the lease holds. It is renewed meanwhile, for as long
-    /// as the retry policy allows ([`Policy::within`](crate::retry::Policy::within)).
+    /// every error that may pass, for as long as the lease holds or the retry policy allows
+    /// ([`Policy::within`](crate::retry::Policy::within)). The lease is renewed between these tries.
     ///
     /// ```no_run
     /// # async fn charge(key: &str) -> Result<String, pgonce::Failure> { Ok(key.to_owned()) }
@@ -318,7 +326,7 @@ impl<D: Driver> Lease<D> {
     {
         let mut tries = self.tries();
         loop {
-            let tried = match self.begin().await {
+            let tried = match self.held().in_time(self.begin()).await {
                 Ok(mut attempt) => {
                     let lender = attempt.tx.loan().lend_out();
                     let ended = work(attempt).await;
@@ -343,8 +351,7 @@ impl<D: Driver> Lease<D> {
     /// Records the acknowledgement. `ack` is an [`Ack`], or a reference to the answer.
     ///
     /// What is done must be recorded: it is tried again after every error that may pass, for as long
-    /// as the lease holds, which is renewed as in [`Lease::transact`]. After [`Error::Uncertain`] claim
-    /// again, and the stored answer comes back.
+    /// as in [`Lease::transact`]. After [`Error::Uncertain`] claim again, and the stored answer comes back.
     pub async fn succeed<A: IntoAck>(self, ack: A) -> Result<Done<A::Answer>> {
         let ack = ack.into_ack()?;
         let mut tries = self.tries();
@@ -363,7 +370,8 @@ impl<D: Driver> Lease<D> {
         let success = Success::new(&self.intent, ack, self.once.owner(), self.once.keys())?;
         fault_point!("succeed.before_settle");
         // One statement, which is its own transaction: it checks the fence under the row's lock.
-        let committing = self.call(&SUCCEED_LEASE, success.args(self.fence));
+        let held = self.held();
+        let committing = held.in_time(self.call(&SUCCEED_LEASE, success.args(self.fence)));
         let span = database_span!("pgonce.commit");
         step(span, committing, |()| "committed").await?;
         fault_point!("succeed.settled");
@@ -437,7 +445,7 @@ impl<D: Driver> Lease<D> {
     }
 }
 
-/// Records a failure of leased work, for as long as the lease holds.
+/// Records a failure of leased work.
 pub(crate) async fn record_failure<D: Driver>(
     once: &Once<D>,
     intent: &Intent,
@@ -449,16 +457,17 @@ pub(crate) async fn record_failure<D: Driver>(
         return Ok(());
     }
     let mut answer = seal::stored(once.keys(), intent, failure.answer())?;
-    let mut tries = Tries::new(Held {
+    let held = Held {
         once,
         intent,
         fence,
         term,
-    });
+    };
+    let mut tries = Tries::new(held);
     loop {
         fault_point!("fail.before_record");
         let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());
-        let failing = once.caller().write(&FAIL, args);
+        let failing = tries.held.in_time(once.caller().write(&FAIL, args));
         match step(database_span!("pgonce.fail"), failing, |_| "recorded").await {
             Ok(_) => break,
             // That it failed is recorded whatever the contract allows an answer to be.

@@ -149,6 +149,13 @@ impl<D: Driver> Once<D> {
             }
             match schedule.pause(at_least(&error), &error).await {
                 Ok(true) => retrying = true,
+                // The tries to record leased work may have used up the time; what is stored counts all the same.
+                Ok(false) if unresolved.ran.is_some() => {
+                    return match at.stored_answer(intent).await {
+                        Ok(Some(done)) => Ok(done.typed()),
+                        _ => Err(unresolved.or(error)),
+                    };
+                }
                 Ok(false) => return Err(unresolved.or(error)),
                 Err(cancelled) => return Err(unresolved.or(cancelled)),
             }
@@ -405,14 +412,13 @@ where
 
 /// How leased work ended that the database could not be asked to record: the outside world may have seen it.
 fn not_recorded(error: Error) -> Error {
-    match (&error, error.class()) {
+    match &error {
         // The last two say that nothing was done, of this intent or of another that the work asked for.
-        (Error::Disconnected(_) | Error::Conflict(_) | Error::Busy { .. }, _)
-        | (Error::Database(_), Class::Retry | Class::RetryAfterDelay | Class::Ambiguous) => {
-            Error::Uncertain(format!("leased work could not be recorded: {error}"))
-        }
-        _ => error,
+        Error::Disconnected(_) | Error::Conflict(_) | Error::Busy { .. } => {}
+        Error::Database(_) if lease::may_pass(&error) => {}
+        _ => return error,
     }
+    Error::Uncertain(format!("leased work could not be recorded: {error}"))
 }
 
 /// Whether claiming again may bring another answer.

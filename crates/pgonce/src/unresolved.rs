@@ -27,6 +27,8 @@ impl UnresolvedCommit {
             | Error::Database(_)
             | Error::Cancelled
             | Error::Busy { .. }
+            | Error::LostRace(_)
+            | Error::Fenced(_)
             | Error::Conflict(_),
         ) = (&self.ran, &error)
         {

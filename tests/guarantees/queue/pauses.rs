@@ -1,5 +1,8 @@
 //! Pauses, times and failures that must not keep a job for ever.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::Migrator;
 use pgonce::queue::Job;
@@ -129,6 +132,53 @@ async fn a_failure_that_the_server_cannot_write_down_does_not_hold_its_job() {
     drop((inside, migrator, once));
     see.run("drop database failures_in_latin1 with (force)")
         .await;
+}
+
+/// A database that is away, or refuses, for longer than a lease: what was done is recorded when it is back.
+#[tokio::test]
+async fn a_job_that_is_done_is_recorded_after_its_lease() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let ids = "select string_agg(id::text, ',' order by id) from";
+    see.run("select from unnest(array['done', 'fails']) p, pgonce.enqueue('q', to_jsonb(p))")
+        .await;
+    let all = see.text(&format!("{ids} pgonce.job_live")).await;
+    let outside = Arc::new(Observer::connect(&world.url()).await);
+    let worker = world.once.worker(["q"], move |job: Job<TokioPostgres>| {
+        let outside = outside.clone();
+        async move {
+            outside
+                .run(&format!("insert into calls values ({})", job.id()))
+                .await;
+            match job.payload::<String>()?.as_str() {
+                "done" => job.done(&()),
+                _ => Err(Failure::permanent("no", "not this one").into()),
+            }
+        }
+    });
+    // From the first call on nothing is recorded, renewed or claimed.
+    see.run(
+        "create table gate (); create table calls (id bigint); \
+         create function refuse() returns trigger language plpgsql security definer as $$ begin \
+         if to_regclass('public.gate') is null or not exists (select from public.calls where id = old.id) then return coalesce(new, old); end if; \
+         raise exception 'not now' using errcode = '40001'; end $$; \
+         create trigger refuse before update or delete on pgonce.job_live for each row execute function refuse()",
+    )
+    .await;
+    let stop = CancellationToken::new();
+    let worker = worker.lease(Duration::from_millis(300));
+    let running = tokio::spawn(worker.run(stop.clone().cancelled_owned()));
+    see.wait_until("select count(*) = 2 from calls").await;
+    see.wait_until("select count(*) = 2 from pgonce.job_live where due_at < clock_timestamp() - interval '300 milliseconds'")
+        .await;
+    see.run("drop table gate").await;
+    see.wait_until("select count(*) = 0 from pgonce.job_live")
+        .await;
+    stop.cancel();
+    running.await.unwrap();
+    assert_eq!(see.text(&format!("{ids} calls")).await, all, "each once");
+    let ended = "select string_agg(status::text || attempts, ',' order by id) from pgonce.job_end";
+    assert_eq!(see.text(ended).await, "succeeded1,dead1");
 }
 
 /// A program defines its schedules when it starts, before a worker runs.

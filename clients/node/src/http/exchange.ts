@@ -50,7 +50,7 @@ export class Route {
   constructor(source: unknown, policy: Policy) {
     this.policy = complete(policy);
     this.driver = adapt(source);
-    this.options = makeOptions({ schema: this.policy.schema });
+    this.options = makeOptions({ retry: this.policy.retry, schema: this.policy.schema });
   }
 
   isProtected(method: string): boolean {

@@ -2,6 +2,7 @@
 
 import { Invalid } from "../errors.js";
 import type { Lease } from "../lease.js";
+import type { RetryPolicy } from "../retry.js";
 import type { Tx } from "../tx.js";
 
 /**
@@ -113,6 +114,8 @@ export interface Policy {
   stale?: "refuse" | "takeover";
   /** Length of a lease. Default: that of the scope's contract. */
   leaseMs?: number;
+  /** How often a claim, and the record of a leased route's response, is tried again. */
+  retry?: Partial<RetryPolicy>;
   /** Maximum length of a key. Default: 255. */
   maxKeyBytes?: number;
   /** Maximum size of a request's body. Default: 2 MiB. */
@@ -149,6 +152,7 @@ export function complete(policy: Policy): FullPolicy {
     outcomes: mode === "atomic" ? "final" : "freeze",
     replayHeaders: [],
     stale: "refuse",
+    retry: {},
     maxKeyBytes: 255,
     maxBody: 2 << 20,
     maxResponse: 1 << 20,

@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from . import _statements as sql
@@ -41,6 +42,7 @@ from .errors import (
     TransientFailure,
     Uncertain,
 )
+from .retry import min_delay
 
 
 class LeaseState:
@@ -238,42 +240,41 @@ class LeaseState:
             yield from recorded(None)
 
     def _until_recorded(self, call: Callable[[], Steps[Any]]) -> Steps[None]:
-        """An error that may pass is no reason to give up the record of work that is done: it is tried
-        again for as long as the lease holds, which is renewed meanwhile for as long as the retry policy allows."""
+        """An error that may pass is no reason to give up the record of work that is done: it is tried again
+        until the lease ends, or for as long as the retry policy allows, whichever is later. The lease is
+        renewed between these tries."""
+        until = max(time.monotonic() + self._options.retry.timeout, self._renewed + self.length)
+        pause = min(self.length / 20, _MAX_PAUSE)
         lost: Uncertain | None = None
-        began = time.monotonic()
         while True:
             try:
                 yield from call()
                 return
-            except (Fenced, LostRace) as error:
-                # Where it had worked after all, the fence turns the next try away, and a claim finds
-                # the answer.
-                if lost is not None:
-                    raise lost from error
-                raise
             except Conflict as error:
                 # The key went to another request meanwhile, which denies this work, and it is done.
                 raise Uncertain(error.message) from error
             except Error as error:
-                if not _may_pass(error):
-                    raise
-                yield from self._renew_while_recording(began)
-                if time.monotonic() >= self._renewed + self.length:
+                if not _may_pass(error) or time.monotonic() >= until:
+                    # Of a try whose reply was lost a later error says nothing: where it had worked after
+                    # all, the fence turned the next one away, and a claim finds the answer.
+                    if lost is not None:
+                        raise lost from error
                     raise
                 if isinstance(error, Uncertain):
                     lost = error
                 # Of different lengths: holders that turn each other away must not meet again at each try.
-                pause = random.uniform(0, min(self.length / 20, 1.0))
-                yield lambda: self._driver.sleep(pause)
+                delay = min_delay(error) + random.uniform(0, pause)
+            yield from self._renew_while_recording()
+            yield partial(self._driver.sleep, delay)
+            pause = min(pause * 2, _MAX_PAUSE)
 
-    def _renew_while_recording(self, began: float) -> Steps[None]:
+    def _renew_while_recording(self) -> Steps[None]:
         """Renews the lease where a third of it is over: the work is done, and nobody may repeat it."""
-        if self._until_next_beat() > 0 or time.monotonic() - began >= self._options.retry.timeout:
+        if self._until_next_beat() > 0:
             return
         try:
             yield from self._heartbeat()
-        except Error:
+        except Exception:
             pass  # Not to be decided here: the next try learns who holds the intent.
 
     def _leave(self, error: BaseException) -> Steps[None]:
@@ -314,6 +315,9 @@ class LeaseState:
             yield from self._leave(raised)
             raise
 
+
+_MAX_PAUSE = 1.0
+"""Between two tries to record what leased work did, in seconds."""
 
 _PASSING = (Class.RETRY, Class.RETRY_AFTER_DELAY, Class.AMBIGUOUS)
 

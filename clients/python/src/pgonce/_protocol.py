@@ -6,6 +6,7 @@ throws what it raised.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
@@ -91,10 +92,18 @@ def translated(call: Callable[[], Any]) -> Steps[Any]:
     try:
         return (yield call)
     except BaseException as error:
-        known = translate(error)
+        known = translate(error) or _no_connection(error)
         if known is None or known is error:
             raise
         raise known from error
+
+
+def _no_connection(error: BaseException) -> Disconnected | None:
+    """What libraries let through of sockets, name servers, clocks and full pools. Only for calls of our own: the
+    same error of a caller's work is the caller's."""
+    names = {base.__name__ for base in type(error).__mro__}
+    lost = isinstance(error, (OSError, asyncio.TimeoutError)) or "TimeoutError" in names
+    return Disconnected(str(error) or type(error).__name__) if lost else None
 
 
 def query(session: Session, statement: str, params: Mapping[str, Any]) -> Steps[list[tuple[Any, ...]]]:

@@ -59,7 +59,8 @@ class Lease(LeaseState):
             yield
         finally:
             self._stop.set()
-            thread.join()
+            # A renewal that hangs must not hold up the record of work that is done.
+            thread.join(self.length / 3)
 
 
 class LeaseCommand:

@@ -51,14 +51,15 @@ class Schedule:
         if self.retries + 1 >= max(self.policy.max_tries, 1):
             return None
         ceiling = min(self.policy.base * 2.0**self.retries, self.policy.cap)
-        delay = _min_delay(error) + random.uniform(0, ceiling)
+        delay = min_delay(error) + random.uniform(0, ceiling)
         if delay >= self.policy.timeout - (time.monotonic() - self.started):
             return None
         self.retries += 1
         return delay
 
 
-def _min_delay(error: Error) -> float:
+def min_delay(error: Error) -> float:
+    """The least time to wait before trying again after this error, in seconds."""
     if isinstance(error, Busy):
         return error.retry_after
     return _UNHURRIED if error.error_class is Class.RETRY_AFTER_DELAY else 0.0

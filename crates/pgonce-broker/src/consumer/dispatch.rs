@@ -280,6 +280,7 @@ impl<D: Driver, T: Send + 'static, H: Handler<D>> Dispatcher<D, T, H> {
                     settled: &of_lane,
                     at: NONE.into(),
                     called: Vec::new(),
+                    calling: None,
                     careful: false,
                 };
                 let worked = working.run(&items).await;

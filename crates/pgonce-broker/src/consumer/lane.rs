@@ -67,6 +67,8 @@ pub(super) struct Lane<'a, D: Driver, H> {
     /// By index: what the handler has called out for under this claim. A database that is away afterwards is no reason to
     /// call again.
     pub(super) called: Vec<usize>,
+    /// By index: what the handler is calling out for.
+    pub(super) calling: Option<usize>,
     /// The handler's one statement failed for what it was given at once: go step by step, and message by message.
     pub(super) careful: bool,
 }
@@ -208,7 +210,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 && !self.called.contains(&item.index)
             {
                 let calling = self.shared.handler.call_out(&item.message, claimed);
+                self.calling = Some(item.index);
                 let called = item.span.within(self.call(calling)).await.flatten();
+                self.calling = None;
                 called.map_err(of_call)?;
                 self.called.push(item.index);
             }

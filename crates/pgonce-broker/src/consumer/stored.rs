@@ -180,6 +180,7 @@ async fn work_off<D: Driver, H: Handler<D>>(
         settled: &settled,
         at: NONE.into(),
         called: Vec::new(),
+        calling: None,
         careful: false,
     };
     let drained = async {
@@ -190,15 +191,23 @@ async fn work_off<D: Driver, H: Handler<D>>(
         done = lane.run(&items) => done,
         () = drained => Ok(()),
     };
+    let (mut called, calling) = (lane.called, lane.calling);
+    called.extend(calling);
     let done = settled.into_inner().unwrap_or_default();
-    let left = claimed.iter().enumerate();
-    let left: Vec<&ClaimedMessage> = left
+    let left: Vec<(usize, &ClaimedMessage)> = claimed
+        .iter()
+        .enumerate()
         .filter(|(index, _)| !done.contains(index))
-        .map(|(_, claimed)| claimed)
         .collect();
-    if !left.is_empty() {
+    // What a service may have got is no attempt that was not made: its lease runs out.
+    let untried: Vec<&ClaimedMessage> = left
+        .iter()
+        .filter(|(index, _)| !called.contains(index))
+        .map(|(_, claimed)| *claimed)
+        .collect();
+    if !untried.is_empty() {
         // Those that are still ours; where it cannot be said, their leases run out.
-        let _ = timeout(limits.lease, shared.inbox.release(&shared.name, &left)).await;
+        let _ = timeout(limits.lease, shared.inbox.release(&shared.name, &untried)).await;
     }
     ended.map(|()| (claimed.len(), claimed.len() - left.len()))
 }

@@ -9,6 +9,7 @@ use pgonce::inbox::{ClaimedMessage, Message, StoreAs, Tx};
 use pgonce_broker::sources::Nothing;
 use pgonce_broker::{Consumer, Handler};
 use pgonce_tests::consumer::{Fixture, Running, quick};
+use tokio::sync::Notify;
 
 use super::ONE_AT_A_TIME;
 
@@ -105,6 +106,55 @@ async fn a_database_that_is_away_after_the_call_is_no_reason_to_call_again() {
         let calls = calls.0.lock().unwrap().clone();
         assert_eq!(calls.len(), 1, "{place}: {calls:?}");
         faults::disarm_all();
+    }
+}
+
+/// Calls out, and never gets an answer.
+#[derive(Clone, Default)]
+struct Hangs(Arc<Notify>);
+
+impl<D: Driver> Handler<D> for Hangs {
+    const CALLS_OUT: bool = true;
+
+    async fn call_out(&self, _: &Message, _: &ClaimedMessage) -> pgonce::Result<()> {
+        self.0.notify_one();
+        std::future::pending().await
+    }
+
+    async fn apply(&self, _: Tx<D>, _: Arc<Message>) -> pgonce::Result<()> {
+        Ok(())
+    }
+}
+
+/// The service may have got it: the next attempt is the second one, and not at once.
+#[tokio::test]
+async fn a_consumer_that_stops_does_not_give_back_what_it_has_called_out_for() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    for is_answered in [true, false] {
+        let fixture = Fixture::new().await;
+        let message = Message::new("m1", "{}");
+        let stored = fixture
+            .inbox
+            .store("c", "shop", &message, &StoreAs::Received);
+        stored.await.unwrap();
+        let once = fixture.once();
+        if is_answered {
+            let paused = faults::pause("consumer.before_begin");
+            let consumer = Consumer::new(&once, "c", Nothing, Calls::default());
+            let running = Running::start(quick(consumer).drain_timeout(Duration::ZERO));
+            paused.reached().await;
+            running.stop().await.unwrap();
+            faults::disarm_all();
+        } else {
+            let hangs = Hangs::default();
+            let consumer = Consumer::new(&once, "c", Nothing, hangs.clone());
+            let running = Running::start(quick(consumer).drain_timeout(Duration::ZERO));
+            hangs.0.notified().await;
+            running.stop().await.unwrap();
+        }
+        let left = "select concat_ws(' ', attempts, status = 'received', due_at > pgonce.now()) from pgonce.inbox_message";
+        let left = fixture.world.see.text(left).await;
+        assert_eq!(left, "1 f t", "answered: {is_answered}");
     }
 }
 

@@ -156,6 +156,7 @@ async fn gated_service<D: TestDriver>(world: &World<D>, stale: Stale) -> (Site, 
         made()
     });
     let policy = limited(SCOPE)
+        .database_timeout(SOON)
         .retention(Duration::from_secs(3600))
         .lease(LIMIT / 4)
         .stale(stale);
@@ -254,6 +255,50 @@ async fn an_answer_is_recorded_whatever_error_meets_it_first() {
         assert_eq!((again.status, again.replayed()), (status, true));
     }
     assert!(world.number("select last_value from records").await >= 4);
+}
+
+/// Whoever may take over must not find a lease that ran out while its response was being recorded.
+#[tokio::test]
+async fn a_lease_is_renewed_while_its_response_is_being_recorded() {
+    let world = World::<TokioPostgres>::new().await;
+    world
+        .run_sql(
+            "create table gate (); create function refuse() returns trigger language plpgsql as $$ begin \
+             if to_regclass('public.gate') is null then return new; end if; \
+             raise exception 'not now' using errcode = '40001'; end $$; \
+             create trigger refuse before update on pgonce.intent for each row \
+             when (new.status in ('succeeded', 'failed_final')) execute function refuse()",
+        )
+        .await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = runs.clone();
+    let handler = post(async move |status: String| {
+        counted.fetch_add(1, SeqCst);
+        http::StatusCode::from_u16(status.parse().unwrap()).unwrap()
+    });
+    let policy = limited(SCOPE)
+        .database_timeout(SOON)
+        .retention(Duration::from_secs(3600))
+        .lease(Duration::from_secs(2))
+        .stale(Stale::Takeover);
+    let layer = world.leased(policy);
+    layer.agree().await.unwrap();
+    let site = Site::open(Router::new().route("/effects", handler.layer(layer))).await;
+    let recorded = async {
+        until("both leases are renewed", || async {
+            let renewed = "select count(*) from pgonce.intent where lease_until > first_at + interval '4 seconds'";
+            world.number(renewed).await == 2
+        })
+        .await;
+        world.run_sql("drop table gate").await;
+    };
+    let (created, refused, ()) = tokio::join!(
+        site.post("/effects", "k1", "201"),
+        site.post("/effects", "k2", "404"),
+        recorded
+    );
+    assert_eq!((created.status, refused.status), (201, 404));
+    assert_eq!(runs.load(SeqCst), 2);
 }
 
 /// The key of a request that was given up is not busy for as long as its lease, which nobody works under.

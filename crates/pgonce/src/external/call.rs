@@ -18,8 +18,7 @@ use crate::call::{Args, Row, Sql};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorDetail, Result};
 use crate::failure::Failure;
-use crate::lease::Lease;
-use crate::sqlstate::Class;
+use crate::lease::{Lease, may_pass};
 
 static SEND: Sql = Sql::kept(
     "select action, effect_key::text, status, reference, response::text, failure_code, failure_message, \
@@ -193,13 +192,14 @@ impl<D: Driver> External<'_, D> {
             .unwrap_or_else(|_| Err(CallError::unknown("the provider did not answer in time")));
         fault_point!("external.answered");
         let recorded = self.record(step, provider, &answer).await;
-        if let Some(error) = lost {
-            if let Err(error) = recorded {
+        let recorded = match (recorded, lost) {
+            (Ok(recorded), _) => recorded,
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(lost)) => {
                 tracing::warn!(%error, effect = %next.effect, "a late response was not recorded");
+                return Err(lost);
             }
-            return Err(error);
-        }
-        let recorded = recorded?;
+        };
         fault_point!("external.recorded");
         match (answer, recorded.action.as_str()) {
             (Ok(reply), "done") => Ok(reply),
@@ -279,11 +279,7 @@ impl<D: Driver> External<'_, D> {
                     code = code.filter(|code| code.is_ascii());
                 }
             } else if let Err(error) = tries.after(error).await {
-                let passes = matches!(
-                    error.class(),
-                    Class::Retry | Class::RetryAfterDelay | Class::Ambiguous
-                ) || error.code() == "57014";
-                if !passes || Instant::now() >= until {
+                if !may_pass(&error) || Instant::now() >= until {
                     return Err(error);
                 }
                 sleep(RECORD_FOR / 60).await;

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -36,12 +37,21 @@ pub(super) struct Held {
     /// Measured before the call was sent, so that the lease never ends later here than in the database.
     pub(super) renewed: Instant,
     pub(super) running: Option<AbortHandle>,
+    /// Its handler has returned: what it did is only to be recorded.
+    pub(super) has_ended: bool,
 }
 
 pub(super) type Holding = Arc<Mutex<HashMap<Name, Held>>>;
 
 pub(super) fn locked(holding: &Holding) -> MutexGuard<'_, HashMap<Name, Held>> {
     holding.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says that the handler of a job has returned.
+pub(super) fn mark_ended(holding: &Holding, claimed: &Claimed) {
+    if let Some(held) = locked(holding).get_mut(&claimed.name()) {
+        held.has_ended = true;
+    }
 }
 
 /// The result of a call, or an error where it takes longer than `limit`: a database that falls silent must not
@@ -58,7 +68,7 @@ pub(super) async fn bounded<T>(
     }
 }
 
-/// Records a failure, for as long as the lease holds. One that the database can never store is stored without what it refuses,
+/// Records a failure, until the database does or the job is another worker's. One that the database can never store is stored without what it refuses,
 /// or not at all: then the lease runs out, and the attempt counts.
 pub(super) async fn record_failure<D: Driver>(
     once: &Once<D>,
@@ -102,8 +112,14 @@ fn in_ascii(text: &str) -> String {
     text.replace(|character: char| !character.is_ascii(), "?")
 }
 
-/// Renews leases until it is aborted, and drops the handlers of jobs that are lost.
-pub(super) async fn keep_leases<D: Driver>(once: Once<D>, holding: Holding, lease: Duration) {
+/// Renews leases until it is aborted, and drops the handlers of jobs that are lost. Says in `is_behind` that jobs have ended
+/// whose leases are neither renewed nor recorded.
+pub(super) async fn keep_leases<D: Driver>(
+    once: Once<D>,
+    holding: Holding,
+    lease: Duration,
+    is_behind: Arc<AtomicBool>,
+) {
     loop {
         sleep(lease / 5).await;
         // Those that were claimed or renewed just now can wait.
@@ -137,7 +153,9 @@ pub(super) async fn keep_leases<D: Driver>(once: Once<D>, holding: Holding, leas
                 Err(error) => tracing::warn!(%error, "leases could not be renewed, trying again"),
             }
             let mut holding = locked(&holding);
-            let over = |held: &Held| held.renewed.elapsed() >= lease;
+            // Nobody meets a twin of a handler that has returned: its record is for the fence to refuse, whenever the
+            // database is back.
+            let over = |held: &Held| !held.has_ended && held.renewed.elapsed() >= lease;
             let lost: Vec<Name> = holding
                 .iter()
                 .filter(|(_, held)| over(held))
@@ -147,6 +165,8 @@ pub(super) async fn keep_leases<D: Driver>(once: Once<D>, holding: Holding, leas
                 lose(&mut holding, &name);
             }
         }
+        let late = |held: &Held| held.has_ended && held.renewed.elapsed() >= lease * 3 / 5;
+        is_behind.store(locked(&holding).values().any(late), Ordering::Relaxed);
     }
 }
 
@@ -215,7 +235,7 @@ pub(super) async fn record<D: Driver>(
                 }
             }
             Err(error) if !is_lost(&error) => {
-                tracing::warn!(%error, "jobs could not be recorded, trying again while their leases hold");
+                tracing::warn!(%error, "jobs could not be recorded, trying again");
                 again.extend(part);
                 // The others would meet the same trouble.
                 again.extend(parts.drain(..).flatten());

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -18,7 +19,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::job::{Claimed, End, Finished, Job, claim, in_span, renew};
 use super::leases::{
-    Done, Held, Holding, bounded, keep_leases, keep_purging, locked, record, record_failure,
+    Done, Held, Holding, bounded, keep_leases, keep_purging, locked, mark_ended, record,
+    record_failure,
 };
 use super::peek::keep_peeking;
 use crate::driver::Driver;
@@ -171,6 +173,7 @@ where
             records: JoinSet::new(),
             recording: None,
             claiming: None,
+            is_behind: Arc::default(),
             next_record: Instant::now(),
             pause: SHORT,
             next_claim: Instant::now(),
@@ -179,7 +182,8 @@ where
         // Dropped with this future, so that nobody renews the leases of handlers that are gone.
         let mut background = JoinSet::new();
         let once = run.worker.once.clone();
-        background.spawn(keep_leases(once.clone(), holding, run.worker.lease));
+        let (lease, is_behind) = (run.worker.lease, run.is_behind.clone());
+        background.spawn(keep_leases(once.clone(), holding, lease, is_behind));
         background.spawn(keep_purging(once.clone()));
         let (queues, wake) = (run.worker.queues.clone(), run.worker.wake.clone());
         // On Citus a look reads every shard, as a claim does.
@@ -204,6 +208,8 @@ struct Run<D: Driver, H> {
     recording: Option<JoinHandle<Vec<Done>>>,
     /// A claim that is under way, and how many jobs it asks for.
     claiming: Option<JoinHandle<(usize, Result<Claim>)>>,
+    /// Leases of jobs that have ended run out before that is recorded: who did them must not claim them once more.
+    is_behind: Arc<AtomicBool>,
     next_record: Instant,
     pause: Duration,
     next_claim: Instant,
@@ -269,7 +275,7 @@ where
     /// How many jobs to claim.
     fn room(&self, stopping: bool) -> usize {
         let worker = &self.worker;
-        if stopping {
+        if stopping || self.is_behind.load(Ordering::Relaxed) {
             return 0;
         }
         let room = (worker.concurrency + worker.prefetch)
@@ -313,6 +319,7 @@ where
     fn ended(&mut self, ended: Result<(Arc<Claimed>, Ended), tokio::task::JoinError>) {
         // An aborted one has lost its lease, and is forgotten already.
         let Ok((claimed, ended)) = ended else { return };
+        mark_ended(&self.holding, &claimed);
         let (retryable, code, message) = match ended {
             Ended::Returned(Ok(Finished(End::Committed))) => {
                 return self.forget(&claimed);
@@ -333,12 +340,8 @@ where
                 let code = Some(error.code()).filter(|code| !code.is_empty());
                 (true, code.unwrap_or("failed").to_owned(), error.to_string())
             }
-            Ended::Panicked => (true, "panic".to_owned(), "the handler panicked".to_owned()),
-            Ended::TimedOut => (
-                true,
-                "timeout".to_owned(),
-                "the handler took too long".to_owned(),
-            ),
+            Ended::Panicked => (true, "panic".into(), "the handler panicked".into()),
+            Ended::TimedOut => (true, "timeout".into(), "the handler took too long".into()),
         };
         tracing::warn!(
             job = claimed.id,
@@ -394,6 +397,7 @@ where
                         claimed: claimed.clone(),
                         renewed: sent,
                         running: None,
+                        has_ended: false,
                     };
                     holding.insert(claimed.name(), held);
                     self.waiting.push_back(claimed);

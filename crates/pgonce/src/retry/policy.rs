@@ -82,10 +82,13 @@ impl Policy {
         self
     }
 
-    /// Whether there is time left after this much of it, and nobody has cancelled.
-    pub(crate) fn allows_after(&self, elapsed: Duration) -> bool {
+    /// For how long work that begins now is tried.
+    pub(crate) fn time_left(&self) -> Duration {
         let token = self.cancel.as_ref();
-        elapsed < self.within && !token.is_some_and(CancellationToken::is_cancelled)
+        match token.is_some_and(CancellationToken::is_cancelled) {
+            true => Duration::ZERO,
+            false => self.within,
+        }
     }
 
     /// Starts the clock for one piece of work.

@@ -165,7 +165,7 @@ def status(driver: Driver, policy: Policy, request: Request, token: str) -> Step
         return _edge.not_under_way(policy)
     try:
         intent = _edge.name_of(request, policy, *found)
-        session, claimed = yield from open_attempt(driver, intent, Options(schema=policy.schema))
+        session, claimed = yield from open_attempt(driver, intent, Options(retry=policy.retry, schema=policy.schema))
         if session is not None:
             # Only looked: the right to do the work goes back.
             yield from discard(session, None)

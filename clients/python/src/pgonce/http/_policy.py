@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Invalid
+from ..retry import Policy as RetryPolicy
 
 DISPOSITIONS = ("keep", "refuse", "retry", "forget", "unknown")
 """What becomes of an attempt once the handler has answered.
@@ -112,6 +113,8 @@ class Policy:
     """Leased routes: what becomes of work whose holder vanished, `refuse` or `takeover`."""
     lease: float | None = None
     """Length of a lease in seconds. Default: that of the scope's contract."""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """How often a claim, and the record of a leased route's response, is tried again."""
     max_key_bytes: int = 255
     max_body: int = 2 << 20
     """Largest body of a request, in bytes."""

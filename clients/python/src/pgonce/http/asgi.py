@@ -68,7 +68,7 @@ class IdempotencyMiddleware:
             await asyncio.wait(set(self._running))
 
     async def _respond(self, scope: Scope, request: Request, intent: Intent, policy: Policy) -> Response:
-        options = Options(schema=policy.schema)
+        options = Options(retry=policy.retry, schema=policy.schema)
         retention = await drive_async(self._retentions.of(self.source, intent, options))
         exchange = Exchange(policy, request, intent, retention)
 

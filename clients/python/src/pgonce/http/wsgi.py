@@ -51,7 +51,7 @@ class WsgiIdempotencyMiddleware:
         return _send(start_response, self._respond(environ, request, intent, policy))
 
     def _respond(self, environ: Environ, request: Request, intent: Intent, policy: Policy) -> Response:
-        options = Options(schema=policy.schema)
+        options = Options(retry=policy.retry, schema=policy.schema)
         exchange = Exchange(policy, request, intent, drive(self._retentions.of(self.source, intent, options)))
 
         def atomic(tx: Tx) -> None:
