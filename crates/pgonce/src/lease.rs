@@ -24,10 +24,10 @@ use crate::trace::{database_span, step};
 use crate::unresolved::UnresolvedCommit;
 
 /// The longest pause between two tries to record what leased work did.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// No try to record or to renew is given up earlier than this, however short the lease.
-const SHORTEST_LIMIT: Duration = Duration::from_secs(2);
+const MIN_LIMIT: Duration = Duration::from_secs(2);
 
 static HEARTBEAT: Sql = Sql::kept(
     "select 'done' from pgonce.heartbeat($1, $2, $3::text::bigint, $4::text::interval, $5)",
@@ -101,7 +101,7 @@ impl<'a, D: Driver> Tries<'a, D> {
         let allowed = Instant::now().checked_add(held.once.shared.policy.time_left());
         Self {
             until: allowed.map_or(expiry, |allowed| allowed.max(expiry)),
-            pause: (held.term.length / 20).min(LONGEST_PAUSE),
+            pause: (held.term.length / 20).min(MAX_PAUSE),
             unresolved: UnresolvedCommit::default(),
             held,
         }
@@ -118,7 +118,7 @@ impl<'a, D: Driver> Tries<'a, D> {
         // Of different lengths: holders that turn each other away must not meet again at each try.
         let pause = at_least(&error) + self.pause.mul_f64(rand::random_range(0.0..1.0));
         sleep_until((Instant::now() + pause).min(self.until)).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
         self.unresolved.note(&error);
         Ok(())
     }
@@ -172,7 +172,7 @@ impl<D: Driver> Held<'_, D> {
 
     /// A connection that falls silent must not use up the lease: what takes longer is tried on another one.
     async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let limit = (self.term.length / 3).max(SHORTEST_LIMIT);
+        let limit = (self.term.length / 3).max(MIN_LIMIT);
         let late = || Error::Uncertain("the database did not answer in time".to_owned());
         timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
     }

@@ -64,10 +64,8 @@ pub(super) struct Lane<'a, D: Driver, H> {
     pub(super) settled: &'a Mutex<Vec<usize>>,
     /// The index of the message that the handler has in hand, where it gets them one by one; else [`NONE`].
     pub(super) at: AtomicUsize,
-    /// By index: what the handler has called out for under this claim. A database that is away afterwards is no reason to
-    /// call again.
+    /// By index: what the handler has called out for under this claim, which it does not do again, and what it is calling out for.
     pub(super) called: Vec<usize>,
-    /// By index: what the handler is calling out for.
     pub(super) calling: Option<usize>,
     /// The handler's one statement failed for what it was given at once: go step by step, and message by message.
     pub(super) careful: bool,

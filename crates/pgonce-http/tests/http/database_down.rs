@@ -257,7 +257,7 @@ async fn an_answer_is_recorded_whatever_error_meets_it_first() {
     assert!(world.number("select last_value from records").await >= 4);
 }
 
-/// Whoever may take over must not find a lease that ran out while its response was being recorded.
+/// No other process finds a lease that ran out while its response was being recorded.
 #[tokio::test]
 async fn a_lease_is_renewed_while_its_response_is_being_recorded() {
     let world = World::<TokioPostgres>::new().await;
