@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use clap::parser::ValueSource;
 use clap::{ColorChoice, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod address;
@@ -199,6 +200,31 @@ fn command() -> clap::Command {
     command
 }
 
+/// An option that names a database does not pass in silence where the command's file names it.
+fn refuse_unused(matches: &clap::ArgMatches) -> Result<(), exit::CliError> {
+    let Some((name, inner)) = matches.subcommand() else {
+        return Ok(());
+    };
+    let has_file = match name {
+        "gateway" | "work" => true,
+        "relay" | "consume" | "webhooks" => inner.contains_id("file"),
+        _ => false,
+    };
+    for (id, option) in [("database_url", "--database-url"), ("schema", "--schema")] {
+        let given = [matches, inner].map(|matches| matches.value_source(id));
+        if has_file && given.contains(&Some(ValueSource::CommandLine)) {
+            return Err(exit::CliError::new(
+                exit::USAGE,
+                format!(
+                    "{option} has no effect here: the file of `pgonce {name}` names the database"
+                ),
+                "Leave it out, and set url_env, url_file or schema under [database] in the file.",
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// `--color` counts for the help too, which is printed before the command line is understood.
 fn color_of_help() -> ColorChoice {
     let words: Vec<String> = std::env::args().collect();
@@ -242,6 +268,9 @@ async fn run() -> ExitCode {
             )),
         };
         return done.unwrap_or_else(|error| error.report(output::Format::Table));
+    }
+    if let Err(error) = refuse_unused(&matches) {
+        return error.report(output::Format::Table);
     }
     let Cli { command, target } = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,

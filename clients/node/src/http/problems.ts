@@ -10,6 +10,7 @@ const TITLES: Record<string, string> = {
   P4029: "Under way",
   P4030: "Refused",
   P4031: "Gone",
+  P4110: "Wrong region",
   "22023": "Key unusable",
   "08006": "Database unavailable",
   "08007": "Not known",
@@ -49,23 +50,32 @@ export function fromError(policy: FullPolicy, error: PgonceError): HttpResponse 
   const said = error.hint ? `${error.reason}. ${error.hint}` : error.reason;
   if (error instanceof Conflict) return problem(policy, 422, "P4002", said);
   if (error instanceof Gone) return problem(policy, 410, "P4031", said);
+  if (error.code === "P4044") return problem(policy, 429, "P4044", said);
+  if (error.code === "P4110") {
+    return problem(policy, 421, "P4110", "its home is another region, and this attempt did nothing");
+  }
   if (error instanceof PermanentFailure) {
     return problem(policy, 422, "P4030", error.reason, { reason: error.failureCode });
   }
-  if (error instanceof TransientFailure) return problem(policy, 503, error.failureCode, error.reason, {}, 1000);
+  if (error instanceof TransientFailure) return problem(policy, 503, error.failureCode, error.reason, {}, soonMs());
   if (error instanceof Busy) {
     const detail = `another request with this key is under way; ${COME_BACK} later`;
     return problem(policy, 409, "P4029", detail, {}, Math.min(error.retryAfterMs, 5000));
   }
   if (error instanceof Uncertain) {
     const detail = `it is not known yet whether it happened; ${COME_BACK} to learn it`;
-    return problem(policy, 503, "08007", detail, {}, 1000);
+    return problem(policy, 503, "08007", detail, {}, soonMs());
   }
   if (["retry", "retry_after_delay", "claim_again", "ambiguous"].includes(error.errorClass)) {
     const detail = `the database is unavailable and this attempt did nothing; ${COME_BACK}`;
-    return problem(policy, 503, "08006", detail, {}, 1000);
+    return problem(policy, 503, "08006", detail, {}, soonMs());
   }
   return internal(policy);
+}
+
+/** Another for each client: those whom one outage turned away must not all come back at once. */
+function soonMs(): number {
+  return 1000 * (1 + Math.floor(Math.random() * 3));
 }
 
 /** What the database or a handler says about itself is for our logs, not for clients. */

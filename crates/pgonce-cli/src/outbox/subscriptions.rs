@@ -66,7 +66,7 @@ struct Terms {
     /// Only these tenants.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     tenants: Vec<String>,
-    /// Maximum number of attempts for an event whose failure is retryable [default: 10].
+    /// Maximum number of attempts for an event whose failure is retryable [default: 30].
     #[arg(long, value_name = "COUNT")]
     max_attempts: Option<u32>,
     /// The first pause between two tries; it doubles, with jitter [default: 1s].

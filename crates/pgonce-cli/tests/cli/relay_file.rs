@@ -20,6 +20,24 @@ fn check(text: &str) -> Run {
 }
 
 #[test]
+fn a_database_that_an_option_names_beside_a_file_is_refused() {
+    for command in ["relay", "consume", "webhooks", "gateway", "work"] {
+        for (option, value) in [("--database-url", "postgres://x/y"), ("--schema", "mine")] {
+            let run = without_database(&[command, "some.toml", option, value]);
+            assert!(
+                run.code == 2 && run.err.contains(option) && run.err.contains("[database]"),
+                "{command}: {run:?}"
+            );
+            let run = without_database(&[option, value, command, "some.toml"]);
+            assert!(
+                run.code == 2 && run.err.contains("[database]"),
+                "{command}: {run:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn the_example_is_right_and_names_every_field() {
     let example = without_database(&["relay", "--print-example"]).out;
     let run = check(&example);

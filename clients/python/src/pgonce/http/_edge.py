@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import math
+import random
 import re
 import time
 from email.utils import formatdate
@@ -41,6 +42,7 @@ _TITLES = {
     "P4029": "Under way",
     "P4030": "Refused",
     "P4031": "Gone",
+    "P4110": "Wrong region",
     "22023": "Key unusable",
     "08006": "Database unavailable",
     "08007": "Not known",
@@ -388,20 +390,29 @@ def from_error(policy: Policy, error: Error) -> Response:
         return problem(policy, 422, "P4002", said)
     if isinstance(error, Gone):
         return problem(policy, 410, "P4031", said)
+    if error.code == "P4044":
+        return problem(policy, 429, "P4044", said)
+    if error.code == "P4110":
+        return problem(policy, 421, "P4110", "its home is another region, and this attempt did nothing")
     if isinstance(error, PermanentFailure):
         return problem(policy, 422, "P4030", error.message, reason=error.failure_code)
     if isinstance(error, TransientFailure):
-        return problem(policy, 503, error.failure_code, error.message, retry_after=1)
+        return problem(policy, 503, error.failure_code, error.message, retry_after=_soon())
     if isinstance(error, Busy):
         detail = f"another request with this key is under way; {_COME_BACK} later"
         return problem(policy, 409, "P4029", detail, retry_after=min(error.retry_after, 5))
     if isinstance(error, Uncertain):
         detail = f"it is not known yet whether it happened; {_COME_BACK} to learn it"
-        return problem(policy, 503, "08007", detail, retry_after=1)
+        return problem(policy, 503, "08007", detail, retry_after=_soon())
     if error.error_class in (Class.RETRY, Class.RETRY_AFTER_DELAY, Class.CLAIM_AGAIN, Class.AMBIGUOUS):
         detail = f"the database is unavailable and this attempt did nothing; {_COME_BACK}"
-        return problem(policy, 503, "08006", detail, retry_after=1)
+        return problem(policy, 503, "08006", detail, retry_after=_soon())
     return internal(policy)
+
+
+def _soon() -> float:
+    """Another for each client: those whom one outage turned away must not all come back at once."""
+    return random.randint(1, 3)
 
 
 def internal(policy: Policy, code: str = "internal") -> Response:
