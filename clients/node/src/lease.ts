@@ -272,7 +272,8 @@ export class Lease<C = unknown> extends Claimed {
         await this.renewWhileRecording();
         // Of different lengths: holders that turn each other away must not meet again at each try.
         await sleep(minDelay(error) + Math.random() * pause);
-        pause = Math.min(pause * 2, MAX_PAUSE_MS);
+        // Short enough to renew the lease in time.
+        pause = Math.min(pause * 2, this.leaseMs / 6, MAX_PAUSE_MS);
       }
     }
   }

@@ -2,10 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::ack::{Ack, Done, IntoAck};
 use crate::attempt::{Attempt, not_ended};
@@ -17,21 +14,10 @@ use crate::failure::Failure;
 use crate::intent::Intent;
 use crate::once::Once;
 use crate::record::{ANSWER_TOO_LARGE, FAIL, SUCCEED_LEASE, Success, failure_args};
-use crate::retry::at_least;
 use crate::seal;
-use crate::sqlstate::Class;
+use crate::term::{Held, Term, Tries};
 use crate::trace::{database_span, step};
-use crate::unresolved::UnresolvedCommit;
 
-/// The longest pause between two tries to record what leased work did.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
-
-/// No try to record or to renew is given up earlier than this, however short the lease.
-const MIN_LIMIT: Duration = Duration::from_secs(2);
-
-static HEARTBEAT: Sql = Sql::kept(
-    "select 'done' from pgonce.heartbeat($1, $2, $3::text::bigint, $4::text::interval, $5)",
-);
 static GUARD: Sql = Sql::kept("select 'done' from pgonce.guard($1, $2, $3::text::bigint, $4)");
 static RELEASE: Sql = Sql::kept("select 'done' from pgonce.release($1, $2, $3::text::bigint, $4)");
 static FORGET: Sql =
@@ -50,132 +36,6 @@ pub struct Lease<D: Driver> {
     fence: i64,
     attempts: u32,
     term: Term,
-}
-
-/// How long a lease holds; shared with the loop that runs the work.
-#[derive(Debug, Clone)]
-pub(crate) struct Term {
-    length: Duration,
-    renewed: Arc<Mutex<Instant>>,
-    /// Only the call that holds it knows that the work may have been seen outside: given back, the next claim would not say so.
-    is_in_doubt: bool,
-}
-
-impl Term {
-    /// A lease of this length. `renewed` is measured before the claim is sent, so that the lease never
-    /// ends later here than in the database.
-    pub(crate) fn new(length: Duration, renewed: Instant) -> Self {
-        Self {
-            length,
-            renewed: Arc::new(Mutex::new(renewed)),
-            is_in_doubt: false,
-        }
-    }
-
-    fn renewed(&self) -> Instant {
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn renew(&self, at: Instant) {
-        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = at;
-    }
-
-    fn expiry(&self) -> Instant {
-        self.renewed() + self.length
-    }
-}
-
-/// The tries to record what leased work did: until the lease ends that was held when they began, or for as long as
-/// the retry policy allows, whichever is later. The lease is renewed between them.
-pub(crate) struct Tries<'a, D: Driver> {
-    held: Held<'a, D>,
-    until: Instant,
-    /// The longest pause before the next one.
-    pause: Duration,
-    unresolved: UnresolvedCommit,
-}
-
-impl<'a, D: Driver> Tries<'a, D> {
-    fn new(held: Held<'a, D>) -> Self {
-        let expiry = held.term.expiry();
-        let allowed = Instant::now().checked_add(held.once.shared.policy.time_left());
-        Self {
-            until: allowed.map_or(expiry, |allowed| allowed.max(expiry)),
-            pause: (held.term.length / 20).min(MAX_PAUSE),
-            unresolved: UnresolvedCommit::default(),
-            held,
-        }
-    }
-
-    /// Pauses after an error that may pass; else says how it ended.
-    pub(crate) async fn after(&mut self, error: Error) -> Result<()> {
-        if !may_pass(&error) || Instant::now() >= self.until {
-            // Of a try whose reply was lost a later error says nothing.
-            return Err(std::mem::take(&mut self.unresolved).or(error));
-        }
-        tracing::warn!(%error, "leased work is not recorded yet, trying again");
-        self.renew().await;
-        // Of different lengths: holders that turn each other away must not meet again at each try.
-        let pause = at_least(&error) + self.pause.mul_f64(rand::random_range(0.0..1.0));
-        sleep_until((Instant::now() + pause).min(self.until)).await;
-        self.pause = (self.pause * 2).min(MAX_PAUSE);
-        self.unresolved.note(&error);
-        Ok(())
-    }
-
-    /// Renews the lease where a third of it is over: the work is done, and nobody may repeat it while it is being recorded.
-    async fn renew(&self) {
-        let term = self.held.term;
-        if term.renewed().elapsed() < term.length / 3 {
-            return;
-        }
-        if let Err(error) = self.held.heartbeat().await {
-            // Not to be decided here: the next try learns who holds the intent.
-            tracing::debug!(%error, "not renewed while recording");
-        }
-    }
-}
-
-/// Whether an error that leased work met on its way to be recorded may be gone at the next try.
-pub(crate) fn may_pass(error: &Error) -> bool {
-    match (error, error.class()) {
-        (Error::Failed(_) | Error::Cancelled, _) => false,
-        (_, Class::Retry | Class::RetryAfterDelay | Class::Ambiguous) => true,
-        // A timeout of the session: the next try may be faster.
-        _ => error.code() == "57014",
-    }
-}
-
-/// An intent that is held, and for how long.
-struct Held<'a, D: Driver> {
-    once: &'a Once<D>,
-    intent: &'a Intent,
-    fence: i64,
-    term: &'a Term,
-}
-
-impl<D: Driver> Held<'_, D> {
-    async fn heartbeat(&self) -> Result<()> {
-        fault_point!("lease.before_heartbeat");
-        let sent = Instant::now();
-        let args = Args::texts([self.intent.scope(), self.intent.key()])
-            .int(self.fence)
-            .interval(self.term.length)
-            .text(self.intent.tenant_name());
-        let renewing = self.in_time(self.once.caller().write(&HEARTBEAT, args));
-        let span = database_span!("pgonce.lease.renew");
-        step(span, renewing, |_| "renewed").await?;
-        fault_point!("lease.renewed");
-        self.term.renew(sent);
-        Ok(())
-    }
-
-    /// A connection that falls silent must not use up the lease: what takes longer is tried on another one.
-    async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let limit = (self.term.length / 3).max(MIN_LIMIT);
-        let late = || Error::Uncertain("the database did not answer in time".to_owned());
-        timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
-    }
 }
 
 impl<D: Driver> Lease<D> {
@@ -204,12 +64,7 @@ impl<D: Driver> Lease<D> {
     }
 
     fn held(&self) -> Held<'_, D> {
-        Held {
-            once: &self.once,
-            intent: &self.intent,
-            fence: self.fence,
-            term: &self.term,
-        }
+        held(&self.once, &self.intent, self.fence, &self.term)
     }
 
     pub(crate) fn tries(&self) -> Tries<'_, D> {
@@ -221,6 +76,13 @@ impl<D: Driver> Lease<D> {
     /// When the lease is lost, or cannot be renewed before it runs out, `work` is dropped and the
     /// result is [`Error::Fenced`]: the next holder must not meet a twin.
     pub async fn renew_while<F: Future>(&mut self, work: F) -> Result<F::Output> {
+        if Instant::now() >= self.term.expiry() {
+            // Over before the work begins, which it does only where nobody else holds the intent.
+            let mut tries = self.tries();
+            while let Err(error) = self.held().heartbeat().await {
+                tries.after(error).await?;
+            }
+        }
         let mut work = std::pin::pin!(work);
         loop {
             let expiry = self.term.expiry();
@@ -445,6 +307,21 @@ impl<D: Driver> Lease<D> {
     }
 }
 
+fn held<'a, D: Driver>(
+    once: &'a Once<D>,
+    intent: &'a Intent,
+    fence: i64,
+    term: &'a Term,
+) -> Held<'a, D> {
+    Held {
+        caller: once.caller(),
+        policy: &once.shared.policy,
+        intent,
+        fence,
+        term,
+    }
+}
+
 /// Records a failure of leased work.
 pub(crate) async fn record_failure<D: Driver>(
     once: &Once<D>,
@@ -457,13 +334,7 @@ pub(crate) async fn record_failure<D: Driver>(
         return Ok(());
     }
     let mut answer = seal::stored(once.keys(), intent, failure.answer())?;
-    let held = Held {
-        once,
-        intent,
-        fence,
-        term,
-    };
-    let mut tries = Tries::new(held);
+    let mut tries = Tries::new(held(once, intent, fence, term));
     loop {
         fault_point!("fail.before_record");
         let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());

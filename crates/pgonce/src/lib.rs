@@ -60,6 +60,7 @@ mod run;
 mod seal;
 mod sqlstate;
 mod suppressed;
+mod term;
 mod trace;
 mod ttl_cache;
 mod tx;

@@ -21,6 +21,7 @@ use crate::region::Home;
 use crate::retry::at_least;
 use crate::seal;
 use crate::sqlstate::Class;
+use crate::term::may_pass;
 use crate::trace;
 use crate::unresolved::UnresolvedCommit;
 
@@ -415,7 +416,7 @@ fn not_recorded(error: Error) -> Error {
     match &error {
         // The last two say that nothing was done, of this intent or of another that the work asked for.
         Error::Disconnected(_) | Error::Conflict(_) | Error::Busy { .. } => {}
-        Error::Database(_) if lease::may_pass(&error) => {}
+        Error::Database(_) if may_pass(&error) => {}
         _ => return error,
     }
     Error::Uncertain(format!("leased work could not be recorded: {error}"))

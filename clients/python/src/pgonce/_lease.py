@@ -266,7 +266,8 @@ class LeaseState:
                 delay = min_delay(error) + random.uniform(0, pause)
             yield from self._renew_while_recording()
             yield partial(self._driver.sleep, delay)
-            pause = min(pause * 2, _MAX_PAUSE)
+            # Short enough to renew the lease in time.
+            pause = min(pause * 2, self.length / 6, _MAX_PAUSE)
 
     def _renew_while_recording(self) -> Steps[None]:
         """Renews the lease where a third of it is over: the work is done, and nobody may repeat it."""

@@ -18,7 +18,8 @@ use crate::call::{Args, Row, Sql};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorDetail, Result};
 use crate::failure::Failure;
-use crate::lease::{Lease, may_pass};
+use crate::lease::Lease;
+use crate::term::may_pass;
 
 static SEND: Sql = Sql::kept(
     "select action, effect_key::text, status, reference, response::text, failure_code, failure_message, \

@@ -185,6 +185,9 @@ impl Running {
             [listen]
             address = "127.0.0.1:0"
             admin = "127.0.0.1:0"
+            # What takes long on a busy machine is measured, not refused.
+            [database]
+            timeout = "60s"
             [upstreams.shop]
             url = "http://{upstream}"
             keep_alive = "10s"
