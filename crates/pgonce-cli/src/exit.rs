@@ -24,7 +24,7 @@ Exit codes:
   9  probe: a case failed; the API does not keep what it claims
   10  probe: too little could be concluded
   11  an act that cannot be undone, or on another machine, was not confirmed with --yes
-  12  doctor: something was found
+  12  doctor, region status: something needs attention
   13  import: every row has its result, and some failed";
 
 pub(crate) const FAILED: u8 = 1;

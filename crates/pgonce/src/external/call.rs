@@ -193,14 +193,13 @@ impl<D: Driver> External<'_, D> {
             .unwrap_or_else(|_| Err(CallError::unknown("the provider did not answer in time")));
         fault_point!("external.answered");
         let recorded = self.record(step, provider, &answer).await;
-        let recorded = match (recorded, lost) {
-            (Ok(recorded), _) => recorded,
-            (Err(error), None) => return Err(error),
-            (Err(error), Some(lost)) => {
+        if let Some(error) = lost {
+            if let Err(error) = recorded {
                 tracing::warn!(%error, effect = %next.effect, "a late response was not recorded");
-                return Err(lost);
             }
-        };
+            return Err(error);
+        }
+        let recorded = recorded?;
         fault_point!("external.recorded");
         match (answer, recorded.action.as_str()) {
             (Ok(reply), "done") => Ok(reply),

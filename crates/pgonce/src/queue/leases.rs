@@ -28,6 +28,9 @@ const PURGE_LIMIT: i64 = 10_000;
 /// The pause before a call of the database that failed is made again.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// No try to record is given up earlier than this, however short the lease: the next one would have to connect first.
+const MIN_LIMIT: Duration = Duration::from_secs(2);
+
 /// A job that is done, and its result.
 pub(super) type Done = (Arc<Claimed>, Option<Value>);
 
@@ -87,7 +90,7 @@ pub(super) async fn record_failure<D: Driver>(
             fault_point!("queue.failed");
             Ok::<(), Error>(())
         };
-        match bounded(lease, recorded).await {
+        match bounded(lease.max(MIN_LIMIT), recorded).await {
             // Turned away: it is another worker's, or its end was committed after all.
             Ok(()) | Err(Error::Fenced(_)) => {
                 locked(holding).remove(&name);
@@ -219,7 +222,7 @@ pub(super) async fn record<D: Driver>(
     while let Some(mut part) = parts.pop() {
         let finished = AssertUnwindSafe(finish(&once, &part)).catch_unwind();
         let finished = bounded(
-            lease,
+            lease.max(MIN_LIMIT),
             finished
                 .map(|result| result.unwrap_or_else(|_| Err(Error::work("recording panicked")))),
         );

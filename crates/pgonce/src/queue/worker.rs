@@ -15,7 +15,7 @@ use futures_util::FutureExt as _;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::job::{Claimed, End, Finished, Job, claim, in_span, renew};
 use super::leases::{
@@ -263,6 +263,7 @@ where
                 claimed = result_of(&mut self.claiming) => self.claimed(claimed),
                 () = sleep_until(self.next_record), if records => {}
                 () = sleep_until(self.next_claim), if looks => {}
+                () = sleep(self.worker.lease / 5), if self.is_behind.load(Ordering::Relaxed) => {}
                 () = wake.notified(), if looks => {
                     (self.pause, self.next_claim) = (SHORT, Instant::now());
                 }
