@@ -7,7 +7,7 @@ use pgonce::driver::{Connection as _, Session as _};
 use pgonce::retry::Policy;
 use pgonce::scope::Contract;
 use pgonce::{Claim, Error, Failure, Isolation};
-use pgonce_tests::{SCOPE, TestDriver, World, effect, for_each_driver, intent};
+use pgonce_tests::{Cutter, SCOPE, TestDriver, World, effect, for_each_driver, in_time, intent};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -120,11 +120,11 @@ async fn whatever_strikes_while_recording_it_is_recorded<D: TestDriver>(world: W
     }
 }
 
-/// Refuses every record of an end until the gate is open.
-const GATE: &str = "create table gate (); \
+/// Refuses every record of an end with this code while the gate is there.
+const GATE: &str = "create table gate (code text); insert into gate values ('40001'); \
     create function refuse() returns trigger language plpgsql security definer as $$ \
     begin if to_regclass('public.gate') is null then return new; end if; \
-    raise exception 'not now' using errcode = '40001'; end $$; \
+    raise exception 'not now' using errcode = (select code from public.gate); end $$; \
     create trigger refuse before update on pgonce.intent for each row \
     when (new.status <> 'processing') execute function refuse()";
 
@@ -190,15 +190,74 @@ async fn a_lease_is_not_renewed_for_longer_than_the_policy_allows<D: TestDriver>
     world.owner.define_scope(SCOPE, &contract).await.unwrap();
     let policy = Policy::default().within(Duration::from_millis(600));
     let once = world.another("recording", 4, |b| b.retry(policy));
-    for end in ["succeed", "fail", "transact"] {
-        let wanted = intent(end);
-        let ended = once.run_leased(&wanted, |lease| end_by(end, lease)).await;
-        assert!(
-            matches!(ended, Err(Error::Uncertain(_))),
-            "{end}: {ended:?}"
+    // The second is no error that may pass anywhere else.
+    for code in ["40001", "57014"] {
+        let refuse = format!("update gate set code = '{code}'");
+        world.see.run(&refuse).await;
+        for end in ["succeed", "fail", "transact"] {
+            let wanted = intent(&format!("{end} {code}"));
+            let ended = once.run_leased(&wanted, |lease| end_by(end, lease)).await;
+            let is_uncertain = matches!(ended, Err(Error::Uncertain(_)));
+            assert!(is_uncertain, "{end}, {code}: {ended:?}");
+            assert_eq!(world.see.effects(&wanted).await, 0, "{end}, {code}");
+            assert_eq!(world.see.record(&wanted, "status").await, "processing");
+        }
+    }
+}
+
+/// Nobody says that the connection is gone: what was sent on it gets no reply, ever.
+async fn what_a_silent_connection_swallows_is_recorded_on_another<D: TestDriver>(world: World<D>) {
+    let cutter = Cutter::in_front_of(world.server.port()).await;
+    let ends = ["succeed", "fail", "transact"];
+    let mut leases = Vec::new();
+    for end in ends {
+        let once = world.another_at(&cutter.url_for(world.database()), 2, |b| b);
+        let lease = once.lease(&intent(end), Duration::from_secs(6)).await;
+        let Claim::Run(lease) = lease.unwrap() else {
+            panic!("fresh")
+        };
+        leases.push((end, lease));
+    }
+    cutter.fall_silent();
+    cutter.speak();
+    let recorded = leases.into_iter().map(|(end, lease)| async move {
+        match end {
+            "fail" => lease.fail(Failure::permanent("no", "not this one")).await,
+            _ => end_by(end, lease).await.map(drop),
+        }
+    });
+    for (end, ended) in ends.iter().zip(in_time(join_all(recorded)).await) {
+        ended.unwrap_or_else(|error| panic!("{end}: {error}"));
+        let settled = world.see.record(&intent(end), "status").await;
+        assert_ne!(settled, "processing", "{end}");
+    }
+}
+
+async fn work_begins_under_a_lease_that_is_over_only_where_nobody_took_over<D: TestDriver>(
+    world: World<D>,
+) {
+    for is_taken in [false, true] {
+        let wanted = intent(&format!("taken: {is_taken}"));
+        let short = Duration::from_millis(100);
+        let Claim::Run(mut lease) = world.once.lease(&wanted, short).await.unwrap() else {
+            panic!("fresh")
+        };
+        let over = format!(
+            "select lease_until < clock_timestamp() from pgonce.intent where key = '{}'",
+            wanted.key()
         );
-        assert_eq!(world.see.effects(&wanted).await, 0, "{end}");
-        assert_eq!(world.see.record(&wanted, "status").await, "processing");
+        world.see.wait_until(&over).await;
+        if is_taken {
+            let next = world.owner.lease(&wanted, MINUTE).await.unwrap();
+            assert!(matches!(next, Claim::Run(_)), "{next:?}");
+        }
+        let mut has_begun = false;
+        let ended = lease.renew_while(async { has_begun = true }).await;
+        match is_taken {
+            false => ended.unwrap(),
+            true => assert!(matches!(ended, Err(Error::Fenced(_))), "{ended:?}"),
+        }
+        assert_eq!(has_begun, !is_taken);
     }
 }
 
@@ -320,6 +379,8 @@ for_each_driver!(
     whatever_strikes_while_recording_it_is_recorded,
     a_lease_is_renewed_while_its_work_is_being_recorded,
     a_lease_is_not_renewed_for_longer_than_the_policy_allows,
+    what_a_silent_connection_swallows_is_recorded_on_another,
+    work_begins_under_a_lease_that_is_over_only_where_nobody_took_over,
     a_connection_whose_statements_are_out_of_date_is_replaced,
     leased_work_ends_where_serializable_is_the_default,
     a_connection_that_lost_its_statements_is_replaced,

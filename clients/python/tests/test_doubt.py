@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -32,6 +33,7 @@ class Source:
         self.away = False
         self.connections = 0
         self.back_after = 0
+        self.error: Exception = ConnectionRefusedError("no server")
 
     def connect(self) -> psycopg.Connection[Any]:
         self._count()
@@ -46,7 +48,7 @@ class Source:
         if self.connections == self.back_after:
             self.away = False
         if self.away:
-            raise ConnectionRefusedError("no server")
+            raise self.error
 
 
 @pytest.fixture
@@ -215,6 +217,20 @@ def test_a_database_that_is_away_for_longer_than_the_lease_is_waited_for(db: Dat
         return 1
 
     assert (run(work, 0.1).answer, db.value(STATUS)) == (1, "succeeded")
+
+
+@pytest.mark.parametrize("error", [socket.gaierror("no such name"), OSError("several"), TimeoutError("late")])
+def test_whatever_a_library_lets_through_while_connecting_is_a_lost_connection(
+    db: Database, source: Source, run: Any, error: Exception
+) -> None:
+    source.error = error
+
+    def work(held: Any) -> int:
+        source.away = True
+        source.back_after = source.connections + 3
+        return 1
+
+    assert (run(work).answer, db.value(STATUS)) == (1, "succeeded")
 
 
 def test_a_success_that_the_database_refuses_for_longer_than_the_policy_allows_is_uncertain(

@@ -269,15 +269,15 @@ async fn run() -> ExitCode {
         };
         return done.unwrap_or_else(|error| error.report(output::Format::Table));
     }
-    if let Err(error) = refuse_unused(&matches) {
-        return error.report(output::Format::Table);
-    }
     let Cli { command, target } = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
     target.shown.apply();
     let format = target.format();
+    if let Err(error) = refuse_unused(&matches) {
+        return error.report(format);
+    }
     let done = match command {
         #[cfg(feature = "lab-bench")]
         Command::Bench(args) => return pgonce_lab::bench::run(args).await,

@@ -74,7 +74,8 @@ impl<D: Driver> Lease<D> {
     /// Runs `work` and renews the lease meanwhile, every third of its length.
     ///
     /// When the lease is lost, or cannot be renewed before it runs out, `work` is dropped and the
-    /// result is [`Error::Fenced`]: the next holder must not meet a twin.
+    /// result is [`Error::Fenced`]: the next holder must not meet a twin. Where the lease is over
+    /// already, it is renewed first, and `work` begins only if nobody else has taken over.
     pub async fn renew_while<F: Future>(&mut self, work: F) -> Result<F::Output> {
         if Instant::now() >= self.term.expiry() {
             // Over before the work begins, which it does only where nobody else holds the intent.
@@ -188,7 +189,7 @@ impl<D: Driver> Lease<D> {
     {
         let mut tries = self.tries();
         loop {
-            let tried = match self.held().in_time(self.begin()).await {
+            let tried = match self.held().in_time(Error::Disconnected, self.begin()).await {
                 Ok(mut attempt) => {
                     let lender = attempt.tx.loan().lend_out();
                     let ended = work(attempt).await;
@@ -233,7 +234,8 @@ impl<D: Driver> Lease<D> {
         fault_point!("succeed.before_settle");
         // One statement, which is its own transaction: it checks the fence under the row's lock.
         let held = self.held();
-        let committing = held.in_time(self.call(&SUCCEED_LEASE, success.args(self.fence)));
+        let settling = self.call(&SUCCEED_LEASE, success.args(self.fence));
+        let committing = held.in_time(Error::Uncertain, settling);
         let span = database_span!("pgonce.commit");
         step(span, committing, |()| "committed").await?;
         fault_point!("succeed.settled");
@@ -338,7 +340,8 @@ pub(crate) async fn record_failure<D: Driver>(
     loop {
         fault_point!("fail.before_record");
         let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());
-        let failing = tries.held.in_time(once.caller().write(&FAIL, args));
+        let failing = once.caller().write(&FAIL, args);
+        let failing = tries.held.in_time(Error::Uncertain, failing);
         match step(database_span!("pgonce.fail"), failing, |_| "recorded").await {
             Ok(_) => break,
             // That it failed is recorded whatever the contract allows an answer to be.

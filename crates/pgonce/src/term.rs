@@ -139,7 +139,7 @@ impl<D: Driver> Held<'_, D> {
             .int(self.fence)
             .interval(self.term.length)
             .text(self.intent.tenant_name());
-        let renewing = self.in_time(self.caller.write(&HEARTBEAT, args));
+        let renewing = self.in_time(Error::Disconnected, self.caller.write(&HEARTBEAT, args));
         let span = database_span!("pgonce.lease.renew");
         step(span, renewing, |_| "renewed").await?;
         fault_point!("lease.renewed");
@@ -147,10 +147,15 @@ impl<D: Driver> Held<'_, D> {
         Ok(())
     }
 
-    /// A connection that falls silent must not use up the lease: what takes longer is tried on another one.
-    pub(crate) async fn in_time<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+    /// A connection that falls silent must not use up the lease: what takes longer is tried on another one. `late` is what
+    /// it means that there was no reply: uncertain only for what commits an end.
+    pub(crate) async fn in_time<T>(
+        &self,
+        late: fn(String) -> Error,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let limit = (self.term.length / 3).max(MIN_LIMIT);
-        let late = || Error::Uncertain("the database did not answer in time".to_owned());
-        timeout(limit, call).await.unwrap_or_else(|_| Err(late()))
+        let silent = || late("the database did not answer in time".to_owned());
+        timeout(limit, call).await.unwrap_or_else(|_| Err(silent()))
     }
 }

@@ -63,6 +63,16 @@ async fn killed_at_any_point_the_next_consumer_goes_on() {
     }
 }
 
+async fn with_a_stored_message() -> Fixture {
+    let fixture = Fixture::new().await;
+    let message = Message::new("m1", "{}");
+    let stored = fixture
+        .inbox
+        .store("c", "shop", &message, &StoreAs::Received);
+    stored.await.unwrap();
+    fixture
+}
+
 /// Calls out, and records the claim of each call.
 #[derive(Clone, Default)]
 struct Calls(Arc<Mutex<Vec<i64>>>);
@@ -88,12 +98,7 @@ async fn a_database_that_is_away_after_the_call_is_no_reason_to_call_again() {
         "consumer.begun",
         "consumer.before_commit",
     ] {
-        let fixture = Fixture::new().await;
-        let message = Message::new("m1", "{}");
-        let stored = fixture
-            .inbox
-            .store("c", "shop", &message, &StoreAs::Received);
-        stored.await.unwrap();
+        let fixture = with_a_stored_message().await;
         let calls = Calls::default();
         let before = faults::reached(place);
         faults::arm(place, 1, Action::Error);
@@ -131,12 +136,7 @@ impl<D: Driver> Handler<D> for Hangs {
 async fn a_consumer_that_stops_does_not_give_back_what_it_has_called_out_for() {
     let _turn = ONE_AT_A_TIME.lock().await;
     for is_answered in [true, false] {
-        let fixture = Fixture::new().await;
-        let message = Message::new("m1", "{}");
-        let stored = fixture
-            .inbox
-            .store("c", "shop", &message, &StoreAs::Received);
-        stored.await.unwrap();
+        let fixture = with_a_stored_message().await;
         let once = fixture.once();
         if is_answered {
             let paused = faults::pause("consumer.before_begin");

@@ -156,7 +156,6 @@ async fn gated_service<D: TestDriver>(world: &World<D>, stale: Stale) -> (Site, 
         made()
     });
     let policy = limited(SCOPE)
-        .database_timeout(SOON)
         .retention(Duration::from_secs(3600))
         .lease(LIMIT / 4)
         .stale(stale);

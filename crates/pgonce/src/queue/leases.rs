@@ -31,6 +31,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// No try to record is given up earlier than this, however short the lease: the next one would have to connect first.
 const MIN_LIMIT: Duration = Duration::from_secs(2);
 
+/// For how long a worker claims nothing, after a lease, because the end of a job cannot be recorded: other jobs may be fine.
+const MAX_BEHIND: Duration = Duration::from_secs(60);
+
 /// A job that is done, and its result.
 pub(super) type Done = (Arc<Claimed>, Option<Value>);
 
@@ -168,8 +171,13 @@ pub(super) async fn keep_leases<D: Driver>(
                 lose(&mut holding, &name);
             }
         }
-        let late = |held: &Held| held.has_ended && held.renewed.elapsed() >= lease * 3 / 5;
-        is_behind.store(locked(&holding).values().any(late), Ordering::Relaxed);
+        let late = lease * 3 / 5..lease + MAX_BEHIND;
+        let late = |held: &Held| held.has_ended && late.contains(&held.renewed.elapsed());
+        let behind = locked(&holding).values().any(late);
+        if behind && !is_behind.swap(behind, Ordering::Relaxed) {
+            tracing::warn!("ends of jobs could not be recorded: nothing is claimed meanwhile");
+        }
+        is_behind.store(behind, Ordering::Relaxed);
     }
 }
 
