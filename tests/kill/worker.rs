@@ -103,8 +103,7 @@ async fn walk<D: TestDriver>(once: Once<D>, url: String, path: String, key: Stri
         "relay" => relay(&once, &key).await?,
         "queue" => work_off(&once).await,
         "external" => {
-            let stop = until_cancelled().cancelled_owned();
-            paying::pay(&once, &url, key == "keys", stop).await;
+            paying::pay(&once, &url, key == "keys", until_cancelled()).await;
         }
         "consume" => consume(&once, &url, &key).await?,
         other => panic!("there is no path {other}"),

@@ -71,6 +71,7 @@ pub(crate) async fn start_all(
             counts: counts.clone(),
         });
         let (once, stop) = (once.clone(), stop.clone());
+        tracing::info!(consumer = one.name(), "the consumer starts");
         parts.running.spawn(async move {
             let ran = consume(&one, &once, &stop, &counts).await;
             (one.name().to_owned(), ran)

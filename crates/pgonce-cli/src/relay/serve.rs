@@ -164,6 +164,7 @@ async fn start(
     let (relay, counts) = (relay.clone(), watched.counts.clone());
     let (outbox, stop) = (outbox.clone(), stop.clone());
     let signal = tail.map_or_else(WakeSignal::default, |tail| tail.signal().clone());
+    tracing::info!(subscription = relay.name(), "the relay starts");
     running.spawn(async move {
         let ran = async {
             let sink = match opened {

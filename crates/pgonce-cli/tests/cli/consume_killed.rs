@@ -129,8 +129,7 @@ pub(crate) async fn killed_sql_consumers<B: Broker>(
     )
     .await;
     for mut one in running {
-        one.signal(Signal::TERM);
-        assert_eq!(one.end().await, 0, "{}", one.log());
+        assert_eq!(one.stop().await, 0, "{}", one.log());
     }
     assert_exactly_once(fixture, all, B::ORDERED).await;
     let calls = number(fixture, "select last_value from call").await;
@@ -277,8 +276,7 @@ async fn killed_consumers_of_a_service<B: Broker>(
     let all = kills as usize * 40;
     service.wait_for(all, &[&running[0], &running[1]]).await;
     for mut one in running {
-        one.signal(Signal::TERM);
-        assert_eq!(one.end().await, 0, "{}", one.log());
+        assert_eq!(one.stop().await, 0, "{}", one.log());
     }
     service.assert_stable(&[]);
     let calls = service.calls().len();

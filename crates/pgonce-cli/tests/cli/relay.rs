@@ -126,6 +126,16 @@ impl Running {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
+    /// Asks it to stop, and gives its exit code. A signal at a process that does not listen to it yet would just end that.
+    pub(crate) async fn stop(&mut self) -> i32 {
+        let started = async || self.log().contains(" starts");
+        wait_until("its start", DEADLINE, started)
+            .await
+            .unwrap_or_else(|error| panic!("{error}: {}", self.log()));
+        self.signal(Signal::TERM);
+        self.end().await
+    }
+
     pub(crate) async fn end(&mut self) -> i32 {
         let ended = tokio::time::timeout(DEADLINE, self.child.wait()).await;
         ended.unwrap().unwrap().code().unwrap()
