@@ -47,7 +47,7 @@ pub(crate) async fn fill(fixture: &Fixture) {
              select pgonce.claim('s', 'second', '\\x01', '1 second');
              select pgonce._reset_clock();
              insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint, answer, ref_type, ref_id)
-             values (1, now(), now() + interval '1 day', 1, 'succeeded', '', 's', 'done', '\\x02', '{{\"card\": \"4111\", \"id\": 7}}', '{probe}', '{probe}');
+             values (1, now(), now() + interval '1 day', 1, 'succeeded', '', 's', 'done', '\\x02', '{{\"card\": \"4111 1111\", \"id\": 7}}', '{probe}', '{probe}');
              select pgonce.create_subscription('s');
              select pgonce.publish('t', '{probe}', '{probe}', '{{}}');
              insert into pgonce.parked (tenant, subscription, subject, seq, lane, state, attempts, parked_at, created_at, size, message_id, topic, type, headers, reason)
@@ -57,7 +57,7 @@ pub(crate) async fn fill(fixture: &Fixture) {
              insert into pgonce.suppressed values ('{probe}', '{probe}', 1, 1, 1, 1);
              select pgonce.define_queue('{probe}', p_max_running => 2, p_rate => 3);
              insert into pgonce.job (id, created_at, priority, tenant, queue, unique_key, key, group_name, payload)
-             select n, now(), 0, '', 'q', n || '{probe}', '{probe}', '{probe}', jsonb_build_object('card', '4111', 'note', '{probe}'::text) from generate_series(1, 4) n;
+             select n, now(), 0, '', 'q', n || '{probe}', '{probe}', '{probe}', jsonb_build_object('card', '4111 1111', 'note', '{probe}'::text) from generate_series(1, 4) n;
              insert into pgonce.job_end (id, ended_at, status, attempts, tenant, queue, owner, failure_code, failure_message, result)
              select n, now(), 'dead', 3, '', 'q', '{probe}', '{probe}', '{probe}', jsonb_build_object('note', '{probe}'::text) from generate_series(1, 2) n;
              insert into pgonce.job_live (id, due_at, state, priority, tenant, queue, key, owner, failure_code, failure_message)
@@ -66,7 +66,7 @@ pub(crate) async fn fill(fixture: &Fixture) {
              insert into pgonce.external_provider (provider, defined_at) values ('{probe}', now());
              insert into pgonce.external_call (effect_key, fence, requested_at, first_sent_at, sent_at, deadline_at, sends, status, decides, tenant, scope, key, step, provider, digest, request, reference, failure_code, failure_message, decided_by, disputed)
              values ('{CALL}', 1, now(), now() - interval '2 days', now() - interval '2 days', now() - interval '1 day', 1, 'unknown', true, '', 's', 'stuck', '{probe}', '{probe}', '\\x01',
-                     jsonb_build_object('card', '4111', 'note', '{probe}'::text), '{probe}', '{probe}', '{probe}', '{probe}', '{probe}');
+                     jsonb_build_object('card', '4111 1111', 'note', '{probe}'::text), '{probe}', '{probe}', '{probe}', '{probe}', '{probe}');
              insert into pgonce.external_event (seen_at, effect_key, outcome, tenant, provider, event_id, reference, failure_code)
              values (now(), '{CALL}', 'confirmed', '', '{probe}', '{probe}', '{probe}', '{probe}');
              insert into pgonce.import (tenant, job, number, source, settings, state, runner, backend, leased_until, started_at)
@@ -355,13 +355,13 @@ async fn an_act_is_done_once_is_audited_with_its_person_and_answers_are_for_thos
     let seen = serving.text("/intent?scope=s&key=done", VIEWER).await;
     assert!(
         seen.contains("It happened once")
-            && !seen.contains("4111")
+            && !seen.contains("4111 1111")
             && seen.contains("viewer does not see it"),
         "{seen}"
     );
     let seen = serving.text("/intent?scope=s&key=done", OPERATOR).await;
     assert!(
-        seen.contains("&quot;id&quot;: 7") && !seen.contains("4111"),
+        seen.contains("&quot;id&quot;: 7") && !seen.contains("4111 1111"),
         "{seen}"
     );
 

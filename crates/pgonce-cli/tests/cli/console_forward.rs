@@ -40,14 +40,14 @@ async fn headers_that_did_not_come_from_the_proxy_let_nobody_in() {
     let api = |serving: &Serving| serving.http.get(format!("{}/api/v1/scopes", serving.url));
     let spoofed = |request: RequestBuilder| {
         request
-            .header("x-forwarded-user", "ada")
+            .header("x-forwarded-user", "adele")
             .header("x-forwarded-groups", "platform")
     };
     for request in [page(&by_secret), api(&by_secret)] {
         assert_eq!(
             status(sent_by_proxy(
                 request.try_clone().unwrap(),
-                "ada",
+                "adele",
                 "platform"
             ))
             .await,
@@ -72,17 +72,17 @@ async fn headers_that_did_not_come_from_the_proxy_let_nobody_in() {
             401
         );
         // Two names: one of them is not the proxy's.
-        let two = sent_by_proxy(request.try_clone().unwrap(), "ada", "platform");
+        let two = sent_by_proxy(request.try_clone().unwrap(), "adele", "platform");
         assert_eq!(status(two.header("x-forwarded-user", "bob")).await, 401);
         // Known, and in no group that has a role.
         for groups in ["", "cooks", "admin", "SRE"] {
-            let request = sent_by_proxy(request.try_clone().unwrap(), "ada", groups);
+            let request = sent_by_proxy(request.try_clone().unwrap(), "adele", groups);
             assert_eq!(status(request).await, 403, "{groups}");
         }
     }
     by_secret.logged("did not come from the proxy").await;
     let log = by_secret.log.lock().unwrap().clone();
-    assert!(!log.contains(SECRET) && !log.contains("ada"), "{log}");
+    assert!(!log.contains(SECRET) && !log.contains("adele"), "{log}");
     // A form of one user is no form of another; see below for a page of another origin.
     assert_eq!(
         status(by_secret.http.post(format!("{}/act/purge", by_secret.url))).await,
@@ -94,7 +94,7 @@ async fn headers_that_did_not_come_from_the_proxy_let_nobody_in() {
     for secret in ["", SECRET] {
         let by_address = serving(&fixture, &elsewhere, secret, "");
         assert_eq!(
-            status(sent_by_proxy(page(&by_address), "ada", "platform")).await,
+            status(sent_by_proxy(page(&by_address), "adele", "platform")).await,
             401
         );
     }
@@ -106,7 +106,7 @@ async fn headers_that_did_not_come_from_the_proxy_let_nobody_in() {
         TOKENS,
     );
     assert_eq!(
-        status(sent_by_proxy(page(&here), "ada", "platform")).await,
+        status(sent_by_proxy(page(&here), "adele", "platform")).await,
         200
     );
     assert_eq!(status(spoofed(page(&here))).await, 303);
@@ -114,7 +114,7 @@ async fn headers_that_did_not_come_from_the_proxy_let_nobody_in() {
     assert_eq!(status(api(&here).bearer_auth(VIEWER)).await, 200);
     assert_eq!(status(spoofed(api(&here)).bearer_auth("wrong")).await, 401);
     let passed_on =
-        sent_by_proxy(api(&here), "ada", "staff").bearer_auth("a-token-of-the-provider");
+        sent_by_proxy(api(&here), "adele", "staff").bearer_auth("a-token-of-the-provider");
     assert_eq!(status(passed_on).await, 200);
 }
 
