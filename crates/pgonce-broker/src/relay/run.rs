@@ -440,11 +440,28 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         let lanes = self.lanes_that(|_| true);
         let relay = &self.relay;
         if ours && !lanes.is_empty() {
-            let kept = relay.outbox.advance(&relay.subscription, &lanes, true);
-            in_time(&relay.limits, kept).await?;
+            let keep = || relay.outbox.advance(&relay.subscription, &lanes, true);
+            until_answered(&relay.limits, until, keep).await?;
         }
-        let left = relay.outbox.leave(&relay.subscription, &relay.owner);
-        in_time(&relay.limits, left).await
+        let leave = || relay.outbox.leave(&relay.subscription, &relay.owner);
+        until_answered(&relay.limits, until, leave).await
+    }
+}
+
+/// A last call of the database, again and again until it is answered or the time to stop in is over. To repeat it does no harm.
+async fn until_answered<T, F: Future<Output = Result<T>>>(
+    limits: &Limits,
+    until: Instant,
+    call: impl Fn() -> F,
+) -> Result<T> {
+    loop {
+        match in_time(limits, call()).await {
+            Err(error) if !is_fatal(&error) && Instant::now() < until => {
+                tracing::warn!(%error, "database error while stopping, trying again");
+                sleep(jittered(limits.first_pause)).await;
+            }
+            done => return done,
+        }
     }
 }
 

@@ -220,6 +220,42 @@ async fn no_error_that_may_go_away_ends_a_relay_and_it_shows_what_it_waits_for()
     running.stop().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_relay_that_stops_asks_again_where_the_database_is_late() {
+    let fixture = Fixture::new().await;
+    let relay = relay_to(&fixture.world.url(), fixture.sink.clone()).lease(Duration::from_secs(1));
+    let running = Running::start(relay);
+    fixture.publish(1, 10, 3).await;
+    fixture.sink.wait_for(10).await;
+    let holder = fixture.world.observer().await;
+    holder
+        .run("begin; lock table pgonce.outbox_relay in access exclusive mode")
+        .await;
+    let late = async {
+        let leaving = "select coalesce(max(query_start), '-infinity')::text from pg_stat_activity \
+            where datname = current_database() and wait_event_type = 'Lock' and query like '%_release_lanes%'";
+        let first = Mutex::new(String::new());
+        // Half a lease later it is given up for another try.
+        wait_until("a second try to leave", DEADLINE, || async {
+            let began = fixture.world.see.text(leaving).await;
+            let mut first = first.lock().unwrap();
+            if first.is_empty() && began != "-infinity" {
+                first.clone_from(&began);
+            }
+            !first.is_empty() && began > *first
+        })
+        .await
+        .unwrap();
+        holder.run("commit").await;
+    };
+    let (stopped, ()) = tokio::join!(running.stop(), late);
+    stopped.unwrap();
+    let left = "select count(*) from pgonce.outbox_relay";
+    assert_eq!(fixture.world.see.number(left).await, 0);
+    let held = "select count(*) from pgonce.outbox_cursor where owner is not null";
+    assert_eq!(fixture.world.see.number(held).await, 0);
+}
+
 /// Carries until it is frozen; then it is silent.
 async fn freezable(port: u16) -> (u16, watch::Sender<bool>) {
     let frozen = watch::Sender::new(false);
