@@ -43,7 +43,7 @@ setup: ## find or install PostgreSQL, pgbouncer, brokers and what else the tests
 	@scripts/setup
 
 # One pass for both: clippy compiles what is tested, and warnings are errors (the form of the variable is that of `cargo clippy`).
-# Two passes would take a third longer from nothing. For the many programs of `make test` it is the other way round: 14 minutes in
+# Two passes would take a third longer from nothing. For the many programs of `make test` it is the other way round: over 14 minutes in
 # one pass, 12 in two.
 check: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
 check: export CLIPPY_ARGS = -D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
