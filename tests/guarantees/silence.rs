@@ -3,7 +3,7 @@
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::{Ack, Claim, Once};
-use pgonce_tests::{TestDriver, World, effect, for_each_driver, intent};
+use pgonce_tests::{Cutter, TestDriver, World, effect, for_each_driver, intent};
 
 const SHOWN: &str = "select current_setting('idle_in_transaction_session_timeout') || ' ' \
                      || current_setting('tcp_user_timeout')";
@@ -47,6 +47,24 @@ async fn an_attempt_that_falls_silent_loses_its_transaction_and_frees_the_intent
     assert!(!world.run(&request).await.unwrap().replayed());
     assert!(attempt.succeed(Ack::status()).await.is_err());
     assert_eq!(world.see.effects(&request).await, 1);
+}
+
+/// sqlx asks the server once more before a connection is free for others. One that falls silent just then is not missing
+/// from the pool for ever.
+#[tokio::test]
+async fn a_connection_that_falls_silent_on_its_way_back_to_the_pool_is_replaced() {
+    let world = World::<Sqlx>::new().await;
+    let cutter = Cutter::in_front_of(world.server.port()).await;
+    let once = world.another_at(&cutter.url_for(world.database()), 1, |b| b);
+    let request = intent("a");
+    for _ in 0..3 {
+        assert!(once.answer(&request).await.is_ok());
+        // The task that gives it back has not run yet.
+        cutter.fall_silent();
+        tokio::task::yield_now().await;
+        cutter.speak();
+    }
+    assert!(once.answer(&request).await.is_ok());
 }
 
 /// Nobody works between the statements of such a transaction: a relay that is cut off there must not keep its lanes from others.

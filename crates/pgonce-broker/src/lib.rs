@@ -10,6 +10,7 @@ macro_rules! fault_point {
 
 #[cfg(feature = "rabbitmq")]
 mod amqp;
+mod bounded;
 mod consumer;
 mod fatal;
 #[cfg(feature = "webhook")]

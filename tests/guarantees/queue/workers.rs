@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use pgonce::driver::Driver;
 use pgonce::queue::{Finished, Job, Queue, Worker};
 use pgonce::{Error, Failure, Result};
-use pgonce_tests::{Cutter, TestDriver, World, for_each_driver, in_time};
+use pgonce_tests::{Cutter, TestDriver, World, for_each_driver, in_time, intent};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -372,7 +373,8 @@ async fn a_database_that_falls_silent_holds_neither_a_worker_nor_its_shutdown<D:
     cutter.speak();
     see.wait_until(DONE).await;
     worker.stop().await;
-    // One handler runs, and others wait: nothing can be given back.
+    // One handler runs, and others wait: nothing can be given back. Its connections are new ones.
+    let once = world.another_at(&cutter.url_for(world.database()), 3, |b| b);
     see.run("select from generate_series(1, 9) n, pgonce.enqueue('q', to_jsonb(n))")
         .await;
     let started = Arc::new(Notify::new());
@@ -389,6 +391,28 @@ async fn a_database_that_falls_silent_holds_neither_a_worker_nor_its_shutdown<D:
     started.notified().await;
     cutter.fall_silent();
     in_time(stubborn.stop()).await;
+}
+
+/// Connections that nobody used while the database fell silent are met later, by a worker whose leases are long.
+async fn a_dead_connection_does_not_hold_a_claim_for_as_long_as_a_lease<D: TestDriver>(
+    world: World<D>,
+) {
+    let see = &world.see;
+    see.run(MADE).await;
+    let cutter = Cutter::in_front_of(world.server.port()).await;
+    let once = world.another_at(&cutter.url_for(world.database()), 3, |b| b);
+    let request = intent("a");
+    let opened = join_all([&request; 3].map(|request| once.answer(request))).await;
+    assert!(opened.iter().all(Result::is_ok), "{opened:?}");
+    see.run("select from generate_series(1, 3) n, pgonce.enqueue('q', to_jsonb(n))")
+        .await;
+    cutter.fall_silent();
+    cutter.speak();
+    let worker = once.worker(["q"], make::<D>);
+    let worker = Running::start(worker.lease(Duration::from_secs(3600)));
+    see.wait_until(DONE).await;
+    worker.stop().await;
+    assert_eq!(see.number("select count(*) from made").await, 3);
 }
 
 async fn ended_jobs_are_purged_however_many_there_are<D: TestDriver>(world: World<D>) {
@@ -440,7 +464,9 @@ async fn a_worker_serves_the_queues_it_was_given<D: TestDriver>(world: World<D>)
         "c"
     );
     let none: [&str; 0] = [];
-    let worker = Running::start(world.once.worker(none, make::<D>));
+    // More than the database gives in one claim.
+    let worker = world.once.worker(none, make::<D>).concurrency(20_000);
+    let worker = Running::start(worker);
     see.wait_until(DONE).await;
     worker.stop().await;
 }
@@ -457,6 +483,7 @@ for_each_driver!(
     a_worker_serves_the_queues_it_was_given,
     a_result_that_cannot_be_stored_fails_its_own_job_alone,
     a_database_that_falls_silent_holds_neither_a_worker_nor_its_shutdown,
+    a_dead_connection_does_not_hold_a_claim_for_as_long_as_a_lease,
     ended_jobs_are_purged_however_many_there_are,
     a_worker_that_is_dropped_frees_its_jobs,
 );

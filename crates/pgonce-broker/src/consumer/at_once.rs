@@ -6,6 +6,7 @@ use pgonce::inbox::Message;
 
 use super::lane::{Item, Lane};
 use super::{Dedup, Handler};
+use crate::bounded::bounded;
 
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     /// Marks and applies what is new by the handler's one statement, where it is one, and leaves the rest to a transaction. What
@@ -29,7 +30,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             fault_point!("consumer.committed");
             Ok::<_, Error>(applied)
         };
-        match applying.await {
+        match bounded(shared.limits.statement(), applying).await {
             Ok(applied) => {
                 let mut is_new = applied.iter();
                 let all = todo.len();

@@ -25,10 +25,11 @@ use super::batch_error::{BatchError, of_call, of_commit, of_database, of_handler
 use super::check::Flaw;
 use super::span::{self, Fate, MessageSpan};
 use super::{Dedup, Handler, Shared};
+use crate::bounded::bounded;
 use crate::relay::jittered;
 
 /// How long a session may take to roll back.
-const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A message in hand.
 pub(super) struct Item {
@@ -218,55 +219,6 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         Ok(())
     }
 
-    /// Renews the partition's lease while a batch is being applied, however long that takes. Ends when another worker has
-    /// the partition: then the batch is for nothing.
-    async fn renew_lease(&self) -> BatchError {
-        let Some(held) = &self.held else {
-            return std::future::pending().await;
-        };
-        loop {
-            tokio::time::sleep(self.shared.limits.lease / 3).await;
-            match self.shared.inbox.renew_partition(held).await {
-                Ok(true) => {}
-                Ok(false) => {
-                    return BatchError::Fenced(Error::work("another worker has the partition"));
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the lease of a partition could not be renewed")
-                }
-            }
-        }
-    }
-
-    /// Leaves out what the cursor is past.
-    pub(super) async fn not_yet_applied<'p>(
-        &mut self,
-        piece: &'p [Item],
-    ) -> Result<Vec<&'p Item>, BatchError> {
-        let Some(partition) = &self.partition else {
-            return Ok(piece.iter().collect());
-        };
-        if self.held.is_none() {
-            let shared = self.shared;
-            let (name, source, lease) = (&shared.name, &shared.source, shared.limits.lease);
-            let taken = shared
-                .inbox
-                .take_partition(name, source, partition, &shared.owner, lease);
-            self.held = taken.await.map_err(of_database)?;
-        }
-        let Some(held) = &self.held else {
-            return Err(BatchError::Fenced(Error::work(
-                "another worker has the partition",
-            )));
-        };
-        let is_new = |item: &&Item| {
-            let place = item.message.place.as_ref();
-            let is_new = place.is_some_and(|place| Some(place.position) > held.position);
-            is_new || item.span.is_duplicate()
-        };
-        Ok(piece.iter().filter(is_new).collect())
-    }
-
     /// Opens the transaction. Where nothing else is to be asked first the messages are taken on with it, which saves a
     /// round trip.
     pub(super) async fn begin(
@@ -296,7 +248,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             fault_point!("consumer.begun");
             Ok(begun)
         };
-        begun.await.map_err(of_database)
+        self.asked(begun).await
     }
 
     async fn work(
@@ -361,10 +313,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         let waits = match (self.shared.store_first, &verdicts) {
             (true, _) => vec![true; sound.len()],
             (false, Some(_)) => vec![false; sound.len()],
-            (false, None) => {
-                let held = batch.held(name, &messages(&sound)).await;
-                held.map_err(of_database)?
-            }
+            (false, None) => self.asked(batch.held(name, &messages(&sound))).await?,
         };
         let (mut aside, mut fresh) = (Vec::new(), Vec::new());
         for (item, waits) in sound.into_iter().zip(waits) {
@@ -375,8 +324,8 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 Some(verdicts) => verdicts,
                 None => {
                     let source = &self.shared.source;
-                    let deduped = batch.dedupe(name, source, &messages(&fresh)).await;
-                    deduped.map_err(of_database)?
+                    let fresh = messages(&fresh);
+                    self.asked(batch.dedupe(name, source, &fresh)).await?
                 }
             };
             let mut verdicts = verdicts.into_iter();
@@ -410,10 +359,16 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         what: &StoreAs,
     ) -> Result<StoreResult, BatchError> {
         let (name, source) = (&self.shared.name, &self.shared.source);
-        let stored = batch.store(name, source, &item.message, what).await;
-        let stored = stored.map_err(of_database)?;
+        let stored = batch.store(name, source, &item.message, what);
+        let stored = self.asked(stored).await?;
         item.span.note_stored(what, stored);
         Ok(stored)
+    }
+
+    /// The result of a call of ours inside the transaction.
+    async fn asked<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T, BatchError> {
+        let limit = self.shared.limits.statement();
+        bounded(limit, call).await.map_err(of_database)
     }
 
     async fn hand_over(&self, batch: &mut Batch<D>, fresh: &[&Item]) -> Result<()> {
@@ -475,7 +430,8 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             fault_point!("consumer.committed");
             Ok(())
         };
-        committed.await.map_err(of_commit)
+        let committed = bounded(self.shared.limits.statement(), committed).await;
+        committed.map_err(of_commit)
     }
 
     pub(super) fn settle(&self, items: &[Item]) {

@@ -7,6 +7,7 @@ mod counts;
 mod dispatch;
 mod handler;
 mod lane;
+mod partition;
 mod run;
 mod set_aside;
 mod source;
@@ -107,6 +108,14 @@ struct Limits {
     max_delay: Duration,
     poll_stored: Duration,
     maintain_every: Duration,
+}
+
+impl Limits {
+    /// Maximum time of a statement in a transaction: the server ends it after the handler's time, so a connection that has
+    /// said nothing for longer is dead.
+    fn statement(&self) -> Duration {
+        self.handler.saturating_add(Duration::from_secs(5))
+    }
 }
 
 impl Default for Limits {

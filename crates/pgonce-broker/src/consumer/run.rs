@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::dispatch::{Dispatcher, Lanes};
 use super::source::{Incoming, Order, Source, SourceError};
 use super::{Dedup, Handler, Shared, stored};
+use crate::bounded::{MAX_CALL, bounded};
 use crate::fatal::is_fatal;
 use crate::relay::jittered;
 
@@ -69,7 +70,7 @@ async fn bound_tenant<D: Driver, H>(
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(None),
-            asked = shared.inbox.bound_tenant() => match asked {
+            asked = bounded(MAX_CALL, shared.inbox.bound_tenant()) => match asked {
                 Ok(tenant) => return Ok(Some(tenant)),
                 Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => {
@@ -251,7 +252,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
             let taken = shared
                 .inbox
                 .take_partition(name, source, partition, &shared.owner, lease);
-            match taken.await {
+            match bounded(MAX_CALL, taken).await {
                 Ok(taken) => return Ok(taken),
                 Err(error) if !is_fatal(&error) => {
                     tracing::warn!(%error, ?pause, "database error, trying again");

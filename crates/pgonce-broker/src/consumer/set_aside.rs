@@ -4,12 +4,14 @@ use pgonce::driver::Driver;
 use pgonce::inbox::{FailureStatus, StoreAs};
 use pgonce::unstable::digest;
 use pgonce::{Error, Result};
+use tokio::time::timeout;
 
 use super::Handler;
 use super::batch_error::{BatchError, of_database};
-use super::lane::{Item, Lane};
+use super::lane::{Item, Lane, ROLLBACK_TIMEOUT};
 use super::span::Fate;
 use super::stored::key;
+use crate::bounded::{MAX_CALL, bounded};
 
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     /// A message that fails alone is stored, or, where it is stored already, fails there. False: asked to stop,
@@ -36,7 +38,8 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     let (inbox, name) = (&self.shared.inbox, &self.shared.name);
                     let failed = inbox.fail(name, claimed, !refused, code, &reason);
                     let is_final = |status| status == FailureStatus::FailedFinal;
-                    failed.await.map(is_final).map_err(of_database)
+                    let failed = bounded(MAX_CALL, failed).await;
+                    failed.map(is_final).map_err(of_database)
                 }
                 None => {
                     let kept = self.set_aside_once(item, refused, code, &reason).await;
@@ -124,7 +127,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 committed
             }
             Err(error) => {
-                let _ = batch.roll_back().await;
+                let _ = timeout(ROLLBACK_TIMEOUT, batch.roll_back()).await;
                 Err(error)
             }
         }

@@ -8,12 +8,13 @@ use pgonce::driver::Driver;
 use pgonce::inbox::ClaimedMessage;
 use pgonce::{Error, Result};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::lane::{Item, Lane, NONE};
 use super::span::MessageSpan;
 use super::{Handler, Limits, Shared};
+use crate::bounded::{MAX_CALL, bounded};
 use crate::fatal::is_fatal;
 use crate::relay::jittered;
 
@@ -37,16 +38,12 @@ pub(super) async fn run<D: Driver, H: Handler<D>>(
         false => limits.batch.min(MAX_CLAIMED).div_ceil(limits.concurrency),
     };
     let (mut size, mut pause) = (max_size, limits.first_pause);
-    let mut next_maintain = Instant::now();
+    // Dropped with this future.
+    let mut background = JoinSet::new();
+    background.spawn(keep_maintaining(shared.clone()));
     let mut lanes: JoinSet<Worked> = JoinSet::new();
     let mut ended = Ok(());
     while ended.is_ok() && !stop.is_cancelled() {
-        if Instant::now() >= next_maintain {
-            next_maintain = Instant::now() + jittered(limits.maintain_every);
-            if let Err(error) = shared.inbox.maintain().await {
-                tracing::warn!(%error, "the inbox could not be tended");
-            }
-        }
         let mut worked = Vec::new();
         let free = limits.concurrency - lanes.len();
         match claim(&shared, free * size, size).await {
@@ -99,6 +96,17 @@ pub(super) async fn run<D: Driver, H: Handler<D>>(
     ended
 }
 
+/// Maintains the inbox until it is aborted. Apart from the messages, which must not wait for it.
+async fn keep_maintaining<D: Driver, H>(shared: Arc<Shared<D, H>>) {
+    let pause = shared.limits.maintain_every;
+    loop {
+        if let Err(error) = bounded(pause, shared.inbox.maintain()).await {
+            tracing::warn!(%error, "the inbox could not be maintained");
+        }
+        sleep(jittered(pause)).await;
+    }
+}
+
 /// How long a stored message stays with its worker: longer than its handler may run.
 fn lease(limits: &Limits, calls_out: bool) -> Duration {
     match calls_out {
@@ -117,9 +125,9 @@ async fn claim<D: Driver, H: Handler<D>>(
     }
     fault_point!("consumer.before_claim");
     let lease = lease(&shared.limits, H::CALLS_OUT);
-    let claimed = (shared.inbox)
-        .claim_runs(&shared.name, &shared.owner, lease, limit, per_key)
-        .await?;
+    let claiming = (shared.inbox).claim_runs(&shared.name, &shared.owner, lease, limit, per_key);
+    // What it gets later is given to others when its lease is over.
+    let claimed = bounded(lease.min(MAX_CALL), claiming).await?;
     fault_point!("consumer.claimed");
     Ok(claimed)
 }
@@ -207,7 +215,8 @@ async fn work_off<D: Driver, H: Handler<D>>(
         .collect();
     if !untried.is_empty() {
         // Those that are still ours; where it cannot be said, their leases run out.
-        let _ = timeout(limits.lease, shared.inbox.release(&shared.name, &untried)).await;
+        let releasing = shared.inbox.release(&shared.name, &untried);
+        let _ = bounded(limits.lease.min(MAX_CALL), releasing).await;
     }
     ended.map(|()| (claimed.len(), claimed.len() - left.len()))
 }

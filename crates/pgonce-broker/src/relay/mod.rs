@@ -27,6 +27,7 @@ pub use counts::Counts;
 pub use wake::WakeSignal;
 
 use crate::Sink;
+use crate::bounded::MAX_CALL;
 use crate::metrics::{Metrics, RelayMetrics as _};
 
 /// Moves the events of one subscription to one sink. As many as you like may run at once, here or
@@ -58,6 +59,11 @@ pub(crate) struct Limits {
     drain_timeout: Duration,
     first_pause: Duration,
     max_delay: Duration,
+}
+
+/// Maximum time of a call of the database by a relay with this lease: as long as it can matter.
+fn call_limit(lease: Duration) -> Duration {
+    (lease / 2).min(MAX_CALL)
 }
 
 impl Default for Limits {

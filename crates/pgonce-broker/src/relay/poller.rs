@@ -11,15 +11,16 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use pgonce::Result;
 use pgonce::driver::Driver;
 use pgonce::outbox::{Lane, LaneClaim, Outbox};
-use pgonce::{Error, Result};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::deliver::jittered;
-use super::{Limits, WakeSignal};
+use super::{Limits, WakeSignal, call_limit};
+use crate::bounded::bounded;
 
 /// How often parked events that are due are asked for.
 pub(super) const DUE_EVERY: Duration = Duration::from_millis(100);
@@ -296,10 +297,8 @@ async fn claim_together<D: Driver>(outbox: Outbox<D>, asked: Vec<Asked>) {
 
 /// One claim, for as long as it can matter.
 async fn alone<D: Driver>(outbox: &Outbox<D>, claim: &LaneClaim) -> Result<Vec<Lane>> {
-    let most = claim.lease / 2;
     let lanes = outbox.claim_lanes(&claim.subscription, &claim.owner, claim.lease);
-    let late = |_| Error::work(format!("the database did not answer within {most:?}"));
-    timeout(most, lanes).await.map_err(late)?
+    bounded(call_limit(claim.lease), lanes).await
 }
 
 async fn maintain<D: Driver>(outbox: &Outbox<D>) {

@@ -11,7 +11,7 @@ use pgonce::retry::Class;
 use pgonce::{Error, Result};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::{Ended, Terms, deliver, jittered};
@@ -20,8 +20,9 @@ use super::lane::{Holding, ParkedBatch, Unsettled};
 use super::poller::{DUE_EVERY, Membership, Poller};
 use super::read::Reads;
 use super::wake::WakeReceiver;
-use super::{Limits, Relay};
+use super::{Limits, Relay, call_limit};
 use crate::Sink;
+use crate::bounded::bounded;
 use crate::fatal::{is_fatal, lost_its_statements};
 use crate::metrics::RelayMetrics as _;
 
@@ -465,15 +466,13 @@ async fn until_answered<T, F: Future<Output = Result<T>>>(
     }
 }
 
-/// A call of the database, for as long as it can matter: half the lease. One that hangs must not keep the relay
-/// from noticing that its lease is over.
+/// A call of the database, for as long as it can matter. One that hangs must not keep the relay from noticing that its
+/// lease is over.
 pub(super) async fn in_time<T>(
     limits: &Limits,
     call: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    let most = limits.lease / 2;
-    let late = |_| Error::work(format!("the database did not answer within {most:?}"));
-    timeout(most, call).await.map_err(late)?
+    bounded(call_limit(limits.lease), call).await
 }
 
 pub(super) fn by_lane(messages: Vec<Message>) -> BTreeMap<u8, Vec<Message>> {

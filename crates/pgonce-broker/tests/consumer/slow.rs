@@ -7,7 +7,7 @@ use pgonce::Once;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::inbox::{Message, Tx};
 use pgonce_broker::Consumer;
-use pgonce_tests::{Observer, TestDriver};
+use pgonce_tests::{Cutter, Observer, TestDriver};
 
 use super::fixture::{Db, Fixture, Running, quick};
 
@@ -39,6 +39,35 @@ async fn a_handler_that_never_ends_fails_and_is_poisoned_in_the_end() {
     assert_eq!(fixture.world.see.number(left).await, 0);
     let came = (counts.applied(), counts.retried(), counts.poisoned());
     assert_eq!(came, (19, 2, 1), "{counts:?}");
+}
+
+/// Nobody says that its connections are gone: what is sent on them gets no reply, ever.
+#[tokio::test]
+async fn a_database_that_falls_silent_does_not_hold_a_consumer() {
+    let fixture = Fixture::new().await;
+    let world = &fixture.world;
+    let cutter = Cutter::in_front_of(world.server.port()).await;
+    // Else the server would keep the transaction of a dead connection, and the marks in it.
+    let url =
+        cutter.url_for(world.database()) + "?options=-c%20idle_in_transaction_session_timeout%3D2s";
+    let once = world.another_at(&url, 4, |b| b);
+    let consumer = Consumer::new(&once, "c", fixture.shop.source(), fixture.witness.clone());
+    let consumer = quick(consumer)
+        .handler_timeout(Duration::from_secs(1))
+        .lease(Duration::from_secs(2));
+    let running = Running::start(consumer);
+    let mut sent = 0;
+    for _ in 0..2 {
+        fixture.send(sent + 1, sent + 40, 40);
+        sent += 40;
+        fixture.wait_for(sent - 30).await;
+        cutter.fall_silent();
+        cutter.speak();
+        fixture.wait_for(sent).await;
+        fixture.wait_for_acks(sent).await;
+    }
+    running.stop().await.unwrap();
+    fixture.check().await;
 }
 
 /// The database ends it too: else its locks would stay, and a worker that stores the message would wait for them.

@@ -1,6 +1,8 @@
 //! The driver sqlx. It cannot pipeline: a command needs two round trips more than the bare
 //! transaction, for the claim and for the acknowledgement.
 
+use std::time::Duration;
+
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::pool::PoolConnection;
@@ -14,6 +16,7 @@ use sqlx::{
     Postgres, Row as _, SqlSafeStr as _, SqlStr, Transaction, Type, TypeInfo as _, ValueRef as _,
 };
 use sqlx_core::transaction::TransactionManager as _;
+use tokio::time::timeout;
 
 use super::sealed::Sealed;
 use super::{
@@ -21,6 +24,9 @@ use super::{
     Statement, binary_as_text, is_stale, missing_limits, stale,
 };
 use crate::error::{Error, ErrorDetail, Result};
+
+/// Maximum time to give a connection back to its pool. One that takes longer is closed.
+const RETURN_LIMIT: Duration = Duration::from_secs(5);
 
 /// A `sqlx::PgPool` as pgonce's driver.
 #[derive(Clone, Debug)]
@@ -312,7 +318,11 @@ impl Session for SqlxSession {
     }
 
     fn keep(mut self) {
-        drop(self.conn.take());
+        if let Some(mut conn) = self.conn.take() {
+            // sqlx asks the server once more before the connection is free for others, which its own `drop` waits for
+            // without limit: each one that fell silent then would be missing from the pool for ever.
+            tokio::spawn(timeout(RETURN_LIMIT, conn.return_to_pool()));
+        }
     }
 }
 

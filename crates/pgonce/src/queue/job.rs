@@ -96,6 +96,9 @@ impl Claimed {
     }
 }
 
+/// Maximum number of jobs that the database gives in one claim.
+const MAX_CLAIMED: usize = 10_000;
+
 /// Claims jobs of some queues, as an array literal, or of all.
 pub(super) async fn claim<D: Driver>(
     once: &Once<D>,
@@ -104,6 +107,7 @@ pub(super) async fn claim<D: Driver>(
     lease: Duration,
     limit: usize,
 ) -> Result<Vec<Claimed>> {
+    let limit = limit.min(MAX_CLAIMED);
     if once.caller().schema.is_distributed() {
         return claim_by_tenant(once, queues, owner, lease, limit).await;
     }

@@ -20,7 +20,7 @@ use crate::once::Once;
 static FINISH: Sql = Sql::kept("select pgonce.finish_jobs($1)");
 static PURGE: Sql = Sql::kept("select pgonce._purge_jobs($1::text::integer)");
 
-/// Pause between removals of ended jobs whose retention is over, and maximum time of one.
+/// Pause between removals of ended jobs whose retention is over.
 const PURGE_PAUSE: Duration = Duration::from_secs(60);
 /// Maximum number of jobs that are removed in one transaction.
 const PURGE_LIMIT: i64 = 10_000;
@@ -30,6 +30,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// No try to record is given up earlier than this, however short the lease: the next one would have to connect first.
 const MIN_LIMIT: Duration = Duration::from_secs(2);
+
+/// No call is waited for longer than this, however long the lease: its connection may be dead without anybody having said so.
+const MAX_LIMIT: Duration = Duration::from_secs(30);
 
 /// For how long a worker claims nothing, after a lease, because the end of a job cannot be recorded: other jobs may be fine.
 const MAX_BEHIND: Duration = Duration::from_secs(60);
@@ -60,13 +63,13 @@ pub(super) fn mark_ended(holding: &Holding, claimed: &Claimed) {
     }
 }
 
-/// The result of a call, or an error where it takes longer than `limit`: a database that falls silent must not
-/// hold a worker. The call's connection is closed then, and whether it happened is unknown.
+/// The result of a call, or an error where it takes longer than `limit` or [`MAX_LIMIT`]: a database that falls silent
+/// must not hold a worker. The call's connection is closed then, and whether it happened is unknown.
 pub(super) async fn bounded<T>(
     limit: Duration,
     call: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    match timeout(limit, call).await {
+    match timeout(limit.min(MAX_LIMIT), call).await {
         Ok(result) => result,
         Err(_) => Err(Error::Uncertain(
             "the database did not reply in time".into(),
@@ -185,7 +188,7 @@ pub(super) async fn keep_leases<D: Driver>(
 pub(super) async fn keep_purging<D: Driver>(once: Once<D>) {
     loop {
         loop {
-            let purged = bounded(PURGE_PAUSE, async {
+            let purged = bounded(MAX_LIMIT, async {
                 let rows = once
                     .caller()
                     .call(&PURGE, Args::new().int(PURGE_LIMIT))

@@ -1,0 +1,20 @@
+//! A call of the database that gets no reply must not hold a relay or a consumer: its connection may be dead without
+//! anybody having said so.
+
+use std::time::Duration;
+
+use pgonce::{Error, Result};
+use tokio::time::timeout;
+
+/// Maximum time of a call of ours, which takes milliseconds.
+pub(crate) const MAX_CALL: Duration = Duration::from_secs(30);
+
+/// The result of a call, or an error where it takes longer than `limit`. The call's connection is closed then, and whether
+/// it happened is unknown.
+pub(crate) async fn bounded<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let late = |_| Error::Uncertain(format!("the database did not reply within {limit:?}"));
+    timeout(limit, call).await.map_err(late)?
+}
