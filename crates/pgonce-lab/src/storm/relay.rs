@@ -29,6 +29,8 @@ use super::trial::{STUCK, WINDOW, see_it_end};
 const LEASE: Duration = Duration::from_millis(500);
 /// Nobody is in the way while a trial is prepared.
 const CALM_LEASE: Duration = Duration::from_secs(60);
+/// The lease of the relay that delivers the rest. It asks for the lanes of one that was cut off every third of it.
+const LAST_LEASE: Duration = Duration::from_secs(6);
 /// How long a relay that loses events on purpose is waited for.
 const SABOTAGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest pause before an event that failed is tried again.
@@ -357,7 +359,7 @@ impl<D: DriverExt> Post<'_, D> {
             stop.cancel();
             Ok::<_, Error>(())
         };
-        let (ran, watched) = tokio::join!(self.run_relay(CALM_LEASE, &stop), watching);
+        let (ran, watched) = tokio::join!(self.run_relay(LAST_LEASE, &stop), watching);
         ran?;
         watched?;
         let there = self.mailbox.different();
