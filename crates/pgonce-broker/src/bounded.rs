@@ -9,6 +9,15 @@ use tokio::time::timeout;
 /// Maximum time of a call of ours, which takes milliseconds.
 pub(crate) const MAX_CALL: Duration = Duration::from_secs(30);
 
+/// No call of a consumer is given up earlier than this, however short the lease: a slow reply is better than none, and the
+/// fence refuses what comes too late.
+const MIN_CALL: Duration = Duration::from_secs(2);
+
+/// Maximum time of a call that matters for this time.
+pub(crate) fn reply_limit(time: Duration) -> Duration {
+    time.clamp(MIN_CALL, MAX_CALL)
+}
+
 /// The result of a call, or an error where it takes longer than `limit`. The call's connection is closed then, and whether
 /// it happened is unknown.
 pub(crate) async fn bounded<T>(

@@ -6,7 +6,7 @@ use pgonce::driver::Driver;
 use super::Handler;
 use super::batch_error::{BatchError, of_database};
 use super::lane::{Item, Lane};
-use crate::bounded::{MAX_CALL, bounded};
+use crate::bounded::{MAX_CALL, bounded, reply_limit};
 
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     /// Renews the partition's lease while a batch is being applied, however long that takes. Ends when another worker has
@@ -18,7 +18,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         loop {
             tokio::time::sleep(self.shared.limits.lease / 3).await;
             let renewing = self.shared.inbox.renew_partition(held);
-            match bounded((self.shared.limits.lease / 3).min(MAX_CALL), renewing).await {
+            match bounded(reply_limit(self.shared.limits.lease / 3), renewing).await {
                 Ok(true) => {}
                 Ok(false) => {
                     return BatchError::Fenced(Error::work("another worker has the partition"));

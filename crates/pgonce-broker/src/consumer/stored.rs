@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::lane::{Item, Lane, NONE};
 use super::span::MessageSpan;
 use super::{Handler, Limits, Shared};
-use crate::bounded::{MAX_CALL, bounded};
+use crate::bounded::{bounded, reply_limit};
 use crate::fatal::is_fatal;
 use crate::relay::jittered;
 
@@ -127,7 +127,7 @@ async fn claim<D: Driver, H: Handler<D>>(
     let lease = lease(&shared.limits, H::CALLS_OUT);
     let claiming = (shared.inbox).claim_runs(&shared.name, &shared.owner, lease, limit, per_key);
     // What it gets later is given to others when its lease is over.
-    let claimed = bounded(lease.min(MAX_CALL), claiming).await?;
+    let claimed = bounded(reply_limit(lease), claiming).await?;
     fault_point!("consumer.claimed");
     Ok(claimed)
 }
@@ -216,7 +216,7 @@ async fn work_off<D: Driver, H: Handler<D>>(
     if !untried.is_empty() {
         // Those that are still ours; where it cannot be said, their leases run out.
         let releasing = shared.inbox.release(&shared.name, &untried);
-        let _ = bounded(limits.lease.min(MAX_CALL), releasing).await;
+        let _ = bounded(reply_limit(limits.lease), releasing).await;
     }
     ended.map(|()| (claimed.len(), claimed.len() - left.len()))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pgonce::outbox::{Message, Subscription};
 use pgonce_broker::{Delivery, Relay, Sink};
 use pgonce_testkit::wait_until;
-use pgonce_tests::Observer;
+use pgonce_tests::{Cutter, Observer};
 use tokio::io::copy;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -254,6 +254,30 @@ async fn a_relay_that_stops_asks_again_where_the_database_is_late() {
     assert_eq!(fixture.world.see.number(left).await, 0);
     let held = "select count(*) from pgonce.outbox_cursor where owner is not null";
     assert_eq!(fixture.world.see.number(held).await, 0);
+}
+
+/// Its lease is long; its calls are not.
+#[tokio::test]
+async fn dead_connections_do_not_hold_a_relay_for_as_long_as_its_lease() {
+    let fixture = Fixture::new().await;
+    let cutter = Cutter::in_front_of(fixture.world.server.port()).await;
+    let relay = relay_to(
+        &cutter.url_for(fixture.world.database()),
+        fixture.sink.clone(),
+    );
+    let running = Running::start(relay.lease(Duration::from_secs(3600)));
+    fixture.publish(1, 10, 3).await;
+    fixture.sink.wait_for(10).await;
+    cutter.fall_silent();
+    cutter.speak();
+    fixture.publish(11, 20, 3).await;
+    let came = || async { fixture.sink.numbers().contains(&20) };
+    wait_until("the events behind dead connections", DEADLINE * 2, came)
+        .await
+        .unwrap();
+    fixture.sink.wait_for(20).await;
+    fixture.sink.check();
+    running.stop().await.unwrap();
 }
 
 /// Carries until it is frozen; then it is silent.
