@@ -120,11 +120,13 @@ async fn whatever_strikes_while_recording_it_is_recorded<D: TestDriver>(world: W
     }
 }
 
-/// Refuses every record of an end with this code while the gate is there.
+/// Refuses every record of an end with the code in the gate. One statement reads the gate, so that
+/// it may open at any moment.
 const GATE: &str = "create table gate (code text); insert into gate values ('40001'); \
     create function refuse() returns trigger language plpgsql security definer as $$ \
-    begin if to_regclass('public.gate') is null then return new; end if; \
-    raise exception 'not now' using errcode = (select code from public.gate); end $$; \
+    declare refused text; begin select code into refused from public.gate; \
+    if refused is null then return new; end if; \
+    raise exception 'not now' using errcode = refused; end $$; \
     create trigger refuse before update on pgonce.intent for each row \
     when (new.status <> 'processing') execute function refuse()";
 
@@ -168,7 +170,7 @@ async fn a_lease_is_renewed_while_its_work_is_being_recorded<D: TestDriver>(worl
             let other = world.once.lease(&intent(end), MINUTE).await.unwrap();
             assert!(matches!(other, Claim::Busy { .. }), "{end}: {other:?}");
         }
-        world.see.run("drop table gate").await;
+        world.see.run("delete from gate").await;
     };
     let (ended, ()) = join(join_all(ends.map(run)), opened).await;
     for (end, ended) in ends.into_iter().zip(ended) {
