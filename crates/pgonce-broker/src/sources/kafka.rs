@@ -1,15 +1,16 @@
 //! Kafka, through librdkafka.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, UNIX_EPOCH};
 
 use pgonce::inbox::{Message, Position};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{Headers as _, Message as _, OwnedMessage};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::{TIMEOUT, attributes};
@@ -65,6 +66,12 @@ pub struct Kafka {
     waiting: Vec<Incoming<(i32, i64)>>,
     /// Not asked for at present: the consumer has enough of them.
     paused: HashSet<i32>,
+    /// What the client does not fetch: those that are paused, and those that rest.
+    held: HashSet<i32>,
+    /// The client was not asked yet for what is to be read now.
+    is_changed: bool,
+    /// After `consumer`, so that this is the last that has it.
+    _closing: Closing,
 }
 
 /// Everything from `from` on was handed out, up to `next`.
@@ -72,12 +79,17 @@ pub struct Kafka {
 struct Reading {
     from: i64,
     next: i64,
+    /// The client was not sent to `next` yet: what it brings is from another place.
+    is_moved: bool,
     /// It was given back, as when another worker has it: the other partitions go on meanwhile.
     rests_until: Option<Instant>,
 }
 
-/// How long a partition that was given back rests, at least: to take it up again interrupts the others.
+/// How long a partition that was given back rests, at least: to take it up again costs a fetch, and a question to the database.
 const REST: Duration = Duration::from_millis(500);
+
+/// How long the end of the process waits for a client that is closed.
+const CLOSING: Duration = Duration::from_secs(5);
 
 impl Kafka {
     /// Connects, and looks for the topic's partitions.
@@ -94,13 +106,16 @@ impl Kafka {
         let applied = config.security.apply(&mut made);
         applied.map_err(SourceError::Broken)?;
         let made = made.create::<StreamConsumer>();
-        let consumer = made.map_err(|error| SourceError::Broken(error.to_string()))?;
+        let consumer = Arc::new(made.map_err(|error| SourceError::Broken(error.to_string()))?);
         let mut source = Self {
             config,
-            consumer: Arc::new(consumer),
+            _closing: Closing(Some(consumer.clone())),
+            consumer,
             reading: BTreeMap::new(),
             waiting: Vec::new(),
             paused: HashSet::new(),
+            held: HashSet::new(),
+            is_changed: false,
         };
         let found = source.partitions().await?;
         let wished = source.config.partitions.clone().unwrap_or(found.clone());
@@ -135,23 +150,17 @@ impl Kafka {
         Ok([first].into_iter().chain(found).collect())
     }
 
-    /// Reads every partition from where it is to go on.
+    /// Reads every partition. This is done once in the life of a client, which then is sent elsewhere by seeking: librdkafka
+    /// ends the process where a partition is taken from it again before it has stopped to read it (an assertion in
+    /// rdkafka_assignment.c), and a second assignment, or closing the client, takes it from it.
     fn assign(&self) -> Result<(), SourceError> {
         let mut list = TopicPartitionList::new();
-        let awake = |reading: &Reading| reading.rests_until.is_none();
-        for (&partition, reading) in self.reading.iter().filter(|(_, reading)| awake(reading)) {
-            let offset = match reading.next {
-                0 => Offset::Beginning,
-                next => Offset::Offset(next),
-            };
-            let added = list.add_partition_offset(&self.config.topic, partition, offset);
+        for &partition in self.reading.keys() {
+            let added = list.add_partition_offset(&self.config.topic, partition, Offset::Beginning);
             added.map_err(|error| unavailable(&error))?;
         }
         let assigned = self.consumer.assign(&list);
-        assigned.map_err(|error| unavailable(&error))?;
-        // Where a new assignment has forgotten it.
-        let paused = self.consumer.pause(&self.list(&self.paused));
-        paused.map_err(|error| unavailable(&error))
+        assigned.map_err(|error| unavailable(&error))
     }
 
     fn list<'a>(&self, partitions: impl IntoIterator<Item = &'a i32>) -> TopicPartitionList {
@@ -162,18 +171,18 @@ impl Kafka {
         list
     }
 
-    /// Takes up partitions that have rested. Answers when the next one has.
-    fn wake(&mut self) -> Result<Instant, SourceError> {
+    /// Makes the client read what is to be read, from where it is to go on. Answers when the next partition has rested.
+    fn follow(&mut self) -> Result<Instant, SourceError> {
         let now = Instant::now();
-        let mut woken = false;
         for reading in self.reading.values_mut() {
             if reading.rests_until.is_some_and(|until| until <= now) {
                 reading.rests_until = None;
-                woken = true;
+                self.is_changed = true;
             }
         }
-        if woken {
-            self.assign()?;
+        if self.is_changed {
+            self.change().map_err(|error| unavailable(&error))?;
+            self.is_changed = false;
         }
         let resting = self
             .reading
@@ -182,9 +191,44 @@ impl Kafka {
         Ok(resting.min().unwrap_or(now + Duration::from_secs(3600)))
     }
 
+    /// What fails here is done again as a whole. Nothing of it runs beside anything else: of two seeks the later one counts.
+    fn change(&mut self) -> KafkaResult<()> {
+        let rests = |(&partition, reading): (&i32, &Reading)| {
+            let rests = reading.rests_until.is_some() || self.paused.contains(&partition);
+            rests.then_some(partition)
+        };
+        let held: HashSet<i32> = self.reading.iter().filter_map(rests).collect();
+        self.consumer
+            .pause(&self.list(held.difference(&self.held)))?;
+        let mut moved = TopicPartitionList::new();
+        for (&partition, reading) in &self.reading {
+            if reading.is_moved && reading.rests_until.is_none() {
+                let offset = match reading.next {
+                    0 => Offset::Beginning,
+                    next => Offset::Offset(next),
+                };
+                moved.add_partition_offset(&self.config.topic, partition, offset)?;
+            }
+        }
+        if moved.count() > 0 {
+            let moved = self.consumer.seek_partitions(moved, self.config.timeout)?;
+            for one in moved.elements() {
+                one.error()?;
+                if let Some(reading) = self.reading.get_mut(&one.partition()) {
+                    reading.is_moved = false;
+                }
+            }
+        }
+        let resumed = self.list(self.held.difference(&held));
+        self.consumer.resume(&resumed)?;
+        self.held = held;
+        Ok(())
+    }
+
     fn go_to(&mut self, partition: i32, offset: i64) {
         let reading = self.reading.entry(partition).or_default();
-        (reading.from, reading.next) = (offset, offset);
+        (reading.from, reading.next, reading.is_moved) = (offset, offset, true);
+        self.is_changed = true;
         self.waiting.retain(|kept| kept.ticket.0 != partition);
     }
 
@@ -193,7 +237,7 @@ impl Kafka {
         let Some(reading) = self.reading.get_mut(&partition) else {
             return;
         };
-        if offset < reading.next || reading.rests_until.is_some() {
+        if offset < reading.next || reading.is_moved {
             return; // From before it was sent elsewhere.
         }
         reading.next = offset + 1;
@@ -204,6 +248,27 @@ impl Kafka {
 
     fn partition_name(&self, partition: i32) -> String {
         format!("{}/{partition}", self.config.topic)
+    }
+}
+
+/// Closes a client on a thread of its own. While Kafka is away that may take for ever: the client waits until its group knows
+/// the last offsets, which nothing depends on.
+struct Closing(Option<Arc<StreamConsumer>>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let consumer = self.0.take();
+        let (closed, is_closed) = mpsc::channel::<()>();
+        let close = move || {
+            drop(consumer);
+            drop(closed);
+        };
+        let _ = std::thread::Builder::new().spawn(close);
+        // The runtime waits for this at its end: a process that ends while a client is at work may crash.
+        let wait = move || is_closed.recv_timeout(CLOSING);
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn_blocking(wait);
+        }
     }
 }
 
@@ -225,7 +290,7 @@ impl Source for Kafka {
     ) -> Result<Vec<Incoming<(i32, i64)>>, SourceError> {
         let mut until = None;
         while self.waiting.len() < limit {
-            let wakes = self.wake()?;
+            let wakes = self.follow()?;
             let came = match self.waiting.is_empty() {
                 true => tokio::select! {
                     biased;
@@ -277,7 +342,7 @@ impl Source for Kafka {
                 reading.rests_until = Some(Instant::now() + after.max(REST));
             }
         }
-        self.assign()
+        self.follow().map(drop)
     }
 
     async fn seek(
@@ -294,19 +359,15 @@ impl Source for Kafka {
             return Ok(false);
         }
         self.go_to(number, next);
-        self.assign()?;
+        self.follow()?;
         Ok(true)
     }
 
     async fn pause(&mut self, partitions: &HashSet<String>) -> Result<(), SourceError> {
         let number = |name: &String| name.rsplit('/').next()?.parse().ok();
-        let paused: HashSet<i32> = partitions.iter().filter_map(number).collect();
-        // Also those that rest: the client remembers it of a partition that it does not read.
-        let more = self.list(paused.difference(&self.paused));
-        let fewer = self.list(self.paused.difference(&paused));
-        self.paused = paused;
-        let changed = (self.consumer.pause(&more)).and_then(|()| self.consumer.resume(&fewer));
-        changed.map_err(|error| unavailable(&error))
+        self.paused = partitions.iter().filter_map(number).collect();
+        self.is_changed = true;
+        self.follow().map(drop)
     }
 }
 

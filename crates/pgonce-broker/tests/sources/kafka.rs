@@ -1,14 +1,15 @@
 //! Kafka, as far as librdkafka's mock cluster goes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pgonce_broker::sources::{Kafka, KafkaConfig};
+use pgonce_broker::{Incoming, Source as _};
 use rdkafka::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::{DefaultProducerContext, FutureProducer, FutureRecord};
 
-use super::broker_fixtures::{Letter, Site};
+use super::broker_fixtures::{KIND, Letter, Site};
 
 pub(crate) struct Topic {
     cluster: MockCluster<'static, DefaultProducerContext>,
@@ -65,5 +66,59 @@ impl Site for Topic {
 
     async fn restart(&self) {
         self.cluster.broker_up(1).unwrap();
+    }
+}
+
+/// librdkafka ends the process where a partition is taken from it a second time while it still stops to read it.
+#[tokio::test]
+async fn a_source_that_is_sent_to_and_fro_goes_on_at_the_last_place() {
+    let topic = Topic::start(true).await;
+    topic.send((0..30).map(numbered).collect()).await;
+    let mut source = topic.source(30, Duration::ZERO).await;
+    let first = source.pull(1, Duration::ZERO).await.unwrap().remove(0);
+    let partition = first.message.place.unwrap().partition;
+    for turn in 0..100 {
+        let moved = source.seek(&partition, Some((1 + turn % 25).into())).await;
+        assert!(moved.unwrap(), "{turn}");
+        let back = source.nack(vec![first.ticket], Duration::ZERO);
+        back.await.unwrap();
+    }
+    source.seek(&partition, Some(20.into())).await.unwrap();
+    let mut read = Vec::new();
+    while read.len() < 9 {
+        let pulled = source.pull(30, Duration::ZERO).await.unwrap();
+        let text = |one: Incoming<_>| String::from_utf8(one.message.payload.to_vec()).unwrap();
+        read.extend(pulled.into_iter().map(text));
+    }
+    let wanted: Vec<_> = (21..30).map(|number: i32| number.to_string()).collect();
+    assert_eq!(read, wanted);
+}
+
+/// By itself the client waits for 45 seconds until its group knows the last offset.
+#[test]
+fn a_source_whose_kafka_is_away_is_closed_within_seconds() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let (topic, away_at) = runtime.block_on(async {
+        let topic = Topic::start(true).await;
+        topic.send(vec![numbered(0)]).await;
+        let mut source = topic.source(1, Duration::ZERO).await;
+        let first = source.pull(1, Duration::ZERO).await.unwrap().remove(0);
+        topic.kill().await;
+        let away_at = Instant::now();
+        source.ack(vec![first.ticket]).await.unwrap();
+        (topic, away_at)
+    });
+    drop(runtime);
+    let closed_after = away_at.elapsed();
+    assert!(closed_after < Duration::from_secs(30), "{closed_after:?}");
+    topic.cluster.broker_up(1).unwrap();
+}
+
+fn numbered(number: i32) -> Letter<'static> {
+    Letter {
+        id: "",
+        key: Some("one".to_owned()),
+        kind: KIND,
+        payload: number.to_string().into_bytes(),
     }
 }

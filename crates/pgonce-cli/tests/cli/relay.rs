@@ -138,7 +138,9 @@ impl Running {
 
     pub(crate) async fn end(&mut self) -> i32 {
         let ended = tokio::time::timeout(DEADLINE, self.child.wait()).await;
-        ended.unwrap().unwrap().code().unwrap()
+        let ended = ended.unwrap().unwrap();
+        let killed = || panic!("{ended}: {}", self.log());
+        ended.code().unwrap_or_else(killed)
     }
 }
 
