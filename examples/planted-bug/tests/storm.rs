@@ -1,6 +1,8 @@
 //! The storm finds the planted bug, and nothing wrong with the other handler.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+use std::time::Duration;
+
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::migrate::Migrator;
 use pgonce::{Error, Once};
@@ -89,6 +91,8 @@ async fn the_storm_finds_nothing_wrong_with_pgonce() {
     .intents(100)
     .kills(true)
     .conflicts(true)
+    // The count ends it, however slow the machine is.
+    .max_duration(Duration::from_secs(300))
     .require("replay", 100)
     .require("failed:P4002", 50)
     .run(&database().await.url())

@@ -228,6 +228,39 @@ async fn a_region_that_forgot_its_newest_commits_works_only_after_it_knows_them_
     assert_eq!(eu.see.number(tasks).await, 0);
 }
 
+/// A reader that comes back between the look at its slot and the drop is ended, and the slot dropped, by the next call.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_whose_reader_comes_back_while_it_is_dropped_is_dropped_all_the_same() {
+    let places = Places::start(2).await;
+    let [eu, _us] = &places.all[..] else { panic!() };
+    eu.link.set(Network::Cut);
+    let idle = "select count(*) = 0 from pg_replication_slots where active";
+    eu.see.wait_until(idle).await;
+    // The name is asked for after the look: the first time, only once the reader is back.
+    eu.see
+        .run(
+            "create sequence looks; \
+             alter function pgonce._region_slot(smallint) rename to _named_slot; \
+             create function pgonce._region_slot(p_reader smallint) returns name language plpgsql as $$ begin \
+             if nextval('public.looks') = 1 then \
+             while not exists (select from pg_catalog.pg_replication_slots s where s.active) loop \
+             perform pg_catalog.pg_sleep(0.01); end loop; end if; \
+             return pgonce._named_slot(p_reader); end $$",
+        )
+        .await;
+    let left = async {
+        let survivors = [eu.member()];
+        leave("us", &survivors, None, TIMEOUT).await.unwrap();
+    };
+    let back = async {
+        eu.see.wait_until("select is_called from looks").await;
+        eu.link.set(Network::Open);
+    };
+    tokio::join!(left, back);
+    let slots = "select count(*) from pg_replication_slots";
+    assert_eq!(eu.see.number(slots).await, 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn intents_of_a_lost_region_get_another_home_and_one_that_leaves_is_a_single_database() {
     let places = Places::start(2).await;

@@ -96,6 +96,8 @@ async fn a_right_handler_passes_under_every_kind_of_fault() {
         .intents(40)
         .kills(true)
         .conflicts(true)
+        // The count ends it, however slow the machine is.
+        .max_duration(Duration::from_secs(300))
         .require("replay", 20)
         .require("failed:conflict", 10)
         .require("success after unknown", 5)

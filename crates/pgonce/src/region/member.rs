@@ -185,13 +185,19 @@ impl<D: Driver> Member<D> {
     pub(super) async fn drop_slot(&self, reader: i64, deadline: Instant) -> Result<()> {
         let args = || Args::new().int(reader);
         let what = "a replication slot is in use and cannot be dropped";
-        while let Some(state) = self.text(&DROP_SLOT, args(), deadline).await? {
+        loop {
+            let state = match self.text(&DROP_SLOT, args(), deadline).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(state)) => state,
+                // Since it was looked at, its reader came back, or it is gone.
+                Err(error) if ["55006", "42704"].contains(&error.code()) => error.to_string(),
+                Err(error) => return Err(error),
+            };
             if Instant::now() > deadline {
                 return Err(too_late(what, &state));
             }
             sleep(Duration::from_millis(50)).await;
         }
-        Ok(())
     }
 
     /// Copies the facts of a region that this database has to another that may not have them.
