@@ -232,7 +232,7 @@ async fn a_region_that_forgot_its_newest_commits_works_only_after_it_knows_them_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_whose_reader_comes_back_while_it_is_dropped_is_dropped_all_the_same() {
     let places = Places::start(2).await;
-    let [eu, _us] = &places.all[..] else { panic!() };
+    let [eu, _] = &places.all[..] else { panic!() };
     eu.link.set(Network::Cut);
     let idle = "select count(*) = 0 from pg_replication_slots where active";
     eu.see.wait_until(idle).await;

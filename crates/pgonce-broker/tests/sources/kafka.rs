@@ -1,5 +1,6 @@
 //! Kafka, as far as librdkafka's mock cluster goes.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use pgonce_broker::sources::{Kafka, KafkaConfig};
@@ -92,6 +93,35 @@ async fn a_source_that_is_sent_to_and_fro_goes_on_at_the_last_place() {
     }
     let wanted: Vec<_> = (21..30).map(|number: i32| number.to_string()).collect();
     assert_eq!(read, wanted);
+}
+
+/// Neither the end of a rest nor the end of a pause alone lets a partition go on that has both.
+#[tokio::test]
+async fn a_partition_that_is_given_back_and_paused_goes_on_when_both_are_over() {
+    let topic = Topic::start(true).await;
+    topic.send((0..3).map(numbered).collect()).await;
+    let mut source = topic.source(3, Duration::ZERO).await;
+    let first = source.pull(1, Duration::ZERO).await.unwrap().remove(0);
+    let partition = first.message.place.unwrap().partition;
+    let all = HashSet::from([partition]);
+    source
+        .nack(vec![first.ticket], Duration::ZERO)
+        .await
+        .unwrap();
+    source.pause(&all).await.unwrap();
+    // Far longer than it rests.
+    let silence = Duration::from_secs(2);
+    let none = tokio::time::timeout(silence, source.pull(1, Duration::ZERO));
+    assert!(none.await.is_err(), "it is paused");
+    source.pause(&HashSet::new()).await.unwrap();
+    let next = source.pull(1, Duration::ZERO).await.unwrap().remove(0);
+    assert_eq!(next.ticket, first.ticket);
+    source.pause(&all).await.unwrap();
+    let longer = Duration::from_secs(3600);
+    source.nack(vec![next.ticket], longer).await.unwrap();
+    source.pause(&HashSet::new()).await.unwrap();
+    let none = tokio::time::timeout(silence, source.pull(1, Duration::ZERO));
+    assert!(none.await.is_err(), "it rests");
 }
 
 /// By itself the client waits for 45 seconds until its group knows the last offset.
