@@ -124,6 +124,33 @@ async fn a_partition_that_is_given_back_and_paused_goes_on_when_both_are_over() 
     assert!(none.await.is_err(), "it rests");
 }
 
+/// A pause may come while the client still looks for the place that it was sent to.
+#[tokio::test]
+async fn a_partition_that_is_paused_as_soon_as_it_was_sent_elsewhere_goes_on_there() {
+    let topic = Topic::start(true).await;
+    topic.send((0..3).map(numbered).collect()).await;
+    let mut source = topic.source(3, Duration::ZERO).await;
+    let first = source
+        .pull(3, Duration::from_secs(1))
+        .await
+        .unwrap()
+        .remove(0);
+    let partition = first.message.place.unwrap().partition;
+    let all = HashSet::from([partition.clone()]);
+    for after in [None, Some(1.into()), None, Some(0.into())] {
+        source.seek(&partition, Some(7.into())).await.unwrap();
+        source.seek(&partition, after).await.unwrap();
+        source.pause(&all).await.unwrap();
+        let none = tokio::time::timeout(Duration::from_secs(1), source.pull(1, Duration::ZERO));
+        assert!(none.await.is_err(), "it is paused");
+        source.pause(&HashSet::new()).await.unwrap();
+        let pull = tokio::time::timeout(Duration::from_secs(60), source.pull(1, Duration::ZERO));
+        let next = pull.await.expect("it goes on").unwrap().remove(0);
+        let wanted = after.map_or(0, |after: pgonce::inbox::Position| after.major + 1);
+        assert_eq!(next.ticket.1, wanted);
+    }
+}
+
 /// By itself the client waits for 45 seconds until its group knows the last offset.
 #[test]
 fn a_source_whose_kafka_is_away_is_closed_within_seconds() {
