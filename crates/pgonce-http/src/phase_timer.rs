@@ -65,6 +65,11 @@ impl PhaseTimer {
         }))
     }
 
+    /// When the phase began.
+    pub(crate) fn since(&self) -> Instant {
+        self.lock().since
+    }
+
     /// Claimed: the handler may begin, unless the wait was given up.
     #[must_use]
     pub(crate) fn begin(&self, attempt: u32) -> bool {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
 
 pub(crate) use self::schema::{Around, Schema, Sql, schema_name};
 use crate::driver::{self, Connection, Driver, Param, Session, Settled, was_stale};
@@ -242,9 +243,34 @@ pub(crate) struct Caller<D> {
     pub(crate) schema: Arc<Schema>,
     /// Maximum time of each call in the database: it is cancelled there, also when nobody waits for it any longer.
     pub(crate) statement_timeout: Option<Duration>,
+    /// The time after which nothing is sent any longer, because nobody waits for it.
+    pub(crate) deadline: Option<Instant>,
 }
 
 impl<D: Driver> Caller<D> {
+    /// The same pool, from which nothing is sent after `deadline`.
+    pub(crate) fn before(&self, deadline: Option<Instant>) -> Self {
+        Self {
+            deadline,
+            ..self.clone()
+        }
+    }
+
+    /// A session out of the pool. One that comes after the deadline goes back unused.
+    async fn acquire(&self) -> Result<D::Session> {
+        let Some(deadline) = self.deadline else {
+            return self.driver.acquire().await;
+        };
+        let late = || Error::Disconnected("the pool gave no connection in time".to_owned());
+        let acquired = timeout_at(deadline, self.driver.acquire()).await;
+        let session = acquired.unwrap_or_else(|_| Err(late()))?;
+        if Instant::now() >= deadline {
+            session.keep();
+            return Err(late());
+        }
+        Ok(session)
+    }
+
     /// One call that is its own transaction and changes nothing that matters.
     pub(crate) async fn call(&self, sql: &Sql, args: Args<'_>) -> Result<Rows> {
         self.autocommit(sql, args, |error| error).await
@@ -265,7 +291,7 @@ impl<D: Driver> Caller<D> {
         if self.statement_timeout.is_some() {
             return self.in_own_transaction(BEGIN, sql, args, &COMMIT).await;
         }
-        let mut session = self.driver.acquire().await?;
+        let mut session = self.acquire().await?;
         let rows = call_on(&mut session, &self.schema, sql, &args).await;
         release_unless_lost(session, &rows);
         match rows {
@@ -287,7 +313,7 @@ impl<D: Driver> Caller<D> {
         args: Args<'_>,
         end: &Sql,
     ) -> Result<Rows> {
-        let session = self.driver.acquire().await?;
+        let session = self.acquire().await?;
         let ends = (begin, end, self.statement_timeout);
         in_transaction_on(session, &self.schema, ends, sql, args).await
     }

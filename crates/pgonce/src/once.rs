@@ -244,6 +244,7 @@ impl<D: Driver> OnceBuilder<D> {
                 driver,
                 schema: schema.clone(),
                 statement_timeout: self.statement_timeout,
+                deadline: None,
             },
             shared,
             regions,
@@ -367,6 +368,14 @@ impl<D: Driver> Once<D> {
         claimed
     }
 
+    /// The same, which sends nothing after `deadline`. A lease that it gets has none.
+    pub(crate) fn before(&self, deadline: Option<Instant>) -> Self {
+        Self {
+            caller: self.caller.before(deadline),
+            ..self.clone()
+        }
+    }
+
     pub(crate) async fn lease_uncounted(
         &self,
         intent: &Intent,
@@ -387,7 +396,7 @@ impl<D: Driver> Once<D> {
                 fence,
                 attempts,
             } => Ok(Claim::Run(Lease::new(
-                self.clone(),
+                self.before(None),
                 intent.clone(),
                 (kind, fence, attempts),
                 Term::new(length, sent),

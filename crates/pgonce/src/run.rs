@@ -75,12 +75,25 @@ impl<D: Driver> Once<D> {
         F: FnMut(Lease<D>) -> W,
         W: Future<Output = Result<Done<T>>>,
     {
-        let leased = Leased {
-            work,
-            length: None,
-            ran: false,
-        };
-        self.run_mode(intent, leased).await
+        self.run_mode(intent, Leased::new(work, None)).await
+    }
+
+    /// As [`Once::run_leased`], for a caller who waits for a claim until `deadline` only: after it none is sent, so that a pool that
+    /// gives no connections collects no claims that nobody waits for. One that is under way then still runs `work`.
+    #[doc(hidden)]
+    pub async fn run_leased_before<T, F, W>(
+        &self,
+        deadline: Instant,
+        intent: &Intent,
+        work: F,
+    ) -> Result<Done<T>>
+    where
+        T: ?Sized,
+        F: FnMut(Lease<D>) -> W,
+        W: Future<Output = Result<Done<T>>>,
+    {
+        self.run_mode(intent, Leased::new(work, Some(deadline)))
+            .await
     }
 
     /// Runs a command, in a span.
@@ -356,8 +369,21 @@ struct Leased<F> {
     work: F,
     /// As the scope's contract says; asked for once.
     length: Option<Duration>,
+    /// After it, no first claim is sent.
+    deadline: Option<Instant>,
     /// This call has run the work before, and nothing says how that ended.
     ran: bool,
+}
+
+impl<F> Leased<F> {
+    fn new(work: F, deadline: Option<Instant>) -> Self {
+        Self {
+            work,
+            length: None,
+            deadline,
+            ran: false,
+        }
+    }
 }
 
 impl<D, T, F, W> Mode<D, T> for Leased<F>
@@ -371,6 +397,10 @@ where
     type Right = Lease<D>;
 
     async fn claim(&mut self, once: &Once<D>, intent: &Intent, _: bool) -> Result<Claim<Lease<D>>> {
+        // What became of work that ran is asked however late it is.
+        let before = self.deadline.filter(|_| !self.ran);
+        let before = before.map(|deadline| once.before(Some(deadline)));
+        let once = before.as_ref().unwrap_or(once);
         let length = match self.length {
             Some(length) => length,
             None => {

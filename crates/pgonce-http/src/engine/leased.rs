@@ -7,7 +7,7 @@ use pgonce::driver::Driver;
 use pgonce::retry::{Policy as Retries, Schedule};
 use pgonce::scope::Stale;
 use pgonce::{Ack, ClaimKind, Done, Error, Failure, Lease, Result};
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use super::atomic::{ClientGone, Forgotten, LastResponse};
 use super::decision::Decision;
@@ -25,13 +25,16 @@ const RECORD_TIMEOUT: Duration = Duration::from_secs(3600);
 const RENEW_PAUSE: Duration = Duration::from_millis(250);
 
 pub(super) async fn run<D: Driver, S: HttpService>(mut job: Job<D, S>) -> Result<Completion> {
-    job.learn_retention().await;
+    // The client gets its 503 then: what has not reached the database by then is not sent any longer.
+    let deadline = job.timer.since() + job.state.policy.claim_timeout();
+    let _ = timeout_at(deadline, job.learn_retention()).await;
     let live = LastResponse::default();
     let (job, kept) = (&job, &live);
-    let ran = job
-        .state
-        .once
-        .run_leased(&job.intent, |lease| attempt_once(job, lease, kept))
+    let once = &job.state.once;
+    let ran = once
+        .run_leased_before(deadline, &job.intent, |lease| {
+            attempt_once(job, lease, kept)
+        })
         .await;
     live.end(ran)
 }

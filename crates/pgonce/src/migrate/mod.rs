@@ -241,6 +241,7 @@ impl<D: Driver> Migrator<D> {
             driver: self.driver.clone(),
             schema: Schema::new(&self.schema, false)?,
             statement_timeout: None,
+            deadline: None,
         };
         caller
             .call(&GRANT, Args::texts([role, part.as_str()]))
