@@ -96,13 +96,22 @@ impl FaultPlan {
 }
 
 impl Spread {
+    /// How many messages of a direction faults are spread over.
+    pub(crate) fn length(&self, direction: Direction) -> u64 {
+        let below = match direction {
+            Direction::ToServer => self.to_server,
+            Direction::ToClient => self.to_client,
+        };
+        below.max(1)
+    }
+
     /// Some fault on this connection.
     pub(crate) fn fault(&self, connection: u64, chance: &mut StdRng) -> Fault {
-        let (direction, below) = match chance.random_bool(0.5) {
-            true => (Direction::ToServer, self.to_server),
-            false => (Direction::ToClient, self.to_client),
+        let direction = match chance.random_bool(0.5) {
+            true => Direction::ToServer,
+            false => Direction::ToClient,
         };
-        let message = chance.random_range(0..below.max(1));
+        let message = chance.random_range(0..self.length(direction));
         let action = match self.actions.len() {
             0 => Action::CutBefore,
             several => self.actions[chance.random_range(0..several)],

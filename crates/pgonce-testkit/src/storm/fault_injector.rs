@@ -19,8 +19,11 @@ use crate::{
 
 /// A held message goes on when another attempt has ended, or after this time.
 const MAX_HOLD: Duration = Duration::from_millis(20);
-/// Of ten connections, so many get a fault.
+/// Of ten stretches of a connection, so many get a fault.
 const FAULTY_IN_TEN: u32 = 8;
+/// A connection of a pool is used again and again: without faults on its later messages, a pool would soon hold only connections
+/// that nothing happens to.
+const STRETCHES: u64 = 8;
 /// A session is killed each time that some attempts have ended: at most so many.
 const CALLS_PER_KILL: u64 = 20;
 
@@ -61,9 +64,12 @@ pub(super) fn spread(transcript: &[Message]) -> Spread {
 pub(super) fn arm(proxy: &CuttingProxy, seed: u64, spread: &Spread, connections: u64) {
     let mut chance = StdRng::seed_from_u64(seed);
     for connection in 0..connections {
-        let fault = spread.fault(connection, &mut chance);
-        if chance.random_ratio(FAULTY_IN_TEN, 10) {
-            proxy.arm(fault);
+        for stretch in 0..STRETCHES {
+            let mut fault = spread.fault(connection, &mut chance);
+            fault.message += stretch * spread.length(fault.direction);
+            if chance.random_ratio(FAULTY_IN_TEN, 10) {
+                proxy.arm(fault);
+            }
         }
     }
 }
