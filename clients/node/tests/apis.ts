@@ -24,9 +24,15 @@ export function api(library: Library, url: string, pooled = false): Api {
   return library === "postgres" ? postgresApi(url, pooled) : pgApi(library, url);
 }
 
-function pgApi(library: Library, url: string): Api {
-  const pool = new pg.Pool({ connectionString: url, max: 4 });
+/** A pool whose idle connections may break: one is still being closed when `end` is over, and its database is dropped by then. */
+export function poolOf(url: string, max = 4): pg.Pool {
+  const pool = new pg.Pool({ connectionString: url, max });
   pool.on("error", () => undefined);
+  return pool;
+}
+
+function pgApi(library: Library, url: string): Api {
+  const pool = poolOf(url);
   const connect = async (): Promise<pg.Client> => {
     const client = new pg.Client(url);
     await client.connect();

@@ -1,11 +1,12 @@
 /** An effect that may have happened is not handed on, or reported, as one that did not. */
 
 import assert from "node:assert/strict";
-import { describe, it } from "node:test";
+import { describe } from "node:test";
 import pg from "pg";
 import * as pgonce from "pgonce";
 import { withDatabase } from "./apis.js";
 import { FRAMEWORKS, quiet, withClient, type Client } from "./frameworks.js";
+import { it } from "./limit.js";
 import type { Database } from "./server.js";
 import type { Policy } from "pgonce/http";
 

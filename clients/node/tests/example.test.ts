@@ -7,14 +7,15 @@ import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, type RequestListener, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
-import { describe, it } from "node:test";
+import { describe } from "node:test";
 import { getRequestListener } from "@hono/node-server";
-import pg from "pg";
+import type pg from "pg";
 import { signWebhook } from "pgonce";
 import { service, WEBHOOK_SECRETS } from "../examples/express-orders.js";
 import { service as fastifyService } from "../examples/fastify-orders.js";
 import { service as honoService } from "../examples/hono-orders.js";
-import { withDatabase } from "./apis.js";
+import { poolOf, withDatabase } from "./apis.js";
+import { it, LIMIT_MS } from "./limit.js";
 import { PACKAGE, REPOSITORY } from "./server.js";
 
 const ITEMS = "select string_agg(item, ',' order by id) from orders";
@@ -60,7 +61,7 @@ describe("examples", { concurrency: 2 }, () => {
   for (const [name, start] of Object.entries(SERVICES)) {
     it(`orders of the ${name} example are created once`, () =>
       withDatabase(async (db) => {
-        const pool = new pg.Pool({ connectionString: db.url, max: 4 });
+        const pool = poolOf(db.url);
         const server = createServer(await start(pool));
         const post = await posting(server);
         const order = { item: "book", qty: 2 };
@@ -83,7 +84,7 @@ describe("examples", { concurrency: 2 }, () => {
 
   it("payments and webhooks of the Express example happen once", () =>
     withDatabase(async (db) => {
-      const pool = new pg.Pool({ connectionString: db.url, max: 4 });
+      const pool = poolOf(db.url);
       const server = createServer(await service(pool));
       const post = await posting(server);
       const paid = [await post("/orders/1/pay", {}), await post("/orders/1/pay", {})];
@@ -156,7 +157,7 @@ describe("examples", { concurrency: 2 }, () => {
         const blocks = blocksIn("js");
         assert.ok(blocks.length > 0);
         if (blocksIn("sql") !== "") {
-          execFileSync("psql", ["-X", "-q", "-v", "ON_ERROR_STOP=1", db.url], { input: blocksIn("sql"), stdio: "pipe" });
+          execFileSync("psql", ["-X", "-q", "-v", "ON_ERROR_STOP=1", db.url], { input: blocksIn("sql"), stdio: "pipe", timeout: LIMIT_MS });
         }
         if (!page.startsWith("docs")) {
           await db.run("create table orders (id bigint generated always as identity, item text, qty int)");
@@ -167,7 +168,7 @@ describe("examples", { concurrency: 2 }, () => {
         const script = path.join(folder, `${path.basename(page, ".md")}-${process.pid}.mjs`);
         writeFileSync(script, blocks);
         try {
-          execFileSync(process.execPath, [script], { env: { ...process.env, DATABASE_URL: db.url }, stdio: "pipe" });
+          execFileSync(process.execPath, [script], { env: { ...process.env, DATABASE_URL: db.url }, stdio: "pipe", timeout: LIMIT_MS });
         } finally {
           rmSync(script);
         }

@@ -7,10 +7,10 @@ import express from "express";
 import fastify, { type FastifyReply, type FastifyRequest } from "fastify";
 import { Hono, type Context } from "hono";
 import { HTTPException } from "hono/http-exception";
-import pg from "pg";
+import type pg from "pg";
 import { PermanentFailure } from "pgonce";
 import { attemptOf, idempotentExpress, idempotentFastify, idempotentHono, type Attempt, type Policy } from "pgonce/http";
-import { withDatabase } from "./apis.js";
+import { poolOf, withDatabase } from "./apis.js";
 import type { Database } from "./server.js";
 
 const INSERT = "insert into effect (note) values ('x')";
@@ -139,8 +139,7 @@ export interface Reply {
 
 export async function withClient(framework: Framework, policy: Partial<Policy>, test: (client: Client) => Promise<void>): Promise<void> {
   await withDatabase(async (db) => {
-    const pool = new pg.Pool({ connectionString: db.cutUrl, max: 4 });
-    pool.on("error", quiet);
+    const pool = poolOf(db.cutUrl);
     const service = new Service();
     const server = await framework(pool, { scope: "orders.create", principal: null, log: quiet, ...policy }, service);
     const { port } = server.address() as AddressInfo;

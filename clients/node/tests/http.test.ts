@@ -5,12 +5,13 @@ import { readFileSync } from "node:fs";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
-import { describe, it } from "node:test";
+import { describe } from "node:test";
 import express from "express";
 import pg from "pg";
 import { attemptOf, idempotentExpress, storedKey, type Policy } from "pgonce/http";
-import { withDatabase } from "./apis.js";
+import { poolOf, withDatabase } from "./apis.js";
 import { FRAMEWORKS, listening, quiet, withClient, type Client, type Reply } from "./frameworks.js";
+import { it } from "./limit.js";
 import { PACKAGE, REPOSITORY } from "./server.js";
 
 const INSERT = "insert into effect (note) values ('x')";
@@ -288,7 +289,7 @@ describe("HTTP", () => {
 
   it("a router that does not know the path leaves it to others, with nothing kept", () =>
     withDatabase(async (db) => {
-      const pool = new pg.Pool({ connectionString: db.url, max: 2 });
+      const pool = poolOf(db.url, 2);
       const router = express.Router().post("/known", async (req, res) => {
         await attemptOf<pg.PoolClient>(req).tx.conn.query(INSERT);
         res.json({ ok: true });

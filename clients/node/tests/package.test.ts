@@ -5,9 +5,10 @@ import { execFile, execFileSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { describe, it } from "node:test";
+import { describe } from "node:test";
 import { promisify } from "node:util";
 import { withDatabase } from "./apis.js";
+import { it, LIMIT_MS } from "./limit.js";
 import { PACKAGE, REPOSITORY } from "./server.js";
 
 const execFileAsync = promisify(execFile);
@@ -92,12 +93,13 @@ function installed(): string {
   const packed = execFileSync("npm", ["pack", "--ignore-scripts", "--json", "--offline", "--pack-destination", folder], {
     cwd: PACKAGE,
     encoding: "utf8",
+    timeout: LIMIT_MS,
   });
   const [{ filename, files }] = JSON.parse(packed) as [{ filename: string; files: { path: string }[] }];
   assert.ok(files.every(({ path: name }) => /^(?:dist\/|package\.json$|README\.md$|LICENSE)/.test(name)));
   writeFileSync(path.join(folder, "package.json"), '{"private": true}');
   const flags = ["install", "--offline", "--no-audit", "--no-fund", `./${filename}`];
-  execFileSync("npm", flags, { cwd: folder, encoding: "utf8", stdio: ["ignore", "pipe", "pipe"] });
+  execFileSync("npm", flags, { cwd: folder, encoding: "utf8", stdio: ["ignore", "pipe", "pipe"], timeout: LIMIT_MS });
   return folder;
 }
 
@@ -113,7 +115,7 @@ describe("the package", () => {
         }
         writeFileSync(path.join(folder, "service.mjs"), SERVICE);
         writeFileSync(path.join(folder, "cjs.cjs"), CJS);
-        const run = async (...parts: string[]): Promise<string> => (await execFileAsync(node, parts, { cwd: folder })).stdout.trim();
+        const run = async (...parts: string[]): Promise<string> => (await execFileAsync(node, parts, { cwd: folder, timeout: LIMIT_MS })).stdout.trim();
         assert.match(await run("service.mjs", db.url), /^v18\./);
         assert.equal(await run("cjs.cjs"), "function function retry");
         assert.equal(await db.effects(), 5);
@@ -126,7 +128,7 @@ describe("the package", () => {
   it("installs from its tarball without a network, for ESM, CJS and TypeScript", () => {
     const folder = installed();
     const run = (program: string, ...parts: string[]): string =>
-      execFileSync(program, parts, { cwd: folder, encoding: "utf8", stdio: ["ignore", "pipe", "pipe"] });
+      execFileSync(program, parts, { cwd: folder, encoding: "utf8", stdio: ["ignore", "pipe", "pipe"], timeout: LIMIT_MS });
     try {
       writeFileSync(path.join(folder, "esm.mjs"), ESM);
       writeFileSync(path.join(folder, "cjs.cjs"), CJS);

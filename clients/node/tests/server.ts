@@ -17,8 +17,8 @@ import net from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import pg from "pg";
+import { LIMIT_MS } from "./limit.js";
 import { Proxy } from "./proxy.js";
-
 
 // From build/tests.
 export const PACKAGE = path.resolve(__dirname, "../..");
@@ -211,6 +211,7 @@ export class Server {
       cwd: this.folder,
       env: environment,
       stdio: ["ignore", output, output],
+      timeout: LIMIT_MS,
       ...this.user,
     });
     if (ended.status !== 0) throw new Error(`${program} failed: ${readFileSync(log, "utf8")}`);

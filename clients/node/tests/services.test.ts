@@ -6,10 +6,11 @@
 import assert from "node:assert/strict";
 import { spawn, type ChildProcess } from "node:child_process";
 import path from "node:path";
-import { describe, it } from "node:test";
+import { describe } from "node:test";
 import { withDatabase } from "./apis.js";
+import { it } from "./limit.js";
 import { REPOSITORY } from "./server.js";
-import { Chance, cutting, KILLS, PYTHON, PYTHON_ENVIRONMENT } from "./storm_random.js";
+import { Chance, cutting, KILLS, PYTHON, PYTHON_ENVIRONMENT, STORM_LIMIT_MS } from "./storm_random.js";
 
 const KILLS_OF_EACH = Math.max(1, Math.round(KILLS / 3));
 const CLIENTS = 6;
@@ -82,7 +83,7 @@ class Service {
 const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms));
 
 describe("services", () => {
-  it("in a storm of kills and cuts, services in Python and Node create each order once", { timeout: 120_000 + KILLS * 60_000 }, () =>
+  it("in a storm of kills and cuts, services in Python and Node create each order once", () =>
     withDatabase(async (db) => {
       const chance = new Chance();
       await db.run("create table orders (id bigint generated always as identity primary key, item text, qty integer)");
@@ -156,5 +157,5 @@ describe("services", () => {
       assert.deepEqual(rows.map(({ item }) => item).sort(), [...responses.keys()].sort(), `lost, or never answered: ${where}`);
       assert.equal(await db.value("select count(*) from pgonce.outbox"), rows.length, `events: ${where}`);
       assert.ok(db.proxy.struck > 0 && unanswered > 0, where);
-    }));
+    }), STORM_LIMIT_MS);
 });

@@ -6,10 +6,11 @@
 import assert from "node:assert/strict";
 import { spawn, type ChildProcess } from "node:child_process";
 import path from "node:path";
-import { describe, it } from "node:test";
+import { describe } from "node:test";
 import { withDatabase } from "./apis.js";
+import { it } from "./limit.js";
 import { REPOSITORY } from "./server.js";
-import { Chance, cutting, KILLS, PYTHON, PYTHON_ENVIRONMENT } from "./storm_random.js";
+import { Chance, cutting, KILLS, PYTHON, PYTHON_ENVIRONMENT, STORM_LIMIT_MS } from "./storm_random.js";
 
 const KEYS = 15 * KILLS;
 
@@ -80,5 +81,5 @@ describe("storm", () => {
       const finished = "select count(*) from pgonce.intent where status = 'succeeded'";
       assert.equal(await db.value(finished), rows.length, `records: ${where}`);
       assert.ok(kills > 0 && db.proxy.struck > 0, where);
-    }));
+    }), STORM_LIMIT_MS);
 });

@@ -7,6 +7,9 @@ import { REPOSITORY } from "./server.js";
 /** How often the storms kill; `make storm` says more. */
 export const KILLS = Number(process.env.PGONCE_STORM_KILLS ?? 3);
 
+/** How long a storm may take. */
+export const STORM_LIMIT_MS = 120_000 + KILLS * 60_000;
+
 /** The interpreter that scripts/python-venv prepares, and what it needs to find the client. */
 export const PYTHON = path.join(process.env.PGONCE_CACHE ?? path.join(REPOSITORY, ".cache"), "python/bin/python");
 export const PYTHON_ENVIRONMENT = {

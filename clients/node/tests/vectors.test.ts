@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import path from "node:path";
-import { describe, it } from "node:test";
+import { describe } from "node:test";
 import {
   BadKey,
   Invalid,
@@ -21,6 +21,7 @@ import {
   toJson,
   verifyWebhook,
 } from "pgonce";
+import { it } from "./limit.js";
 import { PACKAGE, REPOSITORY } from "./server.js";
 
 function vectors<T>(name: string): T {
