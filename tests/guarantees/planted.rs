@@ -66,7 +66,7 @@ async fn a_failed_atomic_takeover_gives_way_to_a_holder_that_renewed_its_lease<D
 async fn held_work_is_dropped_at_the_first_heartbeat_that_is_turned_away<D: TestDriver>(
     world: World<D>,
 ) {
-    let mut lease = lease(&world, "stolen", Duration::from_secs(3)).await;
+    let mut lease = lease(&world, "stolen", Duration::from_secs(12)).await;
     let print = digest_of(lease.intent());
     // In one transaction, so that no heartbeat comes in between.
     world.see.run("begin").await;

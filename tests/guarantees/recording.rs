@@ -43,9 +43,9 @@ async fn a_timeout_while_recording_is_tried_again<D: TestDriver>(world: World<D>
     // Opened before the timeouts are set.
     let _ = world.run(&intent("first")).await.unwrap();
     for (setting, end) in [
-        ("statement_timeout = '300ms'", "succeed"),
-        ("statement_timeout = '300ms'", "fail"),
-        ("lock_timeout = '200ms'", "transact"),
+        ("statement_timeout = '3s'", "succeed"),
+        ("statement_timeout = '3s'", "fail"),
+        ("lock_timeout = '2s'", "transact"),
     ] {
         set_for_new_sessions(&world, setting).await;
         let wanted = intent(end);
@@ -149,7 +149,7 @@ async fn end_by<D: TestDriver>(
 
 async fn a_lease_is_renewed_while_its_work_is_being_recorded<D: TestDriver>(world: World<D>) {
     world.see.run(GATE).await;
-    let contract = Contract::keep(MINUTE).lease(Duration::from_secs(3));
+    let contract = Contract::keep(MINUTE).lease(Duration::from_secs(12));
     world.owner.define_scope(SCOPE, &contract).await.unwrap();
     let once = world.another("recording", 4, |b| b);
     let ends = ["succeed", "fail", "transact"];
@@ -164,7 +164,7 @@ async fn a_lease_is_renewed_while_its_work_is_being_recorded<D: TestDriver>(worl
         for end in ends {
             let renewed = format!(
                 "select exists (select from pgonce.intent \
-                 where key = '{end}' and lease_until > first_at + interval '6 seconds')"
+                 where key = '{end}' and lease_until > first_at + interval '13 seconds')"
             );
             world.see.wait_until(&renewed).await;
             let other = world.once.lease(&intent(end), MINUTE).await.unwrap();
@@ -240,7 +240,7 @@ async fn work_begins_under_a_lease_that_is_over_only_where_nobody_took_over<D: T
 ) {
     for is_taken in [false, true] {
         let wanted = intent(&format!("taken: {is_taken}"));
-        let short = Duration::from_millis(100);
+        let short = Duration::from_secs(3);
         let Claim::Run(mut lease) = world.once.lease(&wanted, short).await.unwrap() else {
             panic!("fresh")
         };

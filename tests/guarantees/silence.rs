@@ -31,7 +31,7 @@ async fn sessions_with_limits_have_them_and_keep_what_the_user_has_set() {
 async fn an_attempt_that_falls_silent_loses_its_transaction_and_frees_the_intent() {
     let world = World::<Sqlx>::new().await;
     let url = format!(
-        "{}?options=-c%20idle_in_transaction_session_timeout%3D100ms",
+        "{}?options=-c%20idle_in_transaction_session_timeout%3D3s",
         world.url()
     );
     let options = Sqlx::with_limits(url.parse().unwrap());

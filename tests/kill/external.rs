@@ -38,7 +38,7 @@ impl<D: TestDriver> Scene<D> {
         let keys_for = if keys { "'1 hour'" } else { "null" };
         let define = format!(
             "select pgonce.define_provider('bank', p_keys_for => {keys_for}, p_look_after => '1 ms', p_backoff => '1 ms', \
-             p_max_backoff => '10 ms'); select pgonce.define_scope('payments', '1 day', p_lease => '500 ms')"
+             p_max_backoff => '10 ms'); select pgonce.define_scope('payments', '1 day', p_lease => '2 s')"
         );
         world.see.run(&define).await;
         Self { world, keys }

@@ -204,7 +204,7 @@ async fn work_off<D: TestDriver>(once: &Once<D>) {
     let handler = |job: Job<D>| async move {
         let n: i64 = job.payload()?;
         if n == 1 {
-            slow_work(SHORT).await;
+            slow_work(SHORT * 3).await;
         }
         match n {
             n if n % 5 == 3 && job.attempts() == 1 => Err(Error::work("not the first time")),

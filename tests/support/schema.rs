@@ -39,7 +39,10 @@ do $$ begin create role world_app login; exception when duplicate_object or uniq
 select pgonce.grant_to('world_app', part) from unnest('{app,consumer,relay}'::text[]) part;
 do $$ begin
     if current_setting('server_version_num')::integer >= 150000 then
-        execute 'grant set on parameter deadlock_timeout to world_app';
+        -- It belongs to the whole server, too: of two at once, one would fail.
+        if not has_parameter_privilege('world_app', 'deadlock_timeout', 'set') then
+            execute 'grant set on parameter deadlock_timeout to world_app';
+        end if;
     end if;
 end $$;
 grant usage on schema public to world_app;

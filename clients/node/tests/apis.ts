@@ -67,9 +67,7 @@ function pgApi(library: Library, url: string): Api {
 }
 
 function postgresApi(url: string, pooled: boolean): Api {
-  // A statement that is sent in the very turn in which its connection closes leaves postgres.js (3.4.9) a connection that
-  // never connects again until this time is over.
-  const sql = postgres(url, { max: 4, connect_timeout: 2, prepare: !pooled, onnotice: () => undefined });
+  const sql = postgres(url, { max: 4, prepare: !pooled, onnotice: () => undefined });
   return {
     library: "postgres",
     source: sql,

@@ -41,6 +41,11 @@ export class Proxy {
     for (const link of this.links) link.cut();
   }
 
+  /** Breaks every connection: the client gets an error of its socket, and some turns later its end. */
+  reset(): void {
+    for (const link of this.links) link.reset();
+  }
+
   take(text: string): Fault | undefined {
     const found = this.faults.findIndex(({ at }) => text.trim().toLowerCase().startsWith(at));
     const fault = this.faults[found];
@@ -83,6 +88,11 @@ class Link {
 
   cut(): void {
     this.client.destroy();
+    this.server.destroy();
+  }
+
+  reset(): void {
+    this.client.resetAndDestroy();
     this.server.destroy();
   }
 

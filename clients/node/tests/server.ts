@@ -108,19 +108,31 @@ export class Server {
 
   async start(): Promise<void> {
     if (this.user !== undefined) chownSync(this.folder, this.user.uid, this.user.gid);
-    this.port = await freePort();
     const data = path.join(this.folder, "data");
     this.run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C");
-    const options =
-      `-p ${this.port} -k ${this.folder} -c listen_addresses=127.0.0.1 -c fsync=off ` +
-      "-c synchronous_commit=on -c max_connections=200 -c full_page_writes=off";
-    this.run("pg_ctl", "-D", data, "-w", "-l", path.join(this.folder, "log"), "-o", options, "start");
+    while (!(await this.started(data)));
     await this.administer("postgres", async (client) => client.query("create database pgonce"));
     await this.administer("pgonce", async (client) => {
       const effect = "create table public.effect (id bigint generated always as identity primary key, note text)";
       const install = ["begin", "set local search_path = pg_catalog, pg_temp", "create schema pgonce", ...sources()];
       for (const statement of [...install, effect, "commit"]) await client.query(statement);
     });
+  }
+
+  /** Whether it runs. Somebody else may get the port first. */
+  private async started(data: string): Promise<boolean> {
+    this.port = await freePort();
+    const options =
+      `-p ${this.port} -k ${this.folder} -c listen_addresses=127.0.0.1 -c fsync=off ` +
+      "-c synchronous_commit=on -c max_connections=200 -c full_page_writes=off";
+    const log = path.join(this.folder, `log-${this.port}`);
+    try {
+      this.run("pg_ctl", "-D", data, "-w", "-l", log, "-o", options, "start");
+      return true;
+    } catch (error) {
+      if (readFileSync(log, "utf8").includes("Address already in use")) return false;
+      throw error;
+    }
   }
 
   /** PgBouncer in transaction mode in front of the server. */

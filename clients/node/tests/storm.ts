@@ -9,7 +9,7 @@ import { Busy, lease, once, PgonceError, type Tx } from "pgonce";
 
 async function main([url = "", library = "", first = "", keys = ""]: string[]): Promise<void> {
   const isPg = library === "pg";
-  const source = isPg ? new pg.Pool({ connectionString: url, max: 3 }) : postgres(url, { max: 3, connect_timeout: 5 });
+  const source = isPg ? new pg.Pool({ connectionString: url, max: 3 }) : postgres(url, { max: 3 });
   if (source instanceof pg.Pool) source.on("error", () => undefined);
   const insert = async (tx: Tx<unknown>): Promise<{ key: string }> => {
     const statement = `insert into effect (note) values ('${tx.intent.scope} ${tx.intent.key}')`;

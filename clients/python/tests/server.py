@@ -49,7 +49,7 @@ class Server:
             entry = _unprivileged()
             self.user, self.group = entry.pw_uid, entry.pw_gid
             os.chown(self.folder, self.user, self.group)
-        self.port = free_port()
+        self.port = 0
         self.count = 0
         self.pooler: subprocess.Popen[bytes] | None = None
         self.pooler_port = 0
@@ -57,12 +57,25 @@ class Server:
     def start(self) -> None:
         data = str(self.folder / "data")
         self._run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
+        while not self._started(data):
+            pass
+        self._install()
+
+    def _started(self, data: str) -> bool:
+        """Whether it runs. Somebody else may get the port first."""
+        self.port = free_port()
         options = (
             f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c fsync=off "
             "-c synchronous_commit=on -c max_connections=200 -c full_page_writes=off"
         )
-        self._run("pg_ctl", "-D", data, "-w", "-l", str(self.folder / "log"), "-o", options, "start")
-        self._install()
+        log = self.folder / f"log-{self.port}"
+        try:
+            self._run("pg_ctl", "-D", data, "-w", "-l", str(log), "-o", options, "start")
+        except Exception:
+            if "Address already in use" in log.read_text():
+                return False
+            raise
+        return True
 
     def start_pooler(self) -> None:
         """PgBouncer in transaction mode in front of the server."""

@@ -452,9 +452,9 @@ def test_a_lease_is_renewed_while_the_work_runs(db: Database, pool: Any) -> None
             held.check()
         return held.fence
 
-    done = lease(pool, "s", "k", REQUEST, work, length=0.6)
+    done = lease(pool, "s", "k", REQUEST, work, length=9)
     assert done.answer % 2 == 0 and not done.replayed
-    assert lease(pool, "s", "k", REQUEST, work, length=0.6).replayed
+    assert lease(pool, "s", "k", REQUEST, work, length=9).replayed
 
 
 def take_over(db: Database, intent: pgonce.Intent) -> int:

@@ -122,6 +122,16 @@ impl Tail {
         self.args.scope.as_ref().map(escaped)
     }
 
+    /// The database's time, so long ago, and not before `earliest`.
+    async fn time(&self, back: &str, earliest: &str) -> Result<String> {
+        let clock =
+            "select greatest(pgonce.now() - $1::text::interval, $2::text::timestamptz)::text as at";
+        let params = [Some(back), Some(earliest)];
+        let row = self.database.row(clock, &params).await?.unwrap_or_default();
+        let row: Value = serde_json::from_str(&row)?;
+        Ok(row["at"].as_str().unwrap_or_default().to_owned())
+    }
+
     /// What is new since then, in the order of time. What was there before the start is only remembered.
     async fn look(&mut self, since: &str) -> Result<Vec<Value>> {
         let pattern = self.pattern();
@@ -197,7 +207,6 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
     let mut signals = Signals::listen()?;
     let database = target.installed().await?;
     let (every, mut left) = (args.every, args.count.unwrap_or(u64::MAX));
-    let clock = "select (pgonce.now() - $1::text::interval)::text as since, (pgonce.now() - $2::text::interval)::text as then";
     let back = format!("{} milliseconds", args.since.as_millis());
     let mut tail = Tail {
         database,
@@ -205,28 +214,25 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         seen: Seen::default(),
         counted: HashMap::new(),
     };
-    let params = [Some(OVERLAP), Some(&*back)];
-    let row = tail.database.row(clock, &params).await?.unwrap_or_default();
-    let row: Value = serde_json::from_str(&row)?;
-    let (mut since, start) = (row["since"].clone(), row["then"].clone());
+    let start = tail.time(&back, "-infinity").await?;
+    let mut since = tail.time(OVERLAP, "-infinity").await?;
     // What is there already counts as seen, but for the time that was asked for.
-    tail.look(since.as_str().unwrap_or_default()).await?;
+    tail.look(&since).await?;
+    let mut earliest = "-infinity";
     if !tail.args.since.is_zero() {
         tail.seen = Seen::default();
-        since = start;
+        since.clone_from(&start);
+        earliest = &start;
     }
     loop {
-        for row in tail.look(since.as_str().unwrap_or_default()).await? {
+        for row in tail.look(&since).await? {
             tail.print(&row)?;
             left -= 1;
             if left == 0 {
                 return Ok(());
             }
         }
-        let params = [Some(OVERLAP), Some(OVERLAP)];
-        let row = tail.database.row(clock, &params).await?.unwrap_or_default();
-        let row: Value = serde_json::from_str(&row)?;
-        since = row["since"].clone();
+        since = tail.time(OVERLAP, earliest).await?;
         tokio::select! {
             () = signals.next() => return Ok(()),
             () = tokio::time::sleep(every) => {}

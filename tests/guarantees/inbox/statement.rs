@@ -76,7 +76,7 @@ async fn an_effect_that_fails_leaves_no_marker<D: TestDriver>(world: World<D>) {
 async fn a_statement_without_an_end_is_cancelled_in_the_database<D: TestDriver>(world: World<D>) {
     let sleeps = "select pg_sleep(3600) from messages m";
     let (inbox, effect) = (world.once.inbox(), Statement::new(sleeps).unwrap());
-    let (message, wait) = (message(1), Duration::from_millis(100));
+    let (message, wait) = (message(1), Duration::from_secs(3));
     let one = [&message];
     let applied = inbox.apply_at_once(&effect, "c", "shop", &one, wait);
     assert!(matches!(applied.await, Err(pgonce::Error::Uncertain(_))));

@@ -2,8 +2,12 @@
 
 use pgonce::migrate::{MIGRATIONS, Migrator, Routines, State};
 use pgonce_testkit::{Binaries, PgBouncer, shared, wait_until_lock_waited};
+use pgonce_tests::Observer;
 
 use super::test_db::{TestDb, sqlx_driver, tokio_driver};
+
+/// Takes the lock that migrators take.
+const LOCK: &str = "begin; select pg_advisory_xact_lock(20260102, hashtext('pgonce'))";
 
 async fn fresh_dump() -> String {
     let db = TestDb::new().await;
@@ -124,8 +128,7 @@ async fn the_second_of_two_migrators_waits_and_then_finds_it_done() {
     let db = TestDb::new().await;
     let url = db.database.url();
     // The holder of the migrators' lock is the first of them.
-    let lock = "begin; select pg_advisory_xact_lock(20260102, hashtext('pgonce'))";
-    db.run(lock).await;
+    db.run(LOCK).await;
     let named = |name: &str| format!("{url}?application_name={name}");
     let first = tokio::spawn({
         let migrator = Migrator::new(tokio_driver(&named("first")));
@@ -224,12 +227,22 @@ async fn settings_of_the_role_do_not_bend_what_is_installed() {
         "default_transaction_isolation = serializable",
         "default_transaction_read_only = on",
         "check_function_bodies = off",
-        "statement_timeout = '20ms'",
+        "statement_timeout = '1s'",
     ] {
         db.run(&format!("alter database {database} set {setting}"))
             .await;
     }
-    db.migrator().up().await.unwrap();
+    // It waits for another migrator, and for longer than that.
+    db.run(LOCK).await;
+    let url = format!("{}?application_name=waits", db.database.url());
+    let migrator = Migrator::new(tokio_driver(&url));
+    let migrating = tokio::spawn(async move { migrator.up().await });
+    let waits = "select exists (select from pg_stat_activity where application_name = 'waits' and datname = current_database() \
+                 and wait_event_type = 'Lock' and clock_timestamp() - query_start > interval '1.5 seconds')";
+    let see = Observer::connect(&db.database.url()).await;
+    see.wait_until(waits).await;
+    db.run("commit").await;
+    migrating.await.unwrap().unwrap();
     db.run(&format!("alter database {database} reset all"))
         .await;
     assert_eq!(db.dump("pgonce").await, fresh_dump().await);

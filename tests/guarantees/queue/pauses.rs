@@ -166,7 +166,7 @@ async fn a_job_that_is_done_is_recorded_after_its_lease() {
     )
     .await;
     let stop = CancellationToken::new();
-    let worker = worker.lease(Duration::from_millis(300));
+    let worker = worker.lease(Duration::from_secs(5));
     let running = tokio::spawn(worker.run(stop.clone().cancelled_owned()));
     see.wait_until("select count(*) = 2 from calls").await;
     see.wait_until("select count(*) = 2 from pgonce.job_live where due_at < clock_timestamp() - interval '300 milliseconds'")

@@ -19,7 +19,7 @@ async fn is_missed_and_copied_by_a_join(places: &Places, key: &str) {
     let missed = "select missed and lag is null from pgonce.regions where name = 'eu'";
     us.see.wait_until(missed).await;
     let rule = Rule::new("*", Mode::Home).home("us");
-    let error = define_rule(&places.members(), &rule, Duration::from_secs(2)).await;
+    let error = define_rule(&places.members(), &rule, Duration::from_secs(5)).await;
     assert!(error.unwrap_err().to_string().contains("facts were missed"));
     let (this, others) = (us.member(), [eu.member()]);
     join(&this, 2, "us", "https://us.example", &others, TIMEOUT)

@@ -10,7 +10,7 @@ use super::link::Network;
 use super::places::{Place, Places, TIMEOUT};
 
 /// Short: what it waits for stays.
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(5);
 
 /// A session at a place, with a transaction in which an intent is claimed.
 async fn claimed(place: &Place, begin: &str, key: &str) -> Observer {

@@ -5,6 +5,8 @@ import { beginText, type Driver, type Isolation, type Row, type Session } from "
 
 interface Query extends Promise<Record<string, unknown>[] & { command?: string }> {
   raw(): Promise<(Buffer | null)[][]>;
+  /** How the library ends a query that failed. */
+  reject(error: unknown): void;
 }
 
 interface Connection {
@@ -36,13 +38,22 @@ function guarded(sql: PostgresSql, session: PostgresSession): PostgresSql {
   return new Proxy(sql, {
     apply(target, self, args: [TemplateStringsArray, ...unknown[]]) {
       check();
-      return Reflect.apply(target, self, args);
+      return session.watch(Reflect.apply(target, self, args));
     },
     get(target, name, receiver) {
-      if (name === "unsafe" || name === "file") check();
-      return Reflect.get(target, name, receiver) as unknown;
+      const value: unknown = Reflect.get(target, name, receiver);
+      if ((name !== "unsafe" && name !== "file") || typeof value !== "function") return value;
+      check();
+      return (...args: unknown[]): unknown => session.watch(Reflect.apply(value, target, args));
     },
   });
+}
+
+/** Whether an error is the end of its connection: one of its socket, or the last words of its server. */
+function endsConnection(error: unknown): boolean {
+  const { severity, syscall, code } = (error ?? {}) as Record<string, unknown>;
+  const isGone = code === "CONNECTION_CLOSED" || code === "CONNECTION_DESTROYED";
+  return isGone || syscall !== undefined || severity === "FATAL" || severity === "PANIC";
 }
 
 class PostgresSession implements Session {
@@ -55,6 +66,22 @@ class PostgresSession implements Session {
     private readonly isOurs: boolean,
   ) {
     this.raw = guarded(sql, this);
+  }
+
+  /**
+   * Learns from the error of a query that the connection is lost. It closes some turns later, and the library forgets a
+   * statement that is sent in between: it would never end. A query is sent when it is awaited, and may be a part of
+   * another one: so nothing may be awaited here.
+   */
+  watch<Q>(made: Q): Q {
+    const query = made as Partial<Query> | undefined;
+    const reject = query?.reject;
+    if (query === undefined || typeof reject !== "function") return made;
+    query.reject = (error) => {
+      if (endsConnection(error)) this.lost = true;
+      reject(error);
+    };
+    return made;
   }
 
   async inTransaction(): Promise<boolean> {
@@ -78,11 +105,11 @@ class PostgresSession implements Session {
       };
       return true;
     };
-    await this.sql.unsafe(beginText(isolation), [], { onexecute });
+    await this.watch(this.sql.unsafe(beginText(isolation), [], { onexecute }));
   }
 
   async query(text: string, values: readonly unknown[]): Promise<Row[]> {
-    const rows = await this.alive().unsafe(text, [...values], { prepare: true }).raw();
+    const rows = await this.watch(this.alive().unsafe(text, [...values], { prepare: true })).raw();
     return [...rows].map((row) => row.map((value) => value && value.toString("utf8")));
   }
 
@@ -98,12 +125,12 @@ class PostgresSession implements Session {
 
   async commit(): Promise<string> {
     this.ended = true;
-    return (await this.alive().unsafe("commit")).command ?? "";
+    return (await this.watch(this.alive().unsafe("commit"))).command ?? "";
   }
 
   async rollback(): Promise<void> {
     this.ended = true;
-    await this.alive().unsafe("rollback");
+    await this.watch(this.alive().unsafe("rollback"));
   }
 
   /** A statement on a connection that was lost would end the process, or run on one that is not ours. */

@@ -11,7 +11,7 @@ use pgonce_tests::{Cutter, Observer, TestDriver};
 
 use super::fixture::{Db, Fixture, Running, quick};
 
-const SHORT: Duration = Duration::from_millis(150);
+const SHORT: Duration = Duration::from_secs(2);
 
 #[tokio::test]
 async fn a_handler_that_never_ends_fails_and_is_poisoned_in_the_end() {
@@ -30,7 +30,7 @@ async fn a_handler_that_never_ends_fails_and_is_poisoned_in_the_end() {
     let counts = consumer.counts();
     let running = Running::start(consumer);
     let poisoned = "select count(*) = 1 from pgonce.inbox_poison where message_id = 'm7' \
-         and failure_code = 'handler_timeout' and failure_message like '%longer than 150ms%' and attempts = 3";
+         and failure_code = 'handler_timeout' and failure_message like '%longer than 2s%' and attempts = 3";
     fixture.world.see.wait_until(poisoned).await;
     fixture.wait_for_acks(20).await;
     fixture.wait_for(19).await;
@@ -142,11 +142,12 @@ async fn a_shorter_limit_of_the_session_stays() {
     let fixture = Fixture::new().await;
     let url = fixture.world.url();
     let apart = if url.contains('?') { '&' } else { '?' };
-    let limited = format!("{url}{apart}options=-c%20statement_timeout%3D70");
+    let limited = format!("{url}{apart}options=-c%20statement_timeout%3D7s");
+    let [five, fifteen] = [5, 15].map(Duration::from_secs);
     for (url, max, expected) in [
-        (&limited, SHORT, "70ms"),
-        (&limited, Duration::from_millis(50), "50ms"),
-        (&url, SHORT, "150ms"),
+        (&limited, fifteen, "7s"),
+        (&limited, five, "5s"),
+        (&url, fifteen, "15s"),
     ] {
         let inbox = Once::builder(Db::connect(url, 1)).build().unwrap().inbox();
         let mut batch = inbox.begin_with_timeout(max).await.unwrap();

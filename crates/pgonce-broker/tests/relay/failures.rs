@@ -220,7 +220,7 @@ async fn a_delayed_event_waits_and_nobody_waits_for_it() {
     fixture
         .world
         .see
-        .run("select pgonce.publish('t', 'x', 's0', '{\"n\": 2}', p_deliver_at => pgonce.now() + interval '5 s')")
+        .run("select pgonce.publish('t', 'x', 's0', '{\"n\": 2}', p_deliver_at => pgonce.now() + interval '1 minute')")
         .await;
     fixture.publish(1, 1, 1).await;
     wait_until("the one that is due", DEADLINE, || async {
@@ -236,7 +236,7 @@ async fn a_delayed_event_waits_and_nobody_waits_for_it() {
     fixture
         .world
         .see
-        .run("select pgonce._move_clock('6 s')")
+        .run("select pgonce._move_clock('61 s')")
         .await;
     fixture.sink.wait_for(2).await;
     running.stop().await.unwrap();

@@ -117,11 +117,12 @@ async fn events_reach_kafka_over_tls_after_a_login_and_only_then() {
     let folder = tempfile::tempdir().unwrap();
     let port = front(certify(folder.path()), port).await;
     let trust = folder.path().join("ca.pem");
-    let trusting = || {
+    let trusted = |timeout: &str| {
         Options::new()
-            .set("timeout", "2s")
+            .set("timeout", timeout)
             .set("ca", trust.display().to_string())
     };
+    let trusting = || trusted("2s");
 
     for (url, options, code) in [
         // An authority that nobody here trusts.
@@ -159,7 +160,7 @@ async fn events_reach_kafka_over_tls_after_a_login_and_only_then() {
     }
 
     let url = format!("kafka+tls://orders:s3cret%401@127.0.0.1:{port}");
-    let sink = open(&url, &trusting().set("topic", "orders"))
+    let sink = open(&url, &trusted("30s").set("topic", "orders"))
         .await
         .unwrap();
     assert!(!format!("{sink:?}").contains("s3cret"));

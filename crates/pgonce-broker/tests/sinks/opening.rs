@@ -47,12 +47,10 @@ async fn what_is_wrong_with_a_url_is_said_with_what_would_be_right() {
 
 #[tokio::test]
 async fn an_address_where_nobody_answers_is_refused_and_may_be_tried_again() {
-    // A port that was just free.
-    let port = std::net::TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    // Bound, and not listening: nobody else gets the port meanwhile.
+    let nobody = tokio::net::TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = nobody.local_addr().unwrap().port();
     for url in [
         format!("nats://127.0.0.1:{port}?stream=S"),
         format!("amqp://127.0.0.1:{port}?exchange=x"),

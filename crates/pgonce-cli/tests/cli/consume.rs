@@ -6,7 +6,7 @@ use std::time::Duration;
 use pgonce_testkit::wait_until;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 
 use crate::consume_service::Service;
 use crate::fixture::{Fixture, program};
@@ -161,19 +161,16 @@ async fn a_service_that_fails_or_hangs_for_some_gets_the_others() {
         "--to",
         &url,
         "--handler-timeout",
-        "500ms",
+        "4s",
     ];
     let consumer = consume(&fixture, &args);
     // Ten subjects with five each: two of them wait behind 3 and 4.
     service.wait_for(40, &[&consumer]).await;
     let poison = "select (count(*) = 2)::int::bigint from pgonce.inbox_poison where attempts = 3";
     wait_for(&fixture, "both to be given up", poison, &[&consumer]).await;
-    let waiting = "select count(*) from pgonce.inbox_message where status = 'received'";
-    assert_eq!(
-        number(&fixture, waiting).await,
-        8,
-        "they wait behind the two"
-    );
+    let waiting =
+        "select (count(*) = 8)::int::bigint from pgonce.inbox_message where status = 'received'";
+    wait_for(&fixture, "8 to wait behind the two", waiting, &[&consumer]).await;
     let codes = "select count(*) from pgonce.inbox_poison where failure_code in ('http_500', 'handler_timeout')";
     assert_eq!(number(&fixture, codes).await, 2);
     let skip = "select pgonce.skip_message('c', seq, 'known') from pgonce.inbox_poison";
@@ -186,11 +183,10 @@ async fn a_service_that_fails_or_hangs_for_some_gets_the_others() {
 async fn a_service_that_is_away_costs_no_message_an_attempt() {
     let fixture = fixture().await;
     // A place that nobody listens at, until somebody does.
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = listener.local_addr().unwrap();
-    drop(listener);
+    let place = TcpSocket::new_v4().unwrap();
+    place.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     publish(&fixture, 0..20).await;
-    let url = format!("http://{place}/events");
+    let url = format!("http://{}/events", place.local_addr().unwrap());
     let consumer = consume(&fixture, &["--source", "outbox:c", "--to", &url]);
     let tried = async || {
         consumer
@@ -203,9 +199,7 @@ async fn a_service_that_is_away_costs_no_message_an_attempt() {
         .await
         .unwrap_or_else(|error| panic!("{error}: {}", consumer.log()));
     let service = Arc::new(Service::default());
-    service
-        .clone()
-        .serve(TcpListener::bind(place).await.unwrap());
+    service.clone().serve(place.listen(1024).unwrap());
     service.wait_for(20, &[&consumer]).await;
     let failed = "select count(*) from pgonce.inbox_message where attempts > 1";
     assert_eq!(number(&fixture, failed).await, 0);

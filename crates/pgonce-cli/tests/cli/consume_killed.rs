@@ -24,7 +24,7 @@ pub(crate) fn kills(usual: u32) -> u32 {
 
 /// What a killed process held is soon another's.
 fn consume(fixture: &Fixture, args: &[&str]) -> Running {
-    consume::consume(fixture, &[&["--lease", "1s"], args].concat())
+    consume::consume(fixture, &[&["--lease", "3s"], args].concat())
 }
 
 /// The broker is killed at the second kill of a consumer, and at every fifth after it.

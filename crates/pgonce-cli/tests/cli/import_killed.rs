@@ -227,6 +227,15 @@ async fn killed_again_and_again_an_import_does_every_row_once_in_bounded_memory(
     };
     let (plain, undisturbed) = speeds(&mut runs, &path, rows).await;
 
+    if !is_long(rows) {
+        // A tenth of a second for each chunk: what is to be killed must not be over before anybody looks.
+        fixture
+            .sql(
+                "create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.1); return null; end $$; \
+                 create trigger slow before insert on load for each statement execute function slow()",
+            )
+            .await;
+    }
     write_rows(&path, rows, true);
     let bytes = std::fs::metadata(&path).unwrap().len();
     let file = path.to_str().unwrap();

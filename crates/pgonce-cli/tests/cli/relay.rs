@@ -198,7 +198,7 @@ async fn once_delivers_what_is_there_and_nothing_twice() {
         "--topics",
         "ord*",
         "--lease",
-        "1s",
+        "30s",
         "--in-flight",
         "3",
     ];

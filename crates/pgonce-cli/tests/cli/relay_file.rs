@@ -1,10 +1,12 @@
 //! The relay's configuration file: what is wrong is shown where it is, and what is right runs.
 
+use pgonce_testkit::wait_until;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::fixture::{Fixture, Run, program, without_database};
 use crate::relay::{Running, get, publish};
+use crate::serve::DEADLINE;
 
 fn file(text: &str) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -177,11 +179,12 @@ async fn one_process_serves_several_subscriptions_and_one_that_cannot_go_on_stop
     publish(&fixture, 1, 5).await;
     relay.wait_for(10).await;
     let admin = relay.admin().await;
-    let (status, body) = get(&admin, "/readyz").await;
-    assert!(
-        status == 503 && body.contains("it was forgotten"),
-        "{status} {body}"
-    );
+    wait_until("the relay that ended to be seen", DEADLINE, || async {
+        let (status, body) = get(&admin, "/readyz").await;
+        status == 503 && body.contains("it was forgotten")
+    })
+    .await
+    .unwrap();
     relay.signal(Signal::TERM);
     assert_eq!(relay.end().await, 1, "{}", relay.log());
     assert!(relay.log().contains("P4031"), "{}", relay.log());

@@ -130,11 +130,11 @@ async fn gateway(fixture: &Fixture, setup: &Setup<'_>, url: &str) -> (Gateway, W
 async fn without_a_database_the_answer_is_503_in_time_and_the_service_is_not_asked() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
-        database: "timeout = \"1s\"",
+        database: "timeout = \"3s\"",
         ..Setup::default()
     };
     let (gateway, wire) = gateway(&fixture, &setup, &upstream.url).await;
-    assert_eq!(gateway.order("before").await.status, 201);
+    assert_eq!(gateway.order_until_settled("before").await.status, 201);
     assert_eq!(gateway.health("/readyz").await, (200, "ready".to_owned()));
     for mood in [Mood::Swallows, Mood::Cut] {
         wire.set(mood);
@@ -147,7 +147,7 @@ async fn without_a_database_the_answer_is_503_in_time_and_the_service_is_not_ask
                 "{answer:?}"
             );
             assert!(answer.headers.contains_key("retry-after"));
-            // The limit is a second; the rest is for a loaded machine.
+            // The limit is three seconds; the rest is for a loaded machine.
             assert!(
                 start.elapsed() < Duration::from_secs(10),
                 "{mood:?}: {:?}",
@@ -178,14 +178,14 @@ async fn without_a_database_the_answer_is_503_in_time_and_the_service_is_not_ask
         (201, 2),
         "{answer:?}"
     );
-    assert!(gateway.order("before").await.is_replay());
+    assert!(gateway.order_until_settled("before").await.is_replay());
 }
 
 #[tokio::test]
 async fn an_answer_is_stored_once_the_database_is_back() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
-        database: "timeout = \"1s\"",
+        database: "timeout = \"3s\"",
         scope: "lease = \"20s\"",
         ..Setup::default()
     };
@@ -222,7 +222,7 @@ async fn an_answer_is_stored_once_the_database_is_back() {
 async fn a_database_that_falls_silent_during_the_work_delays_no_client() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
-        database: "timeout = \"1s\"",
+        database: "timeout = \"3s\"",
         scope: "lease = \"30s\"",
         ..Setup::default()
     };
@@ -244,7 +244,7 @@ async fn a_database_that_falls_silent_during_the_work_delays_no_client() {
         (503, "08007"),
         "{answer:?}"
     );
-    // The limit is a second; the rest is for a loaded machine.
+    // The limit is three seconds; the rest is for a loaded machine.
     assert!(since.elapsed() < Duration::from_secs(10));
     // What was sent into the silence is never answered: recording begins anew on another connection.
     wire.set(Mood::Carries);
@@ -350,7 +350,7 @@ async fn a_schema_that_does_not_fit_is_not_ready() {
 async fn a_gateway_needs_the_grants_of_an_application() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let config = Setup {
-        scope: "lease = \"1s\"\nstale = \"takeover\"",
+        scope: "lease = \"10s\"\nstale = \"takeover\"",
         ..Setup::default()
     }
     .in_front_of(&upstream.url);
@@ -380,7 +380,7 @@ async fn a_gateway_needs_the_grants_of_an_application() {
     upstream.hold(true);
     let slow = async { gateway.order("slow").await };
     let release = async {
-        let renewed = "select count(*) from pgonce.intent where key like 'slow%' and lease_until > first_at + interval '1500 ms'";
+        let renewed = "select count(*) from pgonce.intent where key like 'slow%' and lease_until > first_at + interval '12 seconds'";
         wait_until("a heartbeat", TIMEOUT, || async {
             fixture.sql(renewed).await == ["1"]
         })

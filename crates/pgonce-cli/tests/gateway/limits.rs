@@ -108,25 +108,25 @@ async fn a_client_that_stops_sending_gets_408() {
 async fn a_client_may_take_longer_to_send_than_the_service_to_answer() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
-        upstream: "connect_timeout = \"900ms\"\nresponse_timeout = \"1s\"",
+        upstream: "connect_timeout = \"3s\"\nresponse_timeout = \"4s\"",
         ..Setup::default()
     };
     let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
     stream
-        .write_all(b"PUT /file HTTP/1.1\r\nhost: x\r\ncontent-length: 8\r\n\r\n")
+        .write_all(b"PUT /file HTTP/1.1\r\nhost: x\r\ncontent-length: 25\r\n\r\n")
         .await
         .unwrap();
     // The pace is what is tested: each pause is shorter than the limit, all together are longer.
     let mut pace = tokio::time::interval(std::time::Duration::from_millis(200));
-    for _ in 0..8 {
+    for _ in 0..25 {
         pace.tick().await;
         stream.write_all(b"v").await.unwrap();
     }
     let mut stream = tokio::io::BufReader::new(stream);
     let head = read_head(&mut stream).await;
     assert!(head.starts_with("HTTP/1.1 201 "), "{head}");
-    assert_eq!(upstream.seen()[0].body, "vvvvvvvv");
+    assert_eq!(upstream.seen()[0].body, "v".repeat(25));
 }
 
 #[tokio::test]

@@ -109,10 +109,9 @@ async fn no_log_counter_or_error_of_the_gateway_holds_a_secret() {
         "upstream_unknown",
     );
     assert_none("after a service broke off", &said(&broken).await);
-    let nobody = crate::upstream::free_address().await;
-    let alone = fixture
-        .gateway(&setup.in_front_of(&format!("http://{nobody}")))
-        .await;
+    let nobody = crate::upstream::silent_place();
+    let url = format!("http://{}", nobody.local_addr().unwrap());
+    let alone = fixture.gateway(&setup.in_front_of(&url)).await;
     own(
         &post(&alone, "/orders", "alone", "body").await,
         "upstream_not_reached",

@@ -3,18 +3,27 @@
 
 use pgonce_testkit::wait_until;
 use rustix::process::Signal;
-use tokio::net::TcpListener;
 
 use crate::fixture::{Fixture, Gateway, Setup, TIMEOUT};
-use crate::upstream::{Bad, BadUpstream, Upstream, free_address};
+use crate::upstream::{Bad, BadUpstream, Upstream, silent_place};
 
 const HASTY: &str = "connect_timeout = \"900ms\"\nresponse_timeout = \"1s\"\nidle_timeout = \"1s\"";
 
 async fn gateway(fixture: &Fixture, url: &str, stale: &str) -> Gateway {
     let scope = format!("lease = \"2s\"\nstale = \"{stale}\"");
+    limited(fixture, url, &scope, HASTY).await
+}
+
+/// Where a service that takes long is not what is tested.
+async fn without_haste(fixture: &Fixture, url: &str, lease: &str) -> Gateway {
+    let scope = format!("lease = \"{lease}\"\nstale = \"refuse\"");
+    limited(fixture, url, &scope, "").await
+}
+
+async fn limited(fixture: &Fixture, url: &str, scope: &str, upstream: &str) -> Gateway {
     let setup = Setup {
-        scope: &scope,
-        upstream: HASTY,
+        scope,
+        upstream,
         ..Setup::default()
     };
     fixture.gateway(&setup.in_front_of(url)).await
@@ -23,7 +32,10 @@ async fn gateway(fixture: &Fixture, url: &str, stale: &str) -> Gateway {
 /// Whatever a service does after it has read the request, nobody knows whether it happened.
 async fn assert_unknown(bad: Bad, status: u16) {
     let (upstream, fixture) = (BadUpstream::start(bad).await, Fixture::new().await);
-    let gateway = gateway(&fixture, &upstream.url, "refuse").await;
+    let gateway = match status {
+        504 => gateway(&fixture, &upstream.url, "refuse").await,
+        _ => without_haste(&fixture, &upstream.url, "2s").await,
+    };
     let answer = gateway.order("k").await;
     assert_eq!(
         (answer.status, answer.code().as_str()),
@@ -170,8 +182,9 @@ async fn with_stale_takeover_it_is_asked_again_with_a_higher_fence() {
 
 #[tokio::test]
 async fn a_service_that_cannot_be_reached_was_sent_nothing_and_is_asked_again() {
-    let (address, fixture) = (free_address().await, Fixture::new().await);
-    let gateway = gateway(&fixture, &format!("http://{address}"), "refuse").await;
+    let (place, fixture) = (silent_place(), Fixture::new().await);
+    let address = place.local_addr().unwrap();
+    let gateway = without_haste(&fixture, &format!("http://{address}"), "2s").await;
     for _ in 0..2 {
         let answer = gateway.order("k").await;
         assert_eq!(
@@ -185,8 +198,7 @@ async fn a_service_that_cannot_be_reached_was_sent_nothing_and_is_asked_again() 
         .post("/orders", &[("idempotency-key", "k")], "{}")
         .await;
     assert_eq!(other.code(), "P4002");
-    let listener = TcpListener::bind(address).await.unwrap();
-    let upstream = Upstream::on(listener, |_, _| {
+    let upstream = Upstream::on(place.listen(1024).unwrap(), |_, _| {
         axum::response::Response::new("made".into())
     });
     let answer = gateway.order("k").await;
@@ -211,7 +223,7 @@ async fn a_name_that_does_not_resolve_was_sent_nothing() {
 #[tokio::test]
 async fn a_gateway_that_is_killed_leaves_it_unknown() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
-    let first = gateway(&fixture, &upstream.url, "refuse").await;
+    let first = without_haste(&fixture, &upstream.url, "2s").await;
     upstream.hold(true);
     let kill = async {
         wait_until("the call", TIMEOUT, || async {
@@ -224,7 +236,7 @@ async fn a_gateway_that_is_killed_leaves_it_unknown() {
     let (order, ()) = tokio::join!(first.try_order("k"), kill);
     assert!(order.is_err(), "{order:?}");
     upstream.hold(false);
-    let second = gateway(&fixture, &upstream.url, "refuse").await;
+    let second = without_haste(&fixture, &upstream.url, "2s").await;
     let answer = second.order_until_settled("k").await;
     assert_eq!(
         (answer.status, answer.code().as_str()),
@@ -237,7 +249,7 @@ async fn a_gateway_that_is_killed_leaves_it_unknown() {
 #[tokio::test]
 async fn a_client_that_goes_away_cancels_nothing_and_the_retry_replays() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
-    let gateway = gateway(&fixture, &upstream.url, "refuse").await;
+    let gateway = without_haste(&fixture, &upstream.url, "30s").await;
     upstream.hold(true);
     // The client's future is dropped, and its connection with it, once the service was asked.
     tokio::select! {

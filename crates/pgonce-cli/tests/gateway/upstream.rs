@@ -1,6 +1,5 @@
 //! Services behind the gateway: well-behaved ones, and those that break off.
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, Bytes};
@@ -8,7 +7,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use http::{HeaderMap, Method};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 /// A request as a service saw it.
@@ -211,11 +210,9 @@ pub(crate) async fn read_request(
     Some(head)
 }
 
-/// A port that nobody listens on.
-pub(crate) async fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .await
-        .unwrap()
-        .local_addr()
-        .unwrap()
+/// A port that nobody listens on, and that nobody else gets meanwhile.
+pub(crate) fn silent_place() -> TcpSocket {
+    let place = TcpSocket::new_v4().unwrap();
+    place.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    place
 }

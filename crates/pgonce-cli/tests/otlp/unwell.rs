@@ -10,7 +10,7 @@ use axum::routing::post;
 use pgonce_testkit::wait_until;
 use rustix::process::Signal;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use crate::fixture::{Fixture, Gateway, Setup, TIMEOUT, get, program};
 
@@ -33,9 +33,11 @@ async fn silent() -> (String, Arc<AtomicUsize>) {
 }
 
 /// An address where nobody listens.
-async fn gone() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    format!("http://{}", listener.local_addr().unwrap())
+/// Bound, and not listening: nobody else gets the port meanwhile.
+fn gone() -> TcpSocket {
+    let nobody = TcpSocket::new_v4().unwrap();
+    nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    nobody
 }
 
 /// A short queue, and a request that may last longer than the test.
@@ -75,7 +77,8 @@ async fn nothing_waits(collector: &str) {
 
 #[tokio::test]
 async fn a_collector_that_is_gone_disturbs_nothing() {
-    nothing_waits(&gone().await).await;
+    let nobody = gone();
+    nothing_waits(&format!("http://{}", nobody.local_addr().unwrap())).await;
 }
 
 #[tokio::test]
