@@ -15,13 +15,13 @@ const SHORT: Duration = Duration::from_millis(500);
 async fn held_work_keeps_a_short_lease_alive_far_beyond_its_length<D: TestDriver>(world: World<D>) {
     let request = intent("long work");
     // Long enough for a machine that stops for seconds now and then.
-    let short = Duration::from_secs(6);
+    let short = Duration::from_secs(3);
     let Claim::Run(mut lease) = world.once.lease(&request, short).await.unwrap() else {
         panic!("fresh")
     };
     let first = world.see.record(&request, "lease_until").await;
     let watch = async {
-        // Two lengths on it is still held, and nobody else can have it.
+        // Four lengths on it is still held, and nobody else can have it.
         world.see.wait_until(&format!("select lease_until > '{first}'::timestamptz + interval '12 seconds' from pgonce.intent")).await;
         assert!(matches!(
             world.once.lease(&request, short).await.unwrap(),

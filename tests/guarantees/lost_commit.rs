@@ -1,23 +1,12 @@
 //! A commit whose reply was lost is found again, and never guessed about.
 
-use pgonce::scope::{Busy, Contract};
 use pgonce::{Ack, Claim, Error, Failure, Result};
-use pgonce_tests::{Cut, Cutter, SCOPE, TestDriver, World, effect, for_each_driver, intent, work};
+use pgonce_tests::{Cut, Cutter, TestDriver, World, effect, for_each_driver, intent, work};
 use std::time::Duration;
 
 const COMMIT: &str = "commit\0";
 
-/// A server takes a moment to notice a cut connection, and holds its locks until then.
-async fn wait_for_the_cut<D: TestDriver>(world: &World<D>) {
-    let minute = Duration::from_secs(60);
-    let waiting = Contract::keep(minute * 60)
-        .busy(Busy::Wait)
-        .wait_timeout(minute);
-    world.owner.define_scope(SCOPE, &waiting).await.unwrap();
-}
-
 async fn a_lost_commit_is_resolved_by_claiming_again<D: TestDriver>(world: World<D>) {
-    wait_for_the_cut(&world).await;
     let cutter = Cutter::in_front_of(world.server.port()).await;
     let once = world.another_at(&cutter.url_for(world.database()), 4, |b| b);
     for cut in [Cut::Reply, Cut::Request] {
@@ -56,7 +45,6 @@ async fn a_lost_commit_is_reported_as_uncertain_and_nothing_else<D: TestDriver>(
 }
 
 async fn a_lost_reply_to_a_recorded_failure_ends_in_that_failure<D: TestDriver>(world: World<D>) {
-    wait_for_the_cut(&world).await;
     let cutter = Cutter::in_front_of(world.server.port()).await;
     let once = world.another_at(&cutter.url_for(world.database()), 4, |b| b);
     for cut in [Cut::Reply, Cut::Request] {
@@ -116,7 +104,6 @@ async fn a_lost_reply_to_a_lease_or_its_end_is_uncertain<D: TestDriver>(world: W
 async fn a_connection_cut_inside_the_work_is_retried_and_leaves_nothing<D: TestDriver>(
     world: World<D>,
 ) {
-    wait_for_the_cut(&world).await;
     let cutter = Cutter::in_front_of(world.server.port()).await;
     let once = world.another_at(&cutter.url_for(world.database()), 4, |b| b);
     for text in ["insert into effects", "begin", "pgonce."] {

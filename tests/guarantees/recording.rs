@@ -149,7 +149,7 @@ async fn end_by<D: TestDriver>(
 
 async fn a_lease_is_renewed_while_its_work_is_being_recorded<D: TestDriver>(world: World<D>) {
     world.see.run(GATE).await;
-    let contract = Contract::keep(MINUTE).lease(Duration::from_secs(12));
+    let contract = Contract::keep(MINUTE).lease(Duration::from_secs(6));
     world.owner.define_scope(SCOPE, &contract).await.unwrap();
     let once = world.another("recording", 4, |b| b);
     let ends = ["succeed", "fail", "transact"];
@@ -164,7 +164,7 @@ async fn a_lease_is_renewed_while_its_work_is_being_recorded<D: TestDriver>(worl
         for end in ends {
             let renewed = format!(
                 "select exists (select from pgonce.intent \
-                 where key = '{end}' and lease_until > first_at + interval '13 seconds')"
+                 where key = '{end}' and lease_until > first_at + interval '12 seconds')"
             );
             world.see.wait_until(&renewed).await;
             let other = world.once.lease(&intent(end), MINUTE).await.unwrap();

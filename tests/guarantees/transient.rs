@@ -4,9 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use futures_util::future::join;
 use pgonce::retry::Policy;
-use pgonce::scope::{Busy, Contract};
 use pgonce::{Ack, Error, Isolation};
-use pgonce_tests::{SCOPE, Setting, TestDriver, World, effect, for_each_driver, intent};
+use pgonce_tests::{Setting, TestDriver, World, effect, for_each_driver, intent};
 use tokio::sync::Barrier;
 
 /// Waits for the other one; not for ever, as it may have failed on the way.
@@ -134,10 +133,6 @@ async fn a_serialization_failure_is_retried_and_both_commands_happen_once() {
 async fn a_transient_error_is_never_remembered_even_when_the_retries_are_used_up<D: TestDriver>(
     world: World<D>,
 ) {
-    // Of a connection that is given up, the server takes a moment to notice it.
-    let hour = std::time::Duration::from_secs(3600);
-    let waiting = Contract::keep(hour).busy(Busy::Wait).wait_timeout(hour);
-    world.owner.define_scope(SCOPE, &waiting).await.unwrap();
     let once = world.another("impatient", 2, |b| b.retry(Policy::default().tries(3)));
     let request = intent("unlucky");
     for code in ["40001", "40P01", "55P03", "57P01"] {

@@ -13,12 +13,6 @@ const AMONG_CALLERS: [&str; 7] = [
     "P4029", "P4002", "P4050", "no_luck", "P4010", "P4011", "P4012",
 ];
 
-/// Whether a lease ran out under its holder, and another one was at work when the holder looked: what came of it is not
-/// known.
-fn lost_its_lease(error: &Error) -> bool {
-    matches!(error, Error::Uncertain(why) if why.contains("[P4012]"))
-}
-
 /// Of a hundred operations so many are answered where nothing but other callers is in their way, at the least.
 pub(crate) const QUIET: u64 = 40;
 
@@ -74,9 +68,7 @@ impl Tally {
     }
 
     fn explains(&self, error: &Error) -> bool {
-        AMONG_CALLERS.contains(&error.code())
-            || self.allowed.contains(&error.code())
-            || lost_its_lease(error)
+        AMONG_CALLERS.contains(&error.code()) || self.allowed.contains(&error.code())
     }
 
     /// Panics where an error is not explained, too little was answered, or a path never was.
@@ -169,13 +161,6 @@ mod tests {
             tally.count("k", "atomic", &Ok(()));
         }
         assert!(!panics(&tally));
-        let uncertain = |why: &str| Err::<(), _>(Error::Uncertain(why.to_owned()));
-        let fenced = "a newer attempt holds the intent [P4012]";
-        tally.count("k", "leased", &uncertain(fenced));
-        assert!(!panics(&tally), "a lease ran out");
-        tally.count("k", "leased", &uncertain("the reply to COMMIT was lost"));
-        assert!(panics(&tally));
-        let tally = Tally::new();
         tally.count("k", "atomic", &disconnected());
         assert!(panics(&tally));
     }

@@ -337,7 +337,7 @@ for (const { library, isolation, pooler = false } of RUNS) {
   const where = `${library}, ${isolation ?? "default"}${pooler ? ", pgbouncer" : ""}`;
   describe(`conformance over ${where}`, { concurrency: 4 }, () => {
     for (const test of CASES) {
-      it(test.name, () => withApi(library, (api, db) => new Runner(api, db, isolation).run(test), pooler, isolation));
+      it(test.name, () => withApi(library, (api, db) => new Runner(api, db, isolation).run(test), pooler, isolation), 60_000);
     }
   });
 }

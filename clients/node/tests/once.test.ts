@@ -195,6 +195,17 @@ describe("commands", { concurrency: 4 }, () => {
       }));
   }
 
+  it("a file that cannot be read costs no connection", () =>
+    withDatabase(async (db) => {
+      const sql = postgres(db.url, { max: 1 });
+      for (const key of ["a", "b"]) {
+        const work = (tx: pgonce.Tx<postgres.ReservedSql>): Promise<unknown> => tx.conn.file(`${__filename}.none`);
+        await assert.rejects(pgonce.once(sql, "s", key, REQUEST, work), { code: "ENOENT" });
+      }
+      assert.equal((await pgonce.once(sql, "s", "a", REQUEST, () => 1)).answer, 1);
+      await sql.end();
+    }));
+
   it("over one connection a lost commit is uncertain", () =>
     withDatabase(async (db) => {
       const client = new pg.Client(db.cutUrl);

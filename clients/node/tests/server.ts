@@ -110,7 +110,9 @@ export class Server {
     if (this.user !== undefined) chownSync(this.folder, this.user.uid, this.user.gid);
     const data = path.join(this.folder, "data");
     this.run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C");
-    while (!(await this.started(data)));
+    for (let tries = 1; !(await this.started(data)); tries++) {
+      if (tries === 10) throw new Error("ten free ports were taken by others");
+    }
     await this.administer("postgres", async (client) => client.query("create database pgonce"));
     await this.administer("pgonce", async (client) => {
       const effect = "create table public.effect (id bigint generated always as identity primary key, note text)";

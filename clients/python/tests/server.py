@@ -57,8 +57,8 @@ class Server:
     def start(self) -> None:
         data = str(self.folder / "data")
         self._run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync", "--locale=C")
-        while not self._started(data):
-            pass
+        if not any(self._started(data) for _ in range(10)):
+            raise RuntimeError("ten free ports were taken by others")
         self._install()
 
     def _started(self, data: str) -> bool:

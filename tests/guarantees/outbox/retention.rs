@@ -340,18 +340,16 @@ async fn no_writer_waits_long_behind_housekeeping_that_waits_for_another() {
     long.run("begin; select pgonce.publish('t', 'x', 's', '{}'), pgonce.accept('c', 's', 'm')")
         .await;
     let round = "select pgonce._drop_outbox_partitions() + pgonce._drop_inbox_partitions()";
-    let mut waited = Vec::new();
-    for _ in 0..6 {
-        let one = slowest(&world, async {
+    let waited = slowest(&world, async {
+        for _ in 0..6 {
             assert_eq!(housekeeper.number(round).await, 0);
-        });
-        waited.push(one.await);
-    }
+        }
+    })
+    .await;
     let tries = "select pgonce._lock_tries('outbox_drop') + pgonce._lock_tries('inbox_drop')";
     assert_eq!(see.number(tries).await, 32, "it wanted the locks");
-    // 15 ms, and what a busy machine adds to them; one that stops for a moment spoils a round or two. It was a second, in each.
-    waited.sort();
-    assert!(waited[3] < Duration::from_millis(300), "{waited:?}");
+    // 15 ms, and what a busy machine adds to them. It was a second.
+    assert!(waited < Duration::from_millis(300), "{waited:?}");
     long.run("commit").await;
     assert!(housekeeper.number(round).await > 0);
 }

@@ -49,11 +49,23 @@ function guarded(sql: PostgresSql, session: PostgresSession): PostgresSql {
   });
 }
 
+/** Errors of sockets, and what the library makes of their end. Those of files, which `sql.file` reads, are others. */
+const ENDS = new Set([
+  "CONNECTION_CLOSED",
+  "CONNECTION_DESTROYED",
+  "ECONNABORTED",
+  "ECONNRESET",
+  "EHOSTUNREACH",
+  "ENETDOWN",
+  "ENETUNREACH",
+  "EPIPE",
+  "ETIMEDOUT",
+]);
+
 /** Whether an error is the end of its connection: one of its socket, or the last words of its server. */
 function endsConnection(error: unknown): boolean {
-  const { severity, syscall, code } = (error ?? {}) as Record<string, unknown>;
-  const isGone = code === "CONNECTION_CLOSED" || code === "CONNECTION_DESTROYED";
-  return isGone || syscall !== undefined || severity === "FATAL" || severity === "PANIC";
+  const { severity, code } = (error ?? {}) as Record<string, unknown>;
+  return ENDS.has(String(code)) || severity === "FATAL" || severity === "PANIC";
 }
 
 class PostgresSession implements Session {

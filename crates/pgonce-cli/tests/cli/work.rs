@@ -168,7 +168,7 @@ async fn a_service_gets_every_job_with_one_key_and_loses_no_attempt_while_it_is_
     let address = place.local_addr().unwrap();
     enqueue(&fixture, "counted", 0..30).await;
     let file = File::new(&format!(
-        "[[workers]]\nqueues = [\"counted\"]\nto = \"http://{address}/events\"\nhandler_timeout = \"5s\"\nlease = \"15s\"\n"
+        "[[workers]]\nqueues = [\"counted\"]\nto = \"http://{address}/events\"\nhandler_timeout = \"4s\"\nlease = \"8s\"\n"
     ));
     let serving = file.serve(&fixture);
     serving
@@ -176,7 +176,7 @@ async fn a_service_gets_every_job_with_one_key_and_loses_no_attempt_while_it_is_
         .await;
     // Leases are renewed meanwhile: nobody is given the job anew.
     let renewed = "select (count(*) > 0)::int::bigint from pgonce.job_live where state = 'running' \
-                   and due_at > (select min(created_at) from pgonce.job) + interval '17 seconds'";
+                   and due_at > (select min(created_at) from pgonce.job) + interval '16 seconds'";
     wait_for_sql(&fixture, &serving, renewed).await;
     let attempts = "select max(attempts)::bigint from pgonce.job_live";
     assert_eq!(number(&fixture, attempts).await, 1);

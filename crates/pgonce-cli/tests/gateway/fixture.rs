@@ -282,12 +282,12 @@ impl Gateway {
         )
     }
 
-    /// Sends the order again until the answer is another than "under way" or "no database".
+    /// Sends the order again until the answer is another than "under way".
     pub(crate) async fn order_until_settled(&self, key: &str) -> Answer {
         let last = Mutex::new(None);
         wait_until("the claim to run out", TIMEOUT, || async {
             let answer = self.order(key).await;
-            let settled = !matches!(answer.status, 409 | 503);
+            let settled = answer.status != 409;
             *last.lock().unwrap() = Some(answer);
             settled
         })
