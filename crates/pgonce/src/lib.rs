@@ -18,6 +18,8 @@ pub mod faults;
 pub mod import;
 #[doc(hidden)]
 pub mod inbox;
+#[doc(hidden)]
+pub mod json;
 pub mod key;
 pub mod ledger;
 #[doc(hidden)]
@@ -106,5 +108,5 @@ pub mod unstable {
     pub use crate::retry::Schedule;
     pub use crate::sqlstate::{Entry, GROUPS, TABLE, lookup, markdown};
     pub use crate::trace::{TraceContext, context_of, digest, link, set_parent};
-    pub use crate::{driver, inbox, migrate, outbox};
+    pub use crate::{driver, inbox, json, migrate, outbox};
 }

@@ -110,7 +110,25 @@ async fn of_each_key_only_the_first_is_given_and_others_flow<D: TestDriver>(worl
     assert_eq!(ids(&claim(&inbox, "me").await), "m2");
 }
 
+async fn a_header_that_no_value_holds_keeps_nobody_from_the_messages_beside_it<D: TestDriver>(
+    world: World<D>,
+) {
+    let inbox = world.owner.inbox();
+    store(&inbox, &message(1, "k1")).await;
+    world
+        .see
+        .run("select pgonce.store_message('c', 'hook', 'm2', '', p_headers => '{\"n\": 1e400, \"m\": 1}')")
+        .await;
+    store(&inbox, &message(3, "k3")).await;
+    let claimed = claim(&inbox, "me").await;
+    assert_eq!(claimed.len(), 3);
+    let headers = &claimed[1].message.headers;
+    assert_eq!(headers["n"].as_str().map(str::len), Some(401));
+    assert_eq!(headers["m"], 1);
+}
+
 for_each_driver!(
+    a_header_that_no_value_holds_keeps_nobody_from_the_messages_beside_it,
     what_is_stored_is_applied_once,
     a_worker_whose_lease_ran_out_can_neither_finish_nor_fail,
     of_each_key_only_the_first_is_given_and_others_flow,

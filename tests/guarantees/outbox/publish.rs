@@ -309,3 +309,30 @@ async fn the_view_has_the_columns_that_debezium_expects() {
     let expected = ["orders", "order-7", "order.created", "{\"a\": 1}", "00-1"];
     assert_eq!(row[0], expected.map(|cell| Some(cell.to_owned())));
 }
+
+#[tokio::test]
+async fn an_application_cannot_write_an_event_that_stops_those_who_read() {
+    let world = World::<TokioPostgres>::new().await;
+    let row = |created_at: &str, size: i32, lane: i32, headers: &str| {
+        format!(
+            "begin; set local role world_app; \
+             insert into pgonce.outbox (seq, xid, created_at, size, lane, message_id, tenant, topic, type, subject, headers) \
+             values (nextval('pgonce.outbox_seq'), pg_current_xact_id(), {created_at}, {size}, {lane}, gen_random_uuid(), '', 't', 'x', \
+             's', '{headers}')"
+        )
+    };
+    for bad in [
+        row("'infinity'", 1, 1, "{}"),
+        row("'-infinity'", 1, 1, "{}"),
+        row("now()", -1, 1, "{}"),
+        row("now()", 1, 16, "{}"),
+        row("now()", 1, -1, "{}"),
+        row("now()", 1, 1, "[]"),
+    ] {
+        assert_eq!(world.see.code(&bad).await, "42501", "{bad}");
+        world.see.run("rollback").await;
+    }
+    world.see.run(&row("now()", 1, 1, "{}")).await;
+    world.see.run("commit").await;
+    assert_eq!(world.see.number(COUNT).await, 1);
+}

@@ -1,11 +1,13 @@
 //! Messages that can never be applied are found before the database is asked.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use pgonce::inbox::Message;
+use pgonce::unstable::json;
 use pgonce::{FingerprintBuilder, MAX_NAME_BYTES};
-use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 /// Reads names out of a message.
 type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
@@ -134,13 +136,18 @@ pub(crate) fn check_names(message: &Message) -> Result<(), Flaw> {
 /// # Ok::<(), String>(())
 /// ```
 pub fn cloud_event(message: &mut Message) -> Result<(), String> {
-    let Ok(Value::Object(mut event)) = message.json() else {
-        return Err("it is no CloudEvent: not a JSON object".to_owned());
-    };
+    // Its data stays as it is written: a `Value` would round its numbers.
+    let came = Arc::clone(&message.payload);
+    let parts: Result<BTreeMap<String, &RawValue>, _> = serde_json::from_slice(&came);
+    let mut parts = parts.map_err(|_| "it is no CloudEvent: not a JSON object")?;
+    let data = parts.remove("data").map_or("null", RawValue::get);
+    let parts = parts.into_iter();
+    let mut event: Map<String, Value> = parts
+        .map(|(name, part)| (name, json::header(part)))
+        .collect();
     if event.get("specversion").and_then(Value::as_str) != Some("1.0") {
         return Err("it is no CloudEvent of version 1.0".to_owned());
     }
-    let data = event.remove("data").unwrap_or(Value::Null);
     let mut text = |name: &str| match event.remove(name) {
         Some(Value::String(text)) => Some(text),
         _ => None,
@@ -149,7 +156,24 @@ pub fn cloud_event(message: &mut Message) -> Result<(), String> {
     message.kind = text("type").or(message.kind.take());
     message.key = text("subject").or(message.key.take());
     message.tenant = text("tenant").unwrap_or(std::mem::take(&mut message.tenant));
-    message.unwrap_payload(data.to_string().into_bytes());
+    message.unwrap_payload(data.as_bytes());
     message.headers.append(&mut event);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_of_an_event_is_what_was_written_and_no_attribute_keeps_it_from_being_read() {
+        let text = r#"{"specversion": "1.0", "id": "e", "far": 1e400, "data": {"n": 12345678901234567.89, "m": 1e400}}"#;
+        let mut message = Message::new("", text);
+        cloud_event(&mut message).unwrap();
+        assert_eq!(
+            &*message.payload,
+            br#"{"n": 12345678901234567.89, "m": 1e400}"#
+        );
+        assert_eq!(message.headers["far"], "1e400");
+    }
 }

@@ -34,7 +34,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static> JsonLines<W> {
     async fn write(&self, batch: &[Message]) -> std::io::Result<()> {
         let mut lines = Vec::new();
         for message in batch {
-            serde_json::to_writer(&mut lines, &message.cloud_event(&self.source))?;
+            lines.extend(message.cloud_event(&self.source).into_bytes());
             lines.push(b'\n');
         }
         let mut out = self.out.lock().await;

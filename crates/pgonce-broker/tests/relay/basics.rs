@@ -180,6 +180,62 @@ async fn json_lines_are_cloud_events() {
 }
 
 #[tokio::test]
+async fn numbers_are_delivered_digit_by_digit_and_one_that_no_float_holds_delays_nobody() {
+    let fixture = Fixture::with(Subscription::new("c")).await;
+    let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+    let published = [
+        (
+            r#"{"n": 1e400, "m": 12345678901234567.89}"#,
+            r#"{"amount": 12345678901234567.89, "check": 12345678901234567890123}"#,
+        ),
+        (&format!(r#"{{"deep": {deep}}}"#), r#"{"far": 1e400}"#),
+        ("{}", r#"{"last": true}"#),
+    ];
+    for (headers, payload) in published {
+        let sql = format!(
+            "select pgonce.publish('orders', 'x', 's', '{payload}', p_headers => '{headers}')"
+        );
+        fixture.world.see.run(&sql).await;
+    }
+    // The owner may write what a writer's policy refuses.
+    fixture
+        .world
+        .see
+        .run("update pgonce.outbox set created_at = 'infinity' where headers ? 'deep'")
+        .await;
+    let (ours, theirs) = tokio::io::duplex(4096);
+    let sink = JsonLines::new("/shop", ours);
+    let running = Running::start(Relay::new(fixture.outbox.clone(), "c", sink));
+    let mut lines = BufReader::new(theirs).lines();
+    let mut delivered = Vec::new();
+    for _ in 0..3 {
+        let line = tokio::time::timeout(DEADLINE, lines.next_line()).await;
+        delivered.push(line.unwrap().unwrap().unwrap());
+    }
+    running.stop().await.unwrap();
+    assert!(delivered[0].ends_with(
+        r#","data":{"check": 12345678901234567890123, "amount": 12345678901234567.89}}"#
+    ));
+    assert!(
+        delivered[0].contains(r#""m":"12345678901234567.89""#),
+        "{}",
+        delivered[0]
+    );
+    let far = format!(r#""n":"1{}""#, "0".repeat(400));
+    assert!(delivered[0].contains(&far), "{}", delivered[0]);
+    assert!(
+        delivered[1].contains(r#""time":"9999-12-31T23:59:59.999999Z""#),
+        "{}",
+        delivered[1]
+    );
+    assert!(
+        delivered[2].ends_with(r#","data":{"last": true}}"#),
+        "{}",
+        delivered[2]
+    );
+}
+
+#[tokio::test]
 async fn an_unknown_or_evicted_subscription_ends_the_relay_with_a_reason() {
     let fixture = Fixture::new().await;
     let stranger = Relay::new(fixture.outbox.clone(), "nobody", fixture.sink.clone());

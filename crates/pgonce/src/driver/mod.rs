@@ -94,7 +94,7 @@ pub(crate) fn binary_as_text(kind: &str, bytes: &[u8]) -> Result<String> {
         "timestamptz" | "TIMESTAMPTZ" => bytes
             .try_into()
             .ok()
-            .and_then(|b| rfc3339(i64::from_be_bytes(b))),
+            .map(|b| rfc3339(i64::from_be_bytes(b))),
         // One byte of version before the text.
         "jsonb" | "JSONB" => bytes.get(1..).and_then(text),
         "bool" | "BOOL" => Some((bytes == [1]).to_string()),
@@ -111,14 +111,15 @@ pub(crate) fn binary_as_text(kind: &str, bytes: &[u8]) -> Result<String> {
 }
 
 /// A time of PostgreSQL, microseconds since 2000, as RFC 3339 has it. (The database takes ten times as
-/// long for the same text.)
+/// long for the same text.) One before 1970, after the year 9999 or infinite becomes the nearest: it must not keep anybody from
+/// reading what is beside it.
 #[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
-fn rfc3339(micros: i64) -> Option<String> {
+fn rfc3339(micros: i64) -> String {
     const TO_2000: i64 = 946_684_800_000_000;
-    const TO_10000: u64 = 253_402_300_800_000_000;
-    let since = u64::try_from(micros.checked_add(TO_2000)?).ok()?;
-    let time = std::time::UNIX_EPOCH + std::time::Duration::from_micros(since);
-    (since < TO_10000).then(|| humantime::format_rfc3339_micros(time).to_string())
+    const TO_10000: i64 = 253_402_300_800_000_000;
+    let since = micros.saturating_add(TO_2000).clamp(0, TO_10000 - 1);
+    let since = std::time::Duration::from_micros(since.unsigned_abs());
+    humantime::format_rfc3339_micros(std::time::UNIX_EPOCH + since).to_string()
 }
 
 /// What a session gets that [`sqlx::Sqlx::with_limits`] or
@@ -399,20 +400,18 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_written_as_rfc_3339_or_not_at_all() {
+    fn a_time_is_written_as_rfc_3339_and_one_that_it_cannot_say_as_the_nearest() {
         let text = |micros: i64| binary_as_text("timestamptz", &micros.to_be_bytes()).ok();
         assert_eq!(text(0).as_deref(), Some("2000-01-01T00:00:00.000000Z"));
         assert_eq!(
             text(820_454_400_000_007).as_deref(),
             Some("2025-12-31T00:00:00.000007Z")
         );
-        for no_time in [
-            i64::MIN,
-            i64::MAX,
-            -946_684_800_000_001,
-            252_455_616_000_000_000,
-        ] {
-            assert_eq!(text(no_time), None, "{no_time}");
+        for early in [i64::MIN, -946_684_800_000_001] {
+            assert_eq!(text(early).as_deref(), Some("1970-01-01T00:00:00.000000Z"));
+        }
+        for late in [252_455_616_000_000_000, i64::MAX] {
+            assert_eq!(text(late).as_deref(), Some("9999-12-31T23:59:59.999999Z"));
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::call::{Args, Row, Sql, unreadable};
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::intent::MAX_NAME_BYTES;
+use crate::json;
 
 pub(super) static STORE: Sql = Sql::kept(
     "select pgonce.store_message($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12::text::bigint, $13)",
@@ -246,7 +247,7 @@ fn read(mut row: Row) -> Result<ClaimedMessage> {
     let source = row.text()?;
     let id = row.text()?;
     let (key, kind) = (row.opt_text(), row.opt_text());
-    let headers = row.json()?;
+    let headers = json::headers(&row.text()?);
     let payload = literal::from_hex(&row.text()?).ok_or_else(unreadable)?;
     let mut message = Message::new(id, payload).tenant(tenant);
     message.source.clone_from(&source);

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -11,6 +10,7 @@ use super::job::{End, Finished, Job};
 use crate::call::{Args, Sql, unreadable};
 use crate::driver::Driver;
 use crate::error::Result;
+use crate::json;
 use crate::outbox::{Act, Message, Outcome};
 
 static SETTLE: Sql = Sql::kept(
@@ -25,7 +25,8 @@ struct Envelope<'a> {
     #[serde(rename = "type")]
     kind: String,
     subject: String,
-    headers: Value,
+    #[serde(borrow)]
+    headers: &'a RawValue,
     /// As it is written: digits that no float holds stay. Missing where nothing was said, which is not JSON's null.
     #[serde(borrow, default, deserialize_with = "given")]
     payload: Option<&'a RawValue>,
@@ -49,7 +50,7 @@ fn message(tenant: &str, payload: &str) -> Result<Message> {
         topic: event.topic,
         kind: event.kind,
         subject: event.subject,
-        headers: event.headers,
+        headers: json::headers(event.headers.get()).into(),
         payload: event.payload.map(|payload| payload.get().to_owned()),
         time: event.created_at,
     })

@@ -168,7 +168,7 @@ impl Webhook {
 
     async fn post(&self, message: &Message) -> Result<Answer, String> {
         let until = Instant::now() + self.timeout;
-        let body = message.cloud_event(&self.source).to_string();
+        let body = message.cloud_event(&self.source);
         let id = message.id.to_string();
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let time = now.unwrap_or_default().as_secs();

@@ -1,0 +1,104 @@
+//! JSON that somebody else wrote: PostgreSQL holds numbers and depths that no [`Value`] has.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+/// A value is taken apart this many levels deep. What is below stays text.
+const DEPTH: usize = 64;
+
+/// An `f64` holds so many digits of any number.
+const EXACT_DIGITS: usize = 15;
+
+/// Reads JSON. A part that no [`Value`] holds, such as a number beyond the range of `f64` or what is nested too deeply, becomes
+/// its own text, so that it spoils nothing beside it.
+///
+/// ```
+/// let value = pgonce::unstable::json::read(r#"{"far": 1e400, "near": 1}"#)?;
+/// assert_eq!(value, serde_json::json!({"far": "1e400", "near": 1}));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+pub fn read(text: &str) -> serde_json::Result<Value> {
+    serde_json::from_str(text).or_else(|_| Ok(apart(serde_json::from_str(text)?, DEPTH)))
+}
+
+fn apart(part: &RawValue, depth: usize) -> Value {
+    let text = part.get();
+    if let Ok(value) = serde_json::from_str(text) {
+        return value;
+    }
+    match text.as_bytes().first() {
+        Some(b'{') if depth > 0 => object(text, |part| apart(part, depth - 1)).into(),
+        Some(b'[') if depth > 0 => serde_json::from_str::<Vec<&RawValue>>(text)
+            .unwrap_or_default()
+            .into_iter()
+            .map(|part| apart(part, depth - 1))
+            .collect(),
+        _ => text.into(),
+    }
+}
+
+/// Reads the headers of an event or a message, each as [`header`] does. What is no object has none.
+pub fn headers(text: &str) -> Map<String, Value> {
+    object(text, header)
+}
+
+/// [`read`] for one header: a number whose digits no `f64` holds becomes its text too.
+pub fn header(part: &RawValue) -> Value {
+    match part.get() {
+        number if is_rounded(number) => number.into(),
+        _ => apart(part, DEPTH),
+    }
+}
+
+fn object(text: &str, read: impl Fn(&RawValue) -> Value) -> Map<String, Value> {
+    let parts: BTreeMap<String, &RawValue> = serde_json::from_str(text).unwrap_or_default();
+    let parts = parts.into_iter();
+    parts.map(|(name, part)| (name, read(part))).collect()
+}
+
+/// Whether this is a number that an `f64` would change.
+fn is_rounded(text: &str) -> bool {
+    let is_number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
+    let is_whole = text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok();
+    let digits = text.split(['e', 'E']).next().unwrap_or_default();
+    let digits = digits.bytes().filter(u8::is_ascii_digit);
+    is_number && !is_whole && digits.skip_while(|digit| *digit == b'0').count() > EXACT_DIGITS
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_no_value_holds_is_its_text_and_spoils_nothing_beside_it() {
+        let far = r#"{"a": [1, {"n": -1e400, "m": 2}], "b": "x"}"#;
+        let read_far = json!({"a": [1, {"n": "-1e400", "m": 2}], "b": "x"});
+        assert_eq!(read(far).unwrap(), read_far);
+        assert_eq!(read(" 1e400 ").unwrap(), "1e400");
+        assert!(read("{").is_err() && read("").is_err());
+
+        let deep = format!("{}1{}", "[".repeat(100_000), "]".repeat(100_000));
+        let mut value = &read(&deep).unwrap();
+        while let Some(inner) = value.get(0) {
+            value = inner;
+        }
+        let inner = deep.len() - 2 * DEPTH;
+        assert_eq!(value.as_str().map(str::len), Some(inner));
+    }
+
+    #[test]
+    fn headers_say_the_digits_that_were_written() {
+        let text = r#"{"a": 12345678901234567.89, "b": 1.10, "c": 12345678901234567890, "d": -1e400,
+            "e": 0.00000000000000000001, "f": "1e400", "g": {"n": 1e400}}"#;
+        assert_eq!(
+            Value::from(headers(text)),
+            json!({"a": "12345678901234567.89", "b": 1.1, "c": 12_345_678_901_234_567_890_u64, "d": "-1e400",
+                "e": 1e-20, "f": "1e400", "g": {"n": "1e400"}})
+        );
+        assert!(headers("[1]").is_empty() && headers("").is_empty());
+    }
+}
