@@ -2,6 +2,7 @@
 
 mod acts;
 mod bound;
+mod calls;
 mod forbidden;
 mod killed;
 mod refusals;

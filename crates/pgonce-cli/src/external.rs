@@ -114,8 +114,10 @@ const SHOW: &str = "select c.*, \
     from pgonce.operator_act o where o.tenant = c.tenant and o.scope = c.scope and o.key = c.key) as acts \
     from pgonce.external_calls c where c.tenant = $1 and c.effect_key = case when $2 ~ '^[0-9a-fA-F-]{36}$' then $2::text::uuid end";
 
-const PROVIDERS: &str = "select provider, keys_for, deadline, look_after, backoff, max_backoff, rate, rate_per, trip_after, trip_for, \
-    failures, open_until from pgonce.external_provider order by provider";
+// One that nobody defined has the rules of '*'.
+const PROVIDERS: &str = "select p.provider, r.keys_for, r.deadline, r.look_after, r.backoff, r.max_backoff, r.rate, r.rate_per, \
+    r.trip_after, r.trip_for, p.failures, p.open_until from pgonce.external_provider p \
+    join pgonce.external_provider r on r.provider = case when p.defined_at is null then '*' else p.provider end order by p.provider";
 
 const SETTLE: &str = "select pgonce.external_settle($1::text::uuid, $2, $3, $4::text::boolean, $5, $6::text::jsonb, $7::text::jsonb, $8, \
     null, $9) as before";

@@ -92,3 +92,42 @@ async fn a_provider_that_accepts_and_decides_later_answers() {
     }
     assert_eq!(bank.came().len(), 4);
 }
+
+#[tokio::test]
+async fn each_provider_that_nobody_defined_has_the_limits_of_the_star_for_itself() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let limits = Rules::new("*").rate(2, MINUTE).circuit_breaker(1, MINUTE);
+    world.owner.define_provider(&limits).await.unwrap();
+    see.run("select pgonce._set_clock(pgonce.now())").await;
+    let bank = Bank::new([Act::Cut]);
+    let pay = async |key: &str| code(pay(&world.once, &intent(key), at_once(), &bank).await);
+    assert_eq!(pay("a").await, "external_unknown");
+    assert_eq!(pay("b").await, "external_wait", "its circuit is open");
+    see.run("select from pgonce.claim('pay', 'k', '\\x01', '1 day')")
+        .await;
+    let send = |step: &str| {
+        format!(
+            "select action from pgonce.external_send('pay', 'k', (select fence from pgonce.intent where key = 'k'), '{step}', 'mail', '\\x01')"
+        )
+    };
+    for (step, action) in [("1", "send"), ("2", "send"), ("3", "wait")] {
+        assert_eq!(see.text(&send(step)).await, action, "{step}");
+    }
+    see.run("select pgonce._move_clock('61 seconds')").await;
+    assert_eq!(pay("b").await, "Some(\"ch_1\")");
+    // Later rules of the star hold for all of them, and their own rules once they have some.
+    let limits = Rules::new("*").rate(1, MINUTE);
+    world.owner.define_provider(&limits).await.unwrap();
+    assert_eq!(see.text(&send("4")).await, "send");
+    assert_eq!(see.text(&send("5")).await, "wait");
+    let limits = Rules::new("mail").rate(9, MINUTE);
+    world.owner.define_provider(&limits).await.unwrap();
+    assert_eq!(see.text(&send("5")).await, "send");
+    let providers =
+        "select string_agg(provider, ' ' order by provider) from pgonce.external_provider";
+    assert_eq!(see.text(providers).await, "* bank mail");
+    see.run("select pgonce._move_clock('31 days'); select pgonce.purge()")
+        .await;
+    assert_eq!(see.text(providers).await, "* mail", "nobody called it");
+}

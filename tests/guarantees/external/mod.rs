@@ -3,6 +3,7 @@
 mod bank;
 mod late;
 mod limits;
+mod lives;
 mod operators;
 mod reconciling;
 

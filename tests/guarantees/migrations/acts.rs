@@ -39,7 +39,12 @@ async fn what_operators_did_before_is_in_the_one_table_after_an_upgrade() {
     let report = db.migrator().up().await.unwrap();
     assert_eq!(
         report.applied,
-        ["0011_acts", "0012_vanished", "0016_outbox_checks"]
+        [
+            "0011_acts",
+            "0012_vanished",
+            "0013_external_life",
+            "0016_outbox_checks"
+        ]
     );
     assert!(report.routines);
     let acts = "select string_agg(concat_ws(' ', role, act, tenant, scope, key, reason, before ->> 'failure_code', before #>> '{after,balance}'), \

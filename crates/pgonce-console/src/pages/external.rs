@@ -77,9 +77,10 @@ fn newest(status: &str) -> String {
 }
 
 pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
-    let providers = "select p.provider, case when p.open_until > pgonce.now() then 'stopped' else 'open' end as state, p.failures, p.keys_for::text, p.deadline::text, \
-         p.rate || ' per ' || p.rate_per as rate, case when p.open_until > pgonce.now() then p.open_until end as open_until, coalesce(m.n, 0) as manual \
-         from pgonce.external_provider p left join (select d.provider, count(*) as n from (select c.provider from pgonce.external_call c \
+    let providers = "select p.provider, case when p.open_until > pgonce.now() then 'stopped' else 'open' end as state, p.failures, r.keys_for::text, r.deadline::text, \
+         r.rate || ' per ' || r.rate_per as rate, case when p.open_until > pgonce.now() then p.open_until end as open_until, coalesce(m.n, 0) as manual \
+         from pgonce.external_provider p \
+         join pgonce.external_provider r on r.provider = case when p.defined_at is null then '*' else p.provider end left join (select d.provider, count(*) as n from (select c.provider from pgonce.external_call c \
               where c.status in ('sent', 'unknown') and c.deadline_at <= pgonce.now() and pgonce._external_status(c) = 'needs_operator' order by c.deadline_at limit 10000) d group by 1) m on m.provider = p.provider \
          order by p.provider limit 200";
     let providers = app.db.rows(providers, &[]).await?;

@@ -27,7 +27,9 @@ begin
     end if;
     update pgonce.external_call c
        set status = p_outcome, decided_at = v_now, decided_by = p_by, next_look_at = null,
-           expires_at = v_now + (pgonce._contract(c.tenant, c.scope)).retention,
+           -- As long as the provider knows its key the next life must not use that, either.
+           expires_at = greatest(v_now + (pgonce._contract(c.tenant, c.scope)).retention,
+               c.sent_at + (pgonce._external_rules(c.provider)).keys_for),
            reference = coalesce(p_reference, c.reference), response = coalesce(p_response, c.response),
            failure_code = case p_outcome when 'failed' then left(coalesce(p_code, 'failed'), 255) end,
            failure_message = case p_outcome when 'failed' then left(p_message, 4000) end

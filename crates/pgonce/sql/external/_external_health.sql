@@ -7,7 +7,8 @@ language sql volatile
 begin atomic
     update pgonce.external_provider p
        set failures = case when p_answered then 0 else p.failures + 1 end,
-           open_until = case when not p_answered and p.failures + 1 >= p.trip_after then pgonce.now() + p.trip_for end
-     where p.provider = p_provider collate "C" and p.trip_after is not null
+           open_until = case when not p_answered and p.failures + 1 >= r.trip_after then pgonce.now() + r.trip_for end
+      from pgonce._external_rules(p_provider) r
+     where p.provider = p_provider collate "C" and r.trip_after is not null
        and (not p_answered or p.failures > 0 or p.open_until is not null);
 end;

@@ -8,7 +8,7 @@ declare
     v_rules pgonce.external_provider;
 begin
     select p.* into strict v_rules from pgonce.external_provider p
-     where p.provider = p_provider collate "C" or p.provider = '*'
+     where p.provider = p_provider collate "C" and p.defined_at is not null or p.provider = '*'
      order by p.provider = '*' limit 1;
     return v_rules;
 end

@@ -2,7 +2,8 @@
 --          of this call, where nobody is at work on it.
 -- locks    nothing: the caller holds the intent's row
 -- writes   the intent, with a number that turns its old holder away; a row of pgonce.operator_act
--- note     a success without an answer, or with one that is too large, is left to the next attempt, which finds the call done
+-- note     a success without an answer, or with one that is too large, is left to the next attempt, which finds the call done. So is
+--          a command that began the key anew and has not come to this step: it may be another request
 create or replace function pgonce._external_settle_command(p_call pgonce.external_call, p_outcome pgonce.external_status,
     p_answer jsonb, p_code text, p_message text, p_by text)
 returns void
@@ -16,6 +17,7 @@ begin
     select i.* into v_row from pgonce.intent i
      where i.tenant = (p_call).tenant and i.scope = (p_call).scope and i.key = (p_call).key;
     if (v_row.status = 'processing' and v_row.lease_until <= v_now or v_row.status = 'failed_retryable') is not true
+       or (p_call).begun_at <> v_row.first_at
        or p_outcome = 'confirmed' and (p_answer is null
             or v_contract.storage = 'answer' and octet_length(p_answer::text) > v_contract.max_answer) then
         return;

@@ -10,7 +10,8 @@
 --          a call without an answer is looked up first; then after p_backoff, doubled up to p_max_backoff, until p_deadline
 --          after it was sent. Zero as p_deadline: ask an operator at once. p_rate requests in p_rate_per; after p_trip_after
 --          requests in a row without an answer none for p_trip_for, then one to try. p_keep: for reports that fit no call.
---          A provider has one row for all tenants: its limits are those of one account
+--          A provider has one row for all tenants: its limits are those of one account. Under '*' each provider has a rate and a
+--          circuit of its own, in a row that goes when nobody called it for 30 days
 -- example  select pgonce.define_provider('bank', p_keys_for => '24 hours', p_rate => 50, p_trip_after => 10);
 create or replace function pgonce.define_provider(p_provider text, p_keys_for interval default null,
     p_deadline interval default '1 day', p_look_after interval default '10 seconds', p_backoff interval default '5 seconds',
@@ -21,7 +22,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_before jsonb := (select to_jsonb(p) - '{tokens,filled_at,failures,open_until}'::text[] from pgonce.external_provider p
-        where p.provider = p_provider collate "C");
+        where p.provider = p_provider collate "C" and p.defined_at is not null);
 begin
     if coalesce(p_provider, '') = '' then
         raise exception 'a provider needs a name' using errcode = '22023', hint = 'For example ''bank''.';

@@ -5,8 +5,9 @@
 --          answer may have decided more
 -- locks    the reference, the intent's row and the step's; the provider's where it has a circuit breaker
 -- writes   the step, and reports of the provider that waited for its reference
--- raises   P4012 this fence does not hold the intent, and has not sent this step; 55000 it holds it, and has not sent this step;
---          22023 bad input; 25000 there is a reference, and the transaction is not READ COMMITTED
+-- raises   P4012 this fence does not hold the intent, and has not sent this step, or has in an earlier life of the key; 55000 it
+--          holds it, and has not sent this step; 22023 bad input; 25000 there is a reference, and the transaction is not READ
+--          COMMITTED
 -- note     p_outcome: confirmed; failed, where the provider said that it did not and will not happen; not_sent, where the
 --          provider cannot have acted; unknown for everything else. A call that was sent before is not freed by not_sent. What a
 --          provider said stays true after a takeover. Where the step was sent again since, or an operator said so, only
@@ -45,7 +46,8 @@ begin
     select c.* into v_call from pgonce.external_call c
      where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
        and c.step = p_step collate "C" for update;
-    if v_call.sent_at is null or p_fence is null or v_call.fence < p_fence or v_call.fence > p_fence and not v_late then
+    if v_call.sent_at is null or p_fence is null or v_call.fence < p_fence or v_call.fence > p_fence and not v_late
+       or p_fence < v_call.first_fence then
         perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
         raise exception 'this attempt has not sent step %', coalesce(quote_literal(p_step), 'null') using errcode = '55000',
             detail = format('scope %s, fence %s.', p_scope, p_fence), hint = 'Call pgonce.external_send first.';
@@ -72,6 +74,8 @@ begin
                sends = c.sends - 1, send_id = null, failure_code = left(p_code, 255), failure_message = left(p_message, 4000),
                first_sent_at = case when c.sends > 1 then c.first_sent_at end,
                deadline_at = case when c.sends > 1 then c.deadline_at end,
+               expires_at = case when c.sends <= 1
+                   then pgonce.now() + coalesce((pgonce._external_rules(c.provider)).keys_for, interval '0') end,
                late_looks = case when c.sends > 1 then c.late_looks else 0 end,
                next_look_at = case when c.sends > 1 then c.next_look_at end
          where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.status = 'sent';

@@ -4,11 +4,12 @@
 --          did it: here is how it ended), unknown (it may have happened and cannot be sent again: look it up), wait (nothing
 --          was sent: after retry_after)
 -- locks    the intent's row and the step's; the provider's where it has limits
--- writes   the step: requested, or sent
--- raises   P4012 this fence does not hold the intent any more; P4086 the step was begun with another request; 22023 bad input
+-- writes   the step: requested, or sent. One of an earlier life of the key, whose retention is over, makes room
+-- raises   P4012 this fence does not hold the intent any more; P4086 the step was sent with another request; 22023 bad input
 -- note     p_digest stands for the request, SHA-256 say; empty: not compared. p_request is kept as it is given: reduce it
 --          first. p_decides: the outcome of this step is that of the command, so that reconciliation may end both. p_send names
---          this one try: called again with it after a lost reply, the answer is send again
+--          this one try: called again with it after a lost reply, the answer is send again. What was never sent binds nobody: it
+--          may be another request. What may have happened in an earlier life and is not decided stands for this one, too
 -- example  select fence from pgonce.claim('pay', 'order-1', '\x5e88', '30 seconds') \gset
 --          select action, effect_key from pgonce.external_send('pay', 'order-1', :fence, 'charge', 'bank', '\x01');
 create or replace function pgonce.external_send(p_scope text, p_key text, p_fence bigint, p_step text, p_provider text,
@@ -19,6 +20,7 @@ language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_call  pgonce.external_call;
+    v_key   uuid;
     v_rules pgonce.external_provider;
     v_begun timestamptz;
     v_now   timestamptz;
@@ -34,27 +36,43 @@ begin
     select i.first_at into v_begun from pgonce.intent i
      where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
     -- One holder at a time gets here, by the lock of its intent.
-    delete from pgonce.external_call c
-     where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
-       and c.step = p_step collate "C" and c.expires_at <= v_begun;
-    v_now := pgonce.now();
-    insert into pgonce.external_call (effect_key, fence, requested_at, status, decides, tenant, scope, key, step, provider, digest, request)
-    values (pgonce._effect_key(p_tenant, p_scope, p_key, p_step), p_fence, v_now, 'requested', p_decides,
-        p_tenant, p_scope, p_key, p_step, p_provider, p_digest, p_request)
-    on conflict on constraint one_call_per_step do nothing;
-    select c.* into strict v_call from pgonce.external_call c
+    select c.* into v_call from pgonce.external_call c
      where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
        and c.step = p_step collate "C" for update;
+    v_key := coalesce(v_call.effect_key, pgonce._effect_key(p_tenant, p_scope, p_key, p_step));
+    if v_call.status in ('confirmed', 'failed') and (v_call.ended_at is not null or v_call.expires_at <= v_begun) then
+        v_key := pgonce._effect_key(p_tenant, p_scope, p_key, p_step, v_call.effect_key);
+        v_call := null;
+    elsif v_call.status = 'requested' and (v_call.digest <> p_digest or v_call.provider <> p_provider collate "C") then
+        v_call := null;
+    end if;
+    v_now := pgonce.now();
+    v_rules := pgonce._external_rules(p_provider);
+    if v_call.status is null then
+        delete from pgonce.external_call c
+         where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
+           and c.step = p_step collate "C";
+        -- It can be purged until it is sent; not while the provider may know the key of the life before, which comes from it.
+        insert into pgonce.external_call (effect_key, fence, first_fence, begun_at, requested_at, expires_at, status, decides, tenant,
+            scope, key, step, provider, digest, request)
+        values (v_key, p_fence, p_fence, v_begun, v_now, v_now + coalesce(v_rules.keys_for, interval '0'), 'requested', p_decides,
+            p_tenant, p_scope, p_key, p_step, p_provider, p_digest, p_request)
+        returning * into v_call;
+    end if;
     if v_call.digest <> p_digest or v_call.provider <> p_provider collate "C" then
         raise exception 'step % was begun with another request', quote_literal(p_step) using errcode = 'P4086',
             detail = format('scope %s, provider %s, status %s.', p_scope, v_call.provider, v_call.status),
             hint = 'Make the request of a step from what the command was asked, not from the time or a random number.';
-    elsif v_call.status in ('confirmed', 'failed') then
+    end if;
+    if v_call.begun_at is distinct from v_begun then
+        update pgonce.external_call c set begun_at = v_begun
+         where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key;
+    end if;
+    if v_call.status in ('confirmed', 'failed') then
         return pgonce._external_step(null, v_call);
     elsif v_call.status = 'sent' and v_call.send_id = p_send then
         return pgonce._external_step('send', v_call);
     end if;
-    v_rules := pgonce._external_rules(p_provider);
     if v_call.first_sent_at is not null and (v_call.first_sent_at + v_rules.keys_for > v_now) is not true then
         return pgonce._external_step('unknown', v_call);
     end if;
@@ -64,7 +82,7 @@ begin
     end if;
     update pgonce.external_call c
        set status = 'sent', fence = p_fence, send_id = p_send, sends = c.sends + 1, sent_at = v_now,
-           first_sent_at = coalesce(c.first_sent_at, v_now), next_look_at = v_now + v_rules.look_after,
+           first_sent_at = coalesce(c.first_sent_at, v_now), next_look_at = v_now + v_rules.look_after, expires_at = null,
            deadline_at = coalesce(c.deadline_at, v_now + v_rules.deadline)
      where c.tenant = v_call.tenant and c.scope = v_call.scope and c.key = v_call.key and c.step = v_call.step
     returning c.* into v_call;

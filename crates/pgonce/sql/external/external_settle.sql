@@ -63,7 +63,8 @@ begin
     -- What was decided before makes room; the audit has it.
     update pgonce.external_call c
        set status = case when v_keep and p_outcome collate "C" = 'resend' then 'unknown' else 'requested' end::pgonce.external_status,
-           disputed = null, late_looks = 0, decided_at = null, decided_by = null, expires_at = null,
+           disputed = null, late_looks = 0, decided_at = null, decided_by = null, ended_at = null,
+           expires_at = case when not v_keep then pgonce.now() + coalesce(v_rules.keys_for, interval '0') end,
            next_look_at = case when v_keep and p_outcome collate "C" = 'resend' then c.next_look_at end, send_id = null,
            sends = case when v_keep then c.sends else 0 end, first_sent_at = case when v_keep then c.first_sent_at end,
            deadline_at = case when v_keep then c.deadline_at end, reference = case when v_keep then c.reference end,

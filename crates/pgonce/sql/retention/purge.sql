@@ -4,7 +4,7 @@
 --          those it removes, and none that is in use
 -- writes   pgonce.intent: only finished and expired rows; unfinished ones have no expiry. p_reason: it is done by
 --          hand, and a row of pgonce.operator_act records who and why. Calls to
---          providers that were decided go after their intents; they are not counted. A row of pgonce.sample for the minute
+--          providers that were decided, or never sent, go after their intents; they are not counted. A row of pgonce.sample for the minute
 -- raises   22023 p_limit is not positive
 -- note     an index on expires_at would cost every command some WAL. Purge walks the table in short stretches
 --          instead and remembers where it stopped, so that each call goes on from there and none walks it

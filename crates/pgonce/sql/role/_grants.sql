@@ -127,7 +127,7 @@ begin
                 _audit_act _audit_rules _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
                 _fire_schedules _wake_jobs _queue_room _claim_queue
                 _effect_key _external_rules _external_gate _external_health _external_step _external_decide _external_join
-                _external_lock _external_settle_command _purge_external _sample
+                _external_lock _external_settle_command _end_calls _purge_external _sample
                 region_join region_leave _add_region _connect_region _activate_region _record_old_facts _land_facts _land_fact _record_fact
                 _merge_intent _verdict_of _home_of _region_slot _set_claim_switch')
           ) as g (part, names)

@@ -91,7 +91,8 @@ pub trait Provider: Send + Sync {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Effect {
-    /// The same on every attempt: send it as the provider's idempotency key, or as your reference.
+    /// The same on every attempt: send it as the provider's idempotency key, or as your reference. Another one where the key of
+    /// the command runs again after its retention.
     pub key: String,
     /// What the provider calls it, where that is known.
     pub reference: Option<String>,

@@ -37,7 +37,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// The provider of this name; `*` for all that nobody defined.
+    /// The provider of this name; `*` for all that nobody defined, each with a rate and a circuit of its own.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),

@@ -354,6 +354,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "role/revoke_from",
     "role/isolate_tenants",
     "role/bind_tenant",
+    "external/_end_calls",
     "external/_effect_key",
     "external/_external_rules",
     "external/_external_status",

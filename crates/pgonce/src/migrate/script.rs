@@ -169,12 +169,14 @@ fn on_citus(routine: &Routine) -> String {
     let twin = TWINS.iter().find(|t| name(t.name) == name(routine.name));
     match (twin, routine.name) {
         (Some(twin), _) => twin.sql.to_owned(),
-        // There nothing forgets for a cache, and no history of attempts is kept; a ledger is verified by its tenant's server.
+        // There nothing forgets for a cache, no history of attempts is kept, and there are no calls to providers; a ledger is
+        // verified by its tenant's server.
         (
             None,
             "cache/_forget_replays"
             | "intent/_record_attempt"
             | "intent/_forget_attempts"
+            | "external/_end_calls"
             | "ledger/_ledger_broken",
         ) => String::new(),
         // Citus would send this whole text to the workers for each trigger: so each is a text of its own.

@@ -1,0 +1,248 @@
+//! A key that runs again after its retention makes its effects again; what was never sent binds nobody.
+
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce_tests::{Observer, World};
+
+use super::{status, take};
+
+/// Sends the step of a holder; its action, and the reference that is known.
+async fn send(see: &Observer, fence: i64, request: u8) -> String {
+    let sql = send_sql(fence, request);
+    see.text(&format!(
+        "select concat_ws(' ', s.action, s.reference) from {sql} s"
+    ))
+    .await
+}
+
+fn send_sql(fence: i64, request: u8) -> String {
+    format!(
+        "pgonce.external_send('orders.create', 'k', {fence}, 'charge', 'bank', '\\x0{request}', p_decides => true)"
+    )
+}
+
+async fn record(see: &Observer, fence: i64, outcome: &str) -> String {
+    see.text(&format!(
+        "select action from pgonce.external_record('orders.create', 'k', {fence}, 'charge', {outcome})"
+    ))
+    .await
+}
+
+async fn later(see: &Observer, time: &str) {
+    see.run(&format!("select pgonce._move_clock('{time}')"))
+        .await;
+}
+
+fn end(function: &str, fence: i64, rest: &str) -> String {
+    format!(
+        "select from pgonce.{function}('orders.create', 'k', (select fingerprint from pgonce.intent where key = 'k'), {fence}, {rest})"
+    )
+}
+
+fn refuse(fence: i64) -> String {
+    end("fail", fence, "false, 'no', 'no'")
+}
+
+const EFFECT: &str = "select effect_key::text from pgonce.external_call where key = 'k'";
+const CALLS: &str = "select count(*) from pgonce.external_call";
+
+#[tokio::test]
+async fn a_key_that_runs_again_makes_its_effect_again_however_long_its_answer_was_kept() {
+    let contract = "select pgonce.define_scope('orders.create', '1 hour')";
+    for (before, function, rest) in [
+        ("", "succeed", "'1', p_keep => '1 hour'"),
+        ("", "fail", "false, 'no', 'no', p_keep => '1 hour'"),
+        (contract, "succeed", "'1'"),
+        (contract, "fail", "false, 'no', 'no'"),
+    ] {
+        for purge in ["", "select pgonce.purge()"] {
+            let world = World::<TokioPostgres>::new().await;
+            let see = &world.see;
+            see.run("select pgonce.define_provider('bank', p_keys_for => '1 day')")
+                .await;
+            let first = take(&world.once, "k").await.fence();
+            assert_eq!(send(see, first, 1).await, "send");
+            let key = see.text(EFFECT).await;
+            assert_eq!(record(see, first, "'confirmed', 'ch_1'").await, "done");
+            see.run(before).await;
+            see.run(&end(function, first, rest)).await;
+            later(see, "2 hours").await;
+            see.run(purge).await;
+            let second = take(&world.once, "k").await.fence();
+            assert_eq!(send(see, second, 1).await, "send", "{function} {purge}");
+            let other = see.text(EFFECT).await;
+            assert_ne!(key, other, "the provider still knows the old key");
+            // In one life it stays the same, and the step is done once.
+            assert_eq!(record(see, second, "'confirmed', 'ch_2'").await, "done");
+            see.run(&end("fail", second, "true, 'later', 'later'"))
+                .await;
+            let third = take(&world.once, "k").await.fence();
+            assert_eq!(send(see, third, 1).await, "done ch_2");
+            assert_eq!(see.text(EFFECT).await, other);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_was_freed_before_its_retention_was_over_keeps_what_it_did() {
+    let retry = "select pgonce.intervene('retry', 'orders.create', 'k', 'test')";
+    let evict = "select pgonce.intervene('evict', 'orders.create', 'k', 'test', true)";
+    for freed in ["forget", retry, evict] {
+        let world = World::<TokioPostgres>::new().await;
+        let see = &world.see;
+        let first = take(&world.once, "k").await.fence();
+        assert_eq!(send(see, first, 1).await, "send");
+        assert_eq!(record(see, first, "'confirmed', 'ch_1'").await, "done");
+        if freed == "forget" {
+            see.run(&format!(
+                "select pgonce.release('orders.create', 'k', {first}, p_forget => true)"
+            ))
+            .await;
+        } else {
+            see.run(&refuse(first)).await;
+            see.run(freed).await;
+        }
+        let second = take(&world.once, "k").await.fence();
+        assert_eq!(send(see, second, 1).await, "done ch_1", "{freed}");
+        let other = format!("select from {}", send_sql(second, 2));
+        assert_eq!(see.code(&other).await, "P4086", "{freed}");
+    }
+}
+
+#[tokio::test]
+async fn what_may_have_happened_in_an_earlier_life_is_not_sent_again_and_ends_no_command_that_did_not_come_to_it()
+ {
+    for asks in [false, true] {
+        let world = World::<TokioPostgres>::new().await;
+        let see = &world.see;
+        let first = take(&world.once, "k").await.fence();
+        assert_eq!(send(see, first, 1).await, "send");
+        assert_eq!(record(see, first, "'unknown'").await, "unknown");
+        see.run(&refuse(first)).await;
+        later(see, "8 days").await;
+        see.run("select pgonce.purge()").await;
+        let second = take(&world.once, "k").await.fence();
+        if asks {
+            assert_eq!(send(see, second, 1).await, "unknown");
+        }
+        see.run(&end("fail", second, "true, 'later', 'later'"))
+            .await;
+        let effect = see.text(EFFECT).await;
+        let observe = format!(
+            "select pgonce.external_observe('bank', 'confirmed', '{effect}', 'ch_1', p_answer => '1')"
+        );
+        assert_eq!(see.text(&observe).await, "applied");
+        let command = "select status from pgonce.intent where key = 'k'";
+        if asks {
+            assert_eq!(see.text(command).await, "succeeded");
+        } else {
+            assert_eq!(see.text(command).await, "failed_retryable");
+            let third = take(&world.once, "k").await.fence();
+            assert_eq!(send(see, third, 1).await, "done ch_1");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_response_that_comes_after_the_life_of_its_call_decides_nothing_in_the_next() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let first = take(&world.once, "k").await.fence();
+    assert_eq!(send(see, first, 1).await, "send");
+    let effect = see.text(EFFECT).await;
+    see.run(&format!(
+        "select pgonce.external_observe('bank', 'failed', '{effect}', p_code => 'no')"
+    ))
+    .await;
+    see.run(&refuse(first)).await;
+    later(see, "8 days").await;
+    let second = take(&world.once, "k").await.fence();
+    assert_eq!(send(see, second, 1).await, "send");
+    let late = format!(
+        "select pgonce.external_record('orders.create', 'k', {first}, 'charge', 'confirmed', 'ch_1')"
+    );
+    assert_eq!(see.code(&late).await, "P4012");
+    assert_eq!(status(see, "k").await, "sent");
+}
+
+#[tokio::test]
+async fn what_was_never_sent_binds_nobody_and_is_purged() {
+    let limits = "select pgonce.define_provider('bank', p_rate => 1, p_rate_per => '1 year'); \
+        select from pgonce.claim('pay', 'first', '\\x01', '1 hour') c, pgonce.external_send('pay', 'first', c.fence, 'charge', 'bank', '\\x01'); \
+        select pgonce.external_settle(effect_key, 'confirmed', 'test', true) from pgonce.external_call";
+    for refused in [true, false] {
+        let world = World::<TokioPostgres>::new().await;
+        let see = &world.see;
+        if refused {
+            see.run(limits).await;
+        }
+        let wait = async |fence: i64, request: u8| {
+            if refused {
+                assert_eq!(send(see, fence, request).await, "wait");
+            } else {
+                // The provider did not take it.
+                assert_eq!(send(see, fence, request).await, "send");
+                assert_eq!(record(see, fence, "'not_sent'").await, "wait");
+            }
+            assert_eq!(status(see, "k").await, "requested");
+        };
+        let first = take(&world.once, "k").await.fence();
+        wait(first, 1).await;
+        // Also not the command itself.
+        wait(first, 2).await;
+        see.run(&format!(
+            "select pgonce.release('orders.create', 'k', {first}, p_forget => true)"
+        ))
+        .await;
+        let second = take(&world.once, "k").await.fence();
+        wait(second, 3).await;
+        // While its command is known it stays, and then it goes.
+        see.run("select pgonce.purge()").await;
+        assert_eq!(status(see, "k").await, "requested");
+        see.run(&refuse(second)).await;
+        later(see, "8 days").await;
+        see.run("select pgonce.purge(); select pgonce.purge()")
+            .await;
+        assert_eq!(see.number(&format!("{CALLS} where key = 'k'")).await, 0);
+        let third = take(&world.once, "k").await.fence();
+        wait(third, 4).await;
+    }
+}
+
+#[tokio::test]
+async fn what_an_operator_lets_send_again_is_purged_with_its_command() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let first = take(&world.once, "k").await.fence();
+    assert_eq!(send(see, first, 1).await, "send");
+    let resend = "select pgonce.external_settle(effect_key, 'resend', 'test', true) from pgonce.external_call";
+    see.run(resend).await;
+    see.run(&refuse(first)).await;
+    see.run("select pgonce.purge()").await;
+    assert_eq!(status(see, "k").await, "requested");
+    later(see, "8 days").await;
+    see.run("select pgonce.purge()").await;
+    assert_eq!(see.number(CALLS).await, 0);
+}
+
+#[tokio::test]
+async fn of_a_command_that_is_gone_no_request_and_no_response_is_kept() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_scope('orders.create', '1 day', p_after_expiry => 'gone')")
+        .await;
+    let fence = take(&world.once, "k").await.fence();
+    assert_eq!(send(see, fence, 1).await, "send");
+    assert_eq!(
+        record(see, fence, "'confirmed', 'ch_1', '\"secret\"'").await,
+        "done"
+    );
+    see.run(&end("succeed", fence, "'1'")).await;
+    see.run("select pgonce.purge()").await;
+    assert_eq!(see.number(CALLS).await, 1);
+    later(see, "400 days").await;
+    see.run("select pgonce.purge(); select pgonce.purge()")
+        .await;
+    let gone = "select count(*) from pgonce.intent where gone_at is not null";
+    assert_eq!(see.number(gone).await, 1);
+    assert_eq!(see.number(CALLS).await, 0);
+}
