@@ -1,11 +1,13 @@
 //! Installing and migrating: at once, by two, killed anywhere, by an ordinary role.
 
 mod acts;
+mod authors;
 mod bound;
 mod forbidden;
 mod killed;
 mod refusals;
 mod roles;
 mod same;
+mod shared;
 mod test_db;
 mod worker;
