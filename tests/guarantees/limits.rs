@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::Message;
 use pgonce::scope::Contract;
 use pgonce::{Ack, Attempt, Claim, Done, Error, Event, Failure, Intent};
@@ -166,6 +167,47 @@ async fn a_tenant_has_no_more_keys_than_its_contract_allows<D: TestDriver>(world
         .await;
     let third = world.once.run(&named("3", "acme"), work).await.unwrap();
     assert!(!third.replayed());
+}
+
+/// Commands count what is committed, and do not wait for each other: those that overlap pass together, and no others.
+#[tokio::test]
+async fn keys_above_the_limit_are_those_of_transactions_that_overlap() {
+    let world = World::<TokioPostgres>::new().await;
+    let few = Contract::keep(60 * MINUTE).max_keys(3);
+    world.owner.define_scope("few", &few).await.unwrap();
+    let command = |key: &str| {
+        format!(
+            "select pgonce.claim('few', '{key}', '\\x01', p_tenant => 'acme'); \
+             select pgonce.succeed('few', '{key}', '\\x01', 1, p_tenant => 'acme')"
+        )
+    };
+    let see = &world.see;
+    for key in ["1", "2"] {
+        see.run(&format!("begin; {}; commit", command(key))).await;
+    }
+    let (late, mut open) = (world.observer().await, Vec::new());
+    late.run("begin; select 1").await;
+    for n in 3..7 {
+        let other = world.observer().await;
+        other
+            .run(&format!("begin; {}", command(&n.to_string())))
+            .await;
+        open.push(other);
+    }
+    for other in &open {
+        other.run("commit").await;
+    }
+    let keys = "select count(*) from pgonce.intent where scope = 'few'";
+    assert_eq!(see.number(keys).await, 3 + 3);
+    // One that was open too, and counted when they had committed; and everything after.
+    assert_eq!(late.code(&command("7")).await, "P4044");
+    let lease = "select pgonce.claim('few', '8', '\\x01', '1 minute', p_tenant => 'acme')";
+    assert_eq!(see.code(lease).await, "P4044");
+    // A transaction counts its own.
+    see.run("delete from pgonce.intent where key in ('1', '2', '3', '4')")
+        .await;
+    let two = format!("begin; {}; {}", command("9"), command("10"));
+    assert_eq!(see.code(&two).await, "P4044");
 }
 
 async fn events_and_batches_above_their_limits_are_refused_whole<D: TestDriver>(world: World<D>) {

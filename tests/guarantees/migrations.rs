@@ -1,6 +1,7 @@
 //! Installing and migrating: at once, by two, killed anywhere, by an ordinary role.
 
 mod acts;
+mod authors;
 mod bound;
 mod calls;
 mod forbidden;
@@ -8,5 +9,6 @@ mod killed;
 mod refusals;
 mod roles;
 mod same;
+mod shared;
 mod test_db;
 mod worker;

@@ -177,7 +177,8 @@ impl Contract {
         self
     }
 
-    /// Maximum number of keys of a tenant in the scope; one more is refused (`P4044`). Default: none.
+    /// Maximum number of keys of a tenant in the scope; when that many are committed, one more is refused (`P4044`). Commands
+    /// whose transactions overlap do not count each other's keys. Default: none.
     pub fn max_keys(mut self, keys: u64) -> Self {
         self.max_keys = Some(keys);
         self

@@ -54,7 +54,8 @@ impl Rule {
         }
     }
 
-    /// A SQL function of (tenant text, entity text, data jsonb) that must return true. Default: none.
+    /// A SQL function of (tenant text, entity text, data jsonb) that must return true. It runs with the rights of the role that
+    /// sends the command, and belongs to that role or a member of it, to the owner of pgonce or to a superuser. Default: none.
     #[must_use]
     pub fn guard(mut self, function: impl Into<String>) -> Self {
         self.guard = Some(function.into());

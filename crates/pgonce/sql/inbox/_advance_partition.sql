@@ -6,7 +6,7 @@
 -- raises   P4012 the epoch does not hold the partition, or it is not at p_from: roll back, the effects are
 --          somebody else's; 22023 p_to is not after p_from
 create or replace function pgonce._advance_partition(p_consumer text, p_source text, p_partition text, p_epoch bigint,
-    p_from bigint, p_from_minor bigint, p_to bigint, p_to_minor bigint, p_lease interval, p_tenant text default '')
+    p_from bigint, p_from_minor bigint, p_to bigint, p_to_minor bigint, p_lease interval, p_tenant text default pgonce._own_tenant())
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$

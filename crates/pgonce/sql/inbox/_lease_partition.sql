@@ -6,7 +6,7 @@
 -- writes   a higher epoch: what the worker before still has in hand cannot be committed any more
 -- raises   22023 a name or a lease that does not fit
 create or replace function pgonce._lease_partition(p_consumer text, p_source text, p_partition text, p_owner text,
-    p_lease interval, p_tenant text default '')
+    p_lease interval, p_tenant text default pgonce._own_tenant())
 returns table (epoch bigint, "position" bigint, minor bigint)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$

@@ -2,7 +2,7 @@
 -- answers  true: it was its own
 -- writes   owner and lease; the position stays
 create or replace function pgonce._release_partition(p_consumer text, p_source text, p_partition text, p_epoch bigint,
-    p_tenant text default '')
+    p_tenant text default pgonce._own_tenant())
 returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$

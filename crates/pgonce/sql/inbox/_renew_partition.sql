@@ -4,7 +4,7 @@
 -- locks    the cursor, for a moment
 -- writes   the end of the lease, under the epoch
 create or replace function pgonce._renew_partition(p_consumer text, p_source text, p_partition text, p_epoch bigint,
-    p_lease interval, p_tenant text default '')
+    p_lease interval, p_tenant text default pgonce._own_tenant())
 returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$

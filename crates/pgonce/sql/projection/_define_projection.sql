@@ -19,6 +19,20 @@ begin
     elsif not exists (select from pg_catalog.pg_index i where i.indrelid = p_table and i.indisprimary) then
         raise exception 'table % has no primary key', p_into using errcode = '42P10',
             hint = 'A projection is compared and replaced row by row: give it one.';
+    elsif v_before is not null and not pg_has_role(session_user, current_user, 'member') and exists (
+        select from (select c.relowner as owner from pg_catalog.pg_class c where c.oid = p_table
+                     union all select f.proowner from pg_catalog.pg_proc f where f.oid = p_function) n
+         where not pg_has_role(n.owner, current_user, 'member') and n.owner not in (
+            select c.relowner from pg_catalog.pg_class c join pg_catalog.pg_namespace s on s.oid = c.relnamespace
+             where format('%I.%I', s.nspname, c.relname) collate "C" = v_before ->> 'into_table'
+            union all
+            select f.proowner from pg_catalog.pg_proc f join pg_catalog.pg_namespace s on s.oid = f.pronamespace
+             where format('%I.%I', s.nspname, f.proname) collate "C" = v_before ->> 'apply'
+               and f.proargtypes[0] = 'regclass'::regtype and f.proargtypes[1] = 'pgonce.projected'::regtype)) then
+        -- Consumers that name it would run the code of somebody whom they did not choose.
+        raise exception 'projection "%" has a table and a function of other owners', p_projection using errcode = '42501',
+            detail = 'Consumers run the function, and what hangs on the table, with their own rights.',
+            hint = 'Keep to the owners that its table and function have, or let the owner of pgonce define it.';
     end if;
     insert into pgonce.projection as p (tenant, projection, into_table, apply, gate, from_consumer, topics, begins_after, defined_at)
     values (p_tenant, p_projection, (select format('%I.%I', n.nspname, c.relname) from pg_catalog.pg_class c

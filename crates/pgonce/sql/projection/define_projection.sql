@@ -7,7 +7,8 @@
 --          'marker', each event once, for changes whose order does not matter. Events come from the outbox
 --          log (of p_topics, patterns with *), or from what p_from_consumer has stored and applied
 -- raises   22023 or 23514 a value that does not fit; 42P01, 42883 no such table or function; 42P10 the table
---          has no primary key
+--          has no primary key; 42501 the projection exists, and its table and function belong to others than these: consumers run
+--          them with their rights, so that only the owner of pgonce changes that. Its own, or a superuser's, may take their place
 -- note     p_into and p_apply are found on the caller's search_path, once. p_apply runs with search_path = pg_catalog, pg_temp: qualify
 --          the names in it, or give it a search_path of its own
 -- example  create table public.balance (account text primary key, cents bigint);

@@ -47,6 +47,7 @@ begin
             ('viewer', 'select', 'tenant, effect_key, provider, scope, step, status, reference, sends, looks, decides, failure_code,
                 failure_message, decided_by, disputed, requested_at, sent_at, next_look_at, deadline_at, decided_at', 'external_calls'),
             ('owner', 'select, insert, delete', null, 'open_claim'),
+            ('owner', 'select, update', null, 'job_running'),
             ('every', 'select', null, 'migration routines')
           ) as g (part, privilege, columns, names)
          cross join regexp_split_to_table(g.names, '[[:space:]]+') as n (name);
@@ -70,7 +71,7 @@ begin
                 _names_fit _check_names _is_lease _is_first _intent_name _is_marked _is_open_attempt _open_attempt _assert_same_transaction
                 _raise_transaction_ended _force_durable_commit _is_one_node _assert_one_node _remote_tables _busy _retention_for
                 _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
-                _session_tenant _check_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
+                _session_tenant _own_tenant _check_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
                 update_once _row_has _raise_nothing_to_set resource_id _sha1 _readable
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock
                 _external_status _figures'),
@@ -87,7 +88,7 @@ begin
             ('app', 'ledger_open ledger_close ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement ledger_verify'),
             ('consumer', 'ledger_open ledger_post ledger_settle ledger_reverse ledger_balance ledger_statement'),
             ('operator', 'ledger_open ledger_close ledger_balance ledger_statement ledger_verify ledger_repair'),
-            ('app', 'transition _transition set_timer fire_timers _due_timers _postpone_timer'),
+            ('app', 'transition _transition _check_guard set_timer fire_timers _due_timers _postpone_timer'),
             ('app', 'refer'),
             ('consumer', 'refer'),
             ('app', '_import_begin _import_hold _import_record _import_keys _import_target import_cancel import_result'),

@@ -2,7 +2,8 @@
 -- answers  the answer; null where the contract keeps less
 -- raises   P4040 the answer is larger than the contract's max_answer; P4044 p_new, and the tenant has max_keys keys in the scope
 -- note     an answer is as large as its JSON text. Keys are counted through the primary key, up to max_keys: what asks for such
---          a limit pays for it
+--          a limit pays for it. Without a lock: a command would hold it to its COMMIT, and every other of the tenant in the scope
+--          wait for it. So those that overlap pass together
 create or replace function pgonce._answer_to_keep(p_contract pgonce.scope, p_scope text, p_answer jsonb, p_tenant text, p_new boolean)
 returns jsonb
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp

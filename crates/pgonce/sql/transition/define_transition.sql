@@ -5,7 +5,8 @@
 -- raises   22023 a bad name; 42883 the guard is no function of (text, text, jsonb) that returns boolean
 -- note     p_from '' is the state of an entity that does not exist yet. The guard is called with the tenant, the
 --          entity and the command's data, with the rights of the command's sender and a search_path of
---          pg_catalog only: give names their schema. Where it is not true, the command is refused. With
+--          pg_catalog only: give names their schema. So it must belong to the owner of pgonce, to a superuser, to the
+--          sender or to a member of the sender's role: else the command raises 42501. Where it is not true, the command is refused. With
 --          p_topic every transition publishes an event there, of type machine.state and with the entity as
 --          subject
 -- example  select pgonce.define_transition('case', '', 'open');

@@ -6,7 +6,8 @@
 --          is the same answer. state and version are those after the command, or those that it met
 -- locks    the entity
 -- writes   the command with its outcome; when applied the entity, and an event where the rule has a topic
--- raises   22023 a bad name; P4080 the command was sent before with other content
+-- raises   22023 a bad name; P4080 the command was sent before with other content; 42501 the guard belongs to a role that may not
+--          act as the sender
 -- note     a rejected command changes nothing but the timeline: to try again, send another command. Ids that begin with
 --          'timer ' belong to timers
 -- example  select pgonce.define_transition('ticket', '', 'open'), pgonce.define_transition('ticket', 'open', 'closed');
@@ -24,6 +25,7 @@ declare
 begin
     v_step := pgonce._transition(p_machine, p_entity, p_to, p_command, p_expected_state, p_expected_version, p_data, p_tenant, null);
     if v_step.guard is not null then
+        perform pgonce._check_guard(v_step.guard);
         execute format('select %s($1, $2, $3)', v_step.guard) into v_allowed using coalesce(p_tenant, ''), p_entity, p_data;
         v_step := pgonce._transition(p_machine, p_entity, p_to, p_command, p_expected_state, p_expected_version, p_data, p_tenant,
             coalesce(v_allowed, false));

@@ -42,6 +42,8 @@ begin
         alter table pgonce.transition_timer alter column number set default nextval('pgonce.transition_seq');
     end if;
     if not exists (select from pg_dist_partition p where p.logicalrelid = 'pgonce.job_live'::regclass) then
+        -- Limits hold for each tenant there: nothing counts the jobs of all.
+        alter table pgonce.job_live no inherit pgonce.job_running;
         -- The same for jobs; and what a claim of one tenant reads.
         alter table pgonce.job_recheck alter column id set default nextval('pgonce.job_seq');
         create index jobs_ready_by_tenant on pgonce.job_live (tenant, queue, priority desc, id) where state = 'ready';
