@@ -37,7 +37,10 @@ async fn what_operators_did_before_is_in_the_one_table_after_an_upgrade() {
     )
     .await;
     let report = db.migrator().up().await.unwrap();
-    assert_eq!(report.applied, ["0011_acts", "0012_vanished"]);
+    assert_eq!(
+        report.applied,
+        ["0011_acts", "0012_vanished", "0014_kept_markers"]
+    );
     assert!(report.routines);
     let acts = "select string_agg(concat_ws(' ', role, act, tenant, scope, key, reason, before ->> 'failure_code', before #>> '{after,balance}'), \
                 ', ' order by acted_at) from pgonce.operator_act";
