@@ -43,6 +43,7 @@ mod recording;
 mod recovered;
 mod recovery;
 mod redone;
+mod regions;
 mod retention;
 mod savepoints;
 mod sealed;

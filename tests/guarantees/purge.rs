@@ -163,7 +163,43 @@ async fn a_purge_whose_place_was_removed_finds_it_again<D: TestDriver>(world: Wo
     assert_eq!(first + second, 1);
 }
 
+/// Applications report them: no count stops a purge, or the views of others.
+async fn a_purge_stands_whatever_was_counted<D: TestDriver>(world: World<D>) {
+    let see = &world.see;
+    for counts in [
+        "9223372036854775807, 1, 0, 0",
+        "9223372036854775807, 9223372036854775807, -9223372036854775808, null",
+    ] {
+        for scope in ["x", "y"] {
+            see.run(&format!(
+                "select pgonce._count_suppressed('{scope}', {counts}, 'acme')"
+            ))
+            .await;
+        }
+    }
+    see.run("select finish('s', n::text, '\\x01') from generate_series(1, 2) n; select pgonce._move_clock(interval '30 days')")
+        .await;
+    assert_eq!(world.owner.purge(1).await.unwrap(), 1);
+    let counted = "select string_agg(scope || ' ' || suppressed, ', ' order by scope) from pgonce.suppression where tenant = 'acme'";
+    assert_eq!(see.text(counted).await, "x 3000000001, y 3000000001");
+    let sampled = "select suppressed from pgonce.sample order by at desc limit 1";
+    assert_eq!(see.number(sampled).await, 6_000_000_002);
+    // As they were reported before there was a limit.
+    see.run("update pgonce.suppressed set replays = 9223372036854775807, busy = 9223372036854775807; \
+             select pgonce._move_clock(interval '1 minute'); select pgonce._count_suppressed('x', 1, 0, 0, 0, 'acme'); select pgonce._sample()")
+        .await;
+    assert_eq!(see.number(sampled).await, i64::MAX);
+    let most = "select max(suppressed) from pgonce.suppression";
+    assert_eq!(see.number(most).await, i64::MAX);
+    // Nor does a sample that fails for another reason.
+    see.run("alter table pgonce.sample add constraint broken check (intents < 0) not valid; select pgonce._move_clock(interval '1 minute')")
+        .await;
+    assert_eq!(world.owner.purge(10).await.unwrap(), 1);
+    assert_eq!(world.owner.purge(10).await.unwrap(), 0);
+}
+
 for_each_driver!(
+    a_purge_stands_whatever_was_counted,
     a_purge_whose_place_was_removed_finds_it_again,
     a_purge_never_touches_what_is_unfinished_or_in_its_retention,
     a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind,

@@ -298,3 +298,45 @@ async fn a_timer_that_cannot_fire_holds_back_no_other() {
     let kept = "begin; set local lock_timeout = '7s'; select pgonce.fire_timers(); do $$ begin assert current_setting('lock_timeout') = '7s'; end $$; commit";
     see.run(kept).await;
 }
+
+/// Neither is among the errors that PL/pgSQL calls others: a guard that asserts, and one that is cancelled for being slow.
+#[tokio::test]
+async fn a_guard_that_asserts_or_never_ends_holds_back_no_other_timer() {
+    let world = World::<TokioPostgres>::new().await;
+    let (see, firer) = (&world.see, world.observer().await);
+    see.run("create function public.asserts(t text, e text, d jsonb) returns boolean language plpgsql as \
+                 'begin assert d is not null; return true; end'; \
+             create function public.never_ends(t text, e text, d jsonb) returns boolean language plpgsql as \
+                 'begin perform pg_sleep(3600); return true; end'; \
+             select pgonce.define_transition('m', '', 'a'), pgonce.define_transition('m', 'a', 'b'), \
+                 pgonce.define_transition('m', 'a', 'c', 'public.asserts'), pgonce.define_transition('m', 'a', 'd', 'public.never_ends')")
+        .await;
+    for (entity, to, since) in [
+        ("asserts", "c", 4),
+        ("first", "b", 3),
+        ("slow", "d", 2),
+        ("last", "b", 1),
+    ] {
+        see.run(&format!(
+            "select pgonce.transition('m', '{entity}', 'a', 'new {entity}'); \
+             select pgonce.set_timer('m', '{entity}', 'sla', '{to}', '-{since} minutes')"
+        ))
+        .await;
+    }
+    let fire = "select coalesce(string_agg(entity || ' ' || outcome, ', '), 'none') from pgonce.fire_timers()";
+    let asleep =
+        "from pg_stat_activity where wait_event = 'PgSleep' and datname = current_database()";
+    // As statement_timeout does it.
+    let (fired, ()) = futures_util::future::join(firer.text(fire), async {
+        see.wait_until(&format!("select count(*) > 0 {asleep}"))
+            .await;
+        see.run(&format!("select pg_cancel_backend(pid) {asleep}"))
+            .await;
+    })
+    .await;
+    assert_eq!(fired, "asserts failed, first applied, slow failed");
+    assert_eq!(firer.text(fire).await, "last applied");
+    assert_eq!(firer.text(fire).await, "none");
+    let left = "select count(*) from pgonce.transition_timer where ended_at is null and due_at > pgonce.now()";
+    assert_eq!(see.number(left).await, 2, "both fire again in a minute");
+}

@@ -30,9 +30,10 @@ with steps as (
 ), rate as (
     select 1 as place, 'intents' as what, s.intents / d.days as per_day, s.observed,
            coalesce((select avg(x.kept) from (
-                select i.expires_at - coalesce(i.last_at, i.first_at) as kept
+                -- What an application wrote by itself may have any time.
+                select least(i.expires_at - coalesce(i.last_at, i.first_at), interval '1000 years') as kept
                   from pgonce.intent i tablesample system ((select least(100, 20000.0 / greatest(c.relpages, 1)) from pg_class c where c.oid = 'pgonce.intent'::regclass))
-                 where isfinite(i.expires_at) and i.gone_at is null limit 5000) x),
+                 where isfinite(i.expires_at) and isfinite(coalesce(i.last_at, i.first_at)) and i.gone_at is null limit 5000) x),
                (select max(c.retention) from pgonce.scope c)) as kept
       from seen s, lateral (select extract(epoch from s.observed)::numeric / 86400 as days) d
     union all

@@ -227,3 +227,111 @@ async fn a_purge_is_bounded_and_two_at_once_do_not_meet() {
     other.run("rollback").await;
     assert_eq!(see.number("select pgonce._purge_inbox(1000)").await, 30);
 }
+
+/// Days of `billing`, which forgets after two, with one marker on the first of them that `audit` keeps for ever. Answers the id
+/// of that one.
+async fn twenty_days(see: &Observer) -> String {
+    see.run("select pgonce.define_inbox('audit', null), pgonce.define_inbox('billing', '2 days', '1 day')")
+        .await;
+    let mut first = None;
+    for _ in 0..20 {
+        see.run("select pgonce._create_inbox_partitions()").await;
+        let id = id_of(see, 0).await;
+        see.run(&format!("select pgonce.accept('billing', 's', '{id}')"))
+            .await;
+        if first.is_none() {
+            see.run(&format!(
+                "select pgonce.accept('audit', 's', '{id}'); \
+                 select pgonce.accept('billing', 's', left('{id}', 24) || lpad(i::text, 12, '0')) from generate_series(1, 50) i"
+            ))
+            .await;
+        }
+        first.get_or_insert(id);
+        see.run("select pgonce._move_clock('1 day')").await;
+    }
+    first.unwrap()
+}
+
+async fn drop_all(see: &Observer) {
+    while see.number("select pgonce._drop_inbox_partitions()").await > 0 {}
+}
+
+const OLD_DAYS: &str = "select count(*) from pg_inherits i join pg_class c on c.oid = i.inhrelid \
+    where i.inhparent = 'pgonce.inbox_marker'::regclass and c.relname ~ '[0-9]{8}$' \
+    and right(c.relname, 8)::date < (pgonce.now() at time zone 'UTC')::date - 3";
+
+#[tokio::test]
+async fn a_marker_that_is_kept_for_ever_keeps_neither_other_days_nor_other_markers() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let first = twenty_days(see).await;
+    drop_all(see).await;
+    assert_eq!(see.number(OLD_DAYS).await, 1, "the day of audit");
+    // What billing may forget of that day goes in steps.
+    assert_eq!(see.number("select pgonce._purge_inbox(20)").await, 20);
+    assert_eq!(see.number("select pgonce._purge_inbox(1000)").await, 31);
+    assert_eq!(see.number("select pgonce._purge_inbox(1000)").await, 0);
+    let left = format!(
+        "select string_agg(consumer || ' ' || (message_id = '{first}')::text, ', ' order by consumer) \
+         from pgonce.inbox_marker where day <= (pgonce.now() at time zone 'UTC')::date - 3"
+    );
+    assert_eq!(see.text(&left).await, "audit true");
+    let copy = format!("select pgonce.accept('audit', 's', '{first}')");
+    assert_eq!(see.text(&copy).await, "f");
+}
+
+/// Each time it has become twice as old, and not whenever somebody maintains the inbox.
+#[tokio::test]
+async fn a_day_that_is_kept_is_seldom_read_again() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let first = twenty_days(see).await;
+    drop_all(see).await;
+    see.run("select pgonce._purge_inbox()").await;
+    let read = "select string_agg(name || ' ' || swept_at, ', ') from pgonce.sweep where name ~ '^inbox_marker_[0-9]{8}$'";
+    let before = see.text(read).await;
+    assert!(before.starts_with("inbox_marker_2"), "{before}");
+    // One of that day comes late.
+    let late = format!("select pgonce.accept('billing', 's', '{first}')");
+    assert_eq!(see.text(&late).await, "t");
+    see.run("select pgonce._move_clock('5 days')").await;
+    maintain(see).await;
+    assert_eq!(see.text(read).await, before);
+    assert_eq!(see.text(&late).await, "f");
+    see.run("select pgonce._move_clock('20 days')").await;
+    drop_all(see).await;
+    maintain(see).await;
+    assert_ne!(see.text(read).await, before);
+    assert_eq!(see.text(&late).await, "t");
+    // When its last one may be forgotten the day goes, and what was remembered of it.
+    see.run("delete from pgonce.inbox_marker where consumer = 'audit'; update pgonce.sweep set swept_at = pgonce.now() where swept_at = 'infinity'; \
+             select pgonce._move_clock('3 days')")
+        .await;
+    drop_all(see).await;
+    assert_eq!(see.number(OLD_DAYS).await, 0);
+    assert_eq!(see.text(read).await, "");
+}
+
+/// Which is no date any more: the error would stop the purge for every consumer.
+#[tokio::test]
+async fn a_contract_over_thousands_of_years_stops_nobody() {
+    let world = world().await;
+    let see = &world.see;
+    see.run("select pgonce.define_inbox('long', '100000 years', '1 day', '100000 years'); select pgonce.accept('long', 's', 'm')")
+        .await;
+    let id = id_of(see, 0).await;
+    see.run(&format!(
+        "select pgonce._create_inbox_partitions(); select pgonce.accept('long', 's', '{id}'); \
+         select pgonce.store_message('long', 's', 'stored', '')"
+    ))
+    .await;
+    assert!(accept(see, "short").await);
+    see.run("select pgonce._move_clock('11 days')").await;
+    drop_all(see).await;
+    assert_eq!(see.number("select pgonce._purge_inbox()").await, 1);
+    assert!(accept(see, "short").await);
+    for id in ["m", &id] {
+        let copy = format!("select pgonce.accept('long', 's', '{id}')");
+        assert_eq!(see.text(&copy).await, "f");
+    }
+}

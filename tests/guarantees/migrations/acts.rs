@@ -43,8 +43,8 @@ async fn what_operators_did_before_is_in_the_one_table_after_an_upgrade() {
             "0011_acts",
             "0012_vanished",
             "0013_external_life",
-            "0015_shared",
-            "0016_outbox_checks"
+            "0014_kept_markers",
+            "0015_shared"
         ]
     );
     assert!(report.routines);

@@ -75,3 +75,20 @@ async fn what_is_stored_goes_towards_the_rate_times_the_retention() {
     assert_eq!(messages["rows_per_day"], 300, "{messages}");
     assert_eq!(messages["rows_then"], 9000, "{messages}");
 }
+
+/// An application writes its success by itself: times that no other reckons with must not end the forecast for everybody.
+#[tokio::test]
+async fn records_of_any_time_stop_no_forecast() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint)
+             select 1, '-infinity', now(), 1, 'succeeded', '', 's', i::text, '\\x01' from generate_series(1, 3) i;
+             insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint)
+             select 1, now(), '294276-01-01', 1, 'succeeded', '', 's', 'far ' || i, '\\x01' from generate_series(1, 50) i",
+        )
+        .await;
+    let rows = fixture.json(&["forecast"]);
+    let intents = row(&rows, "intents");
+    assert_eq!(intents["kept"], "1000 years", "{intents}");
+}

@@ -1,9 +1,12 @@
 -- pgonce._merge_intent(p_tenant, p_scope, p_key): makes the record of an intent what the facts of all regions say, and
 --          lists what happened twice.
 -- locks    the intent against other merges, then its record
--- writes   the record: finished beats unfinished, and of two the one that pgonce._verdict_of keeps. A task for each surplus
---          effect; where it is of this region, also the event region.double_commit
+-- writes   the record: finished beats unfinished, and of two the one that pgonce._verdict_of keeps. The history of its attempts here,
+--          as far as it does not belong to the new record. Where an answer was replaced or removed: pgonce.installation, so that caches
+--          forget it. A task for each surplus effect; where it is of this region, also the event region.double_commit
 -- raises   55P03 the record is locked for 200 milliseconds
+-- note     where replication applies it no trigger of the tables fires: what they do it does here. In a session they fire as well, and
+--          find it done
 create or replace function pgonce._merge_intent(p_tenant text, p_scope text, p_key text)
 returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set lock_timeout = '200ms'
@@ -13,6 +16,7 @@ declare
     v_kept  record;
     v_new   pgonce.intent;
     v_found boolean;
+    v_gone  boolean := false;
     v_task  record;
 begin
     -- Not the lock of claims: an attempt that runs meanwhile then loses on the primary key, and replays.
@@ -33,6 +37,9 @@ begin
             delete from pgonce.intent i
              where v_row.expires_at is not null and coalesce(v_row.last_at, v_row.first_at) <= (v_kept.fact).at
                and i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
+            v_gone := found;
+            delete from pgonce.attempt a
+             where v_gone and a.tenant = p_tenant collate "C" and a.scope = p_scope collate "C" and a.key = p_key collate "C";
             exit;
         elsif v_new.expires_at <= pgonce.now() or v_row is not distinct from v_new then
             exit;  -- retention sees to it; or there is nothing to do
@@ -44,14 +51,19 @@ begin
                    lease_until = null, failure_code = v_new.failure_code, failure_message = v_new.failure_message,
                    vanished_at = v_new.vanished_at
              where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
-            -- Where replication applies it no trigger of the table fires.
-            update pgonce.installation i set evicted_by = pg_current_xact_id()
-             where v_row.status = 'succeeded' and i.evicted_by <> pg_current_xact_id();
+            v_gone := true;
+            -- Attempts of this region that would be in the way of the next one's fence; and those that nothing would ever remove: see
+            -- the trigger attempts_go_with_their_intent.
+            delete from pgonce.attempt a
+             where a.tenant = p_tenant collate "C" and a.scope = p_scope collate "C" and a.key = p_key collate "C"
+               and (a.fence >= v_new.fence or not (v_new.attempts > 1 or v_new.fence > 1 and v_new.fence % 2 = 1));
             exit;
         end if;
         insert into pgonce.intent select v_new.* on conflict on constraint one_row_per_intent do nothing;
         exit when found;
     end loop;
+    update pgonce.installation i set evicted_by = pg_current_xact_id()
+     where v_gone and v_row.status = 'succeeded' and i.evicted_by <> pg_current_xact_id();
     for v_task in
         insert into pgonce.region_task as t (tenant, scope, key, region, epoch, seq, kept, surplus, found_at)
         select p_tenant, p_scope, p_key, (v.fact).region, (v.fact).epoch, (v.fact).seq,

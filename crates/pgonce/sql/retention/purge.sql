@@ -4,7 +4,8 @@
 --          those it removes, and none that is in use
 -- writes   pgonce.intent: only finished and expired rows; unfinished ones have no expiry. p_reason: it is done by
 --          hand, and a row of pgonce.operator_act records who and why. Calls to
---          providers that were decided, or never sent, go after their intents; they are not counted. A row of pgonce.sample for the minute
+--          providers that were decided, or never sent, go after their intents; they are not counted. A row of pgonce.sample for the
+--          minute: where that fails it is a warning, and what was removed stays removed
 -- raises   22023 p_limit is not positive
 -- note     an index on expires_at would cost every command some WAL. Purge walks the table in short stretches
 --          instead and remembers where it stopped, so that each call goes on from there and none walks it
@@ -77,7 +78,11 @@ begin
     update pgonce.sweep w set next_block = v_from, swept_at = v_now
      where w.tenant = '' and w.name = 'intent';
     perform pgonce._purge_external(p_limit);
-    perform pgonce._sample();
+    begin
+        perform pgonce._sample();
+    exception when others then
+        raise warning 'what was counted could not be recorded: % [%]', sqlerrm, sqlstate;
+    end;
     if p_reason is not null then
         perform pgonce._audit_act('purge', 'intents', null, p_reason, jsonb_build_object('removed', v_done));
     end if;

@@ -1,6 +1,8 @@
 -- pgonce.fire_timers(p_limit): lets due timers move their entities, each once.
 -- answers  a row for each timer that fired, with the outcome of its transition; failed: its guard or its event raised an
---          error, or waited too long for a lock, which is a warning here, and it fires again in a minute
+--          error, or waited too long for a lock, which is a warning here, and it fires again in a minute. Where the statement is
+--          cancelled meanwhile (statement_timeout, a client that does not wait any longer) so does the timer at which that was, and the
+--          call ends there: what fired before it stays, and the rest is left to the next call
 -- locks    the entities of the timers, passing over those that somebody else moves
 -- writes   what pgonce.transition writes, and the end of the timers
 -- raises   22023 p_limit is not positive
@@ -15,6 +17,7 @@ as $$
 declare
     v_timer record;
     v_wait  text := current_setting('lock_timeout');
+    v_ends  boolean := false;
 begin
     -- One bad guard must not hold back the timers of others: also not one that waits for what somebody keeps locked.
     if v_wait = '0' then
@@ -31,7 +34,8 @@ begin
                 p_tenant => v_timer.tenant) x;
         exception
             when deadlock_detected then raise;
-            when others then
+            -- The last two are not among the others: a guard that asserts, and one that takes too long.
+            when others or assert_failure or query_canceled then
                 if sqlstate = '40001' and current_setting('transaction_isolation') <> 'read committed' then
                     raise;  -- the whole transaction is too old
                 elsif sqlstate = '55P03' and current_setting('lock_timeout')::interval > interval '100 ms' then
@@ -41,8 +45,10 @@ begin
                 raise warning 'timer % of machine "%" failed: % (%)', v_timer.number, v_timer.machine, sqlerrm, sqlstate;
                 perform pgonce._postpone_timer(v_timer.tenant, v_timer.machine, v_timer.entity, v_timer.kind, v_timer.number);
                 outcome := 'failed';
+                v_ends := sqlstate = '57014';
         end;
         return next;
+        exit when v_ends;
     end loop;
     perform set_config('lock_timeout', v_wait, true);
 end

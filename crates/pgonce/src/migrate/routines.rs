@@ -205,6 +205,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "inbox/accept_batch",
     "inbox/_inbox_rules",
     "inbox/_kept_since",
+    "inbox/_kept_until",
     "inbox/define_inbox",
     "inbox/_blocked_keys",
     "inbox/_insert_new_markers",

@@ -1,5 +1,5 @@
 -- Removes views, triggers and functions before they are loaded again on Citus, in the same transaction: it distributes no
--- table that they depend on, and replaces none that others depend on.
+-- table that they depend on, and replaces none that others depend on. Those that policies depend on stay.
 do $$
 declare
     v_schema   oid := (select c.relnamespace from pg_class c where c.oid = 'pgonce.intent'::regclass);
@@ -15,7 +15,7 @@ begin
         execute v_existing;
     end loop;
     select string_agg(p.oid::regprocedure::text, ', ') into v_existing from pg_proc p
-     where p.pronamespace = v_schema and p.proname <> '_tenant_is_allowed';
+     where p.pronamespace = v_schema and p.proname not in ('_tenant_is_allowed', 'now');
     if v_existing is not null then
         execute 'drop function ' || v_existing;
     end if;

@@ -10,6 +10,7 @@ as $$
 declare
     v_timer   record;
     v_outcome text;
+    v_ends    boolean := false;
 begin
     for v_timer in select * from pgonce._due_timers(p_limit, p_tenant) loop
         -- One bad guard must not hold back the timers of others.
@@ -19,15 +20,18 @@ begin
                 p_tenant => p_tenant) x;
         exception
             when deadlock_detected then raise;
-            when others then
+            -- The last two are not among the others: a guard that asserts, and one that takes too long.
+            when others or assert_failure or query_canceled then
                 if sqlstate = '40001' and current_setting('transaction_isolation') <> 'read committed' then
                     raise;  -- the whole transaction is too old
                 end if;
                 raise warning 'timer % of machine "%" failed: % (%)', v_timer.number, v_timer.machine, sqlerrm, sqlstate;
                 perform pgonce._postpone_timer(p_tenant, v_timer.machine, v_timer.entity, v_timer.kind, v_timer.number);
                 v_outcome := 'failed';
+                v_ends := sqlstate = '57014';
         end;
         return query select p_tenant, v_timer.machine::text, v_timer.entity::text, v_timer.kind::text, v_outcome;
+        exit when v_ends;
     end loop;
 end
 $$;
