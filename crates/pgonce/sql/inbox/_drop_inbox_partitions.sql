@@ -43,8 +43,8 @@ begin
                pg_relation_size(c.oid) / current_setting('block_size')::bigint as blocks
           from pg_inherits i join pg_class c on c.oid = i.inhrelid
           left join pgonce.sweep w on w.tenant = '' and w.name = 'inbox_kept_' || right(c.relname, 8)
-         where i.inhparent = 'pgonce.inbox_marker'::regclass and c.relname ~ '^inbox_marker_[0-9]{8}$'
-           and right(c.relname, 8)::date < (pgonce.now() at time zone 'UTC')::date
+         where i.inhparent = 'pgonce.inbox_marker'::regclass and case when c.relname ~ '^inbox_marker_[0-9]{8}$'
+                    then right(c.relname, 8)::date < (pgonce.now() at time zone 'UTC')::date end
            and coalesce(w.swept_at <= pgonce.now(), true)
          order by w.swept_at nulls first, c.relname limit 100
     loop

@@ -83,7 +83,9 @@ begin
           from pg_inherits i join pg_class c on c.oid = i.inhrelid
           join pgonce.sweep k on k.tenant = '' and k.name = 'inbox_kept_' || right(c.relname, 8)
           left join pgonce.sweep s on s.tenant = '' and s.name = c.relname::text
-         cross join lateral (select (right(k.name, 8)::date + 1)::timestamp at time zone 'UTC' as over_at) d
+         -- Of other names it is null: the order in which conditions are looked at is not ours.
+         cross join lateral (select (case when k.name ~ '^inbox_kept_[0-9]{8}$' then right(k.name, 8)::date + 1 end)::timestamp
+                at time zone 'UTC' as over_at) d
          where v_days and i.inhparent = 'pgonce.inbox_marker'::regclass
            and k.swept_at > v_now + (v_now - d.over_at)
            and d.over_at + (select min(least(r.keep, interval '5000 years')) from pgonce.inbox_contract r
