@@ -41,6 +41,45 @@ async fn a_handler_that_never_ends_fails_and_is_poisoned_in_the_end() {
     assert_eq!(came, (19, 2, 1), "{counts:?}");
 }
 
+/// Slower than its lease, and no slower than it may be: a lane renews what it has in hand, also what is not begun yet.
+#[tokio::test]
+async fn a_stored_message_stays_with_its_lane_for_longer_than_its_lease() {
+    let fixture = Fixture::new().await;
+    let see = &fixture.world.see;
+    let go_on = Arc::new(tokio::sync::Semaphore::new(0));
+    let gate = go_on.clone();
+    let handler = move |mut tx: Tx<Db>, message: Arc<Message>| {
+        let gate = gate.clone();
+        async move {
+            let sql = "insert into seen (consumer, id) values ('c', $1)";
+            tx.conn().execute(sql, &[&message.id]).await?;
+            let _ = gate.acquire().await;
+            Ok(())
+        }
+    };
+    let consumer = Consumer::new(&fixture.once(), "c", fixture.shop.source(), handler);
+    let consumer = quick(consumer)
+        .store_first()
+        .handler_timeout(Duration::from_secs(60))
+        .lease(Duration::from_secs(6));
+    fixture.send(1, 3, 1);
+    let running = Running::start(consumer);
+    let claimed = "select count(*) > 0 from pgonce.inbox_message where status = 'processing'";
+    see.wait_until(claimed).await;
+    let ends = "select coalesce(min(due_at)::text, '') from pgonce.inbox_message where status = 'processing'";
+    let first = see.text(ends).await;
+    let renewed = format!(
+        "select min(due_at) > '{first}' from pgonce.inbox_message where status = 'processing'"
+    );
+    see.wait_until(&renewed).await;
+    let attempts = "select max(attempts) from pgonce.inbox_message";
+    assert_eq!(see.number(attempts).await, 1, "it was claimed again");
+    go_on.close();
+    fixture.wait_for(3).await;
+    running.stop().await.unwrap();
+    assert_eq!(see.number(attempts).await, 1);
+}
+
 /// Nobody says that its connections are gone: what is sent on them gets no reply, ever.
 #[tokio::test]
 async fn a_database_that_falls_silent_does_not_hold_a_consumer() {

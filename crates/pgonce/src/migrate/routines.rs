@@ -215,6 +215,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "inbox/fail_message",
     "inbox/release_messages",
     "inbox/_audit_inbox",
+    "inbox/_renew_messages",
     "inbox/retry_messages",
     "inbox/skip_message",
     "inbox/replay_messages",
