@@ -19,6 +19,7 @@ use pgonce::unstable::context_of;
 use pgonce::{Error, Failure, Result};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use tokio::time::{Instant, timeout_at};
 use tracing::Span;
 
 use crate::Handler;
@@ -30,6 +31,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How much of a response is read: its status says it all, the rest is for the reason that people see.
 const RESPONSE_BYTES: usize = 16 * 1024;
+
+/// How long a response is read once its head is there.
+const BODY_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long the response to a job is read, where the body is the result.
+const RESULT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum characters of a response in a reason.
 const MAX_REASON: usize = 200;
@@ -111,7 +118,7 @@ impl HttpHandler {
     }
 
     /// Posts a job, for a handler of [`Once::worker`](pgonce::Once::worker): at least once, and always with the same `Idempotency-Key`.
-    /// Responses mean what they mean for messages; the body of one that says "done" is the result, where it is JSON of at most 16 KiB.
+    /// Responses mean what they mean for messages; the body of one that says "done" is the result, where it is JSON of at most 16 KiB that comes within 10 seconds of its head.
     /// [`Error::Disconnected`]: nobody listens; it is no job's fault.
     ///
     /// | request header | what |
@@ -153,7 +160,7 @@ impl HttpHandler {
                 ("tracestate", tracestate),
             ],
         );
-        let response = self.call(request).await?;
+        let response = self.call(request, RESULT_TIMEOUT).await?;
         outcome(&response)?;
         Ok(serde_json::from_slice(response.body()).unwrap_or_default())
     }
@@ -228,7 +235,12 @@ impl HttpHandler {
         request
     }
 
-    async fn call(&self, request: Request<Full<Bytes>>) -> Result<Response<Vec<u8>>> {
+    /// Calls the service, and reads the body of its response for at most this time.
+    async fn call(
+        &self,
+        request: Request<Full<Bytes>>,
+        body_timeout: Duration,
+    ) -> Result<Response<Vec<u8>>> {
         let calling = self.client.request(request).await;
         let response = calling.map_err(|error| match error.is_connect() {
             true => Error::Disconnected(whole(&error)),
@@ -236,8 +248,10 @@ impl HttpHandler {
         })?;
         let (head, mut body) = response.into_parts();
         let mut text = Vec::new();
-        // Reading to the end lets the connection be used again; a long response costs it.
-        while let Some(Ok(frame)) = body.frame().await {
+        // Its head says what became of the request. Reading to the end lets the connection be used again; a long or slow
+        // response costs it.
+        let until = Instant::now() + body_timeout;
+        while let Ok(Some(Ok(frame))) = timeout_at(until, body.frame()).await {
             text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
             if text.len() > RESPONSE_BYTES {
                 break;
@@ -270,7 +284,9 @@ impl<D: Driver> Handler<D> for HttpHandler {
     const CALLS_OUT: bool = true;
 
     async fn call_out(&self, message: &Message, claimed: &ClaimedMessage) -> Result<()> {
-        let response = self.call(self.request(message, claimed)).await?;
+        let response = self
+            .call(self.request(message, claimed), BODY_TIMEOUT)
+            .await?;
         outcome(&response)
     }
 

@@ -20,6 +20,7 @@ mod jetstream;
 #[cfg(feature = "kafka")]
 mod kafka_security;
 mod metrics;
+mod panics;
 mod relay;
 mod sink;
 pub mod sinks;

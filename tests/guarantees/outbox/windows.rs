@@ -241,6 +241,41 @@ async fn filters_choose_and_a_star_means_anything_but_nothing_else_does() {
     assert_eq!(reader.numbers().await, ["8"]);
 }
 
+/// What nobody wants is walked in pages too: a call that has to pass all of it at once may never end in time.
+#[tokio::test]
+async fn a_long_backlog_that_is_not_wanted_is_walked_in_pages() {
+    let (world, _) = one_reader().await;
+    let see = &world.see;
+    see.run("select pgonce.create_subscription('rare', 'start', p_topics => '{rare}')")
+        .await;
+    // All in one lane, with one that is wanted at the end.
+    let noise =
+        "select count(pgonce.publish('noise', 'x', 's', '{}')) from generate_series(1, 10000) i";
+    see.number(noise).await;
+    see.run("select pgonce.publish('rare', 'x', 's', '{\"n\": 1}')")
+        .await;
+    let mut reader = LogReader::claim(world.observer().await, "rare", "r").await;
+    let mut pages = 0;
+    let found = loop {
+        let read = format!(
+            "select * from pgonce._read_lanes('rare', {}, 16)",
+            reader.held_sql()
+        );
+        let touched = pages_touched(see, &read).await;
+        let seen = reader.read(16).await;
+        if !seen.is_empty() {
+            break seen;
+        }
+        assert!(touched < 3000, "page {pages} touched {touched} blocks");
+        pages += 1;
+        assert!(pages < 10, "the cursor does not move");
+    };
+    assert_eq!((pages, found.len()), (4, 1));
+    assert_eq!(found[0].n, "1");
+    assert!(reader.read_all(16).await.is_empty());
+    assert!(reader.held.iter().all(|held| held.2.ends_with(",,)")));
+}
+
 #[tokio::test]
 async fn a_subscription_that_begins_now_gets_what_commits_from_now_on() {
     let (world, _) = one_reader().await;

@@ -4,6 +4,7 @@ use pgonce::Error;
 use pgonce::retry::Class;
 
 use crate::fatal::is_fatal;
+use crate::panics::panic_text;
 
 /// Why a transaction failed, by what that says about its messages.
 pub(super) enum BatchError {
@@ -23,12 +24,7 @@ pub(super) enum BatchError {
 
 /// The error of a handler that panicked.
 pub(super) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-    let said = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned());
-    let said = said.unwrap_or_else(|| "it did not say why".to_owned());
-    Error::work(format!("the handler panicked: {said}"))
+    Error::work(format!("the handler panicked: {}", panic_text(panic)))
 }
 
 /// An error of a call of ours: never a message's fault.

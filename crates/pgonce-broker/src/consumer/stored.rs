@@ -1,7 +1,7 @@
 //! The worker of the stored inbox: what failed, what waits, what came by webhook.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pgonce::driver::Driver;
@@ -18,7 +18,7 @@ use crate::bounded::{bounded, reply_limit};
 use crate::fatal::is_fatal;
 use crate::relay::jittered;
 
-/// How many stored messages are claimed at once, at most: their leases must not run out meanwhile.
+/// How many stored messages are claimed at once, at most: each lane renews its own.
 const MAX_CLAIMED: usize = 100;
 
 /// How many messages a lane had in hand, and how many it settled.
@@ -107,7 +107,8 @@ async fn keep_maintaining<D: Driver, H>(shared: Arc<Shared<D, H>>) {
     }
 }
 
-/// How long a stored message stays with its worker: longer than its handler may run.
+/// How long a stored message stays with a worker that does not renew its lease. What calls out runs to its end under one
+/// lease, also while the database is unavailable: nobody else shall call meanwhile.
 fn lease(limits: &Limits, calls_out: bool) -> Duration {
     match calls_out {
         true => limits.lease.max(limits.handler * 2),
@@ -130,6 +131,29 @@ async fn claim<D: Driver, H: Handler<D>>(
     let claimed = bounded(reply_limit(lease), claiming).await?;
     fault_point!("consumer.claimed");
     Ok(claimed)
+}
+
+/// Renews the leases of what a lane has not settled, for as long as it works: however slow they are together, they are
+/// nobody else's, not even another lane's of this process. What was lost meanwhile is refused when it commits.
+async fn keep_renewing<D: Driver, H: Handler<D>>(
+    shared: &Shared<D, H>,
+    claimed: &[ClaimedMessage],
+    settled: &Mutex<Vec<usize>>,
+) {
+    let lease = lease(&shared.limits, H::CALLS_OUT);
+    loop {
+        sleep(lease / 3).await;
+        let left: Vec<&ClaimedMessage> = {
+            let settled = settled.lock().unwrap_or_else(PoisonError::into_inner);
+            let all = claimed.iter().enumerate();
+            let left = all.filter(|(index, _)| !settled.contains(index));
+            left.map(|(_, claimed)| claimed).collect()
+        };
+        let renewing = shared.inbox.renew(&shared.name, &left, lease);
+        if let Err(error) = bounded(reply_limit(lease / 3), renewing).await {
+            tracing::warn!(%error, "the leases of stored messages could not be renewed");
+        }
+    }
 }
 
 /// Shares messages out to as many lanes as `size` for each makes, a key's to one lane and in their order.
@@ -198,6 +222,7 @@ async fn work_off<D: Driver, H: Handler<D>>(
     let ended = tokio::select! {
         done = lane.run(&items) => done,
         () = drained => Ok(()),
+        () = keep_renewing(&shared, &claimed, &settled) => Ok(()),
     };
     let (mut called, calling) = (lane.called, lane.calling);
     called.extend(calling);

@@ -9,6 +9,7 @@ use pgonce::outbox::{Act, Message, Outcome};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::catch_panics::CatchPanics;
 use super::health::{Blame, SinkHealth, subject_of};
 use super::span::Sending;
 use super::{Counts, Limits};
@@ -46,10 +47,11 @@ pub(super) enum Ended {
 /// Sends what is to be sent, and waits while the sink is unavailable; never beyond the end of the lease, whatever
 /// the relay itself is waiting for.
 pub(super) async fn deliver<S: Sink>(
-    sink: &S,
+    sink: Arc<S>,
     batch: Vec<Message>,
     terms: &Terms,
 ) -> Result<Ended> {
+    let sink = CatchPanics(sink);
     let sending = Sending::begin(&terms.subscription, &batch);
     let ended = tokio::select! {
         biased;
@@ -57,7 +59,7 @@ pub(super) async fn deliver<S: Sink>(
             tracing::warn!("the lease is over: the delivery stops");
             Ok(Ended::LeaseOver)
         }
-        ended = send_all(sink, batch, terms) => ended,
+        ended = send_all(&sink, batch, terms) => ended,
     };
     sending.end(&ended);
     ended

@@ -187,7 +187,7 @@ async fn send_batches<S: Sink>(
 
 fn note_panic(sent: std::result::Result<(), JoinError>) {
     if let Err(error) = sent {
-        tracing::error!(%error, "a sink panicked: its events are sent again");
+        tracing::error!(%error, "a delivery panicked: its events are sent again");
     }
 }
 
@@ -207,7 +207,7 @@ async fn send<S: Sink>(
     let ended = tokio::select! {
         biased;
         _ = dropped => return,
-        ended = deliver(&*sink, messages, &terms) => ended,
+        ended = deliver(sink, messages, &terms) => ended,
     };
     match ended {
         Ok(Ended::Settled(outcomes)) => {

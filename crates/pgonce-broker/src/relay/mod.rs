@@ -1,5 +1,6 @@
 //! The engine: lanes in, events out, cursors kept.
 
+mod catch_panics;
 mod counts;
 mod deliver;
 mod health;

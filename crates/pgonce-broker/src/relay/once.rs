@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::Relay;
+use super::run::in_time;
 use crate::Sink;
 
 /// How often it is looked whether everything is delivered.
@@ -21,18 +22,31 @@ impl<D: Driver, S: Sink> Relay<D, S> {
     /// sink that is unavailable is waited for.
     pub async fn run_once(self, stop: CancellationToken) -> Result<bool> {
         let (outbox, subscription) = (self.outbox.clone(), self.subscription.clone());
-        let goal = outbox.goal().await?;
+        let limits = self.limits.clone();
+        let goal = tokio::select! {
+            () = stop.cancelled() => return Ok(false),
+            goal = in_time(&limits, outbox.goal()) => goal?,
+        };
         let done = stop.child_token();
         let watching = async {
             while !done.is_cancelled() {
-                // What cannot be asked now is asked again: the relay itself says what is final.
-                if matches!(outbox.caught_up(&subscription, &goal).await, Ok(true)) {
+                let looking = async {
+                    // What cannot be asked now is asked again: the relay itself says what is final.
+                    let caught_up = in_time(&limits, outbox.caught_up(&subscription, &goal)).await;
+                    let caught_up = matches!(caught_up, Ok(true));
+                    if !caught_up {
+                        sleep(LOOK_EVERY).await;
+                    }
+                    caught_up
+                };
+                // A relay that ends waits for no reply.
+                let caught_up = tokio::select! {
+                    () = done.cancelled() => false,
+                    caught_up = looking => caught_up,
+                };
+                if caught_up {
                     done.cancel();
                     return true;
-                }
-                tokio::select! {
-                    () = done.cancelled() => {}
-                    () = sleep(LOOK_EVERY) => {}
                 }
             }
             false

@@ -162,7 +162,14 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                     self.reads.more |= batch.len() >= self.relay.limits.lane_events / MUCH;
                     self.send(lane, batch, cursor);
                 }
-                None => self.move_to(lane, cursor),
+                None => {
+                    // A page of what the subscription does not want: the next one, at once.
+                    if cursor.has_more() {
+                        self.reads.more = true;
+                        self.next_look = Instant::now();
+                    }
+                    self.move_to(lane, cursor);
+                }
             }
         }
         Ok(())

@@ -297,7 +297,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             from_log: next.is_some(),
         };
         self.tasks.spawn(async move {
-            let ended = deliver(&*sink, batch, &terms).await;
+            let ended = deliver(sink, batch, &terms).await;
             (next, ended)
         })
     }
@@ -314,7 +314,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             Ok((id, delivered)) => (id, Some(delivered)),
             Err(error) => {
                 if error.is_panic() {
-                    tracing::error!(%error, "a sink panicked: its lane is read again");
+                    tracing::error!(%error, "a delivery panicked: its lane is read again");
                 }
                 (error.id(), None)
             }
@@ -424,10 +424,18 @@ impl<D: Driver, S: Sink> Engine<D, S> {
     async fn drain(mut self) -> Result<()> {
         self.reads = Reads::default();
         let until = Instant::now() + self.relay.limits.drain_timeout;
-        while let Ok(Some(done)) = timeout_at(until, self.tasks.join_next_with_id()).await {
-            self.on_delivery(done);
-            if Instant::now() >= self.next_claim && self.claim().await.is_err() {
-                break; // the lease decides whether what is left still counts
+        loop {
+            match timeout_at(until.min(self.next_claim), self.tasks.join_next_with_id()).await {
+                Ok(Some(done)) => self.on_delivery(done),
+                Err(_) if Instant::now() < until => {}
+                _ => break,
+            }
+            if Instant::now() >= self.next_claim
+                && let Err(error) = self.claim().await
+            {
+                // The lease decides whether what is left still counts.
+                tracing::warn!(%error, "the lease could not be renewed while stopping");
+                self.next_claim = Instant::now() + jittered(self.relay.limits.first_pause);
             }
         }
         self.tasks.abort_all();

@@ -1,6 +1,6 @@
 //! Redis Streams.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use pgonce::outbox::Message;
@@ -93,13 +93,13 @@ impl RedisStreams {
     }
 
     /// In one transaction, so that a server that runs out of memory halfway takes all or none.
-    async fn append_all(&self, batch: &[Message]) -> Result<Vec<RedisResult<String>>, Failure> {
+    async fn append_all(&self, part: &[&Message]) -> Result<Vec<RedisResult<String>>, Failure> {
         let connecting = connect(&self.client, &self.config);
         let connection = self.link.get(connecting).await;
         let connection = connection.map_err(|reason| Failure::Down { reason })?;
         let mut pipeline = redis::pipe();
         pipeline.atomic().ignore_errors();
-        for message in batch {
+        for message in part {
             pipeline.add_command(self.append(message));
         }
         let mut talking = MultiplexedConnection::clone(&connection);
@@ -148,33 +148,64 @@ impl Sink for RedisStreams {
     }
 
     async fn send_batch(&self, batch: &[Message], in_flight: usize) -> Vec<Delivery> {
-        let mut deliveries = Vec::with_capacity(batch.len());
-        for part in batch.chunks(in_flight.max(1)) {
-            match self.append_all(part).await {
-                Ok(answers) => deliveries.extend(one_each(part, answers)),
-                Err(Failure::Aborted) => {
-                    deliveries.extend(one_by_one_in_each_subject(self, part, in_flight).await);
+        let mut deliveries = vec![Delivery::Untried; batch.len()];
+        for (nth, chunk) in batch.chunks(in_flight.max(1)).enumerate() {
+            for round in rounds(chunk, |message| self.config.stream.fill(message)) {
+                let part: Vec<&Message> = round.iter().map(|&at| &chunk[at]).collect();
+                let answers = match self.append_all(&part).await {
+                    Ok(answers) => one_each(&part, answers),
+                    Err(Failure::Aborted) => {
+                        let part: Vec<Message> = part.into_iter().cloned().collect();
+                        one_by_one_in_each_subject(self, &part, in_flight).await
+                    }
+                    Err(Failure::Down { reason }) => {
+                        vec![Delivery::Unavailable { reason }; part.len()]
+                    }
+                };
+                let stopped = |delivery: &Delivery| *delivery != Delivery::Acknowledged;
+                let stops = answers.iter().any(stopped);
+                for (at, answer) in round.into_iter().zip(answers) {
+                    deliveries[nth * in_flight.max(1) + at] = answer;
                 }
-                Err(Failure::Down { reason }) => {
-                    deliveries.resize(
-                        deliveries.len() + part.len(),
-                        Delivery::Unavailable { reason },
-                    );
+                if stops {
+                    return deliveries;
                 }
-            }
-            let stopped = |delivery: &Delivery| *delivery != Delivery::Acknowledged;
-            if deliveries.iter().any(stopped) {
-                break;
             }
         }
-        deliveries.resize(batch.len(), Delivery::Untried);
         deliveries
     }
 }
 
-/// What refuses one event (there is something else under that key, say) refuses all of its stream, so
-/// the order in each stream holds. The first of a subject that failed stands for those behind it.
-fn one_each(part: &[Message], answers: Vec<RedisResult<String>>) -> Vec<Delivery> {
+/// What goes together, by index: of each subject the events up to where it changes to another stream, then those up to the
+/// next change. A stream refuses what another one takes, so an event waits for the reply to those before it in other streams.
+fn rounds(chunk: &[Message], stream_of: impl Fn(&Message) -> String) -> Vec<Vec<usize>> {
+    let mut rounds = Vec::new();
+    let mut subjects: HashMap<_, (usize, String)> = HashMap::new();
+    for (at, message) in chunk.iter().enumerate() {
+        let stream = stream_of(message);
+        let subject = (&message.tenant, &message.subject);
+        let round = match subjects.get_mut(&subject) {
+            Some((round, last)) if *last == stream => *round,
+            Some((round, last)) => {
+                (*round, *last) = (*round + 1, stream);
+                *round
+            }
+            None => {
+                subjects.insert(subject, (0, stream));
+                0
+            }
+        };
+        if round == rounds.len() {
+            rounds.push(Vec::new());
+        }
+        rounds[round].push(at);
+    }
+    rounds
+}
+
+/// What refuses one event (there is something else under that key, say) refuses all of its stream, and those of one subject
+/// are of one stream here. The first of a subject that failed stands for those behind it.
+fn one_each(part: &[&Message], answers: Vec<RedisResult<String>>) -> Vec<Delivery> {
     let mut stopped = HashSet::new();
     let each = part.iter().zip(answers);
     each.map(|(message, answer)| match answer {

@@ -19,10 +19,15 @@ use tracing::field::Empty;
 use tracing::{Instrument as _, Span};
 
 use super::scheme::Scheme;
+use crate::bounded::bounded;
 use crate::consumer::check_names;
 
 /// Headers that are kept with a message, beside those that begin with `x-`, `ce-` or `webhook-`.
 const KEPT: [&str; 3] = ["content-type", "traceparent", "tracestate"];
+
+/// Maximum time to store a message: a connection that has said nothing for longer is dead, and must not keep its place in
+/// the pool. The sender may send it again, which is known as a copy where it was stored after all.
+const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads names out of a message.
 type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
@@ -38,7 +43,7 @@ type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
 /// | 408 | its body took longer than allowed; nothing is stored |
 /// | 413 | longer than allowed; nothing is stored |
 /// | 422 | the id came before with another payload (`P4050`); stored for an operator |
-/// | 503 | the database is unavailable; nothing is stored, send it again |
+/// | 503 | the database is unavailable, or did not reply within 10 seconds; send it again |
 ///
 /// ```no_run
 /// # fn example(once: pgonce::Once<pgonce::driver::sqlx::Sqlx>) -> Result<(), Box<dyn std::error::Error>> {
@@ -147,7 +152,7 @@ impl<D: Driver> Webhooks<D> {
         let stored = self
             .inbox
             .store(&self.consumer, &self.source, &message, &what);
-        match stored.await {
+        match bounded(STORE_TIMEOUT, stored).await {
             Ok(StoreResult::New | StoreResult::Duplicate) => StatusCode::OK.into_response(),
             Ok(StoreResult::Conflict) => {
                 let why = "this id came before with another payload";

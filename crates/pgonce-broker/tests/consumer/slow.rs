@@ -6,8 +6,9 @@ use std::time::Duration;
 use pgonce::Once;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::inbox::{Message, Tx};
-use pgonce_broker::Consumer;
+use pgonce_broker::{Consumer, HttpHandler};
 use pgonce_tests::{Cutter, Observer, TestDriver};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::fixture::{Db, Fixture, Running, quick};
 
@@ -39,6 +40,76 @@ async fn a_handler_that_never_ends_fails_and_is_poisoned_in_the_end() {
     assert_eq!(fixture.world.see.number(left).await, 0);
     let came = (counts.applied(), counts.retried(), counts.poisoned());
     assert_eq!(came, (19, 2, 1), "{counts:?}");
+}
+
+/// Slower than its lease, and no slower than it may be: a lane renews what it has in hand, also what is not begun yet.
+#[tokio::test]
+async fn a_stored_message_stays_with_its_lane_for_longer_than_its_lease() {
+    let fixture = Fixture::new().await;
+    let see = &fixture.world.see;
+    let go_on = Arc::new(tokio::sync::Semaphore::new(0));
+    let gate = go_on.clone();
+    let handler = move |mut tx: Tx<Db>, message: Arc<Message>| {
+        let gate = gate.clone();
+        async move {
+            let sql = "insert into seen (consumer, id) values ('c', $1)";
+            tx.conn().execute(sql, &[&message.id]).await?;
+            let _ = gate.acquire().await;
+            Ok(())
+        }
+    };
+    let consumer = Consumer::new(&fixture.once(), "c", fixture.shop.source(), handler);
+    let consumer = quick(consumer)
+        .store_first()
+        .handler_timeout(Duration::from_secs(60))
+        .lease(Duration::from_secs(6));
+    fixture.send(1, 3, 1);
+    let running = Running::start(consumer);
+    let claimed = "select count(*) > 0 from pgonce.inbox_message where status = 'processing'";
+    see.wait_until(claimed).await;
+    let ends = "select coalesce(min(due_at)::text, '') from pgonce.inbox_message where status = 'processing'";
+    let first = see.text(ends).await;
+    let renewed = format!(
+        "select min(due_at) > '{first}' from pgonce.inbox_message where status = 'processing'"
+    );
+    see.wait_until(&renewed).await;
+    let attempts = "select max(attempts) from pgonce.inbox_message";
+    assert_eq!(see.number(attempts).await, 1, "it was claimed again");
+    go_on.close();
+    fixture.wait_for(3).await;
+    running.stop().await.unwrap();
+    assert_eq!(see.number(attempts).await, 1);
+}
+
+/// Its head has come, and says that the message is applied.
+#[tokio::test]
+async fn a_response_whose_body_never_ends_is_judged_by_its_head() {
+    let fixture = Fixture::new().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    let service = tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((mut caller, _)) = listener.accept().await {
+            let mut request = [0; 64 * 1024];
+            let _ = caller.read(&mut request).await;
+            let head = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf of it";
+            let _ = caller.write_all(head.as_bytes()).await;
+            open.push(caller);
+        }
+    });
+    let handler = HttpHandler::new("c", &url).unwrap();
+    let consumer = Consumer::new(&fixture.once(), "c", fixture.shop.source(), handler);
+    let consumer = quick(consumer).handler_timeout(Duration::from_secs(10));
+    let running = Running::start(consumer);
+    fixture.send(1, 1, 1);
+    let see = &fixture.world.see;
+    let ended = "select count(*) = 1 from pgonce.inbox_message \
+         where status in ('processed', 'failed_retryable', 'failed_final')";
+    see.wait_until(ended).await;
+    let became = "select status || ' ' || attempts from pgonce.inbox_message";
+    assert_eq!(see.text(became).await, "processed 1");
+    running.stop().await.unwrap();
+    service.abort();
 }
 
 /// Nobody says that its connections are gone: what is sent on them gets no reply, ever.

@@ -7,11 +7,12 @@ use base64::engine::general_purpose::STANDARD;
 use pgonce_broker::Consumer;
 use pgonce_broker::sources::Nothing;
 use pgonce_broker::webhooks::{Encoding, Scheme, Webhooks};
+use pgonce_tests::Cutter;
 use reqwest::{Client, Response};
 use ring::hmac;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 
-use super::fixture::{Fixture, Running, quick};
+use super::fixture::{DEADLINE, Fixture, Running, quick};
 
 const SECRET: &str = "whsec_c2VjcmV0IG9mIHRoZSB0ZXN0";
 
@@ -89,6 +90,28 @@ async fn a_signed_webhook_is_stored_answered_and_applied_once() {
     fixture.check().await;
     let headers = "select count(*) from pgonce.inbox_message where headers ? 'webhook-timestamp' and not headers ? 'webhook-signature'";
     assert_eq!(fixture.world.see.number(headers).await, 10);
+}
+
+/// Nobody says that its connection is gone: the sender gets an answer all the same, and the next one a connection.
+#[tokio::test]
+async fn a_database_that_falls_silent_does_not_hold_the_receiver() {
+    let fixture = Fixture::new().await;
+    let world = &fixture.world;
+    let cutter = Cutter::in_front_of(world.server.port()).await;
+    let once = world.another_at(&cutter.url_for(world.database()), 1, |b| b);
+    let hook = Hook::serve(Webhooks::new(&once, "c", "provider", scheme()).router("/hook")).await;
+    let send = async |id: &str| {
+        let sent = hook.standard(id, "{}", now(), SECRET);
+        let reply = tokio::time::timeout(DEADLINE, sent).await;
+        reply.expect("the sender gets an answer").status().as_u16()
+    };
+    assert_eq!(send("m1").await, 200);
+    cutter.fall_silent();
+    cutter.speak();
+    assert_eq!(send("m2").await, 503);
+    assert_eq!(send("m2").await, 200);
+    let stored = "select count(*) from pgonce.inbox_message";
+    assert_eq!(world.see.number(stored).await, 2);
 }
 
 #[tokio::test]

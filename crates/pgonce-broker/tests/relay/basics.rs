@@ -123,6 +123,32 @@ async fn run_once_delivers_what_is_there_and_leaves_what_is_for_later() {
     assert_eq!((counts.waiting(), counts.lanes()), (0, 0));
 }
 
+/// The question whether everything is delivered gets no reply: who asked is not held by it.
+#[tokio::test]
+async fn run_once_ends_when_it_is_asked_to_while_the_database_says_nothing() {
+    let fixture = Fixture::new().await;
+    fixture.sink.script(|_| {
+        Some(Delivery::Unavailable {
+            reason: "down".into(),
+        })
+    });
+    fixture.publish(1, 1, 1).await;
+    let stop = CancellationToken::new();
+    let relay = fixture.relay().drain_timeout(Duration::ZERO);
+    let running = tokio::spawn(relay.run_once(stop.clone()));
+    let other = fixture.world.observer().await;
+    other
+        .run("begin; lock table pgonce.parked in access exclusive mode")
+        .await;
+    let waits = "select count(*) > 0 from pg_stat_activity where datname = current_database() \
+         and wait_event_type = 'Lock' and query like '%outbox_caught_up%'";
+    fixture.world.see.wait_until(waits).await;
+    stop.cancel();
+    let ran = tokio::time::timeout(DEADLINE, running).await;
+    assert!(!ran.expect("it ends").unwrap().unwrap());
+    other.run("rollback").await;
+}
+
 #[tokio::test]
 async fn a_channel_hands_events_to_the_same_process() {
     let fixture = Fixture::new().await;

@@ -154,6 +154,85 @@ async fn a_sink_that_panics_loses_nothing() {
 }
 
 #[tokio::test]
+async fn an_event_that_a_sink_panics_on_fails_and_its_neighbours_flow() {
+    let short = Duration::from_millis(5);
+    let subscription = Subscription::new("c").max_attempts(3).backoff(short, short);
+    let fixture = Fixture::with(subscription).await;
+    // In one batch: s0 has 4, 8, 12 …
+    fixture.sink.script(|n| {
+        assert!(n != 8, "the test's sink panics");
+        None
+    });
+    fixture.publish(1, 40, 4).await;
+    let running = fixture.run();
+    let letters = wait_for_letters(&fixture, 1).await;
+    let reason = letters[0].reason.clone().unwrap();
+    assert!(reason.contains("panics"), "{reason}");
+    assert_eq!((letters[0].subject.as_str(), letters[0].behind), ("s0", 8));
+    wait_until("all but its subject", DEADLINE, || async {
+        let numbers: std::collections::HashSet<u64> = fixture.sink.numbers().into_iter().collect();
+        numbers.len() == 31
+    })
+    .await
+    .unwrap();
+    fixture.sink.heal();
+    fixture.outbox.redrive("c", None).await.unwrap();
+    fixture.sink.wait_for(40).await;
+    running.stop().await.unwrap();
+    fixture.sink.check();
+}
+
+#[tokio::test]
+async fn a_relay_that_stops_keeps_its_lanes_for_as_long_as_it_drains() {
+    let fixture = Fixture::new().await;
+    let go_on = Arc::new(Semaphore::new(0));
+    let sink = Held {
+        go_on: go_on.clone(),
+        began: Arc::default(),
+        witness: fixture.sink.clone(),
+    };
+    let began = sink.began.clone();
+    fixture.publish(1, 1, 1).await;
+    let relay = Relay::new(fixture.outbox.clone(), "c", sink)
+        .lease(Duration::from_secs(3))
+        .drain_timeout(DEADLINE);
+    let running = Running::start(relay);
+    wait_until("the delivery", DEADLINE, || async {
+        began.load(Ordering::SeqCst) == 1
+    })
+    .await
+    .unwrap();
+    let see = &fixture.world.see;
+    let ends = "select min(lease_until)::text from pgonce.outbox_cursor where owner is not null";
+    let first = see.text(ends).await;
+    let stopping = tokio::spawn(running.stop());
+    // Longer than the lease that it had when it was asked to stop.
+    let past = format!("select clock_timestamp() > '{first}'::timestamptz + interval '2 seconds'");
+    see.wait_until(&past).await;
+    go_on.add_permits(1);
+    stopping.await.unwrap().unwrap();
+    assert_eq!(fixture.sink.numbers(), [1]);
+    let left = "select count(*) from pgonce.outbox_cursor where owner is not null";
+    assert_eq!(see.number(left).await, 0);
+    assert_eq!(began.load(Ordering::SeqCst), 1, "it was sent again");
+}
+
+/// Acknowledges when it may.
+struct Held {
+    go_on: Arc<Semaphore>,
+    began: Arc<AtomicU64>,
+    witness: super::fixture::Witness,
+}
+
+impl Sink for Held {
+    async fn send(&self, message: &Message) -> Delivery {
+        self.began.fetch_add(1, Ordering::SeqCst);
+        let _turn = self.go_on.acquire().await;
+        self.witness.send(message).await
+    }
+}
+
+#[tokio::test]
 async fn cut_connections_are_survived() {
     let fixture = Fixture::new().await;
     let running = fixture.run();

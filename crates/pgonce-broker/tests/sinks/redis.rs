@@ -98,6 +98,37 @@ async fn what_is_no_stream_parks_only_what_goes_there() {
 }
 
 #[tokio::test]
+async fn a_subject_that_changes_streams_keeps_its_order_across_them() {
+    let stage = Stage::<RedisSite>::new(false).await;
+    let key = format!("{}:taken", stage.site.name);
+    let () = stage.site.client().await.set(&key, "a text").await.unwrap();
+    // In one batch: of s1 every second event goes where no stream is, the first of them first. All of s2 can go.
+    let mixed = "select pgonce.publish(case when i % 4 = 1 then 'taken' else 'orders' end, 'order.changed', \
+         case when i % 2 = 1 then 's1' else 's2' end, jsonb_build_object('n', i)) from generate_series(1, 16) i";
+    stage.fixture.world.see.run(mixed).await;
+    let running = Running::start(stage.relay_to(stage.site.sink().await));
+    let letters = stage.dead_letters(1).await;
+    assert_eq!((letters[0].subject.as_str(), letters[0].behind), ("s1", 7));
+    let wait_for = async |count: usize| {
+        pgonce_testkit::wait_until("the events", super::fixture::DEADLINE, || async {
+            stage.site.got().await.len() >= count
+        })
+        .await
+        .unwrap();
+        stage.site.got().await
+    };
+    let got = wait_for(8).await;
+    assert!(got.iter().all(|one| one.subject == "s2"), "{got:?}");
+    let () = stage.site.client().await.del(&key).await.unwrap();
+    stage.fixture.outbox.redrive("c", None).await.unwrap();
+    let got = wait_for(12).await;
+    running.stop().await.unwrap();
+    assert_eq!(stage.check(&got).await, 0);
+    let length: u64 = stage.site.client().await.xlen(&key).await.unwrap();
+    assert_eq!(length, 4);
+}
+
+#[tokio::test]
 async fn a_full_server_is_waited_for_and_nothing_is_parked() {
     let stage = Stage::<RedisSite>::new(true).await;
     let mut client = stage.site.client().await;

@@ -10,7 +10,5 @@ begin atomic
     select o.*
       from pgonce.outbox o
      where o.lane = p_lane and o.seq > p_after and o.seq <= p_last
-       -- The short comparisons settle most: a look into the list of a snapshot costs more.
-       and (o.xid >= pg_snapshot_xmax(p_seen) or not pg_visible_in_snapshot(o.xid, p_seen))
-       and (o.xid < pg_snapshot_xmin(p_upto) or o.seq <= p_base_seq or pg_visible_in_snapshot(o.xid, p_upto));
+       and pgonce._is_in_window(o.seq, o.xid, p_seen, p_upto, p_base_seq);
 end;

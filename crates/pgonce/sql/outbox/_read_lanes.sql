@@ -12,7 +12,8 @@
 -- note     a window is what the snapshot of now sees and the cursor's snapshot did not see, in the
 --          order of the numbers. So nobody who commits late is missed, nobody has to be waited
 --          for, and the events of one subject cannot be turned round. A small window is found by
---          transaction, for all lanes at once; a long one is walked lane by lane in pages.
+--          transaction, for all lanes at once; a long one is walked lane by lane in pages. A page ends also
+--          after so many rows of the log, wanted or not: it may bring nothing but a cursor further on.
 create or replace function pgonce._read_lanes(p_subscription text, p_held jsonb, p_limit integer default 1000,
     p_bytes integer default 4194304)
 returns table (lane smallint, cursor text, seq bigint, act text, message_id uuid, tenant text, topic text,
@@ -43,6 +44,8 @@ declare
     v_lasts    bigint[];
     v_nexts    text[];
     v_share    integer := greatest(p_limit / greatest(jsonb_array_length(p_held), 1), 16);
+    -- How many rows of a lane a page walks: 32,768 in all, or twice what it may bring. That takes as long as to bring it.
+    v_scan     bigint := greatest(2 * v_share::bigint, 32768 / greatest(jsonb_array_length(p_held), 1));
     v_bytes_each integer := p_bytes / greatest(jsonb_array_length(p_held), 1);
 begin
     if (p_limit > 0 and p_bytes > 0) is not true then
@@ -116,26 +119,35 @@ begin
 
     if v_lanes <> '{}' then
         -- How far each page goes, then the pages: carrying what is wide through this would cost more.
-        select array_agg(p.last order by p.n), array_agg(p.next::text order by p.n), sum(p.rows)
+        select array_agg(p.wanted order by p.n), array_agg(p.next::text order by p.n), sum(p.rows)
           into v_lasts, v_nexts, v_rows
-          from (select l.n, w.rows, c.last,
-                       case when w.rows < v_share and c.last is not distinct from w.last
+          from (select l.n, w.rows, case when c.last <= w.last then c.last else w.last end as wanted,
+                       case when w.rows < v_share and s.last is null and c.last is not distinct from w.last
                             then row(greatest(l.floor, pgonce._outbox_floor(l.upto), v_life.base_seq), l.upto, null, null)::pgonce.outbox_position
                             else row(l.floor, l.seen, l.upto, c.last)::pgonce.outbox_position end as next
                   from unnest(v_lanes, v_places) with ordinality as l (lane, floor, seen, upto, after, n)
                  cross join lateral (
                        select max(f.seq) as last, count(*) as rows, sum(f.size) as bytes
                          from (select o.seq, o.size
-                                 from pgonce._lane_window(l.lane, l.after, 9223372036854775807, l.seen, l.upto, v_life.base_seq) o
-                                where pgonce._is_wanted(o.topic, o.type, o.tenant, v_subscription.topics, v_subscription.types, v_subscription.tenants)
+                                 from (select r.seq, r.xid, r.size, r.topic, r.type, r.tenant from pgonce.outbox r
+                                        where r.lane = l.lane and r.seq > l.after order by r.seq limit v_scan) o
+                                where pgonce._is_in_window(o.seq, o.xid, l.seen, l.upto, v_life.base_seq)
+                                  and pgonce._is_wanted(o.topic, o.type, o.tenant, v_subscription.topics, v_subscription.types, v_subscription.tenants)
                                 order by o.seq limit v_share) f) w
                  cross join lateral (
-                       select case when w.bytes <= v_bytes_each then w.last
+                       -- Where it ended because it had walked far enough; looked up once, for which the offset is.
+                       select case when w.rows < v_share
+                              then (select r.seq from pgonce.outbox r where r.lane = l.lane and r.seq > l.after
+                                     order by r.seq offset v_scan - 1 limit 1) end as last
+                       offset 0) s
+                 cross join lateral (
+                       select case when (w.bytes > v_bytes_each) is not true then coalesce(s.last, w.last)
                               else (select max(f.seq)
                                       from (select o.seq, sum(o.size) over (order by o.seq) - o.size as before
                                               from pgonce._lane_window(l.lane, l.after, w.last, l.seen, l.upto, v_life.base_seq) o
                                              where pgonce._is_wanted(o.topic, o.type, o.tenant, v_subscription.topics, v_subscription.types, v_subscription.tenants)) f
-                                     where f.before < v_bytes_each) end as last) c) p;
+                                     where f.before < v_bytes_each) end as last
+                       offset 0) c) p;
         return query
             select o.lane, null::text, o.seq,
                    case when o.deliver_at > v_now then 'wait'

@@ -81,7 +81,7 @@ begin
                 answer_of _replay_of _replay_state _contract _answer_to_keep _simple_retention _count_suppressed
                 publish _event_row accept _accept_full accept_batch _insert_markers store_message'),
             ('consumer', 'publish _event_row accept _accept_full accept_batch _insert_markers store_message claim_messages _claim_messages
-                finish_messages fail_message release_messages _blocked_keys _insert_new_markers _assert_same_batch _raise_batch_ended
+                finish_messages fail_message release_messages _renew_messages _blocked_keys _insert_new_markers _assert_same_batch _raise_batch_ended
                 _lease_partition _renew_partition _advance_partition _release_partition advance_projection project
                 _require_projection _create_inbox_partitions _drop_inbox_partitions _purge_inbox
                 claim_events settle_events release_events'),

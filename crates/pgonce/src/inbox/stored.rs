@@ -24,6 +24,7 @@ static FAIL: Sql = Sql::kept(
     "select pgonce.fail_message($1, $2::text::bigint, $3::text::bigint, $4::text::boolean, $5, $6, $7)",
 );
 static RELEASE: Sql = Sql::kept("select pgonce.release_messages($1, $2)");
+static RENEW: Sql = Sql::kept("select pgonce._renew_messages($1, $2, $3::text::interval)");
 
 /// What a message is stored as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -231,6 +232,18 @@ impl<D: Driver> Inbox<D> {
             "failed_final" => Ok(FailureStatus::FailedFinal),
             _ => Err(unreadable()),
         }
+    }
+
+    /// Renews the leases of claimed messages while they are being applied: of those that are still this worker's.
+    pub async fn renew(
+        &self,
+        consumer: &str,
+        claimed: &[&ClaimedMessage],
+        lease: Duration,
+    ) -> Result<()> {
+        let claimed = claimed_json(claimed);
+        let args = Args::new().text(consumer).json(&*claimed).interval(lease);
+        self.call(&RENEW, args).await.map(drop)
     }
 
     /// Gives claimed messages back untried.

@@ -12,6 +12,14 @@ use crate::json;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Cursor(pub(super) String);
 
+impl Cursor {
+    /// Whether it is inside a stretch of the log that is read in pages: there is more to read, be it nothing that the
+    /// subscription wants.
+    pub fn has_more(&self) -> bool {
+        !self.0.ends_with(",,)")
+    }
+}
+
 /// What to do with an event that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
