@@ -210,6 +210,36 @@ async fn a_replay_goes_back_entirely_or_gives_only_a_range() {
 }
 
 #[tokio::test]
+async fn a_replay_never_goes_forward_and_a_length_of_time_is_what_it_says() {
+    let fixture = Fixture::installed().await;
+    fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
+    // 80, 20, 10 and 0 days ago.
+    for (n, days) in [(1, 60), (2, 10), (3, 10), (4, 0)] {
+        let publish = format!(
+            "select pgonce.publish('orders', 'order.changed', 'a', '{{\"n\": {n}}}'); select pgonce._move_clock('{days} days')"
+        );
+        fixture.sql(&publish).await;
+    }
+    let replay = |from: &str| fixture.ok(&["outbox", "replay", "billing", "--from", from]);
+    let waiting = || only(&fixture, &["outbox", "status"])["waiting"].clone();
+    for from in ["2h", "15d", "3", "1000", "0s"] {
+        let words = replay(from);
+        assert!(words.starts_with("billing does not go back"), "{words}");
+        assert_eq!(waiting(), 4, "{from}");
+    }
+    assert_eq!(relay(&fixture), [1, 2, 3, 4]);
+    assert_eq!(
+        fixture.json(&["outbox", "replay", "billing", "--from", "0s"]),
+        json!({"first": null})
+    );
+    // A month, not a minute.
+    assert_eq!(replay("1M"), "billing goes back to event 2\n");
+    assert_eq!(relay(&fixture), [2, 3, 4]);
+    assert_eq!(replay("15d"), "billing goes back to event 3\n");
+    assert_eq!(relay(&fixture), [3, 4]);
+}
+
+#[tokio::test]
 async fn subscriptions_are_created_altered_listed_and_dropped() {
     let fixture = Fixture::installed().await;
     let made = fixture.json(&[
@@ -321,6 +351,8 @@ fn what_makes_no_sense_is_exit_2_before_anybody_is_asked() {
         &["subscriptions", "create", "c", "--from", "never"],
         &["subscriptions", "create", "c", "--backoff", "5"],
         &["retention", "--max-keep", "1d"],
+        &["retention", "--keep", "1M"],
+        &["retention", "--keep", "1 M 2h"],
     ] {
         let run = without_database(&[&["outbox"], args].concat());
         assert_eq!(run.code, 2, "{args:?}: {run:?}");
