@@ -124,7 +124,7 @@ pub(crate) async fn act(
     {
         return Ok(());
     }
-    let (mut done, mut refused) = (0_usize, Vec::new());
+    let (mut done, mut refused, mut failed) = (0_usize, Vec::new(), None);
     for key in &keys {
         match one(&database, act, args, key, more).await {
             Ok(()) => done += 1,
@@ -132,21 +132,28 @@ pub(crate) async fn act(
             Err(error) if args.key.is_none() && matches!(error.words().1, "55000" | "42704") => {
                 refused.push(error);
             }
-            Err(error) => return Err(error),
+            Err(error) if args.key.is_some() => return Err(error),
+            Err(error) => {
+                failed = Some((key, error));
+                break;
+            }
         }
     }
-    let words = format!(
-        "{act}: {done} done, {} refused{}",
-        refused.len(),
-        if cut {
-            "; more match: run it again"
-        } else {
-            ""
-        }
-    );
-    let value = json!({"act": act, "done": done, "refused": refused.len(), "more": cut});
+    let mut words = format!("{act}: {done} done, {} refused", refused.len());
+    let mut value = json!({"act": act, "done": done, "refused": refused.len(), "more": cut});
+    // What was done is done, whatever became of the next one.
+    if let Some((key, _)) = &failed {
+        let left = keys.len() - done - refused.len();
+        words += &format!(", {left} left; it ended at {}", output::printable(key));
+        value["left"] = json!(left);
+        value["ended_at"] = json!(key);
+    }
+    if cut {
+        words += "; more match: run it again";
+    }
     output::say(database.format, &words, &value)?;
-    refused.into_iter().next().map_or(Ok(()), Err)
+    let failed = failed.map(|(_, error)| error);
+    failed.or(refused.into_iter().next()).map_or(Ok(()), Err)
 }
 
 async fn keys(database: &Database, args: &ActArgs) -> Result<Vec<String>> {

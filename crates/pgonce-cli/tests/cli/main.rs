@@ -26,6 +26,7 @@ mod inbox;
 mod intervene;
 mod ledger;
 mod lists;
+mod lost_replies;
 mod outbox;
 mod plans;
 mod queue;
