@@ -20,6 +20,11 @@ pub(crate) struct Confirm {
 }
 
 impl Confirm {
+    /// Whether nothing is to be done, whatever there is to do: also an act that needs no confirmation asks then.
+    pub(crate) fn is_dry_run(&self) -> bool {
+        self.dry_run
+    }
+
     /// Whether to go on. `what` continues "would " and names the count, such as "drop subscription
     /// billing, with 3 parked events".
     pub(crate) fn ask(&self, format: Format, what: &str, count: u64) -> Result<bool> {

@@ -15,6 +15,7 @@ mod consume_kafka;
 mod consume_killed;
 mod consume_service;
 mod doctor;
+mod dry_run;
 mod external;
 mod fixture;
 mod forecast;
