@@ -9,7 +9,7 @@ use clap::ArgMatches;
 use crate::exit::{self, CliError, Result};
 
 /// Commands that change nothing, by their last word.
-const READS: [&str; 19] = [
+pub(crate) const READS: [&str; 19] = [
     "accounts",
     "audit",
     "doctor",
@@ -54,11 +54,9 @@ pub(crate) fn asked(args: impl Iterator<Item = String>) -> Result<(Option<Durati
 
 /// The last word of the command, where it only reads.
 pub(crate) fn may_repeat(matches: &ArgMatches) -> bool {
-    let (mut name, mut at) = ("", matches);
-    while let Some((next, below)) = at.subcommand() {
-        (name, at) = (next, below);
-    }
-    READS.contains(&name)
+    let command = crate::names::command(matches);
+    let last = command.split(' ').next_back();
+    last.is_some_and(|last| READS.contains(&last))
 }
 
 /// Runs this program again and again. It ends with the first failure, or with a signal.

@@ -28,6 +28,7 @@ mod intervene;
 mod ledger;
 mod lists;
 mod lost_replies;
+mod names;
 mod outbox;
 mod plans;
 mod queue;
