@@ -392,3 +392,59 @@ async fn a_relay_follows_the_write_ahead_log_only_where_the_server_can() {
     let off = fixture.command(&relay).env("PGONCE_WAL", "0").output();
     assert_eq!(off.unwrap().status.code(), Some(0));
 }
+
+#[tokio::test]
+async fn what_a_subscription_has_not_had_is_counted_before_it_is_dropped_or_evicted() {
+    let fixture = Fixture::installed().await;
+    fixture.ok(&[
+        "outbox",
+        "subscriptions",
+        "create",
+        "billing",
+        "--topics",
+        "wanted",
+    ]);
+    let publish = |topic: &str, events: u32| {
+        format!(
+            "select pgonce.publish('{topic}', 'x', 'a', '{{}}') from generate_series(1, {events})"
+        )
+    };
+    // More than the view of all subscriptions looks at.
+    fixture.sql(&publish("other", 600)).await;
+    fixture.sql(&publish("wanted", 3)).await;
+    assert_eq!(only(&fixture, &["outbox", "status"])["waiting"], 0);
+    let role = format!("operator_{}", uuid::Uuid::new_v4().simple());
+    fixture.sql(&format!("create role {role} login")).await;
+    fixture.ok(&["migrate", "up", "--grant", &format!("operator={role}")]);
+    let url = fixture.database.url();
+    let (_, rest) = url.split_once('@').unwrap();
+    let asked = |act: &[&str]| -> Value {
+        let words = [act, &["--dry-run", "--format", "json"]].concat();
+        let mut command = fixture.command(&words);
+        command.env("DATABASE_URL", format!("postgres://{role}@{rest}"));
+        let run = crate::fixture::Run::of(command.output().unwrap());
+        assert_eq!(run.code, 0, "{run:?}");
+        serde_json::from_str(&run.out).unwrap()
+    };
+    let evict = ["outbox", "evict", "billing", "--reason", "r"];
+    let drop = ["outbox", "subscriptions", "drop", "billing"];
+    for act in [&evict[..], &drop] {
+        let asked = asked(act);
+        assert_eq!(
+            (&asked["count"], &asked["at_least"]),
+            (&json!(3), &json!(false)),
+            "{asked}"
+        );
+    }
+    fixture.sql(&publish("wanted", 20_000)).await;
+    for act in [&evict[..], &drop] {
+        let asked = asked(act);
+        assert_eq!(asked["at_least"], true, "{asked}");
+        assert!(asked["count"].as_u64().unwrap() > 19_000, "{asked}");
+        let words = asked["would"].as_str().unwrap();
+        assert!(words.contains("has not had at least 19"), "{words}");
+    }
+    fixture
+        .sql(&format!("drop owned by {role}; drop role {role}"))
+        .await;
+}
