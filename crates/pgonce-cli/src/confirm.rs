@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
@@ -20,12 +20,24 @@ pub(crate) struct Confirm {
 }
 
 impl Confirm {
+    /// Whether nothing is to be done, whatever there is to do: also an act that needs no confirmation asks then.
+    pub(crate) fn is_dry_run(&self) -> bool {
+        self.dry_run
+    }
+
     /// Whether to go on. `what` continues "would " and names the count, such as "drop subscription
     /// billing, with 3 parked events".
     pub(crate) fn ask(&self, format: Format, what: &str, count: u64) -> Result<bool> {
+        self.ask_about(format, what, &json!({"count": count}))
+    }
+
+    /// As [`Confirm::ask`], where there is more to say of the count than a number.
+    pub(crate) fn ask_about(&self, format: Format, what: &str, counted: &Value) -> Result<bool> {
         if self.dry_run {
             let words = format!("would {}", output::printable(what));
-            output::say(format, &words, &json!({"would": what, "count": count}))?;
+            let mut value = counted.clone();
+            value["would"] = what.into();
+            output::say(format, &words, &value)?;
             return Ok(false);
         }
         if self.yes {

@@ -211,7 +211,9 @@ impl Database {
                 return Err(error.into());
             }
         };
-        session.batch("commit").await?;
+        // Without its reply nobody knows: an act may be done.
+        let committed = session.batch("commit").await;
+        committed.map_err(pgonce::retry::in_commit)?;
         session.keep();
         Ok(rows
             .into_iter()

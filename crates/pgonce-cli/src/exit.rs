@@ -25,7 +25,8 @@ Exit codes:
   10  probe: too little could be concluded
   11  an act that cannot be undone, or on another machine, was not confirmed with --yes
   12  doctor, region status: something needs attention
-  13  import: every row has its result, and some failed";
+  13  import: every row has its result, and some failed
+  14  the reply to a commit was lost: it may have been done, look before you run it again";
 
 pub(crate) const FAILED: u8 = 1;
 pub(crate) const USAGE: u8 = 2;
@@ -38,6 +39,7 @@ pub(crate) const NOT_ALLOWED: u8 = 8;
 pub(crate) const NOT_CONFIRMED: u8 = 11;
 pub(crate) const FINDINGS: u8 = 12;
 pub(crate) const ROWS_FAILED: u8 = 13;
+pub(crate) const UNCERTAIN: u8 = 14;
 
 pub(crate) type Result<T = ()> = std::result::Result<T, CliError>;
 
@@ -80,7 +82,7 @@ impl CliError {
 
     /// Whether it is the database that is away, or not migrated yet: waiting helps.
     pub(crate) fn may_pass(&self) -> bool {
-        [NO_DATABASE, OUTDATED].contains(&self.exit)
+        [NO_DATABASE, OUTDATED, UNCERTAIN].contains(&self.exit)
     }
 
     /// The same, with a code.
@@ -172,6 +174,15 @@ impl From<Error> for CliError {
                 code,
                 ..Self::new(exit, "no connection to the database", REACH)
             },
+            Error::Uncertain(why) => Self {
+                detail: Some(why),
+                code,
+                ..Self::new(
+                    exit,
+                    "the reply to the commit was lost: it may have been done",
+                    LOOK,
+                )
+            },
             other => Self {
                 what: other.to_string(),
                 detail: None,
@@ -209,8 +220,11 @@ impl From<serde_json::Error> for CliError {
 
 const REACH: &str = "Is the server running, and are --database-url (or DATABASE_URL), its user and its password right?";
 
+const LOOK: &str = "Look before you run it again: `pgonce audit --since 10m` lists what was done, and `list` or `show` of the same part how it is now.";
+
 fn exit_of(error: &Error) -> u8 {
     match error.code() {
+        "08007" => UNCERTAIN,
         migrate::MISSING | migrate::OUTDATED | "3F000" | "42P01" | "42883" => OUTDATED,
         migrate::TOO_NEW => TOO_NEW,
         migrate::CHANGED | migrate::HALF_DISTRIBUTED | migrate::NOT_DISTRIBUTED => CHANGED,

@@ -68,19 +68,26 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             Err(error) => return Err(error.into()),
         }
     }
-    if database.format == Format::Json {
+    if output::is_by_row() {
+        output::rows(database.format, &found, "")?;
+    } else if database.format == Format::Json {
         let rows = found.iter().map(|row| serde_json::from_str(row));
         let rows = rows.collect::<std::result::Result<Vec<Value>, _>>()?;
         output::line(&json!({"found": rows, "not_looked_at": incomplete}).to_string())?;
     } else if !found.is_empty() {
         output::rows(database.format, &found, "")?;
     }
-    if !incomplete.is_empty() && database.format == Format::Table {
+    if !incomplete.is_empty() {
         let words = format!(
             "not looked at, or not completely: {}",
             incomplete.join("; ")
         );
-        output::line(&words)?;
+        match database.format {
+            Format::Table => output::line(&words)?,
+            Format::Json if output::is_by_row() => output::note(&words)?,
+            // The document has it.
+            Format::Json => {}
+        }
     }
     if found.is_empty() {
         return Err(CliError::new(

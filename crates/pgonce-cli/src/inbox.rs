@@ -118,7 +118,9 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         Action::Skip(skip) => {
             let seq = skip.one.seq.to_string();
             let params = [Some(&*skip.one.consumer), Some(&*seq), Some(&*skip.reason)];
-            let query = "select count(*) as n from pgonce.inbox_message where consumer = $1 and seq = $2::text::bigint";
+            // As pgonce.skip_message has it: neither applied nor skipped, and no worker has it.
+            let query = "select count(*) as n from pgonce.inbox_message where consumer = $1 and seq = $2::text::bigint \
+                         and skipped_at is null and status in ('received', 'failed_retryable', 'failed_final')";
             if database.count(query, &params[..2]).await? == 0 {
                 return Err(none());
             }
@@ -132,32 +134,51 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 done => report(&database, done, "skipped"),
             }
         }
-        Action::Replay(replay) => {
-            require_consumer(&database, &replay.consumer).await?;
-            if replay.again {
-                let query = "select count(*) as n from pgonce.inbox_message where consumer = $1 and status = 'processed' \
-                             and ($2::text is null or received_at >= $2::text::timestamptz)";
-                let params = [Some(&*replay.consumer), replay.since.as_deref()];
-                let applied = database.count(query, &params).await?;
-                let what = format!(
-                    "let {} apply {applied} messages a second time",
-                    replay.consumer
-                );
-                if !replay.confirm.ask(database.format, &what, applied)? {
-                    return Ok(());
-                }
-            }
-            let params = [
-                Some(&*replay.consumer),
-                Some(&*replay.reason),
-                replay.into.as_deref(),
-                replay.since.as_deref(),
-            ];
-            let call = "select pgonce.replay_messages($1, $2, $3, $4::text::timestamptz) as n";
-            let done = database.count(call, &params).await?;
-            report(&database, done, "to be applied again")
+        Action::Replay(replay) => self::replay(&database, &replay).await,
+    }
+}
+
+async fn replay(database: &Database, replay: &Replay) -> Result {
+    require_consumer(database, &replay.consumer).await?;
+    if replay.into.as_ref() == Some(&replay.consumer) {
+        return Err(CliError::new(
+            exit::USAGE,
+            "--into names the consumer itself",
+            "Name another consumer; --again lets the same one apply its messages a second time.",
+        ));
+    }
+    let params = [
+        Some(&*replay.consumer),
+        replay.since.as_deref(),
+        replay.into.as_deref(),
+    ];
+    // For another consumer nothing is applied a second time: only for this one is it asked.
+    if replay.again || replay.confirm.is_dry_run() {
+        let query = "select count(*) as n from pgonce.inbox_message m where m.consumer = $1 and m.status = 'processed' \
+                     and ($2::text is null or m.received_at >= $2::text::timestamptz) \
+                     and ($3::text is null or not exists (select from pgonce.inbox_marker r where r.tenant = m.tenant \
+                         and r.consumer = $3 and r.source = m.source and r.message_id = m.message_id))";
+        let count = database.count(query, &params).await?;
+        let what = match &replay.into {
+            Some(into) => format!("let {into} apply {count} messages of {}", replay.consumer),
+            None => format!(
+                "let {} apply {count} messages a second time",
+                replay.consumer
+            ),
+        };
+        if !replay.confirm.ask(database.format, &what, count)? {
+            return Ok(());
         }
     }
+    let params = [
+        Some(&*replay.consumer),
+        Some(&*replay.reason),
+        replay.into.as_deref(),
+        replay.since.as_deref(),
+    ];
+    let call = "select pgonce.replay_messages($1, $2, $3, $4::text::timestamptz) as n";
+    let done = database.count(call, &params).await?;
+    report(database, done, "to be applied again")
 }
 
 async fn list(database: &Database, list: List) -> Result {

@@ -105,7 +105,7 @@ pub(crate) async fn act(
         ));
     }
     let database = target.installed().await?;
-    let mut keys = keys(&database, args).await?;
+    let mut keys = keys(&database, act, args).await?;
     // One more than may be changed was asked for: so the count is never wrong without a word.
     let cut = keys.len() > MAX_INTENTS;
     keys.truncate(MAX_INTENTS);
@@ -124,7 +124,7 @@ pub(crate) async fn act(
     {
         return Ok(());
     }
-    let (mut done, mut refused) = (0_usize, Vec::new());
+    let (mut done, mut refused, mut failed) = (0_usize, Vec::new(), None);
     for key in &keys {
         match one(&database, act, args, key, more).await {
             Ok(()) => done += 1,
@@ -132,27 +132,61 @@ pub(crate) async fn act(
             Err(error) if args.key.is_none() && matches!(error.words().1, "55000" | "42704") => {
                 refused.push(error);
             }
-            Err(error) => return Err(error),
+            Err(error) if args.key.is_some() => return Err(error),
+            Err(error) => {
+                failed = Some((key, error));
+                break;
+            }
         }
     }
-    let words = format!(
-        "{act}: {done} done, {} refused{}",
-        refused.len(),
-        if cut {
-            "; more match: run it again"
-        } else {
-            ""
-        }
-    );
-    let value = json!({"act": act, "done": done, "refused": refused.len(), "more": cut});
+    let mut words = format!("{act}: {done} done, {} refused", refused.len());
+    let mut value = json!({"act": act, "done": done, "refused": refused.len(), "more": cut});
+    // What was done is done, whatever became of the next one.
+    if let Some((key, _)) = &failed {
+        let left = keys.len() - done - refused.len();
+        words += &format!(", {left} left; it ended at {}", output::printable(key));
+        value["left"] = json!(left);
+        value["ended_at"] = json!(key);
+    }
+    if cut {
+        words += "; more match: run it again";
+    }
     output::say(database.format, &words, &value)?;
-    refused.into_iter().next().map_or(Ok(()), Err)
+    let failed = failed.map(|(_, error)| error);
+    failed.or(refused.into_iter().next()).map_or(Ok(()), Err)
 }
 
-async fn keys(database: &Database, args: &ActArgs) -> Result<Vec<String>> {
+/// What pgonce.intervene refuses whatever is forced is refused before anybody is asked, and by --dry-run too.
+async fn require_fitting(database: &Database, act: &str, args: &ActArgs, key: &str) -> Result {
+    let query = "select i.status from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key = $3 and ( \
+                 $4::text in ('settle', 'fail') and i.status not in ('processing', 'failed_retryable') \
+                 or $4 = 'release' and i.status <> 'processing' and not (i.status = 'failed_retryable' and i.vanished_at is not null) \
+                 or $4 = 'retry' and i.status <> 'failed_final' or i.gone_at is not null and $4 <> 'evict')";
+    let params = [
+        Some(&*args.tenant),
+        Some(&*args.scope),
+        Some(key),
+        Some(act),
+    ];
+    let Some(row) = database.row(query, &params).await? else {
+        return Ok(());
+    };
+    let row: serde_json::Value = serde_json::from_str(&row)?;
+    let status = row["status"].as_str().unwrap_or_default();
+    Err(CliError::new(
+        exit::FAILED,
+        format!("an intent that is {status} cannot be changed by {act}"),
+        "settle, fail: what is not finished; release: a lease, or what had a holder that vanished; retry: a permanent failure; evict: any.",
+    )
+    .coded("55000"))
+}
+
+async fn keys(database: &Database, act: &str, args: &ActArgs) -> Result<Vec<String>> {
     if let Some(key) = &args.key {
         let names = [Some(&*args.tenant), Some(&*args.scope), Some(&**key)];
-        return Ok(vec![stored_key(database, names).await?]);
+        let key = stored_key(database, names).await?;
+        require_fitting(database, act, args, &key).await?;
+        return Ok(vec![key]);
     }
     require_scope(database, &args.scope).await?;
     let source = match &args.failed {

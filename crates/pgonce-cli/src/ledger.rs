@@ -310,7 +310,11 @@ async fn repair(database: &Database, repair: Repair, tenant: &str) -> Result {
     let query = "select count(*) as n from pgonce.ledger_verify($1) where problem = 'balance'";
     let wrong = database.count(query, &[Some(tenant)]).await?;
     let what = format!("set {wrong} cached balances to what their entries say");
-    if wrong > 0 && !repair.confirm.ask(database.format, &what, wrong)? {
+    // What becomes wrong only now was asked about by nobody.
+    if wrong == 0 && !repair.confirm.is_dry_run() {
+        return output::rows(database.format, &[], "Every balance is right.");
+    }
+    if !repair.confirm.ask(database.format, &what, wrong)? {
         return Ok(());
     }
     let query = "select * from pgonce.ledger_repair($1, $2)";

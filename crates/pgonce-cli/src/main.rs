@@ -31,6 +31,7 @@ mod intervene;
 mod ledger;
 mod lost;
 mod migrate;
+mod names;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod outbox;
@@ -273,7 +274,7 @@ async fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
-    target.shown.apply();
+    target.shown.apply(&names::command(&matches));
     let format = target.format();
     if let Err(error) = refuse_unused(&matches) {
         return error.report(format);

@@ -67,10 +67,14 @@ pub(crate) struct Shown {
 /// Of the whole process; set once, by [`Shown::apply`].
 static SETTINGS: OnceLock<(bool, ColorChoice, Choice)> = OnceLock::new();
 
+/// The columns by which rows are named.
+static NAMED_BY: OnceLock<&[&str]> = OnceLock::new();
+
 impl Shown {
-    /// Makes these the settings of the process.
-    pub(crate) fn apply(&self) {
+    /// Makes these the settings of the process, which runs one command.
+    pub(crate) fn apply(&self, command: &str) {
         let wide = self.wide || self.format == Choice::Wide;
+        NAMED_BY.get_or_init(|| crate::names::columns(command));
         SETTINGS.get_or_init(|| (wide, self.color, self.format));
     }
 
@@ -127,6 +131,12 @@ pub(crate) fn raw(text: &str) -> Result {
     Ok(io::stdout().write_all(text.as_bytes())?)
 }
 
+/// Whether programs asked for a line for each row, not for one document.
+pub(crate) fn is_by_row() -> bool {
+    let (_, _, choice) = SETTINGS.get().copied().unwrap_or_default();
+    matches!(choice, Choice::Jsonl | Choice::Csv | Choice::Name)
+}
+
 /// Words for people, or a value for programs.
 pub(crate) fn say(format: Format, words: &str, value: &Value) -> Result {
     match format {
@@ -143,7 +153,9 @@ pub(crate) fn rows(format: Format, rows: &[String], nothing: &str) -> Result {
         return match choice {
             Choice::Csv | Choice::Name | Choice::Jsonl if rows.is_empty() => Ok(()),
             Choice::Csv => raw(&csv(rows)?),
-            Choice::Name => line(&names(rows)?.join("\n")),
+            Choice::Name => names(rows, NAMED_BY.get().copied().unwrap_or_default())?
+                .iter()
+                .try_for_each(|name| line(name)),
             Choice::Jsonl => line(&rows.join("\n")),
             // As PostgreSQL wrote them: parsing would sort the columns.
             _ => line(&format!("[{}]", rows.join(",\n "))),
@@ -176,33 +188,21 @@ fn csv(rows: &[String]) -> Result<String> {
     Ok(text)
 }
 
-/// What a row is called, as the other commands take it; the first column where none of these is there.
-fn names(rows: &[String]) -> Result<Vec<String>> {
-    const NAMES: [&str; 14] = [
-        "key",
-        "effect_key",
-        "id",
-        "seq",
-        "name",
-        "job",
-        "subscription",
-        "consumer",
-        "queue",
-        "scope",
-        "account",
-        "provider",
-        "code",
-        "check",
-    ];
+/// What each row is called, as other commands take it: the first of these columns that the row has, or its first column where
+/// none is given. A row without such a name is left out.
+fn names(rows: &[String], columns: &[&str]) -> Result<Vec<String>> {
     let name = |row: &String| {
         let row = as_written(row)?;
-        let named = NAMES
-            .iter()
-            .find_map(|name| row.iter().find(|(column, _)| column == name));
-        let (_, value) = named.or(row.first()).cloned().unwrap_or_default();
-        Ok(printable(&value))
+        let of = |column: &&str| row.iter().find(|(name, _)| name == column);
+        let named = match columns {
+            [] => row.first(),
+            columns => columns.iter().find_map(of),
+        };
+        Ok(named.map(|(_, value)| printable(value)))
     };
-    rows.iter().map(name).collect()
+    let names = rows.iter().map(name).collect::<Result<Vec<_>>>()?;
+    let names = names.into_iter().flatten();
+    Ok(names.filter(|name| !name.is_empty()).collect())
 }
 
 /// A table, or a list of records where the table would be wider than the terminal: a key that is
@@ -461,8 +461,9 @@ mod tests {
             csv(&rows).unwrap(),
             "scope,key,n\r\ns,\"a,\"\"b\"\"\",7\r\ns,c,\r\n"
         );
-        assert_eq!(names(&rows).unwrap(), ["a,\"b\"", "c"]);
-        assert_eq!(names(&[r#"{"at":"now"}"#.to_owned()]).unwrap(), ["now"]);
+        assert_eq!(names(&rows, &["key"]).unwrap(), ["a,\"b\"", "c"]);
+        assert_eq!(names(&rows, &["id", "n"]).unwrap(), ["7"]);
+        assert_eq!(names(&rows, &[]).unwrap(), ["s", "s"]);
     }
 
     #[test]

@@ -71,7 +71,7 @@ struct Enqueue {
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     priority: i16,
     /// Time from now before it may run, such as '10 minutes'.
-    #[arg(long, value_name = "INTERVAL")]
+    #[arg(long, value_name = "INTERVAL", value_parser = crate::scope::length)]
     delay: Option<String>,
     /// The group it is counted with.
     #[arg(long)]
@@ -143,13 +143,13 @@ struct Limit {
     #[arg(long, value_name = "JOBS")]
     rate: Option<u32>,
     /// The period of --rate, such as '1 minute'.
-    #[arg(long, value_name = "INTERVAL")]
+    #[arg(long, value_name = "INTERVAL", value_parser = crate::scope::length)]
     rate_per: Option<String>,
     /// Maximum number of tries before a job is a dead letter.
     #[arg(long, value_name = "TIMES")]
     max_attempts: Option<u32>,
     /// Retention of ended jobs, such as '30 days'.
-    #[arg(long, value_name = "INTERVAL")]
+    #[arg(long, value_name = "INTERVAL", value_parser = crate::scope::length)]
     keep: Option<String>,
 }
 

@@ -229,10 +229,11 @@ impl Leave {
             self.name,
             survivors.len()
         );
+        let timeout = self.limit.get();
+        region::check_leave(&self.name, &survivors, itself.as_ref(), timeout).await?;
         if !self.confirm.ask(format, &what, 1)? {
             return Ok(());
         }
-        let timeout = self.limit.get();
         let after = region::leave(&self.name, &survivors, itself.as_ref(), timeout).await?;
         let after = after.map(|time| humantime::format_rfc3339_millis(time).to_string());
         let words = match &after {

@@ -139,6 +139,16 @@ pub(crate) fn length(text: &str) -> std::result::Result<String, String> {
                 .to_owned(),
         );
     }
+    // A month elsewhere, a minute for PostgreSQL; what begins with P is ISO 8601, where it is plain which one is meant.
+    let month = |(at, _): (usize, &str)| {
+        let before = text[..at].trim_end();
+        let after = text[at + 1..].chars().next();
+        before.ends_with(|c: char| c.is_ascii_digit())
+            && !after.is_some_and(|c| c.is_ascii_alphabetic())
+    };
+    if !text.trim_start().starts_with(['P', 'p']) && text.match_indices('M').any(month) {
+        return Err("M may mean minutes or months: write 15m, or '1 month'".to_owned());
+    }
     Ok(text.to_owned())
 }
 
@@ -292,11 +302,13 @@ mod tests {
             "1h30m",
             "1 day 12 hours",
             "P1DT2H",
+            "PT5M",
+            "5 Minutes",
             "01:30:00",
         ] {
             assert_eq!(length(text).as_deref(), Ok(text));
         }
-        for text in ["", " ", "30", "-1", "1.5", "inf"] {
+        for text in ["", " ", "30", "-1", "1.5", "inf", "1M", "2h 1 M"] {
             assert!(length(text).is_err(), "{text}");
         }
     }

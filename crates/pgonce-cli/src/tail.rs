@@ -32,7 +32,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     every: Duration,
     /// End after this many lines.
-    #[arg(long, value_name = "LINES")]
+    #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }
 
@@ -132,10 +132,10 @@ impl Tail {
         Ok(row["at"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// What is new since then, in the order of time. What was there before the start is only remembered.
+    /// What is new since then, in the order of time. It counts as seen once everything is read: what fails on the way is read again.
     async fn look(&mut self, since: &str) -> Result<Vec<Value>> {
         let pattern = self.pattern();
-        let mut found = Vec::new();
+        let mut rows = Vec::new();
         for (kind, source) in SOURCES {
             if !self.wants(kind) {
                 continue;
@@ -151,24 +151,25 @@ impl Tail {
                 self.args.tenant.as_deref(),
                 self.args.status.as_deref(),
             ];
-            for row in self.database.rows(&query, &params).await? {
-                if self.seen.add(&row) {
-                    found.push(serde_json::from_str(&row)?);
-                }
-            }
+            rows.extend(self.database.rows(&query, &params).await?);
         }
+        let mut suppressed = Vec::new();
         if self.wants("duplicate") && self.args.status.is_none() {
-            self.duplicates(pattern.as_deref(), &mut found).await?;
+            let params = [pattern.as_deref(), self.args.tenant.as_deref()];
+            suppressed = self.database.rows(SUPPRESSED, &params).await?;
         }
+        rows.retain(|row| self.seen.add(row));
+        let found = rows.iter().map(|row| serde_json::from_str(row));
+        let mut found = found.collect::<std::result::Result<Vec<Value>, _>>()?;
+        self.duplicates(&suppressed, &mut found)?;
         found.sort_by(|a: &Value, b: &Value| a["at"].as_str().cmp(&b["at"].as_str()));
         Ok(found)
     }
 
     /// Sessions report the duplicates that they turned away as sums.
-    async fn duplicates(&mut self, pattern: Option<&str>, found: &mut Vec<Value>) -> Result {
-        let params = [pattern, self.args.tenant.as_deref()];
-        for row in self.database.rows(SUPPRESSED, &params).await? {
-            let row: Value = serde_json::from_str(&row)?;
+    fn duplicates(&mut self, suppressed: &[String], found: &mut Vec<Value>) -> Result {
+        for row in suppressed {
+            let row: Value = serde_json::from_str(row)?;
             let name = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
             let now = DUPLICATES.map(|name| row[name].as_i64().unwrap_or_default());
             let before = self.counted.insert((name("tenant"), name("place")), now);
@@ -203,8 +204,19 @@ impl Tail {
     }
 }
 
+/// Pauses while the database is away.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
+
 pub(crate) async fn run(args: Args, target: Target) -> Result {
     let mut signals = Signals::listen()?;
+    // The database may let a look wait, for a lock, for as long as it likes.
+    tokio::select! {
+        () = signals.next() => Ok(()),
+        done = follow(args, target) => done,
+    }
+}
+
+async fn follow(args: Args, target: Target) -> Result {
     let database = target.installed().await?;
     let (every, mut left) = (args.every, args.count.unwrap_or(u64::MAX));
     let back = format!("{} milliseconds", args.since.as_millis());
@@ -224,18 +236,36 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         since.clone_from(&start);
         earliest = &start;
     }
+    let mut away = false;
     loop {
-        for row in tail.look(&since).await? {
-            tail.print(&row)?;
-            left -= 1;
-            if left == 0 {
-                return Ok(());
+        let looked = tail.look(&since).await.and_then(|rows| {
+            for row in rows {
+                tail.print(&row)?;
+                left -= 1;
+                if left == 0 {
+                    return Ok(true);
+                }
             }
-        }
-        since = tail.time(OVERLAP, earliest).await?;
-        tokio::select! {
-            () = signals.next() => return Ok(()),
-            () = tokio::time::sleep(every) => {}
+            Ok(false)
+        });
+        let next = match looked {
+            Ok(true) => return Ok(()),
+            Ok(false) => tail.time(OVERLAP, earliest).await,
+            Err(error) => Err(error),
+        };
+        match next {
+            Ok(next) => {
+                (since, away) = (next, false);
+                tokio::time::sleep(every).await;
+            }
+            // It may be reachable again at the next look. Said once.
+            Err(error) if error.may_pass() => {
+                if !std::mem::replace(&mut away, true) {
+                    error.print(tail.database.format);
+                }
+                tokio::time::sleep(every.clamp(PAUSES[0], PAUSES[1])).await;
+            }
+            Err(error) => return Err(error),
         }
     }
 }

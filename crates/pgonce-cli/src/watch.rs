@@ -1,7 +1,7 @@
 //! `--watch`: a list again and again, until Ctrl-C. Only what reads: an act is done once.
 
 use std::io::{IsTerminal as _, Write as _, stdout};
-use std::process::ExitCode;
+use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::ArgMatches;
@@ -9,7 +9,7 @@ use clap::ArgMatches;
 use crate::exit::{self, CliError, Result};
 
 /// Commands that change nothing, by their last word.
-const READS: [&str; 19] = [
+pub(crate) const READS: [&str; 19] = [
     "accounts",
     "audit",
     "doctor",
@@ -54,30 +54,51 @@ pub(crate) fn asked(args: impl Iterator<Item = String>) -> Result<(Option<Durati
 
 /// The last word of the command, where it only reads.
 pub(crate) fn may_repeat(matches: &ArgMatches) -> bool {
-    let (mut name, mut at) = ("", matches);
-    while let Some((next, below)) = at.subcommand() {
-        (name, at) = (next, below);
-    }
-    READS.contains(&name)
+    let command = crate::names::command(matches);
+    let last = command.split(' ').next_back();
+    last.is_some_and(|last| READS.contains(&last))
 }
 
-/// Runs this program again and again. It ends with the first failure, or with a signal.
+/// What a list says and a later one may say otherwise: nothing has the name yet, or something needs attention.
+const GO_ON: [u8; 2] = [exit::NOT_FOUND, exit::FINDINGS];
+
+/// The database is away; nothing that only reads is left half done.
+const AWAY: [u8; 2] = [exit::NO_DATABASE, exit::UNCERTAIN];
+
+/// Pauses while the database is away.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
+
+/// Runs this program again and again. It ends with the first failure that does not pass, or with a signal; and where the database
+/// was never reached.
 pub(crate) fn run(every: Duration, args: &[String]) -> Result<ExitCode> {
+    let (mut reached, mut away) = (false, false);
     loop {
-        if stdout().is_terminal() {
+        // What was there last stays to be seen while the database is away.
+        if stdout().is_terminal() && !away {
             // To the top of an empty screen.
             stdout().write_all(b"\x1b[H\x1b[2J")?;
             stdout().flush()?;
         }
         let program = std::env::current_exe()?;
-        let ended = std::process::Command::new(program)
-            .args(args.iter().skip(1))
-            .status()?;
-        if !ended.success() {
-            let code = ended.code().and_then(|code| u8::try_from(code).ok());
-            return Ok(ExitCode::from(code.unwrap_or(exit::FAILED)));
+        let mut round = std::process::Command::new(program);
+        // Said once: every round would say the same.
+        if away {
+            round.stderr(Stdio::null());
         }
-        std::thread::sleep(every);
+        let ended = round.args(args.iter().skip(1)).status()?;
+        let code = ended.code().and_then(|code| u8::try_from(code).ok());
+        let code = code.unwrap_or(exit::FAILED);
+        let (was_away, goes_on) = (away, ended.success() || GO_ON.contains(&code));
+        away = reached && AWAY.contains(&code);
+        reached |= goes_on;
+        if away {
+            std::thread::sleep(every.clamp(PAUSES[0], PAUSES[1]));
+        } else if goes_on {
+            std::thread::sleep(every);
+        } else if !was_away {
+            return Ok(ExitCode::from(code));
+        }
+        // What is wrong now was not said: the next round says it.
     }
 }
 

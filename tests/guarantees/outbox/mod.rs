@@ -7,6 +7,7 @@ mod operate;
 mod parked;
 mod partitions;
 mod publish;
+mod replay;
 mod retention;
 mod windows;
 

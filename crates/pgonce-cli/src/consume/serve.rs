@@ -89,7 +89,11 @@ pub(super) async fn run(config: Config, address: Address) -> Result {
     let recorder = prometheus::install()?;
     let mut asked = Signals::listen()?;
     let stop = CancellationToken::new();
-    let started = start_all(&config, address, &stop).await?;
+    // While it starts, nothing is in hand.
+    let started = tokio::select! {
+        started = start_all(&config, address, &stop) => started?,
+        () = asked.next() => return Ok(()),
+    };
     let admin = Admin::new(&started.once, &config.database, recorder, &stop)?;
     let admin = Arc::new(Admin {
         consumers: started.consumers,
@@ -245,12 +249,15 @@ async fn open(one: &Consumer, once: &Once, stop: &CancellationToken) -> Result<O
     }
     let mut pause = Duration::from_millis(100);
     loop {
-        match sources::open(&url, &options, once).await {
-            Ok(source) => return Ok(Some(source)),
-            Err(refusal) if refusal.may_pass() => {
+        // A broker may say nothing for as long as it likes.
+        let opening = sources::open(&url, &options, once);
+        match stop.run_until_cancelled(opening).await {
+            None => return Ok(None),
+            Some(Ok(source)) => return Ok(Some(source)),
+            Some(Err(refusal)) if refusal.may_pass() => {
                 tracing::warn!(%refusal, ?pause, "the source is unavailable, trying again");
             }
-            Err(refusal) => {
+            Some(Err(refusal)) => {
                 return Err(
                     CliError::new(exit::USAGE, refusal.to_string(), SOURCES).coded(refusal.code())
                 );

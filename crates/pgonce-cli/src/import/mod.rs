@@ -351,6 +351,9 @@ async fn show(database: &Database, show: Show, tenant: &str) -> Result {
             &[Some(tenant), Some(job), Some(&number), Some(&limit)],
         )
         .await?;
+    if output::is_by_row() {
+        return output::rows(database.format, &rows, "");
+    }
     if database.format == output::Format::Json {
         return output::line(&format!(
             "{{\"import\":{row},\n \"attention\":[{}]}}",

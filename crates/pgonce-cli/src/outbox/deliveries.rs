@@ -59,7 +59,7 @@ pub(super) struct SkipArgs {
 pub(super) struct ReplayArgs {
     /// To whom; one that was evicted may read again.
     subscription: String,
-    /// From this event or time on: a number, 2h (two hours ago), '2026-05-01 12:00+02'.
+    /// Go back to this event or time: a number, 2h (two hours ago), '2026-05-01 12:00+02'.
     #[arg(long, value_name = "NUMBER|TIME")]
     from: Bound,
     /// Only up to this event, or until before this time: the rest does not come again.
@@ -193,7 +193,7 @@ pub(super) async fn replay(database: &Database, args: &ReplayArgs) -> Result {
                 output::printable(&args.subscription)
             ),
             None => format!(
-                "{} goes back, to where nothing is yet",
+                "{} does not go back: it has not passed any event from there on",
                 output::printable(&args.subscription)
             ),
         };

@@ -43,8 +43,16 @@ pub(super) struct ShowArgs {
 
 /// An error where there is no such subscription.
 pub(super) async fn require_subscription(database: &Database, name: &str) -> Result {
-    let query = "select (pgonce._require_subscription($1)).subscription";
-    database.rows(query, &[Some(name)]).await.map(drop)
+    let known = "exists (select from pgonce.outbox_subscriptions s where s.subscription = $1)";
+    let unknown = || {
+        CliError::new(
+            exit::NOT_FOUND,
+            format!("there is no subscription {name:?}"),
+            "`pgonce outbox subscriptions` lists them.",
+        )
+        .coded("42704")
+    };
+    database.require(known, &[Some(name)], unknown).await
 }
 
 pub(super) async fn status(database: &Database, args: &StatusArgs) -> Result {

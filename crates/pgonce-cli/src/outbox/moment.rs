@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// A time: `2h` is two hours ago, everything else is PostgreSQL's timestamptz.
+/// A time: `2h` is two hours ago, in seconds here, everything else is PostgreSQL's timestamptz.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Moment {
     Ago(String),
@@ -44,7 +44,8 @@ impl FromStr for Moment {
             );
         }
         Ok(match humantime::parse_duration(&text) {
-            Ok(_) => Self::Ago(text),
+            // Not the text itself: what is a month here, 1M, is a minute in PostgreSQL.
+            Ok(length) => Self::Ago(format!("{} seconds", length.as_secs_f64())),
             Err(_) => Self::At(text),
         })
     }
@@ -70,11 +71,14 @@ mod tests {
 
     #[test]
     fn a_length_is_so_long_ago_and_a_number_is_no_time() {
-        assert_eq!("2h 30m".parse(), Ok(Moment::Ago("2h 30m".into())));
+        let ago = |seconds: &str| Moment::Ago(format!("{seconds} seconds"));
+        assert_eq!("2h 30m".parse(), Ok(ago("9000")));
+        assert_eq!("1M".parse(), Ok(ago("2630016")));
+        assert_eq!("1500ms".parse(), Ok(ago("1.5")));
         assert_eq!("2026-05-01".parse(), Ok(Moment::At("2026-05-01".into())));
         assert!("30".parse::<Moment>().is_err() && "".parse::<Moment>().is_err());
         assert_eq!("30".parse(), Ok(Bound::Number("30".into())));
-        assert_eq!("1d".parse(), Ok(Bound::Time(Moment::Ago("1d".into()))));
+        assert_eq!("1d".parse(), Ok(Bound::Time(ago("86400"))));
         assert!("-1".parse::<Bound>().is_err() && "1.5".parse::<Bound>().is_err());
     }
 }

@@ -42,7 +42,16 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
     let recorder = prometheus::install()?;
     let mut asked = Signals::listen()?;
     let stop = CancellationToken::new();
-    let started = start_all(&config, address, &stop, ends).await?;
+    let mut starting = std::pin::pin!(start_all(&config, address, &stop, ends));
+    let started = tokio::select! {
+        started = &mut starting => started?,
+        () = asked.next() => {
+            tracing::info!("asked to stop before everything has started");
+            stop.cancel();
+            // What runs already is ended as usual.
+            starting.await?
+        }
+    };
     let admin = Admin::new(&started.once, &config.database, recorder, &stop)?;
     let admin = Arc::new(Admin {
         relays: started.watched,
@@ -66,6 +75,25 @@ pub(crate) struct Started {
     _tail: Option<WalListener>,
 }
 
+/// What is asked of the database at the start, while nothing runs yet; an error when stopped before it answers.
+async fn before<T>(
+    stop: &CancellationToken,
+    ends: Ends,
+    asked: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let answered = stop.run_until_cancelled(asked).await;
+    answered.unwrap_or_else(|| {
+        Err(match ends.once {
+            true => CliError::new(
+                exit::FAILED,
+                "asked to stop before anything was delivered",
+                "See `pgonce outbox status`; the next run goes on from there.",
+            ),
+            false => CliError::quiet(0),
+        })
+    })
+}
+
 /// Starts every relay of a file; they run until `stop`.
 pub(super) async fn start_all(
     config: &Config,
@@ -76,16 +104,19 @@ pub(super) async fn start_all(
     let database = &config.database;
     // Each relay asks one thing at a time beside two reads; with `once`, so does who watches it.
     let size = config.relays.len() * 4 + 2;
-    let tail = tail(database, &address).await?;
+    let tail = before(stop, ends, tail(database, &address)).await?;
     let driver = TokioPostgres::new(pool(address, "pgonce relay", size, database.timeout.0)?);
     let mut once = Once::builder(driver.clone()).schema(&database.schema);
     if database.behind_pooler {
         once = once.behind_pooler();
     }
     let migrator = Migrator::new(driver).schema(&database.schema);
-    migrator.check().await?;
+    let checked = before(stop, ends, async {
+        migrator.check().await?;
+        Ok(migrator.is_distributed().await?)
+    });
     // On Citus events travel as jobs.
-    if migrator.is_distributed().await? {
+    if checked.await? {
         once = once.distributed();
     }
     let once = once.build()?;
@@ -149,14 +180,19 @@ async fn start(
 ) -> Result<Watched> {
     let address = sink::Address::of(relay)?;
     // A permanent fault is an error at once; a transient one is waited for.
-    let opened = address.open().await?;
-    if let Some(subscription) = relay.subscription() {
-        match outbox.create_subscription(&subscription).await {
-            Ok(()) => tracing::info!(subscription = relay.name(), "created the subscription"),
-            Err(error) if error.code() == "42710" => {}
-            Err(error) => return Err(error.into()),
+    let opening = async {
+        let opened = address.open().await?;
+        if let Some(subscription) = relay.subscription() {
+            match outbox.create_subscription(&subscription).await {
+                Ok(()) => tracing::info!(subscription = relay.name(), "created the subscription"),
+                Err(error) if error.code() == "42710" => {}
+                Err(error) => return Err(error.into()),
+            }
         }
-    }
+        Ok(opened)
+    };
+    let opened: Option<Result<_>> = stop.run_until_cancelled(opening).await;
+    let opened = opened.transpose()?;
     let watched = Watched {
         subscription: relay.name().to_owned(),
         counts: Arc::default(),
@@ -168,8 +204,9 @@ async fn start(
     running.spawn(async move {
         let ran = async {
             let sink = match opened {
-                Ok(sink) => sink,
-                Err(_) => match address.insist(&stop).await? {
+                Some(Ok(sink)) => sink,
+                // None: it was stopped, and insists on nothing.
+                _ => match address.insist(&stop).await? {
                     Some(sink) => sink,
                     None => return Ok(!ends.once),
                 },

@@ -76,9 +76,11 @@ impl Address {
     pub(super) async fn insist(&self, stop: &CancellationToken) -> Result<Option<AnySink>> {
         let mut pause = Duration::from_millis(100);
         loop {
-            match self.open().await? {
-                Ok(sink) => return Ok(Some(sink)),
-                Err(refusal) => {
+            // A broker may say nothing for as long as it likes.
+            match stop.run_until_cancelled(self.open()).await.transpose()? {
+                None => return Ok(None),
+                Some(Ok(sink)) => return Ok(Some(sink)),
+                Some(Err(refusal)) => {
                     tracing::warn!(%refusal, ?pause, "the sink is unavailable, trying again");
                 }
             }

@@ -298,6 +298,9 @@ impl Files {
                 let mut pause = FIRST_PAUSE;
                 while !stop.is_cancelled() {
                     let tried = relay::begin(&config, address.clone(), &stop).await;
+                    if tried.is_err() && stop.is_cancelled() {
+                        break;
+                    }
                     let started = health.started("relay", tried, &mut pause, &stop);
                     if let Some(started) = started.await? {
                         health.watch(&started.watched, &[]);
@@ -312,7 +315,10 @@ impl Files {
             running.spawn(async move {
                 let mut pause = FIRST_PAUSE;
                 while !stop.is_cancelled() {
-                    let tried = consume::start_all(&config, address.clone(), &stop).await;
+                    let trying = consume::start_all(&config, address.clone(), &stop);
+                    let Some(tried) = stop.run_until_cancelled(trying).await else {
+                        break;
+                    };
                     let started = health.started("consumers", tried, &mut pause, &stop);
                     if let Some(started) = started.await? {
                         health.watch(&[], &started.consumers);
@@ -327,7 +333,10 @@ impl Files {
             running.spawn(async move {
                 let mut pause = FIRST_PAUSE;
                 while !stop.is_cancelled() {
-                    let tried = work::start_all(&config, address.clone(), &stop).await;
+                    let trying = work::start_all(&config, address.clone(), &stop);
+                    let Some(tried) = stop.run_until_cancelled(trying).await else {
+                        break;
+                    };
                     let started = health.started("workers", tried, &mut pause, &stop);
                     if let Some(started) = started.await? {
                         return health.run(started.parts, &stop).await;

@@ -154,7 +154,11 @@ pub(super) async fn run(config: Config, address: Address) -> Result {
     let recorder = prometheus::install()?;
     let mut asked = Signals::listen()?;
     let stop = CancellationToken::new();
-    let started = start_all(&config, address, &stop).await?;
+    // While it starts, nothing is under way.
+    let started = tokio::select! {
+        started = start_all(&config, address, &stop) => started?,
+        () = asked.next() => return Ok(()),
+    };
     if let Some(listen) = &config.listen {
         let admin = Arc::new(Admin::new(
             &started.once,

@@ -210,6 +210,36 @@ async fn a_replay_goes_back_entirely_or_gives_only_a_range() {
 }
 
 #[tokio::test]
+async fn a_replay_never_goes_forward_and_a_length_of_time_is_what_it_says() {
+    let fixture = Fixture::installed().await;
+    fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
+    // 80, 20, 10 and 0 days ago.
+    for (n, days) in [(1, 60), (2, 10), (3, 10), (4, 0)] {
+        let publish = format!(
+            "select pgonce.publish('orders', 'order.changed', 'a', '{{\"n\": {n}}}'); select pgonce._move_clock('{days} days')"
+        );
+        fixture.sql(&publish).await;
+    }
+    let replay = |from: &str| fixture.ok(&["outbox", "replay", "billing", "--from", from]);
+    let waiting = || only(&fixture, &["outbox", "status"])["waiting"].clone();
+    for from in ["2h", "15d", "3", "1000", "0s"] {
+        let words = replay(from);
+        assert!(words.starts_with("billing does not go back"), "{words}");
+        assert_eq!(waiting(), 4, "{from}");
+    }
+    assert_eq!(relay(&fixture), [1, 2, 3, 4]);
+    assert_eq!(
+        fixture.json(&["outbox", "replay", "billing", "--from", "0s"]),
+        json!({"first": null})
+    );
+    // A month, not a minute.
+    assert_eq!(replay("1M"), "billing goes back to event 2\n");
+    assert_eq!(relay(&fixture), [2, 3, 4]);
+    assert_eq!(replay("15d"), "billing goes back to event 3\n");
+    assert_eq!(relay(&fixture), [3, 4]);
+}
+
+#[tokio::test]
 async fn subscriptions_are_created_altered_listed_and_dropped() {
     let fixture = Fixture::installed().await;
     let made = fixture.json(&[
@@ -321,6 +351,8 @@ fn what_makes_no_sense_is_exit_2_before_anybody_is_asked() {
         &["subscriptions", "create", "c", "--from", "never"],
         &["subscriptions", "create", "c", "--backoff", "5"],
         &["retention", "--max-keep", "1d"],
+        &["retention", "--keep", "1M"],
+        &["retention", "--keep", "1 M 2h"],
     ] {
         let run = without_database(&[&["outbox"], args].concat());
         assert_eq!(run.code, 2, "{args:?}: {run:?}");
@@ -359,4 +391,60 @@ async fn a_relay_follows_the_write_ahead_log_only_where_the_server_can() {
     assert_eq!(by_variable.unwrap().status.code(), Some(1));
     let off = fixture.command(&relay).env("PGONCE_WAL", "0").output();
     assert_eq!(off.unwrap().status.code(), Some(0));
+}
+
+#[tokio::test]
+async fn what_a_subscription_has_not_had_is_counted_before_it_is_dropped_or_evicted() {
+    let fixture = Fixture::installed().await;
+    fixture.ok(&[
+        "outbox",
+        "subscriptions",
+        "create",
+        "billing",
+        "--topics",
+        "wanted",
+    ]);
+    let publish = |topic: &str, events: u32| {
+        format!(
+            "select pgonce.publish('{topic}', 'x', 'a', '{{}}') from generate_series(1, {events})"
+        )
+    };
+    // More than the view of all subscriptions looks at.
+    fixture.sql(&publish("other", 600)).await;
+    fixture.sql(&publish("wanted", 3)).await;
+    assert_eq!(only(&fixture, &["outbox", "status"])["waiting"], 0);
+    let role = format!("operator_{}", uuid::Uuid::new_v4().simple());
+    fixture.sql(&format!("create role {role} login")).await;
+    fixture.ok(&["migrate", "up", "--grant", &format!("operator={role}")]);
+    let url = fixture.database.url();
+    let (_, rest) = url.split_once('@').unwrap();
+    let asked = |act: &[&str]| -> Value {
+        let words = [act, &["--dry-run", "--format", "json"]].concat();
+        let mut command = fixture.command(&words);
+        command.env("DATABASE_URL", format!("postgres://{role}@{rest}"));
+        let run = crate::fixture::Run::of(command.output().unwrap());
+        assert_eq!(run.code, 0, "{run:?}");
+        serde_json::from_str(&run.out).unwrap()
+    };
+    let evict = ["outbox", "evict", "billing", "--reason", "r"];
+    let drop = ["outbox", "subscriptions", "drop", "billing"];
+    for act in [&evict[..], &drop] {
+        let asked = asked(act);
+        assert_eq!(
+            (&asked["count"], &asked["at_least"]),
+            (&json!(3), &json!(false)),
+            "{asked}"
+        );
+    }
+    fixture.sql(&publish("wanted", 20_000)).await;
+    for act in [&evict[..], &drop] {
+        let asked = asked(act);
+        assert_eq!(asked["at_least"], true, "{asked}");
+        assert!(asked["count"].as_u64().unwrap() > 19_000, "{asked}");
+        let words = asked["would"].as_str().unwrap();
+        assert!(words.contains("has not had at least 19"), "{words}");
+    }
+    fixture
+        .sql(&format!("drop owned by {role}; drop role {role}"))
+        .await;
 }

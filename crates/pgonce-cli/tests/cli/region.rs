@@ -124,6 +124,17 @@ async fn every_command_of_the_page_does_what_it_says() {
     );
     expect(&us, join_us, "us has joined 1 others");
     expect(&us, "pgonce region status", "active");
+    for list in ["list", "status"] {
+        assert_eq!(eu.ok(&["region", list, "-o", "name"]), "eu\nus\n");
+    }
+    for mode in ["--dry-run", "--yes"] {
+        let unknown = eu.run(&["region", "leave", "nosuch", "--with", &us.url, mode]);
+        assert_eq!(unknown.code, 7, "{unknown:?}");
+        let incomplete = eu.run(&["region", "leave", "eu", mode]);
+        assert_eq!(incomplete.code, 2, "{incomplete:?}");
+    }
+    let leave = ["region", "leave", "us", "--with", &us.url, "--dry-run"];
+    assert_eq!(eu.ok(&leave), "would take region us out of 1 others\n");
     let listed = eu.json(&["region", "list"]);
     assert_eq!(
         (&listed[0]["name"], &listed[1]["name"], &listed[1]["state"]),

@@ -431,3 +431,33 @@ async fn an_unreachable_sink_is_not_waited_for_longer_than_allowed() {
     ]);
     assert_eq!(sorted(out.lines().map(number).collect()), [1, 2, 3]);
 }
+
+#[tokio::test]
+async fn a_program_that_starts_ends_with_a_signal_although_its_broker_says_nothing() {
+    let fixture = Fixture::installed().await;
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let broker = format!("nats://{}?stream=ORDERS", silent.local_addr().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("consume.toml");
+    let text = format!(
+        "[[consumers]]\nconsumer = \"c\"\nsource = \"{broker}&durable=c\"\nsql = \"apply\"\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    fixture
+        .sql("create function apply(p_message jsonb) returns void language sql as ''")
+        .await;
+    let consume = [file.to_str().unwrap()];
+    let relay = ["--subscription", "s", "--create", "--sink", &*broker];
+    for (command, args) in [("relay", &relay[..]), ("consume", &consume)] {
+        let mut running = Running::of(&fixture, command, args);
+        let held = tokio::time::timeout(DEADLINE, silent.accept()).await;
+        let _held = held
+            .unwrap_or_else(|_| panic!("{command}: {}", running.log()))
+            .unwrap();
+        running.signal(Signal::TERM);
+        assert_eq!(running.end().await, 0, "{command}: {}", running.log());
+        // It was not waited for until the broker counted as unavailable.
+        let log = running.log();
+        assert!(!log.contains("is unavailable"), "{command}: {log}");
+    }
+}

@@ -3,7 +3,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 
-use pgonce_testkit::wait_until;
+use pgonce_testkit::{CuttingProxy, wait_until, wait_until_lock_waited};
 use serde_json::Value;
 
 use crate::fixture::{Fixture, program, without_database};
@@ -186,4 +186,122 @@ async fn lists_are_lines_of_json_csv_or_names_and_a_list_is_repeated_but_no_act(
     child.wait().unwrap();
     let wrong = program(&["codes", "--watch=x"]).output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
+}
+
+/// Runs a command until it ends, and what it said.
+async fn end_of(mut child: std::process::Child) -> (Option<i32>, String) {
+    let ended = async || child.try_wait().unwrap().is_some();
+    let ended = std::cell::RefCell::new(ended);
+    wait_until("its end", DEADLINE, async || (ended.borrow_mut())().await)
+        .await
+        .unwrap();
+    drop(ended);
+    let err = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    (child.wait().unwrap().code(), err)
+}
+
+fn terminate(child: &std::process::Child) {
+    let pid = rustix::process::Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+}
+
+#[tokio::test]
+async fn tail_ends_with_a_signal_although_the_database_lets_it_wait() {
+    let fixture = Fixture::installed().await;
+    fixture.sql("begin; lock table pgonce.intent").await;
+    let mut command = fixture.command(&["tail"]);
+    let url = format!("{}?application_name=tailing", fixture.database.url());
+    command.env("DATABASE_URL", url).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    wait_until_lock_waited(&fixture.database.url(), "tailing")
+        .await
+        .unwrap();
+    terminate(&child);
+    let (code, err) = end_of(child).await;
+    assert_eq!((code, &*err), (Some(0), ""));
+    fixture.sql("rollback").await;
+    let none = fixture.run(&["tail", "--count", "0"]);
+    assert_eq!(none.code, 2, "{none:?}");
+}
+
+#[tokio::test]
+async fn tail_and_watch_go_on_when_the_database_is_back_and_say_once_that_it_was_away() {
+    let fixture = Fixture::installed().await;
+    let proxy = CuttingProxy::start(("127.0.0.1", fixture.server.port())).unwrap();
+    let start = |args: &[&str]| {
+        let mut command = fixture.command(args);
+        command.env("DATABASE_URL", proxy.url_for(fixture.database.name()));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let fail = |key: &str| format!("select pgonce.fail('s', '{key}', '\\x01', 1, false, 'c', 'm')");
+    fixture.sql(&fail("first")).await;
+    let mut tail = start(&[
+        "tail", "-o", "jsonl", "--every", "20ms", "--since", "1h", "--count", "2",
+    ]);
+    let mut lines = BufReader::new(tail.stdout.take().unwrap()).lines();
+    let mut id = || {
+        let row: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        row["id"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(id(), "first");
+    let mut watch = start(&["intent", "list", "s", "--watch=20ms", "-o", "name"]);
+    let mut watched = BufReader::new(watch.stdout.take().unwrap()).lines();
+    assert_eq!(watched.next().unwrap().unwrap(), "first");
+    // Both are turned away several times.
+    proxy.set_reachable(false);
+    let before = proxy.refused();
+    wait_until("tries", DEADLINE, async || proxy.refused() > before + 6)
+        .await
+        .unwrap();
+    fixture.sql(&fail("second")).await;
+    proxy.set_reachable(true);
+    assert_eq!(id(), "second");
+    assert!(watched.any(|line| line.unwrap() == "second"));
+    let (code, err) = end_of(tail).await;
+    assert_eq!(code, Some(0), "{err}");
+    assert_eq!(err.matches("08006").count(), 1, "{err}");
+    drop(watched);
+    watch.kill().unwrap();
+    let (_, err) = end_of(watch).await;
+    assert!(err.matches("no connection").count() <= 1, "{err}");
+}
+
+#[tokio::test]
+async fn watch_goes_on_where_a_list_finds_nothing_or_something_that_needs_attention() {
+    let fixture = Fixture::installed().await;
+    let start = |args: &[&str]| {
+        let mut command = fixture.command(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let mut find = start(&["find", "later", "--quick", "--watch=20ms", "-o", "name"]);
+    let mut errors = BufReader::new(find.stderr.take().unwrap()).lines();
+    // Twice that nothing has this name.
+    for _ in 0..2 {
+        assert!(errors.any(|line| line.unwrap().contains("\"exit\":7")));
+    }
+    std::thread::spawn(move || errors.for_each(drop));
+    let fail = "select pgonce.fail('s', 'later', '\\x01', 1, false, 'c', 'm')";
+    fixture.sql(fail).await;
+    let mut found = BufReader::new(find.stdout.take().unwrap()).lines();
+    assert_eq!(found.next().unwrap().unwrap(), "later");
+    find.kill().unwrap();
+    find.wait().unwrap();
+
+    fixture
+        .sql("select pgonce.create_subscription('stuck')")
+        .await;
+    fixture
+        .sql("select pgonce.publish('t', 'x', 's', '{}')")
+        .await;
+    fixture.sql("select pgonce._move_clock('1 day')").await;
+    assert_eq!(fixture.run(&["doctor"]).code, 12);
+    let mut doctor = start(&["doctor", "--watch=20ms", "-o", "json"]);
+    let mut lines = BufReader::new(doctor.stdout.take().unwrap()).lines();
+    for _ in 0..2 {
+        assert!(lines.any(|line| line.unwrap().contains("stuck")));
+    }
+    doctor.kill().unwrap();
+    doctor.wait().unwrap();
 }

@@ -73,7 +73,7 @@ pub(super) async fn accept(listener: Listener, state: Arc<State>) {
     loop {
         match listener.accept().await {
             // Not counted: the faults are for connections that could be used.
-            Ok(_) if !state.is_reachable() => {}
+            Ok(_) if !state.is_reachable() => state.refuse(),
             Ok((client, _)) => {
                 let link = state.accepted();
                 let state = Arc::clone(&state);

@@ -183,6 +183,11 @@ impl CuttingProxy {
         self.state.set_reachable(reachable);
     }
 
+    /// How many connections were closed at once because the server could not be reached.
+    pub fn refused(&self) -> u64 {
+        self.state.refused()
+    }
+
     /// Cuts all connections, forgets faults and transcript, and counts connections from 0 again:
     /// as good as a new proxy.
     pub fn start_over(&self) {

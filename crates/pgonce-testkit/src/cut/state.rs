@@ -3,7 +3,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
 };
 
@@ -20,6 +20,7 @@ pub(super) struct State {
     pub(super) target: SocketAddr,
     shared: Mutex<Shared>,
     unreachable: AtomicBool,
+    refused: AtomicU64,
     held: watch::Sender<BTreeMap<u64, Fired>>,
 }
 
@@ -43,6 +44,7 @@ impl State {
             target,
             shared: Mutex::default(),
             unreachable: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
             held: watch::Sender::default(),
         }
     }
@@ -99,6 +101,14 @@ impl State {
         if !reachable {
             self.cut_all();
         }
+    }
+
+    pub(super) fn refuse(&self) {
+        self.refused.fetch_add(1, SeqCst);
+    }
+
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(SeqCst)
     }
 
     pub(super) fn is_reachable(&self) -> bool {

@@ -237,13 +237,15 @@ impl<D: Driver> Outbox<D> {
         self.call(&SKIP, args).await?.one()?.bool()
     }
 
-    /// Lets a subscription read the log again from a number on; also one that was evicted.
+    /// Lets a subscription go back in the log, to a number; also one that was evicted. It only goes back: what it has
+    /// not read is not passed by.
     pub async fn replay_from(&self, subscription: &str, seq: i64) -> Result<()> {
         let args = Args::new().text(subscription).int(seq);
         self.call(&REPLAY_FROM, args).await.map(drop)
     }
 
-    /// Lets a subscription read again what was published since a time; also one that was evicted.
+    /// Lets a subscription read again what was published since a time; also one that was evicted. It only goes back, as
+    /// [`Outbox::replay_from`] does.
     pub async fn replay_since(&self, subscription: &str, time: SystemTime) -> Result<()> {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let since = since.as_secs_f64().to_string();

@@ -44,14 +44,7 @@ pub async fn leave<D: Driver>(
     timeout: Duration,
 ) -> Result<Option<SystemTime>> {
     let deadline = Instant::now() + timeout;
-    let gone = find(name, survivors, itself, deadline).await?;
-    let mut known = Vec::new();
-    for survivor in survivors {
-        known.push(survivor.itself(deadline).await?);
-    }
-    let given: Vec<&Known> = known.iter().chain([&gone]).collect();
-    let all: Vec<&Member<D>> = survivors.iter().chain(itself).collect();
-    all_are_named(&all, &given).await?;
+    let (gone, known) = all_known(name, survivors, itself, deadline).await?;
     let unknown_after = match itself {
         Some(itself) => {
             say_goodbye(itself, &gone, survivors, &known, deadline).await?;
@@ -72,6 +65,36 @@ pub async fn leave<D: Driver>(
         itself.locking(&LEAVE, args, deadline).await?;
     }
     Ok(unknown_after)
+}
+
+/// Whether [`leave`] knows the region and is given all others. It changes nothing.
+#[doc(hidden)]
+pub async fn check_leave<D: Driver>(
+    name: &str,
+    survivors: &[Member<D>],
+    itself: Option<&Member<D>>,
+    timeout: Duration,
+) -> Result<()> {
+    let deadline = Instant::now() + timeout;
+    all_known(name, survivors, itself, deadline).await.map(drop)
+}
+
+/// The region that goes, and those that stay.
+async fn all_known<D: Driver>(
+    name: &str,
+    survivors: &[Member<D>],
+    itself: Option<&Member<D>>,
+    deadline: Instant,
+) -> Result<(Known, Vec<Known>)> {
+    let gone = find(name, survivors, itself, deadline).await?;
+    let mut known = Vec::new();
+    for survivor in survivors {
+        known.push(survivor.itself(deadline).await?);
+    }
+    let given: Vec<&Known> = known.iter().chain([&gone]).collect();
+    let all: Vec<&Member<D>> = survivors.iter().chain(itself).collect();
+    all_are_named(&all, &given).await?;
+    Ok((gone, known))
 }
 
 /// The region of this name, as it knows itself or another knows it.

@@ -13,7 +13,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 pub use join::join;
-pub use leave::leave;
+pub use leave::{check_leave, leave};
 pub use member::Member;
 pub use rule::define_rule;
 use serde::Deserialize;
