@@ -15,7 +15,8 @@ class Fault:
     pattern: str
     action: str
     """`request`: cut before the server sees it. `reply`: cut after the server has done it, before the
-    client learns of it. `abort`: make the transaction fail right before it."""
+    client learns of it. `abort`: make the transaction fail right before it. `silence`: from here on nothing passes in
+    either direction, and the connection stays open. `silent reply`: the same, but the server gets and does it."""
     skip: int = 0
     """How many such statements pass before."""
 
@@ -72,6 +73,7 @@ class _Link:
         self.swallow = 0
         self.cut_after_reply = False
         self.flushed = False
+        self.silent = False
 
     def start(self) -> None:
         threading.Thread(target=self._forward, daemon=True).start()
@@ -95,6 +97,12 @@ class _Link:
                 fault = self.proxy.take(text) if text is not None else None
                 if fault is not None and fault.action == "request":
                     return
+                if fault is not None and fault.action in ("silence", "silent reply"):
+                    if fault.action == "silent reply":
+                        self.server.sendall(message)
+                    self.silent = True
+                if self.silent:
+                    continue
                 if fault is not None and fault.action == "reply":
                     self.cut_after_reply = True
                 if fault is not None and fault.action == "abort":
@@ -114,6 +122,8 @@ class _Link:
             while True:
                 message = _typed(self.server)
                 ready = message[:1] == b"Z"
+                if self.silent:
+                    continue
                 if self.swallow:
                     self.swallow -= 1 if ready else 0
                 elif self.cut_after_reply:

@@ -10,7 +10,6 @@ from ._drivers._base import translate
 from ._intent import UNSET, Ack, Claimed, Done, Intent, Options
 from ._protocol import (
     Loop,
-    Steps,
     borrow,
     claim,
     discard,
@@ -21,6 +20,7 @@ from ._protocol import (
     settle,
     succeed,
 )
+from ._steps import Steps
 from .errors import Busy, Disconnected, Error, Failure, Fenced, Invalid, LostRace, Uncertain
 
 TX = TypeVar("TX", bound="TxState")

@@ -13,7 +13,6 @@ from ._drivers._params import COLON
 from ._intent import Ack, Claimed, Done, Intent, Options
 from ._protocol import (
     Loop,
-    Steps,
     acquire,
     begin,
     commit,
@@ -25,6 +24,7 @@ from ._protocol import (
     settle,
     translated,
 )
+from ._steps import Steps
 from .errors import DatabaseError, Disconnected, Error, Invalid, Uncertain
 
 # What a statement must begin with to be a part of another one.

@@ -10,7 +10,8 @@ from typing import Any
 from . import _statements as sql
 from ._drivers import Driver
 from ._intent import to_json
-from ._protocol import Steps, borrow, query
+from ._protocol import borrow, query
+from ._steps import Steps
 
 
 def event(

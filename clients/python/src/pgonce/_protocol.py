@@ -1,6 +1,6 @@
 """The protocol, written once for every library: generators that yield calls.
 
-The driver of a generator makes the call, awaits it where it must, and sends the result back or
+Who runs a generator (`_steps`) makes the call, awaits it where it must, and sends the result back or
 throws what it raised.
 """
 
@@ -10,13 +10,14 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from . import _statements as sql
 from ._drivers import Driver, Session
 from ._drivers._base import translate
 from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds, to_json
+from ._steps import Steps, limited, max_silence
 from ._table import Class
 from .errors import (
     Busy,
@@ -35,48 +36,11 @@ from .errors import (
 )
 from .retry import Schedule
 
-T = TypeVar("T")
-Steps = Generator[Callable[[], Any], Any, T]
-
 _MAX_PAUSE = 0.5
 
 # How many callers of a process may wait on a connection each for the answer of another attempt; others
 # ask again after a pause, so that waiting never empties a pool.
 _WAITERS = threading.BoundedSemaphore(4)
-
-
-def drive(steps: Steps[T]) -> T:
-    """Runs the steps of a synchronous library."""
-    try:
-        call = next(steps)
-        while True:
-            try:
-                result = call()
-            except BaseException as error:
-                call = steps.throw(error)
-            else:
-                call = steps.send(result)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-
-
-async def drive_async(steps: Steps[T]) -> T:
-    """Runs the steps of an asynchronous library."""
-    try:
-        call = next(steps)
-        while True:
-            try:
-                result = call()
-                if hasattr(result, "__await__"):
-                    result = await result
-            except BaseException as error:
-                call = steps.throw(error)
-            else:
-                call = steps.send(result)
-    except StopIteration as end:
-        value: T = end.value
-        return value
 
 
 # --- sessions -----------------------------------------------------------------------------------
@@ -384,7 +348,7 @@ class Loop:
             try:
                 params = claim_params(self.intent, self.options, length)
                 self.sent = time.monotonic()
-                rows = yield from in_own_transaction(self.driver, self.options, sql.CLAIM, params)
+                rows = yield from self._claimed(params, length)
                 claimed = Claimed.read(rows[0])
                 if claimed.holds:
                     return claimed
@@ -393,6 +357,15 @@ class Loop:
                 yield from self.wait(claimed.retry_after)
             except Error as error:
                 yield from self.again(error)
+
+    def _claimed(self, params: Mapping[str, Any], length: float) -> Steps[list[tuple[Any, ...]]]:
+        def call(driver: Driver) -> Steps[list[tuple[Any, ...]]]:
+            return in_own_transaction(driver, self.options, sql.CLAIM, params)
+
+        if not self.ran:
+            return (yield from call(self.driver))
+        # What is asked for here is the end of work that was done: a silent connection must not keep it back.
+        return (yield from limited(self.driver, call, max_silence(length), Uncertain))
 
     def again(self, error: Error, *, ran: bool = False) -> Steps[None]:
         """Pauses before the next try, or raises where another try does not help.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -57,6 +58,10 @@ class Session:
         """(call) Gives the connection back; closes it where it must not be used again."""
         raise NotImplementedError
 
+    def cut(self) -> None:
+        """Ends the connection at once, from any thread: what waits on it fails. It has still to be released."""
+        raise NotImplementedError
+
 
 class Driver:
     """A source of sessions."""
@@ -72,6 +77,17 @@ class Driver:
     def sleep(self, seconds: float) -> Any:
         """(call) Pauses."""
         return asyncio.sleep(seconds) if self.is_async else time.sleep(seconds)
+
+
+def cut(raw: Any) -> None:
+    """Ends a library's own connection at once."""
+    terminate = getattr(raw, "terminate", None)  # asyncpg
+    if terminate is not None:
+        terminate()
+        return
+    # To close it is not for another thread than the one that waits on it; and that one sees the end of its socket.
+    with socket.fromfd(raw.fileno(), socket.AF_INET, socket.SOCK_STREAM) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def translate(error: BaseException) -> Error | None:

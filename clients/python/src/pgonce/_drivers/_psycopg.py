@@ -9,7 +9,7 @@ from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from ._base import Driver, Params, Session
+from ._base import Driver, Params, Session, cut
 from ._params import named
 
 UNSET = object()
@@ -35,6 +35,9 @@ class _Shared(Session):
     def in_transaction(self) -> bool:
         status = self.raw.info.transaction_status
         return status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
+
+    def cut(self) -> None:
+        cut(self.raw)
 
 
 class SyncSession(_Shared):

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._drivers import adapt
 from .._intent import Intent, Options
-from .._protocol import drive
+from .._steps import drive
 from .._sync import Command, Tx
 from .._sync_lease import Lease, LeaseCommand
 from . import _edge
