@@ -21,8 +21,8 @@ from .retry import Policy
 class Lease(LeaseState):
     """The right to do the work for a while, holding no transaction and no connection.
 
-    It is renewed in the background while the block runs. When it is lost, the block is cancelled
-    and ends with `Fenced`: the new holder must not meet a twin.
+    It is renewed in the background while the block runs and its end is recorded. When it is lost, the
+    block is cancelled and ends with `Fenced`: the new holder must not meet a twin.
     """
 
     async def heartbeat(self) -> None:
@@ -47,9 +47,12 @@ class Lease(LeaseState):
 
 
 class _Renewal:
-    """Renews a lease while its work runs and is recorded, and cancels the work when the lease is lost."""
+    """Renews a lease while its work runs and is recorded, and cancels the work when the lease is lost.
 
-    def __init__(self, lease: Lease) -> None:
+    Without `renew` it only looks at the clock.
+    """
+
+    def __init__(self, lease: Lease, renew: bool) -> None:
         work = asyncio.current_task()
         assert work is not None
         self.lease = lease
@@ -57,14 +60,24 @@ class _Renewal:
         # Python 3.11 counts who else has cancelled the task.
         self.cancelled_before = work.cancelling() if hasattr(work, "cancelling") else 0
         self.has_cancelled = False
-        self.task = asyncio.create_task(self._run())
+        self.task = asyncio.create_task(self._renew() if renew else self._wait())
 
-    async def _run(self) -> None:
+    async def _renew(self) -> None:
         delay = self.lease._until_next_beat()
         while self.lease._is_renewed:
             await asyncio.sleep(delay)
             if self.lease._is_renewed:
                 delay = await drive_async(self.lease._beat())
+        self._cancel_if_lost()
+
+    async def _wait(self) -> None:
+        while self.lease._is_renewed:
+            # One whose end is being recorded is not lost, whatever the clock says.
+            await asyncio.sleep(max(self.lease._left, self.lease.length / 20))
+            self.lease._lose(None)
+        self._cancel_if_lost()
+
+    def _cancel_if_lost(self) -> None:
         if self.lease._lost is not None and self.work is not None:
             self.has_cancelled = True
             self.work.cancel()
@@ -114,7 +127,7 @@ class LeaseCommand:
             if held._done is not None:
                 return held._done
             ran = True
-            renewal = _Renewal(held)
+            renewal = _Renewal(held, self._renew)
             try:
                 try:
                     value = await work(held)
@@ -152,8 +165,8 @@ class LeaseCommand:
     async def __aenter__(self) -> Lease:
         self._loop = loop = Loop(self._driver, self.intent, self._options)
         self._held = await self._enter(loop)
-        if self._held.is_new and self._renew:
-            self._renewal = _Renewal(self._held)
+        if self._held.is_new:
+            self._renewal = _Renewal(self._held, self._renew)
         return self._held
 
     async def __aexit__(

@@ -122,8 +122,13 @@ class LeaseState:
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody else may hold the intent now: stop the work."""
-        return self._lost is not None or time.monotonic() >= self._renewed + self.length
+        """Whether somebody else may hold the intent now: stop the work. Never after success was recorded."""
+        return self._done is None and (self._lost is not None or self._left <= 0)
+
+    @property
+    def _left(self) -> float:
+        """How many seconds it still holds, as far as is known here."""
+        return self._renewed + self.length - time.monotonic()
 
     def check(self) -> None:
         """Raises `Fenced` where the lease was lost: call it before each step of long work."""
@@ -183,9 +188,8 @@ class LeaseState:
 
         Sets the lease as lost where it was taken over, or could not be renewed before it ran out.
         """
-        left = self._renewed + self.length - time.monotonic()
         try:
-            yield from self._heartbeat(min(max_silence(self.length), max(left, 0.001)))
+            yield from self._heartbeat(min(max_silence(self.length), max(self._left, 0.001)))
         except Exception as error:
             self._lose(error if isinstance(error, Fenced) else None)
             return self.length / 20
@@ -195,7 +199,7 @@ class LeaseState:
         """Sets the lease as lost where it is, but for one whose end is being recorded: the record learns who holds it."""
         if self._ending or not self._is_renewed:
             return
-        if fenced is not None or time.monotonic() >= self._renewed + self.length:
+        if fenced is not None or self._left <= 0:
             self._lost = fenced or ran_out()
 
     def _until_next_beat(self) -> float:

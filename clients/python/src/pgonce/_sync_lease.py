@@ -91,7 +91,7 @@ class LeaseCommand:
             if held._done is not None:
                 return held._done
             ran = True
-            renewal = _Renewal(held)
+            renewal = _Renewal(held) if self._renew else None
             try:
                 value = work(held)
                 if held._ack is None and held._done is None:
@@ -102,7 +102,7 @@ class LeaseCommand:
                 if held._done is None:
                     if held._settled:
                         raise
-                    renewal.stop()
+                    held._renews = False
                     # The claim knows what is true now.
                     drive(loop.again(error, ran=True))
                     continue
@@ -111,7 +111,8 @@ class LeaseCommand:
                     drive(held._leave(error))
                     raise
             finally:
-                renewal.stop()
+                if renewal is not None:
+                    renewal.stop()
             if held._done is None:
                 raise given_back()
             # What is stored counts, not what the work says afterwards.
@@ -199,7 +200,7 @@ def lease(
     Leave either with a `PermanentFailure` or a `TransientFailure` to have that recorded. With any
     other exception the outside effect may have happened: the claim stays until its lease runs out,
     and then the scope's contract decides. `length` is in seconds; default: the contract's. Without
-    `renew` a block renews nothing in the background: call `heartbeat`.
+    `renew` nothing is renewed in the background: call `heartbeat`.
     """
     intent = make_intent(
         scope, key, request, tenant=tenant, correlation=correlation, fingerprint=fingerprint
