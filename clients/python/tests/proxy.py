@@ -19,6 +19,8 @@ class Fault:
     either direction, and the connection stays open. `silent reply`: the same, but the server gets and does it."""
     skip: int = 0
     """How many such statements pass before."""
+    error: tuple[str, str] | None = None
+    """Severity and code of an error that the client gets instead of a reply, before it is cut."""
 
 
 class Proxy:
@@ -72,6 +74,7 @@ class _Link:
         self.server = server
         self.swallow = 0
         self.cut_after_reply = False
+        self.error: tuple[str, str] | None = None
         self.flushed = False
         self.silent = False
 
@@ -104,6 +107,7 @@ class _Link:
                 if self.silent:
                     continue
                 if fault is not None and fault.action == "reply":
+                    self.error = fault.error
                     self.cut_after_reply = True
                 if fault is not None and fault.action == "abort":
                     self.swallow += 1
@@ -128,6 +132,8 @@ class _Link:
                     self.swallow -= 1 if ready else 0
                 elif self.cut_after_reply:
                     if ready or self.flushed:
+                        if self.error is not None:
+                            self.client.sendall(_error(*self.error))
                         return
                 else:
                     self.client.sendall(message)
@@ -163,6 +169,11 @@ def _statement(message: bytes) -> bytes | None:
     if kind == b"P":
         return body.split(b"\0")[1]
     return None
+
+
+def _error(severity: str, code: str) -> bytes:
+    fields = f"S{severity}\0V{severity}\0C{code}\0Mit broke\0\0".encode()
+    return b"E" + (len(fields) + 4).to_bytes(4, "big") + fields
 
 
 def _simple(text: str) -> bytes:

@@ -18,6 +18,7 @@ from test_http import Client, Service, problem_of
 import pgonce
 from pgonce import aio, lease
 from pgonce.http import Policy, Response
+from pgonce.http._edge import from_error
 
 REQUEST = {"item": "book"}
 INSERT = "insert into effect (note) values ('x')"
@@ -420,6 +421,61 @@ def test_cancelled_work_under_a_lease_leaves_the_claim_to_the_contract(db: Datab
     asyncio.run(main())
     assert db.value(STATUS) == "processing"
     assert next_kind(db, source) == "takeover"
+
+
+# A server that cannot write its log any more; one that is out of space; one that says that it does not know.
+OPEN = [("PANIC", "XX000"), ("FATAL", "53100"), ("ERROR", "40003")]
+
+
+@pytest.mark.parametrize("error", OPEN)
+@pytest.mark.parametrize("kind", SYNC + ASYNC)
+def test_a_commit_that_is_answered_with_the_end_of_its_session_is_looked_up(
+    db: Database, kind: str, error: tuple[str, str]
+) -> None:
+    async def test(api: Api) -> None:
+        async def work(tx: Any) -> int:
+            await api.execute(tx.conn, INSERT)
+            db.proxy.faults.append(Fault("commit", "reply", error=error))
+            return 1
+
+        done = await api.work("once", api.source, "s", "k", REQUEST, do=work)
+        assert (done.answer, done.replayed, len(db.proxy.struck)) == (1, True, 1)
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.effects() == 1
+
+
+@pytest.mark.parametrize("error", OPEN)
+@pytest.mark.parametrize("kind", ["psycopg", "psycopg-async"])
+def test_one_statement_that_is_answered_with_the_end_of_its_session_is_looked_up(
+    db: Database, kind: str, error: tuple[str, str]
+) -> None:
+    db.proxy.faults.append(Fault("with effect", "reply", error=error))
+
+    async def test(api: Api) -> None:
+        statement = "insert into effect (note) values ('x') returning id"
+        done = await api.call("execute", api.source, "s", "k", REQUEST, statement)
+        assert (done.replayed, len(db.proxy.struck)) == (True, 1)
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.effects() == 1
+
+
+def test_a_call_that_commits_by_itself_and_is_answered_with_the_end_of_its_session_is_uncertain(db: Database) -> None:
+    db.proxy.faults.append(Fault("select 'done' from pgonce.heartbeat", "reply", error=("PANIC", "XX000")))
+
+    def connect() -> psycopg.Connection[Any]:
+        return psycopg.connect(db.cut_dsn, autocommit=True)
+
+    with lease(connect, "s", "k", REQUEST, renew=False) as held:
+        with pytest.raises(pgonce.Uncertain):
+            held.heartbeat()
+        held.succeed(1)
+
+
+def test_an_error_that_says_that_nobody_knows_is_no_problem_that_says_that_nothing_was_done() -> None:
+    problem = from_error(Policy("s", None), pgonce.DatabaseError("lost", code="40003"))
+    assert (problem.status, problem_of(problem)["code"]) == (503, "08007")
 
 
 def test_one_statement_whose_reply_was_lost_stays_uncertain_when_nobody_can_look(db: Database, source: Source) -> None:

@@ -25,7 +25,7 @@ from ._protocol import (
     translated,
 )
 from ._steps import Steps
-from .errors import DatabaseError, Disconnected, Error, Invalid, Uncertain
+from .errors import DatabaseError, Error, Invalid, Uncertain
 
 # What a statement must begin with to be a part of another one.
 _KINDS = ("insert", "update", "delete", "merge", "select", "values")
@@ -130,8 +130,9 @@ def _alone(driver: Driver, statement: str, params: Mapping[str, Any]) -> Steps[l
     try:
         rows = yield from translated(lambda: session.query_alone(statement, params))
     except BaseException as error:
-        yield from release(session, isinstance(error, Error) and not isinstance(error, Disconnected))
-        if isinstance(error, Disconnected):
+        in_doubt = isinstance(error, Error) and error._leaves_commit_open
+        yield from release(session, isinstance(error, Error) and not in_doubt)
+        if isinstance(error, Error) and in_doubt:
             raise Uncertain(f"the reply was lost, whether it happened is not known yet: {error.message}") from error
         raise
     yield from release(session, True)

@@ -153,7 +153,8 @@ def begin(driver: Driver, isolation: str | None, *, atomic: bool) -> Steps[Sessi
 def commit(session: Session) -> Steps[None]:
     """Commits and gives the session back.
 
-    An error that carries no SQLSTATE, or that of a lost connection, leaves open what happened.
+    An error that carries no SQLSTATE, that ended its session, or that says itself that nobody knows, leaves open what
+    happened.
     """
     try:
         tag = yield session.commit
@@ -162,7 +163,7 @@ def commit(session: Session) -> Steps[None]:
         if not isinstance(raised, Exception):
             yield from release(session, False)
             raise
-        if error is None or isinstance(error, Disconnected):
+        if error is None or error._leaves_commit_open:
             yield from release(session, False)
             raise Uncertain(
                 f"the reply to the commit was lost, whether it happened is not known yet: {raised}"
@@ -189,7 +190,7 @@ def in_own_transaction(
         rows = yield from query(session, sql.in_schema(statement, options.schema), params)
     except BaseException as error:
         yield from discard(session, error)
-        if by_itself and isinstance(error, Disconnected):
+        if by_itself and isinstance(error, Error) and error._leaves_commit_open:
             raise Uncertain(error.message) from error
         raise
     yield from commit(session)

@@ -115,13 +115,15 @@ def translate(error: BaseException) -> Error | None:
     if code is None:
         return Disconnected(message) if _is_lost(error, found) else None
     diag = getattr(found, "diag", found)
-    return from_sqlstate(
+    known_error = from_sqlstate(
         code,
         getattr(diag, "message_primary", None) or message,
         detail=_text(diag, "message_detail", "detail"),
         hint=_text(diag, "message_hint", "hint"),
         constraint=_text(diag, "constraint_name", "constraint_name"),
     )
+    known_error._ended_session = _severity(found) in ("FATAL", "PANIC")
+    return known_error
 
 
 def _sqlstate(error: Any) -> str | None:
@@ -129,6 +131,17 @@ def _sqlstate(error: Any) -> str | None:
         code = getattr(error, name, None)
         if isinstance(code, str) and len(code) == 5:
             return code
+    return None
+
+
+def _severity(error: Any) -> str | None:
+    # SQLAlchemy's own error over asyncpg has a code, and only its cause the severity.
+    for _ in range(5):
+        diag = getattr(error, "diag", error)
+        found = _text(diag, "severity_nonlocalized", "severity_en", "severity")
+        if found is not None or error is None:
+            return found
+        error = getattr(error, "orig", None) or error.__cause__
     return None
 
 

@@ -401,10 +401,10 @@ def from_error(policy: Policy, error: Error) -> Response:
     if isinstance(error, Busy):
         detail = f"another request with this key is under way; {_COME_BACK} later"
         return problem(policy, 409, "P4029", detail, retry_after=min(error.retry_after, 5))
-    if isinstance(error, Uncertain):
+    if isinstance(error, Uncertain) or error.error_class is Class.AMBIGUOUS:
         detail = f"it is not known yet whether it happened; {_COME_BACK} to learn it"
         return problem(policy, 503, "08007", detail, retry_after=_soon())
-    if error.error_class in (Class.RETRY, Class.RETRY_AFTER_DELAY, Class.CLAIM_AGAIN, Class.AMBIGUOUS):
+    if error.error_class in (Class.RETRY, Class.RETRY_AFTER_DELAY, Class.CLAIM_AGAIN):
         detail = f"the database is unavailable and this attempt did nothing; {_COME_BACK}"
         return problem(policy, 503, "08006", detail, retry_after=_soon())
     return internal(policy)
