@@ -113,9 +113,11 @@ def _look(loop: Loop) -> Steps[Claimed | None]:
 def _alone(driver: Driver, statement: str, params: Mapping[str, Any]) -> Steps[list[tuple[Any, ...]]]:
     """One statement that commits by itself, in one round trip where the library can."""
     session: Session = yield from acquire(driver)
-    if session.in_transaction():
-        yield from release(session, True)
+    try:
         refuse_open_transaction(session)
+    except BaseException as error:
+        yield from release(session, isinstance(error, Invalid))
+        raise
     rows: list[tuple[Any, ...]]
     if not session.can_query_alone:
         yield from release(session, True)

@@ -76,7 +76,7 @@ def query(session: Session, statement: str, params: Mapping[str, Any]) -> Steps[
 
 
 def roll_back(session: Session, error: BaseException | None) -> Steps[bool]:
-    """Rolls back after an error; answers whether the connection can still be used.
+    """Rolls back after an error; answers whether the connection can still be used. Still to be released, unless it raises.
 
     One that was cancelled in the middle of a call cannot: nobody knows what it would answer next.
     """
@@ -86,6 +86,10 @@ def roll_back(session: Session, error: BaseException | None) -> Steps[bool]:
         yield session.rollback
     except Exception:
         return False
+    except BaseException:
+        # Cancelled on its way: a session that is not given back is missing from its pool for ever.
+        yield from release(session, False)
+        raise
     return True
 
 
@@ -100,6 +104,13 @@ def release(session: Session, keep: bool) -> Steps[None]:
     except Exception:
         # What matters was decided before: a connection that cannot be given back is lost, no more.
         return
+    except asyncio.CancelledError:
+        # It was still waiting for its pool, and was not given back.
+        try:
+            yield lambda: session.release(False)
+        except Exception:
+            pass
+        raise
 
 
 def refuse_autocommit(session: Session) -> Steps[None]:
@@ -139,8 +150,8 @@ def begin(driver: Driver, isolation: str | None, *, atomic: bool) -> Steps[Sessi
         refuse_open_transaction(session)
         if atomic and session.can_autocommit:
             yield from refuse_autocommit(session)
-    except BaseException:
-        yield from release(session, True)
+    except BaseException as error:
+        yield from release(session, isinstance(error, Invalid))
         raise
     try:
         yield from translated(lambda: session.begin(isolation))
@@ -185,8 +196,9 @@ def in_own_transaction(
 ) -> Steps[list[tuple[Any, ...]]]:
     """One call that is committed when this returns."""
     session = yield from begin(driver, "read committed", atomic=False)
-    by_itself = bool((yield from translated(session.autocommits)))
+    by_itself = False
     try:
+        by_itself = bool((yield from translated(session.autocommits)))
         rows = yield from query(session, sql.in_schema(statement, options.schema), params)
     except BaseException as error:
         yield from discard(session, error)

@@ -56,10 +56,14 @@ class SyncSession(_Shared):
         before = self.raw.autocommit
         self.raw.autocommit = True
         try:
-            return self.query(sql, params)
-        finally:
+            rows = self.query(sql, params)
+        except Exception:
             if not self.raw.closed:
                 self.raw.autocommit = before
+            raise
+        # Not after an interrupt, when it cannot be changed, and the connection is not used again.
+        self.raw.autocommit = before
+        return rows
 
     def commit(self) -> str:
         if not self.in_transaction():
@@ -94,10 +98,13 @@ class AsyncSession(_Shared):
         before = self.raw.autocommit
         await self.raw.set_autocommit(True)
         try:
-            return await self.query(sql, params)
-        finally:
+            rows = await self.query(sql, params)
+        except Exception:
             if not self.raw.closed:
                 await self.raw.set_autocommit(before)
+            raise
+        await self.raw.set_autocommit(before)
+        return rows
 
     async def commit(self) -> str:
         if not self.in_transaction():
