@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import threading
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -626,6 +627,37 @@ def test_transact_runs_again_what_was_rolled_back(db: Database) -> None:
 
     pgonce.transact(work)
     assert len(runs) == 2 and db.effects() == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("commit", "reply"),
+        Fault("commit", "reply", error=("FATAL", "53100")),
+        Fault("commit", "reply", error=("FATAL", "57P01")),
+    ],
+)
+def test_transact_does_not_run_again_what_may_have_been_committed(db: Database, fault: Fault) -> None:
+    db.proxy.faults.append(replace(fault))
+
+    def work() -> None:
+        with psycopg.connect(db.cut_dsn) as conn:
+            conn.execute(INSERT)
+
+    with pytest.raises(psycopg.OperationalError):
+        pgonce.transact(work)
+    assert (db.effects(), len(db.proxy.struck)) == (1, 1)
+
+
+def test_transact_runs_again_what_pgonce_says_did_nothing() -> None:
+    errors: list[pgonce.Error] = [pgonce.Disconnected("gone"), pgonce.DatabaseError("again", code="40001")]
+
+    def work() -> str:
+        if errors:
+            raise errors.pop()
+        return "done"
+
+    assert pgonce.transact(work) == "done"
 
 
 def test_an_attempt_that_is_rolled_back_publishes_nothing_and_the_next_one_event(db: Database, pool: Any) -> None:
