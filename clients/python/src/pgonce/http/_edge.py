@@ -433,5 +433,10 @@ def too_large_to_keep(policy: Policy, chosen: str) -> Response:
     return problem(policy, 500, "response_too_large", detail)
 
 
+def broken_off(policy: Policy) -> Response:
+    detail = "the body broke off; send the whole request again with the same key"
+    return problem(policy, 400, "body_unreadable", detail)
+
+
 def too_large(policy: Policy) -> Response:
     return problem(policy, 413, "body_too_large", f"the body has more than {policy.max_body} bytes")
