@@ -565,7 +565,22 @@ def test_a_stored_key_is_that_of_the_rust_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"9007199254740993", b"[1234567890123456.78]", b'{"a":1,"a":2}', b"1e400", b"{", b"", b"NaN", b"\xff"]
+    "text",
+    [
+        b"9007199254740993",
+        b"[1234567890123456.78]",
+        b'{"a":1,"a":2}',
+        b"1e400",
+        b"{",
+        b"",
+        b"NaN",
+        b"\xff",
+        b'\xef\xbb\xbf{"a":1}',
+        '{"a":1}'.encode("utf-16"),
+        '{"a":12345678901234567.1}'.encode("utf-16-le"),
+        '{"a":1}'.encode("utf-32"),
+        b'{"a":"\xff"}',
+    ],
 )
 def test_a_text_that_says_more_than_its_canonical_form_is_not_json(text: bytes) -> None:
     with pytest.raises(ValueError):
@@ -575,3 +590,9 @@ def test_a_text_that_says_more_than_its_canonical_form_is_not_json(text: bytes) 
 def test_usual_texts_are_json() -> None:
     text = rb'{"a":":1,\"9007199254740993","b":[1.50,-2e3,0,100000000000000000000]}'
     assert exact_json(text) == json.loads(text)
+
+
+def test_a_principal_that_is_not_unicode_is_refused(client: Client) -> None:
+    client.policy = Policy("orders.create", lambda request: "\ud800")
+    assert problem_of(client.post("/orders"))["code"] == "22023"
+    assert client.service.calls == 0

@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import threading
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 import asyncpg
@@ -440,6 +441,18 @@ def test_a_duplicate_waits_for_the_answer_where_the_contract_says_so(db: Databas
     other.join()
     assert [(done.replayed, done.answer) for done in answers] == [(True, "first")]
     assert db.effects() == 0
+
+
+class Order(str, Enum):
+    FIRST = "order-1"
+
+
+def test_the_id_of_what_was_made_is_what_a_member_of_an_enumeration_holds(db: Database, pool: Any) -> None:
+    for _ in range(2):
+        with once(pool, "s", "k", REQUEST) as tx:
+            if tx.is_new:
+                tx.succeed(reference=("order", Order.FIRST))
+        assert tx.reference == ("order", "order-1")
 
 
 # --- leases -------------------------------------------------------------------------------------

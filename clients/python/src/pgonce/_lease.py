@@ -13,7 +13,7 @@ from . import _statements as sql
 from ._attempt import TxState, never_open
 from ._drivers import Driver, Session
 from ._drivers._base import translate
-from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds
+from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds, to_text
 from ._protocol import (
     Loop,
     begin,
@@ -144,7 +144,7 @@ class LeaseState:
     ) -> None:
         """Says that the work is done, and what its answer is. Recorded when the block ends."""
         self._held()
-        kept = None if reference is None else (reference[0], str(reference[1]))
+        kept = None if reference is None else (reference[0], to_text(reference[1]))
         ack = Ack(answer, kept, keep_for)
         ack.params()
         self._ack = ack
