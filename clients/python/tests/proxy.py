@@ -15,9 +15,12 @@ class Fault:
     pattern: str
     action: str
     """`request`: cut before the server sees it. `reply`: cut after the server has done it, before the
-    client learns of it. `abort`: make the transaction fail right before it."""
+    client learns of it. `abort`: make the transaction fail right before it. `silence`: from here on nothing passes in
+    either direction, and the connection stays open. `silent reply`: the same, but the server gets and does it."""
     skip: int = 0
     """How many such statements pass before."""
+    error: tuple[str, str] | None = None
+    """Severity and code of an error that the client gets instead of a reply, before it is cut."""
 
 
 class Proxy:
@@ -71,7 +74,9 @@ class _Link:
         self.server = server
         self.swallow = 0
         self.cut_after_reply = False
+        self.error: tuple[str, str] | None = None
         self.flushed = False
+        self.silent = False
 
     def start(self) -> None:
         threading.Thread(target=self._forward, daemon=True).start()
@@ -95,7 +100,14 @@ class _Link:
                 fault = self.proxy.take(text) if text is not None else None
                 if fault is not None and fault.action == "request":
                     return
+                if fault is not None and fault.action in ("silence", "silent reply"):
+                    if fault.action == "silent reply":
+                        self.server.sendall(message)
+                    self.silent = True
+                if self.silent:
+                    continue
                 if fault is not None and fault.action == "reply":
+                    self.error = fault.error
                     self.cut_after_reply = True
                 if fault is not None and fault.action == "abort":
                     self.swallow += 1
@@ -114,10 +126,14 @@ class _Link:
             while True:
                 message = _typed(self.server)
                 ready = message[:1] == b"Z"
+                if self.silent:
+                    continue
                 if self.swallow:
                     self.swallow -= 1 if ready else 0
                 elif self.cut_after_reply:
                     if ready or self.flushed:
+                        if self.error is not None:
+                            self.client.sendall(_error(*self.error))
                         return
                 else:
                     self.client.sendall(message)
@@ -153,6 +169,11 @@ def _statement(message: bytes) -> bytes | None:
     if kind == b"P":
         return body.split(b"\0")[1]
     return None
+
+
+def _error(severity: str, code: str) -> bytes:
+    fields = f"S{severity}\0V{severity}\0C{code}\0Mit broke\0\0".encode()
+    return b"E" + (len(fields) + 4).to_bytes(4, "big") + fields
 
 
 def _simple(text: str) -> bytes:

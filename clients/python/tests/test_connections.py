@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 import psycopg
+import psycopg_pool
 import pytest
 import sqlalchemy
 from apis import run
@@ -20,6 +21,11 @@ from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
 import pgonce
 from pgonce import aio
+from pgonce._drivers import Driver, Session
+from pgonce._execute import _alone
+from pgonce._intent import Options
+from pgonce._protocol import begin, fail, in_own_transaction
+from pgonce._steps import drive
 
 REQUEST = {"item": "book"}
 INSERT = "insert into effect (note) values ('x')"
@@ -159,3 +165,137 @@ def test_over_one_connection_a_lost_commit_is_uncertain(db: Database, kind: str)
     with psycopg.connect(db.dsn) as other:
         assert pgonce.once(other, "s", "k", REQUEST, lambda tx: 1).replayed
     assert db.effects() == 1
+
+
+# --- interrupts ---------------------------------------------------------------------------------
+
+
+class Interrupted(Session):
+    """A session that is interrupted in one of its calls."""
+
+    raw = None
+    can_query_alone = True
+
+    def __init__(self, where: str, error: type[BaseException]) -> None:
+        self.where = where
+        self.error = error
+        self.released: list[bool] = []
+
+    def _call(self, name: str) -> None:
+        if name == self.where:
+            self.where = ""
+            raise self.error
+
+    def autocommits(self) -> bool:
+        self._call("autocommits")
+        return False
+
+    def in_transaction(self) -> bool:
+        self._call("in_transaction")
+        return False
+
+    def begin(self, isolation: str | None) -> None:
+        self._call("begin")
+
+    def query(self, sql: str, params: Any) -> Any:
+        self._call("query")
+        if self.where == "rollback":
+            raise ZeroDivisionError
+        return [("done",)]
+
+    def query_alone(self, sql: str, params: Any) -> Any:
+        self._call("query_alone")
+        return [("done",)]
+
+    def commit(self) -> str:
+        self._call("commit")
+        return "COMMIT"
+
+    def rollback(self) -> None:
+        self._call("rollback")
+
+    def release(self, keep: bool) -> None:
+        self._call("release")
+        self.released.append(keep)
+
+
+class OneSession(Driver):
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def acquire(self) -> Session:
+        return self.session
+
+
+ENDS: dict[str, Callable[[Driver, Session], Any]] = {
+    "in_own_transaction": lambda driver, _: in_own_transaction(driver, Options(), "select 1", {}),
+    "begin": lambda driver, _: begin(driver, None, atomic=True),
+    "alone": lambda driver, _: _alone(driver, "select 1", {}),
+    "fail": lambda driver, session: fail(
+        driver, session, pgonce.Intent("s", "k", b"x"), Options(), 1, pgonce.PermanentFailure("no", "no")
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("steps", "where"),
+    [
+        ("in_own_transaction", "in_transaction"),
+        ("in_own_transaction", "begin"),
+        ("in_own_transaction", "autocommits"),
+        ("in_own_transaction", "query"),
+        ("in_own_transaction", "rollback"),
+        ("in_own_transaction", "commit"),
+        ("in_own_transaction", "release"),
+        ("begin", "autocommits"),
+        ("alone", "in_transaction"),
+        ("alone", "query_alone"),
+        ("fail", "rollback"),
+    ],
+)
+@pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt])
+def test_a_session_whose_call_is_interrupted_is_closed_and_given_back(
+    steps: str, where: str, error: type[BaseException]
+) -> None:
+    session = Interrupted(where, error)
+    with pytest.raises(error):
+        drive(ENDS[steps](OneSession(session), session))
+    # An interrupt leaves open whether the connection was given back: to close it then could close another's.
+    assert session.released == ([] if (where, error) == ("release", KeyboardInterrupt) else [False])
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "asyncpg", "SQLAlchemy"])
+def test_work_that_is_cancelled_while_it_is_rolled_back_leaves_its_place_in_the_pool_free(db: Database, kind: str) -> None:
+    db.proxy.faults.append(Fault("rollback", "silence"))
+
+    async def work(tx: Any) -> None:
+        raise ZeroDivisionError
+
+    async def cancelled(source: Any) -> None:
+        task = asyncio.ensure_future(aio.once(source, "s", "k", REQUEST, work))
+        while not db.proxy.struck:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def main() -> None:
+        bare = db.cut_dsn.partition("?")[0]
+        if kind == "psycopg":
+            async with psycopg_pool.AsyncConnectionPool(db.cut_dsn, min_size=1, max_size=1) as pool:
+                await cancelled(pool)
+                async with pool.connection(timeout=30):
+                    return
+        if kind == "asyncpg":
+            async with asyncpg.create_pool(bare, ssl=False, min_size=1, max_size=1) as gpool:
+                await cancelled(gpool)
+                async with gpool.acquire(timeout=30):
+                    return
+        url = bare.replace("postgresql:", "postgresql+asyncpg:") + "?ssl=disable"
+        engine = sqlalchemy_asyncio.create_async_engine(url, pool_size=1, max_overflow=0)
+        await cancelled(engine)
+        async with engine.connect():
+            pass
+        await engine.dispose()
+
+    asyncio.run(main())

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psycopg
+import psycopg_pool
 import pytest
 from apis import ASYNC, SYNC, Api, with_api
 from conftest import Database
@@ -17,6 +18,7 @@ from test_http import Client, Service, problem_of
 import pgonce
 from pgonce import aio, lease
 from pgonce.http import Policy, Response
+from pgonce.http._edge import from_error
 
 REQUEST = {"item": "book"}
 INSERT = "insert into effect (note) values ('x')"
@@ -219,6 +221,147 @@ def test_a_database_that_is_away_for_longer_than_the_lease_is_waited_for(db: Dat
     assert (run(work, 0.1).answer, db.value(STATUS)) == (1, "succeeded")
 
 
+@pytest.fixture
+def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent connection is given up after a third of the lease, and not after two seconds at least."""
+    monkeypatch.setattr("pgonce._steps.MIN_LIMIT", 0.1)
+
+
+SUCCEED = "select 'done' from pgonce.succeed"
+
+
+@pytest.mark.parametrize("function", ["lease", "block"])
+@pytest.mark.parametrize("action", ["silence", "silent reply"])
+@pytest.mark.parametrize("kind", SYNC + ASYNC)
+def test_a_connection_that_falls_silent_does_not_keep_the_end_of_the_work_from_its_record(
+    db: Database, short_limits: None, kind: str, action: str, function: str
+) -> None:
+    # What the server did and answered to nobody, it did with the commit.
+    pattern = "commit" if action == "silent reply" else SUCCEED
+    runs: list[str] = []
+
+    async def test(api: Api) -> None:
+        async def work(held: Any) -> str:
+            runs.append(held.kind)
+            db.proxy.faults.append(Fault(pattern, action))
+            return "done outside"
+
+        if function == "block":
+            block = api.command("lease", api.source, "s", "k", REQUEST, length=1.5)
+            held = await api.enter(block)
+            held.succeed(await work(held))
+            await api.leave(block)
+        else:
+            held = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=1.5)
+        assert held.answer == "done outside"
+
+    with_api(kind, db.cut_dsn, test)
+    assert (db.proxy.faults, len(db.proxy.struck)) == ([], 1)
+    assert (runs, db.value(STATUS)) == (["fresh"], "succeeded")
+
+
+@pytest.mark.parametrize("action", ["silence", "silent reply"])
+@pytest.mark.parametrize("kind", SYNC + ASYNC)
+def test_writes_under_a_fence_whose_connection_falls_silent_end_in_time(
+    db: Database, short_limits: None, kind: str, action: str
+) -> None:
+    async def test(api: Api) -> None:
+        block = api.command("lease", api.source, "s", "k", REQUEST, length=1.5)
+        writes = (await api.enter(block)).begin()
+        tx = await api.enter(writes)
+        await api.execute(tx.conn, INSERT)
+        tx.succeed(7)
+        db.proxy.faults.append(Fault("commit" if action == "silent reply" else SUCCEED, action))
+        with pytest.raises(pgonce.Uncertain) as caught:
+            await api.leave(writes)
+        with pytest.raises(pgonce.Uncertain):
+            await api.leave(block, caught.value)
+            raise caught.value
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.proxy.faults == []
+    assert db.effects() == (1 if action == "silent reply" else 0)
+
+
+@pytest.mark.parametrize("kind", SYNC + ASYNC)
+def test_a_release_whose_connection_falls_silent_ends_in_time(db: Database, short_limits: None, kind: str) -> None:
+    async def test(api: Api) -> None:
+        block = api.command("lease", api.source, "s", "k", REQUEST, length=1.5)
+        held = await api.enter(block)
+        db.proxy.faults.append(Fault("select 'done' from pgonce.release", "silence"))
+        with pytest.raises(pgonce.Uncertain):
+            released = held.release()
+            if api.is_async:
+                await released
+        held.succeed(1)
+        await api.leave(block)
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.value(STATUS) == "succeeded"
+
+
+def test_a_pool_that_asks_a_silent_connection_whether_it_works_does_not_hold_up_the_record(
+    db: Database, short_limits: None
+) -> None:
+    def work(held: Any) -> int:
+        db.proxy.faults.append(Fault("$", "silence"))
+        return 1
+
+    check = psycopg_pool.ConnectionPool.check_connection
+    with psycopg_pool.ConnectionPool(db.cut_dsn, min_size=1, max_size=2, check=check) as pool:
+        # The others are new, and are not asked for a while.
+        assert lease(pool, "s", "k", REQUEST, work, length=1.5).answer == 1
+    assert (len(db.proxy.struck), db.value(STATUS)) == (1, "succeeded")
+
+
+HEARTBEAT = "select 'done' from pgonce.heartbeat"
+
+
+@pytest.mark.parametrize("kind", ["psycopg", "psycopg-async", "asyncpg"])
+def test_a_renewal_whose_connection_falls_silent_is_made_on_another_one(
+    db: Database, short_limits: None, kind: str
+) -> None:
+    until = "select extract(epoch from lease_until) from pgonce.intent"
+    db.proxy.faults.append(Fault(HEARTBEAT, "silence"))
+
+    async def test(api: Api) -> None:
+        async def work(held: Any) -> int:
+            first = db.value(until)
+            while db.value(until) == first:
+                held.check()
+                if api.is_async:
+                    await asyncio.sleep(0)
+            return len(db.proxy.struck)
+
+        done = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=4.5)
+        assert (done.answer, done.replayed) == (1, False)
+
+    with_api(kind, db.cut_dsn, test)
+
+
+@pytest.mark.parametrize("end", ["returns", "is lost"])
+@pytest.mark.parametrize("kind", ASYNC)
+def test_a_renewal_that_hangs_holds_up_neither_the_end_of_the_work_nor_the_loss_of_the_lease(
+    db: Database, kind: str, end: str
+) -> None:
+    db.proxy.faults.append(Fault(HEARTBEAT, "silence"))
+
+    async def test(api: Api) -> None:
+        started = asyncio.get_running_loop().time()
+        try:
+            async with aio.lease(api.source, "s", "k", REQUEST, length=1.5 if end == "is lost" else 9) as held:
+                while not db.proxy.struck or end == "is lost":
+                    await asyncio.sleep(0.01)
+                held.succeed(1)
+        except pgonce.Fenced:
+            assert end == "is lost"
+        # psycopg itself takes five seconds and more to cancel a call that gets no reply.
+        assert asyncio.get_running_loop().time() - started < (5 if end == "is lost" else 7)
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.value(STATUS) == ("processing" if end == "is lost" else "succeeded")
+
+
 @pytest.mark.parametrize("error", [socket.gaierror("no such name"), OSError("several"), TimeoutError("late")])
 def test_whatever_a_library_lets_through_while_connecting_is_a_lost_connection(
     db: Database, source: Source, run: Any, error: Exception
@@ -278,6 +421,61 @@ def test_cancelled_work_under_a_lease_leaves_the_claim_to_the_contract(db: Datab
     asyncio.run(main())
     assert db.value(STATUS) == "processing"
     assert next_kind(db, source) == "takeover"
+
+
+# A server that cannot write its log any more; one that is out of space; one that says that it does not know.
+OPEN = [("PANIC", "XX000"), ("FATAL", "53100"), ("ERROR", "40003")]
+
+
+@pytest.mark.parametrize("error", OPEN)
+@pytest.mark.parametrize("kind", SYNC + ASYNC)
+def test_a_commit_that_is_answered_with_the_end_of_its_session_is_looked_up(
+    db: Database, kind: str, error: tuple[str, str]
+) -> None:
+    async def test(api: Api) -> None:
+        async def work(tx: Any) -> int:
+            await api.execute(tx.conn, INSERT)
+            db.proxy.faults.append(Fault("commit", "reply", error=error))
+            return 1
+
+        done = await api.work("once", api.source, "s", "k", REQUEST, do=work)
+        assert (done.answer, done.replayed, len(db.proxy.struck)) == (1, True, 1)
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.effects() == 1
+
+
+@pytest.mark.parametrize("error", OPEN)
+@pytest.mark.parametrize("kind", ["psycopg", "psycopg-async"])
+def test_one_statement_that_is_answered_with_the_end_of_its_session_is_looked_up(
+    db: Database, kind: str, error: tuple[str, str]
+) -> None:
+    db.proxy.faults.append(Fault("with effect", "reply", error=error))
+
+    async def test(api: Api) -> None:
+        statement = "insert into effect (note) values ('x') returning id"
+        done = await api.call("execute", api.source, "s", "k", REQUEST, statement)
+        assert (done.replayed, len(db.proxy.struck)) == (True, 1)
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.effects() == 1
+
+
+def test_a_call_that_commits_by_itself_and_is_answered_with_the_end_of_its_session_is_uncertain(db: Database) -> None:
+    db.proxy.faults.append(Fault("select 'done' from pgonce.heartbeat", "reply", error=("PANIC", "XX000")))
+
+    def connect() -> psycopg.Connection[Any]:
+        return psycopg.connect(db.cut_dsn, autocommit=True)
+
+    with lease(connect, "s", "k", REQUEST, renew=False) as held:
+        with pytest.raises(pgonce.Uncertain):
+            held.heartbeat()
+        held.succeed(1)
+
+
+def test_an_error_that_says_that_nobody_knows_is_no_problem_that_says_that_nothing_was_done() -> None:
+    problem = from_error(Policy("s", None), pgonce.DatabaseError("lost", code="40003"))
+    assert (problem.status, problem_of(problem)["code"]) == (503, "08007")
 
 
 def test_one_statement_whose_reply_was_lost_stays_uncertain_when_nobody_can_look(db: Database, source: Source) -> None:

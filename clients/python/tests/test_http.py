@@ -159,6 +159,68 @@ class Client:
         return response
 
 
+class Slow(io.BytesIO):
+    """A body that comes in parts, and may break off."""
+
+    breaks = False
+
+    def read(self, size: int | None = -1) -> bytes:
+        part = super().read(min(3, size) if size and size > 0 else 3)
+        if not part and self.breaks:
+            raise OSError("the client is gone")
+        return part
+
+
+def read_wsgi(client: Client, environ: dict[str, Any]) -> Response:
+    """The response to a request of WSGI whose body is not as usual."""
+    found: list[str] = []
+
+    def start(status: str, headers: Any, exc_info: Any = None) -> None:
+        found[:] = [status, dict(headers)["content-type"]]
+
+    with psycopg_pool.ConnectionPool(client.dsn, min_size=1, max_size=4) as pool:
+        app = WsgiIdempotencyMiddleware(client.service.wsgi, pool, client.policy)
+        usual = {"REQUEST_METHOD": "POST", "PATH_INFO": "/orders", "HTTP_IDEMPOTENCY_KEY": "k"}
+        body = b"".join(app({**usual, **environ}, start))
+    return Response(int(found[0][:3]), [("content-type", found[1].encode())], body)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"CONTENT_LENGTH": "16"},
+        {"CONTENT_LENGTH": "16", "breaks": True},
+        {"wsgi.input_terminated": True, "breaks": True},
+        {"CONTENT_LENGTH": "-1"},
+        {"CONTENT_LENGTH": "\u00b2"},
+        {"HTTP_TRANSFER_ENCODING": "chunked"},
+    ],
+)
+def test_a_body_that_broke_off_is_no_request(db: Database, environ: dict[str, Any]) -> None:
+    client = Client("wsgi", db, Service(db), Policy("orders.create", None), db.dsn)
+    environ = dict(environ)
+    stream = Slow(b'{"qty":1')
+    stream.breaks = environ.pop("breaks", False)
+    response = read_wsgi(client, {**environ, "wsgi.input": stream})
+    assert (response.status, problem_of(response)["code"]) == (400, "body_unreadable")
+    assert (client.service.calls, db.value("select count(*) from pgonce.intent")) == (0, 0)
+
+
+@pytest.mark.parametrize("environ", [{"CONTENT_LENGTH": "0009"}, {"wsgi.input_terminated": True}])
+def test_a_body_that_comes_in_parts_is_read_to_its_end(db: Database, environ: dict[str, Any]) -> None:
+    client = Client("wsgi", db, Service(db), Policy("orders.create", None), db.dsn)
+    bodies: list[bytes] = []
+    client.service.respond = lambda path, attempt, body: bodies.append(body)  # type: ignore[method-assign]
+    assert read_wsgi(client, {**environ, "wsgi.input": Slow(b'{"qty":1}')}).status == 201
+    assert bodies == [b'{"qty":1}']
+
+
+def test_a_length_of_thousands_of_digits_is_too_large(db: Database) -> None:
+    client = Client("wsgi", db, Service(db), Policy("orders.create", None), db.dsn)
+    response = read_wsgi(client, {"CONTENT_LENGTH": "9" * 5000, "wsgi.input": Slow(b"")})
+    assert problem_of(response)["code"] == "body_too_large"
+
+
 @pytest.fixture(params=["asgi", "wsgi"])
 def world(request: Any) -> str:
     return str(request.param)
@@ -503,7 +565,22 @@ def test_a_stored_key_is_that_of_the_rust_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"9007199254740993", b"[1234567890123456.78]", b'{"a":1,"a":2}', b"1e400", b"{", b"", b"NaN", b"\xff"]
+    "text",
+    [
+        b"9007199254740993",
+        b"[1234567890123456.78]",
+        b'{"a":1,"a":2}',
+        b"1e400",
+        b"{",
+        b"",
+        b"NaN",
+        b"\xff",
+        b'\xef\xbb\xbf{"a":1}',
+        '{"a":1}'.encode("utf-16"),
+        '{"a":12345678901234567.1}'.encode("utf-16-le"),
+        '{"a":1}'.encode("utf-32"),
+        b'{"a":"\xff"}',
+    ],
 )
 def test_a_text_that_says_more_than_its_canonical_form_is_not_json(text: bytes) -> None:
     with pytest.raises(ValueError):
@@ -513,3 +590,9 @@ def test_a_text_that_says_more_than_its_canonical_form_is_not_json(text: bytes) 
 def test_usual_texts_are_json() -> None:
     text = rb'{"a":":1,\"9007199254740993","b":[1.50,-2e3,0,100000000000000000000]}'
     assert exact_json(text) == json.loads(text)
+
+
+def test_a_principal_that_is_not_unicode_is_refused(client: Client) -> None:
+    client.policy = Policy("orders.create", lambda request: "\ud800")
+    assert problem_of(client.post("/orders"))["code"] == "22023"
+    assert client.service.calls == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import threading
+from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 import asyncpg
@@ -441,6 +443,18 @@ def test_a_duplicate_waits_for_the_answer_where_the_contract_says_so(db: Databas
     assert db.effects() == 0
 
 
+class Order(str, Enum):
+    FIRST = "order-1"
+
+
+def test_the_id_of_what_was_made_is_what_a_member_of_an_enumeration_holds(db: Database, pool: Any) -> None:
+    for _ in range(2):
+        with once(pool, "s", "k", REQUEST) as tx:
+            if tx.is_new:
+                tx.succeed(reference=("order", Order.FIRST))
+        assert tx.reference == ("order", "order-1")
+
+
 # --- leases -------------------------------------------------------------------------------------
 
 
@@ -513,6 +527,75 @@ def test_asynchronous_work_is_cancelled_when_its_lease_is_lost(db: Database, kin
     with_api(kind, db.dsn, test)
 
 
+@pytest.mark.parametrize("end", ["writes", "release"])
+@pytest.mark.parametrize("kind", ASYNC)
+def test_a_lease_that_has_ended_is_not_renewed_and_its_block_not_cancelled(db: Database, kind: str, end: str) -> None:
+    async def test(api: Api) -> None:
+        block = aio.lease(api.source, "s", "k", REQUEST, length=0.3)
+        async with block as held:
+            if end == "release":
+                await held.release()
+            else:
+                async with held.begin() as tx:
+                    tx.succeed(7)
+            assert block._renewal is not None
+            while not block._renewal.task.done():
+                await asyncio.sleep(0.01)
+        assert held._lost is None
+        assert (held.answer, held.is_lost) == ((7, False) if end == "writes" else (None, held.is_lost))
+
+    with_api(kind, db.dsn, test)
+    assert db.value("select status::text from pgonce.intent") == (
+        "succeeded" if end == "writes" else "failed_retryable"
+    )
+
+
+def test_a_success_that_is_recorded_is_not_lost_by_the_clock(db: Database, pool: Any) -> None:
+    with lease(pool, "s", "k", REQUEST, length=0.3) as held:
+        with held.begin() as tx:
+            tx.succeed(7)
+        while held._left > 0:
+            pass
+        held.check()
+        assert not held.is_lost
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lease_without_renewal_is_not_renewed_and_is_lost_by_the_clock(db: Database, kind: str) -> None:
+    db.proxy.faults.append(Fault("select 'done' from pgonce.heartbeat", "request"))
+    kinds: list[str] = []
+
+    async def test(api: Api) -> None:
+        async def work(held: Any) -> str:
+            kinds.append(held.kind)
+            if len(kinds) == 1:
+                if api.is_async:
+                    await asyncio.Event().wait()
+                while not held.is_lost:
+                    pass
+                held.check()
+            return "second"
+
+        done = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=0.3, renew=False)
+        assert done.answer == "second"
+
+    db.admin.execute("select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')")
+    with_api(kind, db.cut_dsn, test)
+    assert (kinds, db.proxy.struck) == (["fresh", "takeover"], [])
+
+
+@pytest.mark.parametrize("kind", ASYNC)
+def test_a_block_whose_lease_runs_out_without_renewal_is_cancelled(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        with pytest.raises(pgonce.Fenced):
+            async with aio.lease(api.source, "s", "k", REQUEST, length=0.3, renew=False) as held:
+                await held.heartbeat()
+                await asyncio.Event().wait()
+        assert held.is_lost
+
+    with_api(kind, db.dsn, test)
+
+
 def test_work_under_a_lease_that_raises_leaves_the_claim_to_the_contract(db: Database, pool: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         with lease(pool, "s", "k", REQUEST, length=60):
@@ -557,6 +640,37 @@ def test_transact_runs_again_what_was_rolled_back(db: Database) -> None:
 
     pgonce.transact(work)
     assert len(runs) == 2 and db.effects() == 1
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("commit", "reply"),
+        Fault("commit", "reply", error=("FATAL", "53100")),
+        Fault("commit", "reply", error=("FATAL", "57P01")),
+    ],
+)
+def test_transact_does_not_run_again_what_may_have_been_committed(db: Database, fault: Fault) -> None:
+    db.proxy.faults.append(replace(fault))
+
+    def work() -> None:
+        with psycopg.connect(db.cut_dsn) as conn:
+            conn.execute(INSERT)
+
+    with pytest.raises(psycopg.OperationalError):
+        pgonce.transact(work)
+    assert (db.effects(), len(db.proxy.struck)) == (1, 1)
+
+
+def test_transact_runs_again_what_pgonce_says_did_nothing() -> None:
+    errors: list[pgonce.Error] = [pgonce.Disconnected("gone"), pgonce.DatabaseError("again", code="40001")]
+
+    def work() -> str:
+        if errors:
+            raise errors.pop()
+        return "done"
+
+    assert pgonce.transact(work) == "done"
 
 
 def test_an_attempt_that_is_rolled_back_publishes_nothing_and_the_next_one_event(db: Database, pool: Any) -> None:

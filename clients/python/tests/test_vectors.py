@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from enum import Enum
 from typing import Any
 
 import pytest
 from server import REPOSITORY
 
-from pgonce import Class, canonical, classify, derived_key, fingerprint, lint_key, new_key, resource_id, webhooks
+from pgonce import Class, Intent, canonical, classify, derived_key, fingerprint, lint_key, new_key, resource_id, webhooks
+from pgonce._intent import to_json
+from pgonce._messages import message
 from pgonce.errors import Invalid
 from pgonce.fingerprint import number
 from pgonce.keys import BadKey
@@ -108,6 +111,53 @@ def test_a_signature_that_we_make_is_one_that_we_accept() -> None:
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     headers = {"Webhook-Id": "m", "Webhook-Timestamp": "100", "Webhook-Signature": webhooks.sign(secret, "m", 100, b"x")}
     assert webhooks.verify([secret], headers, b"x", now=100) == "m"
+
+
+@pytest.mark.parametrize("digits", [19, 310, 5000])
+def test_a_time_of_too_many_digits_is_outside_the_window(digits: int) -> None:
+    headers = {"webhook-id": "m", "webhook-timestamp": "9" * digits, "webhook-signature": "v1,AAAA"}
+    with pytest.raises(webhooks.WebhookError) as caught:
+        webhooks.verify("whsec_MfKQ", headers, b"x")
+    assert caught.value.code == "timestamp_outside_window"
+
+
+def test_an_id_that_is_not_unicode_was_signed_by_nobody() -> None:
+    headers = {"webhook-id": "\ud800", "webhook-timestamp": "100", "webhook-signature": "v1,AAAA"}
+    with pytest.raises(webhooks.WebhookError) as caught:
+        webhooks.verify("whsec_MfKQ", headers, b"x", now=100)
+    assert caught.value.code == "signature_wrong"
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+class Size(int, Enum):
+    LARGE = 3
+
+
+def test_a_member_of_an_enumeration_counts_as_what_is_stored_of_it() -> None:
+    request = {Colour.RED: [Colour.RED, Size.LARGE]}
+    assert fingerprint(request) == fingerprint({"red": ["red", 3]}) == fingerprint(json.loads(to_json(request)))
+
+
+@pytest.mark.parametrize(
+    ("what", "call"),
+    [
+        ("part", lambda text: derived_key("n", "a", text)),
+        ("namespace", lambda text: derived_key(text, "a")),
+        ("part", lambda text: resource_id("n", text)),
+        ("namespace", lambda text: resource_id(text, "a")),
+        ("operation", lambda text: fingerprint({}, operation=text)),
+        ("version", lambda text: fingerprint({}, version=text)),
+        ("key", lambda text: Intent("s", text, b"x")),
+        ("payload", lambda text: message("c", "s", "m", text, "")),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_wherever_it_would_count(what: str, call: Any) -> None:
+    with pytest.raises(Invalid, match=f"the {what} is not Unicode") as caught:
+        call("a\ud800")
+    assert caught.value.code == "22023"
 
 
 def test_the_table_of_codes_is_the_one_of_the_program() -> None:

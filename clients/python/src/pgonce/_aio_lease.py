@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -12,8 +11,9 @@ from typing import Any, overload
 from ._aio_tx import Tx
 from ._drivers import adapt
 from ._intent import UNSET, Done, Intent, Options, make_intent
-from ._lease import LeaseState, enter, finish_writes, given_back, ran_out
-from ._protocol import Loop, drive_async
+from ._lease import LeaseState, enter, finish_writes, given_back
+from ._protocol import Loop
+from ._steps import drive_async
 from .errors import Error, Fenced, LostRace, Uncertain
 from .retry import Policy
 
@@ -21,8 +21,8 @@ from .retry import Policy
 class Lease(LeaseState):
     """The right to do the work for a while, holding no transaction and no connection.
 
-    It is renewed in the background while the block runs. When it is lost, the block is cancelled
-    and ends with `Fenced`: the new holder must not meet a twin.
+    It is renewed in the background while the block runs and its end is recorded. When it is lost, the
+    block is cancelled and ends with `Fenced`: the new holder must not meet a twin.
     """
 
     async def heartbeat(self) -> None:
@@ -45,45 +45,59 @@ class Lease(LeaseState):
             raise
         await drive_async(finish_writes(self, tx, None))
 
-    async def _renew(self, work: asyncio.Task[Any]) -> None:
-        delay = self._until_next_beat()
-        while self._lost is None:
-            await asyncio.sleep(delay)
-            left = self._renewed + self.length - time.monotonic()
-            try:
-                delay = await asyncio.wait_for(drive_async(self._beat()), max(left, 0.001))
-            except (TimeoutError, asyncio.TimeoutError):
-                self._lost = ran_out()
-        work.cancel()
-
 
 class _Renewal:
-    """Renews a lease while a block runs, and cancels the block when the lease is lost."""
+    """Renews a lease while its work runs and is recorded, and cancels the work when the lease is lost.
 
-    def __init__(self, lease: Lease) -> None:
-        self.lease = lease
+    Without `renew` it only looks at the clock.
+    """
 
-    async def __aenter__(self) -> None:
+    def __init__(self, lease: Lease, renew: bool) -> None:
         work = asyncio.current_task()
         assert work is not None
-        self.work = work
-        self.task = asyncio.create_task(self.lease._renew(work))
+        self.lease = lease
+        self.work: asyncio.Task[Any] | None = work
+        # Python 3.11 counts who else has cancelled the task.
+        self.cancelled_before = work.cancelling() if hasattr(work, "cancelling") else 0
+        self.has_cancelled = False
+        self.task = asyncio.create_task(self._renew() if renew else self._wait())
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        cancelled = isinstance(error, asyncio.CancelledError) and self.lease._lost is not None
-        if not cancelled:
-            self.task.cancel()
-        try:
-            await self.task
-        except asyncio.CancelledError:
-            pass
-        if cancelled and self.lease._lost is not None:
-            uncancel = getattr(self.work, "uncancel", None)  # Python 3.11
-            if uncancel is not None:
-                uncancel()
+    async def _renew(self) -> None:
+        delay = self.lease._until_next_beat()
+        while self.lease._is_renewed:
+            await asyncio.sleep(delay)
+            if self.lease._is_renewed:
+                delay = await drive_async(self.lease._beat())
+        self._cancel_if_lost()
+
+    async def _wait(self) -> None:
+        while self.lease._is_renewed:
+            # One whose end is being recorded is not lost, whatever the clock says.
+            await asyncio.sleep(max(self.lease._left, self.lease.length / 20))
+            self.lease._lose(None)
+        self._cancel_if_lost()
+
+    def _cancel_if_lost(self) -> None:
+        if self.lease._lost is not None and self.work is not None:
+            self.has_cancelled = True
+            self.work.cancel()
+
+    def work_ended(self, error: BaseException | None) -> None:
+        """To be called before anything is recorded, which nothing cancels. Raises `Fenced` where the work was cancelled
+        because the lease is lost."""
+        work, self.work = self.work, None
+        if work is None or not self.has_cancelled:
+            return
+        uncancel = getattr(work, "uncancel", None)
+        by_others = uncancel is not None and uncancel() > self.cancelled_before
+        if isinstance(error, asyncio.CancelledError) and not by_others and self.lease._lost is not None:
             raise self.lease._lost from error
+
+    async def stop(self) -> None:
+        self.lease._renews = False
+        self.task.cancel()
+        # It has nothing to wait for: a renewal that hangs is left to itself.
+        await asyncio.wait({self.task}, timeout=1)
 
 
 class LeaseCommand:
@@ -113,17 +127,23 @@ class LeaseCommand:
             if held._done is not None:
                 return held._done
             ran = True
+            renewal = _Renewal(held, self._renew)
             try:
-                async with _Renewal(held):
+                try:
                     value = await work(held)
-                    if held._ack is None and held._done is None:
-                        held.succeed(UNSET if value is None else value)
+                except BaseException as error:
+                    renewal.work_ended(error)
+                    raise
+                renewal.work_ended(None)
+                if held._ack is None and held._done is None:
+                    held.succeed(UNSET if value is None else value)
                 if held._done is None and not held._settled:
                     await drive_async(held._finish())
             except (Fenced, LostRace, Uncertain) as error:
                 if held._done is None:
                     if held._settled:
                         raise
+                    await renewal.stop()
                     # The claim knows what is true now.
                     await drive_async(loop.again(error, ran=True))
                     continue
@@ -131,6 +151,8 @@ class LeaseCommand:
                 if held._done is None:
                     await drive_async(held._leave(error))
                     raise
+            finally:
+                await renewal.stop()
             if held._done is None:
                 raise given_back()
             # What is stored counts, not what the work says afterwards.
@@ -143,18 +165,21 @@ class LeaseCommand:
     async def __aenter__(self) -> Lease:
         self._loop = loop = Loop(self._driver, self.intent, self._options)
         self._held = await self._enter(loop)
-        if self._held.is_new and self._renew:
-            self._renewal = _Renewal(self._held)
-            await self._renewal.__aenter__()
+        if self._held.is_new:
+            self._renewal = _Renewal(self._held, self._renew)
         return self._held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._held is not None and self._loop is not None
-        if self._renewal is not None:
-            await self._renewal.__aexit__(kind, error, trace)
-        await drive_async(self._held._exit(self._loop, error))
+        try:
+            if self._renewal is not None:
+                self._renewal.work_ended(error)
+            await drive_async(self._held._exit(self._loop, error))
+        finally:
+            if self._renewal is not None:
+                await self._renewal.stop()
 
 
 @overload

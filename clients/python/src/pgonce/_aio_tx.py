@@ -8,7 +8,7 @@ from typing import Any
 from . import _messages
 from ._attempt import TxState
 from ._drivers import adapt
-from ._protocol import drive_async
+from ._steps import drive_async
 
 
 class Tx(TxState):

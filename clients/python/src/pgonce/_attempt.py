@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 from ._drivers import Driver, Session
 from ._drivers._base import translate
-from ._intent import UNSET, Ack, Claimed, Done, Intent, Options
+from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, to_text
 from ._protocol import (
     Loop,
-    Steps,
     borrow,
     claim,
     discard,
@@ -21,6 +20,7 @@ from ._protocol import (
     settle,
     succeed,
 )
+from ._steps import Steps
 from .errors import Busy, Disconnected, Error, Failure, Fenced, Invalid, LostRace, Uncertain
 
 TX = TypeVar("TX", bound="TxState")
@@ -105,7 +105,7 @@ class TxState:
         seconds, instead of the retention of its scope.
         """
         self._held()
-        kept = None if reference is None else (reference[0], str(reference[1]))
+        kept = None if reference is None else (reference[0], to_text(reference[1]))
         ack = Ack(answer, kept, keep_for)
         ack.params()  # an answer that does not fit is refused here, where it was made
         self._ack = ack

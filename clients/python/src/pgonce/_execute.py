@@ -13,7 +13,6 @@ from ._drivers._params import COLON
 from ._intent import Ack, Claimed, Done, Intent, Options
 from ._protocol import (
     Loop,
-    Steps,
     acquire,
     begin,
     commit,
@@ -25,7 +24,8 @@ from ._protocol import (
     settle,
     translated,
 )
-from .errors import DatabaseError, Disconnected, Error, Invalid, Uncertain
+from ._steps import Steps
+from .errors import DatabaseError, Error, Invalid, Uncertain
 
 # What a statement must begin with to be a part of another one.
 _KINDS = ("insert", "update", "delete", "merge", "select", "values")
@@ -113,9 +113,11 @@ def _look(loop: Loop) -> Steps[Claimed | None]:
 def _alone(driver: Driver, statement: str, params: Mapping[str, Any]) -> Steps[list[tuple[Any, ...]]]:
     """One statement that commits by itself, in one round trip where the library can."""
     session: Session = yield from acquire(driver)
-    if session.in_transaction():
-        yield from release(session, True)
+    try:
         refuse_open_transaction(session)
+    except BaseException as error:
+        yield from release(session, isinstance(error, Invalid))
+        raise
     rows: list[tuple[Any, ...]]
     if not session.can_query_alone:
         yield from release(session, True)
@@ -130,8 +132,9 @@ def _alone(driver: Driver, statement: str, params: Mapping[str, Any]) -> Steps[l
     try:
         rows = yield from translated(lambda: session.query_alone(statement, params))
     except BaseException as error:
-        yield from release(session, isinstance(error, Error) and not isinstance(error, Disconnected))
-        if isinstance(error, Disconnected):
+        in_doubt = isinstance(error, Error) and error._leaves_commit_open
+        yield from release(session, isinstance(error, Error) and not in_doubt)
+        if isinstance(error, Error) and in_doubt:
             raise Uncertain(f"the reply was lost, whether it happened is not known yet: {error.message}") from error
         raise
     yield from release(session, True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import Invalid
 from .fingerprint import fingerprint as fingerprint_of
-from .fingerprint import plain
+from .fingerprint import plain, utf8
 from .retry import Policy
 
 MAX_NAME_BYTES = 255
@@ -188,6 +188,11 @@ def to_json(value: Any) -> str:
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
+def to_text(value: Any) -> str:
+    """An id as a text. That of a member of an enumeration is what it holds, not its name."""
+    return str.__str__(value) if isinstance(value, str) else str(value)
+
+
 def seconds(value: float) -> str:
     """A time as PostgreSQL's interval. Version 14 keeps each number in 32 bits."""
     return f"{value:.6f} seconds"
@@ -198,10 +203,7 @@ def _check_name(name: str, missing: str, what: str, hint: str) -> None:
         raise Invalid(f"the {what} is {type(name).__name__}, not a text", code=missing, hint=hint)
     if not name:
         raise Invalid(f"the {what} is missing", code=missing, hint=hint)
-    try:
-        size = len(name.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise Invalid(f"the {what} is not Unicode", hint="Hash it with derived_key.") from None
+    size = len(utf8(name, what))
     if size > MAX_NAME_BYTES:
         raise Invalid(
             f"the {what} has {size} bytes; at most {MAX_NAME_BYTES}",

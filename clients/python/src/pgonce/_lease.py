@@ -7,16 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _statements as sql
 from ._attempt import TxState, never_open
 from ._drivers import Driver, Session
 from ._drivers._base import translate
-from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds
+from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds, to_text
 from ._protocol import (
     Loop,
-    Steps,
     begin,
     contract_of,
     discard,
@@ -28,6 +27,7 @@ from ._protocol import (
     settle,
     success_params,
 )
+from ._steps import Steps, limited, max_silence
 from ._table import Class
 from .errors import (
     Busy,
@@ -44,11 +44,12 @@ from .errors import (
 )
 from .retry import min_delay
 
+T = TypeVar("T")
 
 class LeaseState:
     """The right to do the work for a while, holding no transaction and no connection.
 
-    It is renewed in the background while the block runs. After a takeover, success, failure and
+    It is renewed in the background while the block runs and its end is recorded. After a takeover, success, failure and
     writes by `begin` are turned away with `Fenced`.
     """
 
@@ -77,6 +78,9 @@ class LeaseState:
         """What is recorded where the scope's contract allows no answer of this size."""
         self._settled = False
         self._lost: Fenced | None = None
+        self._ending = False
+        """An end is being recorded: a renewal that is turned away meanwhile may have met that very end."""
+        self._renews = True
         self._renewed = renewed
         self.intent = intent
         self.length = length
@@ -118,8 +122,13 @@ class LeaseState:
 
     @property
     def is_lost(self) -> bool:
-        """Whether somebody else may hold the intent now: stop the work."""
-        return self._lost is not None or time.monotonic() >= self._renewed + self.length
+        """Whether somebody else may hold the intent now: stop the work. Never after success was recorded."""
+        return self._done is None and (self._lost is not None or self._left <= 0)
+
+    @property
+    def _left(self) -> float:
+        """How many seconds it still holds, as far as is known here."""
+        return self._renewed + self.length - time.monotonic()
 
     def check(self) -> None:
         """Raises `Fenced` where the lease was lost: call it before each step of long work."""
@@ -135,7 +144,7 @@ class LeaseState:
     ) -> None:
         """Says that the work is done, and what its answer is. Recorded when the block ends."""
         self._held()
-        kept = None if reference is None else (reference[0], str(reference[1]))
+        kept = None if reference is None else (reference[0], to_text(reference[1]))
         ack = Ack(answer, kept, keep_for)
         ack.params()
         self._ack = ack
@@ -150,11 +159,29 @@ class LeaseState:
 
     # --- calls ----------------------------------------------------------------------------------
 
-    def _heartbeat(self) -> Steps[None]:
+    def _in_time(
+        self,
+        call: Callable[[Driver], Steps[T]],
+        late: type[Error],
+        *,
+        limit: float | None = None,
+        session: Session | None = None,
+    ) -> Steps[T]:
+        """A connection that falls silent must not use up the lease: what takes longer is tried on another one."""
+        return limited(self._driver, call, limit or max_silence(self.length), late, session)
+
+    def _heartbeat(self, limit: float | None = None) -> Steps[None]:
         sent = time.monotonic()
         params = {**self._fenced_names(), "lease": seconds(self.length)}
-        yield from in_own_transaction(self._driver, self._options, sql.HEARTBEAT, params)
+        yield from self._in_time(
+            lambda driver: in_own_transaction(driver, self._options, sql.HEARTBEAT, params), Disconnected, limit=limit
+        )
         self._renewed = sent
+
+    @property
+    def _is_renewed(self) -> bool:
+        """Whether there is still something to renew."""
+        return self._renews and self._lost is None and self._done is None and not self._settled
 
     def _beat(self) -> Steps[float]:
         """One turn of the background renewal; answers how long to pause before the next.
@@ -162,14 +189,18 @@ class LeaseState:
         Sets the lease as lost where it was taken over, or could not be renewed before it ran out.
         """
         try:
-            yield from self._heartbeat()
-        except Fenced as fenced:
-            self._lost = fenced
-        except Exception:
-            if time.monotonic() >= self._renewed + self.length:
-                self._lost = ran_out()
+            yield from self._heartbeat(min(max_silence(self.length), max(self._left, 0.001)))
+        except Exception as error:
+            self._lose(error if isinstance(error, Fenced) else None)
             return self.length / 20
         return self._until_next_beat()
+
+    def _lose(self, fenced: Fenced | None) -> None:
+        """Sets the lease as lost where it is, but for one whose end is being recorded: the record learns who holds it."""
+        if self._ending or not self._is_renewed:
+            return
+        if fenced is not None or self._left <= 0:
+            self._lost = fenced or ran_out()
 
     def _until_next_beat(self) -> float:
         return max(self._renewed + self.length / 3 - time.monotonic(), 0.0)
@@ -184,8 +215,20 @@ class LeaseState:
     def _give_back(self, statement: str) -> Steps[None]:
         # A claim in doubt runs out instead: then the next one is a takeover, too.
         if not self._doubtful:
-            yield from in_own_transaction(self._driver, self._options, statement, self._fenced_names())
+            names = self._fenced_names()
+            yield from self._end(
+                self._in_time(lambda driver: in_own_transaction(driver, self._options, statement, names), Uncertain)
+            )
         self._settled = True
+
+    def _end(self, steps: Steps[T]) -> Steps[T]:
+        """Ends the lease, by these steps."""
+        self._ending = True
+        try:
+            return (yield from steps)
+        except BaseException:
+            self._ending = False
+            raise
 
     def _begin(self) -> Steps[Session]:
         """A transaction for writes under the fence; a zombie is turned away here already."""
@@ -218,7 +261,7 @@ class LeaseState:
     def _record(self, ack: Ack) -> Steps[None]:
         params = success_params(self.intent, self._options, self._held().fence, ack)
         yield from self._until_recorded(
-            lambda: in_own_transaction(self._driver, self._options, sql.SUCCEED, params)
+            lambda driver: in_own_transaction(driver, self._options, sql.SUCCEED, params)
         )
 
     def _fail(self, failure: Failure) -> Steps[None]:
@@ -228,7 +271,7 @@ class LeaseState:
 
         def recorded(answer: Any) -> Steps[None]:
             return self._until_recorded(
-                lambda: record_failure(self._driver, self.intent, self._options, fence, failure, answer)
+                lambda driver: record_failure(driver, self.intent, self._options, fence, failure, answer)
             )
 
         try:
@@ -239,16 +282,19 @@ class LeaseState:
             # That it failed is recorded whatever the contract allows an answer to be.
             yield from recorded(None)
 
-    def _until_recorded(self, call: Callable[[], Steps[Any]]) -> Steps[None]:
+    def _until_recorded(self, call: Callable[[Driver], Steps[Any]]) -> Steps[None]:
         """An error that may pass is no reason to give up the record of work that is done: it is tried again
         until the lease ends, or for as long as the retry policy allows, whichever is later. The lease is
-        renewed between these tries."""
+        renewed meanwhile, and between these tries where it is not renewed in the background."""
+        yield from self._end(self._tries(call))
+
+    def _tries(self, call: Callable[[Driver], Steps[Any]]) -> Steps[None]:
         until = max(time.monotonic() + self._options.retry.timeout, self._renewed + self.length)
         pause = min(self.length / 20, _MAX_PAUSE)
         lost: Uncertain | None = None
         while True:
             try:
-                yield from call()
+                yield from self._in_time(call, Uncertain)
                 return
             except Conflict as error:
                 # The key went to another request meanwhile, which denies this work, and it is done.
@@ -296,7 +342,7 @@ class LeaseState:
             raise said from (error if said is unrecorded else unrecorded)
 
     def _exit(self, loop: Loop, error: BaseException | None) -> Steps[None]:
-        """The end of a block. The renewal has stopped."""
+        """The end of a block."""
         if self._done is not None or self._settled:
             return
         if error is not None:
@@ -305,6 +351,7 @@ class LeaseState:
         try:
             yield from self._finish()
         except (Uncertain, LostRace, Fenced) as raised:
+            self._renews = False
             yield from loop.again(raised, ran=True)
             found = yield from loop.lease(self.length)
             if isinstance(found, Claimed):
@@ -358,7 +405,10 @@ def finish_writes(lease: LeaseState, tx: TxState, error: BaseException | None) -
     if tx._ack is None:
         yield from discard(session, None)
         raise never_ended("block")
-    yield from settle(session, tx.intent, tx._options, tx._claimed.fence, tx._ack)
+    fence, ack = tx._claimed.fence, tx._ack
+    yield from lease._end(
+        lease._in_time(lambda _: settle(session, tx.intent, tx._options, fence, ack), Uncertain, session=session)
+    )
     tx._done = lease._done = done_now(tx._claimed, tx._ack)
 
 

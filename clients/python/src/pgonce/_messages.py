@@ -9,8 +9,10 @@ from typing import Any
 
 from . import _statements as sql
 from ._drivers import Driver
-from ._intent import to_json
-from ._protocol import Steps, borrow, query
+from ._intent import to_json, to_text
+from ._protocol import borrow, query
+from ._steps import Steps
+from .fingerprint import utf8
 
 
 def event(
@@ -28,7 +30,7 @@ def event(
         "type": type,
         "subject": subject,
         "payload": None if payload is None else to_json(payload),
-        "message_id": None if message_id is None else str(message_id),
+        "message_id": None if message_id is None else to_text(message_id),
         "headers": to_json(headers or {}),
         "deliver_at": deliver_at,
         "tenant": tenant,
@@ -61,7 +63,7 @@ def batch(
 
 
 def _hash(payload: bytes | str) -> bytes:
-    data = payload.encode("utf-8") if isinstance(payload, str) else payload
+    data = utf8(payload, "payload") if isinstance(payload, str) else payload
     return hashlib.sha256(data).digest()
 
 

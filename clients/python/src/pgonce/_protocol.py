@@ -1,6 +1,6 @@
 """The protocol, written once for every library: generators that yield calls.
 
-The driver of a generator makes the call, awaits it where it must, and sends the result back or
+Who runs a generator (`_steps`) makes the call, awaits it where it must, and sends the result back or
 throws what it raised.
 """
 
@@ -10,13 +10,14 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from . import _statements as sql
 from ._drivers import Driver, Session
 from ._drivers._base import translate
 from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds, to_json
+from ._steps import Steps, limited, max_silence
 from ._table import Class
 from .errors import (
     Busy,
@@ -35,48 +36,11 @@ from .errors import (
 )
 from .retry import Schedule
 
-T = TypeVar("T")
-Steps = Generator[Callable[[], Any], Any, T]
-
 _MAX_PAUSE = 0.5
 
 # How many callers of a process may wait on a connection each for the answer of another attempt; others
 # ask again after a pause, so that waiting never empties a pool.
 _WAITERS = threading.BoundedSemaphore(4)
-
-
-def drive(steps: Steps[T]) -> T:
-    """Runs the steps of a synchronous library."""
-    try:
-        call = next(steps)
-        while True:
-            try:
-                result = call()
-            except BaseException as error:
-                call = steps.throw(error)
-            else:
-                call = steps.send(result)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-
-
-async def drive_async(steps: Steps[T]) -> T:
-    """Runs the steps of an asynchronous library."""
-    try:
-        call = next(steps)
-        while True:
-            try:
-                result = call()
-                if hasattr(result, "__await__"):
-                    result = await result
-            except BaseException as error:
-                call = steps.throw(error)
-            else:
-                call = steps.send(result)
-    except StopIteration as end:
-        value: T = end.value
-        return value
 
 
 # --- sessions -----------------------------------------------------------------------------------
@@ -112,7 +76,7 @@ def query(session: Session, statement: str, params: Mapping[str, Any]) -> Steps[
 
 
 def roll_back(session: Session, error: BaseException | None) -> Steps[bool]:
-    """Rolls back after an error; answers whether the connection can still be used.
+    """Rolls back after an error; answers whether the connection can still be used. Still to be released, unless it raises.
 
     One that was cancelled in the middle of a call cannot: nobody knows what it would answer next.
     """
@@ -122,6 +86,10 @@ def roll_back(session: Session, error: BaseException | None) -> Steps[bool]:
         yield session.rollback
     except Exception:
         return False
+    except BaseException:
+        # Cancelled on its way: a session that is not given back is missing from its pool for ever.
+        yield from release(session, False)
+        raise
     return True
 
 
@@ -136,6 +104,13 @@ def release(session: Session, keep: bool) -> Steps[None]:
     except Exception:
         # What matters was decided before: a connection that cannot be given back is lost, no more.
         return
+    except asyncio.CancelledError:
+        # It was still waiting for its pool, and was not given back.
+        try:
+            yield lambda: session.release(False)
+        except Exception:
+            pass
+        raise
 
 
 def refuse_autocommit(session: Session) -> Steps[None]:
@@ -175,8 +150,8 @@ def begin(driver: Driver, isolation: str | None, *, atomic: bool) -> Steps[Sessi
         refuse_open_transaction(session)
         if atomic and session.can_autocommit:
             yield from refuse_autocommit(session)
-    except BaseException:
-        yield from release(session, True)
+    except BaseException as error:
+        yield from release(session, isinstance(error, Invalid))
         raise
     try:
         yield from translated(lambda: session.begin(isolation))
@@ -189,7 +164,8 @@ def begin(driver: Driver, isolation: str | None, *, atomic: bool) -> Steps[Sessi
 def commit(session: Session) -> Steps[None]:
     """Commits and gives the session back.
 
-    An error that carries no SQLSTATE, or that of a lost connection, leaves open what happened.
+    An error that carries no SQLSTATE, that ended its session, or that says itself that nobody knows, leaves open what
+    happened.
     """
     try:
         tag = yield session.commit
@@ -198,7 +174,7 @@ def commit(session: Session) -> Steps[None]:
         if not isinstance(raised, Exception):
             yield from release(session, False)
             raise
-        if error is None or isinstance(error, Disconnected):
+        if error is None or error._leaves_commit_open:
             yield from release(session, False)
             raise Uncertain(
                 f"the reply to the commit was lost, whether it happened is not known yet: {raised}"
@@ -220,12 +196,13 @@ def in_own_transaction(
 ) -> Steps[list[tuple[Any, ...]]]:
     """One call that is committed when this returns."""
     session = yield from begin(driver, "read committed", atomic=False)
-    by_itself = bool((yield from translated(session.autocommits)))
+    by_itself = False
     try:
+        by_itself = bool((yield from translated(session.autocommits)))
         rows = yield from query(session, sql.in_schema(statement, options.schema), params)
     except BaseException as error:
         yield from discard(session, error)
-        if by_itself and isinstance(error, Disconnected):
+        if by_itself and isinstance(error, Error) and error._leaves_commit_open:
             raise Uncertain(error.message) from error
         raise
     yield from commit(session)
@@ -384,7 +361,7 @@ class Loop:
             try:
                 params = claim_params(self.intent, self.options, length)
                 self.sent = time.monotonic()
-                rows = yield from in_own_transaction(self.driver, self.options, sql.CLAIM, params)
+                rows = yield from self._claimed(params, length)
                 claimed = Claimed.read(rows[0])
                 if claimed.holds:
                     return claimed
@@ -393,6 +370,15 @@ class Loop:
                 yield from self.wait(claimed.retry_after)
             except Error as error:
                 yield from self.again(error)
+
+    def _claimed(self, params: Mapping[str, Any], length: float) -> Steps[list[tuple[Any, ...]]]:
+        def call(driver: Driver) -> Steps[list[tuple[Any, ...]]]:
+            return in_own_transaction(driver, self.options, sql.CLAIM, params)
+
+        if not self.ran:
+            return (yield from call(self.driver))
+        # What is asked for here is the end of work that was done: a silent connection must not keep it back.
+        return (yield from limited(self.driver, call, max_silence(length), Uncertain))
 
     def again(self, error: Error, *, ran: bool = False) -> Steps[None]:
         """Pauses before the next try, or raises where another try does not help.

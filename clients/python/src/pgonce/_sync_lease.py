@@ -11,7 +11,8 @@ from typing import Any, overload
 from ._drivers import adapt
 from ._intent import UNSET, Done, Intent, Options, make_intent
 from ._lease import LeaseState, enter, finish_writes, given_back
-from ._protocol import Loop, drive
+from ._protocol import Loop
+from ._steps import drive
 from ._sync import Tx
 from .errors import Error, Fenced, LostRace, Uncertain
 from .retry import Policy
@@ -19,8 +20,6 @@ from .retry import Policy
 
 class Lease(LeaseState):
     __doc__ = LeaseState.__doc__
-
-    _stop: threading.Event
 
     def heartbeat(self) -> None:
         """Renews the lease once, by its own length. The block does so in the background."""
@@ -45,22 +44,24 @@ class Lease(LeaseState):
             raise
         drive(finish_writes(self, tx, None))
 
-    def _renew(self) -> None:
-        delay = self._until_next_beat()
-        while not self._stop.wait(delay) and self._lost is None:
-            delay = drive(self._beat())
 
-    @contextmanager
-    def _renewing(self) -> Iterator[None]:
-        self._stop = threading.Event()
-        thread = threading.Thread(target=self._renew, name="pgonce-heartbeat", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            # A renewal that hangs must not hold up the record of work that is done.
-            thread.join(self.length / 3)
+class _Renewal:
+    """Renews a lease while its work runs and is recorded."""
+
+    def __init__(self, lease: Lease) -> None:
+        self.lease = lease
+        self.stopped = threading.Event()
+        threading.Thread(target=self._run, name="pgonce-heartbeat", daemon=True).start()
+
+    def _run(self) -> None:
+        delay = self.lease._until_next_beat()
+        while not self.stopped.wait(delay) and self.lease._is_renewed:
+            delay = drive(self.lease._beat())
+
+    def stop(self) -> None:
+        # Not joined: a renewal that hangs must not hold up who has its answer.
+        self.lease._renews = False
+        self.stopped.set()
 
 
 class LeaseCommand:
@@ -76,7 +77,7 @@ class LeaseCommand:
         self._renew = renew
         self._held: Lease | None = None
         self._loop: Loop | None = None
-        self._renewal: Any = None
+        self._renewal: _Renewal | None = None
 
     def run(self, work: Callable[[Lease], Any]) -> Done:
         """Makes `work` happen under a lease and returns what came of it, now or before.
@@ -90,17 +91,18 @@ class LeaseCommand:
             if held._done is not None:
                 return held._done
             ran = True
+            renewal = _Renewal(held) if self._renew else None
             try:
-                with held._renewing():
-                    value = work(held)
-                    if held._ack is None and held._done is None:
-                        held.succeed(UNSET if value is None else value)
+                value = work(held)
+                if held._ack is None and held._done is None:
+                    held.succeed(UNSET if value is None else value)
                 if held._done is None and not held._settled:
                     drive(held._finish())
             except (Fenced, LostRace, Uncertain) as error:
                 if held._done is None:
                     if held._settled:
                         raise
+                    held._renews = False
                     # The claim knows what is true now.
                     drive(loop.again(error, ran=True))
                     continue
@@ -108,6 +110,9 @@ class LeaseCommand:
                 if held._done is None:
                     drive(held._leave(error))
                     raise
+            finally:
+                if renewal is not None:
+                    renewal.stop()
             if held._done is None:
                 raise given_back()
             # What is stored counts, not what the work says afterwards.
@@ -121,17 +126,18 @@ class LeaseCommand:
         self._loop = loop = Loop(self._driver, self.intent, self._options)
         self._held = self._enter(loop)
         if self._held.is_new and self._renew:
-            self._renewal = self._held._renewing()
-            self._renewal.__enter__()
+            self._renewal = _Renewal(self._held)
         return self._held
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._held is not None and self._loop is not None
-        if self._renewal is not None:
-            self._renewal.__exit__(None, None, None)
-        drive(self._held._exit(self._loop, error))
+        try:
+            drive(self._held._exit(self._loop, error))
+        finally:
+            if self._renewal is not None:
+                self._renewal.stop()
 
 
 @overload
@@ -194,7 +200,7 @@ def lease(
     Leave either with a `PermanentFailure` or a `TransientFailure` to have that recorded. With any
     other exception the outside effect may have happened: the claim stays until its lease runs out,
     and then the scope's contract decides. `length` is in seconds; default: the contract's. Without
-    `renew` a block renews nothing in the background: call `heartbeat`.
+    `renew` nothing is renewed in the background: call `heartbeat`.
     """
     intent = make_intent(
         scope, key, request, tenant=tenant, correlation=correlation, fingerprint=fingerprint

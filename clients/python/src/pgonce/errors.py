@@ -12,6 +12,9 @@ class Error(Exception):
 
     default_code = "P4099"
 
+    _ended_session = False
+    """Whether it is one that ended its session (FATAL, PANIC)."""
+
     def __init__(
         self,
         message: str,
@@ -32,6 +35,11 @@ class Error(Exception):
     def error_class(self) -> Class:
         """What to do about it, from the one table that every client shares."""
         return classify(self.code)
+
+    @property
+    def _leaves_commit_open(self) -> bool:
+        """Whether a COMMIT that was answered with it may have happened: its session ended, or nobody knows."""
+        return self._ended_session or isinstance(self, Disconnected) or self.error_class is Class.AMBIGUOUS
 
     def __str__(self) -> str:
         text = f"{self.message} [{self.code}]"

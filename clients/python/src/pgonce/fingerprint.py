@@ -49,7 +49,7 @@ def fingerprint(
         value = [[pointer, picked] for pointer, exists, picked in found if exists]
     digest = hashlib.sha256()
     if operation or version:
-        for part in (operation.encode("utf-8"), version.encode("utf-8")):
+        for part in (utf8(operation, "operation"), utf8(version, "version")):
             # The length first: ("ab", "c") and ("a", "bc") must not meet.
             digest.update(len(part).to_bytes(8, "big"))
             digest.update(part)
@@ -60,6 +60,14 @@ def fingerprint(
 def fingerprint_of_bytes(data: bytes) -> bytes:
     """The fingerprint of raw bytes, for requests that are not JSON."""
     return hashlib.sha256(data).digest()
+
+
+def utf8(text: str, what: str) -> bytes:
+    """A text as the bytes that count, the same in every client."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise Invalid(f"the {what} is not Unicode", hint="Leave out the half of a surrogate pair.") from None
 
 
 def plain(value: Any) -> Any:
@@ -94,7 +102,8 @@ def _write(value: Any, out: list[str]) -> None:
     elif isinstance(value, bool):
         out.append("true" if value else "false")
     elif isinstance(value, str):
-        out.append(json.dumps(str(value), ensure_ascii=False))
+        # As it is stored: str() of a member of an enumeration is its name.
+        out.append(json.dumps(str.__str__(value), ensure_ascii=False))
     elif isinstance(value, int):
         out.append(_integer(value))
     elif isinstance(value, float):
@@ -105,7 +114,7 @@ def _write(value: Any, out: list[str]) -> None:
         names = sorted(value, key=lambda name: name.encode("utf-16-be", "surrogatepass"))
         for at, name in enumerate(names):
             out.append("," if at else "")
-            out.append(json.dumps(str(name), ensure_ascii=False) + ":")
+            out.append(json.dumps(str.__str__(name), ensure_ascii=False) + ":")
             _write(value[name], out)
         out.append("}")
     elif isinstance(value, list):

@@ -8,6 +8,7 @@ import time
 from uuid import NAMESPACE_URL, UUID
 
 from ._key_lint import BadKey, lint_key
+from .fingerprint import utf8
 
 __all__ = ["BadKey", "derived_key", "lint_key", "new_key", "resource_id"]
 
@@ -31,13 +32,13 @@ def derived_key(namespace: str, *parts: str) -> str:
     SHA-256, in hex, over the namespace and the parts, each preceded by its length as eight bytes,
     most significant first.
     """
-    return hashlib.sha256(_joined(namespace, *parts)).hexdigest()
+    return hashlib.sha256(_joined("namespace", namespace) + _joined("part", *parts)).hexdigest()
 
 
 def resource_id(namespace: str, *parts: str) -> UUID:
     """A resource's id from its natural name: a UUIDv5, the same on every attempt."""
-    space = _uuid5(NAMESPACE_URL, f"urn:pgonce:{namespace}".encode("utf-8"))
-    return _uuid5(space, _joined(*parts))
+    space = _uuid5(NAMESPACE_URL, b"urn:pgonce:" + utf8(namespace, "namespace"))
+    return _uuid5(space, _joined("part", *parts))
 
 
 def _uuid5(space: UUID, name: bytes) -> UUID:
@@ -45,6 +46,6 @@ def _uuid5(space: UUID, name: bytes) -> UUID:
     return UUID(bytes=hashlib.sha1(space.bytes + name, usedforsecurity=False).digest()[:16], version=5)
 
 
-def _joined(*parts: str) -> bytes:
-    texts = [part.encode("utf-8") for part in parts]
+def _joined(what: str, *parts: str) -> bytes:
+    texts = [utf8(part, what) for part in parts]
     return b"".join(len(text).to_bytes(8, "big") + text for text in texts)

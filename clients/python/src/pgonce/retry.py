@@ -69,8 +69,8 @@ def transact(work: Callable[[], T], policy: Policy | None = None) -> T:
     """Runs a transaction of your own, from begin to commit, until it succeeds or fails for a reason
     that does not go away. The last exception is raised as it came.
 
-    Only errors after which nothing was committed are tried again. A connection that broke in
-    COMMIT looks like one that broke before: so run here only work that claims its intent first.
+    Only errors after which nothing was committed are tried again, and a lost connection is not: it may
+    have broken in COMMIT.
     """
     schedule = Schedule(policy or Policy())
     while True:
@@ -78,7 +78,9 @@ def transact(work: Callable[[], T], policy: Policy | None = None) -> T:
             return work()
         except Exception as raised:
             error = translate(raised)
-            safe = error is not None and error.error_class.is_safe_to_rerun
+            # Errors of pgonce itself know whether it was in COMMIT.
+            lost = error is not None and error is not raised and error._leaves_commit_open
+            safe = error is not None and not lost and error.error_class.is_safe_to_rerun
             delay = schedule.next_delay(error) if error is not None and safe else None
             if delay is None:
                 raise

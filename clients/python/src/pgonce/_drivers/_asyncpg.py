@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._base import Driver, Params, Session
+from ._base import Driver, Params, Session, cut
 from ._params import numbered
 
 _LEVELS = {
@@ -66,6 +66,9 @@ class AsyncpgSession(Session):
             self.raw.terminate()
         if self.pool is not None:
             await self.pool.release(self.raw)
+
+    def cut(self) -> None:
+        cut(self.raw)
 
 
 class AsyncpgConnection(Driver):

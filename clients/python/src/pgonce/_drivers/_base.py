@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -57,6 +58,10 @@ class Session:
         """(call) Gives the connection back; closes it where it must not be used again."""
         raise NotImplementedError
 
+    def cut(self) -> None:
+        """Ends the connection at once, from any thread: what waits on it fails. It has still to be released."""
+        raise NotImplementedError
+
 
 class Driver:
     """A source of sessions."""
@@ -72,6 +77,17 @@ class Driver:
     def sleep(self, seconds: float) -> Any:
         """(call) Pauses."""
         return asyncio.sleep(seconds) if self.is_async else time.sleep(seconds)
+
+
+def cut(raw: Any) -> None:
+    """Ends a library's own connection at once."""
+    terminate = getattr(raw, "terminate", None)  # asyncpg
+    if terminate is not None:
+        terminate()
+        return
+    # To close it is not for another thread than the one that waits on it; and that one sees the end of its socket.
+    with socket.fromfd(raw.fileno(), socket.AF_INET, socket.SOCK_STREAM) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def translate(error: BaseException) -> Error | None:
@@ -99,13 +115,15 @@ def translate(error: BaseException) -> Error | None:
     if code is None:
         return Disconnected(message) if _is_lost(error, found) else None
     diag = getattr(found, "diag", found)
-    return from_sqlstate(
+    known_error = from_sqlstate(
         code,
         getattr(diag, "message_primary", None) or message,
         detail=_text(diag, "message_detail", "detail"),
         hint=_text(diag, "message_hint", "hint"),
         constraint=_text(diag, "constraint_name", "constraint_name"),
     )
+    known_error._ended_session = _severity(found) in ("FATAL", "PANIC")
+    return known_error
 
 
 def _sqlstate(error: Any) -> str | None:
@@ -113,6 +131,17 @@ def _sqlstate(error: Any) -> str | None:
         code = getattr(error, name, None)
         if isinstance(code, str) and len(code) == 5:
             return code
+    return None
+
+
+def _severity(error: Any) -> str | None:
+    # SQLAlchemy's own error over asyncpg has a code, and only its cause the severity.
+    for _ in range(5):
+        diag = getattr(error, "diag", error)
+        found = _text(diag, "severity_nonlocalized", "severity_en", "severity")
+        if found is not None or error is None:
+            return found
+        error = getattr(error, "orig", None) or error.__cause__
     return None
 
 

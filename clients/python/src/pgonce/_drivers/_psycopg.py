@@ -9,7 +9,7 @@ from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from ._base import Driver, Params, Session
+from ._base import Driver, Params, Session, cut
 from ._params import named
 
 UNSET = object()
@@ -36,6 +36,9 @@ class _Shared(Session):
         status = self.raw.info.transaction_status
         return status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
+    def cut(self) -> None:
+        cut(self.raw)
+
 
 class SyncSession(_Shared):
     def begin(self, isolation: str | None) -> None:
@@ -53,10 +56,14 @@ class SyncSession(_Shared):
         before = self.raw.autocommit
         self.raw.autocommit = True
         try:
-            return self.query(sql, params)
-        finally:
+            rows = self.query(sql, params)
+        except Exception:
             if not self.raw.closed:
                 self.raw.autocommit = before
+            raise
+        # Not after an interrupt, when it cannot be changed, and the connection is not used again.
+        self.raw.autocommit = before
+        return rows
 
     def commit(self) -> str:
         if not self.in_transaction():
@@ -91,10 +98,13 @@ class AsyncSession(_Shared):
         before = self.raw.autocommit
         await self.raw.set_autocommit(True)
         try:
-            return await self.query(sql, params)
-        finally:
+            rows = await self.query(sql, params)
+        except Exception:
             if not self.raw.closed:
                 await self.raw.set_autocommit(before)
+            raise
+        await self.raw.set_autocommit(before)
+        return rows
 
     async def commit(self) -> str:
         if not self.in_transaction():

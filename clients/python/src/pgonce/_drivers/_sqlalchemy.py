@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy.orm import Session as OrmSession
 
-from ._base import Driver, Params, Session
+from ._base import Driver, Params, Session, cut
 from ._params import spaced
 
 
@@ -67,6 +67,9 @@ class SyncSession(Session):
         if self.lent:
             self.raw.close()
 
+    def cut(self) -> None:
+        cut(self._connection().connection.driver_connection)
+
 
 class AsyncSession(Session):
     """Over AsyncConnection and AsyncSession: their synchronous inside does the work."""
@@ -110,6 +113,9 @@ class AsyncSession(Session):
             await self.raw.invalidate()
         if self.lent:
             await self.raw.close()
+
+    def cut(self) -> None:
+        cut(self.raw.sync_connection.connection.driver_connection)
 
 
 async def _commit_asyncpg(driver: Any, adapted: Any) -> str:

@@ -66,7 +66,11 @@ def intent_of(request: Request, policy: Policy) -> Intent:
     """The intent that a request names."""
     client_key = read_key(request, policy)
     operation = operation_of(request, policy)
-    return name_of(request, policy, client_key, operation, fingerprint_of(request, operation, policy))
+    try:
+        print_ = fingerprint_of(request, operation, policy)
+    except Invalid as error:
+        raise Refused(problem(policy, 400, "22023", error.message)) from error
+    return name_of(request, policy, client_key, operation, print_)
 
 
 def operation_of(request: Request, policy: Policy) -> str:
@@ -87,8 +91,8 @@ def name_of(request: Request, policy: Policy, client_key: str, operation: str, p
         if tenant is None:
             detail = "the request does not say for which tenant it is"
             raise Refused(problem(policy, 400, "tenant_missing", detail))
-    key = client_key if policy.plain_keys else stored_key(client_key, operation, principal)
     try:
+        key = client_key if policy.plain_keys else stored_key(client_key, operation, principal)
         return Intent(policy.scope, key, print_, tenant or "")
     except Invalid as error:
         raise Refused(problem(policy, 400, "22023", error.message)) from error
@@ -161,7 +165,9 @@ def exact_json(text: bytes) -> Any:
 
     A number of more than 15 digits or a member that comes twice says more: such a text counts by its bytes.
     """
-    plain = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text.decode("utf-8"), flags=re.S)
+    # UTF-8 and nothing else, without a byte order mark: json.loads would guess at bytes.
+    decoded = text.decode("utf-8")
+    plain = re.sub(r'"(?:[^"\\]|\\.)*"', '""', decoded, flags=re.S)
     for number in re.findall(r"[-0-9][-+.eE0-9]*", plain):
         mantissa, _, exponent = number.lower().partition("e")
         digits = re.sub(r"[^0-9]", "", mantissa)
@@ -172,7 +178,7 @@ def exact_json(text: bytes) -> Any:
     def refuse(constant: str) -> Any:
         raise ValueError(constant)
 
-    value = json.loads(text, parse_constant=refuse)
+    value = json.loads(decoded, parse_constant=refuse)
     if _members(value) != plain.count(":"):
         raise ValueError("a member comes twice")
     return value
@@ -401,10 +407,10 @@ def from_error(policy: Policy, error: Error) -> Response:
     if isinstance(error, Busy):
         detail = f"another request with this key is under way; {_COME_BACK} later"
         return problem(policy, 409, "P4029", detail, retry_after=min(error.retry_after, 5))
-    if isinstance(error, Uncertain):
+    if isinstance(error, Uncertain) or error.error_class is Class.AMBIGUOUS:
         detail = f"it is not known yet whether it happened; {_COME_BACK} to learn it"
         return problem(policy, 503, "08007", detail, retry_after=_soon())
-    if error.error_class in (Class.RETRY, Class.RETRY_AFTER_DELAY, Class.CLAIM_AGAIN, Class.AMBIGUOUS):
+    if error.error_class in (Class.RETRY, Class.RETRY_AFTER_DELAY, Class.CLAIM_AGAIN):
         detail = f"the database is unavailable and this attempt did nothing; {_COME_BACK}"
         return problem(policy, 503, "08006", detail, retry_after=_soon())
     return internal(policy)
@@ -431,6 +437,11 @@ def too_large_to_keep(policy: Policy, chosen: str) -> Response:
     else:
         detail = f"it may have happened: the answer is {why}"
     return problem(policy, 500, "response_too_large", detail)
+
+
+def broken_off(policy: Policy) -> Response:
+    detail = "the body broke off; send the whole request again with the same key"
+    return problem(policy, 400, "body_unreadable", detail)
 
 
 def too_large(policy: Policy) -> Response:

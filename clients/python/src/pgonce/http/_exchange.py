@@ -7,7 +7,8 @@ import time
 from typing import Any
 
 from .._intent import Ack, Done, Intent, Options
-from .._protocol import Contract, Steps, contract_of, discard, ended, open_attempt
+from .._protocol import Contract, contract_of, discard, ended, open_attempt
+from .._steps import Steps
 from .._drivers import Driver
 from .._drivers._base import translate
 from ..errors import Busy, Error, Fenced, Gone, Invalid, PermanentFailure, TransientFailure, Uncertain

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._drivers import adapt
 from .._intent import Intent, Options
-from .._protocol import drive_async
+from .._steps import drive_async
 from ..aio import Command, Lease, LeaseCommand, Tx
 from . import _edge
 from ._exchange import BrokenOff, Exchange, Forgotten, Retentions, status

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._drivers import adapt
 from .._intent import Intent, Options
-from .._protocol import drive
+from .._steps import drive
 from .._sync import Command, Tx
 from .._sync_lease import Lease, LeaseCommand
 from . import _edge
@@ -84,20 +84,41 @@ class WsgiIdempotencyMiddleware:
 
 
 def _read(environ: Environ, policy: Policy) -> Request:
+    """The whole request. A part of it is another request, which its key must not stand for."""
     length = environ.get("CONTENT_LENGTH") or ""
-    declared = int(length) if length.isdigit() else None
-    stream = environ["wsgi.input"]
-    if declared is not None:
-        if declared > policy.max_body:
+    if length:
+        if not (length.isascii() and length.isdigit()):
+            raise _edge.Refused(_edge.broken_off(policy))
+        # Not as a number: a text of thousands of digits is none to Python.
+        if len(length.lstrip("0")) > 18 or int(length) > policy.max_body:
             raise _edge.Refused(_edge.too_large(policy))
-        body = stream.read(declared)
+        body = _read_body(environ, policy, int(length))
+        if len(body) < int(length):
+            raise _edge.Refused(_edge.broken_off(policy))
     elif environ.get("wsgi.input_terminated"):
-        body = stream.read(policy.max_body + 1)
+        body = _read_body(environ, policy, policy.max_body + 1)
         if len(body) > policy.max_body:
             raise _edge.Refused(_edge.too_large(policy))
+    elif environ.get("HTTP_TRANSFER_ENCODING"):
+        # There is a body, and the server does not say where it ends.
+        raise _edge.Refused(_edge.broken_off(policy))
     else:
         body = b""
     return _head(environ, body)
+
+
+def _read_body(environ: Environ, policy: Policy, size: int) -> bytes:
+    """So many bytes, or less where there are no more."""
+    body = bytearray()
+    try:
+        while len(body) < size:
+            part = environ["wsgi.input"].read(size - len(body))
+            if not part:
+                break
+            body += part
+    except OSError as error:
+        raise _edge.Refused(_edge.broken_off(policy)) from error
+    return bytes(body)
 
 
 def _head(environ: Environ, body: bytes = b"") -> Request:
