@@ -44,6 +44,16 @@ export async function acquire(driver: Driver): Promise<Session> {
   }
 }
 
+/** A whole call over a source: with one connection, no other call may come between its tries. */
+export async function inCall<T>(driver: Driver, call: () => Promise<T>): Promise<T> {
+  const free = driver.hold();
+  try {
+    return await call();
+  } finally {
+    free();
+  }
+}
+
 export async function query(session: Session, options: { schema: string }, text: string, params: Params): Promise<Row[]> {
   const statement = sql.numbered(text, options.schema);
   try {

@@ -1,7 +1,7 @@
 /** postgres.js: the function `sql`, what `sql.reserve()` gives, and the transaction of `sql.begin`. */
 
 import { Disconnected } from "../errors.js";
-import { beginText, type Driver, type Isolation, type Row, type Session } from "./base.js";
+import { beginText, holdConnection, holdNothing, type Driver, type Isolation, type Row, type Session } from "./base.js";
 
 interface Query extends Promise<Record<string, unknown>[] & { command?: string }> {
   raw(): Promise<(Buffer | null)[][]>;
@@ -167,6 +167,7 @@ class PostgresSession implements Session {
 export function postgresPool(sql: PostgresSql & Required<Pick<PostgresSql, "reserve">>): Driver {
   return {
     reconnects: true,
+    hold: holdNothing,
     async acquire() {
       return new PostgresSession(await sql.reserve(), true);
     },
@@ -176,6 +177,7 @@ export function postgresPool(sql: PostgresSql & Required<Pick<PostgresSql, "rese
 export function postgresConnection(sql: PostgresSql): Driver {
   return {
     reconnects: false,
+    hold: () => holdConnection(sql),
     async acquire() {
       return new PostgresSession(sql, false);
     },
