@@ -22,6 +22,8 @@ export interface Session {
   rollback(): Promise<void>;
   /** Stops watching a connection that stays the caller's, in the caller's transaction. */
   forget(): void;
+  /** Breaks the connection off, in the middle of what it does: every statement on it is rejected. */
+  destroy(): void;
   /** Gives the connection back; closes it where it must not be used again. */
   release(keep: boolean): Promise<void>;
 }

@@ -10,6 +10,7 @@ interface Result {
 
 interface Wire {
   on(event: "readyForQuery", listener: (message: { status?: string }) => void): unknown;
+  stream?: { destroy(): unknown };
 }
 
 export interface PgClient {
@@ -87,6 +88,11 @@ class PgSession implements Session {
   async release(keep: boolean): Promise<void> {
     await this.giveBack(keep && !this.lost);
     this.forget();
+  }
+
+  destroy(): void {
+    this.lost = true;
+    this.raw.connection?.stream?.destroy();
   }
 
   forget(): void {

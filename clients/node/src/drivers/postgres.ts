@@ -10,6 +10,8 @@ interface Query extends Promise<Record<string, unknown>[] & { command?: string }
 }
 
 interface Connection {
+  /** Rejects what runs, and ends the socket; the library has the connection back when that has closed. */
+  terminate(): void;
   onclose?: ((error: unknown) => void) | null;
 }
 
@@ -72,6 +74,7 @@ class PostgresSession implements Session {
   readonly raw: PostgresSql;
   lost = false;
   ended = false;
+  private connection: Connection | undefined;
 
   constructor(
     private readonly sql: PostgresSql,
@@ -111,6 +114,7 @@ class PostgresSession implements Session {
 
   async begin(isolation: Isolation | undefined): Promise<void> {
     const onexecute = (connection: Connection): boolean => {
+      this.connection = connection;
       // Called in the turn in which the connection closes, before anybody learns that a query failed.
       connection.onclose = () => {
         this.lost = true;
@@ -149,6 +153,11 @@ class PostgresSession implements Session {
   private alive(): PostgresSql {
     if (this.lost) throw new Disconnected("the connection of this transaction was lost");
     return this.sql;
+  }
+
+  destroy(): void {
+    this.lost = true;
+    this.connection?.terminate();
   }
 
   forget(): void {
