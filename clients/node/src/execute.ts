@@ -5,7 +5,7 @@ import { DatabaseError, Disconnected, Invalid, PgonceError, Uncertain } from "./
 import { Ack, makeIntent, makeOptions, names, readClaimed, type Claimed, type CommandOptions, type Done } from "./intent.js";
 import { parse } from "./json.js";
 import { Loop } from "./loop.js";
-import { acquire, discard, doneNow, ended, fromCall, openIdle, release, settle } from "./protocol.js";
+import { acquire, discard, doneNow, ended, fromCall, inCall, openIdle, release, settle } from "./protocol.js";
 import * as sql from "./statements.js";
 import type { Params } from "./statements.js";
 
@@ -35,9 +35,9 @@ export async function execute<A = unknown>(
   options: ExecuteOptions = {},
 ): Promise<Done<A>> {
   const intent = makeIntent(scope, key, request, options);
-  const loop = new Loop(adapt(source), intent, makeOptions(options));
-  const done = await new OneStatement(loop, statement, values).run(options.knownFirst === true);
-  return done as Done<A>;
+  const driver = adapt(source);
+  const command = new OneStatement(new Loop(driver, intent, makeOptions(options)), statement, values);
+  return (await inCall(driver, () => command.run(options.knownFirst === true))) as Done<A>;
 }
 
 class OneStatement {

@@ -29,7 +29,21 @@ import {
   type SuccessOptions,
 } from "./intent.js";
 import { Loop, type LeasedClaim } from "./loop.js";
-import { begin, contractOf, discard, doneNow, inOwnTransaction, query, recordFailure, settle, successParams } from "./protocol.js";
+import {
+  begin,
+  contractOf,
+  discard,
+  doneNow,
+  inOwnTransaction,
+  callInTime,
+  inTime,
+  MAX_TIMER_MS,
+  NO_ANSWER,
+  query,
+  recordFailure,
+  settle,
+  successParams,
+} from "./protocol.js";
 import { minDelay, Schedule, sleep } from "./retry.js";
 import * as sql from "./statements.js";
 import type { Params } from "./statements.js";
@@ -78,7 +92,10 @@ export class Lease<C = unknown> extends Claimed {
   private readonly lost = new AbortController();
   private renewedAt: number;
   private timer: ReturnType<typeof setTimeout> | undefined;
-  private beating: Promise<void> | undefined;
+  private clock: ReturnType<typeof setTimeout> | undefined;
+  private renewal: Promise<boolean> | undefined;
+  private recording = false;
+  private stopped = false;
 
   /** @internal */
   constructor(
@@ -116,7 +133,7 @@ export class Lease<C = unknown> extends Claimed {
   async heartbeat(): Promise<void> {
     const sent = performance.now();
     const params = { ...this.fencedNames(), lease: interval(this.leaseMs) };
-    await inOwnTransaction(this.driver, this.options, sql.HEARTBEAT, params);
+    await this.inTime(Disconnected, (driver) => inOwnTransaction(driver, this.options, sql.HEARTBEAT, params));
     this.renewedAt = sent;
   }
 
@@ -132,8 +149,19 @@ export class Lease<C = unknown> extends Claimed {
 
   private async giveBack(statement: string): Promise<void> {
     // A claim in doubt runs out instead: then the next one is a takeover, too.
-    if (!this.doubtful) await inOwnTransaction(this.driver, this.options, statement, this.fencedNames());
+    if (!this.doubtful) {
+      await this.inTime(Uncertain, (driver) => inOwnTransaction(driver, this.options, statement, this.fencedNames()));
+    }
     this.released = true;
+  }
+
+  private async inTime(late: typeof Uncertain | typeof Disconnected, call: (driver: Driver) => Promise<unknown>): Promise<void> {
+    await callInTime(this.driver, this.limitMs, late, call);
+  }
+
+  /** How long a connection may be silent before it is given up for another one. */
+  private get limitMs(): number {
+    return Math.max(this.leaseMs / 3, MIN_LIMIT_MS);
   }
 
   /**
@@ -155,7 +183,11 @@ export class Lease<C = unknown> extends Claimed {
       await discard(session, translate(error));
       throw lost ? new Disconnected("the connection was lost, and nothing was written", { cause: error }) : error;
     }
-    await settle(session, this.intent, this.options, this.fence, ack);
+    const late = (): Uncertain => {
+      session.destroy();
+      return new Uncertain(NO_ANSWER);
+    };
+    await inTime(this.limitMs, late, () => settle(session, this.intent, this.options, this.fence, ack));
     this.done = doneNow(this.claimed, ack);
     return value;
   }
@@ -178,54 +210,62 @@ export class Lease<C = unknown> extends Claimed {
     if (!this.signal.aborted) this.lost.abort(why);
   }
 
-  /** @internal Starts the renewal in the background. */
-  startRenewing(): void {
-    this.schedule(this.leaseMs / 3 - (performance.now() - this.renewedAt));
+  /** @internal Watches the clock, and renews in the background where that is asked for. */
+  start(renew: boolean): void {
+    this.watchClock();
+    if (renew) this.schedule(this.leaseMs / 3 - (performance.now() - this.renewedAt));
+  }
+
+  /** @internal Nothing is renewed any more. A renewal that hangs is not waited for: it is given up by itself. */
+  stop(): void {
+    this.stopped = true;
+    clearTimeout(this.clock);
+    clearTimeout(this.timer);
+  }
+
+  /** The end of the lease must be noticed whatever the renewals do. */
+  private watchClock(): void {
+    this.lookAtClock();
+    if (this.signal.aborted) return;
+    const left = this.renewedAt + this.leaseMs - performance.now();
+    this.clock = setTimeout(() => this.watchClock(), Math.min(left, MAX_TIMER_MS)).unref();
   }
 
   private schedule(delay: number): void {
-    this.timer = setTimeout(() => {
-      this.beating = this.beat();
-    }, Math.max(delay, 0));
+    if (this.stopped) return;
+    this.timer = setTimeout(
+      () => void this.renew().then((renewed) => this.goesOn() && this.schedule(this.leaseMs / (renewed ? 3 : 20))),
+      Math.min(Math.max(delay, 0), MAX_TIMER_MS),
+    );
   }
 
-  private async heartbeatWithin(ms: number): Promise<void> {
-    let alarm: ReturnType<typeof setTimeout> | undefined;
-    const late = new Promise<never>((_, reject) => {
-      alarm = setTimeout(() => reject(new Disconnected("the renewal hangs")), ms);
-    });
-    try {
-      await Promise.race([this.heartbeat(), late]);
-    } finally {
-      clearTimeout(alarm);
-    }
+  /** Work that is being recorded is not repeated by anybody, if that can be helped: its lease is renewed even when it ran out. */
+  private goesOn(): boolean {
+    return this.recording || !this.signal.aborted;
   }
 
-  private async beat(): Promise<void> {
-    let delay = this.leaseMs / 3;
-    try {
-      // A renewal that hangs must not hide that the lease ran out, nor hold up the end of the work.
-      await this.heartbeatWithin(this.renewedAt + this.leaseMs - performance.now());
-    } catch (error) {
-      if (error instanceof Fenced) this.lose(error);
-      this.lookAtClock();
-      delay = this.leaseMs / 20;
-    }
-    if (!this.signal.aborted && this.timer !== undefined) this.schedule(delay);
-  }
-
-  /** @internal */
-  async stopRenewing(): Promise<void> {
-    clearTimeout(this.timer);
-    this.timer = undefined;
-    await this.beating;
+  /** Whether the lease was renewed, now or by a renewal that is under way. Never rejects. */
+  private renew(): Promise<boolean> {
+    this.renewal ??= this.heartbeat()
+      .then(
+        () => true,
+        (error: unknown) => {
+          // While it is being recorded, the record itself learns who holds the intent.
+          if (error instanceof Fenced && !this.recording) this.lose(error);
+          return false;
+        },
+      )
+      .finally(() => {
+        this.renewal = undefined;
+      });
+    return this.renewal;
   }
 
   /** @internal Records the answer. */
   async record(ack: Ack): Promise<void> {
     const recorded = (kept: Ack): Promise<void> => {
       const params = successParams(this.intent, this.options, this.fence, kept);
-      return this.untilRecorded(() => inOwnTransaction(this.driver, this.options, sql.SUCCEED, params));
+      return this.untilRecorded((driver) => inOwnTransaction(driver, this.options, sql.SUCCEED, params));
     };
     const { smaller } = this;
     await recorded(ack).catch((error: unknown) => {
@@ -240,7 +280,7 @@ export class Lease<C = unknown> extends Claimed {
     this.failing = true;
     if (this.doubtful && failure instanceof TransientFailure) return;
     const recorded = (withAnswer: boolean): Promise<void> =>
-      this.untilRecorded(() => recordFailure(this.driver, this.intent, this.options, this.fence, failure, withAnswer));
+      this.untilRecorded((driver) => recordFailure(driver, this.intent, this.options, this.fence, failure, withAnswer));
     await recorded(true).catch((error: unknown) => {
       // That it failed is recorded whatever the contract allows an answer to be.
       if (isTooLarge(error)) return recorded(false);
@@ -250,16 +290,18 @@ export class Lease<C = unknown> extends Claimed {
 
   /**
    * An error that may pass is no reason to give up the record of work that is done: it is tried again until the lease
-   * ends, or for as long as the retry policy allows, whichever is later. The lease is renewed between these tries.
+   * ends, or for as long as the retry policy allows, whichever is later. The lease is renewed meanwhile: the work is done,
+   * and nobody may repeat it.
    */
-  private async untilRecorded(call: () => Promise<unknown>): Promise<void> {
+  private async untilRecorded(call: (driver: Driver) => Promise<unknown>): Promise<void> {
     const retries = new Schedule(this.options.retry);
     const expiry = this.renewedAt + this.leaseMs;
     let pause = Math.min(this.leaseMs / 20, MAX_PAUSE_MS);
     let lost: Uncertain | undefined;
+    this.recording = true;
     for (;;) {
       try {
-        await call();
+        await this.inTime(Uncertain, call);
         return;
       } catch (error) {
         // The key went to another request meanwhile, which denies this work, and it is done.
@@ -269,7 +311,8 @@ export class Lease<C = unknown> extends Claimed {
         // the next one away, and a claim finds the answer.
         if (!mayPass(error) || isOver) throw lost ?? error;
         if (error instanceof Uncertain) lost = error;
-        await this.renewWhileRecording();
+        // Not waited for: one that hangs must not hold up the next try.
+        if (performance.now() >= this.renewedAt + this.leaseMs / 3) void this.renew();
         // Of different lengths: holders that turn each other away must not meet again at each try.
         await sleep(minDelay(error) + Math.random() * pause);
         // Short enough to renew the lease in time.
@@ -277,17 +320,13 @@ export class Lease<C = unknown> extends Claimed {
       }
     }
   }
-
-  /** Renews the lease where a third of it is over: the work is done, and nobody may repeat it. */
-  private async renewWhileRecording(): Promise<void> {
-    if (performance.now() < this.renewedAt + this.leaseMs / 3) return;
-    // Whether it is lost is not to be decided here: the next try learns who holds the intent.
-    await this.heartbeatWithin(this.leaseMs / 3).catch(() => undefined);
-  }
 }
 
 /** Maximum pause between two tries to record what leased work did. */
 const MAX_PAUSE_MS = 1000;
+
+/** No try to record or to renew is given up earlier than this, however short the lease. */
+const MIN_LIMIT_MS = 2000;
 
 const PASSING = ["retry", "retry_after_delay", "ambiguous"];
 
@@ -341,27 +380,29 @@ export async function runLeased(
 }
 
 async function runHeld(held: Lease, work: (held: Lease) => unknown, renew: boolean): Promise<Done> {
-  if (renew) held.startRenewing();
-  let ack: Ack;
+  held.start(renew);
   try {
-    const value = await work(held);
-    if (held.done !== undefined) return held.done;
-    ack = held.ack ?? new Ack(value);
-  } catch (error) {
-    // What is stored counts, not what the work says afterwards.
-    if (held.done !== undefined && error instanceof PgonceError) return held.done;
-    // Work that stopped because its lease was lost has nothing of its own to report.
-    if (held.signal.aborted && isAbort(error, held.signal)) throw held.signal.reason;
-    if (error instanceof Failure && !held.released) await held.fail(error);
-    throw error;
+    let ack: Ack;
+    try {
+      const value = await work(held);
+      if (held.done !== undefined) return held.done;
+      ack = held.ack ?? new Ack(value);
+    } catch (error) {
+      // What is stored counts, not what the work says afterwards.
+      if (held.done !== undefined && error instanceof PgonceError) return held.done;
+      // Work that stopped because its lease was lost has nothing of its own to report.
+      if (held.signal.aborted && isAbort(error, held.signal)) throw held.signal.reason;
+      if (error instanceof Failure && !held.released) await held.fail(error);
+      throw error;
+    }
+    if (held.released) {
+      throw new Invalid("the lease was given back, so there is no answer to record");
+    }
+    await held.record(ack);
+    return held.done as unknown as Done;
   } finally {
-    await held.stopRenewing();
+    held.stop();
   }
-  if (held.released) {
-    throw new Invalid("the lease was given back, so there is no answer to record");
-  }
-  await held.record(ack);
-  return held.done as unknown as Done;
 }
 
 function isAbort(error: unknown, signal: AbortSignal): boolean {

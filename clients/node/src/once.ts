@@ -4,7 +4,7 @@ import { adapt, type ConnectionOf, type Driver } from "./drivers/index.js";
 import { Busy, Disconnected, Failure, PgonceError, translate } from "./errors.js";
 import { holds, makeIntent, makeOptions, type CommandOptions, type Done, type Intent, type Options } from "./intent.js";
 import { Loop } from "./loop.js";
-import { borrow, claim, discard, doneNow, ended, recordFailure, settle, succeed, type OpenAttempt } from "./protocol.js";
+import { borrow, claim, discard, doneNow, ended, inCall, recordFailure, settle, succeed, type OpenAttempt } from "./protocol.js";
 import { Tx } from "./tx.js";
 
 /**
@@ -25,8 +25,9 @@ export async function once<S, A>(
   options: CommandOptions = {},
 ): Promise<Done<A>> {
   const intent = makeIntent(scope, key, request, options);
-  const done = await runOnce(adapt(source), intent, makeOptions(options), work as (tx: Tx) => unknown);
-  return done as Done<A>;
+  const made = makeOptions(options);
+  const driver = adapt(source);
+  return (await inCall(driver, () => runOnce(driver, intent, made, work as (tx: Tx) => unknown))) as Done<A>;
 }
 
 /** A command of one scope: `command(pool, scope, work)` answers a function of key and request. */

@@ -44,6 +44,16 @@ export async function acquire(driver: Driver): Promise<Session> {
   }
 }
 
+/** A whole call over a source: with one connection, no other call may come between its tries. */
+export async function inCall<T>(driver: Driver, call: () => Promise<T>): Promise<T> {
+  const free = driver.hold();
+  try {
+    return await call();
+  } finally {
+    free();
+  }
+}
+
 export async function query(session: Session, options: { schema: string }, text: string, params: Params): Promise<Row[]> {
   const statement = sql.numbered(text, options.schema);
   try {
@@ -171,6 +181,56 @@ export async function inOwnTransaction(driver: Driver, options: Options, text: s
   await commit(session);
   return rows;
 }
+
+/** The result of a call, or the error that `late` makes, where it takes longer: a connection that falls silent never answers. */
+export async function inTime<T>(limitMs: number, late: () => PgonceError, call: () => Promise<T>): Promise<T> {
+  let alarm: ReturnType<typeof setTimeout> | undefined;
+  const silent = new Promise<never>((_, reject) => {
+    alarm = setTimeout(() => reject(late()), Math.min(limitMs, MAX_TIMER_MS));
+  });
+  try {
+    return await Promise.race([call(), silent]);
+  } finally {
+    clearTimeout(alarm);
+  }
+}
+
+/** Maximum time of a timer of Node; a longer one ends at once. */
+export const MAX_TIMER_MS = 2 ** 31 - 1;
+
+/**
+ * A call in transactions of our own, in time: a connection that falls silent is broken off. `Late` is what it means that there was no
+ * reply: uncertain only for what commits an end.
+ */
+export async function callInTime(
+  driver: Driver,
+  limitMs: number,
+  Late: typeof Uncertain | typeof Disconnected,
+  call: (driver: Driver) => Promise<unknown>,
+): Promise<void> {
+  let session: Session | undefined;
+  let isLate = false;
+  const watched: Driver = {
+    ...driver,
+    async acquire() {
+      const acquired = await driver.acquire();
+      if (isLate) {
+        await release(acquired, true);
+        throw new Disconnected(NO_ANSWER);
+      }
+      session = acquired;
+      return acquired;
+    },
+  };
+  const late = (): PgonceError => {
+    isLate = true;
+    session?.destroy();
+    return new (session === undefined ? Disconnected : Late)(NO_ANSWER);
+  };
+  await inTime(limitMs, late, () => call(watched));
+}
+
+export const NO_ANSWER = "the database did not answer in time";
 
 /** A call that changes nothing: a lost reply leaves nothing in doubt. */
 export async function lookUp(driver: Driver, options: Options, text: string, params: Params): Promise<Row[]> {

@@ -5,6 +5,8 @@ import "./conformance.test.js";
 import "./once.test.js";
 import "./http.test.js";
 import "./doubt.test.js";
+import "./connections.test.js";
+import "./silent.test.js";
 import "./storm.test.js";
 import "./services.test.js";
 import "./example.test.js";

@@ -315,6 +315,64 @@ describe("HTTP", () => {
       await pool.end();
     }));
 
+  describe("a handler of a method that is not protected", { concurrency: 4 }, () => {
+    const own = new Error("own");
+    const logged: unknown[] = [];
+    const policy: Policy = { scope: "s", principal: null, log: (_, error) => void logged.push(error) };
+    const handlers: Record<string, (req: IncomingMessage, res: ServerResponse) => Promise<never>> = {
+      "before its response": (_, res) => {
+        res.setHeader("content-length", 100);
+        return Promise.reject(own);
+      },
+      "with nothing": () => Promise.reject(undefined as unknown as Error),
+      "in the middle of it": (_, res) => {
+        res.write("begun");
+        return new Promise((_resolve, reject) => setImmediate(reject, own));
+      },
+    };
+    const get = async (handler: (req: IncomingMessage, res: ServerResponse) => void): Promise<string> => {
+      const server = await listening(createServer(handler));
+      const { port } = server.address() as AddressInfo;
+      try {
+        const response = await fetch(`http://127.0.0.1:${port}/`);
+        return `${response.status} ${await response.text()}`;
+      } catch (error) {
+        return (error as Error).name;
+      } finally {
+        server.closeAllConnections();
+        server.close();
+      }
+    };
+
+    for (const [when, handler] of Object.entries(handlers)) {
+      const broken = when === "in the middle of it" ? "TypeError" : undefined;
+      it(`may be rejected ${when}, over node:http`, async () => {
+        const wrapped = idempotentExpress(new pg.Pool(), policy, handler);
+        assert.equal(await get((req, res) => wrapped(req, res)), broken ?? "500 ");
+        assert.ok(when === "with nothing" || logged.includes(own));
+      });
+
+      it(`may be rejected ${when}, over express`, async () => {
+        const app = express().use(idempotentExpress(new pg.Pool(), policy, handler));
+        app.use((_error: unknown, _req: express.Request, res: express.Response, _next: express.NextFunction) => {
+          if (res.headersSent) return void res.destroy();
+          res.removeHeader("content-length");
+          res.status(500).send("by express");
+        });
+        assert.equal(await get(app), broken ?? "500 by express");
+      });
+    }
+
+    it("may throw, which goes to who called it", () => {
+      const handler = (): never => {
+        throw own;
+      };
+      const wrapped = idempotentExpress(new pg.Pool(), policy, handler);
+      const req = { method: "GET", url: "/", rawHeaders: [] } as unknown as IncomingMessage;
+      assert.throws(() => wrapped(req, {} as ServerResponse), own);
+    });
+  });
+
   it("a status means what it means to the Rust layer, and so does a status token", () => {
     type Stored = typeof import("../dist/http/stored.js");
     type Status = typeof import("../dist/http/status.js");

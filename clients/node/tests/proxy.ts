@@ -8,9 +8,10 @@ export interface Fault {
   at: string;
   /**
    * `request`: cut before the server sees it. `reply`: cut after the server has done it, before the client learns of
-   * it. `abort`: make the transaction fail right before it.
+   * it. `abort`: make the transaction fail right before it. `silence`: pass it on, and nothing after it, either way; the
+   * connection stays open.
    */
-  action: "request" | "reply" | "abort";
+  action: "request" | "reply" | "abort" | "silence";
   /** How many such statements pass before. */
   skip?: number;
 }
@@ -66,6 +67,7 @@ class Link {
   private swallow = 0;
   private cutAfterReply = false;
   private flushed = false;
+  private silent = false;
 
   constructor(
     private readonly proxy: Proxy,
@@ -97,6 +99,7 @@ class Link {
   }
 
   private forward(message: Buffer): void {
+    if (this.silent) return;
     if (!this.started) {
       // The first message has no type.
       this.started = true;
@@ -109,6 +112,7 @@ class Link {
       this.cut();
       return;
     }
+    if (fault?.action === "silence") this.silent = true;
     if (fault?.action === "reply") this.cutAfterReply = true;
     if (fault?.action === "abort") {
       this.swallow += 1;
@@ -121,6 +125,7 @@ class Link {
 
   private backward(message: Buffer): void {
     const ready = message[0] === 90;
+    if (this.silent) return;
     if (this.swallow > 0) {
       if (ready) this.swallow -= 1;
     } else if (this.cutAfterReply) {

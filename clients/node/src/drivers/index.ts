@@ -1,8 +1,8 @@
 /** From what the caller passes to a driver. */
 
 import { Invalid } from "../errors.js";
-import type { Driver } from "./base.js";
-import { pgClient, pgPool, type PgClient, type PgPool } from "./pg.js";
+import { holdConnection, holdNothing, type Driver } from "./base.js";
+import { ownedClient, pgClient, pgPool, type PgClient, type PgPool } from "./pg.js";
 import { postgresConnection, postgresPool, type PostgresSql } from "./postgres.js";
 
 export type { Driver, Isolation, Row, Session } from "./base.js";
@@ -29,7 +29,7 @@ export function adapt(source: unknown): Driver {
       : postgresPool(sql as PostgresSql & Required<Pick<PostgresSql, "reserve">>);
   }
   if (typeof source === "object" && source !== null && "query" in source) {
-    return "totalCount" in source ? pgPool(source as unknown as PgPool) : pgClient(source as unknown as PgClient, false);
+    return "totalCount" in source ? pgPool(source as unknown as PgPool) : pgClient(source as unknown as PgClient);
   }
   throw new Invalid(`${source === null ? "null" : typeof source} is no source of connections that pgonce knows`, {
     hint: "Pass a pool or a client of pg, the sql of postgres.js, or a function that connects a client of pg.",
@@ -39,8 +39,11 @@ export function adapt(source: unknown): Driver {
 function connecting(connect: () => Promise<PgClient>): Driver {
   return {
     reconnects: true,
+    hold: holdNothing,
     async acquire() {
-      return pgClient(await connect(), true).acquire();
+      const client = await connect();
+      // A function that answers the same client again has not connected.
+      return ownedClient(client, holdConnection(client));
     },
   };
 }

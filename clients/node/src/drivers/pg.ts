@@ -1,7 +1,7 @@
 /** pg: pools and clients. */
 
 import { Invalid } from "../errors.js";
-import { beginText, type Driver, type Isolation, type Row, type Session } from "./base.js";
+import { beginText, holdConnection, holdNothing, type Driver, type Isolation, type Row, type Session } from "./base.js";
 
 interface Result {
   rows: (string | null)[][];
@@ -10,6 +10,7 @@ interface Result {
 
 interface Wire {
   on(event: "readyForQuery", listener: (message: { status?: string }) => void): unknown;
+  stream?: { destroy(): unknown };
 }
 
 export interface PgClient {
@@ -89,6 +90,11 @@ class PgSession implements Session {
     this.forget();
   }
 
+  destroy(): void {
+    this.lost = true;
+    this.raw.connection?.stream?.destroy();
+  }
+
   forget(): void {
     this.raw.removeListener("error", this.onLost);
     this.raw.removeListener("end", this.onLost);
@@ -111,6 +117,7 @@ async function destroy(client: PgClient): Promise<void> {
 export function pgPool(pool: PgPool): Driver {
   return {
     reconnects: true,
+    hold: holdNothing,
     async acquire() {
       const client = await pool.connect();
       return new PgSession(client, async (keep) => {
@@ -121,14 +128,22 @@ export function pgPool(pool: PgPool): Driver {
   };
 }
 
-/** A client of the caller's, or one that was made for this call and is closed after it. */
-export function pgClient(client: PgClient, owned: boolean): Driver {
+/** A client that was made for this session and is closed after it. */
+export function ownedClient(client: PgClient, free: () => void): Session {
+  return new PgSession(client, async (keep) => {
+    free();
+    await (keep ? client.end() : destroy(client));
+  });
+}
+
+/** A client of the caller's. */
+export function pgClient(client: PgClient): Driver {
   return {
     reconnects: false,
+    hold: () => holdConnection(client),
     async acquire() {
       return new PgSession(client, async (keep) => {
-        if (owned && keep) await client.end();
-        else if (!keep) await destroy(client);
+        if (!keep) await destroy(client);
       });
     },
   };

@@ -1,7 +1,7 @@
 /** postgres.js: the function `sql`, what `sql.reserve()` gives, and the transaction of `sql.begin`. */
 
 import { Disconnected } from "../errors.js";
-import { beginText, type Driver, type Isolation, type Row, type Session } from "./base.js";
+import { beginText, holdConnection, holdNothing, type Driver, type Isolation, type Row, type Session } from "./base.js";
 
 interface Query extends Promise<Record<string, unknown>[] & { command?: string }> {
   raw(): Promise<(Buffer | null)[][]>;
@@ -10,6 +10,8 @@ interface Query extends Promise<Record<string, unknown>[] & { command?: string }
 }
 
 interface Connection {
+  /** Rejects what runs, and ends the socket; the library has the connection back when that has closed. */
+  terminate(): void;
   onclose?: ((error: unknown) => void) | null;
 }
 
@@ -72,6 +74,7 @@ class PostgresSession implements Session {
   readonly raw: PostgresSql;
   lost = false;
   ended = false;
+  private connection: Connection | undefined;
 
   constructor(
     private readonly sql: PostgresSql,
@@ -111,6 +114,7 @@ class PostgresSession implements Session {
 
   async begin(isolation: Isolation | undefined): Promise<void> {
     const onexecute = (connection: Connection): boolean => {
+      this.connection = connection;
       // Called in the turn in which the connection closes, before anybody learns that a query failed.
       connection.onclose = () => {
         this.lost = true;
@@ -151,6 +155,11 @@ class PostgresSession implements Session {
     return this.sql;
   }
 
+  destroy(): void {
+    this.lost = true;
+    this.connection?.terminate();
+  }
+
   forget(): void {
     // There is nothing to stop: only `begin` watches.
   }
@@ -167,6 +176,7 @@ class PostgresSession implements Session {
 export function postgresPool(sql: PostgresSql & Required<Pick<PostgresSql, "reserve">>): Driver {
   return {
     reconnects: true,
+    hold: holdNothing,
     async acquire() {
       return new PostgresSession(await sql.reserve(), true);
     },
@@ -176,6 +186,7 @@ export function postgresPool(sql: PostgresSql & Required<Pick<PostgresSql, "rese
 export function postgresConnection(sql: PostgresSql): Driver {
   return {
     reconnects: false,
+    hold: () => holdConnection(sql),
     async acquire() {
       return new PostgresSession(sql, false);
     },

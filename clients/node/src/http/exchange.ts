@@ -3,10 +3,10 @@
 import { STATUS_CODES } from "node:http";
 import { adapt, type Driver } from "../drivers/index.js";
 import { Busy, Fenced, Gone, Invalid, PermanentFailure, PgonceError, TransientFailure, Uncertain, translate } from "../errors.js";
-import { Ack, makeOptions, type Intent, type Options } from "../intent.js";
+import { Ack, makeOptions, type Done, type Intent, type Options } from "../intent.js";
 import { runLeased, type Lease } from "../lease.js";
 import { runOnce } from "../once.js";
-import { contractOf } from "../protocol.js";
+import { contractOf, inCall } from "../protocol.js";
 import { Tx } from "../tx.js";
 import { Attempt, complete, type Disposition, type FullPolicy, type HttpRequest, type HttpResponse, type Policy } from "./policy.js";
 import { fromError, internal, problem } from "./problems.js";
@@ -82,25 +82,23 @@ export class Route {
       this.policy.log("the policy threw", error);
       return internal(this.policy);
     }
-    const exchange = new Exchange(this.policy, request, intent, await this.retentionOf(intent), run);
+    const exchange = new Exchange(this.policy, request, intent, run);
     try {
-      const done =
-        this.policy.mode === "atomic"
-          ? await runOnce(this.driver, intent, this.options, (tx) => exchange.atomic(tx))
-          : await runLeased(
-              this.driver,
-              intent,
-              this.options,
-              (held) => exchange.leased(held),
-              this.policy.leaseMs,
-              true,
-            );
+      const done = await inCall(this.driver, () => this.run(exchange, intent));
       return done.replayed || exchange.live === undefined
         ? replay(this.policy, request, done.answer)
         : exchange.live;
     } catch (error) {
       return exchange.failed(error);
     }
+  }
+
+  private async run(exchange: Exchange, intent: Intent): Promise<Done> {
+    const { driver, options, policy } = this;
+    exchange.retentionMs = await this.retentionOf(intent);
+    return policy.mode === "atomic"
+      ? runOnce(driver, intent, options, (tx) => exchange.atomic(tx))
+      : runLeased(driver, intent, options, (held) => exchange.leased(held), policy.leaseMs, true);
   }
 
   /** The token of a request that asks for the response of another one; undefined where it is none. */
@@ -135,6 +133,8 @@ export class Route {
 class Exchange {
   /** The response of this run, where it is the one to send. */
   live: HttpResponse | undefined;
+  /** How long responses are kept, where that is known. */
+  retentionMs: number | undefined;
   /** Whether the handler of a leased route was called: the outside world may have seen its work. */
   private called = false;
 
@@ -142,7 +142,6 @@ class Exchange {
     private readonly policy: FullPolicy,
     private readonly request: HttpRequest,
     private readonly intent: Intent,
-    private readonly retentionMs: number | undefined,
     private readonly run: Run,
   ) {}
 

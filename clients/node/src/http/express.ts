@@ -3,7 +3,7 @@
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
 import { toJson } from "../json.js";
 import { BrokenOff, Route, setAttempt } from "./exchange.js";
-import { HttpRequest, type HeaderList, type HttpResponse, type Policy } from "./policy.js";
+import { HttpRequest, type FullPolicy, type HeaderList, type HttpResponse, type Policy } from "./policy.js";
 import { tooLarge } from "./problems.js";
 
 type Next = (error?: unknown) => void;
@@ -49,18 +49,30 @@ export function idempotentExpress<Req extends IncomingMessage, Res extends Serve
     if (recorder.passed) next();
     else send(res, response);
   };
-  const wrapped = (req: Req, res: Res, next: Next = notFound(res)): void => {
+  const wrapped = (req: Req, res: Res, next: Next = last(res, route.policy)): void => {
     const asked = requestOf(req, Buffer.alloc(0));
     const token = route.statusToken(asked.method, asked.path);
-    if (token !== undefined) route.status(asked, token).then((response) => send(res, response), next);
-    else if (route.isProtected(asked.method)) handle(req, res, next).catch(next);
-    else handler(req, res, next);
+    let handled: unknown;
+    if (token !== undefined) handled = route.status(asked, token).then((response) => send(res, response));
+    else if (route.isProtected(asked.method)) handled = handle(req, res, next);
+    else handled = handler(req, res, next);
+    // A rejection that nobody takes ends the process. Without an error, `next` would go on.
+    Promise.resolve(handled).catch((error: unknown) => next(error ?? new Error("the handler was rejected")));
   };
   return Object.assign(wrapped, { drained: () => route.drained() });
 }
 
-function notFound(res: ServerResponse): Next {
+/** What comes after the handler where no framework does. */
+function last(res: ServerResponse, { log }: FullPolicy): Next {
   return (error) => {
+    if (error !== undefined) log("the handler threw", error);
+    if (res.writableEnded) return;
+    if (res.headersSent) {
+      // The client must not take it for a whole response.
+      res.destroy();
+      return;
+    }
+    for (const name of res.getHeaderNames()) res.removeHeader(name);
     res.statusCode = error === undefined ? 404 : 500;
     res.end();
   };

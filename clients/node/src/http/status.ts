@@ -3,7 +3,7 @@
 import type { Driver } from "../drivers/index.js";
 import { PermanentFailure, PgonceError } from "../errors.js";
 import type { Intent, Options } from "../intent.js";
-import { discard, ended, openAttempt } from "../protocol.js";
+import { discard, ended, inCall, openAttempt } from "../protocol.js";
 import type { FullPolicy, HeaderList, HttpRequest, HttpResponse } from "./policy.js";
 import { fromError, problem, secondsOf } from "./problems.js";
 import { nameOf, operationOf, readKey, Refused } from "./request.js";
@@ -61,12 +61,14 @@ export async function lookAt(
   const found = readToken(token);
   if (found === undefined) return notUnderWay(policy);
   try {
-    const claimed = await openAttempt(driver, nameOf(request, policy, ...found), options);
-    if ("session" in claimed) {
+    const intent = nameOf(request, policy, ...found);
+    const claimed = await inCall(driver, async () => {
+      const attempt = await openAttempt(driver, intent, options);
       // Only looked: the right to do the work goes back.
-      await discard(claimed.session);
-      return notUnderWay(policy);
-    }
+      if ("session" in attempt) await discard(attempt.session);
+      return attempt;
+    });
+    if ("session" in claimed) return notUnderWay(policy);
     if (claimed.outcome === "busy") return underWay(claimed.retryAfterMs);
     return replay(policy, request, ended(claimed).answer);
   } catch (error) {

@@ -1,0 +1,94 @@
+/** Leases whose connections fall silent: open, and without an answer. */
+
+import assert from "node:assert/strict";
+import { describe } from "node:test";
+import * as pgonce from "pgonce";
+import { LIBRARIES, withApi } from "./apis.js";
+import { it } from "./limit.js";
+
+const REQUEST = { item: "book" };
+const STATUS = "select status::text from pgonce.intent";
+const SUCCEED = "select 'done' from pgonce.succeed";
+const FAIL = "select 'done' from pgonce.fail";
+const HEARTBEAT = "select 'done' from pgonce.heartbeat";
+const RELEASE = "select 'done' from pgonce.release";
+// A connection is given up after a third of it, and after two seconds at least.
+const SHORT = { leaseMs: 3000 };
+const HANGS_MS = 30_000;
+
+for (const library of LIBRARIES) {
+  describe(`silent connections of ${library}`, { concurrency: 4 }, () => {
+    for (const [at, skip] of [[SUCCEED, 0], ["commit", 1], ["begin", 1]] as const) {
+      const work = `work that is done is recorded on another connection where one falls silent at ${at.slice(0, 6)}`;
+      it(
+        work,
+        () =>
+          withApi(library, async (api, db) => {
+            db.proxy.faults.push({ at, action: "silence", skip });
+            let runs = 0;
+            const { answer } = await pgonce.lease(api.source, "s", "k", REQUEST, () => (runs += 1), SHORT);
+            assert.deepEqual([answer, runs, db.proxy.struck, await db.value(STATUS)], [1, 1, 1, "succeeded"]);
+          }),
+        HANGS_MS,
+      );
+    }
+
+    it(
+      "a failure is recorded on another connection where one falls silent",
+      () =>
+        withApi(library, async (api, db) => {
+          db.proxy.faults.push({ at: FAIL, action: "silence" });
+          const failing = (): never => {
+            throw new pgonce.PermanentFailure("no", "no");
+          };
+          await assert.rejects(pgonce.lease(api.source, "s", "k", REQUEST, failing, SHORT), pgonce.PermanentFailure);
+          assert.deepEqual([db.proxy.struck, await db.value(STATUS)], [1, "failed_final"]);
+        }),
+      HANGS_MS,
+    );
+
+    const ends: Record<string, [string, (held: pgonce.Lease) => Promise<unknown>]> = {
+      "the end of a transaction under a lease": [SUCCEED, (held) => held.begin(() => 1)],
+      "giving a lease back": [RELEASE, (held) => held.release()],
+    };
+    for (const [name, [at, end]] of Object.entries(ends)) {
+      it(
+        `${name} is given up where its connection falls silent`,
+        () =>
+          withApi(library, async (api, db) => {
+            db.proxy.faults.push({ at, action: "silence" });
+            const work = async (held: pgonce.Lease): Promise<string> => {
+              await assert.rejects(end(held), pgonce.Uncertain);
+              return "done";
+            };
+            const { answer } = await pgonce.lease(api.source, "s", "k", REQUEST, work, SHORT);
+            assert.deepEqual([answer, db.proxy.struck], ["done", 1]);
+          }),
+        HANGS_MS,
+      );
+    }
+
+    it(
+      "a renewal that hangs does not hold up the record, nor is it the last one",
+      () =>
+        withApi(library, async (api, db) => {
+          db.proxy.faults.push({ at: HEARTBEAT, action: "silence" }, { at: HEARTBEAT, action: "silence" });
+          const until = "select extract(epoch from lease_until)::text from pgonce.intent";
+          let signal: AbortSignal | undefined;
+          const work = async (held: pgonce.Lease): Promise<void> => {
+            signal = held.signal;
+            const first = await db.value(until);
+            // The first one is given up, the second is under way.
+            while (db.proxy.struck < 2) {
+              held.check();
+              await db.value("select 1");
+            }
+            assert.equal(await db.value(until), first);
+          };
+          await pgonce.lease(api.source, "s", "k", REQUEST, work, { leaseMs: 9000 });
+          assert.deepEqual([signal?.aborted, await db.value(STATUS)], [false, "succeeded"]);
+        }),
+      HANGS_MS,
+    );
+  });
+}
