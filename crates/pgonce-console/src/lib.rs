@@ -19,6 +19,7 @@
 mod access;
 mod acts;
 mod api;
+mod cell;
 mod db;
 mod forward;
 mod html;
@@ -28,6 +29,7 @@ mod openapi;
 mod operations;
 mod pages;
 mod parts;
+mod perform;
 mod server;
 mod view;
 

@@ -8,11 +8,11 @@ use pgonce::Error;
 use serde_json::{Value, json};
 
 use crate::access::{Role, Who};
-use crate::acts::Refused;
 use crate::db::{Row, number, text};
 use crate::html::{Html, el};
 use crate::pages::{field, intents};
 use crate::parts::{button, input};
+use crate::perform::Refused;
 use crate::server::{App, Fields, Shared};
 use crate::view::{Column, Kind, Section, grouped};
 
@@ -109,7 +109,8 @@ impl Selection {
 
 /// Begins an operation. Who does it has typed how many intents it is about: another number than there are now is refused.
 pub(crate) async fn start(app: &Shared, who: &Who, fields: &Fields) -> Result<Value, Refused> {
-    let unprocessable = |what: &str| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, what);
+    let unprocessable =
+        |what: &str| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, "field_needed", what);
     let Some(of) = Selection::of(fields) else {
         return Err(unprocessable(
             "say what to do (release, fail or retry) and in which scope",
@@ -122,7 +123,7 @@ pub(crate) async fn start(app: &Shared, who: &Who, fields: &Fields) -> Result<Va
     let total = of.count(app).await?;
     if total == 0 || field(fields, "confirm") != total.to_string() {
         let what = format!("it is about {total} intents now: look again, and type that number");
-        return Err(Refused::new(StatusCode::CONFLICT, what));
+        return Err(Refused::conflict("count_changed", what));
     }
     let operation = {
         let operations = &app.operations.0;
@@ -197,6 +198,10 @@ async fn work(app: &App, operation: &Operation) -> Result<(), Error> {
                 Err(error) if matches!(error.code(), "55000" | "42704") => {
                     operation.refused.fetch_add(1, Ordering::SeqCst)
                 }
+                // Nothing is counted that may not have been done.
+                Err(Error::Uncertain(why)) => {
+                    return Err(Error::Uncertain(format!("{why}, at the key {key}")));
+                }
                 Err(error) => return Err(error),
             };
             after = Some(key);
@@ -211,7 +216,11 @@ pub(crate) fn cancel(app: &App, fields: &Fields) -> Result<Value, Refused> {
     let found = app.operations.all().into_iter().find(|one| one.id == id);
     let Some(operation) = found else {
         let what = "this process knows no such operation";
-        return Err(Refused::new(StatusCode::NOT_FOUND, what));
+        return Err(Refused::new(
+            StatusCode::NOT_FOUND,
+            "unknown_operation",
+            what,
+        ));
     };
     let runs = operation
         .ended

@@ -5,6 +5,7 @@
 mod audit;
 mod canaries;
 mod console;
+mod console_acts;
 mod console_browser;
 mod console_forward;
 mod console_live;
