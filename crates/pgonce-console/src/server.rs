@@ -29,8 +29,8 @@ pub(crate) struct App {
     pub(crate) instance: String,
     pub(crate) redact: Vec<String>,
     pub(crate) live: Arc<Live>,
-    pub(crate) operations: Operations,
-    guard: Guard,
+    pub(crate) operations: Arc<Operations>,
+    guard: Arc<Guard>,
 }
 
 pub(crate) type Shared = Arc<App>;
@@ -51,8 +51,8 @@ pub(crate) fn router(console: Console) -> Router {
         instance: console.instance,
         redact: console.redact,
         live: Arc::default(),
-        operations: Operations::default(),
-        guard: Guard::new(console.access),
+        operations: console.state.operations.clone(),
+        guard: console.state.guard(console.access),
     });
     let mut router = Router::new()
         .route("/api/v1/{name}", get(api::get))

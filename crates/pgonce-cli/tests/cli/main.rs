@@ -9,6 +9,7 @@ mod console_acts;
 mod console_browser;
 mod console_forward;
 mod console_live;
+mod console_operations;
 mod console_pages;
 mod consume;
 #[cfg(feature = "kafka")]
