@@ -60,14 +60,14 @@ impl std::str::FromStr for Role {
 /// let guarded = Access::local().token("ada", Role::Operator, "a-long-random-token");
 /// assert!(guarded.may_listen_on("0.0.0.0:7650".parse().unwrap()).is_ok());
 /// ```
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Access {
     tokens: Vec<Token>,
     forward: Option<ForwardAuth>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Token {
     name: String,
     role: Role,
@@ -162,6 +162,10 @@ impl Guard {
             sessions: Mutex::default(),
             csrf: random(),
         }
+    }
+
+    pub(crate) fn access(&self) -> &Access {
+        &self.access
     }
 
     /// Who sent these headers, from this address.

@@ -10,9 +10,9 @@ use crate::access::Who;
 use crate::pages::{self, PAGES};
 use crate::server::{Shared, fields};
 
-/// A problem as RFC 9457 has it.
-pub(crate) fn problem(status: u16, title: &str) -> Json<Value> {
-    Json(json!({"status": status, "title": title}))
+/// A problem as RFC 9457 has it. Programs go by the code.
+pub(crate) fn problem(status: u16, code: &str, title: &str) -> Json<Value> {
+    Json(json!({"status": status, "code": code, "title": title}))
 }
 
 pub(crate) async fn get(
@@ -24,7 +24,7 @@ pub(crate) async fn get(
     let Some(page) = PAGES.iter().find(|page| page.name == name) else {
         return (
             StatusCode::NOT_FOUND,
-            problem(404, "there is no such resource"),
+            problem(404, "unknown_page", "there is no such resource"),
         )
             .into_response();
     };
@@ -44,7 +44,7 @@ pub(crate) async fn get(
         }
         Err(error) => (
             StatusCode::SERVICE_UNAVAILABLE,
-            problem(503, &error.to_string()),
+            problem(503, error.code(), &error.to_string()),
         )
             .into_response(),
     }

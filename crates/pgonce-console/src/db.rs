@@ -58,7 +58,7 @@ impl Db {
         Ok(self.rows(query, params).await?.into_iter().next())
     }
 
-    /// Runs an act of this person and commits it.
+    /// Runs an act of this person and commits it. [`Error::Uncertain`] where it may have been done; after any other error it was not.
     pub(crate) async fn act(
         &self,
         person: &str,
@@ -90,9 +90,7 @@ impl Db {
                 session.keep();
                 Err(error)
             }
-            Settled::Unknown(why) => Err(Error::Disconnected(format!(
-                "{why}; look at the page again to see whether it was done"
-            ))),
+            Settled::Unknown(why) => Err(Error::Uncertain(why)),
         }
     }
 }

@@ -35,7 +35,7 @@ const MAX_NAME: usize = 200;
 /// // Anybody could write the headers.
 /// assert!(Access::local().forward(ForwardAuth::new().group("sre", Role::Operator)).is_err());
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct ForwardAuth {
     user: HeaderName,
@@ -45,7 +45,7 @@ pub struct ForwardAuth {
     secret: Option<Secret>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Secret {
     digest: [u8; 32],
     is_short: bool,

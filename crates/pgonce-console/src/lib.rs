@@ -19,6 +19,7 @@
 mod access;
 mod acts;
 mod api;
+mod cell;
 mod db;
 mod forward;
 mod html;
@@ -28,11 +29,14 @@ mod openapi;
 mod operations;
 mod pages;
 mod parts;
+mod perform;
 mod server;
 mod view;
 
 pub use access::{Access, Role};
 pub use forward::ForwardAuth;
+
+use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
 use pgonce::driver::tokio_postgres::TokioPostgres;
@@ -48,6 +52,37 @@ pub struct Console {
     instance: String,
     access: Access,
     redact: Vec<String>,
+    state: State,
+}
+
+/// What a process remembers from one [`Console`] to the next that replaces it: operations that run, and who is signed in.
+///
+/// ```no_run
+/// # fn example(driver: pgonce::driver::tokio_postgres::TokioPostgres) {
+/// use pgonce_console::{Console, State};
+///
+/// let state = State::default();
+/// let first = Console::new(driver.clone()).state(state.clone()).router();
+/// // The configuration was read again.
+/// let second = Console::new(driver).instance("payments").state(state).router();
+/// # let _ = (first, second);
+/// # }
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    operations: Arc<operations::Operations>,
+    guard: Arc<Mutex<Option<Arc<access::Guard>>>>,
+}
+
+impl State {
+    /// The logins of the console before, where the same people may do the same; none otherwise.
+    fn guard(&self, access: Access) -> Arc<access::Guard> {
+        let mut kept = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*kept {
+            Some(guard) if *guard.access() == access => guard.clone(),
+            _ => kept.insert(Arc::new(access::Guard::new(access))).clone(),
+        }
+    }
 }
 
 impl Console {
@@ -63,6 +98,7 @@ impl Console {
             instance: String::new(),
             access: Access::local(),
             redact: Vec::new(),
+            state: State::default(),
         }
     }
 
@@ -96,8 +132,32 @@ impl Console {
         self
     }
 
+    /// What a console that this one replaces has begun. Default: nothing.
+    pub fn state(mut self, state: State) -> Self {
+        self.state = state;
+        self
+    }
+
     /// The router. Nest it under [`Console::base`], or merge it.
     pub fn router(self) -> Router {
         server::router(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logins_are_kept_for_as_long_as_the_same_people_may_do_the_same() {
+        let token = "a-long-random-token";
+        let access = |role| Access::local().token("ada", role, token);
+        let state = State::default();
+        let first = state.guard(access(Role::Operator));
+        assert!(first.login(token).is_some());
+        assert!(Arc::ptr_eq(&first, &state.guard(access(Role::Operator))));
+        let fresh = state.guard(access(Role::Viewer));
+        assert!(!Arc::ptr_eq(&first, &fresh));
+        assert!(!Arc::ptr_eq(&first, &state.guard(access(Role::Operator))));
     }
 }

@@ -58,7 +58,11 @@ async fn look(app: Arc<App>) {
 pub(crate) async fn events(State(app): State<Shared>) -> Response {
     if app.live.changes.receiver_count() >= MAX_STREAMS {
         let why = "too many pages are live; ask again and again";
-        return (StatusCode::SERVICE_UNAVAILABLE, api::problem(503, why)).into_response();
+        return (
+            StatusCode::SERVICE_UNAVAILABLE,
+            api::problem(503, "too_many_watchers", why),
+        )
+            .into_response();
     }
     let watched = app.live.changes.subscribe();
     if !app.live.looking.swap(true, Ordering::SeqCst) {

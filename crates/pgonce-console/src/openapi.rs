@@ -35,15 +35,12 @@ fn act(act: &Act) -> Value {
         };
         properties.insert((*name).to_owned(), kind);
     }
-    let mut required = Vec::new();
-    if act.fields.contains(&"reason") {
-        required.push("reason");
-    }
+    let mut required = act.needs.to_vec();
     if !act.confirm.is_empty() {
         properties.insert("confirm".to_owned(), json!({"const": act.confirm}));
         required.push("confirm");
     }
-    let refusals = ["401", "403", "404", "409", "415", "422", "503"];
+    let refusals = ["400", "401", "403", "404", "409", "415", "422", "503"];
     let mut responses: Map<String, Value> = refusals
         .iter()
         .map(|status| {
@@ -59,7 +56,7 @@ fn act(act: &Act) -> Value {
         "operationId": format!("act-{}", act.name),
         "summary": format!("Do {}; the caller's name is recorded", act.name),
         "x-role": act.role.as_str(),
-        "requestBody": {"required": true, "content": {"application/json": {"schema": {"type": "object", "properties": properties, "required": required}}}},
+        "requestBody": {"required": true, "content": {"application/json": {"schema": {"type": "object", "properties": properties, "required": required, "additionalProperties": false}}}},
         "responses": responses,
     }})
 }
@@ -80,7 +77,7 @@ pub(crate) async fn get(State(app): State<Shared>) -> Json<Value> {
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
             "responses": {"Problem": {"description": "Why nothing was done", "content": {"application/json": {"schema": {"type": "object",
-                "properties": {"status": {"type": "integer"}, "title": {"type": "string"}}, "required": ["status", "title"]}}}}},
+                "properties": {"status": {"type": "integer"}, "code": {"type": "string", "description": "What programs go by; 08007: it may have been done"}, "title": {"type": "string"}}, "required": ["status", "code", "title"]}}}}},
             "schemas": {"Page": {"type": "object", "required": ["sections"], "properties": {"sections": {"type": "array", "items": {"type": "object",
                 "required": ["title", "rows", "next"], "properties": {"title": {"type": "string"},
                 "rows": {"type": "array", "items": {"type": "object"}}, "next": {"type": ["string", "null"], "description": "The address of the next page of this table"}}}}}}},

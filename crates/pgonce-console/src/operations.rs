@@ -8,11 +8,11 @@ use pgonce::Error;
 use serde_json::{Value, json};
 
 use crate::access::{Role, Who};
-use crate::acts::Refused;
 use crate::db::{Row, number, text};
 use crate::html::{Html, el};
 use crate::pages::{field, intents};
 use crate::parts::{button, input};
+use crate::perform::Refused;
 use crate::server::{App, Fields, Shared};
 use crate::view::{Column, Kind, Section, grouped};
 
@@ -43,12 +43,29 @@ struct Operation {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Operations(Mutex<Vec<Arc<Operation>>>);
+pub(crate) struct Operations {
+    known: Mutex<Vec<Arc<Operation>>>,
+    /// One begins at a time: what is counted is not yet acted on by another.
+    starts: tokio::sync::Mutex<()>,
+}
 
 impl Operations {
     fn all(&self) -> Vec<Arc<Operation>> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().rev().cloned().collect()
+    }
+
+    /// One that runs over intents of this selection.
+    fn running(&self, of: &Selection) -> Option<Arc<Operation>> {
+        let all = self.all();
+        all.into_iter().find(|one| one.runs() && one.of.meets(of))
+    }
+}
+
+impl Operation {
+    fn runs(&self) -> bool {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.is_none()
     }
 }
 
@@ -74,6 +91,16 @@ impl Selection {
             key: given("key"),
             failure: given("failure"),
         })
+    }
+
+    /// Whether an intent could be in both.
+    fn meets(&self, other: &Self) -> bool {
+        let any = |one: &str, other: &str| one.is_empty() || other.is_empty() || one == other;
+        (&self.tenant, &self.scope) == (&other.tenant, &other.scope)
+            && (self.key.starts_with(&other.key) || other.key.starts_with(&self.key))
+            && any(&self.failure, &other.failure)
+            // Those that failed permanently are not stuck.
+            && (self.op == "retry") == (other.op == "retry")
     }
 
     /// The intents after this key, in the order of keys. Stuck ones are released or failed, those that failed permanently tried again.
@@ -109,7 +136,8 @@ impl Selection {
 
 /// Begins an operation. Who does it has typed how many intents it is about: another number than there are now is refused.
 pub(crate) async fn start(app: &Shared, who: &Who, fields: &Fields) -> Result<Value, Refused> {
-    let unprocessable = |what: &str| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, what);
+    let unprocessable =
+        |what: &str| Refused::new(StatusCode::UNPROCESSABLE_ENTITY, "field_needed", what);
     let Some(of) = Selection::of(fields) else {
         return Err(unprocessable(
             "say what to do (release, fail or retry) and in which scope",
@@ -119,13 +147,23 @@ pub(crate) async fn start(app: &Shared, who: &Who, fields: &Fields) -> Result<Va
     if of.op == "fail" && code.is_empty() {
         return Err(unprocessable("a failure needs its code"));
     }
+    let starts = app.operations.starts.lock().await;
+    if let Some(other) = app.operations.running(&of) {
+        let what = format!(
+            "operation {} runs over these intents: it has done {} of {}; wait for its end, or stop it",
+            other.id,
+            other.done.load(Ordering::SeqCst),
+            other.total
+        );
+        return Err(Refused::conflict("already_running", what));
+    }
     let total = of.count(app).await?;
     if total == 0 || field(fields, "confirm") != total.to_string() {
         let what = format!("it is about {total} intents now: look again, and type that number");
-        return Err(Refused::new(StatusCode::CONFLICT, what));
+        return Err(Refused::conflict("count_changed", what));
     }
     let operation = {
-        let operations = &app.operations.0;
+        let operations = &app.operations.known;
         let mut all = operations.lock().unwrap_or_else(PoisonError::into_inner);
         let operation = Arc::new(Operation {
             id: all.last().map_or(1, |last| last.id + 1),
@@ -140,12 +178,16 @@ pub(crate) async fn start(app: &Shared, who: &Who, fields: &Fields) -> Result<Va
             cancelled: AtomicBool::default(),
             ended: Mutex::default(),
         });
-        if all.len() >= KEPT {
-            all.remove(0);
+        // The oldest that has ended is forgotten; one that runs can still be stopped.
+        if all.len() >= KEPT
+            && let Some(oldest) = all.iter().position(|one| !one.runs())
+        {
+            all.remove(oldest);
         }
         all.push(operation.clone());
         operation
     };
+    drop(starts);
     let id = operation.id;
     tokio::spawn(run(app.clone(), operation));
     Ok(json!({"id": id, "total": total}))
@@ -197,6 +239,10 @@ async fn work(app: &App, operation: &Operation) -> Result<(), Error> {
                 Err(error) if matches!(error.code(), "55000" | "42704") => {
                     operation.refused.fetch_add(1, Ordering::SeqCst)
                 }
+                // Nothing is counted that may not have been done.
+                Err(Error::Uncertain(why)) => {
+                    return Err(Error::Uncertain(format!("{why}, at the key {key}")));
+                }
                 Err(error) => return Err(error),
             };
             after = Some(key);
@@ -211,13 +257,13 @@ pub(crate) fn cancel(app: &App, fields: &Fields) -> Result<Value, Refused> {
     let found = app.operations.all().into_iter().find(|one| one.id == id);
     let Some(operation) = found else {
         let what = "this process knows no such operation";
-        return Err(Refused::new(StatusCode::NOT_FOUND, what));
+        return Err(Refused::new(
+            StatusCode::NOT_FOUND,
+            "unknown_operation",
+            what,
+        ));
     };
-    let runs = operation
-        .ended
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .is_none();
+    let runs = operation.runs();
     operation.cancelled.store(true, Ordering::SeqCst);
     Ok(json!(runs))
 }

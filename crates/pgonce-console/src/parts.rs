@@ -82,6 +82,14 @@ pub(crate) fn input(id: &str, name: &'static str, label: &str, required: bool) -
     ))
 }
 
+/// A count that stops at this number: there may be more.
+pub(crate) fn at_least(count: i64, max: i64) -> String {
+    match count >= max {
+        true => format!("{max}+"),
+        false => count.to_string(),
+    }
+}
+
 /// A form behind a click that asks for a reason, and for a word to type where there is one.
 pub(crate) fn reasoned(label: &str, id: &str, word: &str, form: impl FnOnce(Html) -> Html) -> Html {
     let id = format!("{}-{id}", label.to_lowercase().replace(' ', "-"));

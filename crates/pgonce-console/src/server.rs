@@ -19,7 +19,7 @@ use crate::html::{Html, el, query};
 use crate::live::{self, Live};
 use crate::operations::Operations;
 use crate::view::{self, Page};
-use crate::{Console, acts, api, openapi, pages};
+use crate::{Console, api, openapi, pages, perform};
 
 /// What every request needs.
 #[derive(Debug)]
@@ -29,8 +29,8 @@ pub(crate) struct App {
     pub(crate) instance: String,
     pub(crate) redact: Vec<String>,
     pub(crate) live: Arc<Live>,
-    pub(crate) operations: Operations,
-    guard: Guard,
+    pub(crate) operations: Arc<Operations>,
+    guard: Arc<Guard>,
 }
 
 pub(crate) type Shared = Arc<App>;
@@ -51,8 +51,8 @@ pub(crate) fn router(console: Console) -> Router {
         instance: console.instance,
         redact: console.redact,
         live: Arc::default(),
-        operations: Operations::default(),
-        guard: Guard::new(console.access),
+        operations: console.state.operations.clone(),
+        guard: console.state.guard(console.access),
     });
     let mut router = Router::new()
         .route("/api/v1/{name}", get(api::get))
@@ -69,11 +69,11 @@ pub(crate) fn router(console: Console) -> Router {
         router = router
             .route(
                 &format!("/act/{}", act.name),
-                post(move |app, who, body| acts::by_form(act, app, who, body)),
+                post(move |app, who, body| perform::by_form(act, app, who, body)),
             )
             .route(
                 &format!("/api/v1/act/{}", act.name),
-                post(move |app, who, headers, body| acts::by_api(act, app, who, headers, body)),
+                post(move |app, who, headers, body| perform::by_api(act, app, who, headers, body)),
             );
     }
     router
@@ -135,18 +135,20 @@ async fn authenticate(State(app): State<Shared>, mut request: Request, next: Nex
             (StatusCode::FORBIDDEN, why).into_response()
         }
         Err(refused @ (Refused::NotByProxy | Refused::NoRole)) => {
-            let (status, why) = match refused {
+            let (status, code, why) = match refused {
                 Refused::NoRole => (
                     StatusCode::FORBIDDEN,
+                    "role_needed",
                     "you are signed in, and no group of yours has a role here",
                 ),
                 _ => (
                     StatusCode::UNAUTHORIZED,
+                    "sign_in_needed",
                     "sign in by the proxy in front of this console",
                 ),
             };
             match is_api {
-                true => (status, api::problem(status.as_u16(), why)).into_response(),
+                true => (status, api::problem(status.as_u16(), code, why)).into_response(),
                 false => (status, why).into_response(),
             }
         }
@@ -155,7 +157,7 @@ async fn authenticate(State(app): State<Shared>, mut request: Request, next: Nex
             (
                 StatusCode::UNAUTHORIZED,
                 challenge,
-                api::problem(401, "give a token"),
+                api::problem(401, "sign_in_needed", "give a token"),
             )
                 .into_response()
         }
@@ -264,31 +266,38 @@ async fn logout(
     axum::Extension(who): axum::Extension<Who>,
     body: Bytes,
 ) -> Response {
-    if acts::is_ours(&who, &fields(&body)) {
+    if perform::is_ours(&who, &fields(&body)) {
         app.guard.logout(&who);
     }
     Redirect::to(&format!("{}/login", app.base)).into_response()
 }
 
-/// A page that says why nothing was done.
+/// A page that says why nothing was done, or that it may have been done.
 pub(crate) fn error_page(
     app: &App,
     who: &Who,
-    status: StatusCode,
-    what: &str,
-    detail: &str,
+    refused: &perform::Refused,
+    back: Option<&str>,
 ) -> Response {
-    let body = el("h1", &[], "That was not done")
+    let heading = match refused.is_unknown {
+        true => "It may have been done",
+        false => "That was not done",
+    };
+    let what = refused.what.as_str();
+    let body = el("h1", &[], heading)
         .and(el("p", &[("class", "error"), ("role", "alert")], what))
-        .and(if detail.is_empty() {
-            Html::default()
-        } else {
-            el("p", &[("class", "muted")], detail)
+        .and(match refused.detail.as_str() {
+            "" => Html::default(),
+            detail => el("p", &[("class", "muted")], detail),
+        })
+        .and(match back {
+            Some(back) => el("p", &[], el("a", &[("href", back)], "Look at it")),
+            None => Html::default(),
         });
     let page = Page {
-        title: "Not done".to_owned(),
+        title: heading.to_owned(),
         body,
         ..Page::default()
     };
-    (status, view::shell(app, Some(who), page)).into_response()
+    (refused.status, view::shell(app, Some(who), page)).into_response()
 }

@@ -3,6 +3,7 @@
 use axum::response::Html as Body;
 
 use crate::access::Who;
+pub(crate) use crate::cell::{Column, Kind, cell, grouped, time};
 use crate::db::{Row, text};
 use crate::html::{Html, el, query};
 use crate::pages::PAGES;
@@ -89,19 +90,6 @@ impl Section {
         }
         self
     }
-}
-
-/// A column: its heading, the field, and how it is shown.
-pub(crate) type Column = (&'static str, &'static str, Kind);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Text,
-    /// A key, an id, a code: in a face of equal widths, not broken.
-    Code,
-    Number,
-    Time,
-    Status,
 }
 
 pub(crate) fn shell(app: &App, who: Option<&Who>, page: Page) -> Body<String> {
@@ -309,7 +297,7 @@ pub(crate) fn section(app: &App, who: &Who, section: &Section) -> Html {
         .columns
         .iter()
         .filter(|(_, field, kind)| {
-            *kind == Kind::Number || section.rows.iter().any(|row| !text(row, field).is_empty())
+            kind.is_number() || section.rows.iter().any(|row| !text(row, field).is_empty())
         })
         .collect();
     let acts = section
@@ -321,7 +309,7 @@ pub(crate) fn section(app: &App, who: &Who, section: &Section) -> Html {
             "th",
             &[
                 ("scope", "col"),
-                (if *kind == Kind::Number { "class" } else { "" }, "number"),
+                (if kind.is_number() { "class" } else { "" }, "number"),
             ],
             *name,
         )
@@ -345,7 +333,7 @@ pub(crate) fn section(app: &App, who: &Who, section: &Section) -> Html {
                 "td",
                 &[
                     ("data-label", name),
-                    (if *kind == Kind::Number { "class" } else { "" }, "number"),
+                    (if kind.is_number() { "class" } else { "" }, "number"),
                 ],
                 inside,
             )
@@ -375,46 +363,6 @@ pub(crate) fn section(app: &App, who: &Who, section: &Section) -> Html {
         ))
         .and(next_page(app, section))
         .and(section.foot.clone())
-}
-
-pub(crate) fn cell(text: &str, kind: Kind) -> Html {
-    match kind {
-        _ if text.is_empty() => el("span", &[("class", "muted")], "\u{2013}"),
-        Kind::Text => Html::text(text),
-        Kind::Code => el("code", &[("title", text)], text),
-        Kind::Number => Html::text(grouped(text)),
-        Kind::Time => time(text),
-        Kind::Status => el(
-            "span",
-            &[("class", "status"), ("data-status", text)],
-            text.replace('_', " "),
-        ),
-    }
-}
-
-/// To the second; the whole of it where the pointer rests. The script adds how long ago.
-pub(crate) fn time(text: &str) -> Html {
-    let short = text.get(..19).unwrap_or(text).replace('T', " ");
-    el("time", &[("datetime", text), ("title", text)], short)
-}
-
-/// 1234567 as 1,234,567.
-pub(crate) fn grouped(number: &str) -> String {
-    let (sign, digits) = match number.strip_prefix('-') {
-        Some(digits) => ("-", digits),
-        None => ("", number),
-    };
-    if !digits.bytes().all(|c| c.is_ascii_digit()) {
-        return number.to_owned();
-    }
-    let mut grouped = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    format!("{sign}{grouped}")
 }
 
 /// The same thing for a terminal.
@@ -482,16 +430,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_words_and_literals_are_written_as_they_must_be() {
-        for (number, expected) in [
-            ("0", "0"),
-            ("999", "999"),
-            ("1000", "1,000"),
-            ("-1234567", "-1,234,567"),
-            ("1.5", "1.5"),
-        ] {
-            assert_eq!(grouped(number), expected);
-        }
+    fn words_and_literals_are_written_as_they_must_be() {
         assert_eq!(shell_word("order-7"), "order-7");
         assert_eq!(shell_word("a'b; rm"), r"'a'\''b; rm'");
         assert_eq!(sql_literal("o'k\\"), r"E'o''k\\'");

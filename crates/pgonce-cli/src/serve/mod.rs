@@ -165,6 +165,8 @@ async fn serve(
     files.spawn(&mut running, &address, &stop, &health);
     let console = {
         let (driver, schema) = (driver.clone(), schema.clone());
+        // Operations and logins outlive a reload.
+        let state = pgonce_console::State::default();
         move |settings: &Settings| {
             settings.has("console").then(|| {
                 Console::new(driver.clone())
@@ -172,6 +174,7 @@ async fn serve(
                     .instance(&settings.instance)
                     .access(settings.access.clone())
                     .redact(settings.redact.clone())
+                    .state(state.clone())
                     .router()
             })
         }

@@ -164,10 +164,23 @@ pub(super) async fn regions(
     stop: CancellationToken,
 ) -> Ended {
     const PURGE_EVERY: u32 = 3600;
+    const BEAT_EVERY: Duration = Duration::from_secs(1);
+    const LOOK_EVERY: Duration = Duration::from_secs(60);
     let mut beats = 0_u32;
     loop {
-        // A role without the right to look is not the one that sends heartbeats.
-        let regions = once.regions().await.unwrap_or_default();
+        let regions = match once.regions().await {
+            Ok(regions) => regions,
+            // A role without the right to look is not the one that sends heartbeats.
+            Err(error) if error.code() == "42501" => Vec::new(),
+            // Whether there are others is not known: a minute without heartbeats would be seen as an outage there.
+            Err(error) => {
+                tracing::warn!(%error, "regions could not be looked up; it is tried again");
+                if !pause(&stop, &mut settings, BEAT_EVERY).await {
+                    return Ok(());
+                }
+                continue;
+            }
+        };
         if !regions.is_empty() {
             if let Err(error) = once.beat_region().await {
                 tracing::warn!(%error, "the other regions got no heartbeat; it is tried again");
@@ -179,7 +192,10 @@ pub(super) async fn regions(
             }
             beats = beats.wrapping_add(1);
         }
-        let every = Duration::from_secs(if regions.is_empty() { 60 } else { 1 });
+        let every = match regions.is_empty() {
+            true => LOOK_EVERY,
+            false => BEAT_EVERY,
+        };
         for region in regions {
             if region.is_self {
                 gauge!("pgonce_region_double_commits").set(region.double_commits as f64);

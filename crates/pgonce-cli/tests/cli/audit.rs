@@ -112,16 +112,25 @@ async fn every_act_of_the_program_leaves_a_row_with_the_user_of_the_operating_sy
 
 /// Acts of the console, who may do them, their fields, and what each leaves.
 fn acts() -> Vec<(&'static str, &'static str, Value, &'static str)> {
-    let intent = |key: &str| json!({"scope": "s", "key": key, "reason": "r", "force": true, "confirm": "evict"});
     vec![
-        ("release", ADMIN, intent("stuck"), "release s stuck"),
+        (
+            "release",
+            ADMIN,
+            json!({"scope": "s", "key": "stuck", "reason": "r", "force": true}),
+            "release s stuck",
+        ),
         (
             "settle",
             OPERATOR,
             json!({"scope": "s", "key": "stuck", "reason": "r"}),
             "settle s stuck",
         ),
-        ("evict", ADMIN, intent("stuck"), "evict s stuck"),
+        (
+            "evict",
+            ADMIN,
+            json!({"scope": "s", "key": "stuck", "reason": "r", "force": true, "confirm": "evict"}),
+            "evict s stuck",
+        ),
         (
             "fail",
             OPERATOR,
@@ -137,7 +146,13 @@ fn acts() -> Vec<(&'static str, &'static str, Value, &'static str)> {
         (
             "redrive",
             OPERATOR,
-            json!({"subscription": "s"}),
+            json!({"subscription": "s", "subject": "u2"}),
+            "redrive outbox s u2",
+        ),
+        (
+            "redrive-all",
+            OPERATOR,
+            json!({"subscription": "s", "reason": "r", "confirm": "redrive"}),
             "redrive outbox s *",
         ),
         (
@@ -151,6 +166,12 @@ fn acts() -> Vec<(&'static str, &'static str, Value, &'static str)> {
             OPERATOR,
             json!({"consumer": "c", "seq": 1, "reason": "r"}),
             "retry inbox c 1",
+        ),
+        (
+            "retry-all-messages",
+            OPERATOR,
+            json!({"consumer": "c", "reason": "r", "confirm": "retry"}),
+            "retry inbox c 2",
         ),
         (
             "skip-message",
@@ -218,7 +239,11 @@ async fn every_act_of_the_console_leaves_a_row_with_who_signed_in() {
         .sql(
             "select pgonce.claim('s', 'third', '\\x01', '1 second'); select pgonce.claim('s', 'fourth', '\\x01', '1 second');
              update pgonce.intent set lease_until = pgonce.now() - interval '1 second' where key in ('third', 'fourth');
-             update pgonce.external_call set disputed = null",
+             update pgonce.external_call set disputed = null;
+             insert into pgonce.parked (tenant, subscription, subject, seq, lane, state, attempts, parked_at, created_at, size, message_id, topic, type, headers)
+             values ('', 's', 'u2', 2, 1, 'dead', 9, now(), now(), 2, gen_random_uuid(), 't', 'y', '{}');
+             insert into pgonce.inbox_message (seq, tenant, consumer, source, message_id, hash, size, status, received_at, holds_key, headers, payload)
+             values (2, '', 'c', 'x', '2', '\\x01', 1, 'failed_final', now(), true, '{}', '\\x01')",
         )
         .await;
     let serving = Serving::of(&fixture, &["--roles", "console"], TOKENS);

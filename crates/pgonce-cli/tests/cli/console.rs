@@ -78,15 +78,17 @@ pub(crate) async fn fill(fixture: &Fixture) {
 }
 
 /// Every act, and the token of the least role that may do it.
-pub(crate) const ACTS: [(&str, &str); 19] = [
+pub(crate) const ACTS: [(&str, &str); 21] = [
     ("settle", OPERATOR),
     ("fail", OPERATOR),
     ("release", OPERATOR),
     ("retry", OPERATOR),
     ("evict", ADMIN),
     ("redrive", OPERATOR),
+    ("redrive-all", OPERATOR),
     ("skip", OPERATOR),
     ("retry-messages", OPERATOR),
+    ("retry-all-messages", OPERATOR),
     ("skip-message", OPERATOR),
     ("retry-jobs", OPERATOR),
     ("retry-all-jobs", OPERATOR),
@@ -101,15 +103,17 @@ pub(crate) const ACTS: [(&str, &str); 19] = [
 ];
 
 /// The command that does the same as each act.
-const COMMANDS: [(&str, &str); 18] = [
+const COMMANDS: [(&str, &str); 20] = [
     ("settle", "intent settle"),
     ("fail", "intent fail"),
     ("release", "intent release"),
     ("retry", "intent retry"),
     ("evict", "intent evict"),
     ("redrive", "outbox redrive"),
+    ("redrive-all", "outbox redrive"),
     ("skip", "outbox skip"),
     ("retry-messages", "inbox retry"),
+    ("retry-all-messages", "inbox retry"),
     ("skip-message", "inbox skip"),
     ("retry-jobs", "job retry"),
     ("retry-all-jobs", "job retry"),
@@ -196,7 +200,7 @@ async fn every_act_is_checked_for_every_role_by_form_and_by_api() {
 }
 
 /// A session: its cookie, and the word that forms send back.
-async fn sign_in(serving: &Serving, token: &str) -> (String, String) {
+pub(crate) async fn sign_in(serving: &Serving, token: &str) -> (String, String) {
     let answer = serving.form("/login", "", &format!("token={token}")).await;
     assert_eq!(answer.status(), 303);
     let cookie = answer.headers()["set-cookie"].to_str().unwrap().to_owned();
@@ -413,7 +417,11 @@ async fn an_act_is_done_once_is_audited_with_its_person_and_answers_are_for_thos
     );
     assert_eq!(
         serving
-            .act("redrive", OPERATOR, &json!({"subscription": "s"}))
+            .act(
+                "redrive-all",
+                OPERATOR,
+                &json!({"subscription": "s", "reason": "r", "confirm": "redrive"})
+            )
             .await
             .json::<Value>()
             .await

@@ -5,9 +5,11 @@
 mod audit;
 mod canaries;
 mod console;
+mod console_acts;
 mod console_browser;
 mod console_forward;
 mod console_live;
+mod console_operations;
 mod console_pages;
 mod consume;
 #[cfg(feature = "kafka")]

@@ -315,3 +315,18 @@ async fn a_relay_that_cannot_go_on_is_shown_and_the_console_stays() {
         .unwrap();
     assert!(serving.text("/outbox", "").await.contains("billing"));
 }
+
+#[tokio::test]
+async fn regions_that_cannot_be_looked_up_are_looked_up_again_at_once() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql("alter view pgonce.regions rename to regions_elsewhere")
+        .await;
+    let serving = Serving::of(&fixture, &["--roles", "metrics"], "");
+    // A look a minute would not come to four.
+    let again = async || {
+        let log = serving.log.lock().unwrap();
+        log.matches("regions could not be looked up").count() >= 4
+    };
+    wait_until("it looks again", DEADLINE, again).await.unwrap();
+}

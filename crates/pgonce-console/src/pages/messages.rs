@@ -7,23 +7,23 @@ use super::overview::{BACKLOG, SUBSCRIPTIONS};
 use crate::access::{Role, Who};
 use crate::db::{Row, number, text};
 use crate::html::{Html, el, query};
-use crate::parts::{button, reasoned};
+use crate::parts::{at_least, button, reasoned};
 use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section};
 
 const LANES: &[Column] = &[
     ("Lane", "lane", Kind::Number),
-    ("Waiting", "waiting", Kind::Number),
+    ("Waiting", "waiting", Kind::Counted(500)),
     ("Oldest", "oldest_age", Kind::Text),
-    ("Parked", "parked", Kind::Number),
-    ("Dead", "dead", Kind::Number),
+    ("Parked", "parked", Kind::Counted(10_000)),
+    ("Dead", "dead", Kind::Counted(10_000)),
     ("Relay", "relay", Kind::Code),
     ("Moved", "advanced_at", Kind::Time),
 ];
 
 const GROUPS: &[Column] = &[
     ("Error", "reason", Kind::Text),
-    ("Dead letters", "n", Kind::Number),
+    ("Dead letters", "n", Kind::Counted(10_000)),
     ("Type", "types", Kind::Code),
     ("First", "first_at", Kind::Time),
     ("Last", "last_at", Kind::Time),
@@ -35,12 +35,17 @@ const DEAD: &[Column] = &[
     ("Subject", "subject", Kind::Code),
     ("Tenant", "tenant", Kind::Code),
     ("Attempts", "attempts", Kind::Number),
-    ("Behind it", "behind", Kind::Number),
+    ("Behind it", "behind", Kind::Counted(1000)),
     ("Error", "reason", Kind::Text),
     ("Parked", "parked_at", Kind::Time),
 ];
 
 const PAGE: usize = 50;
+
+/// Where `pgonce.outbox_backlog` stops to count.
+const MAX_COUNTED: i64 = 10_000;
+/// Where `pgonce.inbox_backlog` stops to count, for a consumer of all tenants.
+const MAX_COUNTED_POISON: i64 = 1000;
 
 pub(super) async fn outbox(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
     let mut subscriptions = Section::new(
@@ -150,22 +155,12 @@ pub(super) fn outbox_page(
     });
     let all = match row {
         Some(row) if who.role >= Role::Operator && number(row, "dead") > 0 => {
-            let label = format!(
-                "Redrive all {} dead letters of {chosen}",
-                number(row, "dead")
-            );
-            el(
-                "p",
-                &[],
-                button(
-                    app,
-                    who,
-                    "redrive",
-                    &label,
-                    &[("subscription", chosen)],
-                    Html::default(),
-                ),
-            )
+            let count = at_least(number(row, "dead"), MAX_COUNTED);
+            let label = format!("Redrive all {count} dead letters of {chosen}");
+            let names = [("subscription", chosen)];
+            reasoned(&label, "all", "redrive", |inside| {
+                button(app, who, "redrive-all", &label, &names, inside)
+            })
         }
         _ => Html::default(),
     };
@@ -175,11 +170,11 @@ pub(super) fn outbox_page(
 const INBOX: &[Column] = &[
     ("Consumer", "consumer", Kind::Code),
     ("Tenant", "tenant", Kind::Code),
-    ("Received", "received", Kind::Number),
-    ("Processing", "processing", Kind::Number),
-    ("Retrying", "retrying", Kind::Number),
-    ("Poison", "poison", Kind::Number),
-    ("Held back", "held", Kind::Number),
+    ("Received", "received", Kind::Counted(1000)),
+    ("Processing", "processing", Kind::Counted(1000)),
+    ("Retrying", "retrying", Kind::Counted(1000)),
+    ("Poison", "poison", Kind::Counted(1000)),
+    ("Held back", "held", Kind::Counted(1000)),
     ("Oldest", "oldest_age", Kind::Text),
     ("Partitions", "partitions", Kind::Number),
 ];
@@ -273,22 +268,12 @@ pub(super) fn inbox_page(
     });
     let all = match of_it {
         Some(count) if count > 0 && who.role >= Role::Operator => {
+            let count = at_least(count, MAX_COUNTED_POISON);
             let label = format!("Retry all {count} poison messages of {chosen}");
-            el(
-                "p",
-                &[],
-                button(
-                    app,
-                    who,
-                    "retry-messages",
-                    &label,
-                    &[
-                        ("consumer", chosen),
-                        ("reason", "retried in the console, all of them"),
-                    ],
-                    Html::default(),
-                ),
-            )
+            let names = [("consumer", chosen)];
+            reasoned(&label, "all", "retry", |inside| {
+                button(app, who, "retry-all-messages", &label, &names, inside)
+            })
         }
         _ => Html::default(),
     };

@@ -18,6 +18,7 @@ use axum::response::{IntoResponse as _, Response};
 use pgonce::Error;
 
 use crate::access::Who;
+use crate::acts::ACTS;
 use crate::html::{Html, el};
 use crate::operations;
 use crate::server::{App, Fields, Shared, fields};
@@ -200,7 +201,11 @@ pub(crate) async fn show(
                 .into_response();
         }
     };
-    let done = match fields.get("done") {
+    // Only what an act's own redirect could have said: anything else would be words of who made the address.
+    let acted = fields
+        .get("done")
+        .filter(|done| ACTS.iter().any(|act| act.name == **done));
+    let done = match acted {
         Some(done) => el(
             "p",
             &[("class", "done"), ("role", "status")],

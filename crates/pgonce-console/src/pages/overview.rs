@@ -5,6 +5,7 @@ use pgonce::Error;
 use super::chart;
 use crate::db::{number, text};
 use crate::html::{Html, el};
+use crate::parts::at_least;
 use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section, grouped};
 
@@ -41,11 +42,11 @@ const SUPPRESSED: &[Column] = &[
 pub(super) const BACKLOG: &[Column] = &[
     ("Subscription", "subscription", Kind::Code),
     ("State", "state", Kind::Status),
-    ("Waiting", "waiting", Kind::Number),
+    ("Waiting", "waiting", Kind::Counted(10_000)),
     ("Oldest", "oldest_age", Kind::Text),
-    ("Retrying", "retrying", Kind::Number),
-    ("Dead", "dead", Kind::Number),
-    ("Behind", "behind", Kind::Number),
+    ("Retrying", "retrying", Kind::Counted(10_000)),
+    ("Dead", "dead", Kind::Counted(10_000)),
+    ("Behind", "behind", Kind::Counted(10_000)),
     ("Relays", "relays", Kind::Number),
     ("Moved", "advanced_at", Kind::Time),
 ];
@@ -101,10 +102,7 @@ pub(super) fn page(app: &App, fields: &Fields, tables: &[Section]) -> Html {
             el("strong", &[], value).and(el("span", &[], name)),
         )
     };
-    let about = |field: &str| match number(figures, field) {
-        many if many >= 1000 => "1000+".to_owned(),
-        few => few.to_string(),
-    };
+    let about = |field: &str| at_least(number(figures, field), 1000);
     let total = |field: &str| grouped(&number(figures, field).to_string());
     let subscriptions = tables
         .get(2)

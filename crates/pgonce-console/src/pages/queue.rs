@@ -6,7 +6,7 @@ use super::field;
 use crate::access::{Role, Who};
 use crate::db::{Row, number, text};
 use crate::html::{Html, el, query};
-use crate::parts::{button, facts, reasoned};
+use crate::parts::{at_least, button, facts, reasoned};
 use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section};
 
@@ -18,12 +18,12 @@ select q.queue, case when q.paused then 'paused' when q.running > 0 then 'runnin
 const HELD: &[Column] = &[
     ("Queue", "queue", Kind::Code),
     ("State", "state", Kind::Status),
-    ("Ready", "ready", Kind::Number),
-    ("Running", "running", Kind::Number),
-    ("Retrying", "retrying", Kind::Number),
-    ("Scheduled", "scheduled", Kind::Number),
-    ("Blocked", "blocked", Kind::Number),
-    ("Dead", "dead", Kind::Number),
+    ("Ready", "ready", Kind::Counted(10_000)),
+    ("Running", "running", Kind::Counted(10_000)),
+    ("Retrying", "retrying", Kind::Counted(10_000)),
+    ("Scheduled", "scheduled", Kind::Counted(10_000)),
+    ("Blocked", "blocked", Kind::Counted(10_000)),
+    ("Dead", "dead", Kind::Counted(10_000)),
     ("At a time", "max_running", Kind::Text),
     ("Rate", "rate", Kind::Text),
     ("Attempts", "max_attempts", Kind::Number),
@@ -33,7 +33,7 @@ const HELD: &[Column] = &[
 const GROUPS: &[Column] = &[
     ("Code", "failure_code", Kind::Code),
     ("Error", "failure_message", Kind::Text),
-    ("Dead letters", "n", Kind::Number),
+    ("Dead letters", "n", Kind::Counted(10_000)),
     ("First", "first_at", Kind::Time),
     ("Last", "last_at", Kind::Time),
 ];
@@ -187,11 +187,7 @@ pub(super) fn page(app: &App, who: &Who, fields: &Fields, tables: &[Section], li
     let all = match number(row, "dead") {
         0 => Html::default(),
         count => {
-            let count = if count >= 1000 {
-                "1000+".to_owned()
-            } else {
-                count.to_string()
-            };
+            let count = at_least(count, 1000);
             let label = format!("Retry all {count} dead letters");
             reasoned(&label, "all", "retry", |inside| {
                 button(app, who, "retry-all-jobs", &label, &names, inside)
