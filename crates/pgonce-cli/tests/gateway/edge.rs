@@ -128,6 +128,45 @@ async fn a_keyed_request_is_protected_refused_or_reported_and_never_passes_in_si
 }
 
 #[tokio::test]
+async fn no_spelling_of_a_path_is_a_way_around_its_route() {
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let setup = Setup {
+        listen: "matching = \"loose\"",
+        ..Setup::default()
+    };
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
+    let post = async |path: &str| {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nidempotency-key: {}\r\ncontent-length: 0\r\n\r\n",
+            path.replace('/', "-")
+        );
+        raw(&gateway, request.as_bytes()).await.0
+    };
+    for (number, path) in ["/orders/2024%2F17/pay", "/orders%2F17%2Fpay"]
+        .iter()
+        .enumerate()
+    {
+        for replayed in [false, true] {
+            let head = post(path).await;
+            assert!(head.starts_with("HTTP/1.1 201 "), "{path}: {head}");
+            assert_eq!(head.contains("idempotent-replayed"), replayed, "{path}");
+        }
+        assert_eq!(upstream.seen().len(), number + 1, "{path}");
+    }
+    let before = upstream.seen().len();
+    for path in [
+        "/x/../orders",
+        "/./orders",
+        "/x/%2e%2e/orders",
+        "/x%2f..%2forders",
+    ] {
+        let head = post(path).await;
+        assert!(head.starts_with("HTTP/1.1 400 "), "{path}: {head}");
+    }
+    assert_eq!(upstream.seen().len(), before);
+}
+
+#[tokio::test]
 async fn one_peer_cannot_take_all_connections() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
