@@ -19,4 +19,5 @@ mod outcomes;
 mod panics;
 mod regions;
 mod replays;
+mod silent;
 mod stale;
