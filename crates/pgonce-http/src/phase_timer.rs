@@ -29,13 +29,16 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct PhaseTimer(Mutex<State>);
 
+/// No limit is longer: a time so far away is the same as none, and one without an end cannot be added to a clock.
+pub(crate) const FAR: Duration = Duration::from_secs(30 * 8766 * 3600);
+
 /// The time limit of each phase.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    pub(crate) claim: Duration,
+    claim: Duration,
     /// `None`: no limit.
-    pub(crate) work: Option<Duration>,
-    pub(crate) settle: Duration,
+    work: Option<Duration>,
+    settle: Duration,
 }
 
 /// A phase that exceeded its limit.
@@ -47,6 +50,14 @@ pub(crate) struct Overdue {
 }
 
 impl Limits {
+    pub(crate) fn new(claim: Duration, work: Option<Duration>, settle: Duration) -> Self {
+        Self {
+            claim: claim.min(FAR),
+            work: work.map(|work| work.min(FAR)),
+            settle: settle.min(FAR),
+        }
+    }
+
     fn of(self, phase: Phase) -> Option<Duration> {
         match phase {
             Phase::Claiming => Some(self.claim),

@@ -18,6 +18,9 @@ use crate::{KeepFor, Policy, Problem};
 /// ones stay readable.
 const FORM: u8 = 1;
 
+/// No answer is kept for longer: 1000 years.
+const MAX_KEEP: Duration = Duration::from_secs(1000 * 8766 * 3600);
+
 /// An answer: status, headers that describe it, and every byte of its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stored {
@@ -105,7 +108,8 @@ impl Stored {
                     })
                 }),
             expires: keep.map(|keep| {
-                let until = SystemTime::now() + keep;
+                let now = SystemTime::now();
+                let until = now.checked_add(keep.min(MAX_KEEP)).unwrap_or(now);
                 until
                     .duration_since(UNIX_EPOCH)
                     .unwrap_or_default()
@@ -170,8 +174,8 @@ impl Stored {
 /// The time of its own that the handler gave an answer.
 pub(crate) fn keep_of(head: &Parts) -> Option<Duration> {
     let keep = head.extensions.get::<KeepFor>()?;
-    // No time at all would be no answer at all.
-    Some(keep.0.max(Duration::from_secs(1)))
+    // No time at all would be no answer at all, and one without an end cannot be stored.
+    Some(keep.0.clamp(Duration::from_secs(1), MAX_KEEP))
 }
 
 /// It happened, but its answer was not stored.

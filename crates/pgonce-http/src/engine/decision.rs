@@ -155,6 +155,11 @@ impl Decision {
         })
     }
 
+    /// The same without a time of its own, where the database accepts no other.
+    pub(crate) fn ack_as_usual(&self) -> pgonce::Result<Ack> {
+        Ack::value(&self.stored)
+    }
+
     /// The same, where the database refused the whole answer as too large.
     pub(crate) fn ack_without_body(&self) -> pgonce::Result<Ack> {
         let ack = Ack::value(&self.stored.without_body())?;

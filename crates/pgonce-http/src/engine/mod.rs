@@ -230,11 +230,11 @@ async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Comple
     let (state, timer) = (job.state.clone(), job.timer.clone());
     let policy = &state.policy;
     let unprotected = (state.mode == Mode::Leased && policy.fail_open).then(|| job.call.clone());
-    let limits = Limits {
-        claim: policy.claim_timeout(),
-        work: (state.mode == Mode::Atomic).then_some(policy.handler_timeout),
-        settle: policy.database_timeout,
-    };
+    let limits = Limits::new(
+        policy.claim_timeout(),
+        (state.mode == Mode::Atomic).then_some(policy.handler_timeout),
+        policy.database_timeout,
+    );
     let mut work = match state.mode {
         Mode::Atomic => Work::new(&state.tasks, atomic::run(job)),
         Mode::Leased => Work::new(&state.tasks, leased::run(job)),

@@ -13,6 +13,7 @@ mod duplicates;
 mod extractors;
 mod fidelity;
 mod isolation;
+mod kept;
 mod keys;
 mod logs;
 mod outcomes;
