@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::budget::{Budget, Reserved};
+use crate::budget::{Budget, PER_REQUEST, Reserved};
 use crate::{Policy, Problem};
 
 /// A whole body.
@@ -135,8 +135,9 @@ pub(crate) async fn read_request(
         return Err(too_large(limit));
     }
     let announced = announced.and_then(|n| usize::try_from(n).ok());
+    let base = size_of_request(head);
     let mut reserved = budget
-        .reserve(announced.unwrap_or(0))
+        .reserve(base.saturating_add(announced.unwrap_or(0)))
         .ok_or_else(overloaded)?;
     let reading = async {
         let mut gathered = Gathered::default();
@@ -159,7 +160,7 @@ pub(crate) async fn read_request(
             if gathered.len() > limit {
                 return Err(too_large(limit));
             }
-            let missing = gathered.len().saturating_sub(reserved.bytes());
+            let missing = (base + gathered.len()).saturating_sub(reserved.bytes());
             if missing > 0 {
                 reserved.add(budget.reserve(missing).ok_or_else(overloaded)?);
             }
@@ -174,6 +175,18 @@ pub(crate) async fn read_request(
     };
     let all = policy.body_timeout.saturating_mul(WHOLE_BODY);
     timeout(all, reading).await.map_err(|_| too_slow())?
+}
+
+/// What a request takes beside its body, for as long as its work lasts: a client that hangs up leaves the work behind, and
+/// frees its connection for the next.
+fn size_of_request(head: &Parts) -> usize {
+    let headers = head.headers.iter();
+    let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
+    let path = head
+        .uri
+        .path_and_query()
+        .map_or(0, |path| path.as_str().len());
+    PER_REQUEST.max(2 * (path + headers.sum::<usize>()))
 }
 
 fn too_slow() -> Problem {
