@@ -9,7 +9,7 @@ use axum::BoxError;
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tokio::runtime::Handle;
@@ -27,8 +27,21 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
+    /// Says in the head which trailers follow, and no length: HTTP/1.1 sends trailers only after a body in pieces, and only
+    /// those that were announced.
+    pub(crate) fn announce_trailers(&self, headers: &mut HeaderMap) {
+        let Some(trailers) = self.trailers.as_ref().filter(|map| !map.is_empty()) else {
+            return;
+        };
+        let names: Vec<&str> = trailers.keys().map(HeaderName::as_str).collect();
+        if let Ok(names) = HeaderValue::try_from(names.join(", ")) {
+            headers.insert(header::TRAILER, names);
+            headers.remove(header::CONTENT_LENGTH);
+        }
+    }
+
     pub(crate) fn into_body(self) -> Body {
-        match self.trailers {
+        match self.trailers.filter(|trailers| !trailers.is_empty()) {
             None => Body::from(self.bytes),
             Some(trailers) => Body::new(Continued {
                 first: Some(self.bytes),
@@ -278,7 +291,8 @@ impl http_body::Body for Continued {
         let rest = self.rest.size_hint();
         let mut hint = SizeHint::new();
         hint.set_lower(first + rest.lower());
-        if let Some(upper) = rest.upper() {
+        // A body of a known length is sent without trailers.
+        if let (Some(upper), None) = (rest.upper(), &self.trailers) {
             hint.set_upper(first + upper);
         }
         hint

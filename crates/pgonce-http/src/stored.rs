@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::body::Whole;
 use crate::headers::{EXPIRES, REPLAYED};
-use crate::{KeepFor, Policy, Problem};
+use crate::{KeepFor, Policy, Problem, ReplayHeaders};
 
 /// The form of what is stored. Records outlive releases: a new form takes a new number and the old
 /// ones stay readable.
@@ -103,8 +103,9 @@ impl Stored {
             trailers: body
                 .and_then(|body| body.trailers.as_ref())
                 .map(|trailers| {
+                    // The list of headers does not name what a service adds at the end of its body.
                     texts(trailers, |name, value| {
-                        policy.replay_headers.keeps(name, value)
+                        ReplayHeaders::All.keeps(name, value)
                     })
                 }),
             expires: keep.map(|keep| {
@@ -153,9 +154,11 @@ impl Stored {
                     Some(trailers) => Some(map(trailers)?),
                 },
             };
+            let mut headers = map(self.headers)?;
+            body.announce_trailers(&mut headers);
             let mut response = Response::new(body.into_body());
             *response.status_mut() = status;
-            *response.headers_mut() = map(self.headers)?;
+            *response.headers_mut() = headers;
             response
         };
         response

@@ -132,6 +132,9 @@ impl Decision {
         }
         let trailers = body.as_ref().and_then(|body| body.trailers.as_ref());
         let refusal = meant(&head, trailers).is_client_error();
+        if let Some(body) = &body {
+            body.announce_trailers(&mut head.headers);
+        }
         let body = unkept.unwrap_or_else(|| body.unwrap_or_default().into_body());
         Self {
             disposition,
