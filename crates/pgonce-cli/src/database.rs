@@ -302,6 +302,17 @@ pub(crate) fn pool(
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(SILENCE);
     }
+    // The limit above is for what was sent and not acknowledged; who only waits for a reply learns by probes that the other
+    // side is gone. Two hours are the default of the system.
+    if config.get_keepalives_idle() == tokio_postgres::Config::new().get_keepalives_idle() {
+        config.keepalives_idle(SILENCE);
+    }
+    if config.get_keepalives_interval().is_none() {
+        config.keepalives_interval(SILENCE / 3);
+    }
+    if config.get_keepalives_retries().is_none() {
+        config.keepalives_retries(3);
+    }
     Pool::builder(address.manager()?)
         .max_size(size)
         .runtime(Runtime::Tokio1)

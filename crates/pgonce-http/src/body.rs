@@ -9,14 +9,14 @@ use axum::BoxError;
 use axum::body::Body;
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::budget::{Budget, Reserved};
+use crate::budget::{Budget, PER_REQUEST, Reserved};
 use crate::{Policy, Problem};
 
 /// A whole body.
@@ -27,8 +27,21 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
+    /// Says in the head which trailers follow, and no length: HTTP/1.1 sends trailers only after a body in pieces, and only
+    /// those that were announced.
+    pub(crate) fn announce_trailers(&self, headers: &mut HeaderMap) {
+        let Some(trailers) = self.trailers.as_ref().filter(|map| !map.is_empty()) else {
+            return;
+        };
+        let names: Vec<&str> = trailers.keys().map(HeaderName::as_str).collect();
+        if let Ok(names) = HeaderValue::try_from(names.join(", ")) {
+            headers.insert(header::TRAILER, names);
+            headers.remove(header::CONTENT_LENGTH);
+        }
+    }
+
     pub(crate) fn into_body(self) -> Body {
-        match self.trailers {
+        match self.trailers.filter(|trailers| !trailers.is_empty()) {
             None => Body::from(self.bytes),
             Some(trailers) => Body::new(Continued {
                 first: Some(self.bytes),
@@ -135,8 +148,9 @@ pub(crate) async fn read_request(
         return Err(too_large(limit));
     }
     let announced = announced.and_then(|n| usize::try_from(n).ok());
+    let base = size_of_request(head);
     let mut reserved = budget
-        .reserve(announced.unwrap_or(0))
+        .reserve(base.saturating_add(announced.unwrap_or(0)))
         .ok_or_else(overloaded)?;
     let reading = async {
         let mut gathered = Gathered::default();
@@ -159,7 +173,7 @@ pub(crate) async fn read_request(
             if gathered.len() > limit {
                 return Err(too_large(limit));
             }
-            let missing = gathered.len().saturating_sub(reserved.bytes());
+            let missing = (base + gathered.len()).saturating_sub(reserved.bytes());
             if missing > 0 {
                 reserved.add(budget.reserve(missing).ok_or_else(overloaded)?);
             }
@@ -174,6 +188,18 @@ pub(crate) async fn read_request(
     };
     let all = policy.body_timeout.saturating_mul(WHOLE_BODY);
     timeout(all, reading).await.map_err(|_| too_slow())?
+}
+
+/// What a request takes beside its body, for as long as its work lasts: a client that hangs up leaves the work behind, and
+/// frees its connection for the next.
+fn size_of_request(head: &Parts) -> usize {
+    let headers = head.headers.iter();
+    let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
+    let path = head
+        .uri
+        .path_and_query()
+        .map_or(0, |path| path.as_str().len());
+    PER_REQUEST.max(2 * (path + headers.sum::<usize>()))
 }
 
 fn too_slow() -> Problem {
@@ -265,7 +291,8 @@ impl http_body::Body for Continued {
         let rest = self.rest.size_hint();
         let mut hint = SizeHint::new();
         hint.set_lower(first + rest.lower());
-        if let Some(upper) = rest.upper() {
+        // A body of a known length is sent without trailers.
+        if let (Some(upper), None) = (rest.upper(), &self.trailers) {
             hint.set_upper(first + upper);
         }
         hint

@@ -1,18 +1,24 @@
-//! A bound on the memory that request bodies take together.
+//! A bound on the memory that requests take together.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many bytes of request bodies may be held at once; a request beyond that gets 503.
+/// How many bytes of requests may be held at once; a request beyond that gets 503. Each takes as much as its body, and 16 KiB
+/// beside it (or twice the size of its headers, where that is more), until its work has ended, whether or not its client still waits.
 /// Layers that share one budget are bounded together.
 ///
 /// ```
 /// let budget = pgonce_http::Budget::bytes(64 * 1024 * 1024);
 /// assert_eq!(budget.free(), 64 * 1024 * 1024);
 /// ```
+///
+/// One of 16 KiB or less takes no request at all.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Semaphore>);
+
+/// What every request takes at least, beside its body.
+pub(crate) const PER_REQUEST: usize = 16 * 1024;
 
 impl Budget {
     /// So many bytes.

@@ -46,7 +46,7 @@ pub enum Disposition {
 
 /// Keeps one answer for a time of its own, instead of the route's retention: put it into the
 /// response's extensions. It is kept longer where the horizons of the scope's contract say that
-/// a client may still retry.
+/// a client may still retry, and for 1000 years or less.
 ///
 /// ```
 /// use std::time::Duration;

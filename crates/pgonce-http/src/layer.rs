@@ -82,7 +82,7 @@ impl<D: Driver> IdempotencyLayer<D> {
         })
     }
 
-    /// Bounds request bodies together with the other layers that have this budget.
+    /// Bounds requests together with the other layers that have this budget.
     #[must_use]
     pub fn budget(self, budget: Budget) -> Self {
         let state = &*self.state;

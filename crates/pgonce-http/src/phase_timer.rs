@@ -21,19 +21,24 @@ struct State {
     attempt: u32,
     /// Whether an earlier attempt reached its commit.
     settled: bool,
+    /// Whether a claim was ever granted, in time or not.
+    claimed: bool,
 }
 
 /// The phase of one request. The engine advances it; the task that waits for the response reads it.
 #[derive(Debug)]
 pub(crate) struct PhaseTimer(Mutex<State>);
 
+/// No limit is longer: a time so far away is the same as none, and one without an end cannot be added to a clock.
+pub(crate) const FAR: Duration = Duration::from_secs(30 * 8766 * 3600);
+
 /// The time limit of each phase.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    pub(crate) claim: Duration,
+    claim: Duration,
     /// `None`: no limit.
-    pub(crate) work: Option<Duration>,
-    pub(crate) settle: Duration,
+    work: Option<Duration>,
+    settle: Duration,
 }
 
 /// A phase that exceeded its limit.
@@ -45,6 +50,14 @@ pub(crate) struct Overdue {
 }
 
 impl Limits {
+    pub(crate) fn new(claim: Duration, work: Option<Duration>, settle: Duration) -> Self {
+        Self {
+            claim: claim.min(FAR),
+            work: work.map(|work| work.min(FAR)),
+            settle: settle.min(FAR),
+        }
+    }
+
     fn of(self, phase: Phase) -> Option<Duration> {
         match phase {
             Phase::Claiming => Some(self.claim),
@@ -62,6 +75,7 @@ impl PhaseTimer {
             since: Instant::now(),
             attempt: 0,
             settled: false,
+            claimed: false,
         }))
     }
 
@@ -73,6 +87,7 @@ impl PhaseTimer {
     /// Claimed: the handler may begin, unless the wait was given up.
     #[must_use]
     pub(crate) fn begin(&self, attempt: u32) -> bool {
+        self.lock().claimed = true;
         self.move_on(Phase::Working, attempt.max(1))
     }
 
@@ -123,6 +138,7 @@ impl PhaseTimer {
                     && due <= now
                 {
                     let phase = std::mem::replace(&mut state.phase, Phase::GivenUp);
+                    state.since = now;
                     return Overdue {
                         phase,
                         may_have_committed: state.settled,
@@ -131,6 +147,29 @@ impl PhaseTimer {
                 due.map_or(now + shortest, |due| due.min(now + shortest))
             };
             sleep_until(next_look).await;
+        }
+    }
+
+    /// Waits until the database has been silent for so long that nothing comes of the work: each phase has its limit, and the
+    /// time to settle beside it. A leased claim that was granted is never hopeless: what is sent under it has limits of its own, and
+    /// the service is waited for.
+    pub(crate) async fn hopeless(&self, limits: Limits, leased: bool) {
+        let shortest = limits.claim.min(limits.settle);
+        loop {
+            let (due, now) = {
+                let state = self.lock();
+                let limit = match state.phase {
+                    _ if leased && state.claimed => None,
+                    Phase::GivenUp => Some(Duration::ZERO),
+                    phase => limits.of(phase),
+                };
+                let due = limit.map(|limit| state.since + limit + limits.settle);
+                (due, Instant::now())
+            };
+            match due {
+                Some(due) if due <= now => return,
+                _ => sleep_until(due.map_or(now + shortest, |due| due.min(now + shortest))).await,
+            }
         }
     }
 }

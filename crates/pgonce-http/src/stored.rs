@@ -12,11 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::body::Whole;
 use crate::headers::{EXPIRES, REPLAYED};
-use crate::{KeepFor, Policy, Problem};
+use crate::{KeepFor, Policy, Problem, ReplayHeaders};
 
 /// The form of what is stored. Records outlive releases: a new form takes a new number and the old
 /// ones stay readable.
 const FORM: u8 = 1;
+
+/// No answer is kept for longer: 1000 years.
+const MAX_KEEP: Duration = Duration::from_secs(1000 * 8766 * 3600);
 
 /// An answer: status, headers that describe it, and every byte of its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,12 +103,14 @@ impl Stored {
             trailers: body
                 .and_then(|body| body.trailers.as_ref())
                 .map(|trailers| {
+                    // The list of headers does not name what a service adds at the end of its body.
                     texts(trailers, |name, value| {
-                        policy.replay_headers.keeps(name, value)
+                        ReplayHeaders::All.keeps(name, value)
                     })
                 }),
             expires: keep.map(|keep| {
-                let until = SystemTime::now() + keep;
+                let now = SystemTime::now();
+                let until = now.checked_add(keep.min(MAX_KEEP)).unwrap_or(now);
                 until
                     .duration_since(UNIX_EPOCH)
                     .unwrap_or_default()
@@ -149,9 +154,11 @@ impl Stored {
                     Some(trailers) => Some(map(trailers)?),
                 },
             };
+            let mut headers = map(self.headers)?;
+            body.announce_trailers(&mut headers);
             let mut response = Response::new(body.into_body());
             *response.status_mut() = status;
-            *response.headers_mut() = map(self.headers)?;
+            *response.headers_mut() = headers;
             response
         };
         response
@@ -170,8 +177,8 @@ impl Stored {
 /// The time of its own that the handler gave an answer.
 pub(crate) fn keep_of(head: &Parts) -> Option<Duration> {
     let keep = head.extensions.get::<KeepFor>()?;
-    // No time at all would be no answer at all.
-    Some(keep.0.max(Duration::from_secs(1)))
+    // No time at all would be no answer at all, and one without an end cannot be stored.
+    Some(keep.0.clamp(Duration::from_secs(1), MAX_KEEP))
 }
 
 /// It happened, but its answer was not stored.

@@ -232,7 +232,7 @@ pub(crate) fn uncertain_if_lost(error: Error) -> Error {
 
 /// The setting of a transaction whose statements have a limit.
 pub(crate) fn limited(statement_timeout: Duration) -> String {
-    let millis = statement_timeout.as_millis().max(1);
+    let millis = statement_timeout.as_millis().clamp(1, i32::MAX as u128);
     format!("set local statement_timeout = {millis}")
 }
 

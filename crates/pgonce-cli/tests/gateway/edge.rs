@@ -2,10 +2,12 @@
 
 use axum::body::Body;
 use axum::response::Response;
+use http::{HeaderValue, header};
+use http_body_util::{BodyExt as _, Full};
 use pgonce_testkit::wait_until;
 use rustix::process::Signal;
 use tokio::io::AsyncReadExt as _;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::fixture::{Fixture, Setup, TIMEOUT, get};
 use crate::passing::raw;
@@ -124,6 +126,77 @@ async fn a_keyed_request_is_protected_refused_or_reported_and_never_passes_in_si
         assert_eq!(upstream.seen().len(), before + calls, "{listen}");
         let warned = gateway.log().contains("does not protect it");
         assert_eq!(warned, calls != 1, "{listen}");
+    }
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_path_is_a_way_around_its_route() {
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let setup = Setup {
+        listen: "matching = \"loose\"",
+        ..Setup::default()
+    };
+    let gateway = fixture.gateway(&setup.in_front_of(&upstream.url)).await;
+    let post = async |path: &str| {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nidempotency-key: {}\r\ncontent-length: 0\r\n\r\n",
+            path.replace('/', "-")
+        );
+        raw(&gateway, request.as_bytes()).await.0
+    };
+    for (number, path) in ["/orders/2024%2F17/pay", "/orders%2F17%2Fpay"]
+        .iter()
+        .enumerate()
+    {
+        for replayed in [false, true] {
+            let head = post(path).await;
+            assert!(head.starts_with("HTTP/1.1 201 "), "{path}: {head}");
+            assert_eq!(head.contains("idempotent-replayed"), replayed, "{path}");
+        }
+        assert_eq!(upstream.seen().len(), number + 1, "{path}");
+    }
+    let before = upstream.seen().len();
+    for path in [
+        "/x/../orders",
+        "/./orders",
+        "/x/%2e%2e/orders",
+        "/x%2f..%2forders",
+    ] {
+        let head = post(path).await;
+        assert!(head.starts_with("HTTP/1.1 400 "), "{path}: {head}");
+    }
+    assert_eq!(upstream.seen().len(), before);
+}
+
+#[tokio::test]
+async fn trailers_cross_the_gateway_both_ways_and_are_replayed() {
+    // Sends the trailers of the request back as its own.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let app = axum::Router::new().fallback(async |body: Body| {
+        let body = body.collect().await.unwrap();
+        let trailers = body.trailers().cloned().unwrap();
+        let body = Full::new(body.to_bytes()).with_trailers(async move { Some(Ok(trailers)) });
+        let mut response = Response::new(Body::new(body));
+        let names = HeaderValue::from_static("x-sum, x-more");
+        response.headers_mut().insert(header::TRAILER, names);
+        response
+    });
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let fixture = Fixture::new().await;
+    let gateway = fixture.gateway(&Setup::default().in_front_of(&url)).await;
+    for replayed in [false, true] {
+        let request = b"POST /orders HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\nconnection: close\r\nte: trailers\r\n\
+            transfer-encoding: chunked\r\ntrailer: x-sum, x-more\r\n\r\n3\r\nabc\r\n0\r\nx-sum: 7\r\nx-more: 8\r\n\r\n";
+        let (head, mut rest) = raw(&gateway, request).await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        assert_eq!(head.contains("idempotent-replayed"), replayed, "{head}");
+        let mut body = String::new();
+        rest.read_to_string(&mut body).await.unwrap();
+        assert_eq!(
+            body, "3\r\nabc\r\n0\r\nx-sum: 7\r\nx-more: 8\r\n\r\n",
+            "{head}"
+        );
     }
 }
 

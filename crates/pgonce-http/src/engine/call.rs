@@ -105,6 +105,7 @@ impl<S> Call<S> {
             head.extensions.insert(info);
         }
         extend(&mut head.extensions);
+        body.announce_trailers(&mut head.headers);
         let request = Request::from_parts(head, body.into_body());
         let calling = async move {
             let _reserved = reserved;
@@ -146,7 +147,10 @@ impl Answered {
     /// The answer as it is, for those who keep nothing.
     pub(crate) fn into_response(self) -> Response {
         let mut response = match self {
-            Self::Whole(head, body) => Response::from_parts(head, body.into_body()),
+            Self::Whole(mut head, body) => {
+                body.announce_trailers(&mut head.headers);
+                Response::from_parts(head, body.into_body())
+            }
             Self::Unkept(head, body) => Response::from_parts(head, body),
             Self::Crashed(crash) => {
                 axum::response::IntoResponse::into_response(super::decision::crashed(&crash))

@@ -132,6 +132,9 @@ impl Decision {
         }
         let trailers = body.as_ref().and_then(|body| body.trailers.as_ref());
         let refusal = meant(&head, trailers).is_client_error();
+        if let Some(body) = &body {
+            body.announce_trailers(&mut head.headers);
+        }
         let body = unkept.unwrap_or_else(|| body.unwrap_or_default().into_body());
         Self {
             disposition,
@@ -153,6 +156,11 @@ impl Decision {
             Some(time) => ack.keep_for(time),
             None => ack,
         })
+    }
+
+    /// The same without a time of its own, where the database accepts no other.
+    pub(crate) fn ack_as_usual(&self) -> pgonce::Result<Ack> {
+        Ack::value(&self.stored)
     }
 
     /// The same, where the database refused the whole answer as too large.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use pgonce::driver::Driver;
-use pgonce::retry::{Policy as Retries, Schedule};
+use pgonce::retry::{Class, Policy as Retries, Schedule};
 use pgonce::scope::Stale;
 use pgonce::{Ack, ClaimKind, Done, Error, Failure, Lease, Result};
 use tokio::time::{sleep, timeout, timeout_at};
@@ -70,14 +70,15 @@ async fn attempt_once<D: Driver, S: HttpService>(
     let decision = Decision::of(job, answered?);
     match decision.disposition {
         Disposition::Keep => {
-            let ack = decision.ack(None)?;
+            let (ack, as_usual) = (decision.ack(None)?, decision.ack_as_usual()?);
             let without_body = decision.ack_without_body()?;
             live.put(decision.response);
-            match record(&mut lease, &ack, policy.database_timeout).await {
+            match record(&mut lease, &ack, &as_usual, policy.database_timeout).await {
                 // It happened, and that is recorded whatever the contract allows an answer to be.
                 Err(error) if error.code() == "P4040" => {
                     job.state.counters.count(Event::unkept);
-                    record(&mut lease, &without_body, policy.database_timeout).await
+                    let limit = policy.database_timeout;
+                    record(&mut lease, &without_body, &without_body, limit).await
                 }
                 recorded => recorded,
             }
@@ -151,13 +152,24 @@ async fn give_back<D: Driver>(lease: &Lease<D>, limit: Duration) {
 
 /// Records the response of work that is done. No error of the database loses it, and no silence: a try
 /// that is not answered within `limit` is begun anew on another connection. The lease is renewed between
-/// tries: nobody is to call the service again whose response is here.
-async fn record<D: Driver>(lease: &mut Lease<D>, ack: &Ack, limit: Duration) -> Result<Done> {
+/// tries: nobody is to call the service again whose response is here. What the database refuses by its values is tried `as_usual`.
+async fn record<D: Driver>(
+    lease: &mut Lease<D>,
+    ack: &Ack,
+    as_usual: &Ack,
+    limit: Duration,
+) -> Result<Done> {
     let mut retry = RecordRetry::new();
+    let mut ack = ack;
     loop {
         match in_time(limit, lease.record(ack)).await {
             Ok(done) => return Ok(done),
-            Err(error) => retry.after(error).await?,
+            Err(error) => {
+                if error.class() == Class::Final {
+                    ack = as_usual;
+                }
+                retry.after(error).await?;
+            }
         }
         if let Err(error) = in_time(limit, lease.heartbeat()).await {
             // The next try learns whether the intent is still held.
@@ -182,12 +194,19 @@ async fn in_time<T>(limit: Duration, call: impl Future<Output = Result<T>>) -> R
 
 /// Retries every error until the claim is lost or time is up. After a commit whose reply was lost
 /// the fence rejects the next attempt, and the claim that follows finds the response.
-struct RecordRetry(Schedule);
+struct RecordRetry {
+    schedule: Schedule,
+    /// The code of the last error: each is reported once, not with every try.
+    reported: String,
+}
 
 impl RecordRetry {
     fn new() -> Self {
         let retries = Retries::default().tries(u32::MAX).within(RECORD_TIMEOUT);
-        Self(retries.schedule())
+        Self {
+            schedule: retries.schedule(),
+            reported: String::new(),
+        }
     }
 
     /// Pauses, or returns the error where another attempt cannot help.
@@ -196,7 +215,16 @@ impl RecordRetry {
             error,
             Error::Fenced(_) | Error::LostRace(_) | Error::Conflict(_) | Error::Invalid(_)
         );
-        match !is_final && self.0.pause(Duration::ZERO, &error).await? {
+        if !is_final && self.reported != error.code() {
+            self.reported = error.code().to_owned();
+            let (code, error) = (error.code(), super::without_values(&error));
+            tracing::warn!(
+                code,
+                error,
+                "the end of a claim is not recorded yet; it is tried again"
+            );
+        }
+        match !is_final && self.schedule.pause(Duration::ZERO, &error).await? {
             true => Ok(()),
             false => Err(error),
         }

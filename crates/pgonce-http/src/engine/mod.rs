@@ -39,7 +39,7 @@ use crate::{Problem, grpc, key, request};
 pub(crate) use call::Call;
 pub(crate) use replay::{Replay, replayed};
 use service::HttpService;
-use work::Work;
+use work::{Watch, Work};
 
 /// How the work ended.
 pub(crate) enum Completion {
@@ -230,15 +230,20 @@ async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Comple
     let (state, timer) = (job.state.clone(), job.timer.clone());
     let policy = &state.policy;
     let unprotected = (state.mode == Mode::Leased && policy.fail_open).then(|| job.call.clone());
-    let limits = Limits {
-        claim: policy.claim_timeout(),
-        work: (state.mode == Mode::Atomic).then_some(policy.handler_timeout),
-        settle: policy.database_timeout,
-    };
+    let limits = Limits::new(
+        policy.claim_timeout(),
+        (state.mode == Mode::Atomic).then_some(policy.handler_timeout),
+        policy.database_timeout,
+    );
     let mut work = match state.mode {
         Mode::Atomic => Work::new(&state.tasks, atomic::run(job)),
         Mode::Leased => Work::new(&state.tasks, leased::run(job)),
-    };
+    }
+    .watched(Watch {
+        timer: timer.clone(),
+        limits,
+        leased: state.mode == Mode::Leased,
+    });
     let ended = tokio::select! {
         biased;
         ended = &mut work => ended.unwrap_or_else(|_| {
@@ -250,7 +255,7 @@ async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Comple
                 work.stop();
             } else {
                 // It goes on: a lease that may just have been claimed is given back, what happened
-                // is recorded.
+                // is recorded. A claim that gets no reply at all is given up after a while.
                 drop(work);
             }
             let why = "the database did not answer in time".to_owned();

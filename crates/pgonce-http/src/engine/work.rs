@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::FutureExt as _;
@@ -11,6 +12,8 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument as _;
 
+use crate::phase_timer::{Limits, PhaseTimer};
+
 /// A unit of work, polled by the request that waits for it: most clients wait, and a task for each request
 /// would cost each of them two changes of task. Dropped before its end, it goes on as a task of its
 /// own.
@@ -18,8 +21,18 @@ pub(super) struct Work<T: Send + 'static> {
     rest: Option<Pin<Box<dyn Future<Output = Completion<T>> + Send>>>,
     runtime: Handle,
     tasks: TaskTracker,
+    /// When nothing comes of it any longer.
+    watch: Option<Watch>,
     /// Counts it among the work under way, wherever it is done.
     _under_way: TaskTrackerToken,
+}
+
+/// How long work goes on for which nobody waits: a database that falls silent without closing its connections would keep
+/// them, and the pool's places with them, for ever.
+pub(super) struct Watch {
+    pub(super) timer: Arc<PhaseTimer>,
+    pub(super) limits: Limits,
+    pub(super) leased: bool,
 }
 
 /// The result, or the payload of a panic.
@@ -32,8 +45,15 @@ impl<T: Send + 'static> Work<T> {
             rest: Some(Box::pin(work)),
             runtime: Handle::current(),
             tasks: tasks.clone(),
+            watch: None,
             _under_way: tasks.token(),
         }
+    }
+
+    /// Ends it, once nobody waits for it, when the database has been silent for too long.
+    pub(super) fn watched(mut self, watch: Watch) -> Self {
+        self.watch = Some(watch);
+        self
     }
 
     /// Ends it where it stands.
@@ -59,15 +79,29 @@ impl<T: Send + 'static> Future for Work<T> {
 
 impl<T: Send + 'static> Drop for Work<T> {
     fn drop(&mut self) {
-        if let Some(rest) = self.rest.take() {
-            drop(self.tasks.spawn_on(rest, &self.runtime));
-        }
+        let Some(rest) = self.rest.take() else {
+            return;
+        };
+        let watch = self.watch.take();
+        let rest = async move {
+            let Some(watch) = watch else {
+                drop(rest.await);
+                return;
+            };
+            tokio::select! {
+                _ = rest => {}
+                // Its session is dropped, and so closed instead of given back.
+                () = watch.timer.hopeless(watch.limits, watch.leased) => {
+                    tracing::warn!("work was given up: the database did not answer");
+                }
+            }
+        };
+        drop(self.tasks.spawn_on(rest, &self.runtime));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     use super::*;

@@ -9,6 +9,10 @@
 //! # host_invalid
 //! **400.** The request has no `Host` header, more than one, or one that is not a host. Nothing happened.
 //!
+//! # path_invalid
+//! **400.** The path has a segment `.` or `..`, plain or percent-encoded: a service that removes such segments would do
+//! something else than what the route of the gateway is about. Nothing happened. Send the path without them.
+//!
 //! # route_unprotected
 //! **400.** The request has an idempotency key, but its route does not protect it: a retry could happen twice. Nothing
 //! happened. Send it to a protected route, or without a key.

@@ -41,6 +41,7 @@ mod reauthorise;
 mod router;
 mod scopes;
 mod server;
+mod stalls;
 mod tls;
 mod tunnel;
 mod upstream;

@@ -26,21 +26,38 @@ enum Segment {
 }
 
 impl Pattern {
-    /// Whether it matches as services that ignore case, a trailing slash and repeated slashes would.
+    /// Whether it matches as services that ignore case, a trailing slash and repeated slashes would. `%2F` is a slash to
+    /// some of them and a part of a segment to others: both readings match, so that none is a way around a policy.
     pub(crate) fn matches_loosely(&self, path: &str) -> bool {
-        let loose = |path: &str| {
-            let decoded = decoded(path);
-            let lower = String::from_utf8_lossy(&decoded).to_lowercase();
-            let segments: Vec<_> = lower.split('/').filter(|s| !s.is_empty()).collect();
-            format!("/{}", segments.join("/"))
+        let Some(path) = path.strip_prefix('/') else {
+            return false;
         };
-        let ours = Self {
-            written: self.written.clone(),
-            segments: self.segments.iter().map(Segment::lower).collect(),
-        };
-        let path = loose(path);
-        let rest_of_nothing = self.segments.last() == Some(&Segment::Rest);
-        ours.matches(&path) || rest_of_nothing && ours.matches(&format!("{path}/"))
+        let lower = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_lowercase();
+        let found: Vec<_> = path
+            .split('/')
+            .filter(|found| !found.is_empty())
+            .map(|found| lower(&decoded(found)))
+            .collect();
+        self.matches_lower(&found) || {
+            let found = decoded(path);
+            let found = found.split(|byte| *byte == b'/');
+            let found: Vec<_> = found.filter(|f| !f.is_empty()).map(lower).collect();
+            self.matches_lower(&found)
+        }
+    }
+
+    fn matches_lower(&self, found: &[String]) -> bool {
+        let mut found = found.iter();
+        for segment in &self.segments {
+            match segment {
+                Segment::Exact(name) if name.is_empty() => {}
+                Segment::Exact(name) if found.next() == Some(&name.to_lowercase()) => {}
+                Segment::Param if found.next().is_some() => {}
+                Segment::Rest => return true,
+                Segment::Exact(_) | Segment::Param => return false,
+            }
+        }
+        found.next().is_none()
     }
 
     pub(crate) fn matches(&self, path: &str) -> bool {
@@ -107,13 +124,6 @@ impl Pattern {
 }
 
 impl Segment {
-    fn lower(&self) -> Self {
-        match self {
-            Self::Exact(name) => Self::Exact(name.to_lowercase()),
-            other => other.clone(),
-        }
-    }
-
     /// Whether some segment of a path is both.
     fn meets(&self, other: &Self) -> bool {
         match (self, other) {
@@ -122,6 +132,18 @@ impl Segment {
             _ => true,
         }
     }
+}
+
+/// Whether a path has a segment `.` or `..`, in any spelling that services read as one: another segment than the
+/// gateway's would then choose what runs.
+pub(crate) fn has_dot_segments(path: &str) -> bool {
+    let path = decoded(path);
+    let mut segments = path.split(|byte| matches!(byte, b'/' | b'\\'));
+    segments.any(|segment| {
+        // Some services take what follows a semicolon off first.
+        let name = segment.split(|byte| *byte == b';').next();
+        matches!(name, Some(b"." | b".."))
+    })
 }
 
 /// The bytes that a segment stands for; what is no escape stands for itself.
@@ -258,12 +280,66 @@ mod tests {
             ("/{*rest}", "/", true),
             ("/files/{*rest}", "/FILES/a/b", true),
             ("/orders", "*", false),
+            ("/{*rest}", "*", false),
+            ("/files/{*rest}", "/files", true),
+            ("/orders/", "/orders", true),
+            ("/orders/{id}", "/orders//", false),
+            ("/invoices/{id}/pay", "/invoices/2024%2F17/pay", true),
+            ("/invoices/{id}/pay", "/Invoices%2F17//Pay", true),
+            ("/invoices/{id}/pay", "/invoices/17", false),
         ] {
             assert_eq!(
                 pattern(written).matches_loosely(path),
                 matches,
                 "{written} against {path}"
             );
+        }
+    }
+
+    #[test]
+    fn a_loose_match_is_never_narrower_than_an_exact_one() {
+        let parts = [
+            "", "/", "/a", "/A", "/%61", "/a%2Fb", "/%2F", "/%", "/\u{3a3}",
+        ];
+        let mut paths = vec!["/a/b/c".to_owned(), "*".to_owned()];
+        for a in parts {
+            for b in parts {
+                paths.extend(parts.map(|c| format!("{a}{b}{c}")));
+            }
+        }
+        let mut matched = 0;
+        for written in [
+            "/", "/a", "/a/", "//a", "/{x}", "/{x}/a", "/a/{x}/", "/a/{*x}", "/{*x}",
+        ] {
+            let pattern = pattern(written);
+            for path in &paths {
+                if pattern.matches(path) {
+                    matched += 1;
+                    assert!(pattern.matches_loosely(path), "{written} against {path}");
+                }
+            }
+        }
+        assert!(matched > 100);
+    }
+
+    #[test]
+    fn a_dot_segment_is_one_in_every_spelling() {
+        for (path, has) in [
+            ("/x/../orders", true),
+            ("/./orders", true),
+            ("/orders/..", true),
+            ("/x/%2e%2E/orders", true),
+            ("/x/.%2e/orders", true),
+            ("/x%2F..%2Forders", true),
+            ("/x/..;a=b/orders", true),
+            ("/x/..%5Corders", true),
+            ("/orders/...", false),
+            ("/.well-known/x", false),
+            ("/a..b/.c/d.", false),
+            ("/", false),
+            ("*", false),
+        ] {
+            assert_eq!(has_dot_segments(path), has, "{path}");
         }
     }
 

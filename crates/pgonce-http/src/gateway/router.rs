@@ -9,7 +9,7 @@ use tower::util::BoxCloneSyncService;
 
 use super::config::Matching;
 use super::errors;
-use super::pattern::Pattern;
+use super::pattern::{Pattern, has_dot_segments};
 
 /// A service of one route.
 pub(crate) type RouteService = BoxCloneSyncService<Request<Body>, Response, Infallible>;
@@ -44,6 +44,15 @@ impl Router {
 
     /// The narrowest route that matches, or what to answer where there is none.
     pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Entry, Box<Response>> {
+        // A service that removes such segments runs another handler than the one whose route matches.
+        if has_dot_segments(path) {
+            let detail = "the path has a segment . or ..; send it without them";
+            return Err(Box::new(errors::answer(
+                StatusCode::BAD_REQUEST,
+                "path_invalid",
+                detail,
+            )));
+        }
         let matches = |entry: &&Entry| match self.matching {
             Matching::Exact => entry.pattern.matches(path),
             Matching::Loose => entry.pattern.matches_loosely(path),

@@ -20,7 +20,7 @@ use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -30,6 +30,7 @@ use super::headers;
 use super::http2;
 use super::io::{PeerPermit, Peers, WriteTimeout};
 use super::proxy::Client;
+use super::stalls::{OpenResponses, SentBody};
 use super::tls::HTTP2;
 
 /// How many requests one HTTP/2 connection may have at a time.
@@ -212,9 +213,11 @@ async fn serve<S, H, F>(
     // Requests that were begun, and those that are answered.
     let counts: Arc<(AtomicUsize, AtomicUsize)> = Arc::default();
     let counted = counts.clone();
+    let open = OpenResponses::default();
+    let tracked = open.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         counted.0.fetch_add(1, Ordering::Relaxed);
-        let (handler, counted) = (handler.clone(), counted.clone());
+        let (handler, counted, open) = (handler.clone(), counted.clone(), tracked.clone());
         let mut request = request.map(inbound);
         request.extensions_mut().insert(client);
         if headers::is_websocket(request.headers()) {
@@ -226,7 +229,10 @@ async fn serve<S, H, F>(
                 Err(refused) => *refused,
             };
             counted.1.fetch_add(1, Ordering::Relaxed);
-            Ok::<_, Infallible>(answer)
+            Ok::<_, Infallible>(answer.map(|body| match is_http2 {
+                true => open.track(body),
+                false => SentBody::untracked(body),
+            }))
         }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
@@ -248,24 +254,33 @@ async fn serve<S, H, F>(
     };
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
+    let (mut begun, mut stopping) = (0, false);
+    // HTTP/1 has limits of its own for both.
+    let mut idle = every(limits.header_timeout);
+    let mut stalled = every(limits.write_timeout / 2);
     let ended = loop {
-        let begun = counts.0.load(Ordering::Relaxed);
         tokio::select! {
             ended = connection.as_mut() => break ended,
-            () = stop.cancelled() => {
+            () = stop.cancelled(), if !stopping => {
+                stopping = true;
                 connection.as_mut().graceful_shutdown();
                 if counts.0.load(Ordering::Relaxed) == 0 {
                     // Nothing was ever asked on it: there is nothing to finish.
                     return;
                 }
-                break connection.await;
             }
-            // HTTP/1 has a limit of its own for this.
-            () = sleep(limits.header_timeout), if is_http2 => {
+            _ = idle.tick(), if is_http2 => {
                 let (now, answered) = (&counts.0, &counts.1);
                 let now = now.load(Ordering::Relaxed);
                 if now == begun && now == answered.load(Ordering::Relaxed) {
                     connection.as_mut().graceful_shutdown();
+                }
+                begun = now;
+            }
+            _ = stalled.tick(), if is_http2 => {
+                if open.any_stalled(limits.write_timeout) {
+                    tracing::debug!("a client took nothing of its response in time");
+                    return;
                 }
             }
         }
@@ -275,10 +290,127 @@ async fn serve<S, H, F>(
     }
 }
 
+/// Ticks that begin after one period.
+fn every(period: Duration) -> Interval {
+    let period = period.max(Duration::from_millis(1));
+    let mut ticks = interval_at(Instant::now() + period, period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
 fn inbound(body: Incoming) -> Body {
     if body.is_end_stream() {
         Body::empty()
     } else {
         Body::new(body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(payload.len()).unwrap();
+        let mut frame = vec![0, 0, length, kind, flags, 0, 0, 0, stream];
+        frame.extend_from_slice(payload);
+        frame
+    }
+
+    /// A client of HTTP/2 that sends one request, answers every PING, and opens its window by one byte for each byte
+    /// that it gets, `again` times. Gives what it got of the body.
+    async fn client(mut wire: DuplexStream, window: u8, mut again: usize) -> usize {
+        wire.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+            .await
+            .unwrap();
+        wire.write_all(&frame(4, 0, 0, &[0, 4, 0, 0, 0, window]))
+            .await
+            .unwrap();
+        // GET http://x/
+        wire.write_all(&frame(1, 5, 1, &[0x82, 0x86, 0x84, 0x41, 1, b'x']))
+            .await
+            .unwrap();
+        let mut got = 0;
+        let mut head = [0; 9];
+        while wire.read_exact(&mut head).await.is_ok() {
+            let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+            let mut payload = vec![0; length];
+            wire.read_exact(&mut payload).await.unwrap();
+            let reply = match (head[3], head[4] & 1) {
+                (4, 0) => frame(4, 1, 0, &[]),
+                (6, 0) => frame(6, 1, 0, &payload),
+                (0, end) => {
+                    got += length;
+                    if end == 1 {
+                        return got;
+                    }
+                    if again == 0 {
+                        continue;
+                    }
+                    again -= 1;
+                    sleep(LIMIT * 2 / 3).await;
+                    frame(8, 0, 1, &[0, 0, 0, 1])
+                }
+                _ => continue,
+            };
+            if wire.write_all(&reply).await.is_err() {
+                break;
+            }
+        }
+        got
+    }
+
+    /// Serves one connection with a body of three bytes to its end; gives how long it took.
+    async fn served(window: u8, again: usize, body: fn() -> Body) -> (usize, Duration) {
+        let (near, far) = duplex(64 * 1024);
+        let guard = Arc::new(ConnectionGuard {
+            _permit: None,
+            _peer: Peers::default().enter([192, 0, 2, 1].into(), 1).unwrap(),
+            stop: CancellationToken::new(),
+            connections: TaskTracker::new(),
+        });
+        let limits = Limits {
+            connections: 1,
+            connections_per_peer: 1,
+            header_bytes: 16 * 1024,
+            header_timeout: LIMIT / 3,
+            write_timeout: LIMIT,
+        };
+        let peer = Client::new(([192, 0, 2, 1], 9).into(), false);
+        let handler = Arc::new(move |_: Request<Body>| async move { Response::new(body()) });
+        let (begun, client) = (Instant::now(), tokio::spawn(client(near, window, again)));
+        let serving = serve(far, peer, true, limits, handler, guard);
+        timeout(LIMIT * 20, serving)
+            .await
+            .expect("it is held for ever");
+        (client.await.unwrap(), begun.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_of_http2_that_takes_nothing_of_its_response_is_cut() {
+        for window in [0, 1] {
+            let (got, took) = served(window, 0, || Body::from("abc")).await;
+            assert_eq!(got, usize::from(window));
+            assert!(took >= LIMIT && took <= LIMIT * 2, "{took:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_of_http2_may_be_slow_and_a_service_slower() {
+        let (got, took) = served(1, 2, || Body::from("abc")).await;
+        assert_eq!(got, 3);
+        assert!(took > LIMIT, "{took:?}");
+        let slow = || {
+            let late = async {
+                sleep(LIMIT * 5).await;
+                Ok::<_, axum::Error>("abc")
+            };
+            Body::from_stream(futures_util::stream::once(late))
+        };
+        assert_eq!(served(9, 0, slow).await.0, 3);
     }
 }

@@ -15,6 +15,7 @@ pub use choices::{
 
 use crate::disposition::{Disposition, Outcomes};
 use crate::errors::ERRORS_AT;
+use crate::phase_timer::FAR;
 
 /// The policy of a route. Every field has a safe default, except the principal, which is a decision
 /// of yours. Change fields with the methods of the same name.
@@ -238,9 +239,10 @@ impl Policy {
     /// Maximum time of a claim before the client gets 503.
     pub(crate) fn claim_timeout(&self) -> Duration {
         match self.busy {
-            Busy::Wait => self.database_timeout + self.wait_timeout,
+            Busy::Wait => self.database_timeout.saturating_add(self.wait_timeout),
             _ => self.database_timeout,
         }
+        .min(FAR)
     }
 }
 

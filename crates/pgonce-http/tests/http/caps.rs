@@ -8,9 +8,12 @@ use axum::routing::post;
 use pgonce_http::{Budget, Caller, IdempotencyLayer, Policy};
 use tokio::io::AsyncReadExt as _;
 
-use crate::support::{Gate, SCOPE, Site, World, chunks, effect, made};
+use crate::support::{Gate, SCOPE, Site, World, chunks, effect, made, until};
 
 type Sqlx = pgonce::driver::sqlx::Sqlx;
+
+/// What a request takes beside its body.
+const EACH: usize = 16 * 1024;
 
 /// A layer whose database does not exist: what it answers, it answers by itself.
 fn alone(policy: Policy) -> IdempotencyLayer<Sqlx> {
@@ -56,7 +59,7 @@ async fn a_body_that_drips_is_not_waited_for() {
 #[tokio::test]
 async fn uploads_beyond_the_budget_get_503_and_the_budget_is_given_back() {
     let world: World = World::new().await;
-    let (gate, budget) = (Gate::closed(), Budget::bytes(100));
+    let (gate, budget) = (Gate::closed(), Budget::bytes(100 + 2 * EACH));
     let at_gate = gate.clone();
     let handler = post(async move |body: Bytes| {
         at_gate.pass().await;
@@ -69,7 +72,7 @@ async fn uploads_beyond_the_budget_get_503_and_the_budget_is_given_back() {
     let sixty = "x".repeat(60);
     let (first, ()) = tokio::join!(site.post("/effects", "k1", sixty.clone()), async {
         gate.until_entered(1).await;
-        assert_eq!(budget.free(), 40);
+        assert_eq!(budget.free(), 40 + EACH);
         let beyond = site.post("/effects", "k2", sixty.clone()).await;
         beyond.problem(503, "overloaded");
         let after = beyond.headers["retry-after"].to_str().unwrap();
@@ -84,7 +87,7 @@ async fn uploads_beyond_the_budget_get_503_and_the_budget_is_given_back() {
         site.post("/effects", "k3", unannounced)
             .await
             .problem(503, "overloaded");
-        assert_eq!(budget.free(), 40);
+        assert_eq!(budget.free(), 40 + EACH);
         gate.let_pass(10);
         assert_eq!(
             site.post("/effects", "k4", "y".repeat(40)).await.status,
@@ -93,8 +96,41 @@ async fn uploads_beyond_the_budget_get_503_and_the_budget_is_given_back() {
     });
     assert_eq!((first.status, &*first.body), (200, &b"60"[..]));
     layer.drained().await;
-    assert_eq!(budget.free(), 100);
+    assert_eq!(budget.free(), 100 + 2 * EACH);
     assert_eq!(layer.counters().unavailable(), 2);
+}
+
+#[tokio::test]
+async fn the_work_of_clients_that_hang_up_is_bounded() {
+    let world: World = World::new().await;
+    let (gate, budget) = (Gate::closed(), Budget::bytes(3 * EACH + EACH / 2));
+    let at_gate = gate.clone();
+    let handler = post(async move || {
+        at_gate.pass().await;
+        made()
+    });
+    let layer = world
+        .leased(Policy::new(SCOPE, Caller::None))
+        .budget(budget.clone());
+    let site = Site::open(Router::new().route("/effects", handler.layer(layer.clone()))).await;
+    for (number, pad) in [(1, 0), (2, EACH)] {
+        let request = format!(
+            "POST /effects HTTP/1.1\r\nhost: x\r\nidempotency-key: k{number}\r\nx-pad: {}\r\n\r\n",
+            "x".repeat(pad)
+        );
+        let wire = site.wire(request.as_bytes()).await;
+        gate.until_entered(number).await;
+        drop(wire);
+    }
+    assert_eq!(layer.under_way(), 2);
+    site.post("/effects", "k3", "")
+        .await
+        .problem(503, "overloaded");
+    gate.let_pass(2);
+    until("the work is done", || async { layer.under_way() == 0 }).await;
+    assert_eq!(budget.free(), 3 * EACH + EACH / 2);
+    gate.let_pass(1);
+    assert_eq!(site.post("/effects", "k3", "").await.status, 201);
 }
 
 #[tokio::test]

@@ -268,7 +268,7 @@ impl<D: Driver> Recovery<D> {
         session
             .open("begin isolation level read committed read only")
             .await?;
-        let limit = self.probe_timeout.as_millis();
+        let limit = self.probe_timeout.as_millis().min(i32::MAX as u128);
         session
             .batch(&format!(
                 "set local search_path = pg_catalog, pg_temp; set local statement_timeout = {limit}; savepoint probe"

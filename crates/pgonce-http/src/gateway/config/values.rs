@@ -106,13 +106,17 @@ impl<T, F: FnOnce(&str) -> Result<T, String>> Visitor<'_> for Word<F> {
     }
 }
 
+/// 1000 years.
+const MAX_LENGTH: Duration = Duration::from_secs(1000 * 8766 * 3600);
+
 impl<'de> Deserialize<'de> for Length {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(Word {
             expected: "a length of time such as \"250ms\", \"30s\", \"15m\", \"1h 30m\" or \"7d\"",
             read: |text: &str| {
                 let read = humantime::parse_duration(text);
-                read.map(Self)
+                // What is longer cannot be added to a clock.
+                read.map(|length| Self(length.min(MAX_LENGTH)))
                     .map_err(|why| format!("is no length of time ({why})"))
             },
         })
