@@ -94,6 +94,7 @@ export class Lease<C = unknown> extends Claimed {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private clock: ReturnType<typeof setTimeout> | undefined;
   private renewal: Promise<boolean> | undefined;
+  /** The end of the intent is being recorded: a renewal that is turned away meanwhile says nothing about who holds it. */
   private recording = false;
   private stopped = false;
 
@@ -150,9 +151,22 @@ export class Lease<C = unknown> extends Claimed {
   private async giveBack(statement: string): Promise<void> {
     // A claim in doubt runs out instead: then the next one is a takeover, too.
     if (!this.doubtful) {
-      await this.inTime(Uncertain, (driver) => inOwnTransaction(driver, this.options, statement, this.fencedNames()));
+      await this.ending(() =>
+        this.inTime(Uncertain, (driver) => inOwnTransaction(driver, this.options, statement, this.fencedNames())),
+      );
     }
     this.released = true;
+    this.stop();
+  }
+
+  /** Records an end. Where that does not work the lease goes on. */
+  private async ending(call: () => Promise<void>): Promise<void> {
+    this.recording = true;
+    try {
+      await call();
+    } finally {
+      this.recording = false;
+    }
   }
 
   private async inTime(late: typeof Uncertain | typeof Disconnected, call: (driver: Driver) => Promise<unknown>): Promise<void> {
@@ -187,8 +201,11 @@ export class Lease<C = unknown> extends Claimed {
       session.destroy();
       return new Uncertain(NO_ANSWER);
     };
-    await inTime(this.limitMs, late, () => settle(session, this.intent, this.options, this.fence, ack));
+    await this.ending(() =>
+      inTime(this.limitMs, late, () => settle(session, this.intent, this.options, this.fence, ack)),
+    );
     this.done = doneNow(this.claimed, ack);
+    this.stop();
     return value;
   }
 
@@ -197,6 +214,8 @@ export class Lease<C = unknown> extends Claimed {
   }
 
   private lookAtClock(): void {
+    // What has ended cannot be lost.
+    if (this.done !== undefined || this.released) return;
     if (performance.now() >= this.renewedAt + this.leaseMs) {
       this.lose(
         new Fenced("the lease could not be renewed before it ran out", {
@@ -251,7 +270,7 @@ export class Lease<C = unknown> extends Claimed {
         () => true,
         (error: unknown) => {
           // While it is being recorded, the record itself learns who holds the intent.
-          if (error instanceof Fenced && !this.recording) this.lose(error);
+          if (error instanceof Fenced && !this.recording && !this.stopped) this.lose(error);
           return false;
         },
       )

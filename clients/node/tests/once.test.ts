@@ -430,6 +430,56 @@ describe("leases", { concurrency: 4 }, () => {
       );
     }));
 
+  const ends: Record<string, (held: pgonce.Lease<pg.PoolClient>) => Promise<unknown>> = {
+    "that was recorded by its work": (held) => held.begin((tx) => tx.conn.query(INSERT).then(() => 7)),
+    "that was given back": (held) => held.release(),
+  };
+  for (const [name, end] of Object.entries(ends)) {
+    it(`a lease ${name} is not renewed, and not lost`, () =>
+      withPool(async (pool, db) => {
+        const options = { leaseMs: 3000 };
+        const until = "select extract(epoch from lease_until)::text from pgonce.intent where key = 'clock'";
+        // Another lease, until a renewal of the first would have been due as well.
+        const wait = async (): Promise<void> => {
+          const first = await db.value(until);
+          while ((await db.value(until)) === first);
+        };
+        let signal: AbortSignal | undefined;
+        const over = pgonce.lease(
+          pool,
+          "s",
+          "k",
+          REQUEST,
+          async (held) => {
+            signal = held.signal;
+            await end(held);
+            await pgonce.lease(pool, "s", "clock", REQUEST, wait, options);
+            held.check();
+          },
+          options,
+        );
+        if (name === "that was given back") await assert.rejects(over, pgonce.Invalid);
+        else assert.equal((await over).answer, 7);
+        assert.equal(signal?.aborted, false);
+      }));
+  }
+
+  it("the end of a lease that is not renewed is noticed", () =>
+    withPool(async (pool, db) => {
+      const kinds: string[] = [];
+      const work = async (held: pgonce.Lease): Promise<void> => {
+        kinds.push(held.kind);
+        if (kinds.length > 1) return;
+        await aborted(held.signal);
+        assert.throws(() => held.check(), pgonce.Fenced);
+        // It ends here a little earlier than in the database.
+        await db.run("select pgonce._move_clock(interval '1 hour')");
+        throw held.signal.reason;
+      };
+      await pgonce.lease(pool, "s", "k", REQUEST, work, { leaseMs: 1000, renew: false });
+      assert.deepEqual(kinds, ["fresh", "takeover"]);
+    }), 30_000);
+
   it("a lease needs a source of connections", () =>
     withDatabase(async (db) => {
       const client = new pg.Client(db.url);
