@@ -3,7 +3,7 @@
 use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderValue, header};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::BodyExt as _;
 use pgonce_testkit::wait_until;
 use rustix::process::Signal;
 use tokio::io::AsyncReadExt as _;
@@ -176,7 +176,9 @@ async fn trailers_cross_the_gateway_both_ways_and_are_replayed() {
     let app = axum::Router::new().fallback(async |body: Body| {
         let body = body.collect().await.unwrap();
         let trailers = body.trailers().cloned().unwrap();
-        let body = Full::new(body.to_bytes()).with_trailers(async move { Some(Ok(trailers)) });
+        // A stream: a body of a known length is sent without trailers.
+        let pieces = futures_util::stream::iter([Ok::<_, std::io::Error>(body.to_bytes())]);
+        let body = Body::from_stream(pieces).with_trailers(async move { Some(Ok(trailers)) });
         let mut response = Response::new(Body::new(body));
         let names = HeaderValue::from_static("x-sum, x-more");
         response.headers_mut().insert(header::TRAILER, names);
