@@ -46,6 +46,7 @@ from .retry import min_delay
 
 T = TypeVar("T")
 
+
 class LeaseState:
     """The right to do the work for a while, holding no transaction and no connection.
 
@@ -176,7 +177,8 @@ class LeaseState:
         yield from self._in_time(
             lambda driver: in_own_transaction(driver, self._options, sql.HEARTBEAT, params), Disconnected, limit=limit
         )
-        self._renewed = sent
+        # Two may be under way, and the later one may have come back first.
+        self._renewed = max(self._renewed, sent)
 
     @property
     def _is_renewed(self) -> bool:
