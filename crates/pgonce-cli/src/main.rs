@@ -28,7 +28,9 @@ mod import;
 mod inbox;
 mod intents;
 mod intervene;
+mod job_list;
 mod ledger;
+mod look;
 mod lost;
 mod migrate;
 #[cfg(feature = "otlp")]
