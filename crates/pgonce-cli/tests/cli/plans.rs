@@ -44,7 +44,7 @@ pub(crate) async fn fill(fixture: &Fixture, intents: i64, others: i64) {
 }
 
 /// Pages beside those of [`PAGES`]: those whose filter matches little or nothing, the next of long lists, and where something is found.
-pub(crate) const MORE_PAGES: [&str; 22] = [
+pub(crate) const MORE_PAGES: [&str; 26] = [
     "/?range=90d",
     "/intents?q=scope:s",
     "/intents?q=scope:s*+state:failed_final",
@@ -53,6 +53,10 @@ pub(crate) const MORE_PAGES: [&str; 22] = [
     "/intents?q=key:k77",
     "/intents?after_tenant=&after_scope=s&after=k5",
     "/intents?q=state:stuck+key:none",
+    "/intents?q=state:stuck+scope:s",
+    "/intents?q=state:processing+scope:none",
+    "/intents?q=state:stuck&after_time=2000-01-01&after_scope=s&after=k5",
+    "/audit?after_time=2200-01-01&after=7",
     "/intent?scope=s&key=k7",
     "/intent?scope=s&key=none",
     "/outbox",

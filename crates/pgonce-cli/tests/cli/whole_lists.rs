@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
+use crate::serve::Serving;
 
 /// More than one list looks at.
 const MANY: u32 = 20_500;
@@ -10,6 +11,23 @@ const MANY: u32 = 20_500;
 fn ids(rows: &Value) -> Vec<i64> {
     let rows = rows.as_array().unwrap().iter();
     rows.map(|row| row["id"].as_i64().unwrap()).collect()
+}
+
+/// Every row of a list of the console, page by page.
+async fn pages(serving: &Serving, path: &str, section: usize) -> Vec<Value> {
+    let (mut next, mut all) = (format!("/api/v1{path}"), Vec::new());
+    loop {
+        let answer = serving.get(&next, "").await;
+        assert_eq!(answer.status(), 200, "{next}");
+        let said = answer.json::<Value>().await.unwrap();
+        let table = &said["sections"][section];
+        all.extend(table["rows"].as_array().unwrap().iter().cloned());
+        assert_eq!(table["more"], table["next"].is_string(), "{path}");
+        match table["next"].as_str() {
+            Some(address) => next = address.to_owned(),
+            None => return all,
+        }
+    }
 }
 
 #[tokio::test]
@@ -52,6 +70,17 @@ async fn unfinished_intents_of_a_scope_are_found_behind_very_many_older_ones_of_
             && run.err.contains("To look further: --after done"),
         "{run:?}"
     );
+
+    let serving = Serving::of(&fixture, &["--roles", "console"], "");
+    for state in ["processing", "stuck"] {
+        let all = pages(&serving, &format!("/intents?q=state:{state}+scope:s"), 0).await;
+        let mut keys: Vec<_> = all.iter().map(|row| row["key"].as_str().unwrap()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!((all.len(), keys.len()), (120, 120), "{state}");
+    }
+    let found = serving.text("/operations?op=release&scope=s", "").await;
+    assert!(found.contains("120 intents match"), "{found}");
 }
 
 #[tokio::test]
@@ -179,4 +208,82 @@ async fn what_is_old_or_of_another_tenant_is_listed_behind_very_many_others() {
             run.out.len()
         );
     }
+}
+
+#[tokio::test]
+async fn every_list_of_the_console_goes_on_or_says_that_there_is_more() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "insert into pgonce.operator_act (acted_at, role, act, tenant, scope, key, reason, forced, before)
+             select now() - (n / 7) * interval '1 second', 'x', 'y', '', 's', n::text, 'r', false, '{}' from generate_series(1, 450) n;
+             select pgonce.define_scope('scope-' || n, '7 days') from generate_series(1, 450) n;
+             select pgonce.define_queue('q' || n) from generate_series(1, 450) n;
+             select pgonce.create_subscription('s' || n) from generate_series(1, 210) n;
+             insert into pgonce.inbox_message (seq, tenant, consumer, source, message_id, hash, size, status, due_at, received_at, holds_key, headers, payload)
+             select n, 't' || n % 2, 'c' || n / 2, 'x', n::text, '\\x01', 1, 'received', now(), now(), true, '{}', '\\x01' from generate_series(2, 451) n;
+             insert into pgonce.job_schedule select '', 'n' || n, '* * * * *', 'UTC', 'q1', null, now(), now() from generate_series(1, 120) n",
+        )
+        .await;
+    let serving = Serving::of(&fixture, &["--roles", "console"], "");
+    let count = |of: &'static str| {
+        let sql = format!("select count(*) from {of}");
+        let client = &fixture.client;
+        async move { client.query_one(&sql, &[]).await.unwrap().get::<_, i64>(0) }
+    };
+    for (path, of) in [
+        ("/audit", "pgonce.operator_act"),
+        ("/scopes", "pgonce.scope"),
+        ("/queue", "pgonce.queues"),
+        ("/outbox", "pgonce.outbox_subscription"),
+        ("/inbox", "pgonce.inbox_backlog"),
+    ] {
+        let all = pages(&serving, path, 0).await;
+        let mut different: Vec<_> = all.iter().map(Value::to_string).collect();
+        different.sort_unstable();
+        different.dedup();
+        assert_eq!(different.len(), all.len(), "{path}");
+        assert_eq!(all.len() as i64, count(of).await, "{path}");
+    }
+    // One that is on another page of the list has its acts.
+    let page = serving.text("/queue?queue=q99", "").await;
+    assert!(page.contains("Pause q99"), "{page}");
+    let page = serving.text("/queue", "").await;
+    assert!(
+        page.contains("These are the first 100: there are more"),
+        "{page}"
+    );
+    let answer = serving.get("/api/v1/queue", "").await;
+    let said: Value = answer.json().await.unwrap();
+    assert_eq!(
+        (&said["sections"][1]["next"], &said["sections"][1]["more"]),
+        (&Value::Null, &json!(true))
+    );
+    let page = serving.text("/", "").await;
+    assert!(
+        page.contains("more subscriptions than this page looks at"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn an_intent_whose_record_operators_removed_may_have_happened() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint)
+             values (1, now(), now() + interval '1 day', 1, 'succeeded', '', 's', 'k', '\\x02');
+             select pgonce.intervene('evict', 's', 'k', 'ticket 7', true)",
+        )
+        .await;
+    let serving = Serving::of(&fixture, &["--roles", "console"], "");
+    let page = serving.text("/intent?scope=s&key=k", "").await;
+    assert!(
+        page.contains("it may have happened")
+            && page.contains("ticket 7")
+            && !page.contains("it has not happened"),
+        "{page}"
+    );
+    let page = serving.text("/intent?scope=s&key=other", "").await;
+    assert!(page.contains("it has not happened"), "{page}");
 }
