@@ -6,6 +6,7 @@ use serde_json::json;
 use crate::confirm::Confirm;
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
+use crate::look::{Found, LOOK, among};
 use crate::output;
 
 /// What to do with calls to providers.
@@ -78,32 +79,45 @@ struct Settle {
     confirm: Confirm,
 }
 
-/// Of the calls that may be meant, at most 20000 are looked at: of those without an outcome the ones whose deadline comes first, of all
-/// others the newest.
+/// Of the calls of the tenant that may be meant, at most 20000 are looked at: of those without an outcome the ones whose deadline comes first, of
+/// all others the newest.
 fn list(status: Option<&str>) -> String {
-    let of = |which: &str, order: &str| {
-        format!(
-            "(select c.*, case when c.status in ('sent', 'unknown') then pgonce._external_status(c) else c.status::text end as shown \
-             from pgonce.external_call c where {which} order by {order} limit 20000)"
-        )
+    let of = |which: &str, order: &str, only: &str, limit: &str| {
+        let look = format!(
+            "select c.*, case when c.status in ('sent', 'unknown') then pgonce._external_status(c) else c.status::text end as shown \
+             from pgonce.external_call c where {which} and c.tenant = $1 order by {order}"
+        );
+        let condition = format!(
+            "{only} and x.provider = coalesce($2, x.provider) and case coalesce($3, 'any') when 'any' then true \
+             when 'open' then x.shown not in ('confirmed', 'failed') when 'disputed' then x.disputed is not null else x.shown = $3 end"
+        );
+        among(&look, LOOK, &condition, limit)
     };
     let newest = "c.requested_at desc, c.effect_key desc";
-    let undecided = of("c.status in ('sent', 'unknown')", "c.deadline_at");
+    let first = |which: &str, only: &str| of(which, newest, only, "$4::text::int");
+    // The newest of them are shown, and they come by deadline.
+    let undecided = || {
+        of(
+            "c.status in ('sent', 'unknown')",
+            "c.deadline_at",
+            "true",
+            "all",
+        )
+    };
     let look = match status {
-        Some("sent" | "unknown" | "needs_operator") => undecided,
+        Some("sent" | "unknown" | "needs_operator") => undecided(),
         Some("open") => format!(
-            "{undecided} union all select * from {} r where r.status = 'requested'",
-            of("true", newest)
+            "{} union all {}",
+            undecided(),
+            first("true", "x.status = 'requested'")
         ),
-        Some("disputed") => of("c.disputed is not null", newest),
-        _ => of("true", newest),
+        Some("disputed") => first("c.disputed is not null", "true"),
+        _ => first("true", "true"),
     };
     format!(
         "select c.effect_key, c.provider, c.step, c.scope, c.key, c.shown as status, c.reference, c.sends, c.looks, c.sent_at, c.deadline_at, \
-         c.decided_at, c.decided_by, c.failure_code, c.disputed from ({look}) c \
-         where c.tenant = $1 and c.provider = coalesce($2, c.provider) and case coalesce($3, 'any') when 'any' then true \
-         when 'open' then c.shown not in ('confirmed', 'failed') when 'disputed' then c.disputed is not null else c.shown = $3 end \
-         order by {newest} limit $4::text::int"
+         c.decided_at, c.decided_by, c.failure_code, c.disputed, c.matches, c.stopped from ({look}) c \
+         order by c.stopped and not c.matches, {newest} limit $4::text::int"
     )
 }
 
@@ -160,9 +174,11 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 list.status.as_deref(),
                 Some(&*limit),
             ];
-            let list = self::list(list.status.as_deref());
-            let rows = database.list(&list, &params).await?;
-            output::rows(database.format, &rows, "No calls.")
+            let query = self::list(list.status.as_deref());
+            let found = Found::of(database.list(&query, &params).await?)?;
+            found.print(&database, list.limit, "No calls.", |_| {
+                format!("{LOOK} calls were looked at; pgonce.external_calls has the others.")
+            })
         }
         Action::Show(one) => {
             let rows = database

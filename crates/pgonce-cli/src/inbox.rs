@@ -6,6 +6,7 @@ use serde_json::json;
 use crate::confirm::Confirm;
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
+use crate::look::{Found, LOOK, among};
 use crate::output;
 
 /// What to do with stored messages.
@@ -194,36 +195,64 @@ async fn list(database: &Database, list: List) -> Result {
     let columns = "m.seq, m.tenant, m.source, m.message_id, m.key, m.type, m.status, m.skipped_at is not null as skipped, m.attempts, \
          m.due_at, m.failure_code, left(m.failure_message, 200) as failure_message, m.size";
     let of = match list.status.as_deref() {
-        None => format!("{} union all ({POISON})", open("1000 + $2::text::integer")),
-        Some("failed_final") => format!("({POISON}) union all ({SKIPPED})"),
-        Some("processed") => BY_NUMBER.to_owned(),
-        Some(_) => open("20000"),
+        None => all(&format!(
+            "({} limit 1000 + $2::text::integer) union all ({POISON})",
+            open("asc")
+        )),
+        // A skipped one is poison that was dealt with, among all that are stored.
+        Some("failed_final") => format!(
+            "{} union all {}",
+            all(POISON),
+            among(
+                &by_number("desc"),
+                LOOK.max(list.limit),
+                "x.status = 'failed_final' and x.skipped_at is not null",
+                "$2::text::integer"
+            )
+        ),
+        Some("processed") => among(
+            &by_number("asc"),
+            LOOK.max(list.limit),
+            "x.status = 'processed'",
+            "$2::text::integer",
+        ),
+        // What a worker has, or what waits for its retry, is due later than what was received.
+        Some(status) => among(
+            &open(if status == "received" { "asc" } else { "desc" }),
+            LOOK.max(list.limit),
+            &format!("x.status = '{status}'"),
+            "all",
+        ),
     };
-    let status = list.status.as_deref().unwrap_or("any");
     let query = format!(
-        "select {columns} from ({of}) m where '{status}' in ('any', m.status::text) order by m.seq limit $2::text::integer"
+        "select {columns}, m.matches, m.stopped from ({of}) m order by m.stopped and not m.matches, m.seq limit $2::text::integer"
     );
-    let rows = database.list(&query, &params).await?;
-    output::rows(
-        database.format,
-        &rows,
-        "No such message is stored for this consumer.",
+    let found = Found::of(database.list(&query, &params).await?)?;
+    let nothing = "No such message is stored for this consumer.";
+    found.print(database, list.limit, nothing, |_| {
+        let looked = LOOK.max(list.limit);
+        format!("{looked} messages were looked at; pgonce.inbox_message has the others.")
+    })
+}
+
+/// By which index each kind of message is found.
+fn open(order: &str) -> String {
+    format!(
+        "select * from pgonce.inbox_message m where m.consumer = $1 and m.status in ('received', 'processing', 'failed_retryable') \
+         order by m.due_at {order}, m.seq {order}"
     )
 }
 
-/// By which index each kind of message is found; of each a bounded number is looked at.
-fn open(limit: &str) -> String {
-    format!(
-        "(select * from pgonce.inbox_message m where m.consumer = $1 and m.status in ('received', 'processing', 'failed_retryable') \
-         order by m.due_at, m.seq limit {limit})"
-    )
-}
 const POISON: &str = "select * from pgonce.inbox_message m where m.consumer = $1 and m.status = 'failed_final' and m.skipped_at is null \
      order by m.seq limit $2::text::integer";
-const SKIPPED: &str = "select * from (select * from pgonce.inbox_message m where m.settled_at is not null order by m.settled_at desc limit 10000) m \
-     where m.consumer = $1 and m.skipped_at is not null";
-const BY_NUMBER: &str =
-    "select * from pgonce.inbox_message m where m.consumer = $1 order by m.seq limit 20000";
+
+fn by_number(order: &str) -> String {
+    format!("select * from pgonce.inbox_message m where m.consumer = $1 order by m.seq {order}")
+}
+
+fn all(of: &str) -> String {
+    format!("select x.*, true as matches, false as stopped from ({of}) x")
+}
 
 /// A consumer is known by its contract, by what it has stored or read, or by what was marked. Markers have no index by
 /// consumer: only a name that nothing else knows is looked for in all of them.

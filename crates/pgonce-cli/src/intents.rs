@@ -5,6 +5,7 @@ use clap::Subcommand;
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
 use crate::intervene::{self, ActArgs, FailArgs, SettleArgs};
+use crate::look::{Found, LOOK, among};
 use crate::output;
 
 /// What to look at.
@@ -106,11 +107,10 @@ impl ListArgs {
         );
         let limit = self.limit.to_string();
         let params = [self.scope.as_deref(), self.tenant.as_deref(), Some(&limit)];
-        output::rows(
-            database.format,
-            &database.list(&query, &params).await?,
-            nothing,
-        )
+        let found = Found::of(database.list(&query, &params).await?)?;
+        found.print(database, self.limit, nothing, |_| {
+            format!("{ATTEMPTS} attempts were looked at, those with the highest numbers; there may be more intents.")
+        })
     }
 }
 
@@ -148,75 +148,64 @@ async fn list(args: ScopeArgs, target: Target) -> Result {
         args.status.as_deref(),
         Some(&*limit),
     ];
-    // What is not finished has an index of its own; of all others a bounded number is looked at.
-    let (look, order, by_key) = match args.status.as_deref() {
-        Some("processing" | "failed_retryable") => (
-            "i.expires_at is null",
-            "coalesce(i.lease_until, i.last_at)",
-            false,
+    const COLUMNS: &str =
+        "key, status, attempts, first_at, last_at, expires_at, owner, failure_code";
+    const NOTHING: &str = "There is no such intent in this scope.";
+    // What is not finished has an index of its own, in which the scope is compared so that no other index is chosen. Where a scope has very
+    // many of them, they are found by key as well.
+    if matches!(
+        args.status.as_deref(),
+        Some("processing" | "failed_retryable")
+    ) {
+        let query = format!(
+            "select {COLUMNS}, true as matches, count(*) over () = {LOOK} as stopped from (select i.* from pgonce.intent i \
+             where i.expires_at is null and i.tenant = $1 and i.scope = coalesce($2, i.scope) and ($3::text is null or i.key > $3) and i.status::text = $4 \
+             order by coalesce(i.lease_until, i.last_at) limit {LOOK}) x order by key limit $5::text::integer"
+        );
+        let found = Found::of(database.list(&query, &params).await?)?;
+        if found.stopped.is_none() {
+            return found.print(&database, args.limit, NOTHING, |_| String::new());
+        }
+    }
+    let of_scope = "select * from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key > coalesce($3, '') order by i.key";
+    let query = match args.status.is_some() {
+        true => format!(
+            "select {COLUMNS}, matches, stopped from {} i",
+            among(of_scope, LOOK, "x.status::text = $4", "$5::text::integer")
         ),
-        status => (
-            "i.tenant = $1 and i.scope = $2 and i.key > coalesce($3, '')",
-            "i.key",
-            status.is_some(),
+        false => format!(
+            "select {COLUMNS}, true as matches, false as stopped from ({of_scope} limit $5::text::integer) i where $4::text is null"
         ),
     };
-    let query = format!(
-        "with look as materialized (select i.tenant, i.scope, i.key, i.status, i.attempts, i.first_at, i.last_at, i.expires_at, i.owner, i.failure_code \
-             from pgonce.intent i where {look} order by {order} limit {LOOK})
-         (select key, status, attempts, first_at, last_at, expires_at, owner, failure_code from look \
-           where tenant = $1 and scope = $2 and ($3::text is null or key > $3) and ($4::text is null or status::text = $4) \
-           order by key limit $5::text::integer)
-         union all
-         (select key, null, null, null, null, null, null, null from look where {by_key} order by key offset {LOOK} - 1)"
-    );
-    let mut rows = database.list(&query, &params).await?;
-    // Where the look ended, if it did not come to the end of the scope.
-    let parsed = rows.last().map(|row| serde_json::from_str(row));
-    let last: Option<serde_json::Value> = parsed.transpose()?;
-    let last = last.filter(|last| last["status"].is_null());
-    if last.is_some() {
-        rows.pop();
-    }
-    output::rows(
-        database.format,
-        &rows,
-        "There is no such intent in this scope.",
-    )?;
-    match last {
-        Some(last) if rows.len() < args.limit as usize => {
-            let key = output::printable(last["key"].as_str().unwrap_or_default());
-            let words = format!("{LOOK} intents were looked at. To look further: --after {key}");
-            output::note(&words)
-        }
-        _ => Ok(()),
-    }
+    let found = Found::of(database.list(&query, &params).await?)?;
+    found.print(&database, args.limit, NOTHING, |last| {
+        let key = output::printable(last["key"].as_str().unwrap_or_default());
+        format!("{LOOK} intents were looked at. To look further: --after {key}")
+    })
 }
-
-/// Intents that one list looks at.
-const LOOK: u32 = 20_000;
 
 pub(crate) async fn stuck(args: ListArgs, target: Target) -> Result {
     let columns = "tenant, scope, key, status, classification, date_trunc('second', stuck_for) as stuck_for, \
-                   attempts, owner, correlation_id, failure_code, failure_message";
+                   attempts, owner, correlation_id, failure_code, failure_message, true as matches, false as stopped";
     let database = target.installed().await?;
-    let oldest = format!("(select * from pgonce.stuck limit {LOOK}) k");
-    args.list(&database, columns, &oldest, "Nothing is stuck.")
+    args.list(&database, columns, "pgonce.stuck", "Nothing is stuck.")
         .await
 }
 
 pub(crate) async fn most_retried(args: ListArgs, target: Target) -> Result {
-    let columns = "tenant, scope, key, attempts, status, first_at, last_at, owner, failure_code, failure_message";
+    let columns = "tenant, scope, key, attempts, status, first_at, last_at, owner, failure_code, failure_message, true as matches, stopped";
     let database = target.installed().await?;
     // Where intents are many, from their attempts: only those that were followed by another are rows of their own. What came from
     // another region has none here.
+    let of_attempts = format!(
+        "(select i.*, a.stopped from (select distinct a.tenant, a.scope, a.key, count(*) over () = {ATTEMPTS} as stopped from ( \
+             select * from pgonce.attempt a where a.scope = coalesce($1, a.scope) and a.tenant = coalesce($2, a.tenant) order by a.attempt desc limit {ATTEMPTS}) a) a \
+          join pgonce.intent i on i.tenant = a.tenant and i.scope = a.scope and i.key = a.key \
+          where i.attempts > 1 order by i.attempts desc, i.first_at) r"
+    );
     let source = match has_many_intents(&database).await? {
-        false => "pgonce.most_retried",
-        true => {
-            "(select i.* from (select distinct a.tenant, a.scope, a.key from (select * from pgonce.attempt order by attempt desc limit 10000) a) a \
-              join pgonce.intent i on i.tenant = a.tenant and i.scope = a.scope and i.key = a.key \
-              where i.attempts > 1 order by i.attempts desc, i.first_at) r"
-        }
+        false => "(select *, false as stopped from pgonce.most_retried) r",
+        true => &of_attempts,
     };
     args.list(
         &database,
@@ -226,6 +215,9 @@ pub(crate) async fn most_retried(args: ListArgs, target: Target) -> Result {
     )
     .await
 }
+
+/// Attempts that are looked at for the intents that were tried most often.
+const ATTEMPTS: u32 = 10_000;
 
 /// Whether there are more intents than a list may read.
 async fn has_many_intents(database: &Database) -> Result<bool> {

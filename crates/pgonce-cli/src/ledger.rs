@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::confirm::Confirm;
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
+use crate::look::{Found, LOOK};
 use crate::output;
 
 /// What to do with the ledger.
@@ -167,23 +168,32 @@ struct Repair {
     confirm: Confirm,
 }
 
-/// The newest groups. They are never changed, so the newest are at the end of their table, or of that of pending groups: a bounded
-/// part of it is read.
+/// The newest groups. They have no index by time: those of a tenant are looked at by name, and, since they are never changed, the end of their
+/// table, or of that of pending groups, which has the newest. Where the tenant has more than are looked at by name, the list says so.
 fn groups(state: Option<&str>) -> String {
-    let (table, newest) = match state {
-        Some("pending" | "voided") => ("ledger_pending", "and n.state = $2 limit 2000"),
-        Some(_) => ("ledger_group", "order by n.recorded_at desc limit 2000"),
-        None => (
+    // Each by itself: a join would read the other table whole.
+    let of_pending = "(select g.recorded_at from pgonce.ledger_group g where g.tenant = n.tenant and g.source = n.source and g.operation = n.operation)";
+    let (table, at, condition) = match state {
+        Some("pending" | "voided") => ("ledger_pending", of_pending, "n.state = $2"),
+        Some(_) => (
             "ledger_group",
-            "order by n.recorded_at desc, n.source, n.operation limit $3::text::integer",
+            "n.recorded_at",
+            "(not n.pending or (select p.state from pgonce.ledger_pending p where p.tenant = n.tenant and p.source = n.source \
+              and p.operation = n.operation) = $2)",
         ),
+        None => ("ledger_group", "n.recorded_at", "$2::text is null"),
     };
     format!(
-        "select g.source, g.operation, g.state, g.accounts, g.amounts, g.memo, g.reverses_operation, g.fence, g.recorded_at \
-         from (select n.source, n.operation from pgonce.{table} n where n.tenant = $1 \
-               and n.ctid >= (select format('(%s,0)', greatest(pg_relation_size('pgonce.{table}') / current_setting('block_size')::bigint - 150, 0))::tid) {newest}) n \
-         cross join lateral (select v.* from pgonce.ledger_groups v where v.tenant = $1 and v.source = n.source and v.operation = n.operation limit 1) g \
-         where g.state = coalesce($2::text, g.state) order by g.recorded_at desc, g.source, g.operation limit $3::text::integer"
+        "with look as materialized (select n.* from pgonce.{table} n where n.tenant = $1 order by n.source, n.operation limit {LOOK}), \
+              found as (select n.source, n.operation, {at} as recorded_at from look n where {condition} \
+                        union select n.source, n.operation, {at} from pgonce.{table} n where n.tenant = $1 and {condition} \
+                           and n.ctid >= (select format('(%s,0)', greatest(pg_relation_size('pgonce.{table}') / current_setting('block_size')::bigint - 150, 0))::tid)) \
+         (select g.source, g.operation, g.state, g.accounts, g.amounts, g.memo, g.reverses_operation, g.fence, g.recorded_at, true as matches, false as stopped \
+            from (select f.* from found f order by f.recorded_at desc, f.source, f.operation limit $3::text::integer) n \
+           cross join lateral (select v.* from pgonce.ledger_groups v where v.tenant = $1 and v.source = n.source and v.operation = n.operation limit 1) g \
+           order by g.recorded_at desc, g.source, g.operation) \
+         union all \
+         (select n.source, n.operation, null, null, null, null, null, null, null, false, true from look n order by n.source, n.operation offset {LOOK} - 1)"
     )
 }
 
@@ -234,8 +244,13 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             show(query, params, "").await
         }
         Action::Groups(Groups { state, limit }) => {
-            let params = vec![Some(tenant), state.clone(), Some(limit.to_string())];
-            show(&groups(state.as_deref()), params, "There is no such group.").await
+            let params = [Some(tenant), state.clone(), Some(limit.to_string())];
+            let rows = database
+                .list(&groups(state.as_deref()), &texts(&params))
+                .await?;
+            Found::of(rows)?.print(&database, limit, "There is no such group.", |_| {
+                format!("{LOOK} groups of the tenant were looked at, and the newest of all; pgonce.ledger_groups has the others.")
+            })
         }
         Action::Post(post) => {
             let side = |lines: &[(String, String)], side: &str| -> Vec<Value> {

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
+use crate::job_list::List;
 use crate::output;
 
 /// What to do with jobs.
@@ -29,24 +30,6 @@ enum JobAction {
     Retry(Retry),
     /// End a job that is not done; one that runs is taken from its worker.
     Cancel(Cancel),
-}
-
-#[derive(Debug, clap::Args)]
-struct List {
-    /// Only jobs of this queue.
-    queue: Option<String>,
-    /// Only jobs in this state.
-    #[arg(long, value_parser = ["ready", "blocked", "scheduled", "retrying", "running", "succeeded", "dead", "cancelled"])]
-    status: Option<String>,
-    /// Only jobs of this group.
-    #[arg(long)]
-    group: Option<String>,
-    /// Begin before this number: the last one of the page before. The newest 20000 jobs from there are looked at.
-    #[arg(long, value_name = "NUMBER")]
-    before: Option<i64>,
-    /// Maximum number of jobs.
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    limit: u32,
 }
 
 #[derive(Debug, clap::Args)]
@@ -206,22 +189,7 @@ pub(crate) async fn job(args: JobArgs, target: Target) -> Result {
             if let Some(group) = &list.group {
                 require_group(&database, tenant, group).await?;
             }
-            let limit = list.limit.to_string();
-            let before = list.before.map(|id| id.to_string());
-            let params = [
-                tenant,
-                list.queue.as_deref(),
-                list.status.as_deref(),
-                list.group.as_deref(),
-                Some(&*limit),
-                before.as_deref(),
-            ];
-            let query = match database.is_distributed().await? {
-                true => JOBS_OF_TENANT.to_owned(),
-                false => jobs(&list),
-            };
-            let rows = database.list(&query, &params).await?;
-            output::rows(database.format, &rows, "No jobs.")
+            list.run(&database, tenant).await
         }
         JobAction::Show(one) => show(&database, &args.tenant, one.id).await,
         JobAction::Enqueue(new) => {
@@ -273,80 +241,9 @@ pub(crate) async fn job(args: JobArgs, target: Target) -> Result {
     }
 }
 
-/// On Citus: those of the tenant, on its server.
-const JOBS_OF_TENANT: &str = "select id, queue, key, status, attempts, owner, failure_code, created_at, due_at, ended_at \
-     from pgonce.jobs where tenant = $1 and ($2::text is null or queue = $2) and ($3::text is null or status = $3) \
-     and ($4::text is null or group_name = $4) and ($6::text is null or id < $6::text::bigint) order by id desc limit $5::text::int";
-
 /// On Citus, where no acts of operators are recorded.
 const SHOW_OF_TENANT: &str = "select j.*, p.payload from pgonce.jobs j join pgonce.job p on p.tenant = j.tenant and p.id = j.id \
      where j.tenant = $1 and j.id = $2::text::bigint";
-
-/// Jobs that one list looks at.
-const LOOK: u32 = 20_000;
-
-/// The numbers first, from where a bounded number of rows is read, then what is known of those jobs.
-fn jobs(list: &List) -> String {
-    let newest = |table: &str| {
-        format!(
-            "(select * from pgonce.{table} n where n.tenant = $1 and n.id < coalesce($6::text::bigint, 9223372036854775807) \
-             order by n.id desc limit {LOOK}) n"
-        )
-    };
-    // From queue to queue, in the index of those that are in this state.
-    let by_queue = |table: &str, state: &str, order: &str| {
-        format!(
-            "(with recursive q (queue) as (
-                 (select n.queue from pgonce.{table} n where {state} order by n.queue limit 1)
-                 union all
-                 select m.queue from q cross join lateral (
-                     select n.queue from pgonce.{table} n where {state} and n.queue > q.queue order by n.queue limit 1) m)
-              select n.* from q cross join lateral (
-                  select * from pgonce.{table} n where n.queue = q.queue and {state} and n.id < coalesce($6::text::bigint, 9223372036854775807)
-                   order by {order} limit case when $2::text is null then 1000 else {LOOK} end + $5::text::int) n
-               where $2::text is null or q.queue = $2) n"
-        )
-    };
-    let (source, status) = match (list.group.is_some(), list.status.as_deref()) {
-        (true, status) => (
-            "(select * from pgonce.job n where n.tenant = $1 and n.group_name = $4 limit 8000) n"
-                .to_owned(),
-            match status {
-                None => "true",
-                Some(_) => {
-                    "(select s.status from pgonce.jobs s where s.tenant = n.tenant and s.id = n.id limit 1) = $3"
-                }
-            },
-        ),
-        (_, None) => (newest("job"), "true"),
-        (_, Some("dead")) => (
-            by_queue("job_end", "n.status = 'dead'", "n.id desc"),
-            "true",
-        ),
-        (_, Some("succeeded" | "cancelled")) => (newest("job_end"), "n.status::text = $3"),
-        (_, Some("ready")) => (
-            by_queue("job_live", "n.state = 'ready'", "n.priority desc, n.id"),
-            "true",
-        ),
-        (_, Some("blocked")) => (
-            by_queue("job_live", "n.state = 'blocked'", "n.queue"),
-            "true",
-        ),
-        (_, Some(_)) => (
-            format!(
-                "(select * from pgonce.job_live n where n.state in ('scheduled', 'retrying', 'running', 'limited') order by n.due_at limit {LOOK}) n"
-            ),
-            "case n.state when 'limited' then 'running' else n.state::text end = $3",
-        ),
-    };
-    format!(
-        "select j.id, j.queue, j.key, j.status, j.attempts, j.owner, j.failure_code, j.created_at, j.due_at, j.ended_at \
-         from (select n.tenant, n.id from {source} where n.tenant = $1 and ($2::text is null or n.queue = $2) and {status} \
-               and ($6::text is null or n.id < $6::text::bigint) order by n.id desc limit $5::text::int) n \
-         cross join lateral (select v.* from pgonce.jobs v where v.tenant = n.tenant and v.id = n.id limit 1) j \
-         where j.status = coalesce($3::text, j.status) and ($4::text is null or j.group_name = $4) order by j.id desc"
-    )
-}
 
 async fn show(database: &Database, tenant: &str, id: i64) -> Result {
     let id = id.to_string();

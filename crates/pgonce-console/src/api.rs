@@ -34,10 +34,11 @@ pub(crate) async fn get(
             let sections: Vec<Value> = sections
                 .into_iter()
                 .map(|section| {
+                    let more = section.is_cut || section.next.is_some();
                     let next = section
                         .next
                         .map(|(name, _, query)| format!("{}/api/v1/{name}{query}", app.base));
-                    json!({"title": section.title, "rows": section.rows, "next": next})
+                    json!({"title": section.title, "rows": section.rows, "next": next, "more": more})
                 })
                 .collect();
             Json(json!({ "sections": sections })).into_response()

@@ -79,8 +79,8 @@ pub(crate) async fn get(State(app): State<Shared>) -> Json<Value> {
             "responses": {"Problem": {"description": "Why nothing was done", "content": {"application/json": {"schema": {"type": "object",
                 "properties": {"status": {"type": "integer"}, "code": {"type": "string", "description": "What programs go by; 08007: it may have been done"}, "title": {"type": "string"}}, "required": ["status", "code", "title"]}}}}},
             "schemas": {"Page": {"type": "object", "required": ["sections"], "properties": {"sections": {"type": "array", "items": {"type": "object",
-                "required": ["title", "rows", "next"], "properties": {"title": {"type": "string"},
-                "rows": {"type": "array", "items": {"type": "object"}}, "next": {"type": ["string", "null"], "description": "The address of the next page of this table"}}}}}}},
+                "required": ["title", "rows", "next", "more"], "properties": {"title": {"type": "string"},
+                "rows": {"type": "array", "items": {"type": "object"}}, "next": {"type": ["string", "null"], "description": "The address of the next page of this table"}, "more": {"type": "boolean", "description": "Whether there are more rows than these"}}}}}}},
         },
     }))
 }

@@ -18,7 +18,7 @@ use crate::view::{Column, Kind, Section, grouped};
 
 /// Maximum number of intents of one operation.
 const MAX: u64 = 10_000;
-/// Intents that are looked at for those that match: the first by key, or the oldest that are stuck.
+/// Intents that are looked at for those that failed permanently: the first by key. All that are stuck are.
 const LOOK: u64 = 20_000;
 /// Intents that are looked up at a time.
 const BATCH: usize = 100;
@@ -107,13 +107,13 @@ impl Selection {
     async fn rows(&self, app: &App, after: Option<&str>, limit: u64) -> Result<Vec<Row>, Error> {
         let source = match self.op {
             "retry" => format!(
-                "(select * from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key > coalesce($5, '') and i.key >= $3 \
-                 order by i.key limit {LOOK}) i where i.status = 'failed_final'"
+                "(select i.*, count(*) over () as looked from (select * from pgonce.intent i where i.tenant = $1 and i.scope = $2 \
+                 and i.key > coalesce($5, '') and i.key >= $3 order by i.key limit {LOOK}) i) i where i.status = 'failed_final'"
             ),
-            _ => format!("(select * from pgonce.stuck limit {LOOK}) i where true"),
+            _ => "(select s.*, 0 as looked from pgonce.stuck s where s.tenant = $1 and s.scope = coalesce($2, s.scope)) i where true".to_owned(),
         };
         let sql = format!(
-            "select i.tenant, i.scope, i.key, i.status, i.attempts, i.last_at, i.failure_code, i.failure_message from {source} \
+            "select i.tenant, i.scope, i.key, i.status, i.attempts, i.last_at, i.failure_code, i.failure_message, i.looked from {source} \
              and i.tenant = $1 and i.scope = $2 and ($3 = '' or starts_with(i.key, $3)) and ($4 = '' or i.failure_code = $4) \
              and ($5::text is null or i.key > $5) order by i.key limit $6::text::int"
         );
@@ -281,8 +281,8 @@ const LIST: &[Column] = &[
     ("Why", "reason", Kind::Text),
 ];
 
-const NONE: &str = "No intent matches, of the 20,000 that are looked at: the first of the scope by key, or the oldest that are stuck. \
-     The beginning of keys narrows it.";
+const NONE: &str = "No intent matches. Of those that failed permanently, 20,000 intents of the scope are looked at, the first by key: \
+     the beginning of keys narrows it.";
 
 const MATCHING: &[Column] = &[
     ("Key", "key", Kind::Code),
@@ -308,7 +308,11 @@ pub(crate) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>,
     }];
     if let Some(of) = Selection::of(fields) {
         let mut rows = of.rows(app, None, MAX).await?;
-        let count = [("count".to_owned(), Value::from(rows.len()))];
+        let looked = rows.first().map_or(0, |row| number(row, "looked"));
+        let count = [
+            ("count".to_owned(), Value::from(rows.len())),
+            ("looked".to_owned(), Value::from(looked)),
+        ];
         rows.truncate(20);
         tables.push(Section::new(
             "Count",
@@ -408,10 +412,13 @@ pub(crate) fn page(app: &App, who: &Who, fields: &Fields, tables: &[Section]) ->
                 "fail" => input("start", "code", "Failure code that every retry gets", true),
                 _ => Html::default(),
             };
-            let more = if count as u64 >= MAX {
-                ", the most at a time; there may be more"
-            } else {
-                ""
+            let looked = tables.get(1).and_then(|table| table.rows.first());
+            let more = match looked.map_or(0, |row| number(row, "looked")) {
+                _ if count as u64 >= MAX => ", the most at a time; there may be more",
+                looked if looked as u64 >= LOOK => {
+                    " of the 20,000 of the scope that are looked at, the first by key; there may be more"
+                }
+                _ => "",
             };
             let words = format!("{} intents match{more}.", grouped(&count.to_string()));
             let confirm = format!("Type {count} to confirm");

@@ -37,6 +37,8 @@ pub(crate) struct Section {
     pub(crate) foot: Html,
     /// Where the next page is: the page's name in the API, its path, and what its address asks for.
     pub(crate) next: Option<Next>,
+    /// Whether there are more that no page shows.
+    pub(crate) is_cut: bool,
 }
 
 pub(crate) type Next = (&'static str, &'static str, String);
@@ -71,7 +73,19 @@ impl Section {
             act: None,
             foot: Html::default(),
             next: None,
+            is_cut: false,
         }
+    }
+
+    /// Keeps so many rows, and says so where there are more.
+    pub(crate) fn cut(mut self, size: usize) -> Self {
+        self.is_cut = self.rows.len() > size;
+        self.rows.truncate(size);
+        if self.is_cut {
+            let words = format!("These are the first {size}: there are more.");
+            self.foot = el("p", &[("class", "muted")], words);
+        }
+        self
     }
 
     /// Keeps a page of rows, and the way to the next where there are more. `keep` is the rest of the address; `cursor` says

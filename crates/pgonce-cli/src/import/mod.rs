@@ -217,7 +217,11 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             let query = "select job, number, state, row_count as rows, applied, skipped, changed, failed, source, started_at, \
                          ended_at from pgonce.imports where tenant = $1 order by started_at desc limit 1000";
             let rows = database.rows(query, &[Some(tenant)]).await?;
-            output::rows(database.format, &rows, "Nothing was imported here.")
+            output::rows(database.format, &rows, "Nothing was imported here.")?;
+            match rows.len() {
+                1000 => output::note("These are the newest 1000; pgonce.imports has the others."),
+                _ => Ok(()),
+            }
         }
         Action::Show(show) => self::show(&database, show, tenant).await,
         Action::Resume(resume) => self::resume(&database, resume, tenant).await,

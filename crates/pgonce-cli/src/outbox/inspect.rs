@@ -109,15 +109,31 @@ pub(super) async fn list(database: &Database, args: &ListArgs) -> Result {
         let command = format!("pgonce job list outbox/{queue} --tenant TENANT");
         return Err(as_jobs("only dead letters are listed here", &command));
     }
-    // From subscription to subscription; of each at most 10000 are looked at.
-    let query = "select k.subscription, k.seq, k.message_id, k.tenant, k.topic, k.type, k.subject, k.state, k.attempts, k.due_at, k.reason, \
+    // From subscription to subscription, of each no more than are shown. A subject is found by its index, which begins with the tenant.
+    let parked = match &args.subject {
+        Some(_) => {
+            "with recursive t (tenant) as (
+                 (select p.tenant from pgonce.parked p order by p.tenant limit 1)
+                 union all
+                 select n.tenant from t cross join lateral (
+                     select p.tenant from pgonce.parked p where p.tenant > t.tenant order by p.tenant limit 1) n)
+             select p.* from t cross join lateral (
+                 select * from pgonce.parked p where p.tenant = t.tenant and p.subscription = s.subscription and p.subject = $3 \
+                    and ($2 = 'all' or p.state = $2) order by p.seq limit $5::text::integer) p where $4::text is null or t.tenant = $4"
+        }
+        None => {
+            "select * from pgonce.parked p where p.subscription = s.subscription and ($2 = 'all' or p.state = $2) and $3::text is null \
+                and ($4::text is null or p.tenant = $4) order by p.seq limit $5::text::integer"
+        }
+    };
+    let query = format!(
+        "select k.subscription, k.seq, k.message_id, k.tenant, k.topic, k.type, k.subject, k.state, k.attempts, k.due_at, k.reason, \
          (select count(*) from (select from pgonce.parked b where b.tenant = k.tenant and b.subscription = k.subscription \
              and b.subject = k.subject and b.state = 'behind' limit 1000) x) as behind, k.parked_at \
-         from pgonce.outbox_subscription s cross join lateral ( \
-             select * from pgonce.parked p where p.subscription = s.subscription and ($2 = 'all' or p.state = $2) order by p.seq limit 10000) k \
-         where ($1::text is null or s.subscription = $1) and ($3::text is null or k.subject = $3) and ($4::text is null or k.tenant = $4) \
-         order by k.subscription, k.seq limit $5::text::integer";
-    let query = if distributed { DEAD_LETTERS } else { query };
+         from pgonce.outbox_subscription s cross join lateral ({parked}) k where ($1::text is null or s.subscription = $1) \
+         order by k.subscription, k.seq limit $5::text::integer"
+    );
+    let query = if distributed { DEAD_LETTERS } else { &query };
     if let Some(name) = &args.subscription {
         require_subscription(database, name).await?;
     }

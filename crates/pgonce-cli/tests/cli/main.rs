@@ -47,6 +47,7 @@ mod tail;
 mod tls;
 mod unknown_names;
 mod webhooks;
+mod whole_lists;
 mod work;
 
 use std::io::Read as _;

@@ -82,7 +82,7 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
          from pgonce.external_provider p \
          join pgonce.external_provider r on r.provider = case when p.defined_at is null then '*' else p.provider end left join (select d.provider, count(*) as n from (select c.provider from pgonce.external_call c \
               where c.status in ('sent', 'unknown') and c.deadline_at <= pgonce.now() and pgonce._external_status(c) = 'needs_operator' order by c.deadline_at limit 10000) d group by 1) m on m.provider = p.provider \
-         order by p.provider limit 200";
+         order by p.provider limit 201";
     let providers = app.db.rows(providers, &[]).await?;
     let status = match field(fields, "status") {
         "" => "needs_operator",
@@ -132,7 +132,7 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
                 let pairs = [("status", "open"), ("provider", provider.as_str())];
                 format!("/external{}", query(&pairs))
             }),
-            ..Section::new("Providers", PROVIDERS, providers, "No provider is known.")
+            ..Section::new("Providers", PROVIDERS, providers, "No provider is known.").cut(200)
         },
         Section {
             link: Some(link),
@@ -215,7 +215,7 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
     let (mut reported, mut acts) = (Vec::new(), Vec::new());
     if let Some(row) = record.first() {
         let events = "select e.seen_at, e.event_id, e.outcome, e.reference, e.failure_code, e.applied_at from pgonce.external_event e \
-             where e.tenant = $1 and e.effect_key = $2::text::uuid order by e.seen_at limit 50";
+             where e.tenant = $1 and e.effect_key = $2::text::uuid order by e.seen_at limit 51";
         let [tenant, effect_key, scope, key] =
             ["tenant", "effect_key", "scope", "key"].map(|name| text(row, name));
         reported = app
@@ -236,8 +236,9 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
             REPORTED,
             reported,
             "Nothing by webhook.",
-        ),
-        Section::new("Operator acts", super::intent::ACTED, acts, nobody),
+        )
+        .cut(50),
+        Section::new("Operator acts", super::intent::ACTED, acts, nobody).cut(200),
     ])
 }
 

@@ -20,7 +20,7 @@ select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.ref_type, i.re
   from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key = $3";
 
 pub(super) const OPERATED: &str = "select o.acted_at as at, o.act, coalesce(o.person, o.role::text) as who, o.reason, o.forced, o.before ->> 'status' as before from pgonce.operator_act o \
-     where o.tenant = $1 and o.scope = $2 and o.key = $3 order by o.number limit 200";
+     where o.tenant = $1 and o.scope = $2 and o.key = $3 order by o.number limit 201";
 
 /// Operator acts are in a table of their own.
 const HISTORY: &str = "select h.at, h.what, h.who, h.detail from pgonce._history($1, $2, $3) h \
@@ -57,8 +57,11 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
         false => Vec::new(),
     };
     let contract = "select c.* from pgonce._contract($1, $2) c";
-    // An undefined scope under strict mode has none.
-    let contract = app.db.row(contract, &names[..2]).await.ok().flatten();
+    let contract = match app.db.row(contract, &names[..2]).await {
+        // An undefined scope under strict mode has none.
+        Err(error) if error.code() == "P4000" => None,
+        contract => contract?,
+    };
     let mut tables = vec![
         Section::new("Record", &[], record, ""),
         Section::new(
@@ -66,7 +69,8 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
             ACTED,
             app.db.rows(OPERATED, &names).await?,
             "Nobody has touched it by hand.",
-        ),
+        )
+        .cut(200),
         Section::new("Contract", &[], contract.into_iter().collect(), ""),
         Section::new("Open attempts", &[], under_way, ""),
         Section::new("History", &[], app.db.rows(HISTORY, &names).await?, ""),
@@ -175,12 +179,16 @@ pub(super) fn one_page(app: &App, who: &Who, tables: &[Section]) -> Html {
     )
     .and(el("h1", &[], el("code", &[], key.as_str())));
     let Some(row) = tables.first().and_then(|section| section.rows.first()) else {
-        let what = match tables
-            .get(3)
-            .is_some_and(|section| !section.rows.is_empty())
-        {
-            true => "There is no record yet: an attempt is under way in an open transaction.",
-            false => {
+        let has = |place: usize| {
+            let section = tables.get(place);
+            section.is_some_and(|section| !section.rows.is_empty())
+        };
+        let what = match (has(3), has(1)) {
+            (true, _) => "There is no record yet: an attempt is under way in an open transaction.",
+            (_, true) => {
+                "There is no record any more, and operators have acted on it: it may have happened. Who removed the record, and why, is below."
+            }
+            _ => {
                 "There is no record: it has not happened, or its record was purged after its retention, or scope, key or tenant differ in a byte."
             }
         };

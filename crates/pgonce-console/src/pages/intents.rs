@@ -73,26 +73,33 @@ impl Filter {
     }
 }
 
-/// The oldest of those that are stuck, which are what matters.
-fn stuck() -> String {
-    let look = "select k.tenant, k.scope, k.key, k.status, k.attempts, k.first_at, k.last_at, date_trunc('second', k.stuck_for)::text as stuck_for, \
-         k.classification, k.owner, k.failure_code from pgonce.stuck k";
-    let condition = "($1::text is null or x.tenant = $1) and ($2::text is null or x.scope like $2) and ($3::text is null or starts_with(x.key, $3))";
-    look::among(look, condition, "$4::text::int")
+/// What is not finished, the oldest first: it has an index of its own, and is few. What is stuck has a contract that says what may be done.
+fn unfinished(is_stuck: bool) -> String {
+    let columns = "i.tenant, i.scope, i.key, i.status, i.attempts, i.first_at, i.last_at, i.owner, i.failure_code, i.since::text as since";
+    let since = "coalesce(i.lease_until, i.last_at)";
+    let (state, contract) = match is_stuck {
+        true => (
+            format!("{since} <= pgonce.now() and $4 = 'stuck'"),
+            ", lateral (select date_trunc('second', s.stuck_for)::text as stuck_for, s.classification from pgonce.stuck s \
+              where s.tenant = i.tenant and s.scope = i.scope and s.key = i.key) k",
+        ),
+        false => (
+            "i.status::text = $4".to_owned(),
+            ", lateral (select null as stuck_for) k",
+        ),
+    };
+    format!(
+        "select {columns}, k.* from (select i.*, {since} as since from pgonce.intent i where i.expires_at is null and {state} \
+             and ($1::text is null or i.tenant = $1) and ($2::text is null or i.scope like $2) and ($3::text is null or starts_with(i.key, $3)) \
+             and ($5::text is null or {since} >= $5::text::timestamptz and ({since}, i.tenant, i.scope, i.key) > ($5::text::timestamptz, $6, $7, $8)) \
+             order by {since}, i.tenant, i.scope, i.key limit $9::text::int) i {contract} order by i.since, i.tenant, i.scope, i.key"
+    )
 }
 
-/// From scope to scope, and in each by key, from where the last page ended. What is not finished is few, and has an index of its own.
-fn by_key(state: Option<&str>) -> String {
+/// From scope to scope, and in each by key, from where the last page ended.
+fn by_key() -> String {
     let columns = "i.tenant, i.scope, i.key, i.status, i.attempts, i.first_at, i.last_at, i.owner, i.failure_code";
     let state_is = "($4::text is null or x.status::text = $4 or $4 = 'failed' and x.status in ('failed_final', 'failed_retryable'))";
-    if matches!(state, Some("processing" | "failed_retryable")) {
-        return format!(
-            "select x.*, true as matches, false as stopped from (select {columns} from pgonce.intent i where i.expires_at is null \
-             order by coalesce(i.lease_until, i.last_at) limit {LOOK}) x where ($1::text is null or x.tenant = $1) and ($2::text is null or x.scope like $2) \
-             and ($3::text is null or x.key >= $3 and ($9::text is null or x.key < $9)) and {state_is} and (x.tenant, x.scope, x.key) > ($5, $6, $7) \
-             order by x.tenant, x.scope, x.key limit $8::text::int"
-        );
-    }
     // The rows of a pair come in the order of keys, and pairs in theirs: both ends are found in the primary key.
     let look = format!(
         "select i.* from pair p cross join lateral (select {columns} from pgonce.intent i where i.tenant = p.tenant and i.scope = p.scope \
@@ -131,49 +138,54 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
     let filter = Filter::parse(field(fields, "q"));
     let limit = (PAGE + 1).to_string();
     let pattern = filter.pattern();
-    let is_stuck = filter.state.as_deref() == Some("stuck");
-    let rows = if is_stuck {
+    let empty = "No record matches. An attempt in an open transaction has no record yet, and expired ones are purged.";
+    let cursor =
+        ["after_tenant", "after_scope", "after"].map(|name| fields.get(name).map(String::as_str));
+    let page = ("intents", "/intents");
+    let keep = [("q", field(fields, "q"))];
+    let by_name = [
+        ("after_tenant", "tenant"),
+        ("after_scope", "scope"),
+        ("after", "key"),
+    ];
+    let state = filter.state.as_deref();
+    let list = if let Some("stuck" | "processing" | "failed_retryable") = state {
         let params = [
             filter.tenant.as_deref(),
             pattern.as_deref(),
             filter.key.as_deref(),
+            state,
+            fields.get("after_time").map(String::as_str),
+            cursor[0].or(Some("")),
+            cursor[1].or(Some("")),
+            cursor[2].or(Some("")),
             Some(&*limit),
         ];
-        app.db.rows(&stuck(), &params).await?
+        let sql = unfinished(state == Some("stuck"));
+        let rows = app.db.rows(&sql, &params).await?;
+        let [tenant, scope, key] = by_name;
+        let cursor = [("after_time", "since"), tenant, scope, key];
+        Section::new("", LIST, rows, empty).paged(PAGE, page, &keep, &cursor)
     } else {
-        let cursor = ["after_tenant", "after_scope", "after"]
-            .map(|name| fields.get(name).map(String::as_str));
         let beyond = filter.key.as_deref().and_then(successor);
         let params = [
             filter.tenant.as_deref(),
             pattern.as_deref(),
             filter.key.as_deref(),
-            filter.state.as_deref(),
+            state,
             cursor[0].or(filter.tenant.as_deref()).or(Some("")),
             cursor[1].or(Some("")),
             cursor[2].or(Some("")),
             Some(&*limit),
             beyond.as_deref(),
         ];
-        app.db
-            .rows(&by_key(filter.state.as_deref()), &params)
-            .await?
+        let rows = app.db.rows(&by_key(), &params).await?;
+        Section::new("", LIST, rows, empty).looked(PAGE, page, &keep, &by_name)
     };
-    let empty = "No record matches. An attempt in an open transaction has no record yet, and expired ones are purged.";
-    let cursor = [
-        ("after_tenant", "tenant"),
-        ("after_scope", "scope"),
-        ("after", "key"),
-    ];
-    let keep = [("q", field(fields, "q"))];
-    let mut list =
-        Section::new("", LIST, rows, empty).looked(PAGE, ("intents", "/intents"), &keep, &cursor);
-    // Stuck ones are in no order that a page could go on from: the first of them are what matters.
-    if is_stuck {
-        (list.next, list.foot) = (None, Html::default());
-    }
-    list.link = Some(link);
-    Ok(vec![list])
+    Ok(vec![Section {
+        link: Some(link),
+        ..list
+    }])
 }
 
 pub(super) fn list_page(app: &App, fields: &Fields, list: Html) -> Html {

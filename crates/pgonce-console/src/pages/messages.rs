@@ -2,8 +2,7 @@
 
 use pgonce::Error;
 
-use super::field;
-use super::overview::{BACKLOG, SUBSCRIPTIONS};
+use super::{field, overview};
 use crate::access::{Role, Who};
 use crate::db::{Row, number, text};
 use crate::html::{Html, el, query};
@@ -48,19 +47,7 @@ const MAX_COUNTED: i64 = 10_000;
 const MAX_COUNTED_POISON: i64 = 1000;
 
 pub(super) async fn outbox(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
-    let mut subscriptions = Section::new(
-        "Subscriptions",
-        BACKLOG,
-        app.db.rows(SUBSCRIPTIONS, &[]).await?,
-        "No subscription: nobody reads events.",
-    );
-    subscriptions.link = Some(|row| {
-        format!(
-            "/outbox{}",
-            query(&[("subscription", &text(row, "subscription"))])
-        )
-    });
-    let mut tables = vec![subscriptions];
+    let mut tables = vec![overview::subscriptions(app, fields).await?];
     let chosen = field(fields, "subscription");
     if chosen.is_empty() {
         return Ok(tables);
@@ -179,6 +166,9 @@ const INBOX: &[Column] = &[
     ("Partitions", "partitions", Kind::Number),
 ];
 
+/// Consumers of a page.
+const CONSUMERS: usize = 200;
+
 const POISON: &[Column] = &[
     ("Number", "seq", Kind::Code),
     ("Consumer", "consumer", Kind::Code),
@@ -194,7 +184,8 @@ const POISON: &[Column] = &[
 pub(super) async fn inbox(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
     let chosen = Some(field(fields, "consumer")).filter(|name| !name.is_empty());
     let backlog = "select b.consumer, b.tenant, b.received, b.processing, b.retrying, b.poison, b.held, date_trunc('second', b.oldest_age)::text as oldest_age, b.partitions \
-         from pgonce.inbox_backlog b order by b.consumer, b.tenant limit 200";
+         from pgonce.inbox_backlog b where ($1::text is null or (b.consumer, b.tenant) > ($1, $2)) and ($3::text is null or b.consumer = $3) \
+         order by b.consumer, b.tenant limit 201";
     let poison = "select m.seq, m.consumer, m.tenant, m.source, m.message_id, m.type, m.key, m.attempts, m.failure_code, m.failure_message, m.received_at from pgonce.inbox_message m \
          where m.status = 'failed_final' and m.skipped_at is null and ($1::text is null or m.consumer = $1) and ($2::text is null or m.seq > $2::text::bigint) \
          order by m.consumer, m.seq limit $3::text::int";
@@ -217,12 +208,27 @@ pub(super) async fn inbox(app: &App, fields: &Fields) -> Result<Vec<Section>, Er
         let more = "There are more: choose a consumer.";
         poison.foot = el("p", &[("class", "muted")], more);
     }
-    let mut consumers = Section::new(
+    let from = ["after_consumer", "after_tenant"].map(|name| fields.get(name).map(String::as_str));
+    let params = [from[0], from[1].or(Some("")), None];
+    let none = "Nothing is stored, and no partition is read.";
+    let consumers = Section::new(
         "Consumers",
         INBOX,
-        app.db.rows(backlog, &[]).await?,
-        "Nothing is stored, and no partition is read.",
+        app.db.rows(backlog, &params).await?,
+        none,
     );
+    let cursor = [("after_consumer", "consumer"), ("after_tenant", "tenant")];
+    let mut consumers = consumers.paged(CONSUMERS, ("inbox", "/inbox"), &[], &cursor);
+    // The one that is looked at, wherever it is.
+    if let Some(chosen) = chosen
+        && !consumers
+            .rows
+            .iter()
+            .any(|row| text(row, "consumer") == chosen)
+    {
+        let own = app.db.rows(backlog, &[None, None, Some(chosen)]).await?;
+        consumers.rows.splice(0..0, own);
+    }
     consumers.link =
         Some(|row| format!("/inbox{}", query(&[("consumer", &text(row, "consumer"))])));
     Ok(vec![consumers, poison])

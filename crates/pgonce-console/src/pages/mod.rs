@@ -62,7 +62,7 @@ pub(crate) const PAGES: &[Entry] = &[
         "Intents",
         "i",
         true,
-        &["q", "after_tenant", "after_scope", "after"],
+        &["q", "after_time", "after_tenant", "after_scope", "after"],
     ),
     entry(
         "outbox",
@@ -70,7 +70,7 @@ pub(crate) const PAGES: &[Entry] = &[
         "Outbox",
         "e",
         true,
-        &["subscription", "after"],
+        &["subscription", "after", "after_subscription"],
     ),
     entry(
         "inbox",
@@ -78,9 +78,16 @@ pub(crate) const PAGES: &[Entry] = &[
         "Inbox",
         "m",
         true,
-        &["consumer", "after"],
+        &["consumer", "after", "after_consumer", "after_tenant"],
     ),
-    entry("queue", "/queue", "Queue", "q", true, &["queue", "after"]),
+    entry(
+        "queue",
+        "/queue",
+        "Queue",
+        "q",
+        true,
+        &["queue", "after", "after_queue"],
+    ),
     entry(
         "external",
         "/external",
@@ -119,8 +126,22 @@ pub(crate) const PAGES: &[Entry] = &[
         false,
         &["check", "after_tenant", "after"],
     ),
-    entry("scopes", "/scopes", "Scopes", "s", false, &[]),
-    entry("audit", "/audit", "Audit", "a", true, &[]),
+    entry(
+        "scopes",
+        "/scopes",
+        "Scopes",
+        "s",
+        false,
+        &["after", "after_tenant"],
+    ),
+    entry(
+        "audit",
+        "/audit",
+        "Audit",
+        "a",
+        true,
+        &["after_time", "after"],
+    ),
     entry("find", "/find", "Find", "", false, &["q", "all"]),
     entry(
         "intent",
@@ -170,8 +191,8 @@ pub(crate) async fn sections(
         "import" => imports::one(app, fields).await,
         "operations" => operations::sections(app, fields).await,
         "ledger" => records::ledger(app, fields).await,
-        "scopes" => records::scopes(app).await,
-        "audit" => records::audit(app).await,
+        "scopes" => records::scopes(app, fields).await,
+        "audit" => records::audit(app, fields).await,
         _ => find::sections(app, fields).await,
     }
 }

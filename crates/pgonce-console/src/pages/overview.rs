@@ -2,8 +2,8 @@
 
 use pgonce::Error;
 
-use super::chart;
-use crate::db::{number, text};
+use super::{chart, field};
+use crate::db::{Row, number, text};
 use crate::html::{Html, el};
 use crate::parts::at_least;
 use crate::server::{App, Fields};
@@ -52,32 +52,44 @@ pub(super) const BACKLOG: &[Column] = &[
 ];
 
 /// An evicted or an idle subscription is never called stuck.
-pub(super) const SUBSCRIPTIONS: &str = "
+const SUBSCRIPTIONS: &str = "
 select b.subscription, case when b.evicted_at is not null then 'evicted' when b.stuck then 'stuck'
            when b.lanes_held = 0 and b.oldest_age > interval '1 minute' then 'no_relay' when b.waiting > 0 then 'behind'
            when b.lanes_held = 0 then 'idle' else 'up_to_date' end as state,
        b.waiting, date_trunc('second', b.oldest_age)::text as oldest_age, b.retrying, b.dead, b.behind, b.relays, b.advanced_at
-  from pgonce.outbox_backlog b order by b.subscription limit 200";
+  from pgonce.outbox_backlog b where ($1::text is null or b.subscription > $1) and ($2::text is null or b.subscription = $2) order by b.subscription limit 201";
+
+/// Subscriptions of a page.
+const PAGE: usize = 200;
+
+/// The subscriptions, from where the last page ended, and the one that is looked at, wherever it is.
+pub(super) async fn subscriptions(app: &App, fields: &Fields) -> Result<Section, Error> {
+    let after = fields.get("after_subscription").map(String::as_str);
+    let rows = app.db.rows(SUBSCRIPTIONS, &[after, None]).await?;
+    let none = "No subscription: nobody reads events.";
+    let cursor = [("after_subscription", "subscription")];
+    let list = Section::new("Subscriptions", BACKLOG, rows, none);
+    let mut list = list.paged(PAGE, ("outbox", "/outbox"), &[], &cursor);
+    let chosen = field(fields, "subscription");
+    let is_there = |row: &Row| text(row, "subscription") == chosen;
+    if !chosen.is_empty() && !list.rows.iter().any(is_there) {
+        let one = app.db.row(SUBSCRIPTIONS, &[None, Some(chosen)]).await?;
+        list.rows.splice(0..0, one);
+    }
+    list.link = Some(|row| {
+        let name = text(row, "subscription");
+        format!("/outbox{}", crate::html::query(&[("subscription", &name)]))
+    });
+    Ok(list)
+}
 
 pub(super) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
     let suppressed = "select s.scope, s.tenant, s.replays + s.refusals + s.busy + s.conflicts as suppressed, s.replays, s.refusals, s.busy, s.conflicts \
          from pgonce.suppressed s order by 3 desc, 1, 2 limit 20";
-    let mut subscriptions = Section::new(
-        "Subscriptions",
-        BACKLOG,
-        app.db.rows(SUBSCRIPTIONS, &[]).await?,
-        "No subscription: nobody reads events.",
-    );
-    subscriptions.link = Some(|row| {
-        format!(
-            "/outbox{}",
-            crate::html::query(&[("subscription", &text(row, "subscription"))])
-        )
-    });
     Ok(vec![
         Section::new("Figures", &[], app.db.rows(FIGURES, &[]).await?, ""),
         chart::section(app, fields).await?,
-        subscriptions,
+        subscriptions(app, &Fields::new()).await?,
         Section::new(
             "Duplicates that did nothing, by scope",
             SUPPRESSED,
@@ -108,6 +120,7 @@ pub(super) fn page(app: &App, fields: &Fields, tables: &[Section]) -> Html {
         .get(2)
         .map(|section| section.rows.as_slice())
         .unwrap_or_default();
+    let others = tables.get(2).is_some_and(|section| section.next.is_some());
     let halted = subscriptions
         .iter()
         .filter(|row| matches!(text(row, "state").as_str(), "stuck" | "no_relay"))
@@ -151,7 +164,7 @@ pub(super) fn page(app: &App, fields: &Fields, tables: &[Section]) -> Html {
         ),
         (
             "subscriptions halted",
-            halted.to_string(),
+            format!("{halted}{}", if others { "+" } else { "" }),
             "/outbox",
             halted > 0,
         ),
@@ -162,6 +175,11 @@ pub(super) fn page(app: &App, fields: &Fields, tables: &[Section]) -> Html {
             number(figures, "timers") > 0,
         ),
     ];
+    let others = if others {
+        " There are more subscriptions than this page looks at."
+    } else {
+        ""
+    };
     let trouble = troubles.iter().any(|(_, _, _, bad)| *bad);
     let verdict = match trouble {
         true => el(
@@ -172,7 +190,7 @@ pub(super) fn page(app: &App, fields: &Fields, tables: &[Section]) -> Html {
         false => el(
             "p",
             &[("class", "verdict good")],
-            "All is well: nothing is stuck, dead or poisoned.",
+            format!("All is well: nothing is stuck, dead or poisoned.{others}"),
         ),
     };
     let troubles = troubles

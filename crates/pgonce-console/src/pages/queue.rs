@@ -13,7 +13,10 @@ use crate::view::{Column, Kind, Section};
 const QUEUES: &str = "
 select q.queue, case when q.paused then 'paused' when q.running > 0 then 'running' else 'idle' end as state, q.ready, q.running, q.retrying, q.scheduled,
        q.blocked, q.dead, q.max_running, q.rate || ' per ' || q.rate_per as rate, q.max_attempts, q.keep::text
-  from pgonce.queues q order by q.queue limit 200";
+  from pgonce.queues q where ($1::text is null or q.queue > $1) and ($2::text is null or q.queue = $2) order by q.queue limit 201";
+
+/// Queues of a page.
+const MANY: usize = 200;
 
 const HELD: &[Column] = &[
     ("Queue", "queue", Kind::Code),
@@ -73,18 +76,26 @@ fn of_job(row: &Row) -> String {
 }
 
 pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
-    let held = app.db.rows(QUEUES, &[]).await?;
+    let chosen = field(fields, "queue");
+    let from = fields.get("after_queue").map(String::as_str);
+    let held = app.db.rows(QUEUES, &[from, None]).await?;
+    let held = Section::new("Queues", HELD, held, "No queue: nothing was enqueued.");
+    let mut held = held.paged(MANY, ("queue", "/queue"), &[], &[("after_queue", "queue")]);
+    // The one that is looked at, wherever it is.
+    if !chosen.is_empty() && !held.rows.iter().any(|row| text(row, "queue") == chosen) {
+        let own = app.db.row(QUEUES, &[None, Some(chosen)]).await?;
+        held.rows.splice(0..0, own);
+    }
     let mut tables = vec![Section {
         link: Some(of_queue),
-        ..Section::new("Queues", HELD, held, "No queue: nothing was enqueued.")
+        ..held
     }];
-    let chosen = field(fields, "queue");
     if chosen.is_empty() {
-        let sql = "select s.name, s.tenant, s.cron, s.zone, s.queue, s.next_at, s.last_at from pgonce.job_schedule s order by s.next_at limit 100";
+        let sql = "select s.name, s.tenant, s.cron, s.zone, s.queue, s.next_at, s.last_at from pgonce.job_schedule s order by s.next_at limit 101";
         let rows = app.db.rows(sql, &[]).await?;
         tables.push(Section {
             link: Some(of_queue),
-            ..Section::new("Schedules", SCHEDULES, rows, "No schedule is defined.")
+            ..Section::new("Schedules", SCHEDULES, rows, "No schedule is defined.").cut(100)
         });
         return Ok(tables);
     }
@@ -96,9 +107,9 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
          where e.queue = $1 and e.status = 'dead' and ($2::text is null or e.id > $2::text::bigint) order by e.id limit $3::text::int";
     let running = "select l.tenant, l.id, l.key, l.queue, case l.state when 'limited' then 'running' else l.state::text end as status, l.attempts, l.owner, \
          l.failure_code, l.failure_message, l.due_at from (select * from pgonce.job_live l where l.state in ('scheduled', 'retrying', 'running', 'limited') \
-         order by l.due_at limit 10000) l where l.queue = $1 order by l.state not in ('running', 'limited'), l.due_at limit 50";
+         and l.queue = $1 order by l.due_at limit 10000) l order by l.state not in ('running', 'limited'), l.due_at limit 51";
     let ready = "select l.tenant, l.id, l.key, l.queue, 'ready' as status, l.attempts, l.failure_code, l.failure_message from pgonce.job_live l \
-         where l.queue = $1 and l.state = 'ready' order by l.priority desc, l.id limit 20";
+         where l.queue = $1 and l.state = 'ready' order by l.priority desc, l.id limit 21";
     let after = fields
         .get("after")
         .filter(|after| after.parse::<i64>().is_ok())
@@ -126,19 +137,25 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
             ..dead.paged(PAGE, page, &keep, &[("after", "id")])
         });
     }
-    for (title, sql, empty) in [
+    for (title, sql, size, empty) in [
         (
             "Running, and due next",
             running,
+            50,
             "Nothing runs, and nothing waits for its time.",
         ),
-        ("Ready, in the order of claims", ready, "Nothing is ready."),
+        (
+            "Ready, in the order of claims",
+            ready,
+            20,
+            "Nothing is ready.",
+        ),
     ] {
         let rows = app.db.rows(sql, &of_it).await?;
         tables.push(Section {
             link: Some(of_job),
             act: Some(job_acts),
-            ..Section::new(title, JOBS, rows, empty)
+            ..Section::new(title, JOBS, rows, empty).cut(size)
         });
     }
     Ok(tables)
@@ -253,7 +270,7 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
     let none = "Nobody has touched it by hand.";
     Ok(vec![
         Section::new("Record", &[], record, ""),
-        Section::new("Operator acts", super::intent::ACTED, acts, none),
+        Section::new("Operator acts", super::intent::ACTED, acts, none).cut(200),
     ])
 }
 

@@ -22,16 +22,18 @@ const SCOPES: &[Column] = &[
     ("Defined", "defined_at", Kind::Time),
 ];
 
-pub(super) async fn scopes(app: &App) -> Result<Vec<Section>, Error> {
+pub(super) async fn scopes(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
     let sql = "select s.scope, s.tenant, s.retention::text, s.lease::text, s.busy || case s.busy when 'wait' then ', ' || s.wait_timeout else '' end as busy, s.storage, \
          s.after_expiry || coalesce(' for ' || s.tombstone_for, '') as after_expiry, s.stale, s.key_source, s.boundary, s.note, s.defined_at \
-         from pgonce.scope s order by s.scope, s.tenant limit 500";
-    Ok(vec![Section::new(
-        "",
-        SCOPES,
-        app.db.rows(sql, &[]).await?,
-        "No scope is defined, and the database is strict: every claim is refused.",
-    )])
+         from pgonce.scope s where $1::text is null or (s.scope, s.tenant) > ($1, $2) order by s.scope, s.tenant limit $3::text::int";
+    let after = ["after", "after_tenant"].map(|name| fields.get(name).map(String::as_str));
+    let limit = (MANY + 1).to_string();
+    let params = [after[0], after[1].or(Some("")), Some(&*limit)];
+    let rows = app.db.rows(sql, &params).await?;
+    let none = "No scope is defined, and the database is strict: every claim is refused.";
+    let cursor = [("after", "scope"), ("after_tenant", "tenant")];
+    let list = Section::new("", SCOPES, rows, none);
+    Ok(vec![list.paged(MANY, ("scopes", "/scopes"), &[], &cursor)])
 }
 
 const ACCOUNTS: &[Column] = &[
@@ -54,6 +56,8 @@ const PROBLEMS: &[Column] = &[
 ];
 
 const PAGE: usize = 100;
+/// Rows of a page whose rows are short.
+const MANY: usize = 200;
 
 pub(super) async fn ledger(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
     // Balances as text: they may have more digits than a number of JSON.
@@ -77,7 +81,7 @@ pub(super) async fn ledger(app: &App, fields: &Fields) -> Result<Vec<Section>, E
     let cursor = [("after_tenant", "tenant"), ("after", "account")];
     let mut tables = vec![accounts.paged(PAGE, ("ledger", "/ledger"), &[], &cursor)];
     if field(fields, "check") == "yes" {
-        let problems = app.db.rows("select v.problem, v.account, v.tenant, v.detail from pgonce.ledger_verify() v limit 100", &[]).await?;
+        let problems = app.db.rows("select v.problem, v.account, v.tenant, v.detail from pgonce.ledger_verify() v limit 101", &[]).await?;
         tables.insert(
             0,
             Section::new(
@@ -85,7 +89,8 @@ pub(super) async fn ledger(app: &App, fields: &Fields) -> Result<Vec<Section>, E
                 PROBLEMS,
                 problems,
                 "Every balance, chain and group was recomputed: all agree.",
-            ),
+            )
+            .cut(100),
         );
     }
     Ok(tables)
@@ -113,14 +118,16 @@ const AUDIT: &[Column] = &[
     ("Why", "reason", Kind::Text),
 ];
 
-pub(super) async fn audit(app: &App) -> Result<Vec<Section>, Error> {
+pub(super) async fn audit(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
     let sql = "select o.acted_at as at, o.act || case when o.forced then ', forced' else '' end as act, o.scope || ' ' || o.key as subject, \
-         coalesce(o.person || ' (' || o.role || ')', o.role::text) as who, o.reason, o.tenant, o.scope, o.key \
-         from pgonce.operator_act o order by o.acted_at desc, o.number desc limit 200";
-    Ok(vec![Section::new(
-        "",
-        AUDIT,
-        app.db.rows(sql, &[]).await?,
-        "Nobody has intervened by hand.",
-    )])
+         coalesce(o.person || ' (' || o.role || ')', o.role::text) as who, o.reason, o.tenant, o.scope, o.key, o.number \
+         from pgonce.operator_act o where $1::text is null or (o.acted_at, o.number) < ($1::text::timestamptz, $2::text::bigint) \
+         order by o.acted_at desc, o.number desc limit $3::text::int";
+    let after = ["after_time", "after"].map(|name| fields.get(name).map(String::as_str));
+    let limit = (MANY + 1).to_string();
+    let params = [after[0], after[1].or(Some("0")), Some(&*limit)];
+    let rows = app.db.rows(sql, &params).await?;
+    let cursor = [("after_time", "at"), ("after", "number")];
+    let list = Section::new("", AUDIT, rows, "Nobody has intervened by hand.");
+    Ok(vec![list.paged(MANY, ("audit", "/audit"), &[], &cursor)])
 }
