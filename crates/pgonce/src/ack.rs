@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::{Error, ErrorDetail, Result};
-use crate::failure::Failure;
+use crate::failure::{Failure, MAX_KEEP};
 
 /// The stored answer, the same for every later attempt: a value, a reference to a row of yours,
 /// or just the fact that it is done.
@@ -68,7 +68,7 @@ impl Ack {
     /// as long as the contract's horizons say that somebody may come back for it.
     #[must_use]
     pub fn keep_for(mut self, time: Duration) -> Self {
-        self.keep = Some(time);
+        self.keep = Some(time.min(MAX_KEEP));
         self
     }
 

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+/// What is kept for longer, 1000 years, would have an end that no timestamp holds, and could not be recorded.
+pub(crate) const MAX_KEEP: Duration = Duration::from_secs(1000 * 8766 * 3600);
+
 /// A failure that is recorded: permanent, the same for every later attempt, or transient.
 ///
 /// ```
@@ -62,7 +65,7 @@ impl Failure {
     /// [`Ack::keep_for`](crate::Ack::keep_for).
     #[must_use]
     pub fn keep_for(mut self, time: Duration) -> Self {
-        self.keep = Some(time);
+        self.keep = Some(time.min(MAX_KEEP));
         self
     }
 

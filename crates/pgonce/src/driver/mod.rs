@@ -47,15 +47,10 @@ impl Param<'_> {
     }
 }
 
-/// Longer than anything lasts, and still in the range of PostgreSQL's timestamps when added to one.
-const MAX_INTERVAL: Duration = Duration::from_secs(1000 * 8766 * 3600);
-
-/// An interval as PostgreSQL reads it, of 1000 years or less: a longer one would have no end that a timestamp can hold, and what is
-/// recorded with it would be refused. Version 14 keeps each number in 32 bits: microseconds would be out of range after
-/// half an hour, and seconds after 68 years.
+/// An interval as PostgreSQL reads it. Version 14 keeps each number in 32 bits: microseconds would be out of range after half an
+/// hour, and seconds after 68 years.
 #[cfg(any(feature = "sqlx", feature = "tokio-postgres", feature = "import"))]
 pub(crate) fn interval_text(duration: Duration) -> String {
-    let duration = duration.min(MAX_INTERVAL);
     let (seconds, micros) = (duration.as_secs(), duration.subsec_micros());
     match i32::try_from(seconds) {
         Ok(seconds) => format!("{seconds}.{micros:06} seconds"),
@@ -387,7 +382,7 @@ mod tests {
         let text = Param::Interval(long * 2).written().unwrap();
         assert_eq!(text, "1051200 hours 0.000014 seconds");
         let text = Param::Interval(Duration::MAX).written().unwrap();
-        assert_eq!(text, "8766000 hours 0.000000 seconds");
+        assert_eq!(text, "5124095576030431 hours 15.999999 seconds");
     }
 
     #[test]
