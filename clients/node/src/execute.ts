@@ -1,7 +1,7 @@
 /** Commands that are one statement: claim, effect and success in one round trip. */
 
 import { adapt, type Row, type Session } from "./drivers/index.js";
-import { DatabaseError, Disconnected, Invalid, Uncertain, translate } from "./errors.js";
+import { DatabaseError, Disconnected, Invalid, Uncertain, leavesOpen, translate } from "./errors.js";
 import { Ack, makeIntent, makeOptions, names, readClaimed, type Claimed, type CommandOptions, type Done } from "./intent.js";
 import { parse } from "./json.js";
 import { Loop } from "./loop.js";
@@ -109,7 +109,7 @@ class OneStatement {
         return { answer: parse(row?.[0] ?? "null"), reference: null, replayed: false, attempts: 1 };
       } catch (raised) {
         const error = translate(raised);
-        if (error instanceof Disconnected || session.lost) throw unanswered(raised);
+        if (session.lost || (error !== undefined && leavesOpen(raised))) throw unanswered(raised);
         if (error !== undefined && (!(error instanceof DatabaseError) || error.code === "P4029")) throw error;
         // An earlier attempt's effect may be what stood in the way, such as its business key. An error of the library itself,
         // of a value that it cannot send, is no word of the server: only what is recorded says what happened.

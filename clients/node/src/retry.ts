@@ -1,6 +1,6 @@
 /** How to try again. */
 
-import { Busy, Disconnected, PgonceError, translate } from "./errors.js";
+import { Busy, PgonceError, leavesOpen, translate } from "./errors.js";
 
 const UNHURRIED_MS = 100;
 
@@ -68,7 +68,7 @@ export async function transact<T>(work: () => Promise<T>, policy: Partial<RetryP
       return await work();
     } catch (raised) {
       const error = translate(raised);
-      const lost = error instanceof Disconnected && !(raised instanceof PgonceError);
+      const lost = !(raised instanceof PgonceError) && leavesOpen(raised);
       const safe = error !== undefined && !lost && ["retry", "retry_after_delay", "claim_again"].includes(error.errorClass);
       const delay = safe ? schedule.nextDelay(error) : undefined;
       if (delay === undefined) throw raised;

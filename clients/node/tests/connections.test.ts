@@ -174,3 +174,57 @@ describe("connections of postgres.js that end", { concurrency: 4 }, () => {
       await sql.end();
     }), HANGS_MS);
 });
+
+for (const library of LIBRARIES) {
+  describe(`a server of ${library} that ends in the middle`, { concurrency: 4 }, () => {
+    for (const severity of ["PANIC", "PANIK"]) {
+      it(`of a commit leaves open whether it happened, and a claim says it (${severity})`, () =>
+        withApi(library, async (api, db) => {
+          let runs = 0;
+          const work = async (tx: pgonce.Tx): Promise<void> => {
+            runs += 1;
+            await api.execute(tx.conn, INSERT);
+          };
+          db.proxy.faults.push({ at: "commit", action: "panic", severity });
+          const done = await pgonce.once(api.source, "s", "k", REQUEST, work);
+          assert.deepEqual([done.replayed, runs, db.proxy.struck, await db.effects()], [true, 1, 1, 1]);
+          db.proxy.faults.push({ at: "commit", action: "panic", severity });
+          const once = pgonce.once(api.source, "s", "l", REQUEST, work, { retry: { maxTries: 1 } });
+          await assert.rejects(once, pgonce.Uncertain);
+        }));
+
+      it(`of one statement leaves open whether it happened, and a look says it (${severity})`, () =>
+        withApi(library, async (api, db) => {
+          const statement = `${INSERT} returning id`;
+          const execute = (key: string, maxTries: number): Promise<pgonce.Done> =>
+            pgonce.execute(api.source, "s", key, REQUEST, statement, [], { knownFirst: true, retry: { maxTries } });
+          db.proxy.faults.push({ at: "with effect", action: "panic", severity });
+          await assert.rejects(execute("k", 1), pgonce.Uncertain);
+          await execute("k", 2);
+          assert.deepEqual([db.proxy.struck, await db.effects()], [1, 1]);
+        }));
+    }
+
+    it("or says that it does not know is no error that did nothing", () =>
+      withApi(library, async (api, db) => {
+        await db.run("create function unknown() returns trigger language plpgsql as $$ begin raise exception 'x' using errcode = '40003'; end $$");
+        await db.run("create constraint trigger unknown after insert on effect deferrable initially deferred for each row execute function unknown()");
+        const options = { retry: { maxTries: 3 } };
+        const work = (tx: pgonce.Tx): Promise<void> => api.execute(tx.conn, INSERT);
+        await assert.rejects(pgonce.once(api.source, "s", "k", REQUEST, work, options), pgonce.Uncertain);
+        const statement = `${INSERT} returning id`;
+        await assert.rejects(pgonce.execute(api.source, "s", "k", REQUEST, statement, [], options), pgonce.Uncertain);
+      }));
+  });
+}
+
+it("transact does not repeat a transaction in which the server ended", async () => {
+  let runs = 0;
+  const full = Object.assign(new Error("no space left on device"), { code: "53100", severity: "PANIC" });
+  const work = (): Promise<void> => {
+    runs += 1;
+    return Promise.reject(full);
+  };
+  await assert.rejects(pgonce.transact(work), full);
+  assert.equal(runs, 1);
+});

@@ -8,6 +8,7 @@ import path from "node:path";
 import { describe } from "node:test";
 import express from "express";
 import pg from "pg";
+import { DatabaseError } from "pgonce";
 import { attemptOf, idempotentExpress, storedKey, type Policy } from "pgonce/http";
 import { poolOf, withDatabase } from "./apis.js";
 import { FRAMEWORKS, listening, quiet, withClient, type Client, type Reply } from "./frameworks.js";
@@ -86,6 +87,18 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
       assert.equal((await post("/orders", "{}", "lost")).status, 201);
       assert.deepEqual([db.proxy.struck, service.calls, await db.effects()], [1, 3, 2]);
     });
+
+    test(
+      "what the database does not know is not said to have done nothing",
+      async ({ service, post }) => {
+        service.own = () => {
+          throw new DatabaseError("whether it happened is not known", { code: "40003" });
+        };
+        const { status, problem } = await post("/orders");
+        assert.deepEqual([status, problem.code], [503, "08007"]);
+      },
+      { retry: { maxTries: 1 } },
+    );
 
     test("a duplicate in progress is 409 with retry-after", async ({ db, post }) => {
       await post("/orders", "{}", "first");
