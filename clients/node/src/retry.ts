@@ -1,5 +1,6 @@
 /** How to try again. */
 
+import { defined } from "./defined.js";
 import { Busy, PgonceError, leavesOpen, translate } from "./errors.js";
 
 const UNHURRIED_MS = 100;
@@ -25,7 +26,7 @@ export class Schedule {
   private retries = 0;
 
   constructor(policy: Partial<RetryPolicy> = {}) {
-    this.policy = { ...USUAL, ...policy };
+    this.policy = { ...USUAL, ...defined(policy) };
   }
 
   /** Milliseconds to pause before the next try; undefined where tries or time are used up. */
