@@ -203,6 +203,23 @@ interface SqlError {
   constraint_name?: string;
 }
 
+/** Whether an error is the last one of its session, which the server ends: it may have come after the commit. */
+export function endsSession(error: unknown): boolean {
+  let found = error;
+  for (let depth = 0; depth < 5 && found instanceof Error; depth++) {
+    const { severity } = found as { severity?: unknown };
+    if (severity === "FATAL" || severity === "PANIC") return true;
+    found = found.cause;
+  }
+  return false;
+}
+
+/** Whether an error leaves open what became of what was being committed. */
+export function leavesOpen(raised: unknown): boolean {
+  const error = translate(raised);
+  return error === undefined || error instanceof Disconnected || error.errorClass === "ambiguous" || endsSession(raised);
+}
+
 /** What an error of the server means; undefined where it carries no SQLSTATE. */
 export function translate(error: unknown): PgonceError | undefined {
   let found = error;

@@ -1,7 +1,7 @@
 /** Commands that are one statement: claim, effect and success in one round trip. */
 
-import { adapt, type Driver, type Row } from "./drivers/index.js";
-import { DatabaseError, Disconnected, Invalid, PgonceError, Uncertain } from "./errors.js";
+import { adapt, type Row, type Session } from "./drivers/index.js";
+import { DatabaseError, Disconnected, Invalid, Uncertain, leavesOpen, translate } from "./errors.js";
 import { Ack, makeIntent, makeOptions, names, readClaimed, type Claimed, type CommandOptions, type Done } from "./intent.js";
 import { parse } from "./json.js";
 import { Loop } from "./loop.js";
@@ -40,6 +40,11 @@ export async function execute<A = unknown>(
   return (await inCall(driver, () => command.run(options.knownFirst === true))) as Done<A>;
 }
 
+function unanswered(raised: unknown): Uncertain {
+  const { reason } = fromCall(raised);
+  return new Uncertain(`the reply was lost, whether it happened is not known yet: ${reason}`, { cause: raised });
+}
+
 class OneStatement {
   private readonly effect: string;
   private readonly params: Params;
@@ -72,21 +77,9 @@ class OneStatement {
           if (found === undefined) return await this.inTransaction();
           if (found.outcome === "replay") return ended(found);
         }
-        const [row] = await this.alone(sql.EXECUTE, this.effect, this.values);
-        return { answer: parse(row?.[0] ?? "null"), reference: null, replayed: false, attempts: 1 };
-      } catch (raised) {
-        let error = raised as PgonceError;
-        if (error.code === "P4029") return this.inTransaction();
-        if (error instanceof DatabaseError) {
-          // An earlier attempt's effect may be what stood in the way, such as its business key.
-          try {
-            const found = await this.look();
-            if (found?.outcome === "replay") return ended(found);
-          } catch (unseen) {
-            // It says nothing about a try before whose reply was lost: the loop remembers that one.
-            error = unseen as PgonceError;
-          }
-        }
+        return await this.send();
+      } catch (error) {
+        if (error instanceof DatabaseError && error.code === "P4029") return this.inTransaction();
         await this.loop.again(error);
       }
     }
@@ -94,27 +87,61 @@ class OneStatement {
 
   /** The answer, or that there is no record; undefined where the full claim has to say. */
   private async look(): Promise<Claimed | undefined> {
-    const [row] = await this.alone(sql.LOOK);
+    return this.withSession(async (session) => {
+      try {
+        return await this.lookOn(session);
+      } catch (raised) {
+        throw fromCall(raised);
+      }
+    });
+  }
+
+  private async lookOn(session: Session): Promise<Claimed | undefined> {
+    const [row] = await this.query(session, sql.LOOK);
     return row?.[0] == null ? undefined : readClaimed(row);
   }
 
-  /** One statement that commits by itself. */
-  private async alone(text: string, before = "", values: readonly unknown[] = []): Promise<Row[]> {
-    const driver: Driver = this.loop.driver;
-    const statement = sql.numbered(text, this.loop.options.schema, values.length);
-    const session = await openIdle(await acquire(driver));
-    let rows: Row[];
+  /** Sends the statement, which commits by itself. */
+  private async send(): Promise<Done> {
+    return this.withSession(async (session) => {
+      try {
+        const [row] = await this.query(session, sql.EXECUTE, this.effect, this.values);
+        return { answer: parse(row?.[0] ?? "null"), reference: null, replayed: false, attempts: 1 };
+      } catch (raised) {
+        const error = translate(raised);
+        if (session.lost || (error !== undefined && leavesOpen(raised))) throw unanswered(raised);
+        if (error !== undefined && (!(error instanceof DatabaseError) || error.code === "P4029")) throw error;
+        // An earlier attempt's effect may be what stood in the way, such as its business key. An error of the library itself,
+        // of a value that it cannot send, is no word of the server: only what is recorded says what happened.
+        const found = await this.lookOn(session).catch((unseen: unknown) => {
+          const known = translate(unseen);
+          throw known === undefined || known instanceof Disconnected ? unanswered(raised) : known;
+        });
+        if (found?.outcome === "replay") return ended(found);
+        throw error ?? raised;
+      }
+    });
+  }
+
+  /** Lends a connection without a transaction. */
+  private async withSession<T>(call: (session: Session) => Promise<T>): Promise<T> {
+    const session = await openIdle(await acquire(this.loop.driver));
+    let result: T;
     try {
-      const ours = statement.names.map((name) => this.params[name] ?? null);
-      rows = await session.queryAlone(before + statement.text, [...values, ...ours]);
+      result = await call(session);
     } catch (raised) {
-      const error = fromCall(raised);
-      await release(session, !(error instanceof Disconnected));
-      if (!(error instanceof Disconnected)) throw error;
-      throw new Uncertain(`the reply was lost, whether it happened is not known yet: ${error.reason}`, { cause: raised });
+      const lost = session.lost || raised instanceof Disconnected || raised instanceof Uncertain;
+      await release(session, !lost);
+      throw raised;
     }
     await release(session, true);
-    return rows;
+    return result;
+  }
+
+  private query(session: Session, text: string, before = "", values: readonly unknown[] = []): Promise<Row[]> {
+    const statement = sql.numbered(text, this.loop.options.schema, values.length);
+    const ours = statement.names.map((name) => this.params[name] ?? null);
+    return session.query(before + statement.text, [...values, ...ours]);
   }
 
   /** The same in a transaction that holds the claim. */
@@ -131,14 +158,14 @@ class OneStatement {
           const [row] = await session.query(this.effect + text, this.values);
           ack = new Ack(parse(row?.[0] ?? "null"));
         } catch (raised) {
-          const error = fromCall(raised);
-          await discard(session, error);
-          throw error;
+          const error = translate(raised) ?? (session.lost ? fromCall(raised) : undefined);
+          const clean = await discard(session, error);
+          throw error ?? (clean ? raised : fromCall(raised));
         }
         await settle(session, intent, options, claimed.fence, ack);
         return doneNow(claimed, ack);
       } catch (error) {
-        await this.loop.again(error as PgonceError);
+        await this.loop.again(error);
       }
     }
   }

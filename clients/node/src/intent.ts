@@ -4,6 +4,7 @@ import type { Isolation, Row } from "./drivers/base.js";
 import { Invalid } from "./errors.js";
 import { fingerprint as fingerprintOf } from "./fingerprint.js";
 import { parse, toJson, type Json } from "./json.js";
+import { checkUnicode } from "./keys.js";
 import type { RetryPolicy } from "./retry.js";
 import type { Params } from "./statements.js";
 
@@ -63,7 +64,7 @@ function checkName(name: string, missing: string, what: string, hint: string): v
   if (typeof name !== "string") throw new Invalid(`the ${what} is ${typeof name}, not a text`, { code: missing, hint });
   if (name === "") throw new Invalid(`the ${what} is missing`, { code: missing, hint });
   const size = Buffer.byteLength(name, "utf8");
-  if (/\p{Surrogate}/u.test(name)) throw new Invalid(`the ${what} is not Unicode`, { hint: "Hash it with derivedKey." });
+  checkUnicode(name, what);
   if (size > MAX_NAME_BYTES) {
     throw new Invalid(`the ${what} has ${size} bytes; at most ${MAX_NAME_BYTES}`, {
       hint: "Hash a long name: derivedKey does.",

@@ -1,6 +1,7 @@
 /** Keys: making them, and deriving them from facts. */
 
 import { createHash, randomBytes } from "node:crypto";
+import { Invalid } from "./errors.js";
 
 const NAMESPACE_URL = Buffer.from("6ba7b8119dad11d180b400c04fd430c8", "hex");
 
@@ -28,6 +29,7 @@ export function derivedKey(namespace: string, ...parts: string[]): string {
 
 /** A resource's id from its natural name: a UUIDv5, the same on every attempt. */
 export function resourceId(namespace: string, ...parts: string[]): string {
+  checkUnicode(namespace, "text that is hashed");
   const space = uuid5(NAMESPACE_URL, Buffer.from(`urn:pgonce:${namespace}`, "utf8"));
   return uuid(uuid5(space, joined(parts)), 5);
 }
@@ -48,7 +50,15 @@ function uuid(bytes: Buffer, version: number): string {
   return [hex.slice(0, 8), hex.slice(8, 12), hex.slice(12, 16), hex.slice(16, 20), hex.slice(20)].join("-");
 }
 
+/** Refuses a text with half of a surrogate pair: as bytes, all such halves are the same. */
+export function checkUnicode(text: string, what: string): void {
+  if (/\p{Surrogate}/u.test(text)) {
+    throw new Invalid(`the ${what} is not Unicode`, { hint: "Write bytes that are no text in hex or base64." });
+  }
+}
+
 export function lengthAndBytes(part: string): Buffer {
+  checkUnicode(part, "text that is hashed");
   const bytes = Buffer.from(part, "utf8");
   const length = Buffer.alloc(8);
   length.writeBigUInt64BE(BigInt(bytes.length));

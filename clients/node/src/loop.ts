@@ -75,7 +75,8 @@ export class Loop {
    * seen the work: then only what is stored says otherwise.
    */
   async again(error: unknown, ran = false): Promise<void> {
-    if (!(error instanceof PgonceError)) throw error;
+    // An error that is not pgonce's says nothing about a try whose commit is in doubt.
+    if (!(error instanceof PgonceError)) throw this.uncertain ?? error;
     this.ran ||= ran;
     if (error instanceof Uncertain) this.uncertain = error;
     else if (ran) this.uncertain = new Uncertain(error.message);

@@ -4,6 +4,7 @@ import { createHash } from "node:crypto";
 import { adapt } from "./drivers/index.js";
 import { checkSchema } from "./intent.js";
 import { toJson } from "./json.js";
+import { checkUnicode } from "./keys.js";
 import { borrow, query } from "./protocol.js";
 import * as sql from "./statements.js";
 import type { Params } from "./statements.js";
@@ -66,6 +67,8 @@ export async function acceptBatch(
   messages: readonly (readonly [id: string, payload: Uint8Array | string])[],
   options: MessageOptions = {},
 ): Promise<string[]> {
+  for (const [what, text] of Object.entries({ consumer, source })) checkUnicode(text, what);
+  for (const [id] of messages) checkUnicode(id, "message id");
   const rows = await inTransaction(conn, options, sql.ACCEPT_BATCH, {
     consumer,
     source,
@@ -102,6 +105,8 @@ export function messageParams(
   payload: Uint8Array | string | undefined,
   tenant: string,
 ): Params {
+  // Marked under the same bytes, one message would be taken for another.
+  for (const [what, text] of Object.entries({ consumer, source, "message id": messageId })) checkUnicode(text, what);
   const hash = payload === undefined ? null : digest(payload);
   return { consumer, source, message_id: messageId, hash, tenant };
 }

@@ -1,6 +1,7 @@
 /** Commands in atomic mode: claim, effect and answer commit in one transaction. */
 
 import { adapt, type ConnectionOf, type Driver } from "./drivers/index.js";
+import { defined } from "./defined.js";
 import { Busy, Disconnected, Failure, PgonceError, translate } from "./errors.js";
 import { holds, makeIntent, makeOptions, type CommandOptions, type Done, type Intent, type Options } from "./intent.js";
 import { Loop } from "./loop.js";
@@ -38,7 +39,7 @@ export function command<S, R, A>(
   options: CommandOptions = {},
 ): (key: string, request: R, more?: CommandOptions) => Promise<Done<A>> {
   return (key, request, more = {}) =>
-    once(source, scope, key, request, (tx: Tx<ConnectionOf<S>>) => work(tx, request, key), { ...options, ...more });
+    once(source, scope, key, request, (tx: Tx<ConnectionOf<S>>) => work(tx, request, key), { ...options, ...defined(more) });
 }
 
 /**

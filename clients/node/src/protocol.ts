@@ -10,6 +10,8 @@ import {
   PgonceError,
   TransientFailure,
   Uncertain,
+  endsSession,
+  leavesOpen,
   translate,
   type Failure,
 } from "./errors.js";
@@ -143,21 +145,22 @@ export async function begin(driver: Driver, isolation: Options["isolation"]): Pr
   return session;
 }
 
-/** Commits and gives the session back. An error that is not the server's leaves open what happened. */
+/**
+ * Commits and gives the session back. An error that is not the server's, and one with which the server ends the session,
+ * leave open what happened.
+ */
 export async function commit(session: Session): Promise<void> {
   let tag: string;
   try {
     tag = await session.commit();
   } catch (raised) {
     const error = fromCall(raised);
-    if (error instanceof Disconnected) {
-      await release(session, false);
-      throw new Uncertain(`the reply to the commit was lost, whether it happened is not known yet: ${error.reason}`, {
-        cause: raised,
-      });
-    }
-    await discard(session, error);
-    throw error;
+    // Servers write the severity in other languages, too: a session that is over says the same.
+    const goesOn = await discard(session, endsSession(raised) ? new Disconnected(error.reason) : error);
+    if (goesOn && !leavesOpen(raised)) throw error;
+    throw new Uncertain(`the reply to the commit was lost, whether it happened is not known yet: ${error.reason}`, {
+      cause: raised,
+    });
   }
   await release(session, true);
   if (tag !== "COMMIT") {

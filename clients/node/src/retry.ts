@@ -1,6 +1,7 @@
 /** How to try again. */
 
-import { Busy, Disconnected, PgonceError, translate } from "./errors.js";
+import { defined } from "./defined.js";
+import { Busy, PgonceError, leavesOpen, translate } from "./errors.js";
 
 const UNHURRIED_MS = 100;
 
@@ -25,7 +26,7 @@ export class Schedule {
   private retries = 0;
 
   constructor(policy: Partial<RetryPolicy> = {}) {
-    this.policy = { ...USUAL, ...policy };
+    this.policy = { ...USUAL, ...defined(policy) };
   }
 
   /** Milliseconds to pause before the next try; undefined where tries or time are used up. */
@@ -68,7 +69,7 @@ export async function transact<T>(work: () => Promise<T>, policy: Partial<RetryP
       return await work();
     } catch (raised) {
       const error = translate(raised);
-      const lost = error instanceof Disconnected && !(raised instanceof PgonceError);
+      const lost = !(raised instanceof PgonceError) && leavesOpen(raised);
       const safe = error !== undefined && !lost && ["retry", "retry_after_delay", "claim_again"].includes(error.errorClass);
       const delay = safe ? schedule.nextDelay(error) : undefined;
       if (delay === undefined) throw raised;

@@ -2,13 +2,19 @@
 
 import assert from "node:assert/strict";
 import { describe } from "node:test";
+import postgres from "postgres";
 import * as pgonce from "pgonce";
-import { withApi, type Api } from "./apis.js";
+import { LIBRARIES, withApi, withDatabase, type Api } from "./apis.js";
 import { it } from "./limit.js";
 import type { Database } from "./server.js";
 
 const REQUEST = { item: "book" };
 const INSERT = "insert into effect (note) values ('x')";
+const KILL = "select pg_terminate_backend(pid) from pg_stat_activity where state <> 'idle' and datname = current_database() and pid <> pg_backend_pid()";
+// A server takes a moment to notice a cut connection, and holds its locks until then.
+const WAIT = "select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')";
+// What hangs without a limit of its own.
+const HANGS_MS = 30_000;
 
 for (const library of ["pg", "postgres"] as const) {
   /** One idle connection of the caller's own. */
@@ -89,3 +95,136 @@ for (const library of ["pg", "postgres"] as const) {
       }));
   });
 }
+
+for (const library of LIBRARIES) {
+  it(`a value that cannot be sent costs no connection, and is the library's own error (${library})`, () =>
+    withApi(library, async (api, db) => {
+      const circular: Record<string, unknown> = {};
+      circular.self = circular;
+      const statement = "insert into effect (note) values ($1::jsonb ->> 'a') returning id";
+      const value = library === "postgres" ? undefined : circular;
+      const own = (error: unknown): boolean => error instanceof Error && !(error instanceof pgonce.PgonceError);
+      for (const options of [{ knownFirst: true }, {}, { isolation: "read committed" as const }]) {
+        // More often than the pool has connections.
+        for (let turn = 0; turn < 6; turn++) {
+          await assert.rejects(pgonce.execute(api.source, "s", "k", REQUEST, statement, [value], options), own);
+        }
+      }
+      const done = await pgonce.execute(api.source, "s", "k", REQUEST, statement, [library === "postgres" ? { a: 1 } : '{"a":1}']);
+      assert.deepEqual([done.replayed, await db.effects()], [false, 1]);
+    }), HANGS_MS);
+}
+
+describe("connections of postgres.js that end", { concurrency: 4 }, () => {
+  type Tx = pgonce.Tx<postgres.ReservedSql>;
+  type Work = (tx: Tx, kill: () => Promise<void>) => Promise<unknown>;
+  const works: Record<string, Work> = {
+    "while a cursor waits for its next row": async ({ conn }, kill) => {
+      for await (const [row] of conn`select n from generate_series(1, 3) n`.cursor(1)) {
+        if (row?.n === 1) await kill();
+      }
+    },
+    "while a cursor runs": async ({ conn }, kill) => {
+      for await (const [row] of conn`select n, pg_sleep(case n when 2 then 60 else 0 end) from generate_series(1, 3) n`.cursor(1)) {
+        if (row?.n === 1) setImmediate(() => void kill());
+      }
+    },
+    "while another statement waits for its turn": async (tx, kill) => {
+      const sent = [tx.conn`select pg_sleep(${60}::int)`, tx.publish("t", "e", {}), tx.conn`select ${1}::int`];
+      setImmediate(() => void kill());
+      const ended = await Promise.allSettled(sent);
+      assert.deepEqual(ended.map(({ status }) => status), ["rejected", "rejected", "rejected"]);
+    },
+    "before a statement is awaited that was made before": async ({ conn }, kill) => {
+      const made = conn`select 1`;
+      await kill();
+      await assert.rejects(async () => conn`select 2`);
+      await assert.rejects(async () => made);
+    },
+  };
+  for (const [when, work] of Object.entries(works)) {
+    it(
+      `${when} end the attempt, and the next one works`,
+      () =>
+        withDatabase(async (db) => {
+          await db.run(WAIT);
+          const sql = postgres(db.url, { max: 2, onnotice: () => undefined });
+          let runs = 0;
+          const done = await pgonce.once(sql, "s", "k", REQUEST, async (tx) => {
+            runs += 1;
+            await tx.conn.unsafe(INSERT);
+            if (runs === 1) await work(tx, () => db.run(KILL));
+          });
+          assert.deepEqual([done.replayed, runs, await db.effects()], [false, 2, 1]);
+          await sql.end({ timeout: 1 });
+        }),
+      HANGS_MS,
+    );
+  }
+
+  it("a statement that is awaited after its attempt is not sent", () =>
+    withDatabase(async (db) => {
+      const sql = postgres(db.url, { max: 2 });
+      let made: { query: PromiseLike<unknown> } | undefined;
+      await pgonce.once(sql, "s", "k", REQUEST, (tx) => {
+        made = { query: tx.conn.unsafe(INSERT) };
+      });
+      await assert.rejects(async () => made?.query, pgonce.Disconnected);
+      assert.equal(await db.effects(), 0);
+      await sql.end();
+    }), HANGS_MS);
+});
+
+for (const library of LIBRARIES) {
+  describe(`a server of ${library} that ends in the middle`, { concurrency: 4 }, () => {
+    for (const severity of ["PANIC", "PANIK"]) {
+      it(`of a commit leaves open whether it happened, and a claim says it (${severity})`, () =>
+        withApi(library, async (api, db) => {
+          let runs = 0;
+          const work = async (tx: pgonce.Tx): Promise<void> => {
+            runs += 1;
+            await api.execute(tx.conn, INSERT);
+          };
+          db.proxy.faults.push({ at: "commit", action: "panic", severity });
+          const done = await pgonce.once(api.source, "s", "k", REQUEST, work);
+          assert.deepEqual([done.replayed, runs, db.proxy.struck, await db.effects()], [true, 1, 1, 1]);
+          db.proxy.faults.push({ at: "commit", action: "panic", severity });
+          const once = pgonce.once(api.source, "s", "l", REQUEST, work, { retry: { maxTries: 1 } });
+          await assert.rejects(once, pgonce.Uncertain);
+        }));
+
+      it(`of one statement leaves open whether it happened, and a look says it (${severity})`, () =>
+        withApi(library, async (api, db) => {
+          const statement = `${INSERT} returning id`;
+          const execute = (key: string, maxTries: number): Promise<pgonce.Done> =>
+            pgonce.execute(api.source, "s", key, REQUEST, statement, [], { knownFirst: true, retry: { maxTries } });
+          db.proxy.faults.push({ at: "with effect", action: "panic", severity });
+          await assert.rejects(execute("k", 1), pgonce.Uncertain);
+          await execute("k", 2);
+          assert.deepEqual([db.proxy.struck, await db.effects()], [1, 1]);
+        }));
+    }
+
+    it("or says that it does not know is no error that did nothing", () =>
+      withApi(library, async (api, db) => {
+        await db.run("create function unknown() returns trigger language plpgsql as $$ begin raise exception 'x' using errcode = '40003'; end $$");
+        await db.run("create constraint trigger unknown after insert on effect deferrable initially deferred for each row execute function unknown()");
+        const options = { retry: { maxTries: 3 } };
+        const work = (tx: pgonce.Tx): Promise<void> => api.execute(tx.conn, INSERT);
+        await assert.rejects(pgonce.once(api.source, "s", "k", REQUEST, work, options), pgonce.Uncertain);
+        const statement = `${INSERT} returning id`;
+        await assert.rejects(pgonce.execute(api.source, "s", "k", REQUEST, statement, [], options), pgonce.Uncertain);
+      }));
+  });
+}
+
+it("transact does not repeat a transaction in which the server ended", async () => {
+  let runs = 0;
+  const full = Object.assign(new Error("no space left on device"), { code: "53100", severity: "PANIC" });
+  const work = (): Promise<void> => {
+    runs += 1;
+    return Promise.reject(full);
+  };
+  await assert.rejects(pgonce.transact(work), full);
+  assert.equal(runs, 1);
+});

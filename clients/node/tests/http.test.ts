@@ -2,17 +2,21 @@
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
 import { describe } from "node:test";
 import express from "express";
+import fastify, { type FastifyReply, type FastifyRequest } from "fastify";
 import pg from "pg";
-import { attemptOf, idempotentExpress, storedKey, type Policy } from "pgonce/http";
+import { DatabaseError, Invalid } from "pgonce";
+import { attemptOf, idempotentExpress, idempotentFastify, storedKey, type Policy } from "pgonce/http";
 import { poolOf, withDatabase } from "./apis.js";
 import { FRAMEWORKS, listening, quiet, withClient, type Client, type Reply } from "./frameworks.js";
 import { it } from "./limit.js";
-import { PACKAGE, REPOSITORY } from "./server.js";
+import { PACKAGE, REPOSITORY, type Database } from "./server.js";
 
 const INSERT = "insert into effect (note) values ('x')";
 
@@ -86,6 +90,18 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
       assert.equal((await post("/orders", "{}", "lost")).status, 201);
       assert.deepEqual([db.proxy.struck, service.calls, await db.effects()], [1, 3, 2]);
     });
+
+    test(
+      "what the database does not know is not said to have done nothing",
+      async ({ service, post }) => {
+        service.own = () => {
+          throw new DatabaseError("whether it happened is not known", { code: "40003" });
+        };
+        const { status, problem } = await post("/orders");
+        assert.deepEqual([status, problem.code], [503, "08007"]);
+      },
+      { retry: { maxTries: 1 } },
+    );
 
     test("a duplicate in progress is 409 with retry-after", async ({ db, post }) => {
       await post("/orders", "{}", "first");
@@ -371,6 +387,149 @@ describe("HTTP", () => {
       const req = { method: "GET", url: "/", rawHeaders: [] } as unknown as IncomingMessage;
       assert.throws(() => wrapped(req, {} as ServerResponse), own);
     });
+  });
+
+  /** A server, a way to post to it, and the number of effects that may be made. */
+  const withServer = (
+    make: (pool: pg.Pool) => Promise<Server>,
+    test: (post: (at: string, key: string, body?: string) => Promise<string>, db: Database) => Promise<void>,
+  ): Promise<void> =>
+    withDatabase(async (db) => {
+      const pool = poolOf(db.url, 2);
+      const server = await make(pool);
+      const { port } = server.address() as AddressInfo;
+      try {
+        await test(async (at, key, body = "{}") => {
+          const headers = { "idempotency-key": key, "content-type": "application/json" };
+          const response = await fetch(`http://127.0.0.1:${port}${at}`, { method: "POST", headers, body });
+          return `${response.status} ${response.headers.get("content-type")} ${await response.text()}`;
+        }, db);
+      } finally {
+        server.closeAllConnections();
+        server.close();
+        await pool.end();
+      }
+    });
+  const POLICY: Policy = { scope: "s", principal: null, log: quiet };
+
+  it("a stream into the response of Express ends, and who waits for the response itself waits for the one that is sent", () => {
+    const finished: unknown[] = [];
+    const count = "select count(*) from pgonce.intent";
+    let look: () => Promise<unknown>;
+    const make = (pool: pg.Pool): Promise<Server> => {
+      const app = express();
+      app.use((_req, res, next) => {
+        res.on("finish", () => finished.push(look()));
+        next();
+      });
+      const handler = idempotentExpress(pool, POLICY, async (req: express.Request, res: express.Response) => {
+        await attemptOf<pg.PoolClient>(req).tx.conn.query(INSERT);
+        res.status(201).type("text/plain");
+        await pipeline(Readable.from(["a", "b"]), res);
+        res.setHeader("x-late", "1");
+      });
+      return listening(createServer(app.use(handler)));
+    };
+    return withServer(make, async (post, db) => {
+      look = () => db.value(count);
+      for (const sent of [[1], [1, 1]]) {
+        assert.equal(await post("/", "k"), "201 text/plain; charset=utf-8 ab");
+        // The client may be faster than the event.
+        while (finished.length < sent.length) await new Promise((resolve) => setImmediate(resolve));
+        assert.deepEqual(await Promise.all(finished), sent);
+      }
+      assert.equal(await db.effects(), 1);
+    });
+  }, 30_000);
+
+  const replies: Record<string, [(reply: FastifyReply) => unknown, string]> = {
+    "that is sent later, and returned": [
+      (reply) => {
+        setImmediate(() => void reply.code(201).send({ ok: true }));
+        return reply;
+      },
+      '201 application/json; charset=utf-8 {"ok":true}',
+    ],
+    "that is sent later, and returned by a promise": [
+      async (reply) => {
+        setImmediate(() => void reply.code(201).send({ ok: true }));
+        return reply;
+      },
+      '201 application/json; charset=utf-8 {"ok":true}',
+    ],
+    "that is a Response": [
+      (reply) => reply.send(new Response("made", { status: 201, headers: { "content-type": "text/x-own" } })),
+      "201 text/x-own made",
+    ],
+    "that is a Response without a body": [async () => new Response(null, { status: 201 }), "201 null "],
+    "that is a stream of the web": [
+      async (reply) => {
+        reply.code(201).type("text/x-own");
+        return new Blob(["str", "eam"]).stream();
+      },
+      "201 text/x-own stream",
+    ],
+    "that is an array of numbers": [(reply) => reply.type("text/x-own").send(new Uint16Array([0x4241])), "200 text/x-own AB"],
+  };
+  for (const [name, [answer, expected]] of Object.entries(replies)) {
+    it(`Fastify may answer with a reply ${name}`, () =>
+      withServer(
+        async (pool) => {
+          const app = fastify({ forceCloseConnections: true });
+          app.post("/", idempotentFastify(pool, POLICY, async (request: FastifyRequest, reply: FastifyReply) => {
+            await attemptOf<pg.PoolClient>(request).tx.conn.query(INSERT);
+            return answer(reply);
+          }));
+          // The same by a handler that is not asynchronous itself.
+          app.post("/plain", idempotentFastify(pool, POLICY, (_request: FastifyRequest, reply: FastifyReply) => answer(reply)));
+          await app.listen({ port: 0, host: "127.0.0.1" });
+          return app.server;
+        },
+        async (post, db) => {
+          for (let turn = 0; turn < 2; turn++) {
+            assert.deepEqual([await post("/", "k"), await post("/plain", "k")], [expected, expected]);
+          }
+          assert.equal(await db.effects(), 1);
+        },
+      ), 30_000);
+  }
+
+  const parsers: Record<string, (pool: pg.Pool) => Promise<Server>> = {
+    async express(pool) {
+      const handler = idempotentExpress(pool, POLICY, (_req: express.Request, res: express.Response) => void res.send("made"));
+      return listening(createServer(express().use(express.json()).use(handler)));
+    },
+    async fastify(pool) {
+      const app = fastify({ forceCloseConnections: true });
+      app.post("/", idempotentFastify(pool, POLICY, async () => "made"));
+      await app.listen({ port: 0, host: "127.0.0.1" });
+      return app.server;
+    },
+  };
+  for (const [name, make] of Object.entries(parsers)) {
+    it(`a body that was parsed before may hold every text of JSON (${name})`, () =>
+      withServer(make, async (post) => {
+        for (const text of ["\\u0000", "\\ud800"]) {
+          for (let turn = 0; turn < 2; turn++) assert.match(await post("/", text.slice(1), `{"a":"${text}"}`), /^200 .* made$/);
+          assert.match(await post("/", text.slice(1), '{"a":"other"}'), /^422 /);
+        }
+      }));
+  }
+
+  it("a policy is checked, and a member that is undefined is one that is left out", () => {
+    type Policies = typeof import("../dist/http/policy.js");
+    // eslint-disable-next-line @typescript-eslint/no-require-imports
+    const { complete } = require(path.join(PACKAGE, "dist/http/policy.js")) as Policies;
+    const own = { scope: "s", principal: null };
+    const { log: _, ...usual } = complete(own);
+    const open = Object.fromEntries(Object.keys(usual).filter((name) => !(name in own)).map((name) => [name, undefined]));
+    const { log: __, ...found } = complete({ ...own, ...open, log: undefined } as Policy);
+    assert.deepEqual(found, usual);
+    for (const [name, value] of [["mode", "Leased"], ["stale", "take-over"], ["outcomes", "frozen"], ["stale", null]]) {
+      assert.throws(() => complete({ ...own, [name as string]: value } as Policy), Invalid, name as string);
+    }
+    const outcomes = (): "keep" => "keep";
+    assert.equal(complete({ ...own, outcomes }).outcomes, outcomes);
   });
 
   it("a status means what it means to the Rust layer, and so does a status token", () => {

@@ -260,6 +260,45 @@ describe("commands", { concurrency: 4 }, () => {
     await assert.rejects(pgonce.once(pool, "s", "k", REQUEST, () => 1, { schema: "x; drop" }), pgonce.Invalid);
   });
 
+  it("names that are not Unicode are refused, since all of them have the same bytes", async () => {
+    const pool = new pg.Pool();
+    for (const bad of ["\ud800", "a\udfff"]) {
+      const calls = [
+        () => pgonce.once(pool, "s", bad, REQUEST, () => 1),
+        () => pgonce.accept({ query: 1 }, "c", "s", bad),
+        () => pgonce.acceptBatch({ query: 1 }, "c", "s", [[bad, ""]]),
+        async () => pgonce.derivedKey("n", bad),
+        async () => pgonce.derivedKey(bad),
+        async () => pgonce.resourceId(bad, "n"),
+        async () => pgonce.resourceId("n", bad),
+        async () => pgonce.fingerprint({}, { operation: bad }),
+      ];
+      for (const call of calls) {
+        await assert.rejects(call, (error) => error instanceof pgonce.Invalid && /not Unicode/.test(error.message));
+      }
+    }
+  });
+
+  it("an option that is undefined is one that is left out", () =>
+    withPool(async (pool, db) => {
+      const make = pgonce.command(pool, "s", (tx) => tx.conn.query(INSERT).then(() => 1), { tenant: "acme" });
+      await make("k", REQUEST, { tenant: undefined });
+      assert.deepEqual([(await make("k", REQUEST)).replayed, await db.effects()], [true, 1]);
+      let runs = 0;
+      await pgonce.once(
+        pool,
+        "s",
+        "again",
+        REQUEST,
+        async (tx) => {
+          runs += 1;
+          if (runs === 1) await tx.conn.query("do $$ begin raise exception 'again' using errcode = '40001'; end $$");
+        },
+        { retry: { maxTries: undefined, timeoutMs: undefined, baseMs: undefined, capMs: undefined } },
+      );
+      assert.equal(runs, 2);
+    }));
+
   it("an attempt that is rolled back publishes nothing and the next one event", () =>
     withPool(async (pool, db) => {
       const ids: string[] = [];

@@ -9,9 +9,11 @@ export interface Fault {
   /**
    * `request`: cut before the server sees it. `reply`: cut after the server has done it, before the client learns of
    * it. `abort`: make the transaction fail right before it. `silence`: pass it on, and nothing after it, either way; the
-   * connection stays open.
+   * connection stays open. `panic`: as `reply`, with an error of that severity as the last message.
    */
-  action: "request" | "reply" | "abort" | "silence";
+  action: "request" | "reply" | "abort" | "silence" | "panic";
+  /** How the server writes the severity. */
+  severity?: string;
   /** How many such statements pass before. */
   skip?: number;
 }
@@ -68,6 +70,7 @@ class Link {
   private cutAfterReply = false;
   private flushed = false;
   private silent = false;
+  private lastMessage: Buffer | undefined;
 
   constructor(
     private readonly proxy: Proxy,
@@ -79,7 +82,10 @@ class Link {
       end.setNoDelay(true);
       end.on("error", () => this.cut());
     }
-    server.on("close", () => this.cut());
+    server.on("close", () => {
+      // The last message is still on its way.
+      if (this.lastMessage === undefined) this.cut();
+    });
     client.on("close", () => {
       // The server is to finish what it got.
       if (!this.cutAfterReply) this.cut();
@@ -113,7 +119,8 @@ class Link {
       return;
     }
     if (fault?.action === "silence") this.silent = true;
-    if (fault?.action === "reply") this.cutAfterReply = true;
+    if (fault?.action === "reply" || fault?.action === "panic") this.cutAfterReply = true;
+    if (fault?.action === "panic") this.lastMessage = errorMessage(fault.severity ?? "PANIC");
     if (fault?.action === "abort") {
       this.swallow += 1;
       this.server.write(simple("select 1/0"));
@@ -124,12 +131,16 @@ class Link {
   }
 
   private backward(message: Buffer): void {
+    if (this.server.destroyed) return;
     const ready = message[0] === 90;
     if (this.silent) return;
     if (this.swallow > 0) {
       if (ready) this.swallow -= 1;
     } else if (this.cutAfterReply) {
-      if (ready || this.flushed) this.cut();
+      if (!ready && !this.flushed) return;
+      this.server.destroy();
+      if (this.lastMessage === undefined) this.client.destroy();
+      else this.client.end(this.lastMessage);
     } else {
       this.client.write(message);
     }
@@ -177,9 +188,17 @@ function messages(socket: net.Socket, untyped: () => boolean, onMessage: (messag
 }
 
 function simple(text: string): Buffer {
-  const body = Buffer.from(`${text}\0`);
+  return typed("Q", `${text}\0`);
+}
+
+function errorMessage(severity: string): Buffer {
+  return typed("E", `S${severity}\0VPANIC\0C58030\0Mcould not write to file\0\0`);
+}
+
+function typed(type: string, text: string): Buffer {
+  const body = Buffer.from(text);
   const head = Buffer.alloc(5);
-  head.write("Q");
+  head.write(type);
   head.writeUInt32BE(body.length + 4, 1);
   return Buffer.concat([head, body]);
 }

@@ -15,8 +15,6 @@ export interface Session {
   inTransaction(): Promise<boolean>;
   begin(isolation: Isolation | undefined): Promise<void>;
   query(text: string, values: readonly unknown[]): Promise<Row[]>;
-  /** As `query`, outside of a transaction: the statement commits by itself. */
-  queryAlone(text: string, values: readonly unknown[]): Promise<Row[]>;
   /** Commits; answers the command tag, `COMMIT` or `ROLLBACK`. */
   commit(): Promise<string>;
   rollback(): Promise<void>;

@@ -73,10 +73,6 @@ class PgSession implements Session {
     return (await this.raw.query({ text, values: [...values], rowMode: "array" })).rows;
   }
 
-  queryAlone(text: string, values: readonly unknown[]): Promise<Row[]> {
-    return this.query(text, values);
-  }
-
   async commit(): Promise<string> {
     return (await this.send("commit")).command;
   }

@@ -5,7 +5,9 @@ import { beginText, holdConnection, holdNothing, type Driver, type Isolation, ty
 
 interface Query extends Promise<Record<string, unknown>[] & { command?: string }> {
   raw(): Promise<(Buffer | null)[][]>;
-  /** How the library ends a query that failed. */
+  /** How the library sends a query, when it is awaited, and how it ends one. */
+  handler: ((query: Query) => void) & { debug?: unknown };
+  resolve(value: unknown): void;
   reject(error: unknown): void;
 }
 
@@ -31,43 +33,52 @@ export interface PostgresSql {
 function guarded(sql: PostgresSql, session: PostgresSession): PostgresSql {
   // postgres.js reconnects behind a reserved handle: a statement would then run outside of the transaction.
   function check(): void {
-    if (session.lost || session.ended) {
-      throw new Disconnected(
-        session.lost ? "the connection of this transaction was lost" : "the transaction of this attempt has ended",
-      );
-    }
+    session.checkAlive();
+    if (session.ended) throw new Disconnected("the transaction of this attempt has ended");
   }
   return new Proxy(sql, {
     apply(target, self, args: [TemplateStringsArray, ...unknown[]]) {
       check();
-      return session.watch(Reflect.apply(target, self, args));
+      return session.watch(Reflect.apply(target, self, args), check);
     },
     get(target, name, receiver) {
       const value: unknown = Reflect.get(target, name, receiver);
       if ((name !== "unsafe" && name !== "file") || typeof value !== "function") return value;
       check();
-      return (...args: unknown[]): unknown => session.watch(Reflect.apply(value, target, args));
+      return (...args: unknown[]): unknown => session.watch(Reflect.apply(value, target, args), check);
     },
   });
 }
 
 /** Errors of sockets, and what the library makes of their end. Those of files, which `sql.file` reads, are others. */
 const ENDS = new Set([
-  "CONNECTION_CLOSED",
-  "CONNECTION_DESTROYED",
   "ECONNABORTED",
   "ECONNRESET",
+  "EHOSTDOWN",
   "EHOSTUNREACH",
   "ENETDOWN",
+  "ENETRESET",
   "ENETUNREACH",
+  "ENOTCONN",
   "EPIPE",
+  "EPROTO",
   "ETIMEDOUT",
 ]);
+const ENDS_WITH_MORE = /^(?:CONNECTION|ERR_SOCKET|ERR_SSL|ERR_STREAM|ERR_TLS)_/;
 
 /** Whether an error is the end of its connection: one of its socket, or the last words of its server. */
 function endsConnection(error: unknown): boolean {
   const { severity, code } = (error ?? {}) as Record<string, unknown>;
-  return ENDS.has(String(code)) || severity === "FATAL" || severity === "PANIC";
+  return ENDS.has(String(code)) || ENDS_WITH_MORE.test(String(code)) || severity === "FATAL" || severity === "PANIC";
+}
+
+function lostConnection(): Disconnected {
+  return new Disconnected("the connection of this transaction was lost");
+}
+
+function isQuery(made: unknown): made is Query {
+  const { handler, resolve, reject } = (made ?? {}) as Partial<Query>;
+  return [handler, resolve, reject].every((part) => typeof part === "function");
 }
 
 class PostgresSession implements Session {
@@ -75,6 +86,8 @@ class PostgresSession implements Session {
   lost = false;
   ended = false;
   private connection: Connection | undefined;
+  /** What was sent and has not ended. */
+  private readonly running = new Set<Query>();
 
   constructor(
     private readonly sql: PostgresSql,
@@ -85,18 +98,53 @@ class PostgresSession implements Session {
 
   /**
    * Learns from the error of a query that the connection is lost. It closes some turns later, and the library forgets a
-   * statement that is sent in between: it would never end. A query is sent when it is awaited, and may be a part of
-   * another one: so nothing may be awaited here.
+   * statement that is sent in between, and one that waits for its turn: they would never end. A query is sent when it is
+   * awaited, and may be a part of another one: so nothing may be awaited here.
    */
-  watch<Q>(made: Q): Q {
-    const query = made as Partial<Query> | undefined;
-    const reject = query?.reject;
-    if (query === undefined || typeof reject !== "function") return made;
-    query.reject = (error) => {
-      if (endsConnection(error)) this.lost = true;
-      reject(error);
+  watch<Q>(made: Q, check = (): void => this.checkAlive()): Q {
+    if (!isQuery(made)) return made;
+    let { resolve, reject } = made;
+    const { handler } = made;
+    const send = (query: Query): void => {
+      try {
+        check();
+      } catch (error) {
+        query.reject(error);
+        return;
+      }
+      this.running.add(query);
+      handler(query);
     };
+    made.handler = Object.assign(send, { debug: handler.debug });
+    // `cursor` puts others of its own in their place.
+    Object.defineProperties(made, {
+      resolve: {
+        get: () => (value: unknown) => {
+          this.running.delete(made);
+          resolve(value);
+        },
+        set: (other: Query["resolve"]) => void (resolve = other),
+      },
+      reject: {
+        get: () => (error: unknown) => {
+          if (endsConnection(error)) this.lost = true;
+          this.running.delete(made);
+          reject(error);
+        },
+        set: (other: Query["reject"]) => void (reject = other),
+      },
+    });
     return made;
+  }
+
+  /** A statement on a connection that was lost would end the process, or run on one that is not ours. */
+  checkAlive(): void {
+    if (this.lost) throw lostConnection();
+  }
+
+  private close(): void {
+    this.lost = true;
+    for (const query of [...this.running]) query.reject(lostConnection());
   }
 
   async inTransaction(): Promise<boolean> {
@@ -116,48 +164,30 @@ class PostgresSession implements Session {
     const onexecute = (connection: Connection): boolean => {
       this.connection = connection;
       // Called in the turn in which the connection closes, before anybody learns that a query failed.
-      connection.onclose = () => {
-        this.lost = true;
-      };
+      connection.onclose = () => this.close();
       return true;
     };
     await this.watch(this.sql.unsafe(beginText(isolation), [], { onexecute }));
   }
 
   async query(text: string, values: readonly unknown[]): Promise<Row[]> {
-    const rows = await this.watch(this.alive().unsafe(text, [...values], { prepare: true })).raw();
+    const rows = await this.watch(this.sql.unsafe(text, [...values], { prepare: true })).raw();
     return [...rows].map((row) => row.map((value) => value && value.toString("utf8")));
-  }
-
-  async queryAlone(text: string, values: readonly unknown[]): Promise<Row[]> {
-    try {
-      return await this.query(text, values);
-    } catch (error) {
-      // Without a BEGIN nothing watches the connection. Only errors of the server have a severity.
-      if (!(error instanceof Error && "severity" in error)) this.lost = true;
-      throw error;
-    }
   }
 
   async commit(): Promise<string> {
     this.ended = true;
-    return (await this.watch(this.alive().unsafe("commit"))).command ?? "";
+    return (await this.watch(this.sql.unsafe("commit"))).command ?? "";
   }
 
   async rollback(): Promise<void> {
     this.ended = true;
-    await this.watch(this.alive().unsafe("rollback"));
-  }
-
-  /** A statement on a connection that was lost would end the process, or run on one that is not ours. */
-  private alive(): PostgresSql {
-    if (this.lost) throw new Disconnected("the connection of this transaction was lost");
-    return this.sql;
+    await this.watch(this.sql.unsafe("rollback"));
   }
 
   destroy(): void {
-    this.lost = true;
     this.connection?.terminate();
+    this.close();
   }
 
   forget(): void {

@@ -1,7 +1,7 @@
 /** Express, and every other framework whose handlers take a request and a response of `node:http`. */
 
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
-import { toJson } from "../json.js";
+import { plain, toJson } from "../json.js";
 import { BrokenOff, Route, setAttempt } from "./exchange.js";
 import { HttpRequest, type FullPolicy, type HeaderList, type HttpResponse, type Policy } from "./policy.js";
 import { tooLarge } from "./problems.js";
@@ -97,7 +97,16 @@ export function parsedBody(raw: unknown, body: unknown): Buffer {
   const found = Buffer.isBuffer(raw) || typeof raw === "string" ? raw : body;
   if (found === undefined || found === null) return Buffer.alloc(0);
   if (Buffer.isBuffer(found)) return found;
-  return Buffer.from(typeof found === "string" ? found : toJson(found), "utf8");
+  return Buffer.from(typeof found === "string" ? found : jsonOf(found), "utf8");
+}
+
+function jsonOf(body: unknown): string {
+  try {
+    return toJson(body);
+  } catch {
+    // A text that PostgreSQL cannot store is valid in a request, and nothing but its digest is stored.
+    return JSON.stringify(plain(body), (_, value: unknown) => (typeof value === "bigint" ? value.toString() : value));
+  }
 }
 
 /** The body's bytes; undefined where there are too many. */
@@ -156,6 +165,7 @@ class Recorder {
     const chunks: Buffer[] = [];
     let begun = false;
     const { write, end, writeHead, flushHeaders } = res;
+    const others = new Set(res.rawListeners("finish"));
     const keep = (chunk: unknown, encoding: unknown): void => {
       if (typeof chunk === "string") chunks.push(Buffer.from(chunk, typeof encoding === "string" ? (encoding as BufferEncoding) : "utf8"));
       else if (chunk instanceof Uint8Array) chunks.push(Buffer.from(chunk));
@@ -179,7 +189,10 @@ class Recorder {
           },
           end: (chunk?: unknown, encoding?: unknown, done?: unknown) => {
             begun = true;
-            if (!ended) keep(chunk, encoding);
+            if (!ended) {
+              keep(chunk, encoding);
+              process.nextTick(finish, res, others);
+            }
             settle();
             call(chunk, encoding, done);
             return res;
@@ -221,6 +234,18 @@ class Recorder {
     for (const [name, value] of Object.entries(this.headers)) if (value !== undefined) this.res.setHeader(name, value);
     this.res.statusCode = 200;
     Object.assign(this.req, this.before);
+  }
+}
+
+/**
+ * Ends what the handler waits for, such as a `pipeline` into the response: that waits for the one that is recorded. What
+ * others wait for is the one that is sent.
+ */
+function finish(res: ServerResponse, others: ReadonlySet<unknown>): void {
+  for (const listener of res.rawListeners("finish")) {
+    if (others.has(listener)) continue;
+    res.removeListener("finish", listener as () => void);
+    Reflect.apply(listener, res, []);
   }
 }
 

@@ -1,6 +1,5 @@
 /** Fastify. */
 
-import { Readable } from "node:stream";
 import { BrokenOff, Route, setAttempt } from "./exchange.js";
 import { grouped, listed, parsedBody, split, type Drained } from "./express.js";
 import { HttpRequest, type HeaderList, type HttpResponse, type Policy } from "./policy.js";
@@ -86,6 +85,8 @@ async function record(
   const recording: FastifyReplyLike = new Proxy(reply, {
     get(target, name, receiver) {
       if (name === "sent") return sent !== undefined;
+      // A reply that is returned is awaited; the real one is sent when all of this is over.
+      if (name === "then") return (onDone: () => void) => void sending.then(onDone);
       if (name !== "send") return Reflect.get(target, name, receiver) as unknown;
       return (payload?: unknown) => {
         sent ??= { payload };
@@ -98,7 +99,7 @@ async function record(
     const result = run(recording);
     const isPromise = result instanceof Promise;
     const value: unknown = await result;
-    if (sent === undefined && value !== undefined && value !== recording) sent = { payload: value };
+    if (sent === undefined && value !== undefined) sent = { payload: value };
     // A handler that answers by a callback sends later.
     if (sent === undefined && !(isPromise && value === undefined)) await sending;
     return await responseOf(reply, (sent as { payload: unknown } | undefined)?.payload);
@@ -109,17 +110,32 @@ async function record(
   }
 }
 
+// By their form, as Fastify does: those of other packages are of other classes.
+function isResponse(payload: unknown): payload is Response {
+  return Object.prototype.toString.call(payload) === "[object Response]";
+}
+
+function isStream(payload: unknown): payload is AsyncIterable<Uint8Array | string> {
+  const { pipe, getReader } = payload as { pipe?: unknown; getReader?: unknown };
+  return typeof pipe === "function" || typeof getReader === "function";
+}
+
 async function responseOf(reply: FastifyReplyLike, payload: unknown): Promise<HttpResponse> {
   if (payload instanceof Error) throw payload;
+  if (isResponse(payload)) {
+    reply.code(payload.status);
+    for (const [name, value] of grouped([...payload.headers])) reply.header(name, value);
+    return responseOf(reply, payload.body);
+  }
   let body: Buffer;
   let kind: string | undefined;
   if (payload === undefined || payload === null) {
     body = Buffer.alloc(0);
   } else if (typeof payload === "string") {
     [body, kind] = [Buffer.from(payload, "utf8"), "text/plain; charset=utf-8"];
-  } else if (payload instanceof Uint8Array) {
-    [body, kind] = [Buffer.from(payload), "application/octet-stream"];
-  } else if (payload instanceof Readable) {
+  } else if (ArrayBuffer.isView(payload)) {
+    [body, kind] = [Buffer.from(payload.buffer, payload.byteOffset, payload.byteLength), "application/octet-stream"];
+  } else if (isStream(payload)) {
     const chunks: Buffer[] = [];
     for await (const chunk of payload) chunks.push(Buffer.from(chunk as Uint8Array));
     [body, kind] = [Buffer.concat(chunks), "application/octet-stream"];

@@ -1,5 +1,6 @@
 /** What a route promises, and what passes through it. */
 
+import { defined } from "../defined.js";
 import { Invalid } from "../errors.js";
 import type { Lease } from "../lease.js";
 import type { RetryPolicy } from "../retry.js";
@@ -141,6 +142,14 @@ export function complete(policy: Policy): FullPolicy {
       hint: "Set principal to a function that names the account, or to null where keys belong to nobody.",
     });
   }
+  const choices = { mode: ["atomic", "leased"], stale: ["refuse", "takeover"], outcomes: ["freeze", "final", "finish"] };
+  for (const [name, known] of Object.entries(choices)) {
+    const value = policy[name as keyof typeof choices];
+    if (value === undefined || (name === "outcomes" && typeof value === "function")) continue;
+    if (!known.includes(value as string)) {
+      throw new Invalid(`${name} is ${JSON.stringify(value)}`, { hint: `One of ${known.join(", ")}.` });
+    }
+  }
   return {
     methods: ["POST", "PATCH"],
     keyRequired: true,
@@ -159,7 +168,7 @@ export function complete(policy: Policy): FullPolicy {
     errorsAt: "https://docs.rs/pgonce-http/latest/pgonce_http/errors/#",
     schema: "pgonce",
     log: (message, error) => console.error(message, error),
-    ...policy,
+    ...defined(policy),
     mode,
   };
 }

@@ -62,11 +62,11 @@ export function fromError(policy: FullPolicy, error: PgonceError): HttpResponse 
     const detail = `another request with this key is under way; ${COME_BACK} later`;
     return problem(policy, 409, "P4029", detail, {}, Math.min(error.retryAfterMs, 5000));
   }
-  if (error instanceof Uncertain) {
+  if (error instanceof Uncertain || error.errorClass === "ambiguous") {
     const detail = `it is not known yet whether it happened; ${COME_BACK} to learn it`;
     return problem(policy, 503, "08007", detail, {}, soonMs());
   }
-  if (["retry", "retry_after_delay", "claim_again", "ambiguous"].includes(error.errorClass)) {
+  if (["retry", "retry_after_delay", "claim_again"].includes(error.errorClass)) {
     const detail = `the database is unavailable and this attempt did nothing; ${COME_BACK}`;
     return problem(policy, 503, "08006", detail, {}, soonMs());
   }
