@@ -153,7 +153,7 @@ impl PhaseTimer {
     /// Waits until the database has been silent for so long that nothing comes of the work: each phase has its limit, and the
     /// time to settle beside it. A leased claim that was granted is never given up: what is sent under it has limits of its own, and
     /// the service is waited for.
-    pub(crate) async fn overdue(&self, limits: Limits, leased: bool) {
+    pub(crate) async fn fell_silent(&self, limits: Limits, leased: bool) {
         let shortest = limits.claim.min(limits.settle);
         loop {
             let (due, now) = {

@@ -91,7 +91,7 @@ impl<T: Send + 'static> Drop for Work<T> {
             tokio::select! {
                 _ = rest => {}
                 // Its session is dropped, and so closed instead of given back.
-                () = watch.timer.overdue(watch.limits, watch.leased) => {
+                () = watch.timer.fell_silent(watch.limits, watch.leased) => {
                     tracing::warn!("work was given up: the database did not answer");
                 }
             }
