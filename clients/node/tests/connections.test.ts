@@ -162,6 +162,32 @@ describe("connections of postgres.js that end", { concurrency: 4 }, () => {
     );
   }
 
+  for (const count of [1, 3]) {
+    it(
+      `do not take those along that wait for one (${count})`,
+      () =>
+        withDatabase(async (db) => {
+          const sql = postgres(db.url, { max: 1, onnotice: () => undefined });
+          const busy = await sql.reserve();
+          await busy`select 1`;
+          const keys = ["a", "b", "c"].slice(0, count);
+          const calls = keys.map((key) => pgonce.once(sql, "s", key, REQUEST, () => key));
+          await db.run(KILL.replace("state <> 'idle' and ", ""));
+          assert.deepEqual((await Promise.all(calls)).map(({ answer }) => answer), keys);
+          // And what was reserved too much was given back.
+          assert.equal((await pgonce.once(sql, "s", "d", REQUEST, () => "d")).answer, "d");
+          await sql.end({ timeout: 1 });
+        }),
+      HANGS_MS,
+    );
+  }
+
+  it("a pool of postgres.js that would never reserve a connection is refused", async () => {
+    const sql = postgres({ fetch_types: false });
+    await assert.rejects(pgonce.once(sql, "s", "k", REQUEST, () => 1), /fetch_types/);
+    await sql.end();
+  });
+
   it("a statement that is awaited after its attempt is not sent", () =>
     withDatabase(async (db) => {
       const sql = postgres(db.url, { max: 2 });

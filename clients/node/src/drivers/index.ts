@@ -3,7 +3,7 @@
 import { Invalid } from "../errors.js";
 import { holdConnection, holdNothing, type Driver } from "./base.js";
 import { ownedClient, pgClient, pgPool, type PgClient, type PgPool } from "./pg.js";
-import { postgresConnection, postgresPool, type PostgresSql } from "./postgres.js";
+import { postgresConnection, postgresPool, type PostgresPool, type PostgresSql } from "./postgres.js";
 
 export type { Driver, Isolation, Row, Session } from "./base.js";
 
@@ -26,7 +26,7 @@ export function adapt(source: unknown): Driver {
     if (typeof sql.unsafe !== "function") return connecting(source as () => Promise<PgClient>);
     return sql.reserve === undefined
       ? postgresConnection(sql)
-      : postgresPool(sql as PostgresSql & Required<Pick<PostgresSql, "reserve">>);
+      : postgresPool(sql as PostgresPool);
   }
   if (typeof source === "object" && source !== null && "query" in source) {
     return "totalCount" in source ? pgPool(source as unknown as PgPool) : pgClient(source as unknown as PgClient);

@@ -1,6 +1,6 @@
 /** postgres.js: the function `sql`, what `sql.reserve()` gives, and the transaction of `sql.begin`. */
 
-import { Disconnected } from "../errors.js";
+import { Disconnected, Invalid } from "../errors.js";
 import { beginText, holdConnection, holdNothing, type Driver, type Isolation, type Row, type Session } from "./base.js";
 
 interface Query extends Promise<Record<string, unknown>[] & { command?: string }> {
@@ -27,7 +27,10 @@ export interface PostgresSql {
   reserve?(): Promise<PostgresSql>;
   release?(): void;
   savepoint?: unknown;
+  options?: { fetch_types?: unknown; onclose?: ((id: number) => void) | null };
 }
+
+export type PostgresPool = PostgresSql & Required<Pick<PostgresSql, "reserve">>;
 
 /** What a transaction of pgonce lends to the work: unusable once the connection is lost or the attempt has ended. */
 function guarded(sql: PostgresSql, session: PostgresSession): PostgresSql {
@@ -203,12 +206,58 @@ class PostgresSession implements Session {
   }
 }
 
-export function postgresPool(sql: PostgresSql & Required<Pick<PostgresSql, "reserve">>): Driver {
+const reservations = new WeakMap<PostgresPool, Set<() => void>>();
+
+/** Who waits for a connection of a pool, and how each asks again. */
+function waitingFor(sql: PostgresPool): Set<() => void> {
+  const known = reservations.get(sql);
+  if (known !== undefined) return known;
+  const waiting = new Set<() => void>();
+  reservations.set(sql, waiting);
+  if (sql.options !== undefined) {
+    const { onclose } = sql.options;
+    sql.options.onclose = (id) => {
+      // Called before the library has forgotten it.
+      for (const ask of waiting) setImmediate(ask);
+      onclose?.(id);
+    };
+  }
+  return waiting;
+}
+
+/**
+ * A reserved connection. When a connection closes, the library forgets the first of those who wait for one: so each asks
+ * again, and gives back what it gets too much.
+ */
+function reserve(sql: PostgresPool): Promise<PostgresSql> {
+  const waiting = waitingFor(sql);
+  return new Promise((resolve, reject) => {
+    const ask = (): void => {
+      if (!waiting.has(ask)) return;
+      sql.reserve().then(
+        (reserved) => {
+          if (waiting.delete(ask)) resolve(reserved);
+          else reserved.release?.();
+        },
+        (error: unknown) => {
+          if (waiting.delete(ask)) reject(error);
+        },
+      );
+    };
+    waiting.add(ask);
+    ask();
+  });
+}
+
+export function postgresPool(sql: PostgresPool): Driver {
+  if (sql.options?.fetch_types === false) {
+    throw new Invalid("postgres.js reserves no new connection with fetch_types: false", { hint: "Leave fetch_types on." });
+  }
   return {
     reconnects: true,
     hold: holdNothing,
     async acquire() {
-      return new PostgresSession(await sql.reserve(), true);
+      return new PostgresSession(await reserve(sql), true);
     },
   };
 }
