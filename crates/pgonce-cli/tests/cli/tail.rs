@@ -190,12 +190,11 @@ async fn lists_are_lines_of_json_csv_or_names_and_a_list_is_repeated_but_no_act(
 
 /// Runs a command until it ends, and what it said.
 async fn end_of(mut child: std::process::Child) -> (Option<i32>, String) {
-    let ended = async || child.try_wait().unwrap().is_some();
-    let ended = std::cell::RefCell::new(ended);
-    wait_until("its end", DEADLINE, async || (ended.borrow_mut())().await)
-        .await
-        .unwrap();
-    drop(ended);
+    wait_until("its end", DEADLINE, || {
+        std::future::ready(child.try_wait().unwrap().is_some())
+    })
+    .await
+    .unwrap();
     let err = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
     (child.wait().unwrap().code(), err)
 }
