@@ -6,8 +6,8 @@ use std::sync::Arc;
 use pgonce::inbox::Message;
 use pgonce::unstable::json;
 use pgonce::{FingerprintBuilder, MAX_NAME_BYTES};
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 /// Reads names out of a message.
 type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
@@ -141,23 +141,26 @@ pub fn cloud_event(message: &mut Message) -> Result<(), String> {
     let parts: Result<BTreeMap<String, &RawValue>, _> = serde_json::from_slice(&came);
     let mut parts = parts.map_err(|_| "it is no CloudEvent: not a JSON object")?;
     let data = parts.remove("data").map_or("null", RawValue::get);
-    let parts = parts.into_iter();
-    let mut event: Map<String, Value> = parts
-        .map(|(name, part)| (name, json::header(part)))
-        .collect();
-    if event.get("specversion").and_then(Value::as_str) != Some("1.0") {
+    // A number is no name, however it is read below.
+    let text = |part: &RawValue| serde_json::from_str::<String>(part.get()).ok();
+    if parts
+        .get("specversion")
+        .and_then(|part| text(part))
+        .as_deref()
+        != Some("1.0")
+    {
         return Err("it is no CloudEvent of version 1.0".to_owned());
     }
-    let mut text = |name: &str| match event.remove(name) {
-        Some(Value::String(text)) => Some(text),
-        _ => None,
-    };
+    let mut text = |name: &str| parts.remove(name).and_then(text);
     message.id = text("id").ok_or("it is no CloudEvent: the id is missing")?;
     message.kind = text("type").or(message.kind.take());
     message.key = text("subject").or(message.key.take());
     message.tenant = text("tenant").unwrap_or(std::mem::take(&mut message.tenant));
     message.unwrap_payload(data.as_bytes());
-    message.headers.append(&mut event);
+    let headers = parts.into_iter();
+    message
+        .headers
+        .extend(headers.map(|(name, part)| (name, json::header(part))));
     Ok(())
 }
 
