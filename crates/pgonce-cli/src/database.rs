@@ -187,6 +187,13 @@ impl Database {
         Ok(read_only(&self.driver, settings, &self.statement(query), &params).await?)
     }
 
+    /// As [`Database::rows`], for what only looks: where the connection breaks, nothing was done.
+    pub(crate) async fn read(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
+        let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
+        let settings = "set local jit = off";
+        Ok(read_only(&self.driver, settings, &self.statement(query), &params).await?)
+    }
+
     /// Runs a statement that is written for the schema `pgonce`; every row as a JSON object. The
     /// name of the schema was checked by [`Target::installed`]. An act is recorded with the [`person`], who is named
     /// for this transaction only: behind a pooler the next one may be another's.

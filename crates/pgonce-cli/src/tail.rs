@@ -127,8 +127,8 @@ impl Tail {
         let clock =
             "select greatest(pgonce.now() - $1::text::interval, $2::text::timestamptz)::text as at";
         let params = [Some(back), Some(earliest)];
-        let row = self.database.row(clock, &params).await?.unwrap_or_default();
-        let row: Value = serde_json::from_str(&row)?;
+        let row = self.database.read(clock, &params).await?.pop();
+        let row: Value = serde_json::from_str(&row.unwrap_or_default())?;
         Ok(row["at"].as_str().unwrap_or_default().to_owned())
     }
 
@@ -151,15 +151,15 @@ impl Tail {
                 self.args.tenant.as_deref(),
                 self.args.status.as_deref(),
             ];
-            rows.extend(self.database.rows(&query, &params).await?);
+            rows.extend(self.database.read(&query, &params).await?);
         }
         let mut suppressed = Vec::new();
         if self.wants("duplicate") && self.args.status.is_none() {
             let params = [pattern.as_deref(), self.args.tenant.as_deref()];
-            suppressed = self.database.rows(SUPPRESSED, &params).await?;
+            suppressed = self.database.read(SUPPRESSED, &params).await?;
         }
         rows.retain(|row| self.seen.add(row));
-        let found = rows.iter().map(|row| serde_json::from_str(row));
+        let found = rows.iter().map(|row| pgonce::unstable::json::read(row));
         let mut found = found.collect::<std::result::Result<Vec<Value>, _>>()?;
         self.duplicates(&suppressed, &mut found)?;
         found.sort_by(|a: &Value, b: &Value| a["at"].as_str().cmp(&b["at"].as_str()));
