@@ -9,14 +9,14 @@ const COMMIT: &str = "commit\0";
 async fn a_lost_commit_is_resolved_by_claiming_again<D: TestDriver>(world: World<D>) {
     let cutter = Cutter::in_front_of(world.server.port()).await;
     let once = world.another_at(&cutter.url_for(world.database()), 4, |b| b);
-    for cut in [Cut::Reply, Cut::Request] {
+    for cut in [Cut::Reply, Cut::Crash, Cut::Request] {
         for round in 0..5 {
             let request = intent(&format!("{cut:?} {round}"));
             cutter.arm(COMMIT, cut);
             let done = once.run(&request, work::<D>).await.unwrap();
             assert!(!cutter.is_armed());
             // The commit that arrived is found; the one that did not is made again.
-            assert_eq!(done.replayed(), cut == Cut::Reply);
+            assert_eq!(done.replayed(), cut != Cut::Request);
             assert_eq!(
                 done.read::<serde_json::Value>().unwrap()["ordered"],
                 request.key()
@@ -30,7 +30,7 @@ async fn a_lost_commit_is_resolved_by_claiming_again<D: TestDriver>(world: World
 async fn a_lost_commit_is_reported_as_uncertain_and_nothing_else<D: TestDriver>(world: World<D>) {
     let cutter = Cutter::in_front_of(world.server.port()).await;
     let once = world.another_at(&cutter.url_for(world.database()), 4, |b| b);
-    for (cut, effects) in [(Cut::Reply, 1), (Cut::Request, 0)] {
+    for (cut, effects) in [(Cut::Reply, 1), (Cut::Crash, 1), (Cut::Request, 0)] {
         let request = intent(&format!("{cut:?}"));
         let Claim::Run(mut attempt) = once.claim(&request).await.unwrap() else {
             panic!("fresh")
@@ -47,7 +47,7 @@ async fn a_lost_commit_is_reported_as_uncertain_and_nothing_else<D: TestDriver>(
 async fn a_lost_reply_to_a_recorded_failure_ends_in_that_failure<D: TestDriver>(world: World<D>) {
     let cutter = Cutter::in_front_of(world.server.port()).await;
     let once = world.another_at(&cutter.url_for(world.database()), 4, |b| b);
-    for cut in [Cut::Reply, Cut::Request] {
+    for cut in [Cut::Reply, Cut::Crash, Cut::Request] {
         let request = intent(&format!("{cut:?}"));
         cutter.arm("card_declined", cut);
         let end = once
@@ -67,7 +67,7 @@ async fn a_lost_reply_to_a_recorded_failure_ends_in_that_failure<D: TestDriver>(
 fn assert_resolved(cut: Cut, end: Result<()>) {
     match cut {
         Cut::Request => assert!(end.is_ok(), "{end:?}"),
-        Cut::Reply => assert!(matches!(end, Err(Error::Uncertain(_))), "{end:?}"),
+        Cut::Reply | Cut::Crash => assert!(matches!(end, Err(Error::Uncertain(_))), "{end:?}"),
     }
 }
 
@@ -75,7 +75,7 @@ async fn a_lost_reply_to_a_lease_or_its_end_is_uncertain<D: TestDriver>(world: W
     let cutter = Cutter::in_front_of(world.server.port()).await;
     let once = world.another_at(&cutter.url_for(world.database()), 4, |b| b);
     let minute = Duration::from_secs(60);
-    for cut in [Cut::Reply, Cut::Request] {
+    for cut in [Cut::Reply, Cut::Crash, Cut::Request] {
         // Warm, so that the name of the intent is sent only with the claim itself.
         let request = intent(&format!("warm {cut:?}"));
         let Claim::Run(lease) = once.lease(&request, minute).await.unwrap() else {

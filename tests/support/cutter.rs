@@ -18,6 +18,8 @@ pub enum Cut {
     Request,
     /// The server acts on what was sent up to the message; its replies are lost.
     Reply,
+    /// As [`Cut::Reply`]; instead of its replies comes what a server says that crashes.
+    Crash,
 }
 
 /// A proxy in front of a server. Lives as long as the test's runtime.
@@ -135,9 +137,16 @@ async fn carry(state: &State, client: TcpStream, server: TcpStream) {
     if is_silent {
         std::future::pending::<()>().await;
     }
-    if let Some((Cut::Reply, owed)) = cut {
+    if let Some((Cut::Reply | Cut::Crash, owed)) = cut {
         // Bounded: a message split over two reads is counted wrongly.
         let _ = timeout(TIMEOUT, until_ready(&mut from_server, owed)).await;
+    }
+    if let Some((Cut::Crash, _)) = cut {
+        const FIELDS: &[u8] = b"SPANIC\0VPANIC\0C58030\0Mcould not write to the log\0\0";
+        let length = u32::try_from(FIELDS.len() + 4).unwrap().to_be_bytes();
+        let _ = to_client
+            .write_all(&[b"E", &length[..], FIELDS].concat())
+            .await;
     }
 }
 

@@ -32,7 +32,7 @@ impl Found {
     pub(crate) fn of(rows: Vec<String>) -> Result<Self> {
         let mut found = Self::default();
         for row in rows {
-            let parsed = |row: &str| serde_json::from_str(row);
+            let parsed = |row: &str| pgonce::unstable::json::read(row);
             if let Some(row) = row.strip_suffix(r#","matches":true,"stopped":false}"#) {
                 found.rows.push(format!("{row}}}"));
             } else if let Some(kept) = row.strip_suffix(r#","matches":true,"stopped":true}"#) {

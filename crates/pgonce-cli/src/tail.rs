@@ -159,7 +159,7 @@ impl Tail {
             suppressed = self.database.rows(SUPPRESSED, &params).await?;
         }
         rows.retain(|row| self.seen.add(row));
-        let found = rows.iter().map(|row| serde_json::from_str(row));
+        let found = rows.iter().map(|row| pgonce::unstable::json::read(row));
         let mut found = found.collect::<std::result::Result<Vec<Value>, _>>()?;
         self.duplicates(&suppressed, &mut found)?;
         found.sort_by(|a: &Value, b: &Value| a["at"].as_str().cmp(&b["at"].as_str()));

@@ -5,6 +5,7 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::driver::{
     Connection as _, Driver as _, Param, Session as _, Settled, Statement, read_only,
 };
+use pgonce::unstable::json::read_row;
 use serde_json::{Map, Value};
 
 /// A row, by the names of its columns.
@@ -46,8 +47,7 @@ impl Db {
             "set local statement_timeout = '{TIMEOUT}'; set local timezone = 'UTC'; set local jit = off; set local enable_bitmapscan = off"
         );
         let rows = read_only(&self.driver, &settings, &statement, &params).await?;
-        let rows = rows.iter().map(|row| serde_json::from_str(row));
-        Ok(rows.filter_map(|row| row.ok()).collect())
+        Ok(rows.iter().filter_map(|row| read_row(row)).collect())
     }
 
     pub(crate) async fn row(
@@ -84,7 +84,7 @@ impl Db {
             Settled::Committed(row) => {
                 session.keep();
                 let row = row.and_then(|row| row.into_iter().next().flatten());
-                Ok(row.and_then(|row| serde_json::from_str(&row).ok()))
+                Ok(row.and_then(|row| read_row(&row)))
             }
             Settled::Refused(error) => {
                 session.keep();

@@ -214,16 +214,14 @@ impl From<&Error> for Problem {
             )
             .retry_soon(5),
             _ => match error.class() {
-                Class::Retry | Class::RetryAfterDelay | Class::ClaimAgain | Class::Ambiguous => {
-                    Self::ours(
-                        StatusCode::SERVICE_UNAVAILABLE,
-                        "08006",
-                        format!(
-                            "the database is unavailable and this attempt did nothing; {COME_BACK}"
-                        ),
-                    )
-                    .retry_soon(1)
-                }
+                Class::Retry | Class::RetryAfterDelay | Class::ClaimAgain => Self::ours(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "08006",
+                    format!(
+                        "the database is unavailable and this attempt did nothing; {COME_BACK}"
+                    ),
+                )
+                .retry_soon(1),
                 // What the database says about itself is for our logs, not for clients.
                 _ => Self::ours(
                     StatusCode::INTERNAL_SERVER_ERROR,

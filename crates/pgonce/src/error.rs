@@ -190,6 +190,7 @@ impl Error {
                     constraint: problem.constraint,
                 })
             }
+            "08007" | "40003" => Self::Uncertain(problem.to_string()),
             code if code.starts_with("08") => Self::Disconnected(problem.to_string()),
             "57P01" | "57P02" | "57P03" | "57P05" => Self::Disconnected(problem.to_string()),
             _ => Self::Database(problem),

@@ -23,19 +23,46 @@ pub fn read(text: &str) -> serde_json::Result<Value> {
     serde_json::from_str(text).or_else(|_| Ok(apart(serde_json::from_str(text)?, DEPTH)))
 }
 
+/// Reads a row that PostgreSQL's `row_to_json` wrote, as [`read`] does. What is no object is no row.
+pub fn read_row(text: &str) -> Option<Map<String, Value>> {
+    match read(text) {
+        Ok(Value::Object(row)) => Some(row),
+        _ => None,
+    }
+}
+
 fn apart(part: &RawValue, depth: usize) -> Value {
     let text = part.get();
     if let Ok(value) = serde_json::from_str(text) {
         return value;
     }
+    parts(text, depth, apart).unwrap_or_else(|| text.into())
+}
+
+/// [`read`] for what is shown or written again: numbers whose digits no `f64` holds become their text too.
+///
+/// ```
+/// let value = pgonce::unstable::json::read_exact(r#"[1.10, 12345678901234567.25]"#)?;
+/// assert_eq!(value, serde_json::json!([1.1, "12345678901234567.25"]));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+pub fn read_exact(text: &str) -> serde_json::Result<Value> {
+    Ok(exact(serde_json::from_str(text)?, DEPTH))
+}
+
+fn exact(part: &RawValue, depth: usize) -> Value {
+    parts(part.get(), depth, exact).unwrap_or_else(|| header(part))
+}
+
+/// An object or a list, its parts read by `read`.
+fn parts(text: &str, depth: usize, read: fn(&RawValue, usize) -> Value) -> Option<Value> {
     match text.as_bytes().first() {
-        Some(b'{') if depth > 0 => object(text, |part| apart(part, depth - 1)).into(),
-        Some(b'[') if depth > 0 => serde_json::from_str::<Vec<&RawValue>>(text)
-            .unwrap_or_default()
-            .into_iter()
-            .map(|part| apart(part, depth - 1))
-            .collect(),
-        _ => text.into(),
+        Some(b'{') if depth > 0 => Some(object(text, |part| read(part, depth - 1)).into()),
+        Some(b'[') if depth > 0 => {
+            let list: Vec<&RawValue> = serde_json::from_str(text).unwrap_or_default();
+            Some(list.into_iter().map(|part| read(part, depth - 1)).collect())
+        }
+        _ => None,
     }
 }
 

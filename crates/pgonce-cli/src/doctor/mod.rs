@@ -173,7 +173,7 @@ async fn rows(database: &Database, query: &str) -> std::result::Result<Vec<Value
     };
     let settings = format!("set local statement_timeout = '{TIMEOUT}'");
     let rows = read_only(&database.driver, &settings, &statement, &[]).await?;
-    let rows = rows.iter().map(|row| serde_json::from_str(row));
+    let rows = rows.iter().map(|row| pgonce::unstable::json::read(row));
     Ok(rows.filter_map(|row| row.ok()).collect())
 }
 

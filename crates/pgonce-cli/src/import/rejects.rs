@@ -89,7 +89,7 @@ pub(super) async fn write_stored(
             )
             .await?;
         for row in &page {
-            let row: Value = serde_json::from_str(row)?;
+            let row = pgonce::unstable::json::read(row)?;
             let text = |name: &str| match &row[name] {
                 Value::String(text) => text.clone(),
                 Value::Null => String::new(),

@@ -85,6 +85,9 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
 
 /// Replaces the values of members with these names, in a column that is a JSON document.
 pub(super) fn hide(row: &mut Row, column: &str, members: &[String]) {
+    fn is_named_in(name: &String, text: &str) -> bool {
+        text.starts_with(['{', '[']) && text.contains(&Value::from(name.as_str()).to_string())
+    }
     fn walk(value: &mut Value, members: &[String]) {
         match value {
             Value::Object(map) => {
@@ -96,6 +99,10 @@ pub(super) fn hide(row: &mut Row, column: &str, members: &[String]) {
                 }
             }
             Value::Array(list) => list.iter_mut().for_each(|value| walk(value, members)),
+            // What was nested too deeply to be read is text.
+            Value::String(text) if members.iter().any(|name| is_named_in(name, text)) => {
+                *value = Value::from("\u{2022}\u{2022}\u{2022}");
+            }
             _ => {}
         }
     }
@@ -105,7 +112,7 @@ pub(super) fn hide(row: &mut Row, column: &str, members: &[String]) {
     let parsed = row
         .get(column)
         .and_then(Value::as_str)
-        .map(serde_json::from_str::<Value>);
+        .map(pgonce::unstable::json::read_exact);
     let shown = match parsed {
         Some(Ok(mut answer)) => {
             walk(&mut answer, members);
@@ -436,6 +443,24 @@ mod tests {
             !shown.contains("4111 1111")
                 && shown.matches('\u{2022}').count() == 6
                 && shown.contains("\"id\": 7"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn what_no_value_holds_is_shown_without_what_is_hidden() {
+        let deep = format!(
+            r#"{}{{"pan":"4111 1111"}}{}"#,
+            "[".repeat(300),
+            "]".repeat(300)
+        );
+        let answer = format!(r#"{{"far":1e400,"sum":12345678901234567.25,"pan":1,"deep":{deep}}}"#);
+        let mut row = Row::from_iter([("answer".to_owned(), Value::from(answer))]);
+        hide(&mut row, "answer", &["pan".to_owned()]);
+        let shown = text(&row, "answer");
+        assert!(!shown.contains("4111 1111"), "{shown}");
+        assert!(
+            shown.contains("1e400") && shown.contains("12345678901234567.25"),
             "{shown}"
         );
     }

@@ -170,6 +170,12 @@ pub(crate) fn was_stale(error: &Error) -> bool {
     matches!(error, Error::Disconnected(why) if why.starts_with(STALE))
 }
 
+/// The error of a server that crashes, whatever it crashes of: as if it had said nothing. A commit may have been written before.
+#[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
+pub(crate) fn crashed(message: &str, code: &str) -> Error {
+    Error::Disconnected(format!("the server crashed: {message} [{code}]"))
+}
+
 /// A statement of pgonce, in the schema that it is installed in.
 #[derive(Debug, Clone)]
 pub struct Statement {

@@ -7,8 +7,8 @@ use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{
-    PgArgumentBuffer, PgArguments, PgConnectOptions, PgConnection, PgRow, PgTransactionManager,
-    PgTypeInfo, PgValueFormat,
+    PgArgumentBuffer, PgArguments, PgConnectOptions, PgConnection, PgRow, PgSeverity,
+    PgTransactionManager, PgTypeInfo, PgValueFormat,
 };
 use sqlx::query::Query;
 use sqlx::{
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::sealed::Sealed;
 use super::{
     Connection, Driver, Effect, InTransaction, IntoEffect, Opening, Param, Row, Session, Settled,
-    Statement, binary_as_text, is_stale, missing_limits, stale,
+    Statement, binary_as_text, crashed, is_stale, missing_limits, stale,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -334,6 +334,9 @@ impl From<sqlx::Error> for Error {
                 let code = db.code().unwrap_or_default();
                 if is_stale(&code, postgres.and_then(|p| p.routine())) {
                     return stale(db.message(), &code);
+                }
+                if postgres.is_some_and(|p| p.severity() == PgSeverity::Panic) {
+                    return crashed(db.message(), &code);
                 }
                 Error::from_problem(ErrorDetail {
                     code: db.code().unwrap_or_default().into(),

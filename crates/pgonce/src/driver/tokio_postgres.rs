@@ -10,13 +10,14 @@ use std::time::Duration;
 use bytes::{BufMut as _, BytesMut};
 use deadpool_postgres::{ClientWrapper, Object, Pool};
 use futures_util::future::join;
+use tokio_postgres::error::Severity;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type};
 use tokio_postgres::{Client, Config, GenericClient, Transaction};
 
 use super::sealed::Sealed;
 use super::{
     Connection, Driver, Effect, InTransaction, IntoEffect, Opening, Param, Row, Session, Settled,
-    Statement, binary_as_text, is_stale, missing_limits, stale,
+    Statement, binary_as_text, crashed, is_stale, missing_limits, stale,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -429,6 +430,9 @@ impl From<tokio_postgres::Error> for Error {
             let code = db.code().code();
             if is_stale(code, db.routine()) {
                 return stale(db.message(), code);
+            }
+            if db.parsed_severity() == Some(Severity::Panic) {
+                return crashed(db.message(), code);
             }
             return Error::from_problem(ErrorDetail {
                 code: db.code().code().into(),
