@@ -160,9 +160,11 @@ impl HttpHandler {
                 ("tracestate", tracestate),
             ],
         );
-        let response = self.call(request, RESULT_TIMEOUT).await?;
+        let (response, is_whole) = self.call(request, RESULT_TIMEOUT).await?;
         outcome(&response)?;
-        Ok(serde_json::from_slice(response.body()).unwrap_or_default())
+        // A number that was cut is a number too.
+        let result = is_whole.then(|| serde_json::from_slice(response.body()));
+        Ok(result.and_then(|result| result.ok()).unwrap_or_default())
     }
 
     fn request(&self, message: &Message, claimed: &ClaimedMessage) -> Request<Full<Bytes>> {
@@ -235,12 +237,12 @@ impl HttpHandler {
         request
     }
 
-    /// Calls the service, and reads the body of its response for at most this time.
+    /// Calls the service, and reads the body of its response for at most this time; whether that is all of it.
     async fn call(
         &self,
         request: Request<Full<Bytes>>,
         body_timeout: Duration,
-    ) -> Result<Response<Vec<u8>>> {
+    ) -> Result<(Response<Vec<u8>>, bool)> {
         let calling = self.client.request(request).await;
         let response = calling.map_err(|error| match error.is_connect() {
             true => Error::Disconnected(whole(&error)),
@@ -251,13 +253,19 @@ impl HttpHandler {
         // Its head says what became of the request. Reading to the end lets the connection be used again; a long or slow
         // response costs it.
         let until = Instant::now() + body_timeout;
-        while let Ok(Some(Ok(frame))) = timeout_at(until, body.frame()).await {
-            text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-            if text.len() > RESPONSE_BYTES {
-                break;
+        let is_whole = loop {
+            match timeout_at(until, body.frame()).await {
+                Ok(Some(Ok(frame))) => {
+                    text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+                }
+                Ok(None) => break true,
+                Ok(Some(Err(_))) | Err(_) => break false,
             }
-        }
-        Ok(Response::from_parts(head, text))
+            if text.len() > RESPONSE_BYTES {
+                break false;
+            }
+        };
+        Ok((Response::from_parts(head, text), is_whole))
     }
 }
 
@@ -284,7 +292,7 @@ impl<D: Driver> Handler<D> for HttpHandler {
     const CALLS_OUT: bool = true;
 
     async fn call_out(&self, message: &Message, claimed: &ClaimedMessage) -> Result<()> {
-        let response = self
+        let (response, _) = self
             .call(self.request(message, claimed), BODY_TIMEOUT)
             .await?;
         outcome(&response)

@@ -334,4 +334,12 @@ async fn a_contract_over_thousands_of_years_stops_nobody() {
         let copy = format!("select pgonce.accept('long', 's', '{id}')");
         assert_eq!(see.text(&copy).await, "f");
     }
+    // Nor is there a date until which what was promised holds.
+    see.run("select pgonce.define_inbox('longer', '300000 years', '1 day'); select pgonce.accept('longer', 's', 'm'); \
+             select pgonce.define_inbox('longer', '30 days', '1 day'); select pgonce._move_clock('40 days')")
+        .await;
+    drop_all(see).await;
+    see.run("select pgonce._purge_inbox()").await;
+    let copy = "select pgonce.accept('longer', 's', 'm')";
+    assert_eq!(see.text(copy).await, "f");
 }

@@ -59,6 +59,14 @@ async fn a_guard_that_an_operator_wrote_does_not_run_with_the_senders_rights() {
     assert_eq!(count(&app, failed).await, 1);
     let secrets = "select count(*) from ours.secret";
     assert_eq!(count(&app, secrets).await, 0);
+    // A call by its name would find this one.
+    let other = writes.replace("(text, text, jsonb)", "(text, text, anyelement)");
+    let instead = format!("drop function theirs.guard; create function theirs.guard {other}");
+    all_done(&operator, &[&instead]).await;
+    assert_eq!(code(&app, &send("bad", "c2")).await, "42883");
+    assert_eq!(count(&app, secrets).await, 0);
+    let again = format!("drop function theirs.guard; create function theirs.guard {writes}");
+    all_done(&operator, &[&again]).await;
     // Nor does that of an application with the rights of those who may do more.
     assert_eq!(code(&shop.db.client, &send("good", "c3")).await, "42501");
     assert_eq!(count(&app, &send("good", "c3")).await, 2);

@@ -163,8 +163,11 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                     self.send(lane, batch, cursor);
                 }
                 None => {
-                    // A page of what the subscription does not want: the next one, at once.
-                    if cursor.has_more() {
+                    // A page of what the subscription does not want: the next one, at once. A cursor stands while
+                    // the log of another server is not settled.
+                    let held = self.lanes.get(&lane);
+                    let moved = held.is_some_and(|held| held.cursor != cursor);
+                    if moved && cursor.has_more() {
                         self.reads.more = true;
                         self.next_look = Instant::now();
                     }

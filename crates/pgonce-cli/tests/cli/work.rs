@@ -1,6 +1,7 @@
 //! Workers of `pgonce serve` and `pgonce work`: functions of the database and services, that fail, are away, or are killed.
 
 use axum::Json;
+use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use pgonce_testkit::wait_until;
@@ -222,7 +223,11 @@ async fn what_a_service_returns_is_the_result_and_a_word_decides() {
                 .into_response(),
             Some(1) => (StatusCode::OK, "not JSON").into_response(),
             Some(2) => (StatusCode::UNPROCESSABLE_ENTITY, [("pgonce-disposition", "refuse")], "no such thing").into_response(),
-            _ => (StatusCode::OK, "1".repeat(100_000)).into_response(),
+            Some(3) => (StatusCode::OK, "1".repeat(100_000)).into_response(),
+            _ => {
+                let cut = [Ok("12"), Err(std::io::Error::other("34 never comes"))];
+                Body::from_stream(futures_util::stream::iter(cut)).into_response()
+            }
         }
     }
     let fixture = fixture().await;
@@ -230,7 +235,7 @@ async fn what_a_service_returns_is_the_result_and_a_word_decides() {
     let address = listener.local_addr().unwrap();
     let router = axum::Router::new().route("/jobs", axum::routing::post(work));
     tokio::spawn(async move { axum::serve(listener, router).await });
-    for n in 0..4 {
+    for n in 0..5 {
         fixture
             .sql(&format!("select pgonce.enqueue('mail', '{{\"n\": {n}}}', p_key => 'a key', p_unique_key => '{n}', p_tenant => 'acme')"))
             .await;
@@ -267,12 +272,14 @@ async fn what_a_service_returns_is_the_result_and_a_word_decides() {
         refused.starts_with("dead http_422") && refused.contains("no such thing"),
         "{refused}"
     );
-    assert_eq!(result(3).await, "succeeded null");
+    for unreadable in [3, 4] {
+        assert_eq!(result(unreadable).await, "succeeded null");
+    }
     let admin = running.admin().await;
     assert_eq!(get(&admin, "/readyz").await.0, 200);
     let (_, metrics) = get(&admin, "/metrics").await;
     assert!(
-        metrics.contains("pgonce_worker_jobs_total{queue=\"mail\",outcome=\"done\"} 3"),
+        metrics.contains("pgonce_worker_jobs_total{queue=\"mail\",outcome=\"done\"} 4"),
         "{metrics}"
     );
     running.signal(Signal::TERM);

@@ -158,9 +158,9 @@ impl Decision {
         })
     }
 
-    /// The same without a time of its own, where the database accepts no other.
-    pub(crate) fn ack_as_usual(&self) -> pgonce::Result<Ack> {
-        Ack::value(&self.stored)
+    /// The same without a time of its own, where it has one that the database may not accept.
+    pub(crate) fn ack_as_usual(&self) -> pgonce::Result<Option<Ack>> {
+        self.keep.map(|_| Ack::value(&self.stored)).transpose()
     }
 
     /// The same, where the database refused the whole answer as too large.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use pgonce::driver::Driver;
-use pgonce::retry::{Class, Policy as Retries, Schedule};
+use pgonce::retry::{Policy as Retries, Schedule};
 use pgonce::scope::Stale;
 use pgonce::{Ack, ClaimKind, Done, Error, Failure, Lease, Result};
 use tokio::time::{sleep, timeout, timeout_at};
@@ -73,7 +73,7 @@ async fn attempt_once<D: Driver, S: HttpService>(
             let (ack, as_usual) = (decision.ack(None)?, decision.ack_as_usual()?);
             let without_body = decision.ack_without_body()?;
             live.put(decision.response);
-            match record(&mut lease, &ack, &as_usual, policy.database_timeout).await {
+            match record(&mut lease, &ack, as_usual.as_ref(), policy.database_timeout).await {
                 // It happened, and that is recorded whatever the contract allows an answer to be.
                 Err(error) if error.code() == "P4040" => {
                     job.state.counters.count(Event::unkept);
@@ -150,13 +150,16 @@ async fn give_back<D: Driver>(lease: &Lease<D>, limit: Duration) {
     }
 }
 
+/// The class of errors about values, such as a time that no timestamp holds.
+const DATA_EXCEPTION: &str = "22";
+
 /// Records the response of work that is done. No error of the database loses it, and no silence: a try
 /// that is not answered within `limit` is begun anew on another connection. The lease is renewed between
 /// tries: nobody is to call the service again whose response is here. What the database refuses by its values is tried `as_usual`.
 async fn record<D: Driver>(
     lease: &mut Lease<D>,
     ack: &Ack,
-    as_usual: &Ack,
+    as_usual: Option<&Ack>,
     limit: Duration,
 ) -> Result<Done> {
     let mut retry = RecordRetry::new();
@@ -165,8 +168,8 @@ async fn record<D: Driver>(
         match in_time(limit, lease.record(ack)).await {
             Ok(done) => return Ok(done),
             Err(error) => {
-                if error.class() == Class::Final {
-                    ack = as_usual;
+                if error.code().starts_with(DATA_EXCEPTION) {
+                    ack = as_usual.unwrap_or(ack);
                 }
                 retry.after(error).await?;
             }

@@ -197,6 +197,15 @@ async fn open<H, F>(
     }
 }
 
+/// Counts a request as answered when it is dropped, also where its client has gone.
+struct Answered(Arc<(AtomicUsize, AtomicUsize)>);
+
+impl Drop for Answered {
+    fn drop(&mut self) {
+        self.0.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 async fn serve<S, H, F>(
     stream: S,
     client: Client,
@@ -224,11 +233,11 @@ async fn serve<S, H, F>(
             request.extensions_mut().insert(guard.clone());
         }
         async move {
+            let _answered = Answered(counted);
             let answer = match http2::as_http1(&mut request) {
                 Ok(()) => handler(request).await,
                 Err(refused) => *refused,
             };
-            counted.1.fetch_add(1, Ordering::Relaxed);
             Ok::<_, Infallible>(answer.map(|body| match is_http2 {
                 true => open.track(body),
                 false => SentBody::untracked(body),
@@ -278,9 +287,16 @@ async fn serve<S, H, F>(
                 begun = now;
             }
             _ = stalled.tick(), if is_http2 => {
-                if open.any_stalled(limits.write_timeout) {
-                    tracing::debug!("a client took nothing of its response in time");
-                    return;
+                let (stalled, responses) = open.stalled(limits.write_timeout);
+                if stalled > 0 {
+                    // A proxy sends the requests of many over one connection: new ones go to another, and the others on
+                    // this one are answered before it is cut.
+                    connection.as_mut().graceful_shutdown();
+                    let is_all = counts.0.load(Ordering::Relaxed) == counts.1.load(Ordering::Relaxed);
+                    if stalled == responses && is_all {
+                        tracing::debug!("a client took nothing of its response in time");
+                        return;
+                    }
                 }
             }
         }
@@ -367,6 +383,18 @@ mod tests {
     /// Serves one connection with a body of three bytes to its end; gives how long it took.
     async fn served(window: u8, again: usize, body: fn() -> Body) -> (usize, Duration) {
         let (near, far) = duplex(64 * 1024);
+        let client = tokio::spawn(client(near, window, again));
+        let took = served_by(far, move |_| async move { Response::new(body()) }).await;
+        (client.await.unwrap(), took)
+    }
+
+    async fn served_by<F>(
+        far: DuplexStream,
+        handler: impl Fn(Request<Body>) -> F + Send + Sync + 'static,
+    ) -> Duration
+    where
+        F: Future<Output = Response> + Send + 'static,
+    {
         let guard = Arc::new(ConnectionGuard {
             _permit: None,
             _peer: Peers::default().enter([192, 0, 2, 1].into(), 1).unwrap(),
@@ -381,13 +409,12 @@ mod tests {
             write_timeout: LIMIT,
         };
         let peer = Client::new(([192, 0, 2, 1], 9).into(), false);
-        let handler = Arc::new(move |_: Request<Body>| async move { Response::new(body()) });
-        let (begun, client) = (Instant::now(), tokio::spawn(client(near, window, again)));
-        let serving = serve(far, peer, true, limits, handler, guard);
+        let begun = Instant::now();
+        let serving = serve(far, peer, true, limits, Arc::new(handler), guard);
         timeout(LIMIT * 20, serving)
             .await
             .expect("it is held for ever");
-        (client.await.unwrap(), begun.elapsed())
+        begun.elapsed()
     }
 
     #[tokio::test(start_paused = true)]
@@ -397,6 +424,46 @@ mod tests {
             assert_eq!(got, usize::from(window));
             assert!(took >= LIMIT && took <= LIMIT * 2, "{took:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_response_that_stands_still_cuts_no_other_one_of_its_connection() {
+        let (mut near, far) = duplex(64 * 1024);
+        let client = tokio::spawn(async move {
+            let settings = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+            let requests = [1, 3].map(|id| frame(1, 5, id, &[0x82, 0x86, 0x84, 0x41, 1, b'x']));
+            let begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+            let sent = [&begin[..], &settings, &requests.concat()].concat();
+            near.write_all(&sent).await.unwrap();
+            let (mut answered, mut head) = (Vec::new(), [0; 9]);
+            while near.read_exact(&mut head).await.is_ok() {
+                let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+                near.read_exact(&mut payload).await.unwrap();
+                match (head[3], head[4] & 1) {
+                    (1, _) => answered.push(head[8]),
+                    (kind @ (4 | 6), 0) => {
+                        let reply = if kind == 6 { &payload[..] } else { &[] };
+                        near.write_all(&frame(kind, 1, 0, reply)).await.unwrap();
+                    }
+                    _ => {}
+                }
+            }
+            answered
+        });
+        let first = std::sync::atomic::AtomicBool::new(true);
+        let took = served_by(far, move |_| {
+            let is_first = first.swap(false, Ordering::Relaxed);
+            async move {
+                if is_first {
+                    return Response::new(Body::from("abc"));
+                }
+                sleep(LIMIT * 3).await;
+                Response::new(Body::empty())
+            }
+        })
+        .await;
+        assert_eq!(client.await.unwrap(), [1, 3]);
+        assert!(took >= LIMIT * 3 && took <= LIMIT * 5, "{took:?}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -47,18 +47,22 @@ impl OpenResponses {
         }
     }
 
-    /// Whether the client has taken nothing of one of them for so long.
-    pub(crate) fn any_stalled(&self, limit: Duration) -> bool {
+    /// Of how many the client has taken nothing for so long, and how many there are.
+    pub(crate) fn stalled(&self, limit: Duration) -> (usize, usize) {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        open.iter().filter_map(Weak::upgrade).any(|sending| {
-            let state = sending.lock();
-            let waits_for_client = state.pieces > 0 || !state.waits_for_service;
-            waits_for_client && state.moved.elapsed() >= limit
-        })
+        let open: Vec<_> = open.iter().filter_map(Weak::upgrade).collect();
+        let stalled = open.iter().filter(|sending| sending.is_stalled(limit));
+        (stalled.count(), open.len())
     }
 }
 
 impl Sending {
+    fn is_stalled(&self, limit: Duration) -> bool {
+        let state = self.lock();
+        let waits_for_client = state.pieces > 0 || !state.waits_for_service;
+        waits_for_client && state.moved.elapsed() >= limit
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

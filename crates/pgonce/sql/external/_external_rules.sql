@@ -10,6 +10,10 @@ begin
     select p.* into strict v_rules from pgonce.external_provider p
      where p.provider = p_provider collate "C" and p.defined_at is not null or p.provider = '*'
      order by p.provider = '*' limit 1;
+    -- What is added to a time must be one.
+    if v_rules.keys_for > interval '5000 years' then
+        v_rules.keys_for := interval '5000 years';
+    end if;
     return v_rules;
 end
 $$;

@@ -41,7 +41,7 @@ begin
         v_after.kept_before_until := 'infinity';
     elsif v_before.keep > p_keep and v_after.kept_before_until is distinct from 'infinity' then
         v_after.kept_before := greatest(v_after.kept_before, v_before.keep);
-        v_after.kept_before_until := greatest(v_after.kept_before_until, pgonce.now() + v_before.keep);
+        v_after.kept_before_until := greatest(v_after.kept_before_until, pgonce.now() + least(v_before.keep, interval '5000 years'));
     end if;
     insert into pgonce.inbox_contract select (v_after).*
     on conflict on constraint one_contract_per_consumer do update

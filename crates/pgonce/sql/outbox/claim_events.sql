@@ -9,7 +9,8 @@
 -- writes   owner, epoch and lease of the lanes; the cursor of lanes that have nothing
 -- raises   42704 no such subscription; P4031 it was evicted; 22023 a bad owner, lease or limit; 42501 the session's role is
 --          bound to a tenant
--- note     the lanes are shared among the owners that call this; call it again well before the lease runs out. A batch that
+-- note     no row does not say that there is nothing: a page may hold only events that the subscription does not want. Ask again
+--          while pgonce.outbox_caught_up is false. The lanes are shared among the owners that call this; call it again well before the lease runs out. A batch that
 --          was not settled is given again
 -- example  select pgonce.create_subscription('mails', 'start');
 --          select lane, events, batch from pgonce.claim_events('mails', 'host-7', '30 seconds', 100);

@@ -170,6 +170,13 @@ pub(crate) fn was_stale(error: &Error) -> bool {
     matches!(error, Error::Disconnected(why) if why.starts_with(STALE))
 }
 
+/// Whether an error that ends the session says that the server, or a pooler before it, broke. Others refuse a connection, or end
+/// a session that did nothing.
+#[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
+pub(crate) fn is_crash(code: &str) -> bool {
+    code.starts_with("58") || code.starts_with("XX") || matches!(code, "53100" | "53200")
+}
+
 /// The error of a server that crashes, whatever it crashes of: as if it had said nothing. A commit may have been written before.
 #[cfg(any(feature = "sqlx", feature = "tokio-postgres"))]
 pub(crate) fn crashed(message: &str, code: &str) -> Error {

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::sealed::Sealed;
 use super::{
     Connection, Driver, Effect, InTransaction, IntoEffect, Opening, Param, Row, Session, Settled,
-    Statement, binary_as_text, crashed, is_stale, missing_limits, stale,
+    Statement, binary_as_text, crashed, is_crash, is_stale, missing_limits, stale,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -335,7 +335,9 @@ impl From<sqlx::Error> for Error {
                 if is_stale(&code, postgres.and_then(|p| p.routine())) {
                     return stale(db.message(), &code);
                 }
-                if postgres.is_some_and(|p| p.severity() == PgSeverity::Panic) {
+                let severity = postgres.map(|p| p.severity());
+                let is_fatal = severity == Some(PgSeverity::Fatal);
+                if severity == Some(PgSeverity::Panic) || is_fatal && is_crash(&code) {
                     return crashed(db.message(), &code);
                 }
                 Error::from_problem(ErrorDetail {

@@ -17,7 +17,7 @@ use tokio_postgres::{Client, Config, GenericClient, Transaction};
 use super::sealed::Sealed;
 use super::{
     Connection, Driver, Effect, InTransaction, IntoEffect, Opening, Param, Row, Session, Settled,
-    Statement, binary_as_text, crashed, is_stale, missing_limits, stale,
+    Statement, binary_as_text, crashed, is_crash, is_stale, missing_limits, stale,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -214,6 +214,8 @@ impl Session for TokioSession {
             (Err(Error::Disconnected(why)), _) | (_, Err(Error::Disconnected(why))) => {
                 Settled::Unknown(why)
             }
+            // No answer that could be understood.
+            (Ok(_), Err(Error::Work(why))) => Settled::Unknown(why.to_string()),
             (Err(error), _) | (_, Err(error)) => Settled::Refused(error),
         }
     }
@@ -431,7 +433,9 @@ impl From<tokio_postgres::Error> for Error {
             if is_stale(code, db.routine()) {
                 return stale(db.message(), code);
             }
-            if db.parsed_severity() == Some(Severity::Panic) {
+            let severity = db.parsed_severity();
+            let is_fatal = severity == Some(Severity::Fatal);
+            if severity == Some(Severity::Panic) || is_fatal && is_crash(code) {
                 return crashed(db.message(), code);
             }
             return Error::from_problem(ErrorDetail {

@@ -1,6 +1,6 @@
 -- pgonce._fire_tenant_timers(p_limit, p_tenant): on Citus, what pgonce.fire_timers does for one tenant, on the server that has its
 --          entities.
--- answers  as pgonce.fire_timers
+-- answers  as pgonce.fire_timers; the outcome of the one that was cancelled is cancelled
 -- locks    as pgonce.fire_timers
 create or replace function pgonce._fire_tenant_timers(p_limit integer, p_tenant text)
 returns table (tenant text, machine text, entity text, kind text, outcome text)
@@ -27,8 +27,8 @@ begin
                 end if;
                 raise warning 'timer % of machine "%" failed: % (%)', v_timer.number, v_timer.machine, sqlerrm, sqlstate;
                 perform pgonce._postpone_timer(p_tenant, v_timer.machine, v_timer.entity, v_timer.kind, v_timer.number);
-                v_outcome := 'failed';
                 v_ends := sqlstate = '57014';
+                v_outcome := case when v_ends then 'cancelled' else 'failed' end;
         end;
         return query select p_tenant, v_timer.machine::text, v_timer.entity::text, v_timer.kind::text, v_outcome;
         exit when v_ends;

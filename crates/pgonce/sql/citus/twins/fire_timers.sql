@@ -9,7 +9,7 @@ declare
     v_now    timestamptz := pgonce.now();
     v_tenant text;
     v_left   integer := p_limit;
-    v_count  integer;
+    v_ends   boolean := false;
 begin
     if (p_limit > 0) is not true then
         raise exception 'fire_timers needs a positive limit' using errcode = '22023', hint = 'For example 100.';
@@ -18,10 +18,16 @@ begin
         select d.tenant from (select t.tenant, min(t.due_at) as due_at from pgonce.transition_timer t
              where t.ended_at is null and t.due_at <= v_now group by t.tenant) d order by d.due_at
     loop
-        return query select f.tenant, f.machine, f.entity, f.kind, f.outcome from pgonce._fire_tenant_timers(v_left, v_tenant) f;
-        get diagnostics v_count = row_count;
-        v_left := v_left - v_count;
-        exit when v_left <= 0;
+        for tenant, machine, entity, kind, outcome in
+            select f.tenant, f.machine, f.entity, f.kind, f.outcome from pgonce._fire_tenant_timers(v_left, v_tenant) f
+        loop
+            -- Its limit of time is used up: what came next would have none.
+            v_ends := v_ends or outcome = 'cancelled';
+            outcome := case when outcome = 'cancelled' then 'failed' else outcome end;
+            return next;
+            v_left := v_left - 1;
+        end loop;
+        exit when v_ends or v_left <= 0;
     end loop;
 end
 $$;
