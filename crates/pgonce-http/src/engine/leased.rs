@@ -78,7 +78,7 @@ async fn attempt_once<D: Driver, S: HttpService>(
                 Err(error) if error.code() == "P4040" => {
                     job.state.counters.count(Event::unkept);
                     let limit = policy.database_timeout;
-                    record(&mut lease, &without_body, &without_body, limit).await
+                    record(&mut lease, &without_body, None, limit).await
                 }
                 recorded => recorded,
             }
