@@ -172,3 +172,22 @@ async fn a_button_names_all_messages_that_it_reaches_and_no_others() {
         "{page}"
     );
 }
+
+#[tokio::test]
+async fn without_a_duplicate_none_was_suppressed() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql("select pgonce.fail('s', 'k', '\\x01', 1, false, 'c', 'no'); select pgonce._sample()")
+        .await;
+    let counted = fixture.json(&["suppression"]);
+    assert_eq!(
+        (&counted[0]["intents"], &counted[0]["suppressed"]),
+        (&json!(1), &json!(0))
+    );
+    let sampled = "select suppressed from pgonce.sample";
+    let sampled = fixture.client.query_one(sampled, &[]).await.unwrap();
+    assert_eq!(sampled.get::<_, i64>(0), 0);
+    let serving = Serving::of(&fixture, &["--roles", "console"], TOKENS);
+    let all = sections(&serving, "/overview").await;
+    assert_eq!(all[0]["rows"][0]["suppressed"], 0);
+}

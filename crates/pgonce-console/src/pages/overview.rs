@@ -12,7 +12,7 @@ use crate::view::{Column, Kind, Section, grouped};
 /// Every count ends at a bound: intents at what PostgreSQL estimates, what is stuck at the oldest ten thousand, all else at a thousand.
 const FIGURES: &str = "
 select greatest(n.known, (select c.reltuples::bigint from pg_class c where c.oid = 'pgonce.intent'::regclass and n.known > 10000)) as intents, n.known > 10000 as estimated,
-       (select coalesce(least(sum(s.replays::numeric + s.refusals + s.busy + s.conflicts), 9223372036854775807)::bigint, 0) from pgonce.suppressed s) as suppressed,
+       (select least(coalesce(sum(s.replays::numeric + s.refusals + s.busy + s.conflicts), 0), 9223372036854775807)::bigint from pgonce.suppressed s) as suppressed,
        coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0)
            - coalesce((select w.next_block from pgonce.sweep w where w.tenant = '' and w.name = 'outbox_skipped'), 0) as events,
        u.manual, u.stuck, u.stuck_cut,

@@ -11,7 +11,7 @@ select coalesce(i.tenant, s.tenant) as tenant,
        coalesce(s.refusals, 0) as refusals,
        coalesce(s.busy, 0) as busy,
        coalesce(s.conflicts, 0) as conflicts,
-       coalesce(least(s.replays::numeric + s.refusals + s.busy + s.conflicts, 9223372036854775807)::bigint, 0) as suppressed
+       least(coalesce(s.replays::numeric + s.refusals + s.busy + s.conflicts, 0), 9223372036854775807)::bigint as suppressed
   from (select tenant, scope, count(*) as intents, sum(attempts)::bigint as attempts
           from pgonce.intent group by tenant, scope) i
   full join pgonce.suppressed s on s.tenant = i.tenant and s.scope = i.scope;

@@ -8,7 +8,7 @@ language sql volatile
 begin atomic
     insert into pgonce.sample (at, intents, suppressed, events, jobs)
     select date_trunc('minute', pgonce.now()), pg_stat_get_tuples_inserted('pgonce.intent'::regclass),
-           (select coalesce(least(sum(s.replays::numeric + s.refusals + s.busy + s.conflicts), 9223372036854775807)::bigint, 0) from pgonce.suppressed s),
+           (select least(coalesce(sum(s.replays::numeric + s.refusals + s.busy + s.conflicts), 0), 9223372036854775807)::bigint from pgonce.suppressed s),
            coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0)
                - coalesce((select w.next_block from pgonce.sweep w where w.tenant = '' and w.name = 'outbox_skipped'), 0),
            coalesce(pg_sequence_last_value('pgonce.job_seq'::regclass), 0)
