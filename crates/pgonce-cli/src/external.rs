@@ -116,9 +116,14 @@ fn list(status: Option<&str>) -> String {
     };
     format!(
         "select c.effect_key, c.provider, c.step, c.scope, c.key, c.shown as status, c.reference, c.sends, c.looks, c.sent_at, c.deadline_at, \
-         c.decided_at, c.decided_by, c.failure_code, c.disputed, c.matches, c.stopped from ({look}) c \
+         c.decided_at, c.decided_by, c.failure_code, c.disputed, c.matches, bool_or(c.stopped) over () as stopped from ({look}) c \
          order by c.stopped and not c.matches, {newest} limit $4::text::int"
     )
+}
+
+/// Whether calls that are looked at by their deadline are among those listed.
+fn is_by_deadline(status: Option<&str>) -> bool {
+    matches!(status, Some("sent" | "unknown" | "needs_operator" | "open"))
 }
 
 const SHOW: &str = "select c.*, \
@@ -175,7 +180,11 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 Some(&*limit),
             ];
             let query = self::list(list.status.as_deref());
-            let found = Found::of(database.list(&query, &params).await?)?;
+            let rows = database.list(&query, &params).await?;
+            let found = match is_by_deadline(list.status.as_deref()) {
+                true => Found::sorted(rows)?,
+                false => Found::of(rows)?,
+            };
             found.print(&database, list.limit, "No calls.", |_| {
                 format!("{LOOK} calls were looked at; pgonce.external_calls has the others.")
             })

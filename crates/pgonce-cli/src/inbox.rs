@@ -194,43 +194,53 @@ async fn list(database: &Database, list: List) -> Result {
     let params = [Some(&*consumer), Some(&*limit)];
     let columns = "m.seq, m.tenant, m.source, m.message_id, m.key, m.type, m.status, m.skipped_at is not null as skipped, m.attempts, \
          m.due_at, m.failure_code, left(m.failure_message, 200) as failure_message, m.size";
+    let looked = match list.status {
+        None => 1000 + list.limit,
+        Some(_) => LOOK.max(list.limit),
+    };
     let of = match list.status.as_deref() {
-        None => all(&format!(
-            "({} limit 1000 + $2::text::integer) union all ({POISON})",
-            open("asc")
-        )),
+        None => format!(
+            "{} union all {}",
+            among(&open("asc"), looked, "true", "all"),
+            all(POISON)
+        ),
         // A skipped one is poison that was dealt with, among all that are stored.
         Some("failed_final") => format!(
             "{} union all {}",
             all(POISON),
             among(
                 &by_number("desc"),
-                LOOK.max(list.limit),
+                looked,
                 "x.status = 'failed_final' and x.skipped_at is not null",
-                "$2::text::integer"
+                "all"
             )
         ),
         Some("processed") => among(
             &by_number("asc"),
-            LOOK.max(list.limit),
+            looked,
             "x.status = 'processed'",
             "$2::text::integer",
         ),
         // What a worker has, or what waits for its retry, is due later than what was received.
         Some(status) => among(
             &open(if status == "received" { "asc" } else { "desc" }),
-            LOOK.max(list.limit),
+            looked,
             &format!("x.status = '{status}'"),
             "all",
         ),
     };
     let query = format!(
-        "select {columns}, m.matches, m.stopped from ({of}) m order by m.stopped and not m.matches, m.seq limit $2::text::integer"
+        "select {columns}, m.matches, bool_or(m.stopped) over () as stopped from ({of}) m \
+         order by m.stopped and not m.matches, m.seq limit $2::text::integer"
     );
-    let found = Found::of(database.list(&query, &params).await?)?;
+    let rows = database.list(&query, &params).await?;
+    // Only those that are processed are looked at in the order of the list.
+    let found = match list.status.as_deref() {
+        Some("processed") => Found::of(rows)?,
+        _ => Found::sorted(rows)?,
+    };
     let nothing = "No such message is stored for this consumer.";
     found.print(database, list.limit, nothing, |_| {
-        let looked = LOOK.max(list.limit);
         format!("{looked} messages were looked at; pgonce.inbox_message has the others.")
     })
 }

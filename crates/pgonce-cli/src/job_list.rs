@@ -176,12 +176,12 @@ impl List {
         // The one that came furthest, where none has all.
         let mut best: Option<(Found, u32)> = None;
         for source in self.sources() {
-            let found = Found::of(database.list(&source.query(), &params).await?)?;
-            let is_all = match source.is_ordered {
-                true => found.is_all(self.limit),
-                false => found.stopped.is_none(),
+            let rows = database.list(&source.query(), &params).await?;
+            let found = match source.is_ordered {
+                true => Found::of(rows)?,
+                false => Found::sorted(rows)?,
             };
-            if is_all {
+            if found.is_all(self.limit) {
                 best = Some((found, source.looked));
                 break;
             }

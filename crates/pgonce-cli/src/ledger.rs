@@ -248,7 +248,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             let rows = database
                 .list(&groups(state.as_deref()), &texts(&params))
                 .await?;
-            Found::of(rows)?.print(&database, limit, "There is no such group.", |_| {
+            Found::sorted(rows)?.print(&database, limit, "There is no such group.", |_| {
                 format!("{LOOK} groups of the tenant were looked at, and the newest of all; pgonce.ledger_groups has the others.")
             })
         }

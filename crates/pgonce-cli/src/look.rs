@@ -11,7 +11,8 @@ use crate::output;
 pub(crate) const LOOK: u32 = 20_000;
 
 /// The rows of a look, as `x`, that match; and the one at which the look stopped. They come in the order of the look, no more of them than
-/// the limit. A list selects `matches` and `stopped` as its last columns.
+/// the limit. A list selects `matches` and `stopped` as its last columns; one that sorts them anew takes all of them, and selects `bool_or(stopped) over ()`, since its
+/// own limit may leave out the row at which the look stopped.
 pub(crate) fn among(look: &str, max: u32, condition: &str, limit: &str) -> String {
     format!(
         "(select l.* from (select x.*, ({condition}) is true as matches, row_number() over () = {max} as stopped from ({look} limit {max}) x) l \
@@ -25,6 +26,8 @@ pub(crate) struct Found {
     rows: Vec<String>,
     /// The last row that was looked at, where there are more.
     pub(crate) stopped: Option<Value>,
+    /// Whether the list has another order than the look: what was not looked at may belong before what is shown.
+    is_sorted: bool,
 }
 
 impl Found {
@@ -45,9 +48,17 @@ impl Found {
         Ok(found)
     }
 
+    /// The same of a list that has another order than the look.
+    pub(crate) fn sorted(rows: Vec<String>) -> Result<Self> {
+        Ok(Self {
+            is_sorted: true,
+            ..Self::of(rows)?
+        })
+    }
+
     /// Whether these are all that a list with this limit could show.
     pub(crate) fn is_all(&self, limit: u32) -> bool {
-        self.stopped.is_none() || self.rows.len() >= limit as usize
+        self.stopped.is_none() || !self.is_sorted && self.rows.len() >= limit as usize
     }
 
     /// Prints the rows, and where the look stopped early what was looked at and how to look further.
@@ -88,5 +99,12 @@ mod tests {
             assert_eq!(some.stopped.as_ref().unwrap()["id"], 2);
             assert!(some.is_all(1) && !some.is_all(100));
         }
+    }
+
+    #[test]
+    fn a_full_list_in_another_order_than_its_look_is_not_all() {
+        let row = |stopped: bool| format!(r#"{{"id":3,"matches":true,"stopped":{stopped}}}"#);
+        assert!(Found::sorted(vec![row(false)]).unwrap().is_all(1));
+        assert!(!Found::sorted(vec![row(true)]).unwrap().is_all(1));
     }
 }

@@ -1,5 +1,6 @@
 //! What a table shows in a cell.
 
+use crate::db::{Row, flag, text};
 use crate::html::{Html, el};
 
 /// A column: its heading, the field, and how it is shown.
@@ -11,8 +12,8 @@ pub(crate) enum Kind {
     /// A key, an id, a code: in a face of equal widths, not broken.
     Code,
     Number,
-    /// A number that was counted up to this one: from there on it is at least that.
-    Counted(u64),
+    /// A number that was counted up to a bound, which several may share: where the column of this name is true, it is at least that.
+    Counted(&'static str),
     Time,
     Status,
 }
@@ -23,15 +24,15 @@ impl Kind {
     }
 }
 
-pub(crate) fn cell(text: &str, kind: Kind) -> Html {
+pub(crate) fn cell(row: &Row, field: &str, kind: Kind) -> Html {
+    let text = text(row, field);
+    let text = text.as_str();
     match kind {
         _ if text.is_empty() => el("span", &[("class", "muted")], "\u{2013}"),
         Kind::Text => Html::text(text),
         Kind::Code => el("code", &[("title", text)], text),
         Kind::Number => Html::text(grouped(text)),
-        Kind::Counted(max) if text.parse().is_ok_and(|count: u64| count >= max) => {
-            Html::text(format!("{}+", grouped(text)))
-        }
+        Kind::Counted(cut) if flag(row, cut) => Html::text(format!("{}+", grouped(text))),
         Kind::Counted(_) => Html::text(grouped(text)),
         Kind::Time => time(text),
         Kind::Status => el(
@@ -82,10 +83,15 @@ mod tests {
         ] {
             assert_eq!(grouped(number), expected);
         }
-        let counted = |text| cell(text, Kind::Counted(1000)).into_string();
+        let counted = |n: i64, cut: bool| {
+            let row = serde_json::json!({"n": n, "n_cut": cut});
+            let row = row.as_object().cloned().unwrap_or_default();
+            cell(&row, "n", Kind::Counted("n_cut")).into_string()
+        };
         assert_eq!(
-            ["999", "1000", "2500"].map(counted),
-            ["999", "1,000+", "2,500+"]
+            [counted(333, true), counted(1000, true)],
+            ["333+", "1,000+"]
         );
+        assert_eq!(counted(2500, false), "2,500");
     }
 }

@@ -104,6 +104,11 @@ pub(crate) fn text(row: &Row, name: &str) -> String {
     }
 }
 
+/// Whether a column is true.
+pub(crate) fn flag(row: &Row, name: &str) -> bool {
+    row.get(name) == Some(&Value::Bool(true))
+}
+
 pub(crate) fn number(row: &Row, name: &str) -> i64 {
     row.get(name).and_then(Value::as_i64).unwrap_or_default()
 }

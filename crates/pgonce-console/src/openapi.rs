@@ -8,6 +8,10 @@ use crate::acts::{ACTS, Act};
 use crate::pages::{Entry, PAGES};
 use crate::server::Shared;
 
+const CUT: &str = "Counts stop at a bound, which several may share. Where a column that ends in _cut is true, there are at least as many as the counts that it \
+    is about say: open_cut is about received, processing and retrying; due_cut about running, retrying and scheduled; parked_cut about parked and dead; stuck_cut about \
+    manual and stuck; any other about the count that it is named after.";
+
 fn page(page: &Entry) -> Value {
     let fields = page.fields.iter().map(|name| {
         json!({"name": name, "in": "query", "required": false, "schema": {"type": "string"}})
@@ -80,7 +84,7 @@ pub(crate) async fn get(State(app): State<Shared>) -> Json<Value> {
                 "properties": {"status": {"type": "integer"}, "code": {"type": "string", "description": "What programs go by; 08007: it may have been done"}, "title": {"type": "string"}}, "required": ["status", "code", "title"]}}}}},
             "schemas": {"Page": {"type": "object", "required": ["sections"], "properties": {"sections": {"type": "array", "items": {"type": "object",
                 "required": ["title", "rows", "next", "more"], "properties": {"title": {"type": "string"},
-                "rows": {"type": "array", "items": {"type": "object"}}, "next": {"type": ["string", "null"], "description": "The address of the next page of this table"}, "more": {"type": "boolean", "description": "Whether there are more rows than these"}}}}}}},
+                "rows": {"type": "array", "items": {"type": "object", "description": CUT}}, "next": {"type": ["string", "null"], "description": "The address of the next page of this table"}, "more": {"type": "boolean", "description": "Whether there are more rows than these"}}}}}}},
         },
     }))
 }

@@ -12,7 +12,7 @@ pub(crate) fn facts(row: &Row, columns: &[Column]) -> Html {
         .iter()
         .filter(|(_, name, _)| !text(row, name).is_empty())
         .map(|(label, name, kind)| {
-            el("dt", &[], *label).and(el("dd", &[], cell(&text(row, name), *kind)))
+            el("dt", &[], *label).and(el("dd", &[], cell(row, name, *kind)))
         });
     el("dl", &[("class", "facts")], lines.collect::<Html>())
 }

@@ -338,7 +338,7 @@ pub(crate) fn section(app: &App, who: &Who, section: &Section) -> Html {
             .link
             .map(|link| format!("{}{}", app.base, link(row)));
         let cells = shown.iter().map(|(name, field, kind)| {
-            let inside = cell(&text(row, field), *kind);
+            let inside = cell(row, field, *kind);
             let inside = match first.take() {
                 Some(address) => el("a", &[("href", &address)], inside),
                 None => inside,

@@ -7,6 +7,7 @@ mod canaries;
 mod console;
 mod console_acts;
 mod console_browser;
+mod console_counts;
 mod console_forward;
 mod console_live;
 mod console_operations;

@@ -158,6 +158,8 @@ async fn what_is_old_or_of_another_tenant_is_listed_behind_very_many_others() {
              insert into pgonce.inbox_message (seq, tenant, consumer, source, message_id, hash, size, status, due_at, received_at, holds_key, headers, payload)
              select n, '', 'c', 'x', n::text, '\\x01', 1, case n when 7 then 'processing' else 'received' end::pgonce.inbox_status,
                     now() + case n when 7 then interval '1 minute' else interval '0' end, now(), true, '{{}}', '\\x01' from generate_series(1, {MANY}) n;
+             insert into pgonce.inbox_message (seq, tenant, consumer, source, message_id, hash, size, status, due_at, received_at, skipped_at, holds_key, headers, payload)
+             select {MANY} + n, '', 'skips', 'x', n::text, '\\x01', 1, 'failed_final', now(), now(), now(), false, '{{}}', '\\x01' from generate_series(1, 5) n;
              select pgonce.create_subscription('s');
              insert into pgonce.parked (tenant, subscription, subject, seq, lane, state, attempts, parked_at, created_at, size, message_id, topic, type, headers)
              select case n when 10500 then 'b' else '' end, 's', 'u' || n, n, 1, 'dead', 9, now(), now(), 2, gen_random_uuid(), 't', 'y', '{{}}' from generate_series(1, 10500) n"
@@ -187,6 +189,39 @@ async fn what_is_old_or_of_another_tenant_is_listed_behind_very_many_others() {
     ] {
         assert_eq!(count(args), expected, "{args}");
     }
+    // The oldest first, also of those that are looked at from the newest.
+    let skipped = fixture.json(&[
+        "inbox",
+        "list",
+        "skips",
+        "--status",
+        "failed_final",
+        "--limit",
+        "2",
+    ]);
+    assert_eq!(
+        (&skipped[0]["message_id"], &skipped[1]["message_id"]),
+        (&json!("1"), &json!("2"))
+    );
+    // A list that is full, and was all looked at, has nothing to add.
+    for args in [
+        &[
+            "external", "list", "--status", "open", "--tenant", "b", "--limit", "1",
+        ][..],
+        &[
+            "inbox",
+            "list",
+            "skips",
+            "--status",
+            "failed_final",
+            "--limit",
+            "2",
+        ],
+        &["ledger", "groups", "--limit", "1"],
+    ] {
+        let run = fixture.run(args);
+        assert!(run.code == 0 && run.err.is_empty(), "{args:?}: {run:?}");
+    }
     let newest = fixture.json(&["ledger", "groups", "--limit", "1"]);
     assert_eq!(newest[0]["operation"], "015000");
     fixture
@@ -199,6 +234,12 @@ async fn what_is_old_or_of_another_tenant_is_listed_behind_very_many_others() {
         &["ledger", "groups", "--limit", "100000"][..],
         &["inbox", "list", "c", "--status", "processed"],
         &["external", "list", "--status", "failed"],
+        // Full, and in another order than they were looked at: what comes first may be among the others.
+        &["ledger", "groups"],
+        &["inbox", "list", "c"],
+        &["inbox", "list", "c", "--status", "received"],
+        &["external", "list", "--status", "needs_operator"],
+        &["external", "list", "--status", "open"],
     ] {
         let run = fixture.run(args);
         assert!(

@@ -14,7 +14,7 @@ use crate::view::{Column, Kind, Section};
 const PROVIDERS: &[Column] = &[
     ("Provider", "provider", Kind::Code),
     ("State", "state", Kind::Status),
-    ("Need an operator", "manual", Kind::Number),
+    ("Need an operator", "manual", Kind::Counted("manual_cut")),
     ("Failures in a row", "failures", Kind::Number),
     ("Keys honoured for", "keys_for", Kind::Text),
     ("Decided within", "deadline", Kind::Text),
@@ -77,11 +77,14 @@ fn newest(status: &str) -> String {
 }
 
 pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
-    let providers = "select p.provider, case when p.open_until > pgonce.now() then 'stopped' else 'open' end as state, p.failures, r.keys_for::text, r.deadline::text, \
-         r.rate || ' per ' || r.rate_per as rate, case when p.open_until > pgonce.now() then p.open_until end as open_until, coalesce(m.n, 0) as manual \
+    // Those of all providers are counted together.
+    let providers = "with due as materialized (select c.provider from pgonce.external_call c \
+              where c.status in ('sent', 'unknown') and c.deadline_at <= pgonce.now() and pgonce._external_status(c) = 'needs_operator' order by c.deadline_at limit 10001) \
+         select p.provider, case when p.open_until > pgonce.now() then 'stopped' else 'open' end as state, p.failures, r.keys_for::text, r.deadline::text, \
+         r.rate || ' per ' || r.rate_per as rate, case when p.open_until > pgonce.now() then p.open_until end as open_until, coalesce(m.n, 0) as manual, (select count(*) > 10000 from due) as manual_cut \
          from pgonce.external_provider p \
-         join pgonce.external_provider r on r.provider = case when p.defined_at is null then '*' else p.provider end left join (select d.provider, count(*) as n from (select c.provider from pgonce.external_call c \
-              where c.status in ('sent', 'unknown') and c.deadline_at <= pgonce.now() and pgonce._external_status(c) = 'needs_operator' order by c.deadline_at limit 10000) d group by 1) m on m.provider = p.provider \
+         join pgonce.external_provider r on r.provider = case when p.defined_at is null then '*' else p.provider end \
+         left join (select d.provider, count(*) as n from due d group by 1) m on m.provider = p.provider \
          order by p.provider limit 201";
     let providers = app.db.rows(providers, &[]).await?;
     let status = match field(fields, "status") {

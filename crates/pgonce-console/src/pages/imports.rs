@@ -50,7 +50,7 @@ const GROUPS: &[Column] = &[
     ("Code", "code", Kind::Code),
     ("Status", "status", Kind::Status),
     ("Field", "field", Kind::Code),
-    ("Rows", "n", Kind::Number),
+    ("Rows", "n", Kind::Counted("n_cut")),
     ("First", "first_row", Kind::Number),
     ("Reason of the first", "reason", Kind::Text),
 ];
@@ -118,9 +118,9 @@ pub(super) async fn one(app: &App, fields: &Fields) -> Result<Vec<Section>, Erro
          round(i.row_count / greatest(extract(epoch from coalesce(c.at, i.ended_at, pgonce.now()) - i.started_at), 1))::bigint as rate from pgonce.imports i \
          left join lateral (select c.at from pgonce.import_chunk c where c.tenant = i.tenant and c.job = i.job and c.number = i.number order by c.first_row desc limit 1) c on true \
          where i.tenant = $1 and i.job = $2 and i.number = $3::text::int";
-    let groups = "select d.code, d.status, d.field, count(*) as n, min(d.row) as first_row, (array_agg(d.reason order by d.row))[1] as reason \
-         from (select r.* from pgonce.import_row r where r.tenant = $1 and r.job = $2 and r.number = $3::text::int order by r.row limit 10000) d \
-         group by 1, 2, 3 order by 4 desc, 1, 2, 3 limit 50";
+    let groups = "select d.code, d.status, d.field, count(*) as n, sum(count(*)) over () > 10000 as n_cut, min(d.row) as first_row, (array_agg(d.reason order by d.row))[1] as reason \
+         from (select r.* from pgonce.import_row r where r.tenant = $1 and r.job = $2 and r.number = $3::text::int order by r.row limit 10001) d \
+         group by 1, 2, 3 order by 4 desc, 1, 2, 3 limit 51";
     let rejects = "select r.row, r.line, r.status, r.key, r.field, r.code, r.reason from pgonce.import_row r \
          where r.tenant = $1 and r.job = $2 and r.number = $3::text::int and ($4::text is null or r.row > $4::text::bigint) order by r.row limit $5::text::int";
     let after = fields
@@ -144,7 +144,8 @@ pub(super) async fn one(app: &App, fields: &Fields) -> Result<Vec<Section>, Erro
             GROUPS,
             app.db.rows(groups, &names).await?,
             "No row was refused.",
-        ),
+        )
+        .cut(50),
         rejects.paged(PAGE, ("import", "/import"), &keep, &[("after", "row")]),
     ])
 }

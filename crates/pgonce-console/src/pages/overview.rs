@@ -3,7 +3,7 @@
 use pgonce::Error;
 
 use super::{chart, field};
-use crate::db::{Row, number, text};
+use crate::db::{Row, flag, number, text};
 use crate::html::{Html, el};
 use crate::parts::at_least;
 use crate::server::{App, Fields};
@@ -12,10 +12,10 @@ use crate::view::{Column, Kind, Section, grouped};
 /// Every count ends at a bound: intents at what PostgreSQL estimates, what is stuck at the oldest ten thousand, all else at a thousand.
 const FIGURES: &str = "
 select greatest(n.known, (select c.reltuples::bigint from pg_class c where c.oid = 'pgonce.intent'::regclass and n.known > 10000)) as intents, n.known > 10000 as estimated,
-       (select coalesce(least(sum(s.replays::numeric + s.refusals + s.busy + s.conflicts), 9223372036854775807)::bigint, 0) from pgonce.suppressed s) as suppressed,
+       (select least(coalesce(sum(s.replays::numeric + s.refusals + s.busy + s.conflicts), 0), 9223372036854775807)::bigint from pgonce.suppressed s) as suppressed,
        coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0)
            - coalesce((select w.next_block from pgonce.sweep w where w.tenant = '' and w.name = 'outbox_skipped'), 0) as events,
-       u.manual, u.stuck,
+       u.manual, u.stuck, u.stuck_cut,
        (select count(*) from pgonce.outbox_subscription s cross join lateral (
             select from pgonce.parked k where k.subscription = s.subscription and k.state = 'dead' limit 1000) x) as dead,
        (select count(*) from (select from pgonce.inbox_message m where m.status = 'failed_final' and m.skipped_at is null limit 1000) x) as poison,
@@ -26,7 +26,8 @@ select greatest(n.known, (select c.reltuples::bigint from pg_class c where c.oid
        (select w.swept_at from pgonce.sweep w where w.tenant = '' and w.name = 'intent') as swept_at,
        pgonce.now() as now
   from (select count(*) as known from (select from pgonce.intent limit 10001) x) n
- cross join (select count(*) filter (where k.classification <> 'safe_to_retry') as manual, count(*) filter (where k.classification = 'safe_to_retry') as stuck
+ cross join (select count(*) filter (where k.classification <> 'safe_to_retry') as manual, count(*) filter (where k.classification = 'safe_to_retry') as stuck,
+                    count(*) >= 10000 as stuck_cut
                from (select k.classification from pgonce.stuck k limit 10000) k) u";
 
 const SUPPRESSED: &[Column] = &[
@@ -42,22 +43,44 @@ const SUPPRESSED: &[Column] = &[
 pub(super) const BACKLOG: &[Column] = &[
     ("Subscription", "subscription", Kind::Code),
     ("State", "state", Kind::Status),
-    ("Waiting", "waiting", Kind::Counted(10_000)),
+    ("Waiting", "waiting", Kind::Counted("waiting_cut")),
     ("Oldest", "oldest_age", Kind::Text),
-    ("Retrying", "retrying", Kind::Counted(10_000)),
-    ("Dead", "dead", Kind::Counted(10_000)),
-    ("Behind", "behind", Kind::Counted(10_000)),
+    ("Retrying", "retrying", Kind::Counted("retrying_cut")),
+    ("Dead", "dead", Kind::Counted("dead_cut")),
+    ("Behind", "behind", Kind::Counted("behind_cut")),
     ("Relays", "relays", Kind::Number),
     ("Moved", "advanced_at", Kind::Time),
 ];
 
+/// Whether the subscription `s` has filters, and a lane `k` more unread events than were looked at for those that it wants. A limit that is no
+/// constant leads the planner to the index also while the log is short.
+pub(super) fn has_more_unread(looked: u32, of_lane: &str) -> String {
+    format!(
+        "coalesce(s.topics, s.types, s.tenants) is not null and exists (select from pgonce.outbox_cursor k cross join lateral (select from ( \
+             select from pgonce.outbox o where o.lane = k.lane and o.seq > (k.cursor).floor \
+                and pgonce._is_unread(o.seq, o.xid, k.cursor, (select f.base_seq from pgonce.outbox_state f)) order by o.seq \
+              limit case when coalesce(s.topics, s.types, s.tenants) is null then 1 else {looked} + 1 end) o offset {looked}) o \
+         where k.subscription = s.subscription and {of_lane})"
+    )
+}
+
 /// An evicted or an idle subscription is never called stuck.
-const SUBSCRIPTIONS: &str = "
-select b.subscription, case when b.evicted_at is not null then 'evicted' when b.stuck then 'stuck'
-           when b.lanes_held = 0 and b.oldest_age > interval '1 minute' then 'no_relay' when b.waiting > 0 then 'behind'
-           when b.lanes_held = 0 then 'idle' else 'up_to_date' end as state,
-       b.waiting, date_trunc('second', b.oldest_age)::text as oldest_age, b.retrying, b.dead, b.behind, b.relays, b.advanced_at
-  from pgonce.outbox_backlog b where ($1::text is null or b.subscription > $1) and ($2::text is null or b.subscription = $2) order by b.subscription limit 201";
+fn backlog() -> String {
+    format!(
+        "with cut as materialized (
+             select s.subscription from (select * from pgonce.outbox_subscription s
+                        where ($1::text is null or s.subscription > $1) and ($2::text is null or s.subscription = $2) order by s.subscription limit 201) s
+              where {})
+         select b.subscription, case when b.evicted_at is not null then 'evicted' when b.stuck then 'stuck'
+                    when b.lanes_held = 0 and b.oldest_age > interval '1 minute' then 'no_relay' when b.waiting > 0 or b.waiting_cut then 'behind'
+                    when b.lanes_held = 0 then 'idle' else 'up_to_date' end as state,
+                b.waiting, b.waiting_cut, date_trunc('second', b.oldest_age)::text as oldest_age, b.retrying, b.retrying >= 10000 as retrying_cut,
+                b.dead, b.dead >= 10000 as dead_cut, b.behind, b.behind >= 10000 as behind_cut, b.relays, b.advanced_at
+           from (select b.*, b.waiting >= 10000 or b.subscription in (select c.subscription from cut c) as waiting_cut from pgonce.outbox_backlog b) b
+          where ($1::text is null or b.subscription > $1) and ($2::text is null or b.subscription = $2) order by b.subscription limit 201",
+        has_more_unread(500, "true")
+    )
+}
 
 /// Subscriptions of a page.
 const PAGE: usize = 200;
@@ -65,7 +88,8 @@ const PAGE: usize = 200;
 /// The subscriptions, from where the last page ended, and the one that is looked at, wherever it is.
 pub(super) async fn subscriptions(app: &App, fields: &Fields) -> Result<Section, Error> {
     let after = fields.get("after_subscription").map(String::as_str);
-    let rows = app.db.rows(SUBSCRIPTIONS, &[after, None]).await?;
+    let backlog = backlog();
+    let rows = app.db.rows(&backlog, &[after, None]).await?;
     let none = "No subscription: nobody reads events.";
     let cursor = [("after_subscription", "subscription")];
     let list = Section::new("Subscriptions", BACKLOG, rows, none);
@@ -73,7 +97,7 @@ pub(super) async fn subscriptions(app: &App, fields: &Fields) -> Result<Section,
     let chosen = field(fields, "subscription");
     let is_there = |row: &Row| text(row, "subscription") == chosen;
     if !chosen.is_empty() && !list.rows.iter().any(is_there) {
-        let one = app.db.row(SUBSCRIPTIONS, &[None, Some(chosen)]).await?;
+        let one = app.db.row(&backlog, &[None, Some(chosen)]).await?;
         list.rows.splice(0..0, one);
     }
     list.link = Some(|row| {
@@ -85,7 +109,7 @@ pub(super) async fn subscriptions(app: &App, fields: &Fields) -> Result<Section,
 
 pub(super) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {
     let suppressed = "select s.scope, s.tenant, s.replays + s.refusals + s.busy + s.conflicts as suppressed, s.replays, s.refusals, s.busy, s.conflicts \
-         from pgonce.suppressed s order by 3 desc, 1, 2 limit 20";
+         from pgonce.suppressed s order by 3 desc, 1, 2 limit 21";
     Ok(vec![
         Section::new("Figures", &[], app.db.rows(FIGURES, &[]).await?, ""),
         chart::section(app, fields).await?,
@@ -95,7 +119,8 @@ pub(super) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>,
             SUPPRESSED,
             app.db.rows(suppressed, &[]).await?,
             "No duplicate was reported yet.",
-        ),
+        )
+        .cut(20),
     ])
 }
 
@@ -115,6 +140,14 @@ pub(super) fn page(app: &App, fields: &Fields, tables: &[Section]) -> Html {
         )
     };
     let about = |field: &str| at_least(number(figures, field), 1000);
+    // Counted together: where that stopped, each is at least what was found of it.
+    let unfinished = |field: &str| {
+        let count = number(figures, field);
+        match flag(figures, "stuck_cut") {
+            true => at_least(count, count.min(1000)),
+            false => at_least(count, 1000),
+        }
+    };
     let total = |field: &str| grouped(&number(figures, field).to_string());
     let subscriptions = tables
         .get(2)
@@ -128,13 +161,13 @@ pub(super) fn page(app: &App, fields: &Fields, tables: &[Section]) -> Html {
     let troubles = [
         (
             "need manual action",
-            about("manual"),
+            unfinished("manual"),
             "/intents?q=state%3Astuck",
             number(figures, "manual") > 0,
         ),
         (
             "unfinished, may be retried",
-            about("stuck"),
+            unfinished("stuck"),
             "/intents?q=state%3Astuck",
             false,
         ),
@@ -196,8 +229,8 @@ pub(super) fn page(app: &App, fields: &Fields, tables: &[Section]) -> Html {
     let troubles = troubles
         .into_iter()
         .map(|(name, value, address, bad)| tile(name, value, address, bad));
-    let about_that = figures.get("estimated") == Some(&serde_json::Value::Bool(true));
-    let intents = format!("{}{}", if about_that { "~" } else { "" }, total("intents"));
+    let estimated = flag(figures, "estimated");
+    let intents = format!("{}{}", if estimated { "~" } else { "" }, total("intents"));
     let counts = tile("intents remembered", intents, "/intents", false)
         .and(tile(
             "duplicates suppressed",

@@ -10,10 +10,13 @@ use crate::parts::{at_least, button, facts, reasoned};
 use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section};
 
+/// What is due is counted for all queues together.
 const QUEUES: &str = "
 select q.queue, case when q.paused then 'paused' when q.running > 0 then 'running' else 'idle' end as state, q.ready, q.running, q.retrying, q.scheduled,
-       q.blocked, q.dead, q.max_running, q.rate || ' per ' || q.rate_per as rate, q.max_attempts, q.keep::text
-  from pgonce.queues q where ($1::text is null or q.queue > $1) and ($2::text is null or q.queue = $2) order by q.queue limit 201";
+       q.blocked, q.dead, q.ready >= 10000 as ready_cut, q.due_cut, q.blocked >= 10000 as blocked_cut, q.dead >= 10000 as dead_cut,
+       q.max_running, q.rate || ' per ' || q.rate_per as rate, q.max_attempts, q.keep::text
+  from (select q.*, sum(q.running + q.retrying + q.scheduled) over () >= 10000 as due_cut from pgonce.queues q) q
+ where ($1::text is null or q.queue > $1) and ($2::text is null or q.queue = $2) order by q.queue limit 201";
 
 /// Queues of a page.
 const MANY: usize = 200;
@@ -21,12 +24,12 @@ const MANY: usize = 200;
 const HELD: &[Column] = &[
     ("Queue", "queue", Kind::Code),
     ("State", "state", Kind::Status),
-    ("Ready", "ready", Kind::Counted(10_000)),
-    ("Running", "running", Kind::Counted(10_000)),
-    ("Retrying", "retrying", Kind::Counted(10_000)),
-    ("Scheduled", "scheduled", Kind::Counted(10_000)),
-    ("Blocked", "blocked", Kind::Counted(10_000)),
-    ("Dead", "dead", Kind::Counted(10_000)),
+    ("Ready", "ready", Kind::Counted("ready_cut")),
+    ("Running", "running", Kind::Counted("due_cut")),
+    ("Retrying", "retrying", Kind::Counted("due_cut")),
+    ("Scheduled", "scheduled", Kind::Counted("due_cut")),
+    ("Blocked", "blocked", Kind::Counted("blocked_cut")),
+    ("Dead", "dead", Kind::Counted("dead_cut")),
     ("At a time", "max_running", Kind::Text),
     ("Rate", "rate", Kind::Text),
     ("Attempts", "max_attempts", Kind::Number),
@@ -36,7 +39,7 @@ const HELD: &[Column] = &[
 const GROUPS: &[Column] = &[
     ("Code", "failure_code", Kind::Code),
     ("Error", "failure_message", Kind::Text),
-    ("Dead letters", "n", Kind::Counted(10_000)),
+    ("Dead letters", "n", Kind::Counted("n_cut")),
     ("First", "first_at", Kind::Time),
     ("Last", "last_at", Kind::Time),
 ];
@@ -99,9 +102,9 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
         });
         return Ok(tables);
     }
-    let groups = "select d.failure_code, d.failure_message, count(*) as n, min(d.ended_at) as first_at, max(d.ended_at) as last_at \
+    let groups = "select d.failure_code, d.failure_message, count(*) as n, sum(count(*)) over () > 10000 as n_cut, min(d.ended_at) as first_at, max(d.ended_at) as last_at \
          from (select e.failure_code, left(e.failure_message, 300) as failure_message, e.ended_at from pgonce.job_end e \
-               where e.queue = $1 and e.status = 'dead' limit 10000) d group by 1, 2 order by 3 desc, 1, 2 limit 50";
+               where e.queue = $1 and e.status = 'dead' limit 10001) d group by 1, 2 order by 3 desc, 1, 2 limit 51";
     let dead = "select e.tenant, e.id, j.key, e.queue, e.status, e.attempts, e.owner, e.failure_code, e.failure_message, e.ended_at \
          from pgonce.job_end e left join pgonce.job j on j.tenant = e.tenant and j.id = e.id \
          where e.queue = $1 and e.status = 'dead' and ($2::text is null or e.id > $2::text::bigint) order by e.id limit $3::text::int";
@@ -117,12 +120,8 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
     let of_it = [Some(chosen)];
     let title = format!("Dead letters of {chosen}, by error");
     let rows = app.db.rows(groups, &of_it).await?;
-    tables.push(Section::new(
-        title,
-        GROUPS,
-        rows,
-        "There are no dead letters.",
-    ));
+    let groups = Section::new(title, GROUPS, rows, "There are no dead letters.");
+    tables.push(groups.cut(50));
     let limit = (PAGE + 1).to_string();
     let rows = app
         .db
