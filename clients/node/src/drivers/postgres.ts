@@ -231,7 +231,7 @@ class PostgresSession implements Session {
 
 const reservations = new WeakMap<PostgresPool, Set<() => void>>();
 
-/** Who waits for a connection of a pool, and how each asks again. */
+/** Who waits for a connection of a pool, and how each asks again: first whose latest request is the oldest. */
 function waitingFor(sql: PostgresPool): Set<() => void> {
   const known = reservations.get(sql);
   if (known !== undefined) return known;
@@ -240,8 +240,14 @@ function waitingFor(sql: PostgresPool): Set<() => void> {
   if (sql.options !== undefined) {
     const { onclose } = sql.options;
     sql.options.onclose = (id) => {
-      // Called before the library has forgotten it.
-      for (const ask of waiting) setImmediate(ask);
+      // Called before the library has forgotten one, and others may end before ours is chosen.
+      setImmediate(() => {
+        const [first] = waiting;
+        if (first === undefined) return;
+        waiting.delete(first);
+        waiting.add(first);
+        first();
+      });
       onclose?.(id);
     };
   }
@@ -249,8 +255,9 @@ function waitingFor(sql: PostgresPool): Set<() => void> {
 }
 
 /**
- * A reserved connection. When a connection closes, the library forgets the first of those who wait for one: so each asks
- * again, and gives back what it gets too much.
+ * A reserved connection. When a connection closes, the library forgets the oldest request of those who wait for one: so
+ * its owner asks again, and gives back what it gets too much. Were all to ask again, an outage would multiply their
+ * requests with every connection that fails.
  */
 function reserve(sql: PostgresPool): Promise<PostgresSql> {
   const waiting = waitingFor(sql);
