@@ -1,6 +1,7 @@
 /** What happens to a connection: calls that share one, and ones that end in the middle of a call. */
 
 import assert from "node:assert/strict";
+import net from "node:net";
 import { describe } from "node:test";
 import postgres from "postgres";
 import * as pgonce from "pgonce";
@@ -181,6 +182,32 @@ describe("connections of postgres.js that end", { concurrency: 4 }, () => {
       HANGS_MS,
     );
   }
+
+  it(
+    "in an outage cost no more requests than there are tries and ends",
+    async () => {
+      // A port that nobody listens on.
+      const away = net.createServer();
+      await new Promise<void>((resolve) => away.listen(0, "127.0.0.1", resolve));
+      const { port } = away.address() as net.AddressInfo;
+      await new Promise((resolve) => away.close(resolve));
+      const sql = postgres({ host: "127.0.0.1", port, max: 4, backoff: () => 0 });
+      let requests = 0;
+      const { reserve } = sql;
+      sql.reserve = () => {
+        requests += 1;
+        return reserve();
+      };
+      const calls = 200;
+      const once = (_: unknown, key: number): Promise<unknown> =>
+        pgonce.once(sql, "s", String(key), REQUEST, () => 1, { retry: { maxTries: 2 } });
+      const ended = await Promise.allSettled(Array.from({ length: calls }, once));
+      assert.ok(ended.every((one) => one.status === "rejected" && one.reason instanceof pgonce.Disconnected));
+      assert.ok(requests < 8 * calls, `${requests} requests`);
+      await sql.end({ timeout: 1 });
+    },
+    HANGS_MS,
+  );
 
   it("a pool of postgres.js that would never reserve a connection is refused", async () => {
     const sql = postgres({ fetch_types: false });

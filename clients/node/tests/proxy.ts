@@ -9,7 +9,8 @@ export interface Fault {
   /**
    * `request`: cut before the server sees it. `reply`: cut after the server has done it, before the client learns of
    * it. `abort`: make the transaction fail right before it. `silence`: pass it on, and nothing after it, either way; the
-   * connection stays open. `panic`: as `reply`, with an error of that severity as the last message.
+   * connection stays open, also where the client ends its half. `panic`: as `reply`, with an error of that severity as the
+   * last message.
    */
   action: "request" | "reply" | "abort" | "silence" | "panic";
   /** How the server writes the severity. */
@@ -27,7 +28,8 @@ export class Proxy {
   private readonly links = new Set<Link>();
 
   constructor(target: number) {
-    this.server = net.createServer((client) => {
+    // Without half-open connections even a silent link would answer the end of its client.
+    this.server = net.createServer({ allowHalfOpen: true }, (client) => {
       const link = new Link(this, client, net.connect(target, "127.0.0.1"));
       this.links.add(link);
       client.on("close", () => this.links.delete(link));
@@ -83,8 +85,13 @@ class Link {
       end.on("error", () => this.cut());
     }
     server.on("close", () => {
-      // The last message is still on its way.
-      if (this.lastMessage === undefined) this.cut();
+      // The last message is still on its way, or there is none.
+      if (this.lastMessage === undefined && !this.silent) this.cut();
+    });
+    client.on("end", () => {
+      // The server learns of it, and frees its locks.
+      if (this.silent) server.destroy();
+      else client.end();
     });
     client.on("close", () => {
       // The server is to finish what it got.

@@ -2,8 +2,9 @@
 
 import assert from "node:assert/strict";
 import { describe } from "node:test";
+import postgres from "postgres";
 import * as pgonce from "pgonce";
-import { LIBRARIES, withApi } from "./apis.js";
+import { LIBRARIES, withApi, withDatabase } from "./apis.js";
 import { it } from "./limit.js";
 
 const REQUEST = { item: "book" };
@@ -91,4 +92,19 @@ for (const library of LIBRARIES) {
       HANGS_MS,
     );
   });
+}
+
+for (const [at, skip] of [[SUCCEED, 0], ["commit", 1], ["begin", 1]] as const) {
+  it(
+    `the only connection of a pool of postgres.js is had back where it falls silent at ${at.slice(0, 6)}`,
+    () =>
+      withDatabase(async (db) => {
+        const sql = postgres(db.cutUrl, { max: 1, onnotice: () => undefined });
+        db.proxy.faults.push({ at, action: "silence", skip });
+        const { answer } = await pgonce.lease(sql, "s", "k", REQUEST, () => 1, SHORT);
+        assert.deepEqual([answer, db.proxy.struck, await db.value(STATUS)], [1, 1, "succeeded"]);
+        await sql.end({ timeout: 1 });
+      }),
+    HANGS_MS,
+  );
 }

@@ -30,6 +30,7 @@ class Proxy:
         self.target = target
         self.faults: list[Fault] = []
         self.struck: list[Fault] = []
+        self.links = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -64,6 +65,7 @@ class Proxy:
             for end in (client, server):
                 # Messages are passed on one by one: each would wait for the acknowledgement of the last.
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.links += 1
             _Link(self, client, server).start()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -210,6 +211,37 @@ def test_a_success_that_met_an_error_that_passes_is_recorded_by_the_next_try(db:
 def test_a_lease_is_renewed_while_its_work_is_being_recorded(db: Database, run: Any) -> None:
     refuse_success(db, "clock_timestamp() < new.first_at + interval '1.2 seconds'")
     assert (run(done, 0.4).replayed, db.value(STATUS)) == (False, "succeeded")
+
+
+@pytest.mark.parametrize("kind", ["psycopg-connect", "psycopg-async", "asyncpg"])
+def test_a_lease_that_runs_out_while_its_work_is_being_recorded_costs_a_connection_per_try_at_most(
+    db: Database, kind: str
+) -> None:
+    ran_out = "select clock_timestamp() > lease_until + interval '3 seconds' from pgonce.intent"
+
+    async def test(api: Api) -> None:
+        locked = psycopg.connect(db.dsn)
+        opened_before = 0
+
+        def unlock() -> None:
+            while not db.value(ran_out):
+                pass
+            locked.rollback()
+
+        async def work(held: Any) -> int:
+            nonlocal opened_before
+            locked.execute("select from pgonce.intent for update")
+            opened_before = db.proxy.links
+            threading.Thread(target=unlock, daemon=True).start()
+            return 1
+
+        done = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=1)
+        locked.close()
+        assert (done.answer, db.value(STATUS)) == (1, "succeeded")
+        # For four seconds a record and a renewal were tried, each for two seconds at least.
+        assert db.proxy.links - opened_before <= 16
+
+    with_api(kind, db.cut_dsn, test)
 
 
 def test_a_database_that_is_away_for_longer_than_the_lease_is_waited_for(db: Database, source: Source, run: Any) -> None:

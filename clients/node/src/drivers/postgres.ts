@@ -1,5 +1,6 @@
 /** postgres.js: the function `sql`, what `sql.reserve()` gives, and the transaction of `sql.begin`. */
 
+import { Socket } from "node:net";
 import { Disconnected, Invalid } from "../errors.js";
 import { beginText, holdConnection, holdNothing, type Driver, type Isolation, type Row, type Session } from "./base.js";
 
@@ -12,7 +13,7 @@ interface Query extends Promise<Record<string, unknown>[] & { command?: string }
 }
 
 interface Connection {
-  /** Rejects what runs, and ends the socket; the library has the connection back when that has closed. */
+  /** Rejects what runs, and ends our half of the socket; the library has the connection back when the whole has closed. */
   terminate(): void;
   onclose?: ((error: unknown) => void) | null;
 }
@@ -82,6 +83,24 @@ function lostConnection(): Disconnected {
 function isQuery(made: unknown): made is Query {
   const { handler, resolve, reject } = (made ?? {}) as Partial<Query>;
   return [handler, resolve, reject].every((part) => typeof part === "function");
+}
+
+/**
+ * Closes a connection without its peer. The library itself only ends our half of the socket, and a peer that is silent
+ * never ends the other: the connection would never be had back. The socket cannot be reached from outside, but it is
+ * ended in this very turn: so what is ended in it is destroyed, too. Sockets of TLS inherit `end`.
+ */
+function terminate(connection: Connection): void {
+  const { end } = Socket.prototype;
+  Socket.prototype.end = function (this: Socket, ...args: unknown[]): Socket {
+    Reflect.apply(end, this, args);
+    return this.destroy();
+  };
+  try {
+    connection.terminate();
+  } finally {
+    Socket.prototype.end = end;
+  }
 }
 
 class PostgresSession implements Session {
@@ -167,7 +186,11 @@ class PostgresSession implements Session {
     const onexecute = (connection: Connection): boolean => {
       this.connection = connection;
       // Called in the turn in which the connection closes, before anybody learns that a query failed.
-      connection.onclose = () => this.close();
+      connection.onclose = () => {
+        // From here on it is the library's, and may serve somebody else.
+        this.connection = undefined;
+        this.close();
+      };
       return true;
     };
     await this.watch(this.sql.unsafe(beginText(isolation), [], { onexecute }));
@@ -189,7 +212,7 @@ class PostgresSession implements Session {
   }
 
   destroy(): void {
-    this.connection?.terminate();
+    if (this.connection !== undefined) terminate(this.connection);
     this.close();
   }
 
@@ -208,7 +231,7 @@ class PostgresSession implements Session {
 
 const reservations = new WeakMap<PostgresPool, Set<() => void>>();
 
-/** Who waits for a connection of a pool, and how each asks again. */
+/** Who waits for a connection of a pool, and how each asks again: first whose latest request is the oldest. */
 function waitingFor(sql: PostgresPool): Set<() => void> {
   const known = reservations.get(sql);
   if (known !== undefined) return known;
@@ -217,8 +240,14 @@ function waitingFor(sql: PostgresPool): Set<() => void> {
   if (sql.options !== undefined) {
     const { onclose } = sql.options;
     sql.options.onclose = (id) => {
-      // Called before the library has forgotten it.
-      for (const ask of waiting) setImmediate(ask);
+      // Called before the library has forgotten one, and others may end before ours is chosen.
+      setImmediate(() => {
+        const [first] = waiting;
+        if (first === undefined) return;
+        waiting.delete(first);
+        waiting.add(first);
+        first();
+      });
       onclose?.(id);
     };
   }
@@ -226,8 +255,9 @@ function waitingFor(sql: PostgresPool): Set<() => void> {
 }
 
 /**
- * A reserved connection. When a connection closes, the library forgets the first of those who wait for one: so each asks
- * again, and gives back what it gets too much.
+ * A reserved connection. When a connection closes, the library forgets the oldest request of those who wait for one: so
+ * its owner asks again, and gives back what it gets too much. Were all to ask again, an outage would multiply their
+ * requests with every connection that fails.
  */
 function reserve(sql: PostgresPool): Promise<PostgresSql> {
   const waiting = waitingFor(sql);

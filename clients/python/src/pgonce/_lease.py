@@ -191,7 +191,10 @@ class LeaseState:
         Sets the lease as lost where it was taken over, or could not be renewed before it ran out.
         """
         try:
-            yield from self._heartbeat(min(max_silence(self.length), max(self._left, 0.001)))
+            silence = max_silence(self.length)
+            # One whose end is being recorded is renewed also after it ran out: it needs the time of a whole try.
+            limit = silence if self._ending else min(silence, max(self._left, 0.001))
+            yield from self._heartbeat(limit)
         except Exception as error:
             self._lose(error if isinstance(error, Fenced) else None)
             return self.length / 20
