@@ -108,3 +108,25 @@ for (const [at, skip] of [[SUCCEED, 0], ["commit", 1], ["begin", 1]] as const) {
     HANGS_MS,
   );
 }
+
+it(
+  "the only connection of a pool of postgres.js is had back where the process took too long to send",
+  () =>
+    withDatabase(async (db) => {
+      const sql = postgres(db.cutUrl, { max: 1, onnotice: () => undefined });
+      const work = async (held: pgonce.Lease): Promise<number> => {
+        // Timers come next after this phase of the loop: that of the limit before the write.
+        await new Promise((resolve) => setImmediate(resolve));
+        const renewal = assert.rejects(held.heartbeat(), pgonce.Disconnected);
+        await new Promise<void>((resolve) => process.nextTick(resolve));
+        const until = performance.now() + 2100;
+        while (performance.now() < until);
+        await renewal;
+        return 1;
+      };
+      const { answer } = await pgonce.lease(sql, "s", "k", REQUEST, work, { leaseMs: 6000 });
+      assert.deepEqual([answer, await db.value(STATUS)], [1, "succeeded"]);
+      await sql.end({ timeout: 1 });
+    }),
+  HANGS_MS,
+);

@@ -212,7 +212,11 @@ class PostgresSession implements Session {
   }
 
   destroy(): void {
-    if (this.connection !== undefined) terminate(this.connection);
+    // The library writes what it sends at the end of the turn. Where it closes before, that write is cancelled, and a
+    // connection with a cancelled write never writes again, not even after it was opened anew.
+    setImmediate(() => {
+      if (this.connection !== undefined) terminate(this.connection);
+    });
     this.close();
   }
 
