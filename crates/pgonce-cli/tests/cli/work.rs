@@ -4,6 +4,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use futures_util::{StreamExt as _, stream};
 use pgonce_testkit::wait_until;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -225,8 +226,13 @@ async fn what_a_service_returns_is_the_result_and_a_word_decides() {
             Some(2) => (StatusCode::UNPROCESSABLE_ENTITY, [("pgonce-disposition", "refuse")], "no such thing").into_response(),
             Some(3) => (StatusCode::OK, "1".repeat(100_000)).into_response(),
             _ => {
-                let cut = [Ok("12"), Err(std::io::Error::other("34 never comes"))];
-                Body::from_stream(futures_util::stream::iter(cut)).into_response()
+                let rest = async {
+                    // What is there is sent meanwhile.
+                    tokio::task::yield_now().await;
+                    Err(std::io::Error::other("34 never comes"))
+                };
+                let begin = stream::once(std::future::ready(Ok("12")));
+                Body::from_stream(begin.chain(stream::once(rest))).into_response()
             }
         }
     }
