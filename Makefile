@@ -66,14 +66,12 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
 	$(call step,documentation)
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
-	$(call step,tests; those of clients/python beside them)
-	@scripts/python-tests >target/python-tests.log 2>&1 & python=$$!; trap 'kill $$python' INT TERM; \
+	$(call step,tests; those of clients/python and clients/node beside them)
+	@scripts/client-tests & clients=$$!; trap 'kill $$clients' INT TERM; \
 	$(TEST) --workspace --all-features --tests; rust=$$?; \
-	wait $$python; python=$$?; cat target/python-tests.log; exit $$((rust + python))
-	$(call step,examples in the documentation; node-tests beside them)
-	@scripts/node-tests >target/node-tests.log 2>&1 & node=$$!; trap 'kill $$node' INT TERM; \
-	$(CARGO) test --locked --workspace --all-features --no-fail-fast --doc; rust=$$?; \
-	wait $$node; node=$$?; cat target/node-tests.log; exit $$((rust + node))
+	wait $$clients; clients=$$?; cat target/python-tests.log target/node-tests.log; exit $$((rust + clients))
+	$(call step,examples in the documentation)
+	$(CARGO) test --locked --workspace --all-features --no-fail-fast --doc
 	$(call step,citus-tests)
 	@if test -n "$$PGONCE_CITUS_BIN"; then $(MAKE) citus-tests; else echo "NOT RUN: PGONCE_CITUS_BIN names no PostgreSQL with Citus"; fi
 
