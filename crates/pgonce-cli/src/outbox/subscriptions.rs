@@ -248,7 +248,7 @@ impl Undelivered {
 
     fn words(&self) -> String {
         let at_least = if self.cut { "at least " } else { "" };
-        format!("which has not had {at_least}{} events", self.count)
+        format!("with {at_least}{} undelivered events", self.count)
     }
 
     fn value(&self) -> Value {
