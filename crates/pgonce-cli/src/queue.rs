@@ -257,7 +257,7 @@ async fn show(database: &Database, tenant: &str, id: i64) -> Result {
         true => SHOW_OF_TENANT,
         false => query,
     };
-    let rows = database.rows(query, &params).await?;
+    let rows = database.read(query, &params).await?;
     if rows.is_empty() {
         return Err(none());
     }
@@ -275,7 +275,7 @@ pub(crate) async fn queue(args: QueueArgs, target: Target) -> Result {
         }
         QueueAction::Schedules => {
             let query = "select name, cron, zone, queue, next_at, last_at from pgonce.job_schedule order by tenant, name";
-            let rows = database.rows(query, &[]).await?;
+            let rows = database.read(query, &[]).await?;
             return output::rows(database.format, &rows, "No schedules.");
         }
         QueueAction::Pause(named) => (&named.queue, Some("true"), None),

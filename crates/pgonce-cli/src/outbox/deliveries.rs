@@ -91,6 +91,7 @@ pub(super) async fn redrive(database: &Database, args: &RedriveArgs) -> Result {
         args.reason.as_deref(),
         Some(&*rate),
     ];
+    let is_distributed = database.is_distributed().await?;
     let call =
         "pgonce.redrive($1, $2, p_tenant => $3, p_reason => $4, p_rate => $5::text::integer)";
     let moved = number(database, call, &params).await?;
@@ -98,7 +99,7 @@ pub(super) async fn redrive(database: &Database, args: &RedriveArgs) -> Result {
     let seconds = seconds(moved, args.rate);
     let json = json!({ "redriven": moved, "rate": args.rate, "seconds": seconds });
     // On Citus all at once.
-    let words = match database.is_distributed().await? {
+    let words = match is_distributed {
         true => format!("{words} again"),
         false => at_rate(&words, moved, args.rate),
     };
@@ -152,7 +153,7 @@ pub(super) async fn skip(database: &Database, args: &SkipArgs) -> Result {
             "select count(*) as n from pgonce.parked where subscription = $1 and seq = $2::text::bigint"
         }
     };
-    if database.count(query, &params[..2]).await? == 0 {
+    if database.read_count(query, &params[..2]).await? == 0 {
         return Err(CliError::new(
             exit::NOT_FOUND,
             format!(
