@@ -210,6 +210,35 @@ async fn a_replay_goes_back_entirely_or_gives_only_a_range() {
 }
 
 #[tokio::test]
+async fn a_replay_admits_an_evicted_subscription_also_where_nothing_comes_again() {
+    let fixture = Fixture::installed().await;
+    fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
+    fixture
+        .sql("select pgonce.publish('orders', 'order.changed', 'a', '{\"n\": 1}')")
+        .await;
+    assert_eq!(relay(&fixture), [1]);
+    let evict = ["outbox", "evict", "billing", "--reason", "r", "--yes"];
+    let replay = |from: &'static str| ["outbox", "replay", "billing", "--from", from];
+    fixture.ok(&evict);
+    assert_eq!(
+        fixture.ok(&replay("1000")),
+        "billing reads again, from the next event on\n"
+    );
+    assert!(relay(&fixture).is_empty());
+    fixture.ok(&evict);
+    assert_eq!(
+        fixture.json(&replay("1")),
+        json!({"first": 1, "readmitted": true})
+    );
+    assert_eq!(relay(&fixture), [1]);
+    fixture.ok(&evict);
+    assert_eq!(
+        fixture.ok(&replay("1")),
+        "billing reads again, from event 1\n"
+    );
+}
+
+#[tokio::test]
 async fn a_replay_never_goes_forward_and_a_length_of_time_is_what_it_says() {
     let fixture = Fixture::installed().await;
     fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
@@ -230,7 +259,7 @@ async fn a_replay_never_goes_forward_and_a_length_of_time_is_what_it_says() {
     assert_eq!(relay(&fixture), [1, 2, 3, 4]);
     assert_eq!(
         fixture.json(&["outbox", "replay", "billing", "--from", "0s"]),
-        json!({"first": null})
+        json!({"first": null, "readmitted": false})
     );
     // A month, not a minute.
     assert_eq!(replay("1M"), "billing goes back to event 2\n");
