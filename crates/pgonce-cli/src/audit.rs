@@ -47,6 +47,6 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         args.since.as_deref(),
         Some(&*limit),
     ];
-    let rows = database.rows(query, &params).await?;
+    let rows = database.read(query, &params).await?;
     output::rows(database.format, &rows, "Nobody has intervened by hand.")
 }

@@ -187,14 +187,38 @@ impl Database {
         Ok(read_only(&self.driver, settings, &self.statement(query), &params).await?)
     }
 
-    /// As [`Database::rows`], for what only looks: where the connection breaks, nothing was done.
+    /// As [`Database::rows`], for all that only looks, also before an act and by `--dry-run`: where the connection breaks, nothing was done.
     pub(crate) async fn read(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
         let params: Vec<Param<'_>> = params.iter().copied().map(Param::Text).collect();
         let settings = "set local jit = off";
         Ok(read_only(&self.driver, settings, &self.statement(query), &params).await?)
     }
 
-    /// Runs a statement that is written for the schema `pgonce`; every row as a JSON object. The
+    /// As [`Database::read`], the first row.
+    pub(crate) async fn read_row(
+        &self,
+        query: &str,
+        params: &[Option<&str>],
+    ) -> Result<Option<String>> {
+        Ok(self.read(query, params).await?.into_iter().next())
+    }
+
+    /// As [`Database::read`], for a statement that answers one number, as `n`.
+    pub(crate) async fn read_count(&self, query: &str, params: &[Option<&str>]) -> Result<u64> {
+        number(self.read_row(query, params).await?)
+    }
+
+    /// As [`Database::read_row`], how it is after an act that has committed.
+    pub(crate) async fn read_after_act(
+        &self,
+        query: &str,
+        params: &[Option<&str>],
+    ) -> Result<Option<String>> {
+        let row = self.read_row(query, params).await;
+        row.map_err(CliError::after_act)
+    }
+
+    /// Runs an act, a statement that is written for the schema `pgonce`, and commits it; every row as a JSON object. The
     /// name of the schema was checked by [`Target::installed`]. An act is recorded with the [`person`], who is named
     /// for this transaction only: behind a pooler the next one may be another's.
     pub(crate) async fn rows(&self, query: &str, params: &[Option<&str>]) -> Result<Vec<String>> {
@@ -242,15 +266,13 @@ impl Database {
     /// Whether Citus distributes pgonce's tables.
     pub(crate) async fn is_distributed(&self) -> Result<bool> {
         let query = "select to_regclass('pgonce.tenant_epoch') is not null as distributed";
-        let row = self.row(query, &[]).await?.unwrap_or_default();
+        let row = self.read_row(query, &[]).await?.unwrap_or_default();
         Ok(row.contains("true"))
     }
 
-    /// As [`Database::rows`], for a statement that answers one number, as `n`.
+    /// As [`Database::rows`], for an act that answers one number, as `n`.
     pub(crate) async fn count(&self, query: &str, params: &[Option<&str>]) -> Result<u64> {
-        let row = self.row(query, params).await?.unwrap_or_default();
-        let row: serde_json::Value = serde_json::from_str(&row)?;
-        Ok(row["n"].as_u64().unwrap_or_default())
+        number(self.row(query, params).await?)
     }
 
     /// An error with exit code 7, unless the query answers that the name is known.
@@ -271,6 +293,11 @@ impl Database {
     pub(crate) async fn row(&self, query: &str, params: &[Option<&str>]) -> Result<Option<String>> {
         Ok(self.rows(query, params).await?.into_iter().next())
     }
+}
+
+fn number(row: Option<String>) -> Result<u64> {
+    let row: serde_json::Value = serde_json::from_str(&row.unwrap_or_default())?;
+    Ok(row["n"].as_u64().unwrap_or_default())
 }
 
 /// The user of the operating system, as far as the environment says.

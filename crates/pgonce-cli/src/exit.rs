@@ -103,6 +103,19 @@ impl CliError {
         Self { exit, ..self }
     }
 
+    /// The same, where an act was done before it and has committed.
+    pub(crate) fn after_act(self) -> Self {
+        Self {
+            what: format!(
+                "it was done, and how it is now cannot be read: {}",
+                self.what
+            ),
+            hint: Some(LOOK.to_owned()),
+            exit: UNCERTAIN,
+            ..self
+        }
+    }
+
     /// The same, with another hint where it has this code.
     pub(crate) fn with_hint(mut self, code: &str, hint: &str) -> Self {
         if self.code.as_deref() == Some(code) {

@@ -138,6 +138,11 @@ const PROVIDERS: &str = "select p.provider, r.keys_for, r.deadline, r.look_after
     r.trip_after, r.trip_for, p.failures, p.open_until from pgonce.external_provider p \
     join pgonce.external_provider r on r.provider = case when p.defined_at is null then '*' else p.provider end order by p.provider";
 
+/// Whether a decision would be refused.
+const RISK: &str = "select pgonce._external_risk(c, i, $3) as risk from pgonce.external_call c \
+    left join pgonce.intent i on i.tenant = c.tenant and i.scope = c.scope and i.key = c.key \
+    where c.tenant = $1 and c.effect_key = case when $2 ~ '^[0-9a-fA-F-]{36}$' then $2::text::uuid end";
+
 const SETTLE: &str = "select pgonce.external_settle($1::text::uuid, $2, $3, $4::text::boolean, $5, $6::text::jsonb, $7::text::jsonb, $8, \
     null, $9) as before";
 
@@ -191,7 +196,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         }
         Action::Show(one) => {
             let rows = database
-                .rows(SHOW, &[tenant, Some(&one.effect_key)])
+                .read(SHOW, &[tenant, Some(&one.effect_key)])
                 .await?;
             if rows.is_empty() {
                 return Err(none());
@@ -199,7 +204,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             output::rows(database.format, &rows, "")
         }
         Action::Providers => {
-            let rows = database.rows(PROVIDERS, &[]).await?;
+            let rows = database.read(PROVIDERS, &[]).await?;
             output::rows(database.format, &rows, "")
         }
         Action::Settle(settle) => {
@@ -211,8 +216,15 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                     format!("If a second effect is what you want: --force {key}"),
                 ));
             }
-            if database.rows(SHOW, &[tenant, Some(key)]).await?.is_empty() {
-                return Err(none());
+            let again =
+                format!("Ask the provider first; if a second effect is acceptable: --force {key}");
+            let row = database
+                .read_row(RISK, &[tenant, Some(key), Some(outcome)])
+                .await?;
+            let row: serde_json::Value = serde_json::from_str(&row.ok_or_else(none)?)?;
+            if let (Some(risk), None) = (row["risk"].as_str(), &settle.force) {
+                let what = format!("{outcome} could be wrong or open a second effect: {risk}");
+                return Err(CliError::new(exit::FAILED, what, again).coded("55000"));
             }
             let what = format!("settle call {} as {outcome}", output::printable(key));
             if !settle.confirm.ask(database.format, &what, 1)? {
@@ -230,12 +242,8 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 settle.code.as_deref(),
                 tenant,
             ];
-            let before = database.row(SETTLE, &params).await.map_err(|error| {
-                let again = format!(
-                    "Ask the provider first; if a second effect is acceptable: --force {key}"
-                );
-                error.with_hint("55000", &again)
-            })?;
+            let before = database.row(SETTLE, &params).await;
+            let before = before.map_err(|error| error.with_hint("55000", &again))?;
             let before: serde_json::Value = serde_json::from_str(&before.unwrap_or_default())?;
             let words = format!(
                 "{outcome}; it was {}",

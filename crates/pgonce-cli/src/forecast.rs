@@ -36,6 +36,6 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         "select {columns} from ({}) f order by place",
         query(args.days)
     );
-    let rows = database.rows(&query, &[]).await?;
+    let rows = database.read(&query, &[]).await?;
     output::rows(database.format, &rows, "nothing is stored")
 }

@@ -122,7 +122,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             // As pgonce.skip_message has it: neither applied nor skipped, and no worker has it.
             let query = "select count(*) as n from pgonce.inbox_message where consumer = $1 and seq = $2::text::bigint \
                          and skipped_at is null and status in ('received', 'failed_retryable', 'failed_final')";
-            if database.count(query, &params[..2]).await? == 0 {
+            if database.read_count(query, &params[..2]).await? == 0 {
                 return Err(none());
             }
             let what = format!("skip 1 message, number {seq} of {}", skip.one.consumer);
@@ -159,7 +159,7 @@ async fn replay(database: &Database, replay: &Replay) -> Result {
                      and ($2::text is null or m.received_at >= $2::text::timestamptz) \
                      and ($3::text is null or not exists (select from pgonce.inbox_marker r where r.tenant = m.tenant \
                          and r.consumer = $3 and r.source = m.source and r.message_id = m.message_id))";
-        let count = database.count(query, &params).await?;
+        let count = database.read_count(query, &params).await?;
         let what = match &replay.into {
             Some(into) => format!("let {into} apply {count} messages of {}", replay.consumer),
             None => format!(
@@ -293,7 +293,7 @@ async fn show(database: &Database, one: &One) -> Result {
          from pgonce.inbox_message m where m.consumer = $1 and m.seq = $2::text::bigint";
     let seq = one.seq.to_string();
     let row = database
-        .row(query, &[Some(&*one.consumer), Some(&*seq)])
+        .read_row(query, &[Some(&*one.consumer), Some(&*seq)])
         .await?;
     output::fields(database.format, &row.ok_or_else(none)?)
 }

@@ -222,7 +222,7 @@ const ATTEMPTS: u32 = 10_000;
 /// Whether there are more intents than a list may read.
 async fn has_many_intents(database: &Database) -> Result<bool> {
     let query = "select count(*) as n from (select from pgonce.intent limit 10001) x";
-    Ok(database.count(query, &[]).await? > 10_000)
+    Ok(database.read_count(query, &[]).await? > 10_000)
 }
 
 /// How `pgonce suppression` counts.
@@ -246,7 +246,7 @@ pub(crate) async fn suppression(args: SuppressionArgs, target: Target) -> Result
             "No duplicate was reported yet.",
         ),
     };
-    output::rows(database.format, &database.rows(query, &[]).await?, nothing)
+    output::rows(database.format, &database.read(query, &[]).await?, nothing)
 }
 
 /// One intent, whole.
@@ -275,7 +275,7 @@ pub(crate) async fn show(args: ShowArgs, target: Target) -> Result {
     let database = target.installed().await?;
     let key = stored_key(&database, names).await?;
     let names = [names[0], names[1], Some(&*key)];
-    match database.row(SHOW, &names).await? {
+    match database.read_row(SHOW, &names).await? {
         Some(row) => output::fields(database.format, &row),
         None => Err(no_record(&database, &names).await?),
     }
@@ -292,11 +292,11 @@ select i.key from pgonce.intent i
 pub(crate) async fn stored_key(database: &Database, names: [Option<&str>; 3]) -> Result<String> {
     let known =
         "select i.key from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key = $3";
-    if database.row(known, &names).await?.is_some() {
+    if database.read_row(known, &names).await?.is_some() {
         return Ok(names[2].unwrap_or_default().to_owned());
     }
     let mut stored = Vec::new();
-    for row in database.rows(STORED_AS, &names).await? {
+    for row in database.read(STORED_AS, &names).await? {
         let row: serde_json::Value = serde_json::from_str(&row).map_err(std::io::Error::from)?;
         stored.extend(row["key"].as_str().map(str::to_owned));
     }
@@ -315,9 +315,9 @@ pub(crate) async fn stored_key(database: &Database, names: [Option<&str>; 3]) ->
 }
 
 async fn no_record(database: &Database, names: &[Option<&str>; 3]) -> Result<CliError> {
-    let held = database.row(HELD, names).await?.is_some();
+    let held = database.read_row(HELD, names).await?.is_some();
     let acts = "select o.act from pgonce.operator_act o where o.tenant = $1 and o.scope = $2 and o.key = $3 limit 1";
-    let acted = database.row(acts, names).await?.is_some();
+    let acted = database.read_row(acts, names).await?.is_some();
     Ok(if acted && !held {
         CliError::new(
             exit::NOT_FOUND,

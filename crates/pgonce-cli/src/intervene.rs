@@ -105,11 +105,19 @@ pub(crate) async fn act(
         ));
     }
     let database = target.installed().await?;
-    let mut keys = keys(&database, act, args).await?;
+    if database.is_distributed().await? {
+        return Err(CliError::new(
+            exit::FAILED,
+            "operators' acts on intents do not work where Citus distributes pgonce's tables",
+            "See `pgonce intent stuck`: what is safe to retry is done by the next attempt.",
+        )
+        .coded("P4105"));
+    }
+    let Chosen { mut keys, refused } = chosen(&database, act, args).await?;
     // One more than may be changed was asked for: so the count is never wrong without a word.
     let cut = keys.len() > MAX_INTENTS;
     keys.truncate(MAX_INTENTS);
-    let what = match &keys[..] {
+    let mut what = match &keys[..] {
         [key] => format!("{act} {} of {}", output::printable(key), args.scope),
         keys if cut => format!(
             "{act} the first {} intents of {}, by key; more match, for which it is to be run again",
@@ -118,11 +126,23 @@ pub(crate) async fn act(
         ),
         keys => format!("{act} {} intents of {}", keys.len(), args.scope),
     };
-    if !args
-        .confirm
-        .ask(database.format, &what, keys.len() as u64)?
-    {
-        return Ok(());
+    if refused > 0 {
+        what += &format!(
+            ", of which {refused} do not fit or need --force {}",
+            args.scope
+        );
+    }
+    let counted = json!({"count": keys.len(), "refused": refused});
+    if !args.confirm.ask_about(database.format, &what, &counted)? {
+        return match refused {
+            0 => Ok(()),
+            _ => Err(CliError::new(
+                exit::FAILED,
+                format!("{refused} of {} intents would be refused", keys.len()),
+                find_out(args),
+            )
+            .coded("55000")),
+        };
     }
     let (mut done, mut refused, mut failed) = (0_usize, Vec::new(), None);
     for key in &keys {
@@ -156,39 +176,83 @@ pub(crate) async fn act(
     failed.or(refused.into_iter().next()).map_or(Ok(()), Err)
 }
 
-/// What pgonce.intervene refuses whatever is forced is refused before anybody is asked, and by --dry-run too.
+/// What pgonce.intervene would refuse is refused before anybody is asked, and by --dry-run too.
 async fn require_fitting(database: &Database, act: &str, args: &ActArgs, key: &str) -> Result {
-    let query = "select i.status from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key = $3 and ( \
-                 $4::text in ('settle', 'fail') and i.status not in ('processing', 'failed_retryable') \
-                 or $4 = 'release' and i.status <> 'processing' and not (i.status = 'failed_retryable' and i.vanished_at is not null) \
-                 or $4 = 'retry' and i.status <> 'failed_final' or i.gone_at is not null and $4 <> 'evict')";
+    let query = "select i.status, r.fits, r.risk from pgonce.intent i cross join lateral pgonce._act_risk($4, i) r \
+                 where i.tenant = $1 and i.scope = $2 and i.key = $3";
     let params = [
         Some(&*args.tenant),
         Some(&*args.scope),
         Some(key),
         Some(act),
     ];
-    let Some(row) = database.row(query, &params).await? else {
+    let Some(row) = database.read_row(query, &params).await? else {
         return Ok(());
     };
     let row: serde_json::Value = serde_json::from_str(&row)?;
     let status = row["status"].as_str().unwrap_or_default();
-    Err(CliError::new(
-        exit::FAILED,
-        format!("an intent that is {status} cannot be changed by {act}"),
-        "settle, fail: what is not finished; release: a lease, or what had a holder that vanished; retry: a permanent failure; evict: any.",
-    )
-    .coded("55000"))
+    let refused = match row["risk"].as_str().filter(|_| args.force.is_none()) {
+        _ if row["fits"] == false => CliError::new(
+            exit::FAILED,
+            format!("an intent that is {status} cannot be changed by {act}"),
+            "settle, fail: what is not finished; release: a lease, or what had a holder that vanished; retry: a permanent failure; evict: any.",
+        ),
+        Some(risk) => CliError::new(
+            exit::FAILED,
+            format!("{act} could open a second effect: {risk}"),
+            find_out(args),
+        ),
+        None => return Ok(()),
+    };
+    Err(refused.coded("55000"))
 }
 
-async fn keys(database: &Database, act: &str, args: &ActArgs) -> Result<Vec<String>> {
+fn find_out(args: &ActArgs) -> String {
+    format!(
+        "Find out whether it happened, then settle or fail it; if a second effect is acceptable: --force {}",
+        args.scope
+    )
+}
+
+/// An act that fits none of those that are selected, whatever their states.
+fn require_fitting_selection(act: &str, args: &ActArgs) -> Result {
+    let (option, selected, acts) = match (&args.failed, act) {
+        (Some(_), "settle" | "fail" | "release") => {
+            ("--failed", "what failed permanently", "retry and evict")
+        }
+        (None, "retry") => (
+            "--stuck",
+            "what is not finished",
+            "settle, fail, release and evict",
+        ),
+        _ => return Ok(()),
+    };
+    Err(CliError::new(
+        exit::USAGE,
+        format!("{option} selects {selected}, which {act} cannot change"),
+        format!("With {option}: {acts}."),
+    ))
+}
+
+/// The intents that an act is about, and how many of them it would refuse.
+#[derive(Default)]
+struct Chosen {
+    keys: Vec<String>,
+    refused: usize,
+}
+
+async fn chosen(database: &Database, act: &str, args: &ActArgs) -> Result<Chosen> {
     if let Some(key) = &args.key {
         let names = [Some(&*args.tenant), Some(&*args.scope), Some(&**key)];
         let key = stored_key(database, names).await?;
         require_fitting(database, act, args, &key).await?;
-        return Ok(vec![key]);
+        return Ok(Chosen {
+            keys: vec![key],
+            refused: 0,
+        });
     }
     require_scope(database, &args.scope).await?;
+    require_fitting_selection(act, args)?;
     let source = match &args.failed {
         None => {
             "(select *, stuck_for as age from pgonce.stuck) i where ($6::text is null or classification = $6)"
@@ -198,11 +262,15 @@ async fn keys(database: &Database, act: &str, args: &ActArgs) -> Result<Vec<Stri
         }
     };
     let query = format!(
-        "select key from {source} and tenant = $1 and scope = $2 and ($4::text is null or owner = $4) \
-         and ($5::text is null or age >= $5::text::interval) and ($7::text is null or starts_with(key, $7)) \
-         order by key limit $3::text::integer"
+        "select k.key, r.fits and (r.risk is null or $9::text::boolean) as goes \
+         from (select tenant, scope, key from {source} and tenant = $1 and scope = $2 and ($4::text is null or owner = $4) \
+               and ($5::text is null or age >= $5::text::interval) and ($7::text is null or starts_with(key, $7)) \
+               order by key limit $3::text::integer) k \
+         join pgonce.intent n on n.tenant = k.tenant and n.scope = k.scope and n.key = k.key \
+         cross join lateral pgonce._act_risk($8, n) r order by k.key"
     );
     let limit = (MAX_INTENTS + 1).to_string();
+    let force = args.force.is_some().to_string();
     let params = [
         Some(&*args.tenant),
         Some(&*args.scope),
@@ -211,13 +279,18 @@ async fn keys(database: &Database, act: &str, args: &ActArgs) -> Result<Vec<Stri
         args.older_than.as_deref(),
         args.failed.as_deref().or(args.classification.as_deref()),
         args.prefix.as_deref(),
+        Some(act),
+        Some(&*force),
     ];
-    let mut keys = Vec::new();
-    for row in database.rows(&query, &params).await? {
+    let mut chosen = Chosen::default();
+    for row in database.read(&query, &params).await? {
         let row: serde_json::Value = serde_json::from_str(&row)?;
-        keys.extend(row["key"].as_str().map(str::to_owned));
+        if chosen.keys.len() < MAX_INTENTS && row["goes"] == false {
+            chosen.refused += 1;
+        }
+        chosen.keys.extend(row["key"].as_str().map(str::to_owned));
     }
-    Ok(keys)
+    Ok(chosen)
 }
 
 async fn one(
@@ -240,13 +313,13 @@ async fn one(
         message,
         Some(&args.tenant),
     ];
-    database.row(query, &params).await.map(|_| ()).map_err(|error| {
-        let again = format!(
-            "Find out whether it happened, then settle or fail it; if a second effect is acceptable: --force {}",
-            args.scope
-        );
-        error
-            .with_hint("55000", &again)
-            .with_exit("42704", exit::NOT_FOUND)
-    })
+    database
+        .row(query, &params)
+        .await
+        .map(|_| ())
+        .map_err(|error| {
+            error
+                .with_hint("55000", &find_out(args))
+                .with_exit("42704", exit::NOT_FOUND)
+        })
 }

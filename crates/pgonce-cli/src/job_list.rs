@@ -34,11 +34,14 @@ const OF_QUEUE: &str = "($2::text is null or x.queue = $2)";
 /// Jobs of a group that are looked at for those in one state: each is looked up by itself.
 const LOOK_IN_GROUP: u32 = 8000;
 
+/// Jobs of all queues and states that are looked at for those in one state that come by time. `pgonce.queues` counts among the same.
+const DUE: u32 = 10_000;
+
 /// What the numbers are read from: rows of `tenant`, `id`, `matches` and `stopped`.
 struct Source {
     sql: String,
     looked: u32,
-    /// Whether it reads the newest first, so that another list can go on where it stopped. One that does not shows all, or nothing.
+    /// Whether it reads the newest first, so that another list can go on where it stopped.
     is_ordered: bool,
 }
 
@@ -74,6 +77,26 @@ impl Source {
                  and case n.state when 'limited' then 'running' else n.state::text end = $3 order by {order} limit {LOOK}) x order by x.id desc limit $5::text::int)"
             ),
             looked: LOOK,
+            is_ordered: false,
+        }
+    }
+
+    /// Jobs that are live and in one of the states that come by time, among those that are due first: these have one index.
+    fn due(condition: &str) -> Self {
+        let look = "select * from pgonce.job_live n where n.state in ('scheduled', 'retrying', 'running', 'limited') order by n.due_at";
+        let before = BEFORE.replace("n.id", "x.id");
+        let of_state = among(
+            look,
+            DUE,
+            &format!("x.tenant = $1 and {before} and {condition}"),
+            "all",
+        );
+        Self {
+            sql: format!(
+                "(select x.tenant, x.id, x.matches, bool_or(x.stopped) over () as stopped from {of_state} x \
+                 order by x.stopped and not x.matches, x.id desc limit $5::text::int)"
+            ),
+            looked: DUE,
             is_ordered: false,
         }
     }
@@ -146,10 +169,7 @@ impl List {
                             "n.queue, n.priority desc, n.id",
                         ),
                         "blocked" => Source::in_state("n.state = 'blocked'", "n.queue"),
-                        _ => Source::in_state(
-                            "n.state in ('scheduled', 'retrying', 'running', 'limited')",
-                            "n.due_at",
-                        ),
+                        _ => Source::due(&condition),
                     },
                 ]
             }
@@ -190,6 +210,8 @@ impl List {
                 .is_none_or(|(known, _)| stop(&found) < stop(known));
             if source.is_ordered && further {
                 best = Some((found, source.looked));
+            } else if !source.is_ordered {
+                best = best.map(|(known, looked)| (known.or(found), looked));
             }
         }
         let (found, looked) = best.unwrap_or_default();

@@ -212,10 +212,15 @@ fn texts(texts: &[Option<String>]) -> Vec<Option<&str>> {
 pub(crate) async fn run(args: Args, target: Target) -> Result {
     let database = target.installed().await?;
     let tenant = args.tenant;
-    let show = async |query: &str, params: Vec<Option<String>>, nothing: &str| {
-        let rows = database.rows(query, &texts(&params)).await;
+    let shown = |rows: Result<Vec<String>>, nothing: &str| {
         let rows = rows.map_err(|error| error.with_exit("P4072", exit::NOT_FOUND))?;
         output::rows(database.format, &rows, nothing)
+    };
+    let read = async |query: &str, params: Vec<Option<String>>, nothing: &str| {
+        shown(database.read(query, &texts(&params)).await, nothing)
+    };
+    let act = async |query: &str, params: Vec<Option<String>>| {
+        shown(database.rows(query, &texts(&params)).await, "")
     };
     match args.action {
         Action::Accounts(page) => {
@@ -225,23 +230,23 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                          cross join lateral (select v.* from pgonce.ledger_accounts v where v.tenant = $1 and v.account = n.account limit 1) a \
                          order by a.account";
             let params = vec![Some(tenant), page.after, Some(page.limit.to_string())];
-            show(query, params, "No account is open here.").await
+            read(query, params, "No account is open here.").await
         }
         Action::Open(open) => {
             let query = "select $1::text as account, pgonce.ledger_open($1, $2, $3, $4::text::numeric, \
                          $5::text::integer, $6) as made_now";
             let params = [Some(open.account), Some(open.currency), Some(open.normal)];
             let rest = [open.floor, Some(open.shards), Some(tenant)];
-            show(query, params.into_iter().chain(rest).collect(), "").await
+            act(query, params.into_iter().chain(rest).collect()).await
         }
         Action::Balance(At { account, at }) => {
             let query = "select * from pgonce.ledger_balance($1, $2::text::timestamptz, $3)";
-            show(query, vec![Some(account), at, Some(tenant)], "").await
+            read(query, vec![Some(account), at, Some(tenant)], "").await
         }
         Action::Statement(Statement { account, from, to }) => {
             let query = "select * from pgonce.ledger_statement($1, $2::text::timestamptz, $3::text::timestamptz, $4)";
             let params = vec![Some(account), Some(from), Some(to), Some(tenant)];
-            show(query, params, "").await
+            read(query, params, "").await
         }
         Action::Groups(Groups { state, limit }) => {
             let params = [Some(tenant), state.clone(), Some(limit.to_string())];
@@ -268,7 +273,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 post.pending.map(|fence| fence.to_string()),
                 Some(tenant),
             ];
-            show(query, params, "").await
+            act(query, params).await
         }
         Action::Settle(settle) => {
             let query = "select pgonce.ledger_settle($1, $2, $3, $4::text::bigint, $5) as made_now, $3::text as state";
@@ -276,7 +281,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             require_group(&database, [&tenant, &source, &operation]).await?;
             let fence = settle.fence.to_string();
             let params = [source, operation, settle.state, fence, tenant];
-            show(query, params.map(Some).to_vec(), "").await
+            act(query, params.map(Some).to_vec()).await
         }
         Action::Reverse(reverse) => {
             let query = "select made_now, state, recorded_at from pgonce.ledger_reverse($1, $2, $3, $4, to_jsonb($5::text), $6)";
@@ -285,7 +290,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             require_group(&database, [&tenant, &of[0], &of[1]]).await?;
             let params = [source, operation].into_iter().chain(of).map(Some);
             let params = params.chain([reverse.memo, Some(tenant)]).collect();
-            show(query, params, "").await
+            act(query, params).await
         }
         Action::Verify(verify) => {
             self::verify(&database, (!verify.all_tenants).then_some(&tenant)).await
@@ -309,7 +314,7 @@ async fn require_group(database: &Database, [tenant, source, operation]: [&Strin
 
 async fn verify(database: &Database, tenant: Option<&String>) -> Result {
     let query = "select * from pgonce.ledger_verify($1)";
-    let rows = database.rows(query, &[tenant.map(String::as_str)]).await?;
+    let rows = database.read(query, &[tenant.map(String::as_str)]).await?;
     output::rows(database.format, &rows, "The ledger is what was recorded.")?;
     if rows.is_empty() {
         return Ok(());
@@ -323,7 +328,7 @@ async fn verify(database: &Database, tenant: Option<&String>) -> Result {
 
 async fn repair(database: &Database, repair: Repair, tenant: &str) -> Result {
     let query = "select count(*) as n from pgonce.ledger_verify($1) where problem = 'balance'";
-    let wrong = database.count(query, &[Some(tenant)]).await?;
+    let wrong = database.read_count(query, &[Some(tenant)]).await?;
     let what = format!("set {wrong} cached balances to what their entries say");
     // What becomes wrong only now was asked about by nobody.
     if wrong == 0 && !repair.confirm.is_dry_run() {

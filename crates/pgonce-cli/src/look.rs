@@ -56,6 +56,18 @@ impl Found {
         })
     }
 
+    /// With the rows of another look, where this one found none. Neither found all.
+    pub(crate) fn or(self, other: Self) -> Self {
+        match self.rows.is_empty() {
+            true => Self {
+                rows: other.rows,
+                is_sorted: true,
+                ..self
+            },
+            false => self,
+        }
+    }
+
     /// Whether these are all that a list with this limit could show.
     pub(crate) fn is_all(&self, limit: u32) -> bool {
         self.stopped.is_none() || !self.is_sorted && self.rows.len() >= limit as usize

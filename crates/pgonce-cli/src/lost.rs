@@ -127,7 +127,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
 
 async fn ask(database: &Database, batch: &[Acknowledged]) -> Result<Vec<String>> {
     let batch = serde_json::to_string(batch)?;
-    database.rows(LOST, &[Some(&batch)]).await
+    database.read(LOST, &[Some(&batch)]).await
 }
 
 /// The lines of the file, some at a time.

@@ -50,7 +50,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                      from pgonce.projection order by projection"
                 }
             };
-            let rows = database.rows(query, &[]).await?;
+            let rows = database.read(query, &[]).await?;
             output::rows(database.format, &rows, "No projection is defined here.")
         }
         Action::Rebuild(name) => {
@@ -101,7 +101,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
 async fn has_many(database: &Database) -> Result<bool> {
     let query = "select greatest((select count(*) from (select from pgonce.inbox_marker limit 20001) x), \
                  (select count(*) from (select from pgonce.projection_gate limit 20001) x)) as n";
-    Ok(database.count(query, &[]).await? > 20_000)
+    Ok(database.read_count(query, &[]).await? > 20_000)
 }
 
 fn once(database: &Database) -> Result<Once<pgonce::driver::tokio_postgres::TokioPostgres>> {

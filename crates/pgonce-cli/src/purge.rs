@@ -29,7 +29,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
     if args.dry_run {
         // No index has the expiry: this reads the whole table.
         let query = "select count(*) as n from pgonce.intent where expires_at <= pgonce.now()";
-        let expired = database.count(query, &[]).await?;
+        let expired = database.read_count(query, &[]).await?;
         let words = format!("would purge {expired} finished records");
         return output::say(database.format, &words, &json!({"would_purge": expired}));
     }

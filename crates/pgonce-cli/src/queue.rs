@@ -144,11 +144,13 @@ fn none() -> CliError {
     )
 }
 
-/// A queue is known by its rules, by a schedule, or by a job: one that is not done or a dead letter, or one of the newest.
+/// A queue is known by its rules, by a schedule, or by a job: one that is not done or a dead letter, or one of the newest. Those that are due
+/// after ten thousand others have no index by queue: only for a name that nothing else knows all jobs that are not done are read.
 async fn require_queue(database: &Database, queue: &str) -> Result {
     let known = "exists (select from pgonce.job_queue q where q.queue = $1) or exists (select from pgonce.queues q where q.queue = $1) \
          or exists (select from pgonce.job_schedule s where s.queue = $1) or exists (select from pgonce.job j where j.queue = $1 \
-         and j.ctid >= (select format('(%s,0)', greatest(pg_relation_size('pgonce.job') / current_setting('block_size')::bigint - 150, 0))::tid))";
+         and j.ctid >= (select format('(%s,0)', greatest(pg_relation_size('pgonce.job') / current_setting('block_size')::bigint - 150, 0))::tid)) \
+         or exists (select from pgonce.job_live l where l.queue = $1)";
     let known = match database.is_distributed().await? {
         true => "(select count(*) from pgonce.queues q where q.queue = $1) > 0",
         false => known,
@@ -255,7 +257,7 @@ async fn show(database: &Database, tenant: &str, id: i64) -> Result {
         true => SHOW_OF_TENANT,
         false => query,
     };
-    let rows = database.rows(query, &params).await?;
+    let rows = database.read(query, &params).await?;
     if rows.is_empty() {
         return Err(none());
     }
@@ -273,7 +275,7 @@ pub(crate) async fn queue(args: QueueArgs, target: Target) -> Result {
         }
         QueueAction::Schedules => {
             let query = "select name, cron, zone, queue, next_at, last_at from pgonce.job_schedule order by tenant, name";
-            let rows = database.rows(query, &[]).await?;
+            let rows = database.read(query, &[]).await?;
             return output::rows(database.format, &rows, "No schedules.");
         }
         QueueAction::Pause(named) => (&named.queue, Some("true"), None),

@@ -44,7 +44,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         let query = "select tenant, scope, classification, count(*) as intents, \
                      date_trunc('second', max(stuck_for)) as stuck_for \
                      from pgonce.stuck where status = 'processing' group by 1, 2, 3 order by 1, 2, 3";
-        let rows = database.rows(query, &[]).await?;
+        let rows = database.read(query, &[]).await?;
         return output::rows(database.format, &rows, "Nothing is stuck.");
     }
     let format = target.format();

@@ -147,7 +147,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             let database = target.installed().await?;
             output::rows(
                 database.format,
-                &database.rows(LIST, &[]).await?,
+                &database.read(LIST, &[]).await?,
                 NO_REGIONS,
             )
         }
@@ -155,7 +155,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             let database = target.installed().await?;
             let query = "select * from pgonce.double_commits where $1::text = 'true' or resolved_at is null order by found_at";
             let all = tasks.all.to_string();
-            let rows = database.rows(query, &[Some(&all)]).await?;
+            let rows = database.read(query, &[Some(&all)]).await?;
             output::rows(database.format, &rows, "Nothing was committed twice.")
         }
         Action::Resolve(resolve) => resolve.run(target.installed().await?).await,
@@ -215,7 +215,7 @@ impl Leave {
             let database = target.installed().await?;
             let query =
                 "select exists (select from pgonce.region where is_self and name = $1) as is_it";
-            let row = database.row(query, &[Some(&self.name)]).await?;
+            let row = database.read_row(query, &[Some(&self.name)]).await?;
             database.name_person().await?;
             let once = Once::builder(database.driver).schema(database.schema);
             let member = Member::new(once.build()?, "");
@@ -311,7 +311,7 @@ async fn status(database: Database) -> Result {
         case when not is_self and state = 'active' and (lag > interval '1 minute' or lag is null and not missed) then 'no heartbeat: does pgonce serve run there?' end,
         case when is_self and pending > 0 then 'facts are not merged' end,
         case when is_self and double_commits > 0 then 'pgonce region tasks' end) as needs from pgonce.regions order by id";
-    let rows = database.rows(query, &[]).await?;
+    let rows = database.read(query, &[]).await?;
     output::rows(database.format, &rows, NO_REGIONS)?;
     match rows.iter().any(|row| !row.contains(r#""needs":"""#)) {
         true => Err(CliError::quiet(exit::FINDINGS)),

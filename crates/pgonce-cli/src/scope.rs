@@ -230,13 +230,13 @@ async fn list(database: &Database) -> Result {
     let query = "select tenant, scope, retention, lease, busy, storage, after_expiry, stale, probe, boundary, note \
                  from pgonce.scope order by scope, tenant";
     let nothing = "No scope is defined, and the database is strict: every claim is refused.";
-    output::rows(database.format, &database.rows(query, &[]).await?, nothing)
+    output::rows(database.format, &database.read(query, &[]).await?, nothing)
 }
 
 async fn show(database: &Database, name: &Name) -> Result {
     let query = "select * from pgonce._contract($1, $2)";
     let row = database
-        .row(query, &[Some(&name.tenant), Some(&name.scope)])
+        .read_row(query, &[Some(&name.tenant), Some(&name.scope)])
         .await;
     match row {
         Ok(Some(row)) => output::fields(database.format, &row),
@@ -249,7 +249,7 @@ async fn drop_scope(database: &Database, args: &DropArgs) -> Result {
     let name = &args.name;
     let params = [Some(&*name.scope), Some(&*name.tenant)];
     let query = "select count(*) as n from pgonce.scope where scope = $1 and tenant = $2";
-    if database.count(query, &params).await? == 0 {
+    if database.read_count(query, &params).await? == 0 {
         return Err(CliError::new(
             exit::NOT_FOUND,
             format!("scope {:?} has no contract of its own", name.scope),

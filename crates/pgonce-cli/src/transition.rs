@@ -113,6 +113,9 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             "No timer is due.",
         ),
     };
-    let rows = database.rows(query, &params).await?;
+    let rows = match &args.action {
+        Action::Rules | Action::Show(_) => database.read(query, &params).await?,
+        Action::Move(_) | Action::Fire => database.rows(query, &params).await?,
+    };
     output::rows(database.format, &rows, nothing)
 }

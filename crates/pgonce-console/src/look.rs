@@ -1,9 +1,7 @@
 //! Lists whose filter may match few of very many rows: a page looks at a bounded number of them, in the order of an index, and the
 //! next page goes on where it stopped.
 
-use serde_json::Value;
-
-use crate::db::Row;
+use crate::db::flag;
 use crate::html::el;
 use crate::view::{Section, after};
 
@@ -12,10 +10,10 @@ pub(crate) const LOOK: usize = 20_000;
 
 /// Wraps the rows of a look: what matches the condition, and the row at which the look stopped. `$n` in the condition are those of the
 /// whole statement; `x` are the rows.
-pub(crate) fn among(look: &str, condition: &str, limit: &str) -> String {
+pub(crate) fn among(look: &str, max: usize, condition: &str, limit: &str) -> String {
     format!(
-        "select l.*, l.n = {LOOK} as stopped from (select x.*, ({condition}) is true as matches, row_number() over () as n from ({look} limit {LOOK}) x) l \
-         where l.matches or l.n = {LOOK} limit {limit}"
+        "select l.*, l.n = {max} as stopped from (select x.*, ({condition}) is true as matches, row_number() over () as n from ({look} limit {max}) x) l \
+         where l.matches or l.n = {max} limit {limit}"
     )
 }
 
@@ -28,14 +26,8 @@ impl Section {
         keep: &[(&str, &str)],
         cursor: &[(&str, &str)],
     ) -> Self {
-        let is = |row: &Row, name: &str| row.get(name) == Some(&Value::Bool(true));
-        let last = self.rows.last().filter(|row| is(row, "stopped")).cloned();
-        self.rows.retain(|row| is(row, "matches"));
-        for row in &mut self.rows {
-            for name in ["matches", "stopped", "n"] {
-                row.remove(name);
-            }
-        }
+        let last = self.rows.last().filter(|row| flag(row, "stopped")).cloned();
+        self.keep_matches();
         if self.rows.len() > size {
             return self.paged(size, page, keep, cursor);
         }
@@ -47,6 +39,29 @@ impl Section {
         }
         self
     }
+
+    /// As [`Section::cut`], for the rows of [`among`] in another order, each of which has whether the look stopped (`bool_or(stopped) over ()`).
+    /// `looked` says what was looked at.
+    pub(crate) fn looked_once(mut self, size: usize, looked: &'static str) -> Self {
+        let stopped = self.rows.iter().any(|row| flag(row, "stopped"));
+        self.keep_matches();
+        let mut cut = self.cut(size);
+        if stopped {
+            cut.is_cut = true;
+            cut.empty = "None of those that were looked at.";
+            cut.foot = el("p", &[("class", "muted")], looked);
+        }
+        cut
+    }
+
+    fn keep_matches(&mut self) {
+        self.rows.retain(|row| flag(row, "matches"));
+        for row in &mut self.rows {
+            for name in ["matches", "stopped", "n"] {
+                row.remove(name);
+            }
+        }
+    }
 }
 
 #[cfg(test)]
@@ -54,13 +69,18 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::db::Row;
 
-    fn rows(rows: &[(i64, bool, bool)]) -> Section {
+    fn table(rows: &[(i64, bool, bool)]) -> Vec<Row> {
         let rows = rows.iter().map(|(key, matches, stopped)| {
             let row = json!({"key": key, "n": key, "matches": matches, "stopped": stopped});
             row.as_object().cloned().unwrap_or_default()
         });
-        Section::new("", &[], rows.collect(), "nothing").looked(
+        rows.collect()
+    }
+
+    fn rows(rows: &[(i64, bool, bool)]) -> Section {
+        Section::new("", &[], table(rows), "nothing").looked(
             2,
             ("list", "/list"),
             &[("q", "x")],
@@ -93,5 +113,23 @@ mod tests {
         assert_eq!((full.rows.len(), next(&full)), (2, Some("?q=x&after=4")));
         let all = rows(&[(3, true, false), (4, true, false)]);
         assert_eq!((all.rows.len(), next(&all)), (2, None));
+    }
+
+    #[test]
+    fn a_table_in_another_order_says_that_its_look_stopped_whether_anything_matched_or_not() {
+        let section = |all: &[(i64, bool, bool)]| {
+            let rows = table(all);
+            Section::new("", &[], rows, "nothing").looked_once(2, "two were looked at")
+        };
+        let none = section(&[(9, false, true)]);
+        assert_eq!((none.rows.len(), none.is_cut), (0, true));
+        assert!(none.empty.contains("looked at"), "{}", none.empty);
+        let one = section(&[(3, true, true)]);
+        assert_eq!((one.rows.len(), one.is_cut), (1, true));
+        assert_eq!(one.rows[0].get("stopped"), None);
+        let all = section(&[(3, true, false)]);
+        assert_eq!((all.rows.len(), all.is_cut), (1, false));
+        let more = section(&[(3, true, false), (4, true, false), (5, true, false)]);
+        assert_eq!((more.rows.len(), more.is_cut), (2, true));
     }
 }

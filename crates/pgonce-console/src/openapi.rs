@@ -80,7 +80,7 @@ pub(crate) async fn get(State(app): State<Shared>) -> Json<Value> {
         "paths": pages.chain(acts).collect::<Map<_, _>>(),
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "responses": {"Problem": {"description": "Why nothing was done", "content": {"application/json": {"schema": {"type": "object",
+            "responses": {"Problem": {"description": "Why nothing was done or shown; of an act with the code 08007: why it is not known whether it was done", "content": {"application/json": {"schema": {"type": "object",
                 "properties": {"status": {"type": "integer"}, "code": {"type": "string", "description": "What programs go by; 08007: it may have been done"}, "title": {"type": "string"}}, "required": ["status", "code", "title"]}}}}},
             "schemas": {"Page": {"type": "object", "required": ["sections"], "properties": {"sections": {"type": "array", "items": {"type": "object",
                 "required": ["title", "rows", "next", "more"], "properties": {"title": {"type": "string"},

@@ -20,8 +20,8 @@ use crate::view::{Column, Kind, Section, grouped};
 const MAX: u64 = 10_000;
 /// Intents that are looked at for those that failed permanently: the first by key. All that are stuck are.
 const LOOK: u64 = 20_000;
-/// Intents that are looked up at a time.
-const BATCH: usize = 100;
+/// Intents that a page shows.
+const SHOWN: usize = 20;
 /// Operations that are remembered.
 const KEPT: usize = 100;
 
@@ -103,34 +103,26 @@ impl Selection {
             && (self.op == "retry") == (other.op == "retry")
     }
 
-    /// The intents after this key, in the order of keys. Stuck ones are released or failed, those that failed permanently tried again.
-    async fn rows(&self, app: &App, after: Option<&str>, limit: u64) -> Result<Vec<Row>, Error> {
+    /// In the order of keys. Stuck ones are released or failed, those that failed permanently tried again.
+    async fn rows(&self, app: &App) -> Result<Vec<Row>, Error> {
         let source = match self.op {
             "retry" => format!(
                 "(select i.*, count(*) over () as looked from (select * from pgonce.intent i where i.tenant = $1 and i.scope = $2 \
-                 and i.key > coalesce($5, '') and i.key >= $3 order by i.key limit {LOOK}) i) i where i.status = 'failed_final'"
+                 and i.key >= $3 order by i.key limit {LOOK}) i) i where i.status = 'failed_final'"
             ),
-            _ => "(select s.*, 0 as looked from pgonce.stuck s where s.tenant = $1 and s.scope = coalesce($2, s.scope)) i where true".to_owned(),
+            // As pgonce.stuck, without the contracts: pgonce.intervene asks them.
+            _ => "(select i.*, 0 as looked from pgonce.intent i where i.expires_at is null and coalesce(i.lease_until, i.last_at) <= pgonce.now() \
+                  order by coalesce(i.lease_until, i.last_at)) i where true"
+                .to_owned(),
         };
         let sql = format!(
             "select i.tenant, i.scope, i.key, i.status, i.attempts, i.last_at, i.failure_code, i.failure_message, i.looked from {source} \
              and i.tenant = $1 and i.scope = $2 and ($3 = '' or starts_with(i.key, $3)) and ($4 = '' or i.failure_code = $4) \
-             and ($5::text is null or i.key > $5) order by i.key limit $6::text::int"
+             order by i.key limit {MAX}"
         );
-        let limit = limit.to_string();
-        let params = [
-            Some(&*self.tenant),
-            Some(&*self.scope),
-            Some(&*self.key),
-            Some(&*self.failure),
-            after,
-            Some(&*limit),
-        ];
+        let params = [&self.tenant, &self.scope, &self.key, &self.failure];
+        let params = params.map(|name| Some(name.as_str()));
         app.db.rows(&sql, &params).await
-    }
-
-    async fn count(&self, app: &App) -> Result<u64, Error> {
-        Ok(self.rows(app, None, MAX).await?.len() as u64)
     }
 }
 
@@ -157,7 +149,9 @@ pub(crate) async fn start(app: &Shared, who: &Who, fields: &Fields) -> Result<Va
         );
         return Err(Refused::conflict("already_running", what));
     }
-    let total = of.count(app).await?;
+    let rows = of.rows(app).await?;
+    let keys: Vec<String> = rows.iter().map(|row| text(row, "key")).collect();
+    let total = keys.len() as u64;
     if total == 0 || field(fields, "confirm") != total.to_string() {
         let what = format!("it is about {total} intents now: look again, and type that number");
         return Err(Refused::conflict("count_changed", what));
@@ -189,12 +183,12 @@ pub(crate) async fn start(app: &Shared, who: &Who, fields: &Fields) -> Result<Va
     };
     drop(starts);
     let id = operation.id;
-    tokio::spawn(run(app.clone(), operation));
+    tokio::spawn(run(app.clone(), operation, keys));
     Ok(json!({"id": id, "total": total}))
 }
 
-async fn run(app: Shared, operation: Arc<Operation>) {
-    let ended = match work(&app, &operation).await {
+async fn run(app: Shared, operation: Arc<Operation>, keys: Vec<String>) {
+    let ended = match work(&app, &operation, &keys).await {
         Ok(()) if operation.cancelled.load(Ordering::SeqCst) => "cancelled".to_owned(),
         Ok(()) => "finished".to_owned(),
         Err(error) => format!("failed: {error}"),
@@ -206,47 +200,33 @@ async fn run(app: Shared, operation: Arc<Operation>) {
     *slot = Some(ended);
 }
 
-async fn work(app: &App, operation: &Operation) -> Result<(), Error> {
+/// Acts on the intents that were confirmed, and on no other that has come since.
+async fn work(app: &App, operation: &Operation, keys: &[String]) -> Result<(), Error> {
     let call = "select pgonce.intervene($1, $2, $3, $4, p_code => nullif($5, ''), p_tenant => $6) as before";
-    let mut after: Option<String> = None;
-    let counted =
-        || operation.done.load(Ordering::SeqCst) + operation.refused.load(Ordering::SeqCst);
-    while counted() < operation.total {
-        let rows = operation
-            .of
-            .rows(app, after.as_deref(), BATCH as u64)
-            .await?;
-        if rows.is_empty() {
-            return Ok(());
+    for key in keys {
+        if operation.cancelled.load(Ordering::SeqCst) {
+            break;
         }
-        for row in &rows {
-            // No more than what was confirmed, though more may have come.
-            if operation.cancelled.load(Ordering::SeqCst) || counted() >= operation.total {
-                return Ok(());
+        let params = [
+            Some(operation.op),
+            Some(&*operation.of.scope),
+            Some(key.as_str()),
+            Some(&*operation.reason),
+            Some(&*operation.code),
+            Some(&*operation.of.tenant),
+        ];
+        match app.db.act(&operation.person, call, &params).await {
+            Ok(_) => operation.done.fetch_add(1, Ordering::SeqCst),
+            // Settled or claimed meanwhile, or it could open a second effect.
+            Err(error) if matches!(error.code(), "55000" | "42704") => {
+                operation.refused.fetch_add(1, Ordering::SeqCst)
             }
-            let key = text(row, "key");
-            let params = [
-                Some(operation.op),
-                Some(&*operation.of.scope),
-                Some(&*key),
-                Some(&*operation.reason),
-                Some(&*operation.code),
-                Some(&*operation.of.tenant),
-            ];
-            match app.db.act(&operation.person, call, &params).await {
-                Ok(_) => operation.done.fetch_add(1, Ordering::SeqCst),
-                // Settled or claimed meanwhile, or it could open a second effect.
-                Err(error) if matches!(error.code(), "55000" | "42704") => {
-                    operation.refused.fetch_add(1, Ordering::SeqCst)
-                }
-                // Nothing is counted that may not have been done.
-                Err(Error::Uncertain(why)) => {
-                    return Err(Error::Uncertain(format!("{why}, at the key {key}")));
-                }
-                Err(error) => return Err(error),
-            };
-            after = Some(key);
-        }
+            // Nothing is counted that may not have been done.
+            Err(Error::Uncertain(why)) => {
+                return Err(Error::Uncertain(format!("{why}, at the key {key}")));
+            }
+            Err(error) => return Err(error),
+        };
     }
     Ok(())
 }
@@ -307,13 +287,12 @@ pub(crate) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>,
         ..Section::new("Operations", LIST, rows.collect(), empty)
     }];
     if let Some(of) = Selection::of(fields) {
-        let mut rows = of.rows(app, None, MAX).await?;
+        let rows = of.rows(app).await?;
         let looked = rows.first().map_or(0, |row| number(row, "looked"));
         let count = [
             ("count".to_owned(), Value::from(rows.len())),
             ("looked".to_owned(), Value::from(looked)),
         ];
-        rows.truncate(20);
         tables.push(Section::new(
             "Count",
             &[],
@@ -322,7 +301,7 @@ pub(crate) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>,
         ));
         tables.push(Section {
             link: Some(intents::link),
-            ..Section::new("The first that match", MATCHING, rows, NONE)
+            ..Section::new("The first that match", MATCHING, rows, NONE).cut(SHOWN)
         });
     }
     Ok(tables)

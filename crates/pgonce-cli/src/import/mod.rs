@@ -216,7 +216,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         Action::List => {
             let query = "select job, number, state, row_count as rows, applied, skipped, changed, failed, source, started_at, \
                          ended_at from pgonce.imports where tenant = $1 order by started_at desc limit 1000";
-            let rows = database.rows(query, &[Some(tenant)]).await?;
+            let rows = database.read(query, &[Some(tenant)]).await?;
             output::rows(database.format, &rows, "Nothing was imported here.")?;
             match rows.len() {
                 1000 => output::note("These are the newest 1000; pgonce.imports has the others."),
@@ -323,7 +323,7 @@ async fn find(
                  order by number desc limit 1";
     let number = number.map(|number| number.to_string());
     let row = database
-        .row(query, &[Some(tenant), Some(job), number.as_deref()])
+        .read_row(query, &[Some(tenant), Some(job), number.as_deref()])
         .await?;
     let row = row.ok_or_else(|| unknown(job, "no such import"))?;
     let value = serde_json::from_str(&row)?;
@@ -343,14 +343,14 @@ async fn show(database: &Database, show: Show, tenant: &str) -> Result {
             Some(&*row.to_string()),
             Some(tenant),
         ];
-        let found = database.row(query, &params).await?.unwrap_or_default();
+        let found = database.read_row(query, &params).await?.unwrap_or_default();
         return output::fields(database.format, &found);
     }
     let query = "select row, line, status, key, field, code, reason from pgonce.import_row \
                  where tenant = $1 and job = $2 and number = $3::text::integer order by row limit $4::text::bigint";
     let limit = show.limit.to_string();
     let rows = database
-        .rows(
+        .read(
             query,
             &[Some(tenant), Some(job), Some(&number), Some(&limit)],
         )
@@ -371,7 +371,9 @@ async fn show(database: &Database, show: Show, tenant: &str) -> Result {
 async fn resume(database: &Database, resume: Resume, tenant: &str) -> Result {
     let job = resume.job.job;
     let query = "select max(number) as n from pgonce.imports where tenant = $1 and job = $2 and state <> 'done'";
-    let last = database.count(query, &[Some(tenant), Some(&job)]).await?;
+    let last = database
+        .read_count(query, &[Some(tenant), Some(&job)])
+        .await?;
     let last = i32::try_from(last).ok().filter(|number| *number > 0);
     let (_, found) = find(database, &job, resume.number.or(last), tenant).await?;
     let number = found["number"].as_i64().unwrap_or_default();

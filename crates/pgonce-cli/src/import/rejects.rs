@@ -83,7 +83,7 @@ pub(super) async fn write_stored(
     let mut last = "0".to_owned();
     loop {
         let page = database
-            .rows(
+            .read(
                 query,
                 &[Some(tenant), Some(job), Some(&last), Some(&number)],
             )

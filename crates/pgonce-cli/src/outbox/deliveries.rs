@@ -91,6 +91,7 @@ pub(super) async fn redrive(database: &Database, args: &RedriveArgs) -> Result {
         args.reason.as_deref(),
         Some(&*rate),
     ];
+    let is_distributed = database.is_distributed().await?;
     let call =
         "pgonce.redrive($1, $2, p_tenant => $3, p_reason => $4, p_rate => $5::text::integer)";
     let moved = number(database, call, &params).await?;
@@ -98,7 +99,7 @@ pub(super) async fn redrive(database: &Database, args: &RedriveArgs) -> Result {
     let seconds = seconds(moved, args.rate);
     let json = json!({ "redriven": moved, "rate": args.rate, "seconds": seconds });
     // On Citus all at once.
-    let words = match database.is_distributed().await? {
+    let words = match is_distributed {
         true => format!("{words} again"),
         false => at_rate(&words, moved, args.rate),
     };
@@ -152,7 +153,7 @@ pub(super) async fn skip(database: &Database, args: &SkipArgs) -> Result {
             "select count(*) as n from pgonce.parked where subscription = $1 and seq = $2::text::bigint"
         }
     };
-    if database.count(query, &params[..2]).await? == 0 {
+    if database.read_count(query, &params[..2]).await? == 0 {
         return Err(CliError::new(
             exit::NOT_FOUND,
             format!(
@@ -184,19 +185,22 @@ pub(super) async fn replay(database: &Database, args: &ReplayArgs) -> Result {
     let subscription = Some(&*args.subscription);
     let (from, parameter) = bound(&args.from, "p_from", 2);
     let Some(to) = &args.to else {
+        // Whatever it has passed, one that was evicted is admitted again.
+        let query = "select 1 as evicted from pgonce.outbox_subscription where subscription = $1 and evicted_at is not null";
+        let readmitted = database.read_row(query, &[subscription]).await?.is_some();
         let query = format!("select pgonce.replay($1, {parameter}) as first");
         let row = database.row(&query, &[subscription, Some(from)]).await?;
-        let row: Value = serde_json::from_str(&row.unwrap_or_default())?;
-        let words = match row["first"].as_i64() {
-            Some(first) => format!(
-                "{} goes back to event {first}",
-                output::printable(&args.subscription)
-            ),
-            None => format!(
-                "{} does not go back: it has not passed any event from there on",
-                output::printable(&args.subscription)
-            ),
+        let mut row: Value = serde_json::from_str(&row.unwrap_or_default())?;
+        row["readmitted"] = readmitted.into();
+        let what = match (row["first"].as_i64(), readmitted) {
+            (Some(first), false) => format!("goes back to event {first}"),
+            (None, false) => {
+                "does not go back: it has not passed any event from there on".to_owned()
+            }
+            (Some(first), true) => format!("reads again, from event {first}"),
+            (None, true) => "reads again, from the next event on".to_owned(),
         };
+        let words = format!("{} {what}", output::printable(&args.subscription));
         return output::say(database.format, &words, &row);
     };
     let (to, until) = bound(to, "p_to", 3);

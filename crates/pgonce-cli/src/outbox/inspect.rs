@@ -167,7 +167,7 @@ pub(super) async fn show(database: &Database, args: &ShowArgs) -> Result {
     let row = match &number {
         Some(number) => {
             database
-                .row(query, &[Some(&args.subscription), Some(number)])
+                .read_row(query, &[Some(&args.subscription), Some(number)])
                 .await?
         }
         None => None,
@@ -196,7 +196,7 @@ async fn number_of(database: &Database, args: &ShowArgs) -> Result<Option<String
     let query = "select seq from pgonce.parked where message_id = $1::text::uuid union all \
          select seq from pgonce.outbox_skipped where message_id = $1::text::uuid union all \
          select seq from pgonce.outbox where message_id = $1::text::uuid limit 1";
-    let row = database.row(query, &[Some(&id.to_string())]).await?;
+    let row = database.read_row(query, &[Some(&id.to_string())]).await?;
     let row: Option<serde_json::Value> = row.map(|row| serde_json::from_str(&row)).transpose()?;
     Ok(row.map(|row| row["seq"].to_string()))
 }

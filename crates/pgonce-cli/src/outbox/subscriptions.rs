@@ -189,12 +189,15 @@ async fn list(database: &Database) -> Result {
     let query = "select subscription, topics, types, tenants, max_attempts, backoff, max_backoff, dead_limit, \
          when_full, evicted_why as evicted from pgonce.outbox_subscriptions order by subscription";
     let nothing = "There is no subscription: `pgonce outbox subscriptions create NAME` makes one.";
-    output::rows(database.format, &database.rows(query, &[]).await?, nothing)
+    output::rows(database.format, &database.read(query, &[]).await?, nothing)
 }
 
 async fn show(database: &Database, subscription: &str) -> Result {
     let query = "select * from pgonce.outbox_subscriptions where subscription = $1";
-    match database.row(query, &[Some(subscription)]).await? {
+    match database
+        .read_after_act(query, &[Some(subscription)])
+        .await?
+    {
         Some(row) => output::fields(database.format, &row),
         None => Ok(()),
     }
@@ -237,7 +240,7 @@ impl Undelivered {
         };
         let counted = COUNTED.to_string();
         let row = database
-            .row(query, &[Some(subscription), Some(&*counted)])
+            .read_row(query, &[Some(subscription), Some(&*counted)])
             .await?;
         let row: Value = serde_json::from_str(&row.unwrap_or_default())?;
         Ok(Self {
@@ -248,7 +251,7 @@ impl Undelivered {
 
     fn words(&self) -> String {
         let at_least = if self.cut { "at least " } else { "" };
-        format!("which has not had {at_least}{} events", self.count)
+        format!("with {at_least}{} undelivered events", self.count)
     }
 
     fn value(&self) -> Value {
@@ -283,13 +286,14 @@ pub(super) async fn evict(database: &Database, args: &EvictArgs) -> Result {
     {
         return Ok(());
     }
+    let is_distributed = database.is_distributed().await?;
     let query = "select pgonce.evict_subscription($1, $2) as evicted";
     let params = [Some(&*args.subscription), Some(&*args.reason)];
     let row = database.row(query, &params).await?.unwrap_or_default();
     let evicted = row.contains("true");
     let name = output::printable(&args.subscription);
     let words = match evicted {
-        true if database.is_distributed().await? => {
+        true if is_distributed => {
             format!(
                 "evicted {name}: nothing more is kept for it, and what waits goes when it is dropped"
             )
@@ -310,7 +314,12 @@ pub(super) async fn retention(database: &Database, args: &RetentionArgs) -> Resu
             .run(database, "set_outbox_retention")
             .await?;
     }
-    match database.row("select * from pgonce.outbox_log", &[]).await? {
+    let query = "select * from pgonce.outbox_log";
+    let row = match args.keep {
+        Some(_) => database.read_after_act(query, &[]).await?,
+        None => database.read_row(query, &[]).await?,
+    };
+    match row {
         Some(row) => output::fields(database.format, &row),
         None => Ok(()),
     }

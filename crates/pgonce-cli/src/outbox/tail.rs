@@ -22,7 +22,15 @@ pub(super) async fn run(database: &Database, args: &Args) -> Result {
          (select max(held_back) from pgonce.outbox_wal_listeners) as held_back, \
          current_setting('max_slot_wal_keep_size') as max_held_back";
     let publication = format!("{}_outbox", database.schema);
-    match database.row(query, &[Some(&publication)]).await? {
+    let row = match args.turn {
+        Some(_) => {
+            database
+                .read_after_act(query, &[Some(&publication)])
+                .await?
+        }
+        None => database.read_row(query, &[Some(&publication)]).await?,
+    };
+    match row {
         Some(row) => output::fields(database.format, &row),
         None => Ok(()),
     }
@@ -35,7 +43,7 @@ pub(super) async fn mention(database: &Database) -> Result {
     }
     let query = "select count(*) as relays, pg_size_pretty(max(held_back)) as held_back \
          from pgonce.outbox_wal_listeners having count(*) > 0";
-    let Some(row) = database.row(query, &[]).await? else {
+    let Some(row) = database.read_row(query, &[]).await? else {
         return Ok(());
     };
     let row: serde_json::Value = serde_json::from_str(&row)?;

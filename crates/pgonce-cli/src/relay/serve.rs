@@ -33,7 +33,7 @@ type Running = JoinSet<(String, Result<bool>)>;
 pub(super) struct Ends {
     /// When what is there is delivered.
     pub(super) once: bool,
-    /// At the latest then.
+    /// So long after the start at the latest.
     pub(super) within: Option<Duration>,
 }
 
@@ -41,12 +41,18 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
     log::start(config.log);
     let recorder = prometheus::install()?;
     let mut asked = Signals::listen()?;
+    let deadline = ends.within.map(|time| Instant::now() + time);
     let stop = CancellationToken::new();
     let mut starting = std::pin::pin!(start_all(&config, address, &stop, ends));
-    let started = tokio::select! {
-        started = &mut starting => started?,
-        () = asked.next() => {
-            tracing::info!("asked to stop before everything has started");
+    let began = tokio::select! {
+        started = &mut starting => Ok(started?),
+        () = asked.next() => Err("asked to stop"),
+        () = until(deadline) => Err("out of time"),
+    };
+    let started = match began {
+        Ok(started) => started,
+        Err(why) => {
+            tracing::info!("{why} before everything has started");
             stop.cancel();
             // What runs already is ended as usual.
             starting.await?
@@ -61,9 +67,17 @@ pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result 
         serve_admin(listen.address, &admin).await?;
     }
     let watching = tokio::spawn(watch(started.once.outbox()));
-    let ended = wait_for(started.parts.running, &mut asked, &stop, ends, &admin).await;
+    let ended = wait_for(started.parts.running, &mut asked, &stop, deadline, &admin).await;
     watching.abort();
     ended
+}
+
+/// Waits for the deadline; for ever where there is none.
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Relays that run, each as a task.
@@ -86,7 +100,7 @@ async fn before<T>(
         Err(match ends.once {
             true => CliError::new(
                 exit::FAILED,
-                "asked to stop before anything was delivered",
+                "stopped before anything was delivered",
                 "See `pgonce outbox status`; the next run goes on from there.",
             ),
             false => CliError::quiet(0),
@@ -286,10 +300,9 @@ async fn wait_for(
     mut running: Running,
     asked: &mut Signals,
     stop: &CancellationToken,
-    ends: Ends,
+    deadline: Option<Instant>,
     admin: &Admin,
 ) -> Result {
-    let deadline = Instant::now() + ends.within.unwrap_or(Duration::from_secs(86_400 * 365));
     let mut first_error = None;
     let mut left = Vec::new();
     while !running.is_empty() {
@@ -312,7 +325,7 @@ async fn wait_for(
                 tracing::info!("asked to stop: deliveries in progress are finished");
                 stop.cancel();
             }
-            () = sleep_until(deadline), if ends.within.is_some() && !stop.is_cancelled() => stop.cancel(),
+            () = until(deadline), if !stop.is_cancelled() => stop.cancel(),
         }
     }
     match first_error {

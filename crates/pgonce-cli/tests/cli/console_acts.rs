@@ -101,6 +101,43 @@ async fn an_act_that_changed_nothing_is_not_called_done() {
 }
 
 #[tokio::test]
+async fn a_queue_that_only_jobs_far_behind_others_know_is_paused_and_its_jobs_are_retried() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "insert into pgonce.job (id, created_at, priority, tenant, queue)
+             select n, now(), 0, '', case when n <= 2 then 'quiet' else 'busy' end from generate_series(1, 40000) n;
+             insert into pgonce.job_live (id, due_at, state, priority, tenant, queue)
+             select n, now() + interval '1 day' - n * interval '1 second', 'scheduled', 0, '', case when n <= 2 then 'quiet' else 'busy' end
+               from generate_series(1, 10010) n",
+        )
+        .await;
+    let serving = Serving::of(&fixture, &["--roles", "console"], TOKENS);
+    let retry = json!({"queue": "quiet", "id": 1, "reason": "r"});
+    let done = serving.act("retry-jobs", OPERATOR, &retry).await;
+    assert_eq!(done.json::<Value>().await.unwrap()["result"], 1);
+    fixture
+        .sql("delete from pgonce.job_live where id = 1")
+        .await;
+    let pause = json!({"queue": "quiet"});
+    let done = serving.act("pause-queue", OPERATOR, &pause).await;
+    assert_eq!(done.status(), StatusCode::OK);
+    assert_eq!(
+        count(
+            &fixture,
+            "pgonce.job_queue where queue = 'quiet' and paused"
+        )
+        .await,
+        1
+    );
+    fixture
+        .sql("delete from pgonce.job_queue where queue = 'quiet'")
+        .await;
+    fixture.ok(&["queue", "pause", "quiet"]);
+    assert_eq!(fixture.run(&["queue", "pause", "none"]).code, 7);
+}
+
+#[tokio::test]
 async fn an_act_whose_commit_had_no_reply_may_have_been_done_and_the_page_says_so() {
     let fixture = Fixture::installed().await;
     fill(&fixture).await;

@@ -178,6 +178,50 @@ async fn a_button_names_all_messages_that_it_reaches_and_no_others() {
 }
 
 #[tokio::test]
+async fn a_table_without_a_next_page_says_to_programs_too_that_there_is_more() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "insert into pgonce.inbox_message (seq, tenant, consumer, source, message_id, hash, size, status, due_at, received_at, holds_key, headers, payload)
+             select n, '', 'c', 'x', n::text, '\\x01', 1, 'failed_final', now(), now(), true, '{}', '\\x01' from generate_series(1, 51) n;
+             insert into pgonce.intent (fence, first_at, last_at, lease_until, attempts, status, tenant, scope, key, fingerprint)
+             select 2, now(), now(), now() - interval '5 hours', 1, 'processing', '', 's', 'k' || n, '\\x02' from generate_series(1, 21) n;
+             insert into pgonce.operator_act (acted_at, role, act, tenant, scope, key, reason, forced, before)
+             select now(), 'x', 'y', '', 's', 'often', 'r', false, '{}' from generate_series(1, 120) n;
+             insert into pgonce.job (id, created_at, priority, tenant, queue) select n, now(), 0, '', 'd' from generate_series(1, 1500) n;
+             insert into pgonce.job_end (id, ended_at, status, attempts, tenant, queue, failure_code)
+             select n, now(), 'dead', 3, '', 'd', 'c' from generate_series(1, 1500) n",
+        )
+        .await;
+    let serving = Serving::of(&fixture, &["--roles", "console"], TOKENS);
+    for (path, title, shown) in [
+        ("/inbox", "Poison messages", 50),
+        ("/operations?op=release&scope=s", "The first that match", 20),
+        ("/find?q=often", "Intents", 100),
+    ] {
+        let all = sections(&serving, path).await;
+        let mut tables = all.as_array().unwrap().iter();
+        let table = tables.find(|table| table["title"] == title).unwrap();
+        assert_eq!(table["rows"].as_array().unwrap().len(), shown, "{path}");
+        assert_eq!(
+            (&table["more"], &table["next"]),
+            (&json!(true), &Value::Null),
+            "{path}"
+        );
+        let page = serving.text(path, OPERATOR).await;
+        assert!(
+            page.contains("here are more") || page.contains("there may be more"),
+            "{page}"
+        );
+    }
+    let few = sections(&serving, "/find?q=k7").await;
+    assert_eq!(few[0]["more"], json!(false), "{few}");
+    // Counted further than a thousand, also on the button.
+    let page = serving.text("/queue?queue=d", OPERATOR).await;
+    assert!(page.contains("Retry all 1500 dead letters"), "{page}");
+}
+
+#[tokio::test]
 async fn without_a_duplicate_none_was_suppressed() {
     let fixture = Fixture::installed().await;
     fixture

@@ -14,14 +14,16 @@ async fn held(fixture: &Fixture) -> Client {
     fixture
         .sql("select pgonce.fail(s, 'k' || n, '\\x01', 1, false, 'c', 'no') from generate_series(1, 60) n, unnest(array['s', 'other']) s")
         .await;
+    hold(fixture, "k1").await
+}
+
+async fn hold(fixture: &Fixture, key: &str) -> Client {
     let (holder, connection) = tokio_postgres::connect(&fixture.database.url(), NoTls)
         .await
         .unwrap();
     tokio::spawn(connection);
-    holder
-        .batch_execute("begin; select from pgonce.intent where key = 'k1' for update")
-        .await
-        .unwrap();
+    let lock = format!("begin; select from pgonce.intent where key = '{key}' for update");
+    holder.batch_execute(&lock).await.unwrap();
     holder
 }
 
@@ -84,6 +86,30 @@ async fn of_two_operations_over_the_same_intents_one_begins() {
     let acts = "select count(*) from pgonce.operator_act where act = 'retry' and scope = 's'";
     let acts = fixture.client.query_one(acts, &[]).await.unwrap();
     assert_eq!(acts.get::<_, i64>(0), 60);
+}
+
+#[tokio::test]
+async fn an_operation_acts_on_those_that_were_confirmed_and_on_none_that_comes_later() {
+    let fixture = Fixture::installed().await;
+    let fail = |key: &str, n: u32| {
+        format!(
+            "select pgonce.fail('s', {key}, '\\x01', 1, false, 'c', 'no') from generate_series(1, {n}) n"
+        )
+    };
+    fixture
+        .sql(&fail("'k' || lpad(n::text, 3, '0')", 150))
+        .await;
+    let holder = hold(&fixture, "k001").await;
+    let serving = Serving::of(&fixture, &["--roles", "console"], TOKENS);
+    let started = serving.act("bulk", OPERATOR, &bulk("s", "", 150)).await;
+    assert_eq!(started.status(), 200);
+    // It waits at the first. This one is between those that it has not reached.
+    fixture.sql(&fail("'k120a'", 1)).await;
+    holder.batch_execute("rollback").await.unwrap();
+    ended(&serving, "finished").await;
+    let left = "select string_agg(key, ' ') from pgonce.intent where scope = 's'";
+    let left = fixture.client.query_one(left, &[]).await.unwrap();
+    assert_eq!(left.get::<_, Option<&str>>(0), Some("k120a"));
 }
 
 #[tokio::test]

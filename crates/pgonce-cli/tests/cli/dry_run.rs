@@ -65,6 +65,7 @@ async fn filled() -> Fixture {
              select pgonce.claim('refusing', 'k', '\\x01', '1 second');
              select pgonce.claim('s', k, '\\x01', '1 second') from unnest('{third,fourth,fifth}'::text[]) k;
              update pgonce.intent set lease_until = pgonce.now() - interval '1 second' where key in ('third', 'fourth', 'fifth', 'k');
+             select pgonce.claim('s', 'alive', '\\x01', '1 hour');
              select pgonce.fail('s', k, '\\x01', 1, false, 'declined', 'no') from unnest('{no,nothing,never}'::text[]) k;
              insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint)
              values (1, now() - interval '9 days', now() - interval '1 day', 1, 'succeeded', '', 's', 'old', '\\x02');
@@ -126,12 +127,20 @@ async fn a_dry_run_finds_names_and_states_as_the_act_does() {
         .await;
     let applied = fixture.json(&["inbox", "list", "applied", "--status", "processed"]);
     let applied = applied[0]["seq"].to_string();
+    let resend = format!("external settle {CALL} resend --reason r");
     let skip = format!("inbox skip applied {applied} --reason r");
     for (act, code) in [
         ("scope drop nobody", 7),
         ("intent settle s nobody --reason r", 7),
         ("intent settle s done --reason r", 1),
         ("intent retry s done --reason r", 1),
+        ("intent release s alive --reason r", 1),
+        ("intent release s third --reason r", 1),
+        ("intent evict s done --reason r", 1),
+        ("intent release s --stuck --reason r", 1),
+        ("intent settle s --failed declined --reason r", 2),
+        ("intent retry s --stuck --reason r", 2),
+        (&resend, 1),
         (
             "external settle 00000000-0000-0000-0000-000000000000 failed --reason r",
             7,
@@ -154,6 +163,12 @@ async fn a_dry_run_finds_names_and_states_as_the_act_does() {
         }
         assert_eq!(stored(&fixture).await, before, "{act}");
     }
+    let release = "intent release s --stuck --reason r --dry-run --format json";
+    let release = fixture.run(&release.split(' ').collect::<Vec<_>>());
+    let counted: Value = serde_json::from_str(&release.out).unwrap();
+    assert!(counted["refused"].as_u64() > Some(3), "{release:?}");
+    assert_eq!(counted["refused"], counted["count"], "{release:?}");
+    assert!(release.err.contains("would be refused"), "{release:?}");
     let count = |line: &str| -> Value {
         let words: Vec<&str> = line.split(' ').chain(["--dry-run"]).collect();
         fixture.json(&words)["count"].clone()

@@ -210,6 +210,35 @@ async fn a_replay_goes_back_entirely_or_gives_only_a_range() {
 }
 
 #[tokio::test]
+async fn a_replay_admits_an_evicted_subscription_also_where_nothing_comes_again() {
+    let fixture = Fixture::installed().await;
+    fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
+    fixture
+        .sql("select pgonce.publish('orders', 'order.changed', 'a', '{\"n\": 1}')")
+        .await;
+    assert_eq!(relay(&fixture), [1]);
+    let evict = ["outbox", "evict", "billing", "--reason", "r", "--yes"];
+    let replay = |from: &'static str| ["outbox", "replay", "billing", "--from", from];
+    fixture.ok(&evict);
+    assert_eq!(
+        fixture.ok(&replay("1000")),
+        "billing reads again, from the next event on\n"
+    );
+    assert!(relay(&fixture).is_empty());
+    fixture.ok(&evict);
+    assert_eq!(
+        fixture.json(&replay("1")),
+        json!({"first": 1, "readmitted": true})
+    );
+    assert_eq!(relay(&fixture), [1]);
+    fixture.ok(&evict);
+    assert_eq!(
+        fixture.ok(&replay("1")),
+        "billing reads again, from event 1\n"
+    );
+}
+
+#[tokio::test]
 async fn a_replay_never_goes_forward_and_a_length_of_time_is_what_it_says() {
     let fixture = Fixture::installed().await;
     fixture.ok(&["outbox", "subscriptions", "create", "billing"]);
@@ -230,7 +259,7 @@ async fn a_replay_never_goes_forward_and_a_length_of_time_is_what_it_says() {
     assert_eq!(relay(&fixture), [1, 2, 3, 4]);
     assert_eq!(
         fixture.json(&["outbox", "replay", "billing", "--from", "0s"]),
-        json!({"first": null})
+        json!({"first": null, "readmitted": false})
     );
     // A month, not a minute.
     assert_eq!(replay("1M"), "billing goes back to event 2\n");
@@ -442,7 +471,10 @@ async fn what_a_subscription_has_not_had_is_counted_before_it_is_dropped_or_evic
         assert_eq!(asked["at_least"], true, "{asked}");
         assert!(asked["count"].as_u64().unwrap() > 19_000, "{asked}");
         let words = asked["would"].as_str().unwrap();
-        assert!(words.contains("has not had at least 19"), "{words}");
+        assert!(
+            words.contains("with at least 19") && words.ends_with("undelivered events"),
+            "{words}"
+        );
     }
     fixture
         .sql(&format!("drop owned by {role}; drop role {role}"))

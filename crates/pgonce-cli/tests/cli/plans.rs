@@ -237,3 +237,45 @@ async fn no_page_and_no_list_reads_a_large_table_whole() {
         "{all}"
     );
 }
+
+#[tokio::test]
+async fn a_quiet_queue_beside_very_many_jobs_that_wait_for_their_time_reads_few_of_them() {
+    let fixture = Fixture::installed().await;
+    let fill = format!(
+        "insert into pgonce.job (id, created_at, priority, tenant, queue)
+         select n, now(), 0, '', case when n = 1 then 'quiet' else 'busy' end from generate_series(1, {ROWS}) n;
+         insert into pgonce.job_live (id, due_at, state, priority, tenant, queue)
+         select n, now() + interval '1 day' - n * interval '1 second', case when n = 2 then 'running' else 'scheduled' end::pgonce.job_state, 0, '',
+                case when n = 1 then 'quiet' else 'busy' end from generate_series(1, {ROWS}) n"
+    );
+    fixture.sql(&fill).await;
+    fixture.sql("vacuum analyze").await;
+    let mut before = read(&fixture).await;
+    let mut wrong = Vec::new();
+    let mut check = |what: &str, after: Vec<(String, i64)>| {
+        let (table, count) = most(&before, after.clone());
+        if count > MOST {
+            wrong.push(format!("{what} read {count} rows of {table}"));
+        }
+        before = after;
+    };
+    let mut pages = Vec::new();
+    for path in ["/queue?queue=quiet", "/queue?queue=busy"] {
+        let serving = Serving::of(&fixture, &["--roles", "console"], "");
+        pages.push(serving.text(path, "").await);
+        drop(serving);
+        check(path, read(&fixture).await);
+    }
+    let mut lists = Vec::new();
+    for status in ["running", "retrying"] {
+        lists.push(fixture.run(&["job", "list", "--status", status]).err);
+        check(status, read(&fixture).await);
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+
+    // That there may be more is said.
+    let looked = "10,000 jobs of all queues that are due first";
+    assert!(pages.iter().all(|page| page.contains(looked)), "{pages:?}");
+    let looked = "To look further: --before";
+    assert!(lists.iter().all(|list| list.contains(looked)), "{lists:?}");
+}

@@ -433,6 +433,25 @@ async fn an_unreachable_sink_is_not_waited_for_longer_than_allowed() {
 }
 
 #[tokio::test]
+async fn the_start_counts_in_the_time_that_one_run_may_take() {
+    // It accepts connections and says nothing.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("postgres://u@{}/d", silent.local_addr().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("relay.toml");
+    let text =
+        "[database]\ntimeout = \"1h\"\n[[relays]]\nsubscription = \"s\"\nsink = \"stdout:\"\n";
+    std::fs::write(&file, text).unwrap();
+    let once = [file.to_str().unwrap(), "--once", "--within", "500ms"];
+    let mut running = Running::with_url(&url, "relay", &once);
+    assert_eq!(running.end().await, 1, "{}", running.log());
+    let said = async || running.log().contains("before anything was delivered");
+    wait_until("why it ended", DEADLINE, said)
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {}", running.log()));
+}
+
+#[tokio::test]
 async fn a_program_that_starts_ends_with_a_signal_although_its_broker_says_nothing() {
     let fixture = Fixture::installed().await;
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -110,6 +110,8 @@ const COMMANDS: &[(&[&str], i32)] = &[
             "1m",
             "--reason",
             "r",
+            "--force",
+            "s",
             "--dry-run",
         ],
         0,

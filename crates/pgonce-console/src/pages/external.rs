@@ -6,7 +6,7 @@ use super::field;
 use crate::access::{Role, Who};
 use crate::db::{Row, text};
 use crate::html::{Html, el, query};
-use crate::look;
+use crate::look::{self, LOOK};
 use crate::parts::{button, chips, facts, input};
 use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section};
@@ -60,7 +60,7 @@ fn undecided() -> String {
          and ($3::text is null or (c.deadline_at, c.effect_key) > ($3::text::timestamptz, $4::text::uuid)) order by c.deadline_at, c.effect_key"
     );
     let condition = format!("{OF_PROVIDER} and ($2 = 'open' or x.status = $2)");
-    look::among(&look, &condition, "$5::text::int")
+    look::among(&look, LOOK, &condition, "$5::text::int")
 }
 
 fn newest(status: &str) -> String {
@@ -73,7 +73,7 @@ fn newest(status: &str) -> String {
          and ($3::text is null or (c.requested_at, c.effect_key) < ($3::text::timestamptz, $4::text::uuid)) order by c.requested_at desc, c.effect_key desc"
     );
     let condition = format!("{OF_PROVIDER} and ($2 in ('all', 'disputed') or x.status = $2)");
-    look::among(&look, &condition, "$5::text::int")
+    look::among(&look, LOOK, &condition, "$5::text::int")
 }
 
 pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {

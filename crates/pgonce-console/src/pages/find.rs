@@ -57,6 +57,9 @@ const PARTS: [(&str, &str, &str); 8] = [
     ),
 ];
 
+/// Where each look-up of `pgonce.find` ends.
+const MAX_FOUND: usize = 100;
+
 /// Which of them read so much that somebody must ask for it.
 const LARGE: &str = "
 select (select count(*) from (select from pgonce.intent limit 20001) x) > 20000 as all_intents,
@@ -101,6 +104,11 @@ pub(super) async fn sections(app: &App, fields: &Fields) -> Result<Vec<Section>,
             Ok(rows) => {
                 let mut found = Section::new(title, COLUMNS, rows, "");
                 found.link = Some(link);
+                if found.rows.len() >= MAX_FOUND {
+                    found.is_cut = true;
+                    let words = "A look-up ends after 100: there may be more.";
+                    found.foot = el("p", &[("class", "muted")], words);
+                }
                 tables.push(found);
             }
             // Out of time; the others may answer.

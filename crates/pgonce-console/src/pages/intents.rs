@@ -106,7 +106,7 @@ fn by_key() -> String {
              and i.key > case when p.tenant = $5 and p.scope = $6 then $7 else '' end and ($3::text is null or i.key >= $3 and ($9::text is null or i.key < $9)) \
              order by i.key limit {LOOK}) i where ($1::text is null or p.tenant = $1) and ($2::text is null or p.scope like $2)"
     );
-    let listed = look::among(&look, state_is, "$8::text::int");
+    let listed = look::among(&look, LOOK, state_is, "$8::text::int");
     format!(
         "with recursive pair (tenant, scope) as (
              (select i.tenant, i.scope from pgonce.intent i where (i.tenant, i.scope) >= ($5, $6) order by i.tenant, i.scope limit 1)

@@ -216,6 +216,7 @@ pub(super) async fn inbox(app: &App, fields: &Fields) -> Result<Vec<Section>, Er
     };
     // Numbers are those of one consumer.
     if chosen.is_none() && poison.next.take().is_some() {
+        poison.is_cut = true;
         let more = "There are more: choose a consumer.";
         poison.foot = el("p", &[("class", "muted")], more);
     }

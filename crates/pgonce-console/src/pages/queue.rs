@@ -6,6 +6,7 @@ use super::field;
 use crate::access::{Role, Who};
 use crate::db::{Row, number, text};
 use crate::html::{Html, el, query};
+use crate::look;
 use crate::parts::{at_least, button, facts, reasoned};
 use crate::server::{App, Fields};
 use crate::view::{Column, Kind, Section};
@@ -69,6 +70,24 @@ const SCHEDULES: &[Column] = &[
 
 const PAGE: usize = 50;
 
+/// Where `pgonce.queues` stops to count.
+const MAX_COUNTED: i64 = 10_000;
+
+/// Jobs that are looked at for those of one queue: no index has both the queue and the time. `pgonce.queues` counts among the same.
+const DUE: usize = 10_000;
+const LOOKED: &str =
+    "The 10,000 jobs of all queues that are due first were looked at: there may be more.";
+
+fn running() -> String {
+    let due = "select * from pgonce.job_live l where l.state in ('scheduled', 'retrying', 'running', 'limited') order by l.due_at";
+    let of_it = look::among(due, DUE, "x.queue = $1", "all");
+    format!(
+        "select l.tenant, l.id, l.key, l.queue, case l.state when 'limited' then 'running' else l.state::text end as status, l.attempts, l.owner, \
+         l.failure_code, l.failure_message, l.due_at, l.matches, bool_or(l.stopped) over () as stopped from ({of_it}) l \
+         order by l.stopped and not l.matches, l.state not in ('running', 'limited'), l.due_at limit 51"
+    )
+}
+
 fn of_queue(row: &Row) -> String {
     format!("/queue{}", query(&[("queue", &text(row, "queue"))]))
 }
@@ -108,9 +127,6 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
     let dead = "select e.tenant, e.id, j.key, e.queue, e.status, e.attempts, e.owner, e.failure_code, e.failure_message, e.ended_at \
          from pgonce.job_end e left join pgonce.job j on j.tenant = e.tenant and j.id = e.id \
          where e.queue = $1 and e.status = 'dead' and ($2::text is null or e.id > $2::text::bigint) order by e.id limit $3::text::int";
-    let running = "select l.tenant, l.id, l.key, l.queue, case l.state when 'limited' then 'running' else l.state::text end as status, l.attempts, l.owner, \
-         l.failure_code, l.failure_message, l.due_at from (select * from pgonce.job_live l where l.state in ('scheduled', 'retrying', 'running', 'limited') \
-         and l.queue = $1 order by l.due_at limit 10000) l order by l.state not in ('running', 'limited'), l.due_at limit 51";
     let ready = "select l.tenant, l.id, l.key, l.queue, 'ready' as status, l.attempts, l.failure_code, l.failure_message from pgonce.job_live l \
          where l.queue = $1 and l.state = 'ready' order by l.priority desc, l.id limit 21";
     let after = fields
@@ -136,25 +152,21 @@ pub(super) async fn list(app: &App, fields: &Fields) -> Result<Vec<Section>, Err
             ..dead.paged(PAGE, page, &keep, &[("after", "id")])
         });
     }
-    for (title, sql, size, empty) in [
-        (
-            "Running, and due next",
-            running,
-            50,
-            "Nothing runs, and nothing waits for its time.",
-        ),
-        (
-            "Ready, in the order of claims",
-            ready,
-            20,
-            "Nothing is ready.",
-        ),
-    ] {
-        let rows = app.db.rows(sql, &of_it).await?;
+    let rows = app.db.rows(&running(), &of_it).await?;
+    let none = "Nothing runs, and nothing waits for its time.";
+    let running = Section::new("Running, and due next", JOBS, rows, none);
+    let rows = app.db.rows(ready, &of_it).await?;
+    let ready = Section::new(
+        "Ready, in the order of claims",
+        JOBS,
+        rows,
+        "Nothing is ready.",
+    );
+    for section in [running.looked_once(50, LOOKED), ready.cut(20)] {
         tables.push(Section {
             link: Some(of_job),
             act: Some(job_acts),
-            ..Section::new(title, JOBS, rows, empty).cut(size)
+            ..section
         });
     }
     Ok(tables)
@@ -203,7 +215,7 @@ pub(super) fn page(app: &App, who: &Who, fields: &Fields, tables: &[Section], li
     let all = match number(row, "dead") {
         0 => Html::default(),
         count => {
-            let count = at_least(count, 1000);
+            let count = at_least(count, MAX_COUNTED);
             let label = format!("Retry all {count} dead letters");
             reasoned(&label, "all", "retry", |inside| {
                 button(app, who, "retry-all-jobs", &label, &names, inside)

@@ -43,14 +43,7 @@ begin
     end if;
     v_was := pgonce._external_status(v_call);
     v_rules := pgonce._external_rules(v_call.provider);
-    v_risk := case
-        when v_call.status = 'sent' and v_row.status = 'processing' and v_row.lease_until > pgonce.now()
-            then 'its sender is alive until ' || v_row.lease_until
-        when v_call.status = 'confirmed' and p_outcome <> 'confirmed' then 'it was confirmed'
-        when v_call.status = 'failed' and p_outcome = 'confirmed' then 'the provider said that it failed'
-        when p_outcome = 'resend' and v_call.status in ('sent', 'unknown')
-             and (v_call.first_sent_at + v_rules.keys_for > pgonce.now()) is not true then 'it may have happened'
-    end;
+    v_risk := pgonce._external_risk(v_call, v_row, p_outcome);
     if v_risk is not null and p_force is not true then
         raise exception '% could be wrong or open a second effect: %', p_outcome, v_risk using errcode = '55000',
             detail = format('provider %s, step %s, sent %s times.', v_call.provider, v_call.step, v_call.sends),

@@ -22,7 +22,7 @@ declare
     v_row      pgonce.intent;
     v_contract pgonce.scope;
     v_now      timestamptz;
-    v_alive    boolean;
+    v_fits     boolean;
     v_risk     text;
     v_fence    bigint;
 begin
@@ -46,25 +46,12 @@ begin
         v_contract.storage := 'answer';
     end if;
     v_now := pgonce.now();
-    v_alive := v_row.status = 'processing' and v_row.lease_until > v_now;
-
-    if p_act in ('settle', 'fail') and v_row.status not in ('processing', 'failed_retryable')
-       or p_act = 'release' and v_row.status <> 'processing' and not (v_row.status = 'failed_retryable' and v_row.vanished_at is not null)
-       or p_act = 'retry' and v_row.status <> 'failed_final'
-       or v_row.gone_at is not null and p_act <> 'evict' then
+    select r.fits, r.risk into strict v_fits, v_risk from pgonce._act_risk(p_act, v_row) r;
+    if not v_fits then
         raise exception 'an intent that is % cannot be changed by %', v_row.status, p_act using errcode = '55000',
             detail = format('scope %s, fence %s.', p_scope, v_row.fence),
             hint = 'settle, fail: what is not finished; release: a lease, or what had a holder that vanished; retry: a permanent failure; evict: any.';
     end if;
-    v_risk := case
-        when v_alive then 'its holder is alive until ' || v_row.lease_until || case when v_row.vanished_at is not null then ', and an earlier one vanished' else '' end
-        when p_act in ('settle', 'fail') then null
-        when v_row.status = 'processing' and (p_act = 'evict' or v_contract.stale <> 'takeover' or v_contract.probe is not null)
-            then 'its holder vanished, and it may have happened'
-        when v_row.failure_code = 'abandoned' and v_row.status = 'failed_final' then 'it may have happened'
-        when v_row.status = 'succeeded' then 'it has happened'
-        when v_row.status <> 'processing' and v_row.vanished_at is not null then 'an earlier holder vanished, and it may have happened'
-    end;
     if v_risk is not null and p_force is not true then
         raise exception '% could open a second effect: %', p_act, v_risk using errcode = '55000',
             detail = format('scope %s, attempts %s.', p_scope, v_row.attempts),

@@ -104,10 +104,10 @@ begin
             ('operator', 'enqueue cancel_job retry_jobs define_queue define_schedule _purge_jobs _job _job_group'),
             ('app', 'external_send external_record external_observe external_due'),
             ('consumer', 'external_observe external_due'),
-            ('operator', 'define_provider external_settle external_observe'),
+            ('operator', 'define_provider external_settle external_observe _external_risk _external_rules'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
-            ('operator', 'define_scope drop_scope _contract purge intervene _take_stale _decide_stale _probe_name find _verdict _history
+            ('operator', 'define_scope drop_scope _contract purge intervene _act_risk _take_stale _decide_stale _probe_name find _verdict _history
                 create_subscription alter_subscription drop_subscription evict_subscription redrive skip replay replay_range
                 recover event_status outbox_caught_up set_outbox_retention _create_outbox_partitions _drop_outbox_partitions
                 define_inbox retry_messages skip_message replay_messages set_partition
@@ -127,7 +127,7 @@ begin
                 _ledger_genesis _ledger_hash _ledger_heads _ledger_lines _ledger_move _ledger_record _ledger_seq_at
                 _audit_act _audit_rules _job_rules _job_key_lock _unblock_key _free_key _key_is_busy _audit_job _end_job _cron_field _cron_next
                 _fire_schedules _wake_jobs _queue_room _claim_queue
-                _effect_key _external_rules _external_gate _external_health _external_step _external_decide _external_join
+                _effect_key _external_gate _external_health _external_step _external_decide _external_join
                 _external_lock _external_settle_command _end_calls _purge_external _sample
                 region_join region_leave _add_region _connect_region _activate_region _record_old_facts _land_facts _land_fact _record_fact
                 _merge_intent _verdict_of _home_of _region_slot _set_claim_switch')
