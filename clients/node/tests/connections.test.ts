@@ -1,11 +1,13 @@
 /** What happens to a connection: calls that share one, and ones that end in the middle of a call. */
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
 import net from "node:net";
 import { describe } from "node:test";
+import pg from "pg";
 import postgres from "postgres";
 import * as pgonce from "pgonce";
-import { LIBRARIES, withApi, withDatabase, type Api } from "./apis.js";
+import { api, LIBRARIES, withApi, withDatabase, type Api } from "./apis.js";
 import { it } from "./limit.js";
 import type { Database } from "./server.js";
 
@@ -281,3 +283,65 @@ it("transact does not repeat a transaction in which the server ended", async () 
   await assert.rejects(pgonce.transact(work), full);
   assert.equal(runs, 1);
 });
+
+for (const code of ["53100", "53200"]) {
+  it(`transact does not repeat a transaction in which the server ran out of space or memory and ended it (${code})`, async () => {
+    let runs = 0;
+    const full = Object.assign(new Error("out of it"), { code, severity: "FATAL" });
+    const work = (): Promise<void> => {
+      runs += 1;
+      return Promise.reject(full);
+    };
+    await assert.rejects(pgonce.transact(work), full);
+    assert.equal(runs, 1);
+  });
+}
+
+for (const library of ["pg", "postgres"] as const) {
+  it(`transact runs again what got no connection of a server that is full (${library})`, () =>
+    withDatabase(async (db) => {
+      const role = `full_${String(await db.value("select current_database()"))}_${library}`;
+      await db.run(`create role ${role} login connection limit 0`);
+      const url = db.url.replace("postgres@", `${role}@`);
+      let runs = 0;
+      const full = await pgonce
+        .transact(async () => {
+          runs += 1;
+          const made = api(library, url);
+          try {
+            await made.transaction((conn) => made.execute(conn, "select 1"));
+          } catch (error) {
+            await db.run(`alter role ${role} connection limit -1`);
+            throw error;
+          } finally {
+            await made.close();
+          }
+        })
+        .catch((error: unknown) => error);
+      await db.run(`drop role ${role}`);
+      assert.deepEqual([full, runs], [undefined, 2]);
+    }));
+}
+
+it("transact runs again what was idle for too long in its transaction", () =>
+  withDatabase(async (db) => {
+    let runs = 0;
+    await pgonce.transact(async () => {
+      runs += 1;
+      const client = new pg.Client(db.url);
+      await client.connect();
+      try {
+        await client.query("begin");
+        await client.query(INSERT);
+        if (runs === 1) {
+          const ended = once(client, "error");
+          await client.query("set local idle_in_transaction_session_timeout = '1ms'");
+          throw (await ended)[0];
+        }
+        await client.query("commit");
+      } finally {
+        await client.end();
+      }
+    });
+    assert.deepEqual([runs, await db.effects()], [2, 1]);
+  }));
