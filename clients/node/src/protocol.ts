@@ -205,12 +205,12 @@ export const MAX_TIMER_MS = 2 ** 31 - 1;
  * A call in transactions of our own, in time: a connection that falls silent is broken off. `Late` is what it means that there was no
  * reply: uncertain only for what commits an end.
  */
-export async function callInTime(
+export async function callInTime<T>(
   driver: Driver,
   limitMs: number,
   Late: typeof Uncertain | typeof Disconnected,
-  call: (driver: Driver) => Promise<unknown>,
-): Promise<void> {
+  call: (driver: Driver) => Promise<T>,
+): Promise<T> {
   let session: Session | undefined;
   let isLate = false;
   const watched: Driver = {
@@ -230,7 +230,15 @@ export async function callInTime(
     session?.destroy();
     return new (session === undefined ? Disconnected : Late)(NO_ANSWER);
   };
-  await inTime(limitMs, late, () => call(watched));
+  return inTime(limitMs, late, () => call(watched));
+}
+
+/** No call for a lease is given up earlier than this, however short it is. */
+const MIN_LIMIT_MS = 2000;
+
+/** How long a connection that serves a lease of this length may be silent before it is given up for another one. */
+export function maxSilenceMs(leaseMs: number): number {
+  return Math.max(leaseMs / 3, MIN_LIMIT_MS);
 }
 
 export const NO_ANSWER = "the database did not answer in time";
