@@ -68,12 +68,15 @@ export async function query(session: Session, options: { schema: string }, text:
   }
 }
 
-/** Rolls back after an error and gives the session back; answers whether the connection can still be used. */
+/**
+ * Rolls back after an error and gives the session back; answers whether the connection can still be used. Without an `error`
+ * it was none of the server's.
+ */
 export async function discard(session: Session, error?: unknown): Promise<boolean> {
   let keep = !(error instanceof Disconnected) && !session.lost;
   if (keep) {
     try {
-      await session.rollback();
+      await (error === undefined ? afterOwnError(session, () => session.rollback()) : session.rollback());
     } catch {
       keep = false;
     }
@@ -197,6 +200,20 @@ export async function inTime<T>(limitMs: number, late: () => PgonceError, call: 
     clearTimeout(alarm);
   }
 }
+
+/**
+ * The first call after an error that is not the server's, in time. pg before 8.22 waits for ever for a statement whose values it
+ * could not send, and with it every later one of the connection.
+ */
+export async function afterOwnError<T>(session: Session, call: () => Promise<T>): Promise<T> {
+  const late = (): PgonceError => {
+    session.destroy();
+    return new Disconnected(NO_ANSWER);
+  };
+  return inTime(OWN_ERROR_LIMIT_MS, late, call);
+}
+
+const OWN_ERROR_LIMIT_MS = 5000;
 
 /** Maximum time of a timer of Node; a longer one ends at once. */
 export const MAX_TIMER_MS = 2 ** 31 - 1;

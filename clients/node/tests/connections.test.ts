@@ -118,6 +118,62 @@ for (const library of LIBRARIES) {
     }), HANGS_MS);
 }
 
+const PG: Record<string, typeof pg> = { "8.21": require("pg821") as typeof pg, current: pg };
+
+for (const [version, library] of Object.entries(PG)) {
+  const circular: Record<string, unknown> = {};
+  circular.self = circular;
+  const insert = "insert into effect (note) values ($1::jsonb ->> 'a') returning id";
+  const calls: Record<string, (source: unknown) => Promise<pgonce.Done>> = {
+    "one statement": (source) => pgonce.execute(source, "s", "k", REQUEST, insert, [circular]),
+    "one statement that is sent at once": (source) =>
+      pgonce.execute(source, "s", "k", REQUEST, insert, [circular], { knownFirst: true }),
+    "one statement in a transaction": (source) =>
+      pgonce.execute(source, "s", "k", REQUEST, insert, [circular], { isolation: "read committed" }),
+    work: (source) => pgonce.once(source, "s", "k", REQUEST, async (tx) => void (await (tx.conn as pg.Client).query(insert, [circular]))),
+    "writes under a lease": (source) =>
+      pgonce.lease(source, "s", "k", REQUEST, (held) => held.begin((tx) => (tx.conn as pg.Client).query(insert, [circular])), {
+        leaseMs: 1,
+      }),
+  };
+  // pg before 8.22 waits for ever for the reply to such a statement.
+  describe(`a value that pg ${version} cannot send`, { concurrency: 5 }, () => {
+    for (const [name, call] of Object.entries(calls)) {
+      it(
+        `ends ${name}, and costs the pool no connection`,
+        () =>
+          withDatabase(async (db) => {
+            const pool = new library.Pool({ connectionString: db.url, max: name === "writes under a lease" ? 2 : 1 });
+            pool.on("error", () => undefined);
+            await assert.rejects(call(pool), TypeError);
+            const done = await pgonce.once(pool, "s", "other", REQUEST, async (tx) => void (await tx.conn.query(INSERT)));
+            assert.deepEqual([done.replayed, await db.effects()], [false, 1]);
+            await pool.end();
+          }),
+        HANGS_MS,
+      );
+    }
+
+    it(
+      "ends one statement over one connection",
+      () =>
+        withDatabase(async (db) => {
+          const client = new library.Client(db.url);
+          client.on("error", () => undefined);
+          await client.connect();
+          const ended = calls["one statement"]?.(client) as Promise<unknown>;
+          await assert.rejects(ended, TypeError);
+          const next = pgonce.once(client, "s", "k", REQUEST, async (tx) => void (await tx.conn.query(INSERT)));
+          if (version === "current") await next;
+          else await assert.rejects(next, pgonce.Disconnected);
+          assert.equal(await db.effects(), version === "current" ? 1 : 0);
+          await client.end();
+        }),
+      HANGS_MS,
+    );
+  });
+}
+
 describe("connections of postgres.js that end", { concurrency: 4 }, () => {
   type Tx = pgonce.Tx<postgres.ReservedSql>;
   type Work = (tx: Tx, kill: () => Promise<void>) => Promise<unknown>;
