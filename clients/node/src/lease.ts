@@ -136,7 +136,8 @@ export class Lease<C = unknown> extends Claimed {
     const sent = performance.now();
     const params = { ...this.fencedNames(), lease: interval(this.leaseMs) };
     await this.inTime(Disconnected, (driver) => inOwnTransaction(driver, this.options, sql.HEARTBEAT, params));
-    this.renewedAt = sent;
+    // Two may be under way, and the later one may have come back first.
+    this.renewedAt = Math.max(this.renewedAt, sent);
   }
 
   /** Gives the lease back, the work not done: the next claim gets it at once. */
@@ -220,8 +221,8 @@ export class Lease<C = unknown> extends Claimed {
   }
 
   private lookAtClock(): void {
-    // What has ended cannot be lost.
-    if (this.done !== undefined || this.released) return;
+    // What has ended cannot be lost; and of an end that is being recorded the record learns who holds the intent.
+    if (this.done !== undefined || this.released || this.recording) return;
     if (performance.now() >= this.renewedAt + this.leaseMs) {
       this.lose(
         new Fenced("the lease could not be renewed before it ran out", {
@@ -253,7 +254,9 @@ export class Lease<C = unknown> extends Claimed {
     this.lookAtClock();
     if (this.signal.aborted) return;
     const left = this.renewedAt + this.leaseMs - performance.now();
-    this.clock = setTimeout(() => this.watchClock(), Math.min(left, MAX_TIMER_MS)).unref();
+    // It has run out where its end is being recorded.
+    const delay = left > 0 ? left : this.leaseMs / 20;
+    this.clock = setTimeout(() => this.watchClock(), Math.min(delay, MAX_TIMER_MS)).unref();
   }
 
   private schedule(delay: number): void {

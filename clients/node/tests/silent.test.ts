@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { describe } from "node:test";
+import pg from "pg";
 import postgres from "postgres";
 import * as pgonce from "pgonce";
 import { LIBRARIES, withApi, withDatabase } from "./apis.js";
@@ -118,6 +119,46 @@ for (const library of LIBRARIES) {
         HANGS_MS,
       );
     }
+
+    it(
+      "a renewal whose reply comes late does not take a later one back",
+      () =>
+        withApi(library, async (api, db) => {
+          const work = async (held: pgonce.Lease): Promise<void> => {
+            db.proxy.faults.push({ at: "commit", action: "hold" });
+            const first = held.heartbeat();
+            while (db.proxy.struck === 0) await db.value("select 1");
+            await held.heartbeat();
+            const renewed = held["renewedAt"];
+            db.proxy.goOn();
+            await first;
+            assert.equal(held["renewedAt"], renewed);
+          };
+          await pgonce.lease(api.source, "s", "k", REQUEST, work, { leaseMs: 180_000, renew: false });
+        }),
+      HANGS_MS,
+    );
+
+    it(
+      "a lease that runs out while its end is being recorded is not lost",
+      () =>
+        withApi(library, async (api, db) => {
+          const lock = "pg_advisory_xact_lock(7)";
+          await db.run(`create function hold_up() returns trigger language plpgsql as $$ begin perform ${lock}; return new; end $$`);
+          const succeeds = "for each row when (new.status = 'succeeded')";
+          await db.run(`create trigger hold_up before update on pgonce.intent ${succeeds} execute function hold_up()`);
+          const holder = new pg.Client(db.url);
+          await holder.connect();
+          await holder.query("begin");
+          await holder.query(`select ${lock}`);
+          let signal: AbortSignal | undefined;
+          const over = pgonce.lease(api.source, "s", "k", REQUEST, (held) => ({ signal } = held) && 1, { leaseMs: 2000 });
+          while ((await db.value("select clock_timestamp() > lease_until from pgonce.intent")) !== true);
+          await holder.end();
+          assert.deepEqual([(await over).answer, signal?.aborted, await db.value(STATUS)], [1, false, "succeeded"]);
+        }),
+      HANGS_MS,
+    );
 
     it(
       "a renewal that hangs does not hold up the record, nor is it the last one",
