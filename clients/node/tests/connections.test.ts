@@ -1,8 +1,13 @@
 /** What happens to a connection: calls that share one, and ones that end in the middle of a call. */
 
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
 import { once } from "node:events";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { writeFile } from "node:fs/promises";
 import net from "node:net";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { describe } from "node:test";
 import pg from "pg";
 import postgres from "postgres";
@@ -220,6 +225,33 @@ describe("connections of postgres.js that end", { concurrency: 4 }, () => {
       HANGS_MS,
     );
   }
+
+  it(
+    "while a file is read do not send its statement",
+    () =>
+      withDatabase(async (db) => {
+        await db.run(WAIT);
+        const folder = mkdtempSync(path.join(tmpdir(), "pgonce-file-"));
+        const [pipe, file] = [path.join(folder, "pipe"), path.join(folder, "file")] as const;
+        assert.equal(spawnSync("mkfifo", [pipe]).status, 0);
+        writeFileSync(file, "insert into effect (note) values ($1)");
+        const sql = postgres(db.url, { max: 2, onnotice: () => undefined });
+        let runs = 0;
+        const done = await pgonce.once(sql, "s", "k", REQUEST, async ({ conn }) => {
+          runs += 1;
+          if (runs > 1) return void (await conn.file(file, ["x"]));
+          // It ends when somebody has written.
+          const reading = conn.file(pipe).execute();
+          await db.run(KILL);
+          await assert.rejects(async () => conn`select 1`);
+          await Promise.all([writeFile(pipe, INSERT), assert.rejects(async () => reading, pgonce.Disconnected)]);
+        });
+        rmSync(folder, { recursive: true });
+        assert.deepEqual([done.replayed, runs, await db.effects()], [false, 2, 1]);
+        await sql.end({ timeout: 1 });
+      }),
+    HANGS_MS,
+  );
 
   for (const count of [1, 3]) {
     it(
