@@ -203,15 +203,29 @@ interface SqlError {
   constraint_name?: string;
 }
 
-/** Whether an error is the last one of its session, which the server ends: it may have come after the commit. */
-export function endsSession(error: unknown): boolean {
+/** An error of the server that ended its session, in whatever wraps it. */
+function lastOfSession(error: unknown): { severity: string; code: string } | undefined {
   let found = error;
   for (let depth = 0; depth < 5 && found instanceof Error; depth++) {
-    const { severity } = found as { severity?: unknown };
-    if (severity === "FATAL" || severity === "PANIC") return true;
+    const { severity, code } = found as { severity?: unknown; code?: unknown };
+    if (severity === "FATAL" || severity === "PANIC") return { severity, code: String(code) };
     found = found.cause;
   }
-  return false;
+  return undefined;
+}
+
+/** Whether an error is the last one of its session, which the server ends: it may have come after the commit. */
+export function endsSession(error: unknown): boolean {
+  return lastOfSession(error) !== undefined;
+}
+
+/**
+ * Whether an error says that the server, or a pooler before it, broke: a commit may have been written before. Others that end a
+ * session refuse a connection, or end one that did nothing.
+ */
+export function isCrash(error: unknown): boolean {
+  const last = lastOfSession(error);
+  return last !== undefined && (last.severity === "PANIC" || /^(?:58|XX)|^53[12]00$/.test(last.code));
 }
 
 /** Whether an error leaves open what became of what was being committed. */

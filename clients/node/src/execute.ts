@@ -5,7 +5,7 @@ import { DatabaseError, Disconnected, Invalid, Uncertain, leavesOpen, translate 
 import { Ack, makeIntent, makeOptions, names, readClaimed, type Claimed, type CommandOptions, type Done } from "./intent.js";
 import { parse } from "./json.js";
 import { Loop } from "./loop.js";
-import { acquire, discard, doneNow, ended, fromCall, inCall, openIdle, release, settle } from "./protocol.js";
+import { acquire, afterOwnError, discard, doneNow, ended, fromCall, inCall, openIdle, release, settle } from "./protocol.js";
 import * as sql from "./statements.js";
 import type { Params } from "./statements.js";
 
@@ -104,16 +104,22 @@ class OneStatement {
   /** Sends the statement, which commits by itself. */
   private async send(): Promise<Done> {
     return this.withSession(async (session) => {
+      let isSent = false;
+      process.nextTick(() => (isSent = true));
       try {
         const [row] = await this.query(session, sql.EXECUTE, this.effect, this.values);
         return { answer: parse(row?.[0] ?? "null"), reference: null, replayed: false, attempts: 1 };
       } catch (raised) {
         const error = translate(raised);
+        // What fails in the turn in which it was to be sent has no reply, and was not sent.
+        const unsent = error === undefined && !isSent;
         if (session.lost || (error !== undefined && leavesOpen(raised))) throw unanswered(raised);
         if (error !== undefined && (!(error instanceof DatabaseError) || error.code === "P4029")) throw error;
         // An earlier attempt's effect may be what stood in the way, such as its business key. An error of the library itself,
         // of a value that it cannot send, is no word of the server: only what is recorded says what happened.
-        const found = await this.lookOn(session).catch((unseen: unknown) => {
+        const look = (): Promise<Claimed | undefined> => this.lookOn(session);
+        const found = await (error === undefined ? afterOwnError(session, look) : look()).catch((unseen: unknown) => {
+          if (unsent) throw raised;
           const known = translate(unseen);
           throw known === undefined || known instanceof Disconnected ? unanswered(raised) : known;
         });
@@ -159,8 +165,8 @@ class OneStatement {
           ack = new Ack(parse(row?.[0] ?? "null"));
         } catch (raised) {
           const error = translate(raised) ?? (session.lost ? fromCall(raised) : undefined);
-          const clean = await discard(session, error);
-          throw error ?? (clean ? raised : fromCall(raised));
+          await discard(session, error);
+          throw error ?? raised;
         }
         await settle(session, intent, options, claimed.fence, ack);
         return doneNow(claimed, ack);

@@ -1,7 +1,7 @@
 /** Leases: for work that calls the outside world. */
 
 import { Claimed } from "./claimed.js";
-import { adapt, type ConnectionOf, type Driver } from "./drivers/index.js";
+import { adapt, type ConnectionOf, type Driver, type Session } from "./drivers/index.js";
 import {
   Busy,
   Conflict,
@@ -37,6 +37,7 @@ import {
   inOwnTransaction,
   callInTime,
   inTime,
+  maxSilenceMs,
   MAX_TIMER_MS,
   NO_ANSWER,
   query,
@@ -135,7 +136,8 @@ export class Lease<C = unknown> extends Claimed {
     const sent = performance.now();
     const params = { ...this.fencedNames(), lease: interval(this.leaseMs) };
     await this.inTime(Disconnected, (driver) => inOwnTransaction(driver, this.options, sql.HEARTBEAT, params));
-    this.renewedAt = sent;
+    // Two may be under way, and the later one may have come back first.
+    this.renewedAt = Math.max(this.renewedAt, sent);
   }
 
   /** Gives the lease back, the work not done: the next claim gets it at once. */
@@ -160,7 +162,7 @@ export class Lease<C = unknown> extends Claimed {
   }
 
   /** Records an end. Where that does not work the lease goes on. */
-  private async ending(call: () => Promise<void>): Promise<void> {
+  private async ending(call: () => Promise<unknown>): Promise<void> {
     this.recording = true;
     try {
       await call();
@@ -169,13 +171,8 @@ export class Lease<C = unknown> extends Claimed {
     }
   }
 
-  private async inTime(late: typeof Uncertain | typeof Disconnected, call: (driver: Driver) => Promise<unknown>): Promise<void> {
-    await callInTime(this.driver, this.limitMs, late, call);
-  }
-
-  /** How long a connection may be silent before it is given up for another one. */
-  private get limitMs(): number {
-    return Math.max(this.leaseMs / 3, MIN_LIMIT_MS);
+  private async inTime<T>(late: typeof Uncertain | typeof Disconnected, call: (driver: Driver) => Promise<T>): Promise<T> {
+    return callInTime(this.driver, maxSilenceMs(this.leaseMs), late, call);
   }
 
   /**
@@ -183,12 +180,11 @@ export class Lease<C = unknown> extends Claimed {
    * was taken over is turned away before any write. What `writes` returns is the answer of the intent.
    */
   async begin<A>(writes: (tx: Tx<C>) => Promise<A> | A): Promise<A> {
-    const session = await begin(this.driver, this.options.isolation);
+    const session = await this.inTime(Disconnected, (driver) => this.open(driver));
     const tx = new Tx<C>(this.intent, this.options, session, this.claimed);
     let value: A;
     let ack: Ack;
     try {
-      await query(session, this.options, sql.GUARD, this.fencedNames());
       value = await writes(tx);
       ack = tx.end(value);
     } catch (error) {
@@ -202,11 +198,22 @@ export class Lease<C = unknown> extends Claimed {
       return new Uncertain(NO_ANSWER);
     };
     await this.ending(() =>
-      inTime(this.limitMs, late, () => settle(session, this.intent, this.options, this.fence, ack)),
+      inTime(maxSilenceMs(this.leaseMs), late, () => settle(session, this.intent, this.options, this.fence, ack)),
     );
     this.done = doneNow(this.claimed, ack);
     this.stop();
     return value;
+  }
+
+  private async open(driver: Driver): Promise<Session> {
+    const session = await begin(driver, this.options.isolation);
+    try {
+      await query(session, this.options, sql.GUARD, this.fencedNames());
+    } catch (error) {
+      await discard(session, error);
+      throw error;
+    }
+    return session;
   }
 
   private fencedNames(): Params {
@@ -214,8 +221,8 @@ export class Lease<C = unknown> extends Claimed {
   }
 
   private lookAtClock(): void {
-    // What has ended cannot be lost.
-    if (this.done !== undefined || this.released) return;
+    // What has ended cannot be lost; and of an end that is being recorded the record learns who holds the intent.
+    if (this.done !== undefined || this.released || this.recording) return;
     if (performance.now() >= this.renewedAt + this.leaseMs) {
       this.lose(
         new Fenced("the lease could not be renewed before it ran out", {
@@ -247,7 +254,9 @@ export class Lease<C = unknown> extends Claimed {
     this.lookAtClock();
     if (this.signal.aborted) return;
     const left = this.renewedAt + this.leaseMs - performance.now();
-    this.clock = setTimeout(() => this.watchClock(), Math.min(left, MAX_TIMER_MS)).unref();
+    // It has run out where its end is being recorded.
+    const delay = left > 0 ? left : this.leaseMs / 20;
+    this.clock = setTimeout(() => this.watchClock(), Math.min(delay, MAX_TIMER_MS)).unref();
   }
 
   private schedule(delay: number): void {
@@ -343,9 +352,6 @@ export class Lease<C = unknown> extends Claimed {
 
 /** Maximum pause between two tries to record what leased work did. */
 const MAX_PAUSE_MS = 1000;
-
-/** No try to record or to renew is given up earlier than this, however short the lease. */
-const MIN_LIMIT_MS = 2000;
 
 const PASSING = ["retry", "retry_after_delay", "ambiguous"];
 

@@ -1,9 +1,20 @@
 /** Claims, waits and retries for one intent. */
 
-import type { Driver } from "./drivers/index.js";
+import type { Driver, Row } from "./drivers/index.js";
 import { Busy, Conflict, DatabaseError, Disconnected, Failure, Fenced, LostRace, PgonceError, Uncertain } from "./errors.js";
 import { holds, interval, names, readClaimed, type Claimed, type Done, type Held, type Intent, type Options } from "./intent.js";
-import { claimParams, contractOf, ended, inOwnTransaction, lookUp, openAttempt, type OpenAttempt } from "./protocol.js";
+import {
+  callInTime,
+  claimParams,
+  contractOf,
+  ended,
+  inOwnTransaction,
+  lookUp,
+  maxSilenceMs,
+  openAttempt,
+  type Contract,
+  type OpenAttempt,
+} from "./protocol.js";
 import { Schedule, sleep } from "./retry.js";
 import * as sql from "./statements.js";
 
@@ -23,6 +34,7 @@ export class Loop {
   uncertain: Uncertain | undefined;
   /** The outside world may have seen leased work of this call. */
   private ran = false;
+  private leaseMs = 0;
   private readonly schedule: Schedule;
   private waitUntil: number | undefined;
   private pause = 5;
@@ -45,12 +57,19 @@ export class Loop {
 
   /** A committed claim; or how the intent ended before. */
   async lease(leaseMs: number): Promise<LeasedClaim | Done> {
+    this.leaseMs = leaseMs;
     return this.until(async () => {
       const sent = performance.now();
       const params = claimParams(this.intent, this.options, leaseMs);
-      const claimed = readClaimed((await inOwnTransaction(this.driver, this.options, sql.CLAIM, params))[0]);
+      const ask = (driver: Driver): Promise<Row[]> => inOwnTransaction(driver, this.options, sql.CLAIM, params);
+      const claimed = readClaimed((await this.inTime(Uncertain, ask))[0]);
       return holds(claimed) ? { claimed, sent } : this.notHeld(claimed);
     });
+  }
+
+  /** After the work ran these calls learn its end: a connection that falls silent must not keep that back. */
+  private async inTime<T>(late: typeof Uncertain | typeof Disconnected, call: (driver: Driver) => Promise<T>): Promise<T> {
+    return this.ran ? callInTime(this.driver, maxSilenceMs(this.leaseMs), late, call) : call(this.driver);
   }
 
   private async until<T>(ask: () => Promise<T | undefined>): Promise<T> {
@@ -103,14 +122,16 @@ export class Loop {
   /** Does what the scope's contract says about a busy intent. */
   private async wait(retryAfterMs: number): Promise<void> {
     if (this.waitUntil === undefined) {
-      const contract = await contractOf(this.driver, this.intent, this.options);
+      const ask = (driver: Driver): Promise<Contract> => contractOf(driver, this.intent, this.options);
+      const contract = await this.inTime(Disconnected, ask);
       if (contract.busy !== "wait") throw new Busy(retryAfterMs, contract.busy === "accept");
       this.waitUntil = performance.now() + contract.waitTimeoutMs;
     }
     const started = performance.now();
     const left = this.waitUntil - started;
     if (left <= 0) throw new Busy(retryAfterMs);
-    if (waiters < MAX_WAITERS) {
+    // After its work ran a call asks again and again: while it waits, a connection that works is as silent as one that is lost.
+    if (!this.ran && waiters < MAX_WAITERS) {
       waiters += 1;
       try {
         // Woken by the lock of the transaction that holds the intent. A lease has no such lock.

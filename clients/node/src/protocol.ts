@@ -68,12 +68,15 @@ export async function query(session: Session, options: { schema: string }, text:
   }
 }
 
-/** Rolls back after an error and gives the session back; answers whether the connection can still be used. */
+/**
+ * Rolls back after an error and gives the session back; answers whether the connection can still be used. Without an `error`
+ * it was none of the server's.
+ */
 export async function discard(session: Session, error?: unknown): Promise<boolean> {
   let keep = !(error instanceof Disconnected) && !session.lost;
   if (keep) {
     try {
-      await session.rollback();
+      await (error === undefined ? afterOwnError(session, () => session.rollback()) : session.rollback());
     } catch {
       keep = false;
     }
@@ -198,6 +201,20 @@ export async function inTime<T>(limitMs: number, late: () => PgonceError, call: 
   }
 }
 
+/**
+ * The first call after an error that is not the server's, in time. pg before 8.22 waits for ever for a statement whose values it
+ * could not send, and with it every later one of the connection.
+ */
+export async function afterOwnError<T>(session: Session, call: () => Promise<T>): Promise<T> {
+  const late = (): PgonceError => {
+    session.destroy();
+    return new Disconnected(NO_ANSWER);
+  };
+  return inTime(OWN_ERROR_LIMIT_MS, late, call);
+}
+
+const OWN_ERROR_LIMIT_MS = 5000;
+
 /** Maximum time of a timer of Node; a longer one ends at once. */
 export const MAX_TIMER_MS = 2 ** 31 - 1;
 
@@ -205,12 +222,12 @@ export const MAX_TIMER_MS = 2 ** 31 - 1;
  * A call in transactions of our own, in time: a connection that falls silent is broken off. `Late` is what it means that there was no
  * reply: uncertain only for what commits an end.
  */
-export async function callInTime(
+export async function callInTime<T>(
   driver: Driver,
   limitMs: number,
   Late: typeof Uncertain | typeof Disconnected,
-  call: (driver: Driver) => Promise<unknown>,
-): Promise<void> {
+  call: (driver: Driver) => Promise<T>,
+): Promise<T> {
   let session: Session | undefined;
   let isLate = false;
   const watched: Driver = {
@@ -230,7 +247,15 @@ export async function callInTime(
     session?.destroy();
     return new (session === undefined ? Disconnected : Late)(NO_ANSWER);
   };
-  await inTime(limitMs, late, () => call(watched));
+  return inTime(limitMs, late, () => call(watched));
+}
+
+/** No call for a lease is given up earlier than this, however short it is. */
+const MIN_LIMIT_MS = 2000;
+
+/** How long a connection that serves a lease of this length may be silent before it is given up for another one. */
+export function maxSilenceMs(leaseMs: number): number {
+  return Math.max(leaseMs / 3, MIN_LIMIT_MS);
 }
 
 export const NO_ANSWER = "the database did not answer in time";

@@ -1,7 +1,7 @@
 /** How to try again. */
 
 import { defined } from "./defined.js";
-import { Busy, PgonceError, leavesOpen, translate } from "./errors.js";
+import { Busy, Disconnected, PgonceError, isCrash, translate } from "./errors.js";
 
 const UNHURRIED_MS = 100;
 
@@ -59,8 +59,8 @@ export function sleep(ms: number): Promise<void> {
  * Runs a transaction of your own, from begin to commit, until it succeeds or fails for a reason that does not go
  * away. The last error is thrown as it came.
  *
- * Only errors after which nothing was committed are tried again, and a lost connection is not: it may have broken
- * in COMMIT.
+ * Only errors after which nothing was committed are tried again. A lost connection and the crash of a server are
+ * not: they may have come in COMMIT.
  */
 export async function transact<T>(work: () => Promise<T>, policy: Partial<RetryPolicy> = {}): Promise<T> {
   const schedule = new Schedule(policy);
@@ -69,8 +69,9 @@ export async function transact<T>(work: () => Promise<T>, policy: Partial<RetryP
       return await work();
     } catch (raised) {
       const error = translate(raised);
-      const lost = !(raised instanceof PgonceError) && leavesOpen(raised);
-      const safe = error !== undefined && !lost && ["retry", "retry_after_delay", "claim_again"].includes(error.errorClass);
+      // Errors of pgonce itself know whether it was in COMMIT.
+      const open = error !== raised && (error instanceof Disconnected || isCrash(raised));
+      const safe = error !== undefined && !open && ["retry", "retry_after_delay", "claim_again"].includes(error.errorClass);
       const delay = safe ? schedule.nextDelay(error) : undefined;
       if (delay === undefined) throw raised;
       await sleep(delay);

@@ -1,11 +1,18 @@
 /** What happens to a connection: calls that share one, and ones that end in the middle of a call. */
 
 import assert from "node:assert/strict";
+import { spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { writeFile } from "node:fs/promises";
 import net from "node:net";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { describe } from "node:test";
+import pg from "pg";
 import postgres from "postgres";
 import * as pgonce from "pgonce";
-import { LIBRARIES, withApi, withDatabase, type Api } from "./apis.js";
+import { api, LIBRARIES, withApi, withDatabase, type Api } from "./apis.js";
 import { it } from "./limit.js";
 import type { Database } from "./server.js";
 
@@ -116,6 +123,62 @@ for (const library of LIBRARIES) {
     }), HANGS_MS);
 }
 
+const PG: Record<string, typeof pg> = { "8.21": require("pg821") as typeof pg, current: pg };
+
+for (const [version, library] of Object.entries(PG)) {
+  const circular: Record<string, unknown> = {};
+  circular.self = circular;
+  const insert = "insert into effect (note) values ($1::jsonb ->> 'a') returning id";
+  const calls: Record<string, (source: unknown) => Promise<pgonce.Done>> = {
+    "one statement": (source) => pgonce.execute(source, "s", "k", REQUEST, insert, [circular]),
+    "one statement that is sent at once": (source) =>
+      pgonce.execute(source, "s", "k", REQUEST, insert, [circular], { knownFirst: true }),
+    "one statement in a transaction": (source) =>
+      pgonce.execute(source, "s", "k", REQUEST, insert, [circular], { isolation: "read committed" }),
+    work: (source) => pgonce.once(source, "s", "k", REQUEST, async (tx) => void (await (tx.conn as pg.Client).query(insert, [circular]))),
+    "writes under a lease": (source) =>
+      pgonce.lease(source, "s", "k", REQUEST, (held) => held.begin((tx) => (tx.conn as pg.Client).query(insert, [circular])), {
+        leaseMs: 1,
+      }),
+  };
+  // pg before 8.22 waits for ever for the reply to such a statement.
+  describe(`a value that pg ${version} cannot send`, { concurrency: 5 }, () => {
+    for (const [name, call] of Object.entries(calls)) {
+      it(
+        `ends ${name}, and costs the pool no connection`,
+        () =>
+          withDatabase(async (db) => {
+            const pool = new library.Pool({ connectionString: db.url, max: name === "writes under a lease" ? 2 : 1 });
+            pool.on("error", () => undefined);
+            await assert.rejects(call(pool), TypeError);
+            const done = await pgonce.once(pool, "s", "other", REQUEST, async (tx) => void (await tx.conn.query(INSERT)));
+            assert.deepEqual([done.replayed, await db.effects()], [false, 1]);
+            await pool.end();
+          }),
+        HANGS_MS,
+      );
+    }
+
+    it(
+      "ends one statement over one connection",
+      () =>
+        withDatabase(async (db) => {
+          const client = new library.Client(db.url);
+          client.on("error", () => undefined);
+          await client.connect();
+          const ended = calls["one statement"]?.(client) as Promise<unknown>;
+          await assert.rejects(ended, TypeError);
+          const next = pgonce.once(client, "s", "k", REQUEST, async (tx) => void (await tx.conn.query(INSERT)));
+          if (version === "current") await next;
+          else await assert.rejects(next, pgonce.Disconnected);
+          assert.equal(await db.effects(), version === "current" ? 1 : 0);
+          await client.end();
+        }),
+      HANGS_MS,
+    );
+  });
+}
+
 describe("connections of postgres.js that end", { concurrency: 4 }, () => {
   type Tx = pgonce.Tx<postgres.ReservedSql>;
   type Work = (tx: Tx, kill: () => Promise<void>) => Promise<unknown>;
@@ -162,6 +225,33 @@ describe("connections of postgres.js that end", { concurrency: 4 }, () => {
       HANGS_MS,
     );
   }
+
+  it(
+    "while a file is read do not send its statement",
+    () =>
+      withDatabase(async (db) => {
+        await db.run(WAIT);
+        const folder = mkdtempSync(path.join(tmpdir(), "pgonce-file-"));
+        const [pipe, file] = [path.join(folder, "pipe"), path.join(folder, "file")] as const;
+        assert.equal(spawnSync("mkfifo", [pipe]).status, 0);
+        writeFileSync(file, "insert into effect (note) values ($1)");
+        const sql = postgres(db.url, { max: 2, onnotice: () => undefined });
+        let runs = 0;
+        const done = await pgonce.once(sql, "s", "k", REQUEST, async ({ conn }) => {
+          runs += 1;
+          if (runs > 1) return void (await conn.file(file, ["x"]));
+          // It ends when somebody has written.
+          const reading = conn.file(pipe).execute();
+          await db.run(KILL);
+          await assert.rejects(async () => conn`select 1`);
+          await Promise.all([writeFile(pipe, INSERT), assert.rejects(async () => reading, pgonce.Disconnected)]);
+        });
+        rmSync(folder, { recursive: true });
+        assert.deepEqual([done.replayed, runs, await db.effects()], [false, 2, 1]);
+        await sql.end({ timeout: 1 });
+      }),
+    HANGS_MS,
+  );
 
   for (const count of [1, 3]) {
     it(
@@ -281,3 +371,65 @@ it("transact does not repeat a transaction in which the server ended", async () 
   await assert.rejects(pgonce.transact(work), full);
   assert.equal(runs, 1);
 });
+
+for (const code of ["53100", "53200"]) {
+  it(`transact does not repeat a transaction in which the server ran out of space or memory and ended it (${code})`, async () => {
+    let runs = 0;
+    const full = Object.assign(new Error("out of it"), { code, severity: "FATAL" });
+    const work = (): Promise<void> => {
+      runs += 1;
+      return Promise.reject(full);
+    };
+    await assert.rejects(pgonce.transact(work), full);
+    assert.equal(runs, 1);
+  });
+}
+
+for (const library of ["pg", "postgres"] as const) {
+  it(`transact runs again what got no connection of a server that is full (${library})`, () =>
+    withDatabase(async (db) => {
+      const role = `full_${String(await db.value("select current_database()"))}_${library}`;
+      await db.run(`create role ${role} login connection limit 0`);
+      const url = db.url.replace("postgres@", `${role}@`);
+      let runs = 0;
+      const full = await pgonce
+        .transact(async () => {
+          runs += 1;
+          const made = api(library, url);
+          try {
+            await made.transaction((conn) => made.execute(conn, "select 1"));
+          } catch (error) {
+            await db.run(`alter role ${role} connection limit -1`);
+            throw error;
+          } finally {
+            await made.close();
+          }
+        })
+        .catch((error: unknown) => error);
+      await db.run(`drop role ${role}`);
+      assert.deepEqual([full, runs], [undefined, 2]);
+    }));
+}
+
+it("transact runs again what was idle for too long in its transaction", () =>
+  withDatabase(async (db) => {
+    let runs = 0;
+    await pgonce.transact(async () => {
+      runs += 1;
+      const client = new pg.Client(db.url);
+      await client.connect();
+      try {
+        await client.query("begin");
+        await client.query(INSERT);
+        if (runs === 1) {
+          const ended = once(client, "error");
+          await client.query("set local idle_in_transaction_session_timeout = '1ms'");
+          throw (await ended)[0];
+        }
+        await client.query("commit");
+      } finally {
+        await client.end();
+      }
+    });
+    assert.deepEqual([runs, await db.effects()], [2, 1]);
+  }));

@@ -52,6 +52,15 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
       assert.equal(await db.value(intents), 0);
     });
 
+    test(
+      "a principal that is not Unicode is refused",
+      async ({ service, post }) => {
+        const { status, problem } = await post("/orders");
+        assert.deepEqual([status, problem.code, service.calls], [400, "22023", 0]);
+      },
+      { principal: () => "\ud800" },
+    );
+
     test("validation does not burn the key, a refusal is kept and its write undone", async ({ db, service, post }) => {
       assert.equal((await post("/invalid", '{"qty": 0}')).status, 400);
       assert.equal((await post("/invalid", '{"qty": 1}')).status, 400);

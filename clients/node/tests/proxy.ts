@@ -9,10 +9,10 @@ export interface Fault {
   /**
    * `request`: cut before the server sees it. `reply`: cut after the server has done it, before the client learns of
    * it. `abort`: make the transaction fail right before it. `silence`: pass it on, and nothing after it, either way; the
-   * connection stays open, also where the client ends its half. `panic`: as `reply`, with an error of that severity as the
+   * connection stays open, also where the client ends its half. `hold`: keep the replies until `goOn`. `panic`: as `reply`, with an error of that severity as the
    * last message.
    */
-  action: "request" | "reply" | "abort" | "silence" | "panic";
+  action: "request" | "reply" | "abort" | "silence" | "hold" | "panic";
   /** How the server writes the severity. */
   severity?: string;
   /** How many such statements pass before. */
@@ -46,6 +46,11 @@ export class Proxy {
     for (const link of this.links) link.cut();
   }
 
+  /** Passes on what was held. */
+  goOn(): void {
+    for (const link of this.links) link.goOn();
+  }
+
   /** Breaks every connection: the client gets an error of its socket, and some turns later its end. */
   reset(): void {
     for (const link of this.links) link.reset();
@@ -73,6 +78,7 @@ class Link {
   private flushed = false;
   private silent = false;
   private lastMessage: Buffer | undefined;
+  private held: Buffer[] | undefined;
 
   constructor(
     private readonly proxy: Proxy,
@@ -111,6 +117,11 @@ class Link {
     this.server.destroy();
   }
 
+  goOn(): void {
+    for (const message of this.held ?? []) this.client.write(message);
+    this.held = undefined;
+  }
+
   private forward(message: Buffer): void {
     if (this.silent) return;
     if (!this.started) {
@@ -126,6 +137,7 @@ class Link {
       return;
     }
     if (fault?.action === "silence") this.silent = true;
+    if (fault?.action === "hold") this.held = [];
     if (fault?.action === "reply" || fault?.action === "panic") this.cutAfterReply = true;
     if (fault?.action === "panic") this.lastMessage = errorMessage(fault.severity ?? "PANIC");
     if (fault?.action === "abort") {
@@ -148,6 +160,8 @@ class Link {
       this.server.destroy();
       if (this.lastMessage === undefined) this.client.destroy();
       else this.client.end(this.lastMessage);
+    } else if (this.held !== undefined) {
+      this.held.push(message);
     } else {
       this.client.write(message);
     }

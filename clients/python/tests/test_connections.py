@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,7 +26,7 @@ from pgonce._drivers import Driver, Session
 from pgonce._execute import _alone
 from pgonce._intent import Options
 from pgonce._protocol import begin, fail, in_own_transaction
-from pgonce._steps import drive
+from pgonce._steps import drive, drive_async, limited
 
 REQUEST = {"item": "book"}
 INSERT = "insert into effect (note) values ('x')"
@@ -262,6 +263,68 @@ def test_a_session_whose_call_is_interrupted_is_closed_and_given_back(
         drive(ENDS[steps](OneSession(session), session))
     # An interrupt leaves open whether the connection was given back: to close it then could close another's.
     assert session.released == ([] if (where, error) == ("release", KeyboardInterrupt) else [False])
+
+
+class Late(Session):
+    """A session that goes on although it was cut: what it waited for had come by then."""
+
+    raw = None
+
+    def __init__(self) -> None:
+        self.released: list[bool] = []
+        self.is_cut = threading.Event()
+        self.is_released = threading.Event()
+
+    def cut(self) -> None:
+        self.is_cut.set()
+
+    def release(self, keep: bool) -> None:
+        self.released.append(keep)
+        self.is_released.set()
+
+
+def opened(driver: Driver) -> Any:
+    session = yield driver.acquire
+    yield lambda: session.is_cut.wait()
+    return session
+
+
+async def wait_for(event: threading.Event) -> None:
+    while not event.is_set():
+        await asyncio.sleep(0.01)
+
+
+class OneLateSession(OneSession):
+    is_async = True
+
+    async def acquire(self) -> Session:  # type: ignore[override]
+        return self.session
+
+
+def opened_async(driver: Driver) -> Any:
+    session = yield driver.acquire
+    yield lambda: wait_for(session.is_cut)
+    return session
+
+
+def test_a_session_that_is_opened_too_late_is_closed() -> None:
+    session = Late()
+    with pytest.raises(pgonce.Disconnected):
+        drive(limited(OneSession(session), opened, 0.01, pgonce.Disconnected))
+    session.is_released.wait()
+    assert session.released == [False]
+
+
+def test_a_session_that_is_opened_too_late_is_closed_by_its_loop() -> None:
+    session = Late()
+
+    async def main() -> None:
+        with pytest.raises(pgonce.Disconnected):
+            await drive_async(limited(OneLateSession(session), opened_async, 0.01, pgonce.Disconnected))
+        await wait_for(session.is_released)
+
+    asyncio.run(main())
+    assert session.released == [False]
 
 
 @pytest.mark.parametrize("kind", ["psycopg", "asyncpg", "SQLAlchemy"])

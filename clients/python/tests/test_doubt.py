@@ -332,6 +332,84 @@ def test_a_release_whose_connection_falls_silent_ends_in_time(db: Database, shor
     assert db.value(STATUS) == "succeeded"
 
 
+@pytest.mark.parametrize("pattern", ["begin", "select 'done' from pgonce.guard"])
+@pytest.mark.parametrize("kind", SYNC + ASYNC)
+def test_writes_under_a_fence_whose_opening_falls_silent_end_in_time(
+    db: Database, short_limits: None, kind: str, pattern: str
+) -> None:
+    async def test(api: Api) -> None:
+        async def work(held: Any) -> None:
+            db.proxy.faults.append(Fault(pattern, "silence"))
+            with pytest.raises(pgonce.Disconnected):
+                await api.enter(held.begin())
+            writes = held.begin()
+            tx = await api.enter(writes)
+            await api.execute(tx.conn, INSERT)
+            tx.succeed(7)
+            await api.leave(writes)
+
+        done = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=1.5, renew=False)
+        assert done.answer == 7
+
+    with_api(kind, db.cut_dsn, test)
+    assert (len(db.proxy.struck), db.effects()) == (1, 1)
+
+
+CONTRACT = "select busy"
+
+
+@pytest.mark.parametrize("pattern", [CONTRACT, "select pgonce.wait"])
+@pytest.mark.parametrize("kind", SYNC + ASYNC)
+def test_a_connection_that_falls_silent_does_not_keep_back_what_became_of_work_that_was_lost(
+    db: Database, short_limits: None, kind: str, pattern: str
+) -> None:
+    db.admin.execute("select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '10 minutes')")
+    claim = "select fence from pgonce.claim('s', 'k', %s, interval '1 hour')"
+    # It does nothing to a transaction that has not begun: one that begins later than any call before the first pause.
+    again = Fault("begin", "abort", skip=12)
+
+    async def test(api: Api) -> None:
+        async def work(held: Any) -> str:
+            db.admin.execute(LOSE)
+            row = db.admin.execute(claim.encode(), [held.intent.fingerprint]).fetchone()
+            assert row is not None
+
+            def succeed() -> None:
+                values = [held.intent.fingerprint, row[0]]
+                with psycopg.connect(db.dsn) as conn:
+                    # Its first claim was answered, and it asks again and again.
+                    while again not in db.proxy.struck:
+                        conn.execute("select 1")
+                    conn.execute("select pgonce.succeed('s', 'k', %s, %s, '\"new\"')", values)
+
+            threading.Thread(target=succeed, daemon=True).start()
+            db.proxy.faults += [Fault(pattern, "silence"), again]
+            return "old"
+
+        done = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=1.5)
+        assert (done.answer, done.replayed) == ("new", True)
+
+    with_api(kind, db.cut_dsn, test)
+
+
+@pytest.mark.parametrize("kind", SYNC + ASYNC)
+def test_a_call_that_runs_its_work_again_does_not_ask_for_its_contract_again(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        kinds: list[str] = []
+
+        async def work(held: Any) -> None:
+            kinds.append(held.kind)
+            if len(kinds) == 1:
+                db.admin.execute(LOSE)
+                db.proxy.faults.append(Fault(CONTRACT, "silence"))
+
+        await api.work("lease", api.source, "s", "k", REQUEST, do=work)
+        assert kinds == ["fresh", "takeover"]
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.proxy.struck == []
+
+
 def test_a_pool_that_asks_a_silent_connection_whether_it_works_does_not_hold_up_the_record(
     db: Database, short_limits: None
 ) -> None:

@@ -662,6 +662,40 @@ def test_transact_does_not_run_again_what_may_have_been_committed(db: Database, 
     assert (db.effects(), len(db.proxy.struck)) == (1, 1)
 
 
+def test_transact_runs_again_what_was_idle_for_too_long_in_its_transaction(db: Database) -> None:
+    runs = []
+
+    def work() -> None:
+        with psycopg.connect(db.dsn) as conn:
+            runs.append(conn.execute(INSERT))
+            if len(runs) == 1:
+                pid = conn.info.backend_pid
+                conn.execute("set local idle_in_transaction_session_timeout = '1ms'")
+                while db.value(f"select count(*) from pg_stat_activity where pid = {pid}"):
+                    pass
+                conn.execute(INSERT)
+
+    pgonce.transact(work)
+    assert len(runs) == 2 and db.effects() == 1
+
+
+def test_transact_runs_again_what_got_no_connection_of_a_server_that_is_full(db: Database) -> None:
+    name = f"full_{db.value('select current_database()')}"
+    db.admin.execute(f"create role {name} login connection limit 0".encode())
+    runs = []
+
+    async def connect() -> None:
+        runs.append(1)
+        try:
+            await (await asyncpg.connect(db.dsn.partition("?")[0], user=name, ssl=False)).close()
+        except asyncpg.TooManyConnectionsError:
+            db.admin.execute(f"alter role {name} connection limit -1".encode())
+            raise
+
+    pgonce.transact(lambda: asyncio.run(connect()))
+    assert len(runs) == 2
+
+
 def test_transact_runs_again_what_pgonce_says_did_nothing() -> None:
     errors: list[pgonce.Error] = [pgonce.Disconnected("gone"), pgonce.DatabaseError("again", code="40001")]
 

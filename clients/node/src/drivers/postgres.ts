@@ -1,10 +1,13 @@
 /** postgres.js: the function `sql`, what `sql.reserve()` gives, and the transaction of `sql.begin`. */
 
+import { readFile } from "node:fs";
 import { Socket } from "node:net";
 import { Disconnected, Invalid } from "../errors.js";
 import { beginText, holdConnection, holdNothing, type Driver, type Isolation, type Row, type Session } from "./base.js";
 
 interface Query extends Promise<Record<string, unknown>[] & { command?: string }> {
+  /** Its text. */
+  strings: string[];
   raw(): Promise<(Buffer | null)[][]>;
   /** How the library sends a query, when it is awaited, and how it ends one. */
   handler: ((query: Query) => void) & { debug?: unknown };
@@ -23,13 +26,15 @@ export interface PostgresSql {
   unsafe(
     text: string,
     values?: unknown[],
-    options?: { prepare?: boolean; onexecute?: (connection: Connection) => boolean },
+    options?: { prepare?: boolean; simple?: boolean; onexecute?: (connection: Connection) => boolean },
   ): Query;
   reserve?(): Promise<PostgresSql>;
   release?(): void;
   savepoint?: unknown;
   options?: { fetch_types?: unknown; onclose?: ((id: number) => void) | null };
 }
+
+type FileArguments = [values?: unknown[] | object, options?: object];
 
 export type PostgresPool = PostgresSql & Required<Pick<PostgresSql, "reserve">>;
 
@@ -49,6 +54,7 @@ function guarded(sql: PostgresSql, session: PostgresSession): PostgresSql {
       const value: unknown = Reflect.get(target, name, receiver);
       if ((name !== "unsafe" && name !== "file") || typeof value !== "function") return value;
       check();
+      if (name === "file") return (path: string, ...more: FileArguments): Query => session.watchFile(target, path, more, check);
       return (...args: unknown[]): unknown => session.watch(Reflect.apply(value, target, args), check);
     },
   });
@@ -156,6 +162,25 @@ class PostgresSession implements Session {
         set: (other: Query["reject"]) => void (reject = other),
       },
     });
+    return made;
+  }
+
+  /**
+   * A statement in a file, as `sql.file` of the library sends it. That one reads the file when it is awaited, and sends it without
+   * another look: the connection may be lost by then.
+   */
+  watchFile(sql: PostgresSql, path: string, [args, options]: FileArguments, check: () => void): Query {
+    const [values, more] = Array.isArray(args) ? [args, options] : [[], options ?? args];
+    const made = this.watch(sql.unsafe("", values, { prepare: true, simple: values.length === 0, ...more }), check);
+    const { handler } = made;
+    const send = (query: Query): void => {
+      readFile(path, "utf8", (error, text) => {
+        if (error !== null) return query.reject(error);
+        query.strings = [text];
+        handler(query);
+      });
+    };
+    made.handler = Object.assign(send, { debug: handler.debug });
     return made;
   }
 

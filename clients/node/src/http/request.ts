@@ -48,8 +48,8 @@ export function nameOf(
     const detail = "the request does not say for which tenant it is";
     throw new Refused(problem(policy, 400, "tenant_missing", detail));
   }
-  const key = policy.plainKeys ? clientKey : storedKey(clientKey, operation, principal);
   try {
+    const key = policy.plainKeys ? clientKey : storedKey(clientKey, operation, principal);
     return makeIntent(policy.scope, key, undefined, { tenant, fingerprint: print });
   } catch (error) {
     if (error instanceof Invalid) throw new Refused(problem(policy, 400, "22023", error.reason));

@@ -237,7 +237,10 @@ class LeaseState:
 
     def _begin(self) -> Steps[Session]:
         """A transaction for writes under the fence; a zombie is turned away here already."""
-        session = yield from begin(self._driver, self._options.isolation, atomic=True)
+        return self._in_time(self._open, Disconnected)
+
+    def _open(self, driver: Driver) -> Steps[Session]:
+        session = yield from begin(driver, self._options.isolation, atomic=True)
         try:
             statement = sql.in_schema(sql.GUARD, self._options.schema)
             yield from query(session, statement, self._fenced_names())
@@ -424,6 +427,8 @@ def enter(loop: Loop, length: float | None) -> Steps[tuple[float, Claimed | Done
             "a lease needs a pool, an engine or a function that connects",
             hint="It is renewed while you work, and that needs a connection of its own.",
         )
+    # The same for every claim of a call: its contract is asked for before any work ran.
+    length = loop.length if length is None else length
     if length is None:
         length = (yield from contract_of(loop.driver, loop.intent, loop.options)).lease
     found = yield from loop.lease(length)

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _statements as sql
 from ._drivers import Driver, Session
@@ -35,6 +35,8 @@ from .errors import (
     Uncertain,
 )
 from .retry import Schedule
+
+T = TypeVar("T")
 
 _MAX_PAUSE = 0.5
 
@@ -339,6 +341,8 @@ class Loop:
         self.uncertain: Uncertain | None = None
         self.ran = False
         """The outside world may have seen leased work of this call."""
+        self.length: float | None = None
+        """How long its leases are, once that is known."""
         self.sent = time.monotonic()
         """When the last claim was sent."""
 
@@ -357,11 +361,16 @@ class Loop:
 
     def lease(self, length: float) -> Steps[Claimed | Done]:
         """A committed claim; or how the intent ended before."""
+        self.length = length
+        params = claim_params(self.intent, self.options, length)
+
+        def ask(driver: Driver) -> Steps[list[tuple[Any, ...]]]:
+            return in_own_transaction(driver, self.options, sql.CLAIM, params)
+
         while True:
             try:
-                params = claim_params(self.intent, self.options, length)
                 self.sent = time.monotonic()
-                rows = yield from self._claimed(params, length)
+                rows = yield from self._in_time(ask, Uncertain)
                 claimed = Claimed.read(rows[0])
                 if claimed.holds:
                     return claimed
@@ -371,14 +380,11 @@ class Loop:
             except Error as error:
                 yield from self.again(error)
 
-    def _claimed(self, params: Mapping[str, Any], length: float) -> Steps[list[tuple[Any, ...]]]:
-        def call(driver: Driver) -> Steps[list[tuple[Any, ...]]]:
-            return in_own_transaction(driver, self.options, sql.CLAIM, params)
-
-        if not self.ran:
-            return (yield from call(self.driver))
-        # What is asked for here is the end of work that was done: a silent connection must not keep it back.
-        return (yield from limited(self.driver, call, max_silence(length), Uncertain))
+    def _in_time(self, ask: Callable[[Driver], Steps[T]], late: type[Error]) -> Steps[T]:
+        """After the work ran these calls learn its end: a connection that falls silent must not keep that back."""
+        if not self.ran or self.length is None:
+            return ask(self.driver)
+        return limited(self.driver, ask, max_silence(self.length), late)
 
     def again(self, error: Error, *, ran: bool = False) -> Steps[None]:
         """Pauses before the next try, or raises where another try does not help.
@@ -421,7 +427,9 @@ class Loop:
     def wait(self, retry_after: float) -> Steps[None]:
         """Does what the scope's contract says about a busy intent."""
         if self.wait_until is None:
-            contract = yield from contract_of(self.driver, self.intent, self.options)
+            contract = yield from self._in_time(
+                lambda driver: contract_of(driver, self.intent, self.options), Disconnected
+            )
             if contract.busy != "wait":
                 raise Busy(retry_after, accepted=contract.busy == "accept")
             self.wait_until = time.monotonic() + contract.wait_timeout
@@ -429,7 +437,9 @@ class Loop:
         if left <= 0:
             raise Busy(retry_after)
         started = time.monotonic()
-        if _WAITERS.acquire(blocking=False):
+        # After its work ran a call asks again and again: while it waits, a connection that works is as silent as one
+        # that is lost.
+        if not self.ran and _WAITERS.acquire(blocking=False):
             # Woken by the lock of the transaction that holds the intent. A lease has no such lock.
             params = {**self.intent.names, "timeout": seconds(left)}
             try:

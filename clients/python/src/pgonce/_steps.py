@@ -71,7 +71,8 @@ def limited(
     """Makes a call that may take `limit` seconds; `late` is what it means that there was no reply by then.
 
     What takes longer is left to itself, and its connection, where it has one already, is cut: a library's own way
-    to end a call waits for the server, which is what is silent. `session` is one that the call does not acquire.
+    to end a call waits for the server, which is what is silent. `session` is one that the call does not acquire. One
+    that the call returns is closed where it comes too late.
     """
     watched = Watched(driver)
     if session is not None:
@@ -92,9 +93,15 @@ def _run(watched: Watched, steps: Steps[T], limit: float, late: Callable[[str], 
 
     def run() -> None:
         try:
-            made.set_result(drive(steps))
+            result = drive(steps)
         except BaseException as error:
-            made.set_exception(error)
+            if made.set_running_or_notify_cancel():
+                made.set_exception(error)
+        else:
+            if made.set_running_or_notify_cancel():
+                made.set_result(result)
+            else:
+                drive(watched.close())
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), name="pgonce-call", daemon=True)
     try:
@@ -105,9 +112,13 @@ def _run(watched: Watched, steps: Steps[T], limit: float, late: Callable[[str], 
     try:
         concurrent.futures.wait({made}, limit)
     except BaseException:
-        watched.give_up()
+        if made.cancel():
+            watched.give_up()
+        else:
+            drive(watched.close())
         raise
-    if not made.done():
+    # A call that has just ended cannot be cancelled any more: then this is its result.
+    if made.cancel():
         watched.give_up()
         raise _late(late)
     return made.result()
@@ -132,17 +143,18 @@ async def _run_async(watched: Watched, steps: Steps[T], limit: float, late: Call
 
 
 def _abandon(watched: Watched, task: asyncio.Task[Any]) -> None:
-    _ABANDONED.add(task)
-    task.add_done_callback(_seen)
+    ended = asyncio.ensure_future(_ended(watched, task))
+    _ABANDONED.add(ended)
+    ended.add_done_callback(_ABANDONED.discard)
     # Without its connection it ends by itself. To cancel it would have the library talk to the silent server first.
     if not watched.give_up():
         task.cancel()
 
 
-def _seen(task: asyncio.Task[Any]) -> None:
-    _ABANDONED.discard(task)
-    if not task.cancelled():
-        task.exception()
+async def _ended(watched: Watched, task: asyncio.Task[Any]) -> None:
+    await asyncio.wait({task})
+    if not task.cancelled() and task.exception() is None:
+        await drive_async(watched.close())
 
 
 class Watched(Driver):
@@ -192,3 +204,13 @@ class Watched(Driver):
         except Exception:
             return False
         return True
+
+    def close(self) -> Steps[None]:
+        """Closes the session that a call returned to nobody."""
+        session = self._session
+        if session is None:
+            return
+        try:
+            yield lambda: session.release(False)
+        except Exception:
+            pass

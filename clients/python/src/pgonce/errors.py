@@ -15,6 +15,10 @@ class Error(Exception):
     _ended_session = False
     """Whether it is one that ended its session (FATAL, PANIC)."""
 
+    _is_crash = False
+    """Whether it says that the server, or a pooler before it, broke: a commit may have been written before. Others that
+    end a session refuse a connection, or end one that did nothing."""
+
     def __init__(
         self,
         message: str,

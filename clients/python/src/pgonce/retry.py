@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ._drivers._base import translate
 from ._table import Class, classify
-from .errors import Busy, Error
+from .errors import Busy, Disconnected, Error
 
 __all__ = ["Class", "Policy", "classify", "transact"]
 
@@ -69,8 +69,8 @@ def transact(work: Callable[[], T], policy: Policy | None = None) -> T:
     """Runs a transaction of your own, from begin to commit, until it succeeds or fails for a reason
     that does not go away. The last exception is raised as it came.
 
-    Only errors after which nothing was committed are tried again, and a lost connection is not: it may
-    have broken in COMMIT.
+    Only errors after which nothing was committed are tried again. A lost connection and the crash of a
+    server are not: they may have come in COMMIT.
     """
     schedule = Schedule(policy or Policy())
     while True:
@@ -79,8 +79,8 @@ def transact(work: Callable[[], T], policy: Policy | None = None) -> T:
         except Exception as raised:
             error = translate(raised)
             # Errors of pgonce itself know whether it was in COMMIT.
-            lost = error is not None and error is not raised and error._leaves_commit_open
-            safe = error is not None and not lost and error.error_class.is_safe_to_rerun
+            is_open = error is not raised and (isinstance(error, Disconnected) or error is not None and error._is_crash)
+            safe = error is not None and not is_open and error.error_class.is_safe_to_rerun
             delay = schedule.next_delay(error) if error is not None and safe else None
             if delay is None:
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from typing import Any
 from ..errors import Disconnected, Error, from_sqlstate
 
 Row = tuple[Any, ...]
+_CRASH = re.compile(r"58|XX|53[12]00$")
 Params = Mapping[str, "str | bytes | None"]
 
 
@@ -122,7 +124,9 @@ def translate(error: BaseException) -> Error | None:
         hint=_text(diag, "message_hint", "hint"),
         constraint=_text(diag, "constraint_name", "constraint_name"),
     )
-    known_error._ended_session = _severity(found) in ("FATAL", "PANIC")
+    severity = _severity(found)
+    known_error._ended_session = severity in ("FATAL", "PANIC")
+    known_error._is_crash = severity == "PANIC" or severity == "FATAL" and _CRASH.match(code) is not None
     return known_error
 
 
