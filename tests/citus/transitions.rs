@@ -121,6 +121,53 @@ async fn every_command_is_one_task_on_the_server_of_the_tenant() {
     }
 }
 
+#[tokio::test]
+#[ignore = "needs Citus: make citus-tests"]
+async fn a_timer_that_is_cancelled_ends_the_call_and_keeps_what_fired_before_it() {
+    let db = distributed(Cluster::shared().await, "cancelled").await;
+    let (see, firer) = (db.see().await, db.see().await);
+    see.run(
+        "create function public.never_ends(text, text, jsonb) returns boolean language plpgsql as \
+             'begin perform pg_sleep(3600); return true; end'; \
+         select pgonce.define_transition('slow', '', 'a'); select pgonce.define_transition('slow', 'a', 'b'); \
+         select pgonce.define_transition('slow', 'a', 'c', 'public.never_ends')",
+    )
+    .await;
+    for (entity, to, since) in [("first", "b", 3), ("slow", "c", 2), ("last", "b", 1)] {
+        for sql in [
+            format!(
+                "select pgonce.transition('slow', '{entity}', 'a', 'new', null, null, null, 't')"
+            ),
+            format!(
+                "select pgonce.set_timer('slow', '{entity}', 'sla', '{to}', '-{since} minutes', 't')"
+            ),
+        ] {
+            see.run(&sql).await;
+        }
+    }
+    let fire = "select coalesce(string_agg(entity || ' ' || outcome, ', '), 'none') from pgonce.fire_timers()";
+    let mut servers = Vec::new();
+    for url in &db.urls {
+        servers.push(Observer::connect(url).await);
+    }
+    let cancel = "select count(pg_cancel_backend(pid)) from pg_stat_activity \
+        where wait_event = 'PgSleep' and datname = current_database()";
+    // Where the tenant's rows are; the call itself goes on.
+    let cancel = async {
+        let mut cancelled = 0;
+        while cancelled == 0 {
+            for server in &servers {
+                cancelled += server.number(cancel).await;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let (fired, ()) = futures_util::future::join(firer.text(fire), cancel).await;
+    assert_eq!(fired, "first applied, slow failed");
+    assert_eq!(firer.text(fire).await, "last applied");
+    assert_eq!(firer.text(fire).await, "none");
+}
+
 /// Fires what is due until it is stopped, whatever servers do meanwhile.
 fn firing(url: &str, stop: &CancellationToken) -> JoinHandle<()> {
     let (url, stop) = (url.to_owned(), stop.clone());

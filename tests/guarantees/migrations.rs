@@ -6,6 +6,7 @@ mod bound;
 mod calls;
 mod forbidden;
 mod killed;
+mod locks;
 mod refusals;
 mod roles;
 mod same;

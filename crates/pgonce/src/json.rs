@@ -8,9 +8,6 @@ use serde_json::{Map, Value};
 /// A value is taken apart this many levels deep. What is below stays text.
 const DEPTH: usize = 64;
 
-/// An `f64` holds so many digits of any number.
-const EXACT_DIGITS: usize = 15;
-
 /// Reads JSON. A part that no [`Value`] holds, such as a number beyond the range of `f64` or what is nested too deeply, becomes
 /// its own text, so that it spoils nothing beside it.
 ///
@@ -85,13 +82,53 @@ fn object(text: &str, read: impl Fn(&RawValue) -> Value) -> Map<String, Value> {
     parts.map(|(name, part)| (name, read(part))).collect()
 }
 
+/// Reads JSON where a [`Value`] holds all of it: each number, digit by digit, at every depth.
+pub(crate) fn read_if_exact(text: &str) -> Option<Value> {
+    let value = serde_json::from_str(text).ok()?;
+    (!has_rounded(text)).then_some(value)
+}
+
+/// Whether a number of this JSON [is rounded](is_rounded).
+fn has_rounded(mut text: &str) -> bool {
+    let no_number = |c: char| !matches!(c, '0'..='9' | '+' | '-' | '.' | 'e' | 'E');
+    loop {
+        let (outside, string) = text.split_once('"').unwrap_or((text, ""));
+        if outside.split(no_number).any(is_rounded) {
+            return true;
+        }
+        let mut escaped = false;
+        let end = string.find(|c| {
+            let ends = c == '"' && !escaped;
+            escaped = c == '\\' && !escaped;
+            ends
+        });
+        match end {
+            Some(end) => text = &string[end + 1..],
+            None => return false,
+        }
+    }
+}
+
 /// Whether this is a number that an `f64` would change.
 fn is_rounded(text: &str) -> bool {
     let is_number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
     let is_whole = text.parse::<i64>().is_ok() || text.parse::<u64>().is_ok();
-    let digits = text.split(['e', 'E']).next().unwrap_or_default();
-    let digits = digits.bytes().filter(u8::is_ascii_digit);
-    is_number && !is_whole && digits.skip_while(|digit| *digit == b'0').count() > EXACT_DIGITS
+    let held = text.parse().map(|held: f64| format!("{held:e}"));
+    is_number && !is_whole && held.is_ok_and(|held| decimal(&held) != decimal(text))
+}
+
+/// The sign of a number, its digits without noughts around them, and the power of ten of the last.
+fn decimal(number: &str) -> Option<(bool, String, i64)> {
+    let (digits, power) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let all = format!("{}{fraction}", whole.trim_start_matches('-'));
+    let digits = all.trim_end_matches('0');
+    let behind =
+        i64::try_from(fraction.len()).ok()? - i64::try_from(all.len() - digits.len()).ok()?;
+    let power = power.parse::<i64>().ok()?.checked_sub(behind)?;
+    let digits = digits.trim_start_matches('0').to_owned();
+    let power = if digits.is_empty() { 0 } else { power };
+    Some((number.starts_with('-'), digits, power))
 }
 
 #[cfg(test)]
@@ -127,5 +164,61 @@ mod tests {
                 "e": 1e-20, "f": "1e400", "g": {"n": "1e400"}})
         );
         assert!(headers("[1]").is_empty() && headers("").is_empty());
+    }
+
+    #[test]
+    fn a_number_that_a_float_gives_back_is_not_rounded() {
+        for same in [
+            "0",
+            "-0.0",
+            "1.10",
+            "0.30000000000000004",
+            "100000000000000000000",
+            "1E+20",
+            "18446744073709551615",
+            "-9223372036854775808",
+            "0.00000000000000000001",
+            "1.7976931348623157e308",
+            "9007199254740993",
+        ] {
+            assert!(!is_rounded(same), "{same}");
+            assert_eq!(read_exact(same).unwrap(), read(same).unwrap(), "{same}");
+        }
+        for other in [
+            "12345678901234567.89",
+            "18446744073709551617",
+            "1e400",
+            "-1e400",
+            "1e-400",
+            "0.300000000000000041",
+            "1e99999999999999999999",
+        ] {
+            assert!(is_rounded(other), "{other}");
+            assert_eq!(read_exact(other).unwrap(), other);
+        }
+    }
+
+    #[test]
+    fn a_value_is_read_where_it_holds_every_number_however_deep() {
+        for text in [
+            r#"{"a": [1.50, "12345678901234567.89", "\\"], "b\"1e400": {}}"#,
+            "[]",
+            "7",
+        ] {
+            let value: Value = serde_json::from_str(text).unwrap();
+            assert_eq!(read_if_exact(text), Some(value));
+        }
+        let deep = |inner: &str| format!("{}{inner}{}", "[".repeat(100), "]".repeat(100));
+        assert!(read_if_exact(&deep("1.5")).is_some());
+        let changed = [
+            r#"["\\", 1e400]"#,
+            r#"{"a\"": 12345678901234567.89}"#,
+            "",
+            "{",
+            r#"""#,
+        ];
+        for text in changed.into_iter().chain([&*deep("12345678901234567.89")]) {
+            assert_eq!(read_if_exact(text), None, "{text}");
+        }
     }
 }

@@ -131,3 +131,34 @@ async fn each_provider_that_nobody_defined_has_the_limits_of_the_star_for_itself
         .await;
     assert_eq!(see.text(providers).await, "* mail", "nobody called it");
 }
+
+#[tokio::test]
+async fn rules_for_longer_than_there_are_times_stop_no_purge() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let long = "interval '300000 years'";
+    for provider in ["*", "bank"] {
+        see.run(&format!(
+            "select pgonce.define_provider('{provider}', p_keys_for => {long}, p_deadline => {long}, p_look_after => {long}, \
+                 p_backoff => {long}, p_max_backoff => {long}, p_rate => 2, p_rate_per => {long}, p_trip_after => 1, \
+                 p_trip_for => {long}, p_keep => {long})"
+        ))
+        .await;
+    }
+    for provider in ["bank", "mail"] {
+        see.run(&format!(
+            "select from pgonce.claim('pay', '{provider}', '\\x01', '1 day') c, \
+                 pgonce.external_send('pay', '{provider}', c.fence, 'charge', '{provider}', '\\x01'); \
+             select from pgonce.intent i, pgonce.external_record('pay', '{provider}', i.fence, 'charge', 'unknown') where i.key = '{provider}'; \
+             select pgonce.external_observe('{provider}', 'confirmed', p_reference => 'ch_8', p_event_id => 'evt_1')"
+        ))
+        .await;
+    }
+    let sent =
+        "select count(*) from pgonce.external_call where sends = 1 and deadline_at > '5000-01-01'";
+    assert_eq!(see.number(sent).await, 2);
+    see.run("select pgonce.purge(); select from pgonce.external_due('bank', 9, '30 seconds')")
+        .await;
+    let kept = "select count(*) from pgonce.external_event";
+    assert_eq!(see.number(kept).await, 2);
+}

@@ -142,6 +142,72 @@ async fn what_may_have_happened_in_an_earlier_life_is_not_sent_again_and_ends_no
     }
 }
 
+/// An operator decides about a call that was reported otherwise, when its command is over.
+#[tokio::test]
+async fn what_an_operator_settles_of_an_earlier_life_decides_nothing_in_the_next() {
+    for outcome in ["confirmed", "failed"] {
+        for released in [false, true] {
+            let world = World::<TokioPostgres>::new().await;
+            let see = &world.see;
+            see.run("select pgonce.define_scope('orders.create', '1 hour')")
+                .await;
+            let first = take(&world.once, "k").await.fence();
+            assert_eq!(send(see, first, 1).await, "send");
+            assert_eq!(record(see, first, "'confirmed', 'ch_1'").await, "done");
+            let effect = see.text(EFFECT).await;
+            let settle = |outcome: &str| {
+                format!(
+                    "select pgonce.external_settle('{effect}', '{outcome}', 'test', true, p_answer => '1')"
+                )
+            };
+            let report = format!("select pgonce.external_observe('bank', 'failed', '{effect}')");
+            if released {
+                let release = format!(
+                    "select pgonce.release('orders.create', 'k', {first}, p_forget => true)"
+                );
+                see.run(&release).await;
+            } else {
+                see.run(&refuse(first)).await;
+            }
+            later(see, "2 hours").await;
+            see.run(&format!("{report}; select pgonce.purge()")).await;
+            assert_eq!(see.number(CALLS).await, 1, "an operator is asked");
+            assert_eq!(see.code(&settle("resend")).await, "55000");
+            assert_eq!(see.text(&settle(outcome)).await, "confirmed");
+            let second = take(&world.once, "k").await.fence();
+            assert_eq!(send(see, second, 1).await, "send", "{outcome} {released}");
+            assert_ne!(see.text(EFFECT).await, effect);
+        }
+    }
+}
+
+/// What stands for the life that runs still does when an operator has decided about it.
+#[tokio::test]
+async fn what_an_operator_settles_of_the_life_that_runs_counts_in_it() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_scope('orders.create', '1 hour')")
+        .await;
+    let first = take(&world.once, "k").await.fence();
+    assert_eq!(send(see, first, 1).await, "send");
+    assert_eq!(record(see, first, "'confirmed', 'ch_1'").await, "done");
+    see.run(&format!(
+        "select pgonce.release('orders.create', 'k', {first}, p_forget => true)"
+    ))
+    .await;
+    later(see, "59 minutes").await;
+    let second = take(&world.once, "k").await.fence();
+    see.run(&end("fail", second, "true, 'later', 'later'"))
+        .await;
+    // The call's own retention ends while its command runs.
+    later(see, "2 minutes").await;
+    let settle =
+        "select pgonce.external_settle(effect_key, 'confirmed', 'test') from pgonce.external_call";
+    assert_eq!(see.text(settle).await, "confirmed");
+    let third = take(&world.once, "k").await.fence();
+    assert_eq!(send(see, third, 1).await, "done ch_1");
+}
+
 #[tokio::test]
 async fn a_response_that_comes_after_the_life_of_its_call_decides_nothing_in_the_next() {
     let world = World::<TokioPostgres>::new().await;

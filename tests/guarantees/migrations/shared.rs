@@ -1,9 +1,10 @@
 //! What all tenants share, seen by roles that are bound to one: limits and rates of queues, rules of state machines; and what is their own.
 
 use pgonce::migrate::Migrator;
+use pgonce_tests::Observer;
 use tokio_postgres::Client;
 
-use super::roles::{Shop, all_done, count, role};
+use super::roles::{Shop, all_done, code, count, role};
 use super::test_db::{TestDb, connect, tokio_driver};
 
 /// A login with the parts app and consumer, bound to the tenant, where tenants are isolated.
@@ -93,6 +94,157 @@ async fn a_bound_application_moves_entities_by_the_rules_and_a_bound_consumer_ha
     assert_eq!(shop.db.text(cursors).await, "acme 7, beta 7");
 }
 
+/// A consumer of one partition, whose role gets bound to tenants and back.
+struct Ordered {
+    shop: Shop,
+    owner: Client,
+    name: String,
+    client: Client,
+    epoch: i64,
+}
+
+impl Ordered {
+    async fn open() -> Self {
+        let shop = Shop::open().await;
+        let owner = connect(&shop.owner).await;
+        let (name, url) = role(&shop.db).await;
+        let grant =
+            format!("select pgonce.grant_to('{name}', 'consumer'), pgonce.isolate_tenants(true)");
+        all_done(&owner, &[&grant]).await;
+        let client = connect(&url).await;
+        Self {
+            shop,
+            owner,
+            name,
+            client,
+            epoch: 0,
+        }
+    }
+
+    /// To none where it is empty.
+    async fn bind(&self, tenant: &str) {
+        let bind = format!("select pgonce.bind_tenant('{}', '{tenant}')", self.name);
+        all_done(&self.owner, &[&bind]).await;
+    }
+
+    /// Where it goes on.
+    async fn lease(&mut self) -> Option<i64> {
+        let row = self.client.query_one(LEASE, &[]).await.unwrap();
+        self.epoch = row.get(0);
+        row.get(1)
+    }
+
+    fn advance(&self, from: Option<i64>, to: i64) -> String {
+        let from = from.map_or_else(|| "null, null".to_owned(), |from| format!("{from}, 0"));
+        format!(
+            "select pgonce._advance_partition('c', 'kafka:t', '0', {}, {from}, {to}, 0, '10 s')",
+            self.epoch
+        )
+    }
+
+    /// An operator moves the cursor of a tenant.
+    async fn set(&self, position: &str, tenant: &str) {
+        let set = format!(
+            "select pgonce.set_partition('c', 'kafka:t', '0', {position}, 0, 'test', '{tenant}')"
+        );
+        self.shop.db.run(&set).await;
+    }
+}
+
+const LEASE: &str = "select epoch, \"position\" from pgonce._lease_partition('c', 'kafka:t', '0', 'host-7', '10 s')";
+
+#[tokio::test]
+async fn a_consumer_that_is_bound_to_a_tenant_goes_on_where_it_was_for_all() {
+    let mut worker = Ordered::open().await;
+    assert_eq!(worker.lease().await, None);
+    all_done(&worker.client, &[&worker.advance(None, 7)]).await;
+    worker.bind("acme").await;
+    // What it has in hand is for nothing, and what was applied does not come again.
+    let late = worker.advance(Some(7), 8);
+    assert_eq!(code(&worker.client, &late).await, "P4012");
+    assert_eq!(worker.lease().await, Some(7));
+    all_done(&worker.client, &[&worker.advance(Some(7), 9)]).await;
+    assert_eq!(worker.lease().await, Some(9));
+    worker.bind("beta").await;
+    assert_eq!(
+        worker.lease().await,
+        Some(7),
+        "nothing of beta was applied since"
+    );
+    // An operator can go back, which stays so.
+    worker.bind("acme").await;
+    worker.set("3", "acme").await;
+    assert_eq!(worker.lease().await, Some(3));
+    assert_eq!(worker.lease().await, Some(3));
+}
+
+#[tokio::test]
+async fn a_consumer_that_was_bound_does_not_go_back_to_where_it_was_for_all() {
+    for took_it_for_all in [true, false] {
+        let mut worker = Ordered::open().await;
+        if took_it_for_all {
+            assert_eq!(worker.lease().await, None);
+            all_done(&worker.client, &[&worker.advance(None, 7)]).await;
+        }
+        worker.bind("acme").await;
+        let from = worker.lease().await;
+        assert_eq!(from, took_it_for_all.then_some(7));
+        all_done(&worker.client, &[&worker.advance(from, 9)]).await;
+        let isolated = format!("select pgonce.isolate_tenants({took_it_for_all})");
+        worker.bind("").await;
+        all_done(&worker.owner, &[&isolated]).await;
+        for _ in 0..2 {
+            assert_eq!(code(&worker.client, LEASE).await, "55000");
+        }
+        let kept = format!(
+            "select count(*) from pgonce.inbox_cursor where tenant = '' and position is distinct from 7 \
+             or tenant = 'acme' and position <> 9 or {took_it_for_all} <> exists (select from pgonce.inbox_cursor where tenant = '')"
+        );
+        assert_eq!(count(&worker.shop.db.client, &kept).await, 0);
+
+        // The operator knows what others have to apply.
+        worker.set("8", "").await;
+        assert_eq!(worker.lease().await, Some(8));
+        all_done(&worker.client, &[&worker.advance(Some(8), 12)]).await;
+        assert_eq!(worker.lease().await, Some(12));
+        // Bound again it does not go back, either.
+        all_done(&worker.owner, &["select pgonce.isolate_tenants(true)"]).await;
+        worker.bind("acme").await;
+        assert_eq!(worker.lease().await, Some(12));
+        worker.bind("").await;
+        worker.set("null", "").await;
+        assert_eq!(
+            worker.lease().await,
+            None,
+            "from the start, if it is asked for"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_consumer_that_gets_bound_waits_for_the_batch_that_is_being_committed() {
+    let mut worker = Ordered::open().await;
+    worker.lease().await;
+    let see = Observer::connect(&worker.shop.db.database.url()).await;
+    all_done(&worker.client, &["begin", &worker.advance(None, 7)]).await;
+    let (name, url) = role(&worker.shop.db).await;
+    let bind = format!(
+        "select pgonce.grant_to('{name}', 'consumer'), pgonce.bind_tenant('{name}', 'acme')"
+    );
+    all_done(&worker.owner, &[&bind]).await;
+    let bound = connect(&url).await;
+    let (taken, ()) = futures_util::future::join(bound.query_one(LEASE, &[]), async {
+        see.wait_until(
+            "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' \
+                 and datname = current_database() and query like '%_lease_partition%'",
+        )
+        .await;
+        all_done(&worker.client, &["commit"]).await;
+    })
+    .await;
+    assert_eq!(taken.unwrap().get::<_, Option<i64>>(1), Some(7));
+}
+
 /// As the build before isolated them.
 #[tokio::test]
 async fn a_database_that_isolates_tenants_already_shares_what_is_shared_after_an_upgrade() {
@@ -104,7 +256,11 @@ async fn a_database_that_isolates_tenants_already_shares_what_is_shared_after_an
     let migrator = Migrator::new(tokio_driver(&url));
     migrator.up_to(14).await.unwrap();
     let owner = connect(&url).await;
-    for (table, general) in [("job_bucket", "tenant = '' or"), ("transition_rule", "")] {
+    for (table, general) in [
+        ("job_bucket", "tenant = '' or"),
+        ("transition_rule", ""),
+        ("inbox_cursor", ""),
+    ] {
         let isolate = format!(
             "create policy of_the_owner on pgonce.{table} to current_user using (true); \
              create policy own_tenant on pgonce.{table} as restrictive using ({general} pgonce._tenant_is_allowed(tenant)) \
@@ -116,7 +272,12 @@ async fn a_database_that_isolates_tenants_already_shares_what_is_shared_after_an
     }
     migrator.up().await.unwrap();
     db.run(JOBS).await;
+    db.run(LEASE).await;
+    db.run("update pgonce.inbox_cursor set position = 7, minor = 0")
+        .await;
     let acme = bound(&db, &owner, "acme").await;
+    let taken = acme.query_one(LEASE, &[]).await.unwrap();
+    assert_eq!(taken.get::<_, Option<i64>>(1), Some(7));
     let beta = bound(&db, &owner, "beta").await;
     share_a_rate(&acme, &beta).await;
     all_done(&owner, &["select pgonce.define_transition('m', '', 'a')"]).await;

@@ -64,6 +64,43 @@ async fn a_limit_counts_the_jobs_that_ran_before_it_was_set_and_can_be_taken_awa
     assert_eq!(claim(see, "q", 10).await.len(), 10);
 }
 
+/// A job whose lease is over has lost its place, and gets it back only where one is free.
+#[tokio::test]
+async fn late_renewals_take_no_more_places_than_there_are() {
+    let world = World::<TokioPostgres>::new().await;
+    let (see, other) = (&world.see, world.observer().await);
+    see.run("select pgonce.define_queue('q', p_max_running => 3); select from generate_series(1, 3) n, pgonce.enqueue('q', to_jsonb(n))")
+        .await;
+    let jobs = claim(see, "q", 3).await;
+    let renew = |jobs: &[(i64, i64)]| {
+        let named = jobs
+            .iter()
+            .map(|(id, fence)| format!("{{\"id\": {id}, \"fence\": {fence}}}"));
+        let named: Vec<_> = named.collect();
+        let named = named.join(",");
+        format!("select count(*) from pgonce.renew_jobs('[{named}]', '1 minute')")
+    };
+    let running =
+        "select count(*) from pgonce.job_live where state = 'limited' and due_at > pgonce.now()";
+    assert_eq!(see.number(&renew(&jobs)).await, 3);
+    see.run("select pgonce.define_queue('q', p_max_running => 2)")
+        .await;
+    assert_eq!(see.number(&renew(&jobs)).await, 3, "they run already");
+    // In one call.
+    see.run("select pgonce._move_clock('2 minutes')").await;
+    assert_eq!(see.number(&renew(&jobs)).await, 2);
+    assert_eq!(see.number(running).await, 2);
+    // And side by side.
+    see.run("select pgonce.define_queue('q', p_max_running => 1); select pgonce._move_clock('2 minutes')")
+        .await;
+    other.run("begin").await;
+    assert_eq!(other.number(&renew(&jobs[..1])).await, 1);
+    assert_eq!(see.number(&renew(&jobs[1..])).await, 0);
+    other.run("commit").await;
+    assert_eq!(see.number(&renew(&jobs[1..])).await, 0);
+    assert_eq!(see.number(running).await, 1);
+}
+
 #[tokio::test]
 async fn no_more_jobs_are_started_in_a_period_than_a_queue_allows() {
     let world = World::<TokioPostgres>::new().await;

@@ -112,6 +112,21 @@ select format('role %s does part %s', r.rolname, g.part) as evidence,
        format('alter role %I nosuperuser nobypassrls;', r.rolname) as sql
   from pgonce.role_grant g join pg_roles r on r.rolname = g.role where r.rolsuper or r.rolbypassrls order by 1 limit 20;
 
+-- check: transition-guard
+-- severity: warning
+-- title: the guard of a transition cannot be called for who sends its command
+-- why: A guard runs with all rights of the sender, so it must belong to the owner of pgonce, a superuser, the sender or a member of the sender's role. Otherwise the command is refused, and a timer fires in vain.
+select format('machine %s, from %L to %L: %s', r.machine, r.from_state, r.to_state,
+           case when f.oid is null then format('there is no %s(text, text, jsonb)', r.guard)
+               else format('%s belongs to %I', f.oid::regprocedure, pg_get_userbyid(f.proowner)) end) as evidence,
+       case when f.oid is not null then format('alter function %s owner to %I;', f.oid::regprocedure, pg_get_userbyid(o.relowner)) end as sql,
+       case when f.oid is null then 'create it again, or call pgonce.define_transition with another guard or none' end as command
+  from pgonce.transition_rule r join pg_class o on o.oid = 'pgonce.intent'::regclass
+  left join pg_proc f on f.oid = to_regprocedure(r.guard || '(text, text, jsonb)')
+ where r.guard is not null and (f.oid is null or not pg_has_role(f.proowner, o.relowner, 'member')
+   and not coalesce((select bool_and(pg_has_role(f.proowner, s.oid, 'member')) from pgonce.role_grant g
+                       join pg_roles s on s.rolname = g.role where g.part = 'app'), false)) order by 1 limit 20;
+
 -- check: autovacuum-table
 -- severity: warning
 -- title: autovacuum is disabled for a table of pgonce

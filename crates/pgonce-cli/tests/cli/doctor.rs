@@ -119,6 +119,10 @@ const FAULTS: &[(&[&str], &str)] = &[
     (&["grants-too-wide"], "create role clerk; select pgonce.grant_to('clerk', 'app'); grant update on pgonce.intent to clerk"),
     (&["schema-create"], "grant create on schema pgonce to public"),
     (&["granted-role-superuser"], "create role root superuser; select pgonce.grant_to('root', 'app')"),
+    (&["transition-guard"], "create function public.g(text, text, jsonb) returns boolean language sql return true; create role clerk;
+        alter function public.g owner to clerk; select pgonce.define_transition('m', '', 'a', 'public.g')"),
+    (&["transition-guard"], "create function public.g(text, text, jsonb) returns boolean language sql return true;
+        select pgonce.define_transition('m', '', 'a', 'public.g'); drop function public.g"),
     (&["autovacuum-table"], "alter table pgonce.intent set (autovacuum_enabled = off)"),
     (&["table-bloat", "autovacuum-table"], "alter table pgonce.suppressed set (autovacuum_enabled = off);
         insert into pgonce.suppressed (tenant, scope) select '', i::text from generate_series(1, 30000) i; delete from pgonce.suppressed"),

@@ -17,7 +17,7 @@ begin
     select i.* into v_row from pgonce.intent i
      where i.tenant = (p_call).tenant and i.scope = (p_call).scope and i.key = (p_call).key;
     if (v_row.status = 'processing' and v_row.lease_until <= v_now or v_row.status = 'failed_retryable') is not true
-       or (p_call).begun_at <> v_row.first_at
+       or (p_call).begun_at <> v_row.first_at or (p_call).ended_at is not null
        or p_outcome = 'confirmed' and (p_answer is null
             or v_contract.storage = 'answer' and octet_length(p_answer::text) > v_contract.max_answer) then
         return;

@@ -20,14 +20,14 @@ begin
     get diagnostics v_calls = row_count;
     delete from pgonce.external_event e
      where e.ctid = any (array(select x.ctid from pgonce.external_event x
-           where x.seen_at <= pgonce.now() - (select min(p.keep) from pgonce.external_provider p)
+           where x.seen_at <= pgonce.now() - (select min(least(p.keep, interval '5000 years')) from pgonce.external_provider p)
              and x.seen_at <= pgonce.now() - (pgonce._external_rules(x.provider)).keep
            order by x.seen_at limit p_limit for update skip locked));
     get diagnostics v_events = row_count;
     delete from pgonce.external_provider p
      where p.ctid = any (array(select x.ctid from pgonce.external_provider x, pgonce.external_provider r
            where x.defined_at is null and r.provider = '*' and (x.open_until > pgonce.now()) is not true
-             and x.filled_at <= pgonce.now() - greatest(interval '30 days', r.rate_per)
+             and x.filled_at <= pgonce.now() - least(greatest(interval '30 days', r.rate_per), interval '5000 years')
            limit p_limit for update of x skip locked));
     return v_calls + v_events;
 end

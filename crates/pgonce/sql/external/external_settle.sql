@@ -5,8 +5,9 @@
 -- locks    the reference, the intent's row and the call's
 -- writes   the call; where its outcome is that of the command, the command, with p_answer; a row of pgonce.operator_act
 -- raises   22023 an unknown outcome or no reason; 42704 there is no such call; 55000 it could open a second effect (its sender
---          is alive, it may have happened, or it was decided otherwise) and p_force is not set; 25000 there is a reference, and the
---          transaction is not READ COMMITTED
+--          is alive, it may have happened, or it was decided otherwise) and p_force is not set, or it is to be sent again, and the
+--          retention of its command is over; 25000 there is a reference, and the transaction is not READ COMMITTED
+-- note     a call of a command whose retention is over stays one: the next life of the key makes its own
 -- example  select fence from pgonce.claim('pay', 'order-3', '\x5e88', '30 seconds') \gset
 --          select effect_key from pgonce.external_send('pay', 'order-3', :fence, 'charge', 'bank', '\x01') \gset
 --          select pgonce.external_settle(:'effect_key', 'confirmed', 'ticket 9: on the statement', p_force => true);
@@ -23,6 +24,7 @@ declare
     v_risk  text;
     v_was   text;
     v_keep  boolean;
+    v_ended boolean;
 begin
     if (p_outcome collate "C" in ('confirmed', 'failed', 'resend')) is not true or coalesce(btrim(p_reason), '') = ''
        or octet_length(p_reference) > 1000 then
@@ -43,6 +45,13 @@ begin
     end if;
     v_was := pgonce._external_status(v_call);
     v_rules := pgonce._external_rules(v_call.provider);
+    v_ended := v_call.status in ('confirmed', 'failed') and (v_call.ended_at is not null
+        or v_call.expires_at <= coalesce(v_row.first_at, pgonce.now()));
+    if v_ended and p_outcome collate "C" = 'resend' then
+        raise exception 'a call whose command''s retention is over is not sent again' using errcode = '55000',
+            detail = format('provider %s, step %s.', v_call.provider, v_call.step),
+            hint = 'The next command of this key makes a call of its own, under another effect key.';
+    end if;
     v_risk := pgonce._external_risk(v_call, v_row, p_outcome);
     if v_risk is not null and p_force is not true then
         raise exception '% could be wrong or open a second effect: %', p_outcome, v_risk using errcode = '55000',
@@ -56,7 +65,8 @@ begin
     -- What was decided before makes room; the audit has it.
     update pgonce.external_call c
        set status = case when v_keep and p_outcome collate "C" = 'resend' then 'unknown' else 'requested' end::pgonce.external_status,
-           disputed = null, late_looks = 0, decided_at = null, decided_by = null, ended_at = null,
+           disputed = null, late_looks = 0, decided_at = null, decided_by = null,
+           ended_at = case when v_ended then coalesce(c.ended_at, pgonce.now()) end,
            expires_at = case when not v_keep then pgonce.now() + coalesce(v_rules.keys_for, interval '0') end,
            next_look_at = case when v_keep and p_outcome collate "C" = 'resend' then c.next_look_at end, send_id = null,
            sends = case when v_keep then c.sends else 0 end, first_sent_at = case when v_keep then c.first_sent_at end,

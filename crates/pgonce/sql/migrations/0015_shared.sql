@@ -1,4 +1,5 @@
--- 0015_shared: what all tenants share, where tenants are isolated: the rate and the running jobs of a queue, and the rules of state machines.
+-- 0015_shared: what all tenants share, where tenants are isolated: the rate and the running jobs of a queue, the rules of state machines, and
+-- how far a consumer is for all of them.
 -- breaking: no
 
 -- What limits count, of all tenants. PostgreSQL applies the policies of the table that a query names: this one shows what those of
@@ -21,6 +22,7 @@ do $$
 declare
     v_distributed boolean := false;
     v_policy      name;
+    v_table       regclass;
 begin
     if to_regclass('pg_catalog.pg_dist_partition') is not null then
         execute 'select exists (select from pg_dist_partition p where p.logicalrelid = ''pgonce.job_live''::regclass)' into v_distributed;
@@ -37,8 +39,11 @@ begin
         alter table pgonce.job_bucket no force row level security;
         alter table pgonce.job_bucket disable row level security;
     end if;
-    -- Rules are general.
-    if exists (select from pg_policy p where p.polrelid = 'pgonce.transition_rule'::regclass and p.polname = 'own_tenant') then
-        alter policy own_tenant on pgonce.transition_rule using (tenant = '' or pgonce._tenant_is_allowed(tenant));
-    end if;
+    -- Rules are general, and so are cursors for all tenants: the one of a tenant goes on where they are.
+    for v_table in
+        select p.polrelid::regclass from pg_policy p
+         where p.polrelid in ('pgonce.transition_rule'::regclass, 'pgonce.inbox_cursor'::regclass) and p.polname = 'own_tenant'
+    loop
+        execute format('alter policy own_tenant on %s using (tenant = '''' or pgonce._tenant_is_allowed(tenant))', v_table);
+    end loop;
 end $$;

@@ -7,7 +7,8 @@
 --          again; a row of pgonce.operator_act
 -- raises   42704 no such subscription; 22023 both a number and a time
 -- note     a lane only goes back: what it has not read stays unread, however old it is, and what is older than asked for
---          and was read does not come again. From a time: from the first number that was published since then; what was
+--          and was read does not come again. But where it is in the middle of a long stretch, which it reads in pages, and has not come
+--          to the number yet, all behind its page does: it can be in one place only. From a time: from the first number that was published since then; what was
 --          published side by side with that one may be older. What is parked for the subscription stays parked
 -- example  select pgonce.create_subscription('billing');
 --          select pgonce.replay('billing', p_from_seq => 1);
@@ -21,6 +22,7 @@ declare
     v_base    bigint;
     v_before  bigint;  -- up to this number nothing comes again; null: nothing at all does
     v_lanes   smallint[];
+    v_cursors pgonce.outbox_position[];
     v_first   bigint;
 begin
     if p_from_seq is not null and p_from_time is not null then
@@ -38,7 +40,7 @@ begin
     else
         select min(o.seq) - 1 into v_before from pgonce.outbox o where o.created_at >= p_from_time;
     end if;
-    select array_agg(l.lane), min(p.seq) into v_lanes, v_first
+    select array_agg(l.lane), array_agg(n.cursor), min(a.seq) into v_lanes, v_cursors, v_first
       from pgonce.outbox_cursor l
      cross join lateral (
            select o.seq from pgonce.outbox o
@@ -47,19 +49,27 @@ begin
               and (pg_snapshot_xmax((l.cursor).seen) <> '1' or o.seq <= greatest((l.cursor).floor, (l.cursor).after))
               and not pgonce._is_unread(o.seq, o.xid, l.cursor, v_base)
             order by o.seq limit 1) p
+     cross join lateral (
+           -- In pages from there on, up to what the lane has seen: so who commits late below it is not passed by, and what
+           -- was seen before it does not come again.
+           select case when pg_snapshot_xmax(coalesce((l.cursor).upto, (l.cursor).seen)) = '1'
+               then row(least((l.cursor).floor, v_before), '1:1:', null, null)::pgonce.outbox_position
+               else row(least((l.cursor).floor, v_before), '1:1:', coalesce((l.cursor).upto, (l.cursor).seen),
+                        least((l.cursor).after, v_before))::pgonce.outbox_position end as cursor) n
+     cross join lateral (
+           -- At the latest that one; before it what it has read behind its page.
+           select o.seq from pgonce.outbox o
+            where o.lane = l.lane and o.seq > coalesce((n.cursor).after, (n.cursor).floor) and o.seq <= p.seq
+              and pgonce._is_unread(o.seq, o.xid, n.cursor, v_base) and not pgonce._is_unread(o.seq, o.xid, l.cursor, v_base)
+            order by o.seq limit 1) a
      where l.subscription = p_subscription collate "C";
     -- Also of lanes that stay: what a relay has read and not recorded may be delivered already, and comes again.
     update pgonce.outbox_cursor c set epoch = pgonce._next_fence(c.epoch, true), owner = null, lease_until = null
      where c.subscription = p_subscription collate "C";
     update pgonce.outbox_cursor c
-       set advanced_at = pgonce.now(),
-           -- In pages from there on, up to what the lane has seen: so who commits late below it is not passed by, and what
-           -- was seen before it does not come again.
-           cursor = case when pg_snapshot_xmax(coalesce((c.cursor).upto, (c.cursor).seen)) = '1'
-               then row(least((c.cursor).floor, v_before), '1:1:', null, null)::pgonce.outbox_position
-               else row(least((c.cursor).floor, v_before), '1:1:', coalesce((c.cursor).upto, (c.cursor).seen),
-                        least((c.cursor).after, v_before))::pgonce.outbox_position end
-     where c.subscription = p_subscription collate "C" and c.lane = any (v_lanes);
+       set advanced_at = pgonce.now(), cursor = row(n.floor, n.seen, n.upto, n.after)::pgonce.outbox_position
+      from unnest(v_lanes, v_cursors) as n (lane, floor, seen, upto, after)
+     where c.subscription = p_subscription collate "C" and c.lane = n.lane;
     if v_evicted then
         update pgonce.outbox_subscription c set evicted_at = null, evicted_why = null where c.subscription = p_subscription collate "C";
         update pgonce.outbox_cursor c set advanced_at = pgonce.now() where c.subscription = p_subscription collate "C";

@@ -27,7 +27,7 @@ begin
         || case when p_on then 'coalesce(p_tenant = (select pgonce._session_tenant()) collate "C", true)' else 'true' end;
     for v_table in
         select c.oid::regclass as name, c.relrowsecurity as policed, c.relforcerowsecurity as forced,
-               c.relname in ('inbox_contract', 'projection', 'projection_build', 'sweep', 'job_queue', 'region_rule', 'transition_rule') as general,
+               c.relname in ('inbox_contract', 'inbox_cursor', 'projection', 'projection_build', 'sweep', 'job_queue', 'region_rule', 'transition_rule') as general,
                exists (select from pg_catalog.pg_policy p where p.polrelid = c.oid and p.polname = 'of_the_owner') as known
           from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant'
          where c.relnamespace = (select o.relnamespace from pg_catalog.pg_class o where o.oid = 'pgonce.intent'::regclass)

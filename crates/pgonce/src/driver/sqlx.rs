@@ -293,6 +293,8 @@ impl Session for SqlxSession {
         {
             Ok(()) => Settled::Committed(rows),
             Err(Error::Disconnected(why)) => Settled::Unknown(why),
+            // No answer that could be understood.
+            Err(Error::Work(why)) => Settled::Unknown(why.to_string()),
             Err(error) => {
                 // The server has ended the transaction; sqlx still counts it as open.
                 let _ = self.rollback().await;

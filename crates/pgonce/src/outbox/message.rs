@@ -104,7 +104,8 @@ impl Message {
     }
 
     /// The event in the JSON format of CloudEvents 1.0: its [attributes](Message::attributes) and its
-    /// data, letter by letter as it was published: a [`Value`] would round its numbers.
+    /// data. The same bytes however often it is made, and by whatever version: its receiver may compare them. Where a
+    /// [`Value`] would round a number of the data, that is written letter by letter as it was published.
     ///
     /// ```
     /// # fn example(message: &pgonce::outbox::Message) {
@@ -113,14 +114,20 @@ impl Message {
     /// # }
     /// ```
     pub fn cloud_event(&self, source: &str) -> String {
-        let mut envelope = Value::from(self.attributes(source)).to_string();
-        if let Some(payload) = &self.payload {
-            // In front of the brace that ends the attributes, of which there are always some.
-            envelope.truncate(envelope.len() - 1);
-            envelope += ",\"data\":";
-            envelope += payload;
-            envelope.push('}');
+        let mut attributes = self.attributes(source);
+        let Some(payload) = &self.payload else {
+            return Value::from(attributes).to_string();
+        };
+        if let Some(data) = json::read_if_exact(payload) {
+            attributes.insert("data".to_owned(), data);
+            return Value::from(attributes).to_string();
         }
+        let mut envelope = Value::from(attributes).to_string();
+        // In front of the brace that ends the attributes, of which there are always some.
+        envelope.truncate(envelope.len() - 1);
+        envelope += ",\"data\":";
+        envelope += payload;
+        envelope.push('}');
         envelope
     }
 
@@ -191,6 +198,25 @@ mod tests {
                 "topic": "orders", "tenant": "acme", "traceparent": "00-1", "n": 5, "deep": "{\"a\":1}",
                 "datacontenttype": "application/json", "data": {"item": "book"},
             })
+        );
+    }
+
+    /// Who receives an event again, from a relay of another version, takes other bytes for another event.
+    #[test]
+    fn an_envelope_is_the_same_byte_by_byte_in_every_version() {
+        let message = Message {
+            headers: json::headers(r#"{"b": 1.50, "a": "x", "big": 12345678901234567890}"#).into(),
+            payload: Some(
+                r#"{"b": [1, 2.50, 0.30000000000000004, 100000000000000000000, -1], "a": {"é": "\"1e400", "B": null}}"#.into(),
+            ),
+            ..message()
+        };
+        assert_eq!(
+            message.cloud_event("/shop"),
+            r#"{"a":"x","b":"1.5","big":"12345678901234567890","data":{"a":{"B":null,"é":"\"1e400"},"b":[1,2.5,0.30000000000000004,1e+20,-1]},"#
+                .to_owned()
+                + r#""datacontenttype":"application/json","id":"00000000-0000-0000-0000-000000000009","source":"/shop","specversion":"1.0","#
+                + r#""subject":"order-7","tenant":"acme","time":"2026-01-01T00:00:00.000000Z","topic":"orders","type":"order.created"}"#
         );
     }
 

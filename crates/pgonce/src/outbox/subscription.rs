@@ -238,7 +238,8 @@ impl<D: Driver> Outbox<D> {
     }
 
     /// Lets a subscription go back in the log, to a number; also one that was evicted. It only goes back: what it has
-    /// not read is not passed by.
+    /// not read is not passed by. What is older than the number and was read does not come again, but where the
+    /// subscription is reading a long stretch in pages and has not come to the number.
     pub async fn replay_from(&self, subscription: &str, seq: i64) -> Result<()> {
         let args = Args::new().text(subscription).int(seq);
         self.call(&REPLAY_FROM, args).await.map(drop)

@@ -31,8 +31,9 @@ pub fn at_least(error: &Error) -> Duration {
     }
 }
 
-/// What an error of COMMIT means: where the connection broke, nobody on this side knows whether it
-/// happened, so [`Error::Disconnected`] becomes [`Error::Uncertain`]. All others said no.
+/// What an error of COMMIT means: where the connection broke, or the reply could not be read, nobody on this side knows
+/// whether it happened, so [`Error::Disconnected`] and [`Error::Work`], which a driver's error becomes that is none of the
+/// database, become [`Error::Uncertain`]. All others are a refusal.
 ///
 /// ```
 /// use pgonce::{Error, retry};
@@ -44,6 +45,7 @@ pub fn at_least(error: &Error) -> Duration {
 pub fn in_commit(error: Error) -> Error {
     match error {
         Error::Disconnected(why) => Error::Uncertain(why),
+        Error::Work(why) => Error::Uncertain(why.to_string()),
         other => other,
     }
 }
@@ -98,6 +100,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorDetail;
     use tokio::time::Instant;
     use tokio_util::sync::CancellationToken;
 
@@ -127,6 +130,15 @@ mod tests {
     async fn an_uncertain_commit_is_never_run_again() {
         let uncertain = || Error::Uncertain("the wire was cut".to_owned());
         assert_eq!(runs(&Policy::default(), uncertain).await.0, 1);
+    }
+
+    #[test]
+    fn only_a_refusal_by_the_database_says_that_a_commit_did_not_happen() {
+        for unknown in [disconnected(), Error::work("the reply cannot be read")] {
+            assert!(matches!(in_commit(unknown), Error::Uncertain(_)));
+        }
+        let refused = ErrorDetail::new("40001", "it lost", "Again.");
+        assert_eq!(in_commit(Error::Database(refused)).code(), "40001");
     }
 
     #[tokio::test(start_paused = true)]
