@@ -82,8 +82,12 @@ def run(request: Any, source: Source) -> Callable[..., pgonce.Done]:
 def next_kind(db: Database, source: Source) -> Any:
     """How the next claim of the intent begins, once every lease has run out."""
     source.away = False
-    db.admin.execute("select pgonce._move_clock(interval '1 day')")
-    return lease(source.connect, "s", "k", REQUEST, lambda held: held.kind).answer
+    while True:
+        db.admin.execute("select pgonce._move_clock(interval '1 day')")
+        try:
+            return lease(source.connect, "s", "k", REQUEST, lambda held: held.kind).answer
+        except pgonce.Busy:
+            pass  # A renewal was under way when the call ended, and came after the clock was moved.
 
 
 def refuse_success(db: Database, refused: str) -> None:
