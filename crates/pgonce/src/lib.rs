@@ -61,6 +61,7 @@ mod retention;
 mod run;
 mod seal;
 mod sqlstate;
+mod stalled;
 mod suppressed;
 mod term;
 mod trace;
