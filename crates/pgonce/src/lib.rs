@@ -68,6 +68,7 @@ mod trace;
 mod ttl_cache;
 mod tx;
 mod unresolved;
+mod wait;
 
 pub use ack::{Ack, Done, IntoAck};
 pub use cache::ReplayCache;
