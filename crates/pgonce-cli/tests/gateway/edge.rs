@@ -169,6 +169,39 @@ async fn no_spelling_of_a_path_is_a_way_around_its_route() {
 }
 
 #[tokio::test]
+async fn a_path_of_two_readings_takes_the_route_that_is_protected() {
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let setup = Setup {
+        listen: "matching = \"loose\"",
+        ..Setup::default()
+    };
+    let route = |path: &str, once: &str| {
+        format!("[[routes]]\npath = \"{path}\"\nmethods = [\"POST\"]\nupstream = \"u\"\n{once}\n")
+    };
+    let once = "[routes.once]\nscope = \"orders.create\"\nprincipal = \"none\"";
+    let config = setup.in_front_of(&upstream.url)
+        + &route("/files/{*path}", once)
+        + &route("/files/{name}/meta", "")
+        + &route("/files/{name}/tags", once);
+    let gateway = fixture.gateway(&config).await;
+    for (path, status, calls) in [
+        ("/files/b/meta", 201, 2),
+        ("/files/a%2Fmeta", 201, 1),
+        ("/files/c/meta%2F", 201, 1),
+        ("/files/a%2Ftags", 400, 0),
+        ("/files%2Fa%2Ftags", 201, 1),
+    ] {
+        let before = upstream.seen().len();
+        for _ in 0..2 {
+            let key = path.replace('/', "-");
+            let answer = gateway.post(path, &[("idempotency-key", &key)], "").await;
+            assert_eq!(answer.status, status, "{path}: {answer:?}");
+        }
+        assert_eq!(upstream.seen().len() - before, calls, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn trailers_cross_the_gateway_both_ways_and_are_replayed() {
     // Sends the trailers of the request back as its own.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
