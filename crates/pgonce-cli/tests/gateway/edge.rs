@@ -236,6 +236,42 @@ async fn trailers_cross_the_gateway_both_ways_and_are_replayed() {
 }
 
 #[tokio::test]
+async fn what_the_upstream_trusts_cannot_come_as_a_trailer() {
+    let (seen, mut trailers) = tokio::sync::mpsc::unbounded_channel();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let app = axum::Router::new().fallback(async move |body: Body| {
+        let body = body.collect().await.unwrap();
+        let names = body.trailers().into_iter().flat_map(|map| map.keys());
+        let names: Vec<String> = names.map(ToString::to_string).collect();
+        seen.send(names).unwrap();
+    });
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let fixture = Fixture::new().await;
+    let setup = Setup {
+        once: "principal.header = \"X-User-Id\"",
+        ..Setup::default()
+    };
+    let gateway = fixture.gateway(&setup.in_front_of(&url)).await;
+    let names =
+        "x-sum, pgonce-fence, x-user-id, x_user_id, x-forwarded-for, idempotency-key, cookie";
+    let lines: String = names
+        .split(", ")
+        .map(|name| format!("{name}: 7\r\n"))
+        .collect();
+    // One that happens once, and one that passes.
+    for path in ["/orders", "/x"] {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\nx-user-id: ann\r\nte: trailers\r\n\
+             transfer-encoding: chunked\r\ntrailer: {names}\r\n\r\n3\r\nabc\r\n0\r\n{lines}\r\n"
+        );
+        let (head, _) = raw(&gateway, request.as_bytes()).await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
+        assert_eq!(trailers.recv().await.unwrap(), ["x-sum"], "{path}");
+    }
+}
+
+#[tokio::test]
 async fn one_peer_cannot_take_all_connections() {
     let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
     let setup = Setup {
