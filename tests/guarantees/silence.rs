@@ -1,8 +1,11 @@
 //! A client that falls silent does not keep an intent for ever.
 
+use std::time::Duration;
+
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
-use pgonce::{Ack, Claim, Once};
+use pgonce::retry::Policy;
+use pgonce::{Ack, Claim, Done, Error, Intent, Lease, Once, Result};
 use pgonce_tests::{Cutter, TestDriver, World, effect, for_each_driver, intent};
 
 const SHOWN: &str = "select current_setting('idle_in_transaction_session_timeout') || ' ' \
@@ -87,4 +90,29 @@ async fn a_transaction_of_pgonce_itself_that_falls_silent_ends_soon<D: TestDrive
     assert_eq!(world.see.text(seen).await, "10s");
 }
 
-for_each_driver!(a_transaction_of_pgonce_itself_that_falls_silent_ends_soon);
+/// What became of work that ran is asked, and nobody else gives up a connection that falls silent then.
+async fn leased_work_that_lost_its_lease_ends_where_every_connection_falls_silent<D: TestDriver>(
+    world: World<D>,
+) {
+    let see = &world.see;
+    see.run("select pgonce.define_scope('silence', '1 day', p_lease => '3 seconds')")
+        .await;
+    let cutter = Cutter::in_front_of(world.server.port()).await;
+    let tries = Policy::default().tries(2);
+    let url = cutter.url_for(world.database());
+    let once = world.another_at(&url, 2, |b| b.retry(tries));
+    let request = Intent::new("silence", "a", &()).unwrap();
+    let ran = once.run_leased(&request, async |_: Lease<D>| -> Result<Done> {
+        cutter.fall_silent();
+        Err(Error::Uncertain("its record got no reply".to_owned()))
+    });
+    // Its calls have limits of seconds, or none.
+    let ended = tokio::time::timeout(Duration::from_secs(300), ran).await;
+    let ended = ended.expect("it waits for a silent connection");
+    assert!(matches!(ended, Err(Error::Uncertain(_))), "{ended:?}");
+}
+
+for_each_driver!(
+    a_transaction_of_pgonce_itself_that_falls_silent_ends_soon,
+    leased_work_that_lost_its_lease_ends_where_every_connection_falls_silent,
+);

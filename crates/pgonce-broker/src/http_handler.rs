@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::response::Parts;
 use http::{Request, Response, Uri};
 use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -19,7 +22,7 @@ use pgonce::unstable::context_of;
 use pgonce::{Error, Failure, Result};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Span;
 
 use crate::Handler;
@@ -32,7 +35,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How much of a response is read: its status says it all, the rest is for the reason that people see.
 const RESPONSE_BYTES: usize = 16 * 1024;
 
-/// How long a response is read once its head is there.
+/// How long the text of a refusal is read once its head is there.
 const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the response to a job is read, where the body is the result.
@@ -72,6 +75,7 @@ pub struct HttpHandler {
     consumer: String,
     uri: Uri,
     headers: HeaderMap,
+    response_timeout: Option<Duration>,
 }
 
 impl HttpHandler {
@@ -93,6 +97,7 @@ impl HttpHandler {
             consumer: consumer.into(),
             uri,
             headers: HeaderMap::new(),
+            response_timeout: None,
         })
     }
 
@@ -101,6 +106,14 @@ impl HttpHandler {
     pub fn connect_timeout(mut self, time: Duration) -> Result<Self, Refusal> {
         self.client = client(&self.uri, time)?;
         Ok(self)
+    }
+
+    /// Maximum time until the head of a response is there, which says what became of the request; its body has a limit of its
+    /// own. Default: none, and the caller's limit counts for both.
+    #[must_use]
+    pub fn response_timeout(mut self, time: Duration) -> Self {
+        self.response_timeout = Some(time);
+        self
     }
 
     /// One more header of every request, such as credentials.
@@ -119,7 +132,8 @@ impl HttpHandler {
 
     /// Posts a job, for a handler of [`Once::worker`](pgonce::Once::worker): at least once, and always with the same `Idempotency-Key`.
     /// Responses mean what they mean for messages; the body of one that says "done" is the result, where it is JSON of at most 16 KiB that comes within 10 seconds of its head.
-    /// [`Error::Disconnected`]: nobody listens; it is no job's fault.
+    /// [`Error::Disconnected`]: nobody listens; it is no job's fault. Limit its time by [`HttpHandler::response_timeout`]: a limit around this
+    /// call would cut the reading of a result, and the job would be posted again.
     ///
     /// | request header | what |
     /// |---|---|
@@ -160,7 +174,9 @@ impl HttpHandler {
                 ("tracestate", tracestate),
             ],
         );
-        let (response, is_whole) = self.call(request, RESULT_TIMEOUT).await?;
+        let (head, body) = self.send(request).await?;
+        let (text, is_whole) = read(body, RESULT_TIMEOUT).await;
+        let response = Response::from_parts(head, text);
         outcome(&response)?;
         // A number that was cut is a number too.
         let result = is_whole.then(|| serde_json::from_slice(response.body()));
@@ -237,36 +253,42 @@ impl HttpHandler {
         request
     }
 
-    /// Calls the service, and reads the body of its response for at most this time; whether that is all of it.
-    async fn call(
-        &self,
-        request: Request<Full<Bytes>>,
-        body_timeout: Duration,
-    ) -> Result<(Response<Vec<u8>>, bool)> {
-        let calling = self.client.request(request).await;
-        let response = calling.map_err(|error| match error.is_connect() {
+    /// Calls the service, until the head of its response.
+    async fn send(&self, request: Request<Full<Bytes>>) -> Result<(Parts, Incoming)> {
+        let calling = self.client.request(request);
+        let called = match self.response_timeout {
+            Some(time) => timeout(time, calling).await.map_err(|_| {
+                let why = format!("the service did not answer within {time:?}");
+                Error::from(Failure::transient("timeout", why))
+            })?,
+            None => calling.await,
+        };
+        let response = called.map_err(|error| match error.is_connect() {
             true => Error::Disconnected(whole(&error)),
             false => Failure::transient("handler_failed", whole(&error)).into(),
         })?;
-        let (head, mut body) = response.into_parts();
-        let mut text = Vec::new();
-        // Its head says what became of the request. Reading to the end lets the connection be used again; a long or slow
-        // response costs it.
-        let until = Instant::now() + body_timeout;
-        let is_whole = loop {
-            match timeout_at(until, body.frame()).await {
-                Ok(Some(Ok(frame))) => {
-                    text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
-                }
-                Ok(None) => break true,
-                Ok(Some(Err(_))) | Err(_) => break false,
-            }
-            if text.len() > RESPONSE_BYTES {
-                break false;
-            }
-        };
-        Ok((Response::from_parts(head, text), is_whole))
+        Ok(response.into_parts())
     }
+}
+
+/// The beginning of a response, read for at most this time; whether that is all of it. Reading to the end lets the connection be
+/// used again; a long or slow response costs it.
+async fn read(mut body: Incoming, time: Duration) -> (Vec<u8>, bool) {
+    let mut text = Vec::new();
+    let until = Instant::now() + time;
+    let is_whole = loop {
+        match timeout_at(until, body.frame()).await {
+            Ok(Some(Ok(frame))) => {
+                text.extend_from_slice(frame.data_ref().map_or(&[][..], |data| data));
+            }
+            Ok(None) => break true,
+            Ok(Some(Err(_))) | Err(_) => break false,
+        }
+        if text.len() > RESPONSE_BYTES {
+            break false;
+        }
+    };
+    (text, is_whole)
 }
 
 /// Where the span is in its trace that the request is made in.
@@ -292,9 +314,17 @@ impl<D: Driver> Handler<D> for HttpHandler {
     const CALLS_OUT: bool = true;
 
     async fn call_out(&self, message: &Message, claimed: &ClaimedMessage) -> Result<()> {
-        let (response, _) = self
-            .call(self.request(message, claimed), BODY_TIMEOUT)
-            .await?;
+        let (head, body) = self.send(self.request(message, claimed)).await?;
+        let mut response = Response::from_parts(head, Vec::new());
+        let mut reading = Box::pin(read(body, BODY_TIMEOUT));
+        if outcome(&response).is_ok() {
+            // Its head says it all: what is left of it is read beside the next message, and only where it is not there yet.
+            if reading.as_mut().now_or_never().is_none() {
+                tokio::spawn(reading);
+            }
+            return Ok(());
+        }
+        *response.body_mut() = reading.await.0;
         outcome(&response)
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// assert_eq!(budget.free(), 64 * 1024 * 1024);
 /// ```
 ///
-/// One of 16 KiB or less takes no request at all.
+/// One of less than 16 KiB takes no request at all, and one of 16 KiB only those without a body and with a small head.
 #[derive(Debug, Clone)]
 pub struct Budget(Arc<Semaphore>);
 

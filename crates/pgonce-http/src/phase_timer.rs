@@ -58,6 +58,11 @@ impl Limits {
         }
     }
 
+    /// How long the database may take to answer.
+    pub(crate) fn settle(self) -> Duration {
+        self.settle
+    }
+
     fn of(self, phase: Phase) -> Option<Duration> {
         match phase {
             Phase::Claiming => Some(self.claim),
@@ -150,13 +155,13 @@ impl PhaseTimer {
         }
     }
 
-    /// Waits until the database has been silent for so long that nothing comes of the work: each phase has its limit, and the
-    /// time to settle beside it. A leased claim that was granted is never given up: what is sent under it has limits of its own, and
+    /// Waits until a phase has taken its limit and the time to settle beside it, and returns the phase: the database, or an atomic
+    /// handler, is silent. A leased claim that was granted is never given up: what is sent under it has limits of its own, and
     /// the service is waited for.
-    pub(crate) async fn fell_silent(&self, limits: Limits, leased: bool) {
+    pub(crate) async fn fell_silent(&self, limits: Limits, leased: bool) -> Phase {
         let shortest = limits.claim.min(limits.settle);
         loop {
-            let (due, now) = {
+            let (phase, due, now) = {
                 let state = self.lock();
                 let limit = match state.phase {
                     _ if leased && state.claimed => None,
@@ -164,10 +169,10 @@ impl PhaseTimer {
                     phase => limits.of(phase),
                 };
                 let due = limit.map(|limit| state.since + limit + limits.settle);
-                (due, Instant::now())
+                (state.phase, due, Instant::now())
             };
             match due {
-                Some(due) if due <= now => return,
+                Some(due) if due <= now => return phase,
                 _ => sleep_until(due.map_or(now + shortest, |due| due.min(now + shortest))).await,
             }
         }

@@ -276,6 +276,13 @@ impl<D: Driver> Caller<D> {
         self.autocommit(sql, args, |error| error).await
     }
 
+    /// One call that reads, on a new connection beside the pool.
+    pub(crate) async fn call_beside(&self, sql: &Sql, args: Args<'_>) -> Result<Rows> {
+        let statement = self.schema.statement(sql);
+        let asking = self.driver.query_beside(&statement, args.as_slice());
+        asking.await.map(Rows)
+    }
+
     /// One call that is its own transaction: when its reply is lost, nobody knows whether it
     /// happened.
     pub(crate) async fn write(&self, sql: &Sql, args: Args<'_>) -> Result<Rows> {

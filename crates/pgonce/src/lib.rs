@@ -61,12 +61,14 @@ mod retention;
 mod run;
 mod seal;
 mod sqlstate;
+mod stalled;
 mod suppressed;
 mod term;
 mod trace;
 mod ttl_cache;
 mod tx;
 mod unresolved;
+mod wait;
 
 pub use ack::{Ack, Done, IntoAck};
 pub use cache::ReplayCache;

@@ -8,9 +8,7 @@ use tracing::Instrument as _;
 
 use crate::ack::Done;
 use crate::attempt::{self, Attempt, not_ended};
-use crate::call::{Args, Sql};
 use crate::claim::Claim;
-use crate::contract::Busy;
 use crate::counts::Suppression;
 use crate::driver::{Driver, Session as _};
 use crate::error::{Error, Result};
@@ -21,11 +19,10 @@ use crate::region::Home;
 use crate::retry::at_least;
 use crate::seal;
 use crate::sqlstate::Class;
-use crate::term::may_pass;
+use crate::term::{in_time, may_pass, reply_limit};
 use crate::trace;
 use crate::unresolved::UnresolvedCommit;
-
-static WAIT: Sql = Sql::kept("select w::text from pgonce.wait($1, $2, $3::text::interval, $4) w");
+use crate::wait::Waiting;
 
 impl<D: Driver> Once<D> {
     /// Makes `work` happen once and returns what came of it, now or before.
@@ -116,7 +113,8 @@ impl<D: Driver> Once<D> {
         let mut unresolved = UnresolvedCommit::default();
         let mut at = self;
         loop {
-            let claim = mode.claim(at, intent, retrying);
+            let limit = mode.limit();
+            let claim = in_time(limit, mode.claim(at, intent, retrying));
             // One that was busy, or lost something, needs what the database says now.
             let claimed = match retrying {
                 false => self.cached_or(intent, claim).await,
@@ -130,7 +128,7 @@ impl<D: Driver> Once<D> {
                 Ok(Claim::Replay(done)) => return Ok(done.typed()),
                 Ok(Claim::Refused(failure)) => return Err(Error::Refused(failure)),
                 Ok(Claim::Busy { retry_after }) => {
-                    match at.wait(intent, retry_after, &mut waiting).await {
+                    match at.wait(intent, retry_after, limit, &mut waiting).await {
                         Ok(()) => {
                             retrying = true;
                             continue;
@@ -165,7 +163,7 @@ impl<D: Driver> Once<D> {
                 Ok(true) => retrying = true,
                 // The tries to record leased work may have used up the time; what is stored counts all the same.
                 Ok(false) if unresolved.ran.is_some() => {
-                    return match at.stored_answer(intent).await {
+                    return match in_time(mode.limit(), at.stored_answer(intent)).await {
                         Ok(Some(done)) => Ok(done.typed()),
                         _ => Err(unresolved.or(error)),
                     };
@@ -182,66 +180,6 @@ impl<D: Driver> Once<D> {
         let mut regions = self.regions.iter();
         regions.find_map(|(name, once)| (*name == home.name).then_some(once))
     }
-
-    /// Does what the scope's contract says about a busy intent.
-    async fn wait(
-        &self,
-        intent: &Intent,
-        retry_after: Duration,
-        waiting: &mut Waiting,
-    ) -> Result<()> {
-        let until = match waiting.until {
-            Some(until) => until,
-            None => {
-                let contract = self.contract(intent.scope(), intent.tenant_name()).await?;
-                match contract.busy {
-                    Busy::Wait => *waiting.until.insert(Instant::now() + contract.wait_timeout),
-                    busy => {
-                        return Err(Error::Busy {
-                            retry_after,
-                            accepted: busy == Busy::Accept,
-                        });
-                    }
-                }
-            }
-        };
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(Error::Busy {
-                retry_after,
-                accepted: false,
-            });
-        }
-        let started = Instant::now();
-        if let Ok(_permit) = self.shared.waiters.try_acquire() {
-            match self.sleep_on_lock(intent, left).await {
-                // A timeout of the session is shorter than the wait: look, and sleep again.
-                Err(error) if matches!(error.code(), "57014" | "55P03") => {}
-                slept => slept?,
-            }
-        }
-        if started.elapsed() < waiting.pause {
-            // A lease holds no lock to sleep on: ask again later and later.
-            let pause = waiting
-                .pause
-                .min(left)
-                .min(retry_after.max(Duration::from_millis(5)));
-            tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-            waiting.pause = (waiting.pause * 2).min(Duration::from_millis(500));
-        }
-        Ok(())
-    }
-
-    /// Sleeps until the transaction that holds the intent has ended.
-    async fn sleep_on_lock(&self, intent: &Intent, timeout: Duration) -> Result<()> {
-        fault_point!("wait.before_sleep");
-        let args = Args::texts([intent.scope(), intent.key()])
-            .interval(timeout)
-            .text(intent.tenant_name());
-        let slept = self.caller().call(&WAIT, args).await.map(drop);
-        fault_point!("wait.woken");
-        slept
-    }
 }
 
 /// How the loop claims an intent and does the work.
@@ -250,6 +188,12 @@ pub(crate) trait Mode<D: Driver, T: ?Sized> {
     const NAME: &'static str;
     /// What a claim gives.
     type Right;
+
+    /// Maximum time of a call that asks what became of work that ran: nobody else does, and a connection that fell silent
+    /// must not keep it for ever. Default: none.
+    fn limit(&self) -> Option<Duration> {
+        None
+    }
 
     fn claim(
         &mut self,
@@ -396,6 +340,10 @@ where
     const NAME: &'static str = "leased";
     type Right = Lease<D>;
 
+    fn limit(&self) -> Option<Duration> {
+        self.length.filter(|_| self.ran).map(reply_limit)
+    }
+
     async fn claim(&mut self, once: &Once<D>, intent: &Intent, _: bool) -> Result<Claim<Lease<D>>> {
         // What became of work that ran is asked however late it is.
         let before = self.deadline.filter(|_| !self.ran);
@@ -460,21 +408,6 @@ fn is_worth_another_try(error: &Error) -> bool {
             error.class(),
             Class::Retry | Class::RetryAfterDelay | Class::ClaimAgain | Class::Ambiguous
         )
-}
-
-/// How long a busy intent was waited for.
-struct Waiting {
-    until: Option<Instant>,
-    pause: Duration,
-}
-
-impl Default for Waiting {
-    fn default() -> Self {
-        Self {
-            until: None,
-            pause: Duration::from_millis(10),
-        }
-    }
 }
 
 #[cfg(all(test, feature = "sqlx"))]

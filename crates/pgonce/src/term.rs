@@ -154,8 +154,31 @@ impl<D: Driver> Held<'_, D> {
         late: fn(String) -> Error,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
-        let limit = (self.term.length / 3).max(MIN_LIMIT);
-        let silent = || late("the database did not answer in time".to_owned());
-        timeout(limit, call).await.unwrap_or_else(|_| Err(silent()))
+        limited(reply_limit(self.term.length), late, call).await
     }
+}
+
+/// Maximum time that a call under a lease of this length waits for its reply.
+pub(crate) fn reply_limit(length: Duration) -> Duration {
+    (length / 3).max(MIN_LIMIT)
+}
+
+/// A call that is given up after `limit`, where it has one: nobody knows then what it did.
+pub(crate) async fn in_time<T>(
+    limit: Option<Duration>,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    match limit {
+        Some(limit) => limited(limit, Error::Uncertain, call).await,
+        None => call.await,
+    }
+}
+
+async fn limited<T>(
+    limit: Duration,
+    late: fn(String) -> Error,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let silent = || late("the database did not answer in time".to_owned());
+    timeout(limit, call).await.unwrap_or_else(|_| Err(silent()))
 }

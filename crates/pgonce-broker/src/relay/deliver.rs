@@ -51,7 +51,8 @@ pub(super) async fn deliver<S: Sink>(
     batch: Vec<Message>,
     terms: &Terms,
 ) -> Result<Ended> {
-    let sink = CatchPanics(sink);
+    let health = terms.health.clone();
+    let sink = CatchPanics { sink, health };
     let sending = Sending::begin(&terms.subscription, &batch);
     let ended = tokio::select! {
         biased;

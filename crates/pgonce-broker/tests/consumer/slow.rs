@@ -82,9 +82,8 @@ async fn a_stored_message_stays_with_its_lane_for_longer_than_its_lease() {
 }
 
 /// Its head has come, and says that the message is applied.
-#[tokio::test]
-async fn a_response_whose_body_never_ends_is_judged_by_its_head() {
-    let fixture = Fixture::new().await;
+/// Answers each request with a head and half of a body.
+async fn half_a_response() -> (String, tokio::task::JoinHandle<()>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let service = tokio::spawn(async move {
@@ -97,6 +96,13 @@ async fn a_response_whose_body_never_ends_is_judged_by_its_head() {
             open.push(caller);
         }
     });
+    (url, service)
+}
+
+#[tokio::test]
+async fn a_response_whose_body_never_ends_is_judged_by_its_head() {
+    let fixture = Fixture::new().await;
+    let (url, service) = half_a_response().await;
     let handler = HttpHandler::new("c", &url).unwrap();
     let consumer = Consumer::new(&fixture.once(), "c", fixture.shop.source(), handler);
     let consumer = quick(consumer).handler_timeout(Duration::from_secs(10));
@@ -108,6 +114,26 @@ async fn a_response_whose_body_never_ends_is_judged_by_its_head() {
     see.wait_until(ended).await;
     let became = "select status || ' ' || attempts from pgonce.inbox_message";
     assert_eq!(see.text(became).await, "processed 1");
+    running.stop().await.unwrap();
+    service.abort();
+}
+
+/// Of several messages, since one alone may be late by itself on a busy machine.
+#[tokio::test]
+async fn a_body_that_takes_longer_than_the_handler_may_changes_nothing() {
+    let fixture = Fixture::new().await;
+    let (url, service) = half_a_response().await;
+    let handler = HttpHandler::new("c", &url).unwrap();
+    let consumer = Consumer::new(&fixture.once(), "c", fixture.shop.source(), handler);
+    let consumer = quick(consumer).handler_timeout(Duration::from_millis(900));
+    let running = Running::start(consumer);
+    fixture.send(1, 8, 8);
+    let see = &fixture.world.see;
+    let ended = "select count(*) = 8 from pgonce.inbox_message \
+         where status in ('processed', 'failed_final')";
+    see.wait_until(ended).await;
+    let processed = "select count(*) from pgonce.inbox_message where status = 'processed'";
+    assert!(see.number(processed).await > 0);
     running.stop().await.unwrap();
     service.abort();
 }

@@ -183,6 +183,31 @@ async fn an_event_that_a_sink_panics_on_fails_and_its_neighbours_flow() {
 }
 
 #[tokio::test]
+async fn a_sink_that_always_panics_is_unavailable_and_costs_no_event_its_attempts() {
+    // The first subject may lose attempts until others have failed too.
+    let pause = Duration::from_millis(100);
+    let subscription = Subscription::new("c")
+        .max_attempts(20)
+        .backoff(pause, pause);
+    let fixture = Fixture::with(subscription).await;
+    fixture.sink.script(|_| panic!("the test's sink panics"));
+    fixture.publish(1, 20, 5).await;
+    let running = fixture.run();
+    // More than all attempts of the first event of each subject.
+    wait_until("many tries", DEADLINE, || async {
+        fixture.sink.asked() >= 250
+    })
+    .await
+    .unwrap();
+    let letters = fixture.outbox.dead_letters("c", 100).await.unwrap();
+    assert_eq!(letters.len(), 0);
+    fixture.sink.heal();
+    fixture.sink.wait_for(20).await;
+    running.stop().await.unwrap();
+    assert_eq!(fixture.sink.check(), 0);
+}
+
+#[tokio::test]
 async fn a_relay_that_stops_keeps_its_lanes_for_as_long_as_it_drains() {
     let fixture = Fixture::new().await;
     let go_on = Arc::new(Semaphore::new(0));

@@ -113,15 +113,13 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 #[cfg(feature = "webhook")]
 pub(super) async fn post(
     service: &pgonce_broker::HttpHandler,
-    time: Duration,
     job: &Job<TokioPostgres>,
 ) -> Result<Finished> {
     let mut pause = PAUSES.0;
     loop {
-        let posted = tokio::time::timeout(time, service.run_job(job)).await;
-        match posted {
-            Ok(Ok(result)) => return job.done(&result),
-            Ok(Err(Error::Disconnected(error))) => {
+        match service.run_job(job).await {
+            Ok(result) => return job.done(&result),
+            Err(Error::Disconnected(error)) => {
                 tracing::warn!(
                     error,
                     queue = job.queue(),
@@ -131,11 +129,7 @@ pub(super) async fn post(
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSES.1);
             }
-            Ok(Err(error)) => return Err(error),
-            Err(_) => {
-                let why = format!("the service did not answer within {time:?}");
-                return Err(Failure::transient("timeout", why).into());
-            }
+            Err(error) => return Err(error),
         }
     }
 }

@@ -74,7 +74,7 @@ pub(crate) async fn start_all(
 enum Handler {
     Sql(SqlFunction),
     #[cfg(feature = "webhook")]
-    Service(Box<pgonce_broker::HttpHandler>, Duration),
+    Service(Box<pgonce_broker::HttpHandler>),
 }
 
 impl Handler {
@@ -82,7 +82,7 @@ impl Handler {
         let done = match self {
             Self::Sql(function) => function.run(&job).await,
             #[cfg(feature = "webhook")]
-            Self::Service(service, time) => super::handler::post(service, *time, &job).await,
+            Self::Service(service) => super::handler::post(service, &job).await,
         };
         // The names of queues are from the file, so there are few.
         let outcome = if done.is_ok() { "done" } else { "failed" };
@@ -102,7 +102,8 @@ fn service(one: &Worker) -> Result<Handler> {
     let time = time.map_or(SERVICE_TIMEOUT, |time| time.get_ref().0);
     let mut handler = pgonce_broker::HttpHandler::new("queue", url)
         .and_then(|handler| handler.connect_timeout((time / 2).min(Duration::from_secs(5))))
-        .map_err(usage)?;
+        .map_err(usage)?
+        .response_timeout(time);
     let mut headers = one.headers.clone();
     for (name, variable) in &one.headers_env {
         headers.insert(name.clone(), crate::consume::variable(variable)?);
@@ -110,7 +111,7 @@ fn service(one: &Worker) -> Result<Handler> {
     for (name, value) in headers {
         handler = handler.header(&name, &value).map_err(usage)?;
     }
-    Ok(Handler::Service(Box::new(handler), time))
+    Ok(Handler::Service(Box::new(handler)))
 }
 
 #[cfg(not(feature = "webhook"))]

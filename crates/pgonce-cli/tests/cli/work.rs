@@ -208,6 +208,29 @@ async fn a_service_gets_every_job_with_one_key_and_loses_no_attempt_while_it_is_
     }
 }
 
+/// The head of a response says that the job is done; what takes longer than a handler may is the reading of its result.
+#[tokio::test]
+async fn a_result_that_never_comes_whole_is_none_and_the_job_is_done() {
+    async fn work() -> Response {
+        let begin = stream::once(std::future::ready(Ok::<_, std::io::Error>("12")));
+        Body::from_stream(begin.chain(stream::pending())).into_response()
+    }
+    let fixture = fixture().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = axum::Router::new().route("/jobs", axum::routing::post(work));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    enqueue(&fixture, "slow", 0..1).await;
+    let file = File::new(&format!(
+        "[[workers]]\nqueues = [\"slow\"]\nto = \"http://{address}/jobs\"\nhandler_timeout = \"2s\"\nlease = \"8s\"\n"
+    ));
+    let serving = file.serve(&fixture);
+    wait_for_sql(&fixture, &serving, NO_LIVE).await;
+    let done = "select count(*) from pgonce.jobs where status = 'succeeded' and coalesce(result, 'null') = 'null'";
+    let jobs = fixture.json(&["job", "list", "slow", "--limit", "100"]);
+    assert_eq!(number(&fixture, done).await, 1, "{jobs}");
+}
+
 #[tokio::test]
 async fn what_a_service_returns_is_the_result_and_a_word_decides() {
     async fn work(headers: HeaderMap, Json(payload): Json<Value>) -> Response {

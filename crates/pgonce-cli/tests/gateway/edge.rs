@@ -169,6 +169,39 @@ async fn no_spelling_of_a_path_is_a_way_around_its_route() {
 }
 
 #[tokio::test]
+async fn a_path_of_two_readings_takes_the_route_that_is_protected() {
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let setup = Setup {
+        listen: "matching = \"loose\"",
+        ..Setup::default()
+    };
+    let route = |path: &str, once: &str| {
+        format!("[[routes]]\npath = \"{path}\"\nmethods = [\"POST\"]\nupstream = \"u\"\n{once}\n")
+    };
+    let once = "[routes.once]\nscope = \"orders.create\"\nprincipal = \"none\"";
+    let config = setup.in_front_of(&upstream.url)
+        + &route("/files/{*path}", once)
+        + &route("/files/{name}/meta", "")
+        + &route("/files/{name}/tags", once);
+    let gateway = fixture.gateway(&config).await;
+    for (path, status, calls) in [
+        ("/files/b/meta", 201, 2),
+        ("/files/a%2Fmeta", 201, 1),
+        ("/files/c/meta%2F", 201, 1),
+        ("/files/a%2Ftags", 400, 0),
+        ("/files%2Fa%2Ftags", 201, 1),
+    ] {
+        let before = upstream.seen().len();
+        for _ in 0..2 {
+            let key = path.replace('/', "-");
+            let answer = gateway.post(path, &[("idempotency-key", &key)], "").await;
+            assert_eq!(answer.status, status, "{path}: {answer:?}");
+        }
+        assert_eq!(upstream.seen().len() - before, calls, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn trailers_cross_the_gateway_both_ways_and_are_replayed() {
     // Sends the trailers of the request back as its own.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -199,6 +232,42 @@ async fn trailers_cross_the_gateway_both_ways_and_are_replayed() {
             body, "3\r\nabc\r\n0\r\nx-sum: 7\r\nx-more: 8\r\n\r\n",
             "{head}"
         );
+    }
+}
+
+#[tokio::test]
+async fn what_the_upstream_trusts_cannot_come_as_a_trailer() {
+    let (seen, mut trailers) = tokio::sync::mpsc::unbounded_channel();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let app = axum::Router::new().fallback(async move |body: Body| {
+        let body = body.collect().await.unwrap();
+        let names = body.trailers().into_iter().flat_map(|map| map.keys());
+        let names: Vec<String> = names.map(ToString::to_string).collect();
+        seen.send(names).unwrap();
+    });
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let fixture = Fixture::new().await;
+    let setup = Setup {
+        once: "principal.header = \"X-User-Id\"",
+        ..Setup::default()
+    };
+    let gateway = fixture.gateway(&setup.in_front_of(&url)).await;
+    let names =
+        "x-sum, pgonce-fence, x-user-id, x_user_id, x-forwarded-for, idempotency-key, cookie";
+    let lines: String = names
+        .split(", ")
+        .map(|name| format!("{name}: 7\r\n"))
+        .collect();
+    // One that happens once, and one that passes.
+    for path in ["/orders", "/x"] {
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nidempotency-key: k\r\nx-user-id: ann\r\nte: trailers\r\n\
+             transfer-encoding: chunked\r\ntrailer: {names}\r\n\r\n3\r\nabc\r\n0\r\n{lines}\r\n"
+        );
+        let (head, _) = raw(&gateway, request.as_bytes()).await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{path}: {head}");
+        assert_eq!(trailers.recv().await.unwrap(), ["x-sum"], "{path}");
     }
 }
 

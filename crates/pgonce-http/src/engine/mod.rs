@@ -1,9 +1,10 @@
 //! One request from its head to its answer.
 //!
 //! What can strike, and what holds then: the client disconnects (everything after the body then goes on
-//! as a task of its own); the handler panics (caught: atomic work is rolled back and its key
+//! as a task of its own, under the same limits); the handler panics (caught: atomic work is rolled back and its key
 //! freed, leased work follows its policy); the database is unavailable or silent (a time limit for each
-//! phase, and for atomic handlers, which wait for it too; none begins without a claim); a duplicate is faster, or a commit's reply
+//! phase, and for atomic handlers, which wait for it too; none begins without a claim; a claim whose reply is late is waited for
+//! as long as the database works on it, and given back); a duplicate is faster, or a commit's reply
 //! is lost (`Once::run` and `Once::run_leased` claim again, and the request is built anew).
 
 mod atomic;
@@ -39,7 +40,7 @@ use crate::{Problem, grpc, key, request};
 pub(crate) use call::Call;
 pub(crate) use replay::{Replay, replayed};
 use service::HttpService;
-use work::{Watch, Work};
+use work::{Claims, Watch, Work};
 
 /// How the work ended.
 pub(crate) enum Completion {
@@ -242,7 +243,7 @@ async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Comple
     .watched(Watch {
         timer: timer.clone(),
         limits,
-        leased: state.mode == Mode::Leased,
+        leased_from: (state.mode == Mode::Leased).then(|| state.clone() as Arc<dyn Claims>),
     });
     let ended = tokio::select! {
         biased;
@@ -255,7 +256,7 @@ async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Comple
                 work.stop();
             } else {
                 // It goes on: a lease that may just have been claimed is given back, what happened
-                // is recorded. A claim that gets no reply at all is given up after a while.
+                // is recorded. A claim that the database does not work on is given up after a while.
                 drop(work);
             }
             let why = "the database did not answer in time".to_owned();

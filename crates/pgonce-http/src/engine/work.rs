@@ -5,14 +5,19 @@ use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use pgonce::driver::Driver;
 use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument as _;
 
-use crate::phase_timer::{Limits, PhaseTimer};
+use crate::layer::RouteState;
+use crate::phase_timer::{Limits, Phase, PhaseTimer};
 
 /// A unit of work, polled by the request that waits for it: most clients wait, and a task for each request
 /// would cost each of them two changes of task. Dropped before its end, it goes on as a task of its
@@ -32,7 +37,57 @@ pub(super) struct Work<T: Send + 'static> {
 pub(super) struct Watch {
     pub(super) timer: Arc<PhaseTimer>,
     pub(super) limits: Limits,
-    pub(super) leased: bool,
+    /// In leased mode: its claim commits by itself, and one that is granted late must be given back.
+    pub(super) leased_from: Option<Arc<dyn Claims>>,
+}
+
+/// The claims that a route's database works on.
+pub(super) trait Claims: Send + Sync {
+    /// Whether one is under way for this time or longer.
+    fn has_stalled(&self, since: Duration) -> BoxFuture<'_, pgonce::Result<bool>>;
+}
+
+impl<D: Driver> Claims for RouteState<D> {
+    fn has_stalled(&self, since: Duration) -> BoxFuture<'_, pgonce::Result<bool>> {
+        self.once.has_stalled_claim(since).boxed()
+    }
+}
+
+impl Watch {
+    /// Waits until nothing comes of the work any longer, and returns its phase.
+    ///
+    /// A leased claim that the database works on will be granted or refused, however late, and its work waits for the reply, to
+    /// give it back. It is lost where the database, asked twice, works on no such claim: once may be between two of its
+    /// statements. Where the database cannot be asked, nobody knows.
+    async fn is_over(&self) -> Phase {
+        let limit = self.limits.settle();
+        let mut missed = 0;
+        loop {
+            let leased = self.leased_from.as_deref();
+            let phase = self.timer.fell_silent(self.limits, leased.is_some()).await;
+            let Some(claims) = leased.filter(|_| missed < 2) else {
+                return phase;
+            };
+            match timeout(limit, claims.has_stalled(limit)).await {
+                Ok(Ok(false)) => missed += 1,
+                Ok(Ok(true)) => {
+                    missed = 0;
+                    tracing::debug!("the database still works on a claim; its reply is waited for");
+                }
+                Ok(Err(error)) => {
+                    missed = 0;
+                    tracing::debug!(
+                        code = error.code(),
+                        "the database could not be asked for its claims"
+                    );
+                }
+                Err(_) => missed = 0,
+            }
+            if missed < 2 {
+                sleep(limit).await;
+            }
+        }
+    }
 }
 
 /// The result, or the payload of a panic.
@@ -89,11 +144,15 @@ impl<T: Send + 'static> Drop for Work<T> {
                 return;
             };
             tokio::select! {
+                biased;
                 _ = rest => {}
                 // Its session is dropped, and so closed instead of given back.
-                () = watch.timer.fell_silent(watch.limits, watch.leased) => {
-                    tracing::warn!("work was given up: the database did not answer");
-                }
+                phase = watch.is_over() => match phase {
+                    Phase::Working => {
+                        tracing::warn!("work was given up: the handler took longer than handler_timeout");
+                    }
+                    _ => tracing::warn!("work was given up: the database did not answer"),
+                },
             }
         };
         drop(self.tasks.spawn_on(rest, &self.runtime));

@@ -11,6 +11,8 @@ use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::headers::{Trusted, trailers_for_upstream};
+
 type Piece = Option<Result<Frame<Bytes>, axum::Error>>;
 
 /// Whose silence ended a body.
@@ -88,6 +90,48 @@ impl http_body::Body for StallTimeout {
         }
         ready!(sleep.as_mut().poll(cx));
         Poll::Ready(Some(Err(axum::Error::new(this.whose))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// A client's body with the trailers that the upstream may have.
+pub(crate) struct FilterTrailers<B> {
+    inner: B,
+    trusted: Trusted,
+}
+
+impl<B> FilterTrailers<B> {
+    pub(crate) fn new(inner: B, trusted: Trusted) -> Self {
+        Self { inner, trusted }
+    }
+}
+
+impl<B> http_body::Body for FilterTrailers<B>
+where
+    B: http_body::Body<Data = Bytes, Error = axum::Error> + Unpin,
+{
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Piece> {
+        let frame = match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
+            Some(Ok(frame)) => frame,
+            ended => return Poll::Ready(ended),
+        };
+        Poll::Ready(match frame.into_trailers() {
+            Ok(mut trailers) => {
+                trailers_for_upstream(&mut trailers, &self.trusted);
+                (!trailers.is_empty()).then(|| Ok(Frame::trailers(trailers)))
+            }
+            Err(data) => Some(Ok(data)),
+        })
     }
 
     fn is_end_stream(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT, FORWARDED, HOST,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -145,6 +145,25 @@ pub(crate) fn for_upstream(
     forwarded(headers, client, trust_forwarded);
 }
 
+/// Makes a client's trailers fit for the upstream: what is ours, what the upstream trusts and what is the connection's own has its
+/// place in the head, where it was checked.
+pub(crate) fn trailers_for_upstream(trailers: &mut HeaderMap, trusted: &Trusted) {
+    let refused = |name: &HeaderName| {
+        trusted.contains(name)
+            || trusted.is_imitated_by(name)
+            || HOP_BY_HOP.contains(name)
+            || [EXPECT, TRAILER].contains(name)
+    };
+    let refused: Vec<HeaderName> = trailers
+        .keys()
+        .filter(|name| refused(name))
+        .cloned()
+        .collect();
+    for name in &refused {
+        trailers.remove(name);
+    }
+}
+
 /// Says for whom the gateway asks. What the client says about itself is believed only where the
 /// gateway is configured to stand behind a proxy that writes these headers.
 fn forwarded(headers: &mut HeaderMap, client: Option<Client>, trust: bool) {
@@ -235,6 +254,25 @@ mod tests {
             .iter()
             .map(|value| value.to_str().unwrap());
         values.collect::<Vec<_>>().join(" | ")
+    }
+
+    #[test]
+    fn a_trailer_is_nothing_that_the_upstream_trusts() {
+        let mut trailers = headers(&[
+            ("x-sum", "7"),
+            ("pgonce-fence", "99"),
+            ("x-user-id", "bob"),
+            ("x_user_id", "bob"),
+            ("x-forwarded-for", "203.0.113.9"),
+            ("idempotency-key", "other"),
+            ("cookie", "a=b"),
+            ("connection", "x-sum"),
+            ("transfer-encoding", "chunked"),
+            ("trailer", "x-sum"),
+        ]);
+        let trusted = Trusted::new([HeaderName::from_static("x-user-id")]);
+        trailers_for_upstream(&mut trailers, &trusted);
+        assert_eq!(trailers, headers(&[("x-sum", "7")]));
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub struct BuildError {
 impl<D: Driver> Gateway<D> {
     /// Makes it. Nothing is connected yet.
     pub fn new(config: Config, once: Once<D>) -> Result<Self, BuildError> {
-        let budget = Budget::bytes(config.tables.listen.memory.0);
+        let budget = Budget::bytes(config.tables.listen.memory.get_ref().0);
         Self::with_budget(config, once, budget)
     }
 

@@ -15,7 +15,7 @@ use http_body::Body as _;
 use tower::Service;
 use tracing::Instrument as _;
 
-use super::body::{StallTimeout, Stalled};
+use super::body::{FilterTrailers, StallTimeout, Stalled};
 use super::config::{CloseDelimited, HostSent, KeyForm};
 use super::errors;
 use super::headers::{self, ATTEMPT, FENCE, IDEMPOTENCY_KEY, Trusted};
@@ -69,7 +69,10 @@ impl ProxySettings {
     async fn pass(&self, request: Request<Body>) -> Response<Body> {
         let mut request = request.map(|body| match body.is_end_stream() {
             true => body,
-            false => Body::new(StallTimeout::new(body, self.body_timeout, Stalled::Client)),
+            false => {
+                let body = StallTimeout::new(body, self.body_timeout, Stalled::Client);
+                Body::new(FilterTrailers::new(body, self.trusted.clone()))
+            }
         });
         let client = request.extensions().get::<Client>().copied();
         let tunnel = headers::is_websocket(request.headers())

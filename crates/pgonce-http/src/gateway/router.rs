@@ -9,7 +9,7 @@ use tower::util::BoxCloneSyncService;
 
 use super::config::Matching;
 use super::errors;
-use super::pattern::{Pattern, has_dot_segments};
+use super::pattern::{Pattern, has_dot_segments, loose_readings};
 
 /// A service of one route.
 pub(crate) type RouteService = BoxCloneSyncService<Request<Body>, Response, Infallible>;
@@ -42,7 +42,8 @@ impl Router {
         Self { entries, matching }
     }
 
-    /// The narrowest route that matches, or what to answer where there is none.
+    /// The narrowest route that matches, or what to answer where there is none. Of two that a path takes in two readings it is the
+    /// one that happens once.
     pub(crate) fn find(&self, method: &Method, path: &str) -> Result<&Entry, Box<Response>> {
         // A service that removes such segments runs another handler than the one whose route matches.
         if has_dot_segments(path) {
@@ -53,25 +54,42 @@ impl Router {
                 detail,
             )));
         }
-        let matches = |entry: &&Entry| match self.matching {
-            Matching::Exact => entry.pattern.matches(path),
-            Matching::Loose => entry.pattern.matches_loosely(path),
+        let found = match self.matching {
+            Matching::Exact => vec![self.narrowest(method, |pattern| pattern.matches(path))],
+            Matching::Loose => loose_readings(path)
+                .iter()
+                .map(|read| self.narrowest(method, |pattern| pattern.matches_loosely(read)))
+                .collect(),
         };
-        let mut there = self.entries.iter().filter(matches).peekable();
-        if there.peek().is_none() {
+        let mut entries: Vec<usize> = found.iter().flatten().copied().collect();
+        entries.sort_unstable();
+        entries.dedup();
+        let is_once = |at: &usize| self.entries[*at].once.is_some();
+        let once: Vec<usize> = entries.iter().copied().filter(is_once).collect();
+        match (once.as_slice(), entries.as_slice()) {
+            // Protected, whichever of two readings is the service's.
+            ([at], _) | ([], [at, ..]) => return Ok(&self.entries[*at]),
+            ([], []) => {}
+            // Under the same key it would be two requests.
+            _ => {
+                let detail =
+                    "the path means two routes, by whether %2F is a slash; send it without %2F";
+                return Err(Box::new(errors::answer(
+                    StatusCode::BAD_REQUEST,
+                    "path_invalid",
+                    detail,
+                )));
+            }
+        }
+        let allowed = found.into_iter().filter_map(Result::err);
+        let allowed = allowed.max_by_key(Vec::len).unwrap_or_default();
+        if allowed.is_empty() {
             let detail = "no route of the gateway matches this path";
             return Err(Box::new(errors::answer(
                 StatusCode::NOT_FOUND,
                 "route_missing",
                 detail,
             )));
-        }
-        let mut allowed: Vec<&str> = Vec::new();
-        for entry in there {
-            if entry.methods.is_empty() || entry.methods.contains(method) {
-                return Ok(entry);
-            }
-            allowed.extend(entry.methods.iter().map(Method::as_str));
         }
         let allowed = allowed.join(", ");
         let detail =
@@ -81,5 +99,24 @@ impl Router {
             response.headers_mut().insert(header::ALLOW, allowed);
         }
         Err(Box::new(response))
+    }
+
+    /// The narrowest entry that matches a path in one reading and takes the method; else the methods of those that match.
+    fn narrowest(
+        &self,
+        method: &Method,
+        matches: impl Fn(&Pattern) -> bool,
+    ) -> Result<usize, Vec<&str>> {
+        let mut allowed = Vec::new();
+        for (at, entry) in self.entries.iter().enumerate() {
+            if !matches(&entry.pattern) {
+                continue;
+            }
+            if entry.methods.is_empty() || entry.methods.contains(method) {
+                return Ok(at);
+            }
+            allowed.extend(entry.methods.iter().map(Method::as_str));
+        }
+        Err(allowed)
     }
 }

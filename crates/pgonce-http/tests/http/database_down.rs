@@ -11,7 +11,7 @@ use pgonce_http::{Caller, Policy};
 use pgonce_testkit::Postgres;
 
 use crate::support::{
-    Gate, Reply, SCOPE, SOON, Site, TestDriver, World, effect, for_each_driver, made, until,
+    Gate, Reply, SCOPE, SOON, Site, TestDriver, World, effect, for_each_driver, logged, made, until,
 };
 
 type Sqlx = pgonce::driver::sqlx::Sqlx;
@@ -361,6 +361,7 @@ async fn a_claim_that_comes_too_late_is_given_back<D: TestDriver>(world: World<D
         made()
     });
     let site = Site::open(Router::new().route("/late", handler.layer(layer))).await;
+    let (log, _logging) = logged();
     let mut slow = world.pool.begin().await.unwrap();
     sqlx::raw_sql("lock table pgonce.intent in share row exclusive mode")
         .execute(&mut *slow)
@@ -368,6 +369,13 @@ async fn a_claim_that_comes_too_late_is_given_back<D: TestDriver>(world: World<D
         .unwrap();
     assert_unavailable(&site.post("/late", "k1", "a book").await);
     assert_eq!(runs.load(SeqCst), 0);
+    // For longer than a connection that fell silent is waited for.
+    until("the claim is found in the database twice", || async {
+        let log = String::from_utf8_lossy(&log.lock().unwrap()).into_owned();
+        assert!(!log.contains("work was given up"), "{log}");
+        log.matches("still works on a claim").count() >= 2
+    })
+    .await;
     slow.rollback().await.unwrap();
     let given_back = "select last_value * (1 - (select count(*) from pgonce.intent)) from tries";
     until("the key is free", || async {

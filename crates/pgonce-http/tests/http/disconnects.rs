@@ -1,5 +1,7 @@
 //! A client that goes away at any point does not cancel the effect, and its retry gets the answer.
 
+use std::time::Duration;
+
 use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
@@ -10,12 +12,14 @@ use sqlx::PgPool;
 use tokio::io::AsyncReadExt as _;
 
 use crate::support::{
-    Gate, SCOPE, Site, TestDriver, World, for_each_driver, leave_effect, made, outside_effect,
+    Gate, SCOPE, Site, TestDriver, World, for_each_driver, leave_effect, logged, made,
+    outside_effect, until,
 };
 
 for_each_driver!(
     a_client_that_leaves_while_the_handler_works_finds_its_answer,
     a_client_that_leaves_while_it_is_recorded_finds_its_answer,
+    a_handler_that_outlives_its_client_and_its_time_is_undone_and_named_in_the_log,
     a_request_that_breaks_off_at_any_byte_has_one_effect_or_none_and_then_one,
 );
 
@@ -55,6 +59,31 @@ async fn outside(State((gate, pool)): State<(Gate, PgPool)>, key: Key, note: Str
     gate.pass().await;
     outside_effect(&pool, &key, &note).await;
     made()
+}
+
+/// The database is not to blame for a handler that is given up.
+async fn a_handler_that_outlives_its_client_and_its_time_is_undone_and_named_in_the_log<
+    D: TestDriver,
+>(
+    world: World<D>,
+) {
+    let (log, _logging) = logged();
+    let limit = Duration::from_secs(5);
+    let policy = Policy::new(SCOPE, Caller::None)
+        .database_timeout(limit)
+        .handler_timeout(limit);
+    let gate = Gate::closed();
+    let layer = world.atomic(policy);
+    let router = Router::new().route("/effects", post(gated::<D>).layer(layer.clone()));
+    let site = Site::open(router.with_state(gate.clone())).await;
+    let wire = site.wire(&site.raw("/effects", "k1", "a book")).await;
+    gate.until_entered(1).await;
+    drop(wire);
+    until("no work is under way", || async { layer.under_way() == 0 }).await;
+    assert_eq!(world.effects().await, 0);
+    let log = String::from_utf8(log.lock().unwrap().clone()).unwrap();
+    assert!(log.contains("the handler took longer than handler_timeout"));
+    assert!(!log.contains("the database did not answer"));
 }
 
 async fn a_client_that_leaves_while_it_is_recorded_finds_its_answer<D: TestDriver>(

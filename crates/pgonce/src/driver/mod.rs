@@ -336,6 +336,14 @@ pub trait Driver: Clone + Send + Sync + 'static {
 
     /// Takes a connection out of the pool.
     fn acquire(&self) -> impl Future<Output = Result<Self::Session>> + Send;
+
+    /// Runs one statement on a new connection beside the pool, whose own may all wait for a reply. The caller limits its time.
+    #[doc(hidden)]
+    fn query_beside(
+        &self,
+        statement: &Statement,
+        params: &[Param<'_>],
+    ) -> impl Future<Output = Result<Vec<Row>>> + Send;
 }
 
 /// The first value of every row of a statement, read in a read-only transaction of its own, where no name or operator is

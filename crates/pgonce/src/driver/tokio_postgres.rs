@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut as _, BytesMut};
+use deadpool::managed::Manager as _;
 use deadpool_postgres::{ClientWrapper, Object, Pool};
 use futures_util::future::join;
 use tokio_postgres::error::Severity;
@@ -81,6 +82,15 @@ impl Driver for TokioPostgres {
         Ok(TokioSession {
             client: Some(InAttempt(object)),
         })
+    }
+
+    async fn query_beside(&self, statement: &Statement, params: &[Param<'_>]) -> Result<Vec<Row>> {
+        let manager = self.pool.manager();
+        let mut client = manager.create().await?;
+        // The pool does not know it.
+        manager.detach(&mut client);
+        let client: &Client = &client;
+        run_unnamed(client, &statement.sql, params).await
     }
 }
 

@@ -9,6 +9,7 @@ use super::routes::{AfterExpiry, Busy, Once, Route, Scope};
 use super::tables::Cache;
 use super::values::Principal;
 use super::{Config, Fault};
+use crate::budget::PER_REQUEST;
 
 /// hyper reads at least so much at once.
 const LEAST_HEADER_BYTES: usize = 8 * 1024;
@@ -321,6 +322,7 @@ impl Checked<'_> {
                 );
             }
         }
+        self.memory(once);
         for caller in [&once.principal, &once.tenant] {
             let Principal::Header(name) = caller.get_ref() else {
                 continue;
@@ -332,6 +334,22 @@ impl Checked<'_> {
                 caller.span(),
                 format!("`{name}` carries a credential, not a principal: a new token between two tries would make two requests of one"),
                 "Name the header in which your authentication puts the user or account, such as \"X-User-Id\".",
+            );
+        }
+    }
+
+    /// The memory for requests has room for one with the largest body of the route.
+    fn memory(&mut self, once: &Once) {
+        let memory = &self.config.tables.listen.memory;
+        let least = once.max_body.get_ref().0.saturating_add(PER_REQUEST);
+        if memory.get_ref().0 < least {
+            let given = Some(memory.span()).filter(|span| !span.is_empty());
+            self.refuse(
+                given.unwrap_or_else(|| once.max_body.span()),
+                "a request with a body of `max_body` would always be answered with 503",
+                format!(
+                    "Give `memory` in [listen] {least} bytes or more: 16 KiB beside `max_body`."
+                ),
             );
         }
     }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::routes::{Route, Scope, Upstream};
-use super::values::{Header, Length, Size, Text, some_bytes, some_time};
+use super::values::{Header, Length, Size, Text, some_bytes, some_bytes_at, some_time};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,8 +42,8 @@ pub(crate) struct Listen {
     pub(crate) max_connections: Spanned<usize>,
     #[serde(default = "max_header_bytes")]
     pub(crate) max_header_bytes: Spanned<Size>,
-    #[serde(default = "memory", deserialize_with = "some_bytes")]
-    pub(crate) memory: Size,
+    #[serde(default = "memory", deserialize_with = "some_bytes_at")]
+    pub(crate) memory: Spanned<Size>,
     #[serde(default = "seconds::<75>", deserialize_with = "some_time")]
     pub(crate) header_timeout: Length,
     #[serde(default = "seconds::<30>", deserialize_with = "some_time")]
@@ -356,8 +356,8 @@ fn max_header_bytes() -> Spanned<Size> {
     Spanned::new(0..0, Size(32 * 1024))
 }
 
-fn memory() -> Size {
-    Size(128 * 1024 * 1024)
+fn memory() -> Spanned<Size> {
+    Spanned::new(0..0, Size(128 * 1024 * 1024))
 }
 
 fn cached() -> Size {

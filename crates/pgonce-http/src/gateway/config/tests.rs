@@ -365,6 +365,25 @@ fn every_fault_is_shown_where_it_is_with_what_to_do() {
             example,
         ),
         (
+            once(
+                "methods = [\"POST\"]",
+                "scope = \"s\"\nprincipal = \"none\"\nmax_body = \"1 KiB\"",
+            )
+            .replace("\nupstreams", "\nlisten.memory = \"17407 B\"\nupstreams"),
+            "2:17",
+            "would always be answered with 503",
+            "17408 bytes or more",
+        ),
+        (
+            once(
+                "methods = [\"POST\"]",
+                "scope = \"s\"\nprincipal = \"none\"\nmax_body = \"1 GiB\"",
+            ),
+            "14:12",
+            "would always be answered with 503",
+            "1073758208 bytes or more",
+        ),
+        (
             minimal("").replace("\nupstreams", "\nlisten.body_timeout = \"0s\"\nupstreams"),
             "2:23",
             "no time",

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
+use toml::Spanned;
 
 /// A length of time such as "30s".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,8 +137,13 @@ pub(crate) fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Length, D:
 
 /// A limit of no bytes would refuse everything.
 pub(crate) fn some_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Size, D::Error> {
-    let size = Size::deserialize(from)?;
-    match size.0 {
+    Ok(some_bytes_at(from)?.into_inner())
+}
+
+/// The same, with its place in the file.
+pub(crate) fn some_bytes_at<'de, D: Deserializer<'de>>(from: D) -> Result<Spanned<Size>, D::Error> {
+    let size = Spanned::<Size>::deserialize(from)?;
+    match size.get_ref().0 {
         0 => Err(D::Error::custom(
             "a limit of no bytes, expected more than \"0 B\"",
         )),
