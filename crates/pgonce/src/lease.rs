@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::pin::pin;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::ack::{Ack, Done, IntoAck};
@@ -189,7 +190,8 @@ impl<D: Driver> Lease<D> {
     {
         let mut tries = self.tries();
         loop {
-            let tried = match self.held().in_time(Error::Disconnected, self.begin()).await {
+            let beginning = pin!(self.begin());
+            let tried = match self.held().in_time(Error::Disconnected, beginning).await {
                 Ok(mut attempt) => {
                     let lender = attempt.tx.loan().lend_out();
                     let ended = work(attempt).await;
@@ -234,7 +236,7 @@ impl<D: Driver> Lease<D> {
         fault_point!("succeed.before_settle");
         // One statement, which is its own transaction: it checks the fence under the row's lock.
         let held = self.held();
-        let settling = self.call(&SUCCEED_LEASE, success.args(self.fence));
+        let settling = pin!(self.call(&SUCCEED_LEASE, success.args(self.fence)));
         let committing = held.in_time(Error::Uncertain, settling);
         let span = database_span!("pgonce.commit");
         step(span, committing, |()| "committed").await?;
@@ -339,10 +341,13 @@ pub(crate) async fn record_failure<D: Driver>(
     let mut tries = Tries::new(held(once, intent, fence, term));
     loop {
         fault_point!("fail.before_record");
-        let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());
-        let failing = once.caller().write(&FAIL, args);
-        let failing = tries.held.in_time(Error::Uncertain, failing);
-        match step(database_span!("pgonce.fail"), failing, |_| "recorded").await {
+        let recorded = {
+            let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());
+            let failing = pin!(once.caller().write(&FAIL, args));
+            let failing = tries.held.in_time(Error::Uncertain, failing);
+            step(database_span!("pgonce.fail"), failing, |_| "recorded").await
+        };
+        match recorded {
             Ok(_) => break,
             // That it failed is recorded whatever the contract allows an answer to be.
             Err(error) if error.code() == ANSWER_TOO_LARGE && answer.is_some() => answer = None,

@@ -1,6 +1,7 @@
 //! The loop around a claim that makes retries boring.
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -114,11 +115,14 @@ impl<D: Driver> Once<D> {
         let mut at = self;
         loop {
             let limit = mode.limit();
-            let claim = in_time(limit, mode.claim(at, intent, retrying));
-            // One that was busy, or lost something, needs what the database says now.
-            let claimed = match retrying {
-                false => self.cached_or(intent, claim).await,
-                true => claim.await,
+            let claimed = {
+                let claim = pin!(mode.claim(at, intent, retrying));
+                let claim = in_time(limit, claim);
+                // One that was busy, or lost something, needs what the database says now.
+                match retrying {
+                    false => self.cached_or(intent, claim).await,
+                    true => claim.await,
+                }
             };
             // A caller who waits is one duplicate, however often it looks.
             if !matches!(claimed, Ok(Claim::Busy { .. })) {
@@ -163,7 +167,8 @@ impl<D: Driver> Once<D> {
                 Ok(true) => retrying = true,
                 // The tries to record leased work may have used up the time; what is stored counts all the same.
                 Ok(false) if unresolved.ran.is_some() => {
-                    return match in_time(mode.limit(), at.stored_answer(intent)).await {
+                    let asking = pin!(at.stored_answer(intent));
+                    return match in_time(mode.limit(), asking).await {
                         Ok(Some(done)) => Ok(done.typed()),
                         _ => Err(unresolved.or(error)),
                     };

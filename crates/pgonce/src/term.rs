@@ -1,6 +1,7 @@
 //! How long a lease holds, and the tries to record what its work did.
 
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -139,7 +140,8 @@ impl<D: Driver> Held<'_, D> {
             .int(self.fence)
             .interval(self.term.length)
             .text(self.intent.tenant_name());
-        let renewing = self.in_time(Error::Disconnected, self.caller.write(&HEARTBEAT, args));
+        let renewing = pin!(self.caller.write(&HEARTBEAT, args));
+        let renewing = self.in_time(Error::Disconnected, renewing);
         let span = database_span!("pgonce.lease.renew");
         step(span, renewing, |_| "renewed").await?;
         fault_point!("lease.renewed");
@@ -152,7 +154,7 @@ impl<D: Driver> Held<'_, D> {
     pub(crate) async fn in_time<T>(
         &self,
         late: fn(String) -> Error,
-        call: impl Future<Output = Result<T>>,
+        call: Pin<&mut impl Future<Output = Result<T>>>,
     ) -> Result<T> {
         limited(reply_limit(self.term.length), late, call).await
     }
@@ -164,9 +166,11 @@ pub(crate) fn reply_limit(length: Duration) -> Duration {
 }
 
 /// A call that is given up after `limit`, where it has one: nobody knows then what it did.
+///
+/// It is pinned by who makes it: an `async fn` keeps a future that it is given twice, and claims hold many others.
 pub(crate) async fn in_time<T>(
     limit: Option<Duration>,
-    call: impl Future<Output = Result<T>>,
+    call: Pin<&mut impl Future<Output = Result<T>>>,
 ) -> Result<T> {
     match limit {
         Some(limit) => limited(limit, Error::Uncertain, call).await,
@@ -177,7 +181,7 @@ pub(crate) async fn in_time<T>(
 async fn limited<T>(
     limit: Duration,
     late: fn(String) -> Error,
-    call: impl Future<Output = Result<T>>,
+    call: Pin<&mut impl Future<Output = Result<T>>>,
 ) -> Result<T> {
     let silent = || late("the database did not answer in time".to_owned());
     timeout(limit, call).await.unwrap_or_else(|_| Err(silent()))

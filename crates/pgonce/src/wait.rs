@@ -1,5 +1,6 @@
 //! Waiting for an intent that somebody else holds.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -42,7 +43,7 @@ impl<D: Driver> Once<D> {
         let until = match waiting.until {
             Some(until) => until,
             None => {
-                let asking = self.contract(intent.scope(), intent.tenant_name());
+                let asking = pin!(self.contract(intent.scope(), intent.tenant_name()));
                 let contract = in_time(limit, asking).await?;
                 match contract.busy {
                     Busy::Wait => *waiting.until.insert(Instant::now() + contract.wait_timeout),
@@ -65,7 +66,8 @@ impl<D: Driver> Once<D> {
         let started = Instant::now();
         if let Ok(_permit) = self.shared.waiters.try_acquire() {
             let limit = limit.map(|limit| limit.saturating_add(left));
-            match in_time(limit, self.sleep_on_lock(intent, left)).await {
+            let sleeping = pin!(self.sleep_on_lock(intent, left));
+            match in_time(limit, sleeping).await {
                 // A timeout of the session is shorter than the wait: look, and sleep again.
                 Err(error) if matches!(error.code(), "57014" | "55P03") => {}
                 slept => slept?,
