@@ -318,7 +318,7 @@ impl<D: Driver> Handler<D> for HttpHandler {
         let mut response = Response::from_parts(head, Vec::new());
         let mut reading = Box::pin(read(body, BODY_TIMEOUT));
         if outcome(&response).is_ok() {
-            // Its head says it all: what is left of it is read beside the next message, and only where it is not there yet.
+            // Its head says it all: what is left of it is read beside the next message, and only where it has not come yet.
             if reading.as_mut().now_or_never().is_none() {
                 tokio::spawn(reading);
             }
