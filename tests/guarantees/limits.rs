@@ -278,7 +278,28 @@ async fn events_and_batches_above_their_limits_are_refused_whole<D: TestDriver>(
     assert_eq!(world.see.effects(&batch).await, 0);
 }
 
+/// Maximum size of a call: a worker of tokio has a stack of 2 MiB, and a build without optimization copies a future for each call
+/// that it passes through.
+const MAX_FUTURE: usize = 64 * 1024;
+
+async fn a_call_is_small_enough_for_the_stack_of_a_worker<D: TestDriver>(world: World<D>) {
+    let request = intent("a");
+    let run = world.once.run(&request, work);
+    let leased = world
+        .once
+        .run_leased(&request, async |lease| lease.succeed(Ack::status()).await);
+    for (name, size) in [
+        ("run", size_of_val(&run)),
+        ("run_leased", size_of_val(&leased)),
+    ] {
+        assert!(size <= MAX_FUTURE, "{name} takes {size} bytes");
+    }
+    let _ = run.await.unwrap();
+    assert!(leased.await.unwrap().replayed());
+}
+
 for_each_driver!(
+    a_call_is_small_enough_for_the_stack_of_a_worker,
     an_answer_above_the_limit_of_its_contract_rolls_everything_back,
     a_failure_is_recorded_whatever_its_answer_weighs,
     a_command_of_one_statement_has_the_limit_of_its_contract,
