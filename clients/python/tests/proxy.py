@@ -103,9 +103,10 @@ class _Link:
                 if fault is not None and fault.action == "request":
                     return
                 if fault is not None and fault.action in ("silence", "silent reply"):
+                    # First: the server may reply before this thread runs again.
+                    self.silent = True
                     if fault.action == "silent reply":
                         self.server.sendall(message)
-                    self.silent = True
                 if self.silent:
                     continue
                 if fault is not None and fault.action == "reply":
