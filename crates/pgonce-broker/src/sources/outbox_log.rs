@@ -1,6 +1,7 @@
 //! Our own outbox, without a broker in between.
 
 use std::collections::HashSet;
+use std::future::pending;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use pgonce::Result;
@@ -13,6 +14,10 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{Delivery, Incoming, Relay, Sink, Source, SourceError};
+
+/// How long the relay inside, when it is stopped, waits for batches whose acknowledgements are on their way to it. One that
+/// was not acknowledged whole is not waited for any longer.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The events of an outbox consumer, straight from the log, in this database or another. A relay inside
 /// keeps the cursor in the log, in lanes that many such sources share; the key of a message is its subject.
@@ -34,8 +39,8 @@ pub struct OutboxLog {
     /// Taken from the relay, not yet handed out.
     waiting: Vec<Incoming<oneshot::Sender<Delivery>>>,
     relay: Option<JoinHandle<Result<()>>>,
-    /// Stops the relay when the source goes.
-    _stop: DropGuard,
+    /// Stops the relay when the source is closed or dropped.
+    stop: Option<DropGuard>,
 }
 
 /// An event, and how its outcome gets back to its relay.
@@ -50,14 +55,13 @@ impl OutboxLog {
     fn from_relay<D: Driver>(relay: impl FnOnce(Handover) -> Relay<D, Handover>) -> Self {
         let (sender, events) = mpsc::channel(1024);
         let stop = CancellationToken::new();
-        // What is in hand when it ends is read again by the next.
-        let relay = relay(Handover { sender }).drain_timeout(Duration::ZERO);
+        let relay = relay(Handover { sender }).drain_timeout(DRAIN_TIMEOUT);
         Self {
             name: "outbox".to_owned(),
             events,
             waiting: Vec::new(),
             relay: Some(tokio::spawn(relay.run(stop.clone()))),
-            _stop: stop.drop_guard(),
+            stop: Some(stop.drop_guard()),
         }
     }
 
@@ -130,6 +134,20 @@ impl Source for OutboxLog {
         drop(tickets);
         Ok(())
     }
+
+    /// Ends when what was acknowledged is recorded and the lanes are free: who comes next need not wait for the end of a lease,
+    /// also where the process ends now.
+    async fn close(&mut self) {
+        self.events.close();
+        while self.events.try_recv().is_ok() {}
+        self.waiting.clear();
+        drop(self.stop.take());
+        if let Some(relay) = self.relay.take()
+            && let Ok(Err(error)) = relay.await
+        {
+            tracing::warn!(%error, "the lanes of the log could not be given back: their lease runs out");
+        }
+    }
 }
 
 fn message(event: Event) -> Message {
@@ -196,6 +214,8 @@ impl Sink for Handover {
                 // Applied, but one before it was not: it comes again, as a copy that is known.
                 Delivery::Acknowledged if stopped.contains(&subject) => Delivery::Untried,
                 Delivery::Acknowledged => Delivery::Acknowledged,
+                // The consumer has ended, and so will the relay: the next one reads the batch again.
+                _ if self.sender.is_closed() => pending().await,
                 other => {
                     stopped.insert(subject);
                     other

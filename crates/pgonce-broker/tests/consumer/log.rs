@@ -60,6 +60,28 @@ async fn what_is_published_is_applied_once_and_in_the_order_of_its_subject() {
 }
 
 #[tokio::test]
+async fn a_consumer_that_stopped_has_recorded_what_it_applied_and_keeps_no_lane() {
+    let fixture = Fixture::new().await;
+    let outbox = fixture.once().outbox();
+    outbox
+        .create_subscription(&Subscription::new("c"))
+        .await
+        .unwrap();
+    let see = &fixture.world.see;
+    see.run("select pgonce.publish('orders', 'x', 'k' || i, '1') from generate_series(1, 50) i")
+        .await;
+    let source = OutboxLog::new(outbox, "c");
+    let consumer = Consumer::new(&fixture.once(), "c", source, fixture.witness.clone());
+    let running = Running::start(quick(consumer));
+    see.wait_until("select count(*) = 50 from seen").await;
+    running.stop().await.unwrap();
+    // At once: a process that is asked to end does so now.
+    let left = "select waiting || ' ' || (select count(*) from pgonce.outbox_cursor where owner is not null) \
+                from pgonce.outbox_backlog where subscription = 'c'";
+    assert_eq!(see.text(left).await, "0 0");
+}
+
+#[tokio::test]
 async fn a_reader_that_was_never_created_ends_the_consumer_with_a_reason() {
     let fixture = Fixture::new().await;
     let source = OutboxLog::new(fixture.once().outbox(), "nobody");

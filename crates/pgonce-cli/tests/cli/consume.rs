@@ -144,6 +144,21 @@ async fn a_function_that_fails_holds_its_key_and_no_other() {
     assert!(counted, "{metrics}");
 }
 
+/// The next one would have to wait for the end of its lease.
+#[tokio::test]
+async fn a_consumer_that_was_asked_to_end_keeps_no_lane() {
+    let fixture = fixture().await;
+    publish(&fixture, 0..10).await;
+    let args = ["--source", "outbox:c", "--sql", "apply_event"];
+    let mut consumer = consume(&fixture, &args);
+    let flow = "select (count(*) = 10)::int::bigint from received";
+    wait_for(&fixture, "all to be applied", flow, &[&consumer]).await;
+    let kept = "select count(*) from pgonce.outbox_cursor where owner is not null";
+    assert_ne!(number(&fixture, kept).await, 0);
+    assert_eq!(consumer.stop().await, 0);
+    assert_eq!(number(&fixture, kept).await, 0);
+}
+
 #[tokio::test]
 async fn a_service_that_fails_or_hangs_for_some_gets_the_others() {
     let fixture = fixture().await;
