@@ -64,6 +64,71 @@ async fn a_limit_counts_the_jobs_that_ran_before_it_was_set_and_can_be_taken_awa
     assert_eq!(claim(see, "q", 10).await.len(), 10);
 }
 
+/// The statement that sets the limit cannot see them: their claim is not committed.
+#[tokio::test]
+async fn jobs_whose_claim_is_open_while_a_limit_is_set_count_when_they_are_renewed() {
+    let world = World::<TokioPostgres>::new().await;
+    let (see, other) = (&world.see, world.observer().await);
+    see.run("select from generate_series(1, 9) n, pgonce.enqueue('q', to_jsonb(n))")
+        .await;
+    other.run("begin").await;
+    let jobs = claim(&other, "q", 3).await;
+    world
+        .owner
+        .define_queue(&Queue::new("q").max_running(2))
+        .await
+        .unwrap();
+    other.run("commit").await;
+    let named = jobs
+        .iter()
+        .map(|(id, fence)| format!("{{\"id\": {id}, \"fence\": {fence}}}"));
+    let named: Vec<_> = named.collect();
+    let renew = format!(
+        "select count(*) from pgonce.renew_jobs('[{}]', '1 minute')",
+        named.join(",")
+    );
+    assert_eq!(see.number(&renew).await, 3, "they run already");
+    assert_eq!(claim(see, "q", 9).await.len(), 0);
+    // And like the others, when their leases are over.
+    see.run("select pgonce._move_clock('2 minutes')").await;
+    assert_eq!(see.number(&renew).await, 2);
+}
+
+#[tokio::test]
+async fn limits_of_all_queues_count_what_runs_in_those_that_nobody_defined() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_queue('own', p_max_running => 0); select from generate_series(1, 9) n, pgonce.enqueue('q', to_jsonb(n)); \
+             select from generate_series(1, 9) n, pgonce.enqueue('own', to_jsonb(n))")
+        .await;
+    let running = claim(see, "q", 2).await;
+    assert_eq!(claim(see, "own", 2).await.len(), 2);
+    see.run("select pgonce.define_queue('*', p_max_running => 2)")
+        .await;
+    assert_eq!(claim(see, "q", 9).await.len(), 0);
+    assert_eq!(claim(see, "own", 9).await.len(), 7);
+    see.run(&finish(&running[..1])).await;
+    assert_eq!(claim(see, "q", 9).await.len(), 1);
+}
+
+/// A time that no date can hold must not keep what was done from being recorded.
+#[tokio::test]
+async fn jobs_end_in_a_queue_that_keeps_them_for_longer_than_there_are_dates() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_queue('*', p_keep => '300000 years'); select from generate_series(1, 3) n, pgonce.enqueue('q', to_jsonb(n))")
+        .await;
+    let jobs = claim(see, "q", 3).await;
+    see.run(&finish(&jobs[..1])).await;
+    let cancel = format!("select pgonce.cancel_job({})", jobs[1].0);
+    assert_eq!(see.text(&cancel).await, "t");
+    let (id, fence) = jobs[2];
+    let fail = format!("select pgonce.fail_job({id}, {fence}, true, 'x', 'y', '300000 years')");
+    assert_eq!(see.text(&fail).await, "retrying");
+    let kept = "select count(*) from pgonce.job_end where expires_at > pgonce.now() + interval '4000 years'";
+    assert_eq!(see.number(kept).await, 2);
+}
+
 /// A job whose lease is over has lost its place, and gets it back only where one is free.
 #[tokio::test]
 async fn late_renewals_take_no_more_places_than_there_are() {

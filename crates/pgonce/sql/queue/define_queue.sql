@@ -1,7 +1,7 @@
 -- pgonce.define_queue(p_queue, ...): says what a queue allows; what is left out stays, or is as for '*'. It also pauses and
 --          resumes: p_paused.
 -- answers  nothing
--- locks    the queue's row
+-- locks    the queue's row; with limits, its jobs
 -- writes   one row of pgonce.job_queue; where it changes, one of pgonce.operator_act. p_max_running: jobs that run at a time; p_max_per_key: jobs of one key; p_rate jobs
 --          are started per p_rate_per. 0 takes p_max_running or p_rate away. p_keep: how long ended jobs stay readable, and
 --          their unique keys taken; 0: not at all
@@ -48,9 +48,11 @@ begin
     insert into pgonce.job_recheck (id, tenant, queue, key)
     select nextval('pgonce.job_seq'), b.tenant, b.queue, b.key
       from (select distinct l.tenant, l.queue, l.key from pgonce.job_live l
-             where p_max_per_key is not null and l.queue = p_queue collate "C" and l.state = 'blocked') b;
-    -- Those that run count from now on.
+             where p_max_per_key is not null and l.state = 'blocked'
+               and (l.queue = p_queue collate "C" or p_queue = '*' and (pgonce._job_rules(l.queue)).queue = '*')) b;
+    -- Those that run count from now on; one whose claim is open, when its lease is renewed.
     update pgonce.job_live l set state = 'limited'
-     where v_row.max_running is not null and l.queue = p_queue collate "C" and l.state = 'running';
+     where v_row.max_running is not null and l.state = 'running'
+       and (l.queue = p_queue collate "C" or p_queue = '*' and (pgonce._job_rules(l.queue)).queue = '*');
 end
 $$;

@@ -1,7 +1,7 @@
 -- pgonce.fail_job(p_id, p_fence, p_retryable, p_code, p_message, p_delay, p_tenant): records that a job failed. Call it in a
 --          transaction of its own: the one that failed is rolled back.
--- answers  retrying: it is tried again after p_delay, or after a pause that doubles, with jitter; dead: it needs manual
---          action, since it failed permanently or as often as its queue allows
+-- answers  retrying: it is tried again after p_delay (at most 5000 years), or after a pause that doubles, with jitter; dead: it needs
+--          manual action, since it failed permanently or as often as its queue allows
 -- locks    the job's row
 -- writes   its state and why; a dead letter frees its key
 -- raises   P4012 another worker has it, or it was cancelled
@@ -33,7 +33,8 @@ begin
     end if;
     v_pause := pgonce._backoff(v_rules.backoff, v_rules.max_backoff, v_job.attempts);
     update pgonce.job_live l
-       set state = 'retrying', due_at = pgonce.now() + greatest(coalesce(p_delay, v_pause), interval '0'), owner = null,
+       set state = 'retrying', owner = null,
+           due_at = pgonce.now() + greatest(least(coalesce(p_delay, v_pause), interval '5000 years'), interval '0'),
            failure_code = left(p_code, 255), failure_message = left(p_message, 4000)
      where l.tenant = p_tenant collate "C" and l.id = p_id;
     return 'retrying';

@@ -5,7 +5,8 @@
 --          without waiting: without it none of these is renewed
 -- writes   for each element {"tenant", "id", "fence", "progress", "started"} of p_jobs when its lease is over, and its progress where
 --          there is one. A lease of 0 gives jobs back: ready at once, with one attempt fewer, but where "started" is true
---          not fewer than one, so that the next one is seen to be a later one
+--          not fewer than one, so that the next one is seen to be a later one. A job whose claim was open while its queue got
+--          max_running counts from then on
 -- raises   22023 a lease that is negative or null
 -- example  select * from pgonce.renew_jobs('[]', '30 seconds');
 create or replace function pgonce.renew_jobs(p_jobs jsonb, p_lease interval)
@@ -17,6 +18,7 @@ declare
     v_now    timestamptz := pgonce.now();
     v_mine   tid[];
     v_queues text[];
+    v_counts text[];
     v_again  tid[];
 begin
     if (p_lease >= interval '0') is not true then
@@ -27,6 +29,18 @@ begin
         select l.ctid from pgonce.job_live l
           join jsonb_to_recordset(p_jobs) as c (tenant text, id bigint) on l.tenant = coalesce(c.tenant, '') collate "C" and l.id = c.id
            for update of l skip locked);
+    v_counts := array(
+        select q.queue from (select distinct l.queue from pgonce.job_live l
+             where p_lease > interval '0' and l.ctid = any (v_mine) and l.state = 'running' offset 0) q
+         where (pgonce._job_rules(q.queue)).max_running is not null);
+    if cardinality(v_counts) > 0 then
+        -- pgonce.define_queue did not see them: the transaction that claimed them was open.
+        update pgonce.job_live l set state = 'limited' where l.ctid = any (v_mine) and l.queue = any (v_counts) and l.state = 'running';
+        v_mine := array(
+            select l.ctid from pgonce.job_live l
+              join jsonb_to_recordset(p_jobs) as c (tenant text, id bigint) on l.tenant = coalesce(c.tenant, '') collate "C" and l.id = c.id
+               for update of l skip locked);
+    end if;
     v_queues := array(
         select q.queue from (select distinct l.queue from pgonce.job_live l
              where p_lease > interval '0' and l.ctid = any (v_mine) and l.state = 'limited' and l.due_at <= v_now offset 0) q

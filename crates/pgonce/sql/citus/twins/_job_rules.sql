@@ -7,7 +7,10 @@ as $$
 declare
     v_rules pgonce.job_queue;
 begin
-    select q.* into v_rules from pgonce.job_queue q
+    -- Times of more than 5000 years are no dates any more, and the error would keep every job from ending.
+    select q.tenant, q.queue, q.paused, q.max_attempts, q.backoff, q.max_backoff, least(q.keep, interval '5000 years'), q.max_running,
+           q.max_per_key, q.rate, q.rate_per, q.defined_at
+      into v_rules from pgonce.job_queue q
      where q.tenant = '' and q.queue in ('*', p_queue)
      order by q.queue = p_queue desc limit 1;
     return v_rules;

@@ -26,6 +26,9 @@ begin
             if v_due is null then
                 v_job.state := 'ready';
                 v_job.attempts := greatest(v_job.attempts - 1, coalesce(v_given.started, false)::integer);
+            elsif v_job.state = 'running' and (pgonce._job_rules(v_job.queue)).max_running is not null then
+                -- pgonce.define_queue did not see it: the transaction that claimed it was open.
+                v_job.state := 'limited';
             end if;
             update pgonce.job_live l
                set due_at = v_due, state = v_job.state, attempts = v_job.attempts, progress = v_job.progress

@@ -10,6 +10,7 @@ as $$
 declare
     v_row    pgonce.job_queue := pgonce._job_rules(p_queue);
     v_queue  text collate "C" := p_queue;
+    v_others text[] collate "C";
     v_key    record;
     v_number bigint;
 begin
@@ -46,18 +47,24 @@ begin
     if p_rate is not null then
         delete from pgonce.job_bucket b where b.queue = v_queue;
     end if;
+    if p_queue = '*' then
+        -- It says what holds in queues without rules of their own.
+        v_others := array(select q.queue from pgonce.job_queue q where q.tenant = '');
+    end if;
     if p_max_per_key is not null then
         for v_key in
-            select l.tenant::text as tenant, l.key from pgonce.job_live l where l.queue = v_queue and l.state = 'blocked'
-             group by l.tenant, l.key
+            select l.tenant::text as tenant, l.queue, l.key from pgonce.job_live l
+             where (l.queue = v_queue or l.queue <> all (v_others)) and l.state = 'blocked'
+             group by l.tenant, l.queue, l.key
         loop
             v_number := nextval('pgonce.job_seq');
-            insert into pgonce.job_recheck (id, tenant, queue, key) values (v_number, v_key.tenant, v_queue, v_key.key);
+            insert into pgonce.job_recheck (id, tenant, queue, key) values (v_number, v_key.tenant, v_key.queue, v_key.key);
         end loop;
     end if;
     if v_row.max_running is not null then
-        -- Those that run count from now on.
-        update pgonce.job_live l set state = 'limited' where l.queue = v_queue and l.state = 'running';
+        -- Those that run count from now on; one whose claim is open, when its lease is renewed.
+        update pgonce.job_live l set state = 'limited'
+         where (l.queue = v_queue or l.queue <> all (v_others)) and l.state = 'running';
     end if;
     if p_max_running > 0 or p_rate > 0 then
         raise warning 'on Citus the limits of queue "%" hold for each tenant, not for all together', p_queue;

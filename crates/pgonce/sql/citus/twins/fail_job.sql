@@ -25,7 +25,7 @@ begin
         return 'dead';
     end if;
     v_pause := pgonce._backoff(v_rules.backoff, v_rules.max_backoff, v_job.attempts);
-    v_due := pgonce.now() + greatest(coalesce(p_delay, v_pause), interval '0');
+    v_due := pgonce.now() + greatest(least(coalesce(p_delay, v_pause), interval '5000 years'), interval '0');
     update pgonce.job_live l
        set state = 'retrying', due_at = v_due, owner = null, failure_code = v_code, failure_message = v_message
      where l.tenant = p_tenant and l.id = p_id;
