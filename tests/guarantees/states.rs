@@ -253,6 +253,94 @@ async fn random_commands_leave_what_a_model_leaves() {
     }
 }
 
+/// One id for two entities is a conflict also side by side; what an old snapshot does not show makes its transaction start again.
+#[tokio::test]
+async fn a_command_that_a_snapshot_does_not_show_is_a_conflict_or_a_reason_to_begin_again() {
+    let world = World::<TokioPostgres>::new().await;
+    let (see, one, two) = (&world.see, world.observer().await, world.observer().await);
+    see.run("select pgonce.define_transition('m', '', 'a', p_topic => 'moves')")
+        .await;
+    for (level, code) in [
+        ("read committed", "P4080"),
+        ("repeatable read", "40001"),
+        ("serializable", "40001"),
+    ] {
+        let send = |entity: &str, to: &str| {
+            format!(
+                "select outcome from pgonce.transition('m', '{entity} {level}', '{to}', '{to} {level}')"
+            )
+        };
+        // Two entities at the same time.
+        one.run("begin").await;
+        assert_eq!(one.text(&send("one", "a")).await, "applied");
+        two.run(&format!(
+            "begin isolation level {level}; select from pgonce.timelines"
+        ))
+        .await;
+        let second = send("two", "a");
+        let (found, ()) = futures_util::future::join(two.code(&second), async {
+            see.wait_until("select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()")
+                .await;
+            one.run("commit").await;
+        })
+        .await;
+        assert_eq!(found, code, "{level}");
+        two.run("rollback").await;
+        assert_eq!(two.code(&second).await, "P4080", "{level}");
+        // One that was rejected elsewhere.
+        two.run(&format!(
+            "begin isolation level {level}; select from pgonce.timelines"
+        ))
+        .await;
+        assert_eq!(
+            one.text(&send("one", "nowhere")).await,
+            "incompatible_state"
+        );
+        match level {
+            "read committed" => assert_eq!(
+                two.text(&send("one", "nowhere")).await,
+                "incompatible_state"
+            ),
+            _ => assert_eq!(two.code(&send("one", "nowhere")).await, code, "{level}"),
+        }
+        two.run("rollback").await;
+    }
+    let moved = "select string_agg(entity, ', ' order by entity) from pgonce.transition_entity";
+    assert_eq!(
+        see.text(moved).await,
+        "one read committed, one repeatable read, one serializable"
+    );
+    assert_eq!(see.number("select count(*) from pgonce.outbox").await, 3);
+}
+
+/// The first may end the second: then that one neither fires nor fails.
+#[tokio::test]
+async fn of_the_due_timers_of_an_entity_one_fires_at_a_time() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_transition('m', '', 'a'), pgonce.define_transition('m', 'a', 'b'), pgonce.define_transition('m', 'a', 'c')")
+        .await;
+    for (entity, first) in [("moves", "b"), ("stays", "nowhere")] {
+        see.run(&format!(
+            "select pgonce.transition('m', '{entity}', 'a', 'new {entity}'), \
+             pgonce.set_timer('m', '{entity}', 'second', 'c', '-1 minute'), pgonce.set_timer('m', '{entity}', 'first', '{first}', '-2 minutes')"
+        ))
+        .await;
+    }
+    let fire = "select coalesce(string_agg(entity || ' ' || kind || ' ' || outcome, ', ' order by entity), 'none') from pgonce.fire_timers()";
+    assert_eq!(
+        see.text(fire).await,
+        "moves first applied, stays first incompatible_state"
+    );
+    assert_eq!(see.text(fire).await, "stays second applied");
+    assert_eq!(see.text(fire).await, "none");
+    let ended = "select string_agg(entity || ' ' || kind || ' ' || outcome, ', ' order by entity, kind) from pgonce.transition_timer";
+    assert_eq!(
+        see.text(ended).await,
+        "moves first applied, moves second left, stays first incompatible_state, stays second applied"
+    );
+}
+
 /// A transaction that moves an entity, or a guard that meets a lock, holds back no timer but its own.
 #[tokio::test]
 async fn a_timer_that_cannot_fire_holds_back_no_other() {

@@ -1,5 +1,5 @@
 -- pgonce._due_timers(p_limit): the timers that are due, each for one caller at a time.
--- answers  at most p_limit timers, the longest due first
+-- answers  at most p_limit timers, the longest due first, and of an entity one
 -- locks    their entities, passing over those that somebody else moves
 -- writes   nothing
 -- raises   22023 p_limit is not positive
@@ -19,6 +19,10 @@ begin
     end if;
     for v_timer in
         select t.* from pgonce.transition_timer t where t.ended_at is null and t.due_at <= v_now
+           -- Of an entity only the first: the others may end with it.
+           and not exists (select 1 from pgonce.transition_timer o
+                 where o.tenant = t.tenant and o.machine = t.machine and o.entity = t.entity and o.ended_at is null
+                   and (o.due_at, o.kind) < (t.due_at, t.kind))
          order by t.due_at
     loop
         -- Counted here: those that are passed over leave their place to others.

@@ -90,7 +90,13 @@ begin
     insert into pgonce.transition_command (tenant, machine, command, seq, entity, from_state, to_state, version, outcome, digest,
         data, who, at)
     values (v_tenant, v_machine, v_command, nextval('pgonce.transition_seq'), v_entity, _transition.state, v_to, _transition.version,
-        _transition.outcome, v_digest, p_data, session_user, pgonce.now());
+        _transition.outcome, v_digest, p_data, session_user, pgonce.now())
+    on conflict on constraint one_row_per_command do nothing;
+    if not found then
+        -- The lock is that of the entity: another one got this command at the same time.
+        raise exception 'command "%" of machine "%" was sent before with other content', v_command, v_machine
+            using errcode = 'P4080', hint = 'Send the command as it was, or give a new command its own id.';
+    end if;
     -- The timer whose command this is, and what the entity waited for in a state that it left.
     update pgonce.transition_timer t
        set ended_at = pgonce.now(), outcome = case when 'timer ' || t.number::text = v_command then _transition.outcome else 'left' end

@@ -6,7 +6,8 @@
 -- locks    the entities of the timers, passing over those that somebody else moves
 -- writes   what pgonce.transition writes, and the end of the timers
 -- raises   22023 p_limit is not positive
--- note     call it as often as lateness hurts; many may call it at the same time. The command of a timer is named
+-- note     call it as often as lateness hurts; many may call it at the same time. Of an entity with several due timers the
+--          first fires, and at the next call the next one, unless it ended with the first. The command of a timer is named
 --          by its number, so a crash repeats nothing
 -- example  select * from pgonce.fire_timers();
 create or replace function pgonce.fire_timers(p_limit integer default 100)

@@ -10,6 +10,10 @@ declare
 begin
     for v_timer in
         select t.* from pgonce.transition_timer t where t.tenant = p_tenant and t.ended_at is null and t.due_at <= v_now
+           -- Of an entity only the first: the others may end with it.
+           and not exists (select 1 from pgonce.transition_timer o
+                 where o.tenant = p_tenant and o.machine = t.machine and o.entity = t.entity and o.ended_at is null
+                   and (o.due_at, o.kind) < (t.due_at, t.kind))
          order by t.due_at
     loop
         -- Counted here: those that are passed over leave their place to others.

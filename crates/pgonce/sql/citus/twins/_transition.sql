@@ -98,7 +98,13 @@ begin
      where c.tenant = v_tenant and c.machine = v_machine and c.entity = v_entity;
     insert into pgonce.transition_command (tenant, machine, command, seq, entity, from_state, to_state, version, outcome, digest,
         data, who, at)
-    values (v_tenant, v_machine, v_command, v_seq, v_entity, v_state, v_to, v_version, v_outcome, v_digest, p_data, v_who, v_at);
+    values (v_tenant, v_machine, v_command, v_seq, v_entity, v_state, v_to, v_version, v_outcome, v_digest, p_data, v_who, v_at)
+    on conflict (tenant, machine, command) do nothing;
+    if not found then
+        -- The lock is that of the entity: another one got this command at the same time.
+        raise exception 'command "%" of machine "%" was sent before with other content', v_command, v_machine
+            using errcode = 'P4080', hint = 'Send the command as it was, or give a new command its own id.';
+    end if;
     -- The timer whose command this is, and what the entity waited for in a state that it left.
     update pgonce.transition_timer t
        set ended_at = v_at, outcome = case when 'timer ' || t.number::text = v_command then v_outcome else 'left' end
