@@ -113,3 +113,29 @@ async fn a_client_that_vanishes_leaves_a_whole_group_or_none_and_a_retry_complet
     );
     assert_eq!(problems(&world).await, Vec::<Vec<_>>::new());
 }
+
+#[tokio::test]
+async fn a_second_reversal_that_a_snapshot_does_not_show_the_first_of_begins_again() {
+    let world = World::<TokioPostgres>::new().await;
+    open(&world, "").await;
+    let (see, old) = (&world.see, world.observer().await);
+    for (level, code) in [
+        ("read committed", "P4078"),
+        ("repeatable read", "40001"),
+        ("serializable", "40001"),
+    ] {
+        see.run(&format!(r#"select pgonce.ledger_post('bank', '{level}', '[{{"account": "cash", "debit": 5}}, {{"account": "ada", "credit": 5}}]')"#)).await;
+        let reverse = |undo: &str| {
+            format!("select pgonce.ledger_reverse('bank', '{undo} {level}', 'bank', '{level}')")
+        };
+        old.run(&format!(
+            "begin isolation level {level}; select from pgonce.ledger_groups"
+        ))
+        .await;
+        see.run(&reverse("first")).await;
+        assert_eq!(old.code(&reverse("second")).await, code, "{level}");
+        old.run("rollback").await;
+        assert_eq!(old.code(&reverse("second")).await, "P4078", "{level}");
+    }
+    assert_eq!(problems(&world).await, Vec::<Vec<_>>::new());
+}

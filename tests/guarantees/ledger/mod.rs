@@ -257,6 +257,30 @@ async fn every_bad_input_has_its_code_and_changes_nothing() {
 }
 
 #[tokio::test]
+async fn a_group_sent_again_in_another_currency_is_another_group() {
+    let world = World::<TokioPostgres>::new().await;
+    open(&world, "").await;
+    let see = &world.see;
+    for fence in ["", ", p_fence => 4"] {
+        let post = |debit: &str, credit: &str| {
+            format!(
+                r#"select made_now from pgonce.ledger_post('bank', '1{fence}', '[{{"account": "cash", "debit": 5{debit}}}, {{"account": "ada", "credit": 5{credit}}}]'{fence})"#
+            )
+        };
+        let (euro, dollar) = (r#", "currency": "EUR""#, r#", "currency": "USD""#);
+        assert_eq!(see.text(&post(euro, euro)).await, "t");
+        // Named or not, it is what the accounts are in.
+        for (debit, credit) in [(euro, euro), ("", euro), ("", "")] {
+            assert_eq!(see.text(&post(debit, credit)).await, "f");
+        }
+        for (debit, credit) in [(dollar, dollar), (dollar, ""), (euro, dollar)] {
+            assert_eq!(see.code(&post(debit, credit)).await, "P4070");
+        }
+    }
+    assert_eq!(problems(&world).await, Vec::<Vec<_>>::new());
+}
+
+#[tokio::test]
 async fn a_pending_group_obeys_the_highest_fence_and_ends_once() {
     let world = World::<TokioPostgres>::new().await;
     open(&world, "").await;

@@ -28,7 +28,8 @@ begin
         reverses_source, reverses_operation)
     values (p_tenant, p_source, p_operation, _ledger_record.recorded_at, p_fence is not null, v_digest, p_accounts, p_amounts, p_memo,
         p_reverses_source, p_reverses_operation)
-    on conflict on constraint one_group_per_operation do nothing;
+    -- Whatever the index: another reversal of the group that an old snapshot does not show is 40001, and not a unique violation.
+    on conflict do nothing;
     made_now := found;
     state := 'posted';
     if made_now and p_fence is null then
@@ -45,7 +46,11 @@ begin
     end if;
     select g.digest, g.recorded_at into strict v_there, recorded_at from pgonce.ledger_group g
      where g.tenant = p_tenant and g.source = p_source and g.operation = p_operation;
-    if v_there <> v_digest then
+    -- The digest leaves out the currencies that entries name: they only say what the accounts are in.
+    if v_there <> v_digest or exists (
+        select from unnest(p_accounts, p_currencies) as u (account, named)
+          join pgonce.ledger_account a on a.tenant = p_tenant and a.account = u.account collate "C" and a.currency <> u.named collate "C")
+    then
         raise exception 'operation "%" of source "%" was recorded before with other content', p_operation, p_source
             using errcode = 'P4070', hint = 'Send the group as it was, or give a new operation its own name.';
     elsif p_fence is null then

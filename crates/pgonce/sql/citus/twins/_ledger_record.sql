@@ -14,6 +14,9 @@ declare
     v_pending boolean := p_fence is not null;
     v_pick    integer := pg_backend_pid();
     v_there   bytea;
+    v_other   boolean := false;
+    v_name    text;
+    v_named   text;
     v_state   text;
     v_fence   bigint;
 begin
@@ -27,7 +30,8 @@ begin
         reverses_source, reverses_operation)
     values (v_tenant, p_source, p_operation, v_now, v_pending, v_digest, p_accounts, p_amounts, p_memo, p_reverses_source,
         p_reverses_operation)
-    on conflict (tenant, source, operation) do nothing;
+    -- Whatever the index: another reversal of the group that an old snapshot does not show is 40001, and not a unique violation.
+    on conflict do nothing;
     made_now := found;
     state := 'posted';
     recorded_at := v_now;
@@ -44,7 +48,16 @@ begin
     select g.digest, g.recorded_at into strict v_there, v_now from pgonce.ledger_group g
      where g.tenant = v_tenant and g.source = p_source collate "C" and g.operation = p_operation collate "C";
     recorded_at := v_now;
-    if v_there <> v_digest then
+    -- The digest leaves out the currencies that entries name: they only say what the accounts are in.
+    for v_line in 1 .. coalesce(cardinality(p_currencies), 0) loop
+        continue when v_other or p_currencies[v_line] is null;
+        v_name := p_accounts[v_line];
+        v_named := p_currencies[v_line];
+        perform 1 from pgonce.ledger_account a
+          where a.tenant = v_tenant and a.account = v_name collate "C" and a.currency <> v_named collate "C";
+        v_other := found;
+    end loop;
+    if v_there <> v_digest or v_other then
         raise exception 'operation "%" of source "%" was recorded before with other content', p_operation, p_source
             using errcode = 'P4070', hint = 'Send the group as it was, or give a new operation its own name.';
     elsif not v_pending then
