@@ -225,8 +225,8 @@ impl<D: Driver> Once<D> {
         self.caller().write(&DEFINE, args).await.map(drop)
     }
 
-    /// Lets due timers move their entities, each once. Returns how many fired. Call it as often as lateness
-    /// hurts, from as many processes as you like.
+    /// Lets due timers move their entities, each once, and of an entity one at a call. Returns how many fired.
+    /// Call it as often as lateness hurts, from as many processes as you like.
     pub async fn fire_timers(&self, limit: u32) -> Result<u64> {
         let args = Args::new().int(i64::from(limit));
         self.caller().write(&FIRE, args).await?.one()?.get()
