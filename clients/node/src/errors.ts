@@ -201,6 +201,7 @@ interface SqlError {
   hint?: string;
   constraint?: string;
   constraint_name?: string;
+  routine?: string;
 }
 
 /** An error of the server that ended its session, in whatever wraps it. */
@@ -212,6 +213,37 @@ function lastOfSession(error: unknown): { severity: string; code: string } | und
     found = found.cause;
   }
   return undefined;
+}
+
+function isSqlError(error: object): error is SqlError {
+  const { code } = error as { code?: unknown };
+  // EPIPE has five letters, too; only errors of the server have a severity.
+  return typeof code === "string" && /^[0-9A-Z]{5}$/.test(code) && "severity" in error;
+}
+
+/** The error of the server, in whatever wraps it. */
+function wordOfServer(error: unknown): SqlError | undefined {
+  let found = error;
+  for (let depth = 0; depth < 5 && found instanceof Error; depth++) {
+    if (isSqlError(found)) return found;
+    found = found.cause;
+  }
+  return undefined;
+}
+
+/**
+ * Whether a session is refused every statement that it has prepared: they are gone (DISCARD ALL, another server behind a pooler),
+ * or return other types than before. The statement did not run; another session takes it.
+ */
+export function isStale(error: unknown): boolean {
+  const { code, routine } = wordOfServer(error) ?? {};
+  return code === "26000" || (code === "0A000" && routine === "RevalidateCachedQuery");
+}
+
+/** Whether the session can still be used after an error of which it does not know itself that it is lost. */
+export function keepsSession(error: unknown): boolean {
+  const disturbing = error instanceof Disconnected || error instanceof Uncertain;
+  return !isStale(error) && (!disturbing || (wordOfServer(error) !== undefined && !endsSession(error)));
 }
 
 /** Whether an error is the last one of its session, which the server ends: it may have come after the commit. */
@@ -240,12 +272,11 @@ export function translate(error: unknown): PgonceError | undefined {
   // Query builders wrap the library's own error.
   for (let depth = 0; depth < 5 && found instanceof Error; depth++) {
     if (found instanceof PgonceError) return found;
-    const { code } = found as { code?: unknown };
-    // EPIPE has five letters, too; only errors of the server have a severity.
-    if (typeof code === "string" && /^[0-9A-Z]{5}$/.test(code) && "severity" in found) {
-      const sql = found as unknown as SqlError;
-      const constraint = sql.constraint ?? sql.constraint_name;
-      return fromSqlstate(code, sql.message, { detail: sql.detail, hint: sql.hint, constraint, cause: error });
+    if (isSqlError(found)) {
+      const { code, message, detail, hint } = found;
+      if (isStale(found)) return new Disconnected(`the session is out of date: ${message} [${code}]`, { cause: error });
+      const constraint = found.constraint ?? found.constraint_name;
+      return fromSqlstate(code, message, { detail, hint, constraint, cause: error });
     }
     found = found.cause;
   }

@@ -1,7 +1,7 @@
 /** Commands that are one statement: claim, effect and success in one round trip. */
 
 import { adapt, type Row, type Session } from "./drivers/index.js";
-import { DatabaseError, Disconnected, Invalid, Uncertain, leavesOpen, translate } from "./errors.js";
+import { DatabaseError, Disconnected, Invalid, Uncertain, isStale, keepsSession, leavesOpen, translate } from "./errors.js";
 import { Ack, makeIntent, makeOptions, names, readClaimed, type Claimed, type CommandOptions, type Done } from "./intent.js";
 import { parse } from "./json.js";
 import { Loop } from "./loop.js";
@@ -113,6 +113,7 @@ class OneStatement {
         const error = translate(raised);
         // What fails in the turn in which it was to be sent has no reply, and was not sent.
         const unsent = error === undefined && !isSent;
+        if (error !== undefined && isStale(raised)) throw error;
         if (session.lost || (error !== undefined && leavesOpen(raised))) throw unanswered(raised);
         if (error !== undefined && (!(error instanceof DatabaseError) || error.code === "P4029")) throw error;
         // An earlier attempt's effect may be what stood in the way, such as its business key. An error of the library itself,
@@ -136,8 +137,7 @@ class OneStatement {
     try {
       result = await call(session);
     } catch (raised) {
-      const lost = session.lost || raised instanceof Disconnected || raised instanceof Uncertain;
-      await release(session, !lost);
+      await release(session, !session.lost && keepsSession(raised));
       throw raised;
     }
     await release(session, true);

@@ -6,6 +6,7 @@
  */
 
 import { createHash } from "node:crypto";
+import { Invalid } from "./errors.js";
 import { canonical, plain, type Json } from "./json.js";
 import { lengthAndBytes } from "./keys.js";
 
@@ -21,13 +22,21 @@ export interface FingerprintOptions {
 /** The fingerprint of a request. A field that is absent counts as absent, not as null. */
 export function fingerprint(request: unknown, options: FingerprintOptions = {}): Buffer {
   let value = plain(request);
-  for (const pointer of options.exclude ?? []) remove(value, pointer);
-  if (options.include !== undefined) {
+  const include = options.include === undefined ? undefined : [...options.include];
+  const exclude = [...new Set(options.exclude)];
+  for (const pointer of [...(include ?? []), ...exclude]) {
+    if (!pointer.startsWith("/")) throw unfit(`${JSON.stringify(pointer)} is not a JSON pointer`);
+  }
+  // From the back: what is removed from an array must not move what is to be removed next.
+  for (const pointer of exclude.sort(backwards)) remove(value, pointer);
+  if (include !== undefined) {
     // Pairs, not an object of picked values: no field can pose as another.
-    value = [...options.include].flatMap((pointer): Json[] => {
+    const picked = include.flatMap((pointer): Json[] => {
       const found = find(value, pointer);
       return found === undefined ? [] : [[pointer, found]];
     });
+    if (picked.length === 0) throw unfit("the request has none of the fields that its fingerprint includes");
+    value = picked;
   }
   const digest = createHash("sha256");
   const { operation = "", version = "" } = options;
@@ -45,9 +54,21 @@ export function fingerprintOfBytes(data: Uint8Array): Buffer {
   return createHash("sha256").update(data).digest();
 }
 
-function steps(pointer: string): string[] | undefined {
+function unfit(reason: string): Invalid {
+  return new Invalid(reason, { hint: "Name fields that every request has, each with a slash before it: /customer/id." });
+}
+
+/** Later items of an array first, and what is in an item before the item. */
+function backwards(one: string, other: string): number {
+  const [left, right] = [one.split("/"), other.split("/")];
+  const at = left.findIndex((step, n) => step !== right[n]);
+  const [a, b] = [left[at], right[at]];
+  if (a === undefined || b === undefined) return right.length - left.length;
+  return Number(/^\d+$/.test(b) && b) - Number(/^\d+$/.test(a) && a) || (a < b ? 1 : -1);
+}
+
+function steps(pointer: string): string[] {
   if (pointer === "") return [];
-  if (!pointer.startsWith("/")) return undefined;
   return pointer.slice(1).split("/").map((step) => step.replaceAll("~1", "/").replaceAll("~0", "~"));
 }
 
@@ -60,15 +81,13 @@ function step(value: Json, name: string): Json | undefined {
 }
 
 function find(value: Json, pointer: string): Json | undefined {
-  const path = steps(pointer);
-  if (path === undefined) return undefined;
   let found: Json | undefined = value;
-  for (const name of path) found = found === undefined ? undefined : step(found, name);
+  for (const name of steps(pointer)) found = found === undefined ? undefined : step(found, name);
   return found;
 }
 
 function remove(value: Json, pointer: string): void {
-  const last = steps(pointer)?.at(-1);
+  const last = steps(pointer).at(-1);
   if (last === undefined) return;
   const parent = find(value, pointer.slice(0, pointer.lastIndexOf("/")));
   if (parent === undefined || step(parent, last) === undefined) return;

@@ -11,6 +11,7 @@ import {
   TransientFailure,
   Uncertain,
   endsSession,
+  keepsSession,
   leavesOpen,
   translate,
   type Failure,
@@ -73,7 +74,7 @@ export async function query(session: Session, options: { schema: string }, text:
  * it was none of the server's.
  */
 export async function discard(session: Session, error?: unknown): Promise<boolean> {
-  let keep = !(error instanceof Disconnected) && !session.lost;
+  let keep = !session.lost && keepsSession(error);
   if (keep) {
     try {
       await (error === undefined ? afterOwnError(session, () => session.rollback()) : session.rollback());

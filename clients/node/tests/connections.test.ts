@@ -433,3 +433,43 @@ it("transact runs again what was idle for too long in its transaction", () =>
     });
     assert.deepEqual([runs, await db.effects()], [2, 1]);
   }));
+
+for (const library of LIBRARIES) {
+  it(`an error of a server behind the server leaves every connection usable (${library})`, () =>
+    withApi(library, async (api, db) => {
+      const raise = "begin raise exception 'the other server is down' using errcode = '08001'; end";
+      await db.run(`create function elsewhere() returns integer language plpgsql as $$ ${raise} $$`);
+      const options = { retry: { maxTries: 3 } };
+      for (const key of ["a", "b", "c"]) {
+        const work = (tx: pgonce.Tx): Promise<void> => api.execute(tx.conn, "select elsewhere()");
+        await assert.rejects(pgonce.once(api.source, "s", key, REQUEST, work, options), pgonce.Disconnected);
+        const over = (tx: pgonce.Tx): Promise<void> => {
+          void tx;
+          return Promise.reject(new pgonce.Disconnected("a database of somebody else is away"));
+        };
+        await assert.rejects(pgonce.once(api.source, "s", key, REQUEST, over, options), pgonce.Disconnected);
+        const execute = pgonce.execute(api.source, "s", key, REQUEST, "select elsewhere()", [], options);
+        await assert.rejects(execute, pgonce.Uncertain);
+      }
+      for (const key of ["a", "b", "c", "d", "e"]) {
+        await pgonce.once(api.source, "s", key, REQUEST, (tx: pgonce.Tx) => api.execute(tx.conn, INSERT));
+        await pgonce.execute(api.source, "s", `${key}2`, REQUEST, `${INSERT} returning id`);
+      }
+      assert.equal(await db.effects(), 10);
+    }));
+
+  it(`prepared statements that are gone fail no command (${library})`, () =>
+    withApi(library, async (api, db) => {
+      const forget = async (tx: pgonce.Tx): Promise<void> => {
+        await api.execute(tx.conn, INSERT);
+        await api.execute(tx.conn, "deallocate all");
+      };
+      for (let n = 0; n < 10; n++) {
+        await pgonce.once(api.source, "s", `once ${n}`, REQUEST, forget);
+        await pgonce.execute(api.source, "s", `first ${n}`, REQUEST, `${INSERT} returning id`, [], { knownFirst: true });
+        await pgonce.once(api.source, "s", `forget ${n}`, REQUEST, forget);
+        await pgonce.execute(api.source, "s", `later ${n}`, REQUEST, `${INSERT} returning id`);
+      }
+      assert.equal(await db.effects(), 40);
+    }));
+}

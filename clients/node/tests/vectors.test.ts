@@ -74,9 +74,21 @@ describe("vectors", () => {
     assert.deepEqual(one, fingerprint([["/id", 1]]));
     assert.notDeepEqual(one, fingerprint({ id: 1, note: null }, { include }));
     const request = { meta: { at: 1, b: 2 }, list: [1, 2] };
-    const left = fingerprint(request, { exclude: ["/meta/at", "/list/0", "/none/there", "bad"] });
+    const left = fingerprint(request, { exclude: ["/meta/at", "/list/0", "/none/there"] });
     assert.deepEqual(left, fingerprint({ meta: { b: 2 }, list: [2] }));
     assert.deepEqual(request, { meta: { at: 1, b: 2 }, list: [1, 2] }, "the caller's own request is not changed");
+    const items = { a: [10, 11, 12, ...Array(9).fill(0)] };
+    const twice = ["/a/0", "/a/1", "/a/10", "/a/9", "/a/0", "/a/01"];
+    assert.deepEqual(fingerprint(items, { exclude: twice }), fingerprint({ a: [12, ...Array(7).fill(0)] }));
+  });
+
+  it("fields that no request has are refused", () => {
+    for (const pointers of [["id"], [""], ["/id", "#/id"]]) {
+      assert.throws(() => fingerprint({ id: 1 }, { include: pointers }), Invalid, "include");
+      assert.throws(() => fingerprint({ id: 1 }, { exclude: pointers }), Invalid, "exclude");
+    }
+    assert.throws(() => fingerprint({ id: 1 }, { include: ["/no", "/none/there"] }), /none of the fields/);
+    assert.throws(() => fingerprint({ id: 1 }, { include: ["/id"], exclude: ["/id"] }), /none of the fields/);
   });
 
   it("what is not JSON has no fingerprint", () => {

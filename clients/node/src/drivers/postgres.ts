@@ -253,6 +253,8 @@ class PostgresSession implements Session {
     this.ended = true;
     if (!this.isOurs || this.lost) return;
     if (keep) this.sql.release?.();
+    // In a failed transaction the server would refuse to close it, and before its end another may get the connection.
+    else if (this.connection !== undefined) this.destroy();
     // The library closes no single connection, but the server does.
     else this.sql.unsafe("select pg_terminate_backend(pg_backend_pid())").catch(() => undefined);
   }
