@@ -272,3 +272,19 @@ async fn the_timeline_of_leased_work_says_that_earlier_transactions_are_not_look
         "attempt 1 worker-7 succeeded, events only, event orders late"
     );
 }
+
+#[tokio::test]
+async fn a_client_key_of_many_principals_is_found_for_each_until_the_look_up_ends() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let found = "select count(*) from pgonce.find('same', 'intents') where found_as = 'client key'";
+    for (principals, expected) in [("1, 60", 60), ("61, 130", 100)] {
+        see.run(&format!(
+            "insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint) \
+             select 1, now(), now() + interval '1 day', 1, 'succeeded', '', 'web', 'same#' || md5(n::text), '\\x01' \
+             from generate_series({principals}) n"
+        ))
+        .await;
+        assert_eq!(see.number(found).await, expected);
+    }
+}

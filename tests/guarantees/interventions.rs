@@ -197,3 +197,56 @@ async fn every_act_is_recorded_with_its_reason_and_a_refused_one_is_not() {
                 and before ->> 'status' = 'processing' and not before ? 'answer' and before::text !~ 'secret'";
     assert_eq!(see.number(rows).await, 1);
 }
+
+#[tokio::test]
+async fn an_act_on_what_was_seen_is_refused_where_it_is_no_longer_so() {
+    let world = world().await;
+    let see = &world.see;
+    let seen = "select json_build_object('status', status, 'fence', fence, 'lease_until', lease_until)::text from pgonce.intent \
+                where scope = 'hold' and key";
+    for key in ["succeeded", "revived"] {
+        claim(see, "hold", key).await;
+    }
+    let claimed = claim(see, "takeover", "taken over").await;
+    expire(see).await;
+    let fence = see
+        .number("select fence from pgonce.intent where key = 'succeeded'")
+        .await;
+    let mut evict = Vec::new();
+    for key in ["succeeded", "revived"] {
+        let before = see.text(&format!("{seen} = '{key}'")).await;
+        evict.push((key, before));
+    }
+    // Meanwhile: the holder comes back, under a contract that allows it.
+    see.run(&format!(
+        "select pgonce.succeed('hold', 'succeeded', '\\x01', {fence}, '\"done\"')"
+    ))
+    .await;
+    let fence = see
+        .number("select fence from pgonce.intent where key = 'revived'")
+        .await;
+    see.run(&format!(
+        "select pgonce.heartbeat('hold', 'revived', {fence}, '1 minute')"
+    ))
+    .await;
+    claim(see, "takeover", "taken over").await;
+    for (key, before) in &evict {
+        let more = format!(", p_force => true, p_before => '{before}'");
+        assert_eq!(
+            see.code(&act("evict", "hold", key, &more)).await,
+            "55000",
+            "{key}"
+        );
+    }
+    let by_fence = format!(", p_force => true, p_before => '{{\"fence\": {claimed}}}'");
+    let release = act("release", "takeover", "taken over", &by_fence);
+    assert_eq!(see.code(&release).await, "55000");
+    let acts = "select count(*) from pgonce.operator_act";
+    assert_eq!(see.number(acts).await, 0);
+    assert_eq!(outcome(see, "hold", "succeeded").await, "replay");
+    // What is as it was seen is acted on.
+    let before = see.text(&format!("{seen} = 'succeeded'")).await;
+    let more = format!(", p_force => true, p_before => '{before}'");
+    see.run(&act("evict", "hold", "succeeded", &more)).await;
+    assert_eq!(outcome(see, "hold", "succeeded").await, "fresh");
+}

@@ -11,7 +11,8 @@
 -- writes   nothing
 -- raises   22023 an unknown part, or no id
 -- note     no row does not say that it never happened: an attempt in an open transaction has no record before it ends (where its scope is
---          known, its lock is found), records are purged after their retention, and events leave the log
+--          known, its lock is found), records are purged after their retention, and events leave the log. Each look-up ends after
+--          100 rows: where a part answers as many, there may be more
 -- example  select what, place, id, status, verdict from pgonce.find('order-7', 'intents');
 create or replace function pgonce.find(p_id text, p_part text)
 returns table (what text, found_as text, tenant text, place text, id text, status text, at timestamptz, verdict text)
@@ -43,7 +44,7 @@ begin
                union all
                (select 'client key', i.key from pgonce.intent i
                  where i.tenant = p.tenant and i.scope = p.scope and i.key > v_client || '#' and i.key < v_client || '$'
-                   and octet_length(i.key) = octet_length(v_client) + 33 limit 20)) f
+                   and octet_length(i.key) = octet_length(v_client) + 33 limit 100)) f
           join pgonce.intent i on i.tenant = p.tenant and i.scope = p.scope and i.key = f.key
          limit 100;
         return query

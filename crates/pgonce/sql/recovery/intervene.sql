@@ -1,4 +1,4 @@
--- pgonce.intervene(p_act, p_scope, p_key, p_reason, p_force, p_answer, p_code, p_message, p_tenant, p_person): an operator's
+-- pgonce.intervene(p_act, p_scope, p_key, p_reason, p_force, p_answer, p_code, p_message, p_tenant, p_person, p_before): an operator's
 --          act on one intent. settle: it happened, p_answer is its answer; fail: it failed permanently, with p_code and
 --          p_message; release: the next claim does it, by force as a retry of what did not happen, otherwise as a takeover; retry: a
 --          permanent failure may be tried again; evict: its record is removed, the key is free.
@@ -6,15 +6,18 @@
 -- locks    the intent's row: a holder that is inside its guarded write comes first
 -- writes   the row, or its removal; a row of pgonce.operator_act records who, why and what was
 -- raises   22023 an unknown act or no reason; 42704 there is no such intent; 55000 the act does not fit its status, or it
---          would open a second effect (a holder is alive, it may have happened, or it has happened) and p_force is not set
+--          would open a second effect (a holder is alive, it may have happened, or it has happened) and p_force is not set, or
+--          columns of the row have other values now than in p_before, such as {"status": "processing", "fence": 7}
 -- note     the holder of a lease is turned away afterwards, as after a takeover: it cannot succeed over the act. What it did
---          outside of the database stays done
+--          outside of the database stays done. p_before keeps an act to what was seen: a holder may have succeeded since, which an
+--          evict by force would forget
 -- example  select fence from pgonce.claim('mail.send', 'mail-20', '\x5e88', '30 seconds') \gset
 --          select pgonce.fail('mail.send', 'mail-20', '\x5e88', :fence, true, 'smtp', 'no route');
 --          select pgonce.intervene('fail', 'mail.send', 'mail-20', 'ticket 7: address is gone', p_code => 'no_such_address');
+drop function if exists pgonce.intervene(text, text, text, text, boolean, jsonb, text, text, text, text);
 create or replace function pgonce.intervene(p_act text, p_scope text, p_key text, p_reason text,
     p_force boolean default false, p_answer jsonb default null, p_code text default null, p_message text default null,
-    p_tenant text default '', p_person text default null)
+    p_tenant text default '', p_person text default null, p_before jsonb default null)
 returns pgonce.status
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -40,6 +43,11 @@ begin
     if not found then
         raise exception 'there is no record of this intent' using errcode = '42704',
             hint = 'Compare scope, key and tenant byte by byte; an attempt in an open transaction has no record yet.';
+    end if;
+    if not to_jsonb(v_row) @> p_before then
+        raise exception 'this intent was changed since it was looked at: it is % now', v_row.status using errcode = '55000',
+            detail = format('scope %s, fence %s.', p_scope, v_row.fence),
+            hint = 'Nothing was done. Look at it again, then decide.';
     end if;
     v_contract := pgonce._contract(p_tenant, p_scope);
     if p_act = 'fail' and v_contract.storage = 'error' then
