@@ -50,19 +50,25 @@ const PARTS: [(&str, bool, &str); 8] = [
     ),
 ];
 
+/// Where each look-up of `pgonce.find` ends.
+const MAX_FOUND: usize = 100;
+
 const NOTHING: &str =
     "nothing with this id is remembered here; that does not prove that it never happened";
 
 pub(crate) async fn run(args: Args, target: Target) -> Result {
     let database = target.installed().await?;
-    let (mut found, mut incomplete) = (Vec::new(), Vec::new());
+    let (mut found, mut incomplete, mut cut) = (Vec::new(), Vec::new(), Vec::new());
     for (part, indexed, what) in PARTS {
         if args.quick && !indexed {
             incomplete.push(what);
             continue;
         }
         match look(&database, &args, part).await {
-            Ok(rows) => found.extend(rows),
+            Ok(rows) => {
+                cut.extend(Some(what).filter(|_| rows.len() >= MAX_FOUND));
+                found.extend(rows);
+            }
             // Out of time; the others may answer.
             Err(error) if error.code() == "57014" => incomplete.push(what),
             Err(error) => return Err(error.into()),
@@ -72,18 +78,19 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         output::rows(database.format, &found, "")?;
     } else if database.format == Format::Json {
         // The rows as they are: some hold numbers that no Value does.
-        let (found, incomplete) = (found.join(","), json!(incomplete));
+        let (found, incomplete, cut) = (found.join(","), json!(incomplete), json!(cut));
         output::line(&format!(
-            r#"{{"found":[{found}],"not_looked_at":{incomplete}}}"#
+            r#"{{"found":[{found}],"not_looked_at":{incomplete},"more":{cut}}}"#
         ))?;
     } else if !found.is_empty() {
         output::rows(database.format, &found, "")?;
     }
-    if !incomplete.is_empty() {
-        let words = format!(
-            "not looked at, or not completely: {}",
-            incomplete.join("; ")
-        );
+    let notes = [
+        ("not looked at, or not completely", incomplete),
+        ("a look-up ends after 100, there may be more", cut),
+    ];
+    for (words, parts) in notes.iter().filter(|(_, parts)| !parts.is_empty()) {
+        let words = format!("{words}: {}", parts.join("; "));
         match database.format {
             Format::Table => output::line(&words)?,
             Format::Json if output::is_by_row() => output::note(&words)?,

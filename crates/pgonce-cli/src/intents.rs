@@ -139,6 +139,7 @@ pub(crate) async fn require_scope(database: &Database, scope: &str) -> Result {
 
 async fn list(args: ScopeArgs, target: Target) -> Result {
     let database = target.installed().await?;
+    database.require_intents().await?;
     require_scope(&database, &args.scope).await?;
     let limit = args.limit.to_string();
     let params = [
@@ -286,7 +287,10 @@ const STORED_AS: &str = "
 select i.key from pgonce.intent i
  where i.tenant = $1 and i.scope = $2 and i.key > left($3, 222) || '#' and i.key < left($3, 222) || '$'
    and octet_length(i.key) = octet_length(left($3, 222)) + 33
- order by i.first_at, i.key limit 20";
+ order by i.first_at, i.key limit 21";
+
+/// How many stored keys of one client key are named.
+const NAMED: usize = 20;
 
 /// The key as it is stored, from the key as it is stored or as the client sent it.
 pub(crate) async fn stored_key(database: &Database, names: [Option<&str>; 3]) -> Result<String> {
@@ -303,11 +307,16 @@ pub(crate) async fn stored_key(database: &Database, names: [Option<&str>; 3]) ->
     match stored.as_mut_slice() {
         [] => Err(no_record(database, &names).await?),
         [only] => Ok(std::mem::take(only)),
-        _ => Err(CliError::new(
+        several => Err(CliError::new(
             exit::NOT_FOUND,
             format!(
-                "this client key has records of several principals or operations: {}",
-                stored.join(", ")
+                "this client key has records of several principals or operations: {}{}",
+                several[..several.len().min(NAMED)].join(", "),
+                if several.len() > NAMED {
+                    ", and others"
+                } else {
+                    ""
+                }
             ),
             "Name one of them as the key.",
         )),

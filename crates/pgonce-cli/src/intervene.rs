@@ -11,6 +11,11 @@ use crate::output;
 /// Maximum number of intents that one command changes; where more match, it says so.
 const MAX_INTENTS: usize = 10_000;
 
+/// What an act on an intent of pgonce.intent is about: one that was changed since is not acted on. While its holder is alive, only the
+/// end of its lease may move.
+const BEFORE: &str = "jsonb_build_object('status', i.status, 'fence', i.fence) \
+     || case when i.lease_until > pgonce.now() then '{}' else jsonb_build_object('lease_until', i.lease_until) end";
+
 /// Which intents, and why.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ActArgs {
@@ -113,18 +118,21 @@ pub(crate) async fn act(
         )
         .coded("P4105"));
     }
-    let Chosen { mut keys, refused } = chosen(&database, act, args).await?;
+    let Chosen {
+        mut intents,
+        refused,
+    } = chosen(&database, act, args).await?;
     // One more than may be changed was asked for: so the count is never wrong without a word.
-    let cut = keys.len() > MAX_INTENTS;
-    keys.truncate(MAX_INTENTS);
-    let mut what = match &keys[..] {
-        [key] => format!("{act} {} of {}", output::printable(key), args.scope),
-        keys if cut => format!(
+    let cut = intents.len() > MAX_INTENTS;
+    intents.truncate(MAX_INTENTS);
+    let mut what = match &intents[..] {
+        [(key, _)] => format!("{act} {} of {}", output::printable(key), args.scope),
+        intents if cut => format!(
             "{act} the first {} intents of {}, by key; more match, for which it is to be run again",
-            keys.len(),
+            intents.len(),
             args.scope
         ),
-        keys => format!("{act} {} intents of {}", keys.len(), args.scope),
+        intents => format!("{act} {} intents of {}", intents.len(), args.scope),
     };
     if refused > 0 {
         what += &format!(
@@ -132,23 +140,23 @@ pub(crate) async fn act(
             args.scope
         );
     }
-    let counted = json!({"count": keys.len(), "refused": refused});
+    let counted = json!({"count": intents.len(), "refused": refused});
     if !args.confirm.ask_about(database.format, &what, &counted)? {
         return match refused {
             0 => Ok(()),
             _ => Err(CliError::new(
                 exit::FAILED,
-                format!("{refused} of {} intents would be refused", keys.len()),
+                format!("{refused} of {} intents would be refused", intents.len()),
                 find_out(args),
             )
             .coded("55000")),
         };
     }
     let (mut done, mut refused, mut failed) = (0_usize, Vec::new(), None);
-    for key in &keys {
-        match one(&database, act, args, key, more).await {
+    for (key, before) in &intents {
+        match one(&database, act, args, [key, before], more).await {
             Ok(()) => done += 1,
-            // One that was settled or claimed meanwhile does not stop the others.
+            // One that was changed meanwhile does not stop the others.
             Err(error) if args.key.is_none() && matches!(error.words().1, "55000" | "42704") => {
                 refused.push(error);
             }
@@ -163,7 +171,7 @@ pub(crate) async fn act(
     let mut value = json!({"act": act, "done": done, "refused": refused.len(), "more": cut});
     // What was done is done, whatever became of the next one.
     if let Some((key, _)) = &failed {
-        let left = keys.len() - done - refused.len();
+        let left = intents.len() - done - refused.len();
         words += &format!(", {left} left; it ended at {}", output::printable(key));
         value["left"] = json!(left);
         value["ended_at"] = json!(key);
@@ -176,18 +184,26 @@ pub(crate) async fn act(
     failed.or(refused.into_iter().next()).map_or(Ok(()), Err)
 }
 
-/// What pgonce.intervene would refuse is refused before anybody is asked, and by --dry-run too.
-async fn require_fitting(database: &Database, act: &str, args: &ActArgs, key: &str) -> Result {
-    let query = "select i.status, r.fits, r.risk from pgonce.intent i cross join lateral pgonce._act_risk($4, i) r \
-                 where i.tenant = $1 and i.scope = $2 and i.key = $3";
+/// What pgonce.intervene would refuse is refused before anybody is asked, and by --dry-run too. Gives what the intent is, for
+/// [`BEFORE`].
+async fn require_fitting(
+    database: &Database,
+    act: &str,
+    args: &ActArgs,
+    key: &str,
+) -> Result<String> {
+    let query = format!(
+        "select i.status, r.fits, r.risk, ({BEFORE})::text as before from pgonce.intent i cross join lateral pgonce._act_risk($4, i) r \
+         where i.tenant = $1 and i.scope = $2 and i.key = $3"
+    );
     let params = [
         Some(&*args.tenant),
         Some(&*args.scope),
         Some(key),
         Some(act),
     ];
-    let Some(row) = database.read_row(query, &params).await? else {
-        return Ok(());
+    let Some(row) = database.read_row(&query, &params).await? else {
+        return Ok("{}".to_owned());
     };
     let row: serde_json::Value = serde_json::from_str(&row)?;
     let status = row["status"].as_str().unwrap_or_default();
@@ -202,7 +218,7 @@ async fn require_fitting(database: &Database, act: &str, args: &ActArgs, key: &s
             format!("{act} could open a second effect: {risk}"),
             find_out(args),
         ),
-        None => return Ok(()),
+        None => return Ok(row["before"].as_str().unwrap_or_default().to_owned()),
     };
     Err(refused.coded("55000"))
 }
@@ -234,10 +250,10 @@ fn require_fitting_selection(act: &str, args: &ActArgs) -> Result {
     ))
 }
 
-/// The intents that an act is about, and how many of them it would refuse.
+/// The intents that an act is about, each by its key and what it is, and how many of them it would refuse.
 #[derive(Default)]
 struct Chosen {
-    keys: Vec<String>,
+    intents: Vec<(String, String)>,
     refused: usize,
 }
 
@@ -245,9 +261,9 @@ async fn chosen(database: &Database, act: &str, args: &ActArgs) -> Result<Chosen
     if let Some(key) = &args.key {
         let names = [Some(&*args.tenant), Some(&*args.scope), Some(&**key)];
         let key = stored_key(database, names).await?;
-        require_fitting(database, act, args, &key).await?;
+        let before = require_fitting(database, act, args, &key).await?;
         return Ok(Chosen {
-            keys: vec![key],
+            intents: vec![(key, before)],
             refused: 0,
         });
     }
@@ -262,12 +278,12 @@ async fn chosen(database: &Database, act: &str, args: &ActArgs) -> Result<Chosen
         }
     };
     let query = format!(
-        "select k.key, r.fits and (r.risk is null or $9::text::boolean) as goes \
+        "select k.key, r.fits and (r.risk is null or $9::text::boolean) as goes, ({BEFORE})::text as before \
          from (select tenant, scope, key from {source} and tenant = $1 and scope = $2 and ($4::text is null or owner = $4) \
                and ($5::text is null or age >= $5::text::interval) and ($7::text is null or starts_with(key, $7)) \
                order by key limit $3::text::integer) k \
-         join pgonce.intent n on n.tenant = k.tenant and n.scope = k.scope and n.key = k.key \
-         cross join lateral pgonce._act_risk($8, n) r order by k.key"
+         join pgonce.intent i on i.tenant = k.tenant and i.scope = k.scope and i.key = k.key \
+         cross join lateral pgonce._act_risk($8, i) r order by k.key"
     );
     let limit = (MAX_INTENTS + 1).to_string();
     let force = args.force.is_some().to_string();
@@ -285,10 +301,11 @@ async fn chosen(database: &Database, act: &str, args: &ActArgs) -> Result<Chosen
     let mut chosen = Chosen::default();
     for row in database.read(&query, &params).await? {
         let row: serde_json::Value = serde_json::from_str(&row)?;
-        if chosen.keys.len() < MAX_INTENTS && row["goes"] == false {
+        if chosen.intents.len() < MAX_INTENTS && row["goes"] == false {
             chosen.refused += 1;
         }
-        chosen.keys.extend(row["key"].as_str().map(str::to_owned));
+        let [key, before] = ["key", "before"].map(|name| row[name].as_str().map(str::to_owned));
+        chosen.intents.extend(key.zip(before));
     }
     Ok(chosen)
 }
@@ -297,10 +314,10 @@ async fn one(
     database: &Database,
     act: &str,
     args: &ActArgs,
-    key: &str,
+    [key, before]: [&str; 2],
     [answer, code, message]: [Option<&str>; 3],
 ) -> Result {
-    let query = "select pgonce.intervene($1, $2, $3, $4, $5::text::boolean, $6::text::jsonb, $7, $8, $9) as before";
+    let query = "select pgonce.intervene($1, $2, $3, $4, $5::text::boolean, $6::text::jsonb, $7, $8, $9, p_before => $10::text::jsonb) as before";
     let force = args.force.is_some().to_string();
     let params = [
         Some(act),
@@ -312,14 +329,17 @@ async fn one(
         code,
         message,
         Some(&args.tenant),
+        Some(before),
     ];
     database
         .row(query, &params)
         .await
         .map(|_| ())
         .map_err(|error| {
-            error
-                .with_hint("55000", &find_out(args))
-                .with_exit("42704", exit::NOT_FOUND)
+            let error = match &args.force {
+                None => error.with_hint("55000", &find_out(args)),
+                Some(_) => error,
+            };
+            error.with_exit("42704", exit::NOT_FOUND)
         })
 }

@@ -19,7 +19,7 @@ pub(crate) struct Act {
 }
 
 const INTENT: (&str, &[&str]) = ("/intent", &["tenant", "scope", "key"]);
-const NAMES: &[&str] = &["tenant", "scope", "key", "reason", "force"];
+const NAMES: &[&str] = &["tenant", "scope", "key", "reason", "force", "before"];
 const INTENT_NEEDS: &[&str] = &["scope", "key", "reason"];
 
 pub(crate) const ACTS: &[Act] = &[
@@ -27,9 +27,11 @@ pub(crate) const ACTS: &[Act] = &[
         name: "settle",
         role: Role::Operator,
         confirm: "",
-        fields: &["tenant", "scope", "key", "reason", "force", "answer"],
+        fields: &[
+            "tenant", "scope", "key", "reason", "force", "before", "answer",
+        ],
         needs: INTENT_NEEDS,
-        call: "pgonce.intervene('settle', $2, $3, $4, coalesce($5, '') = 'on', nullif($6, '')::jsonb, p_tenant => coalesce($1, ''))",
+        call: "pgonce.intervene('settle', $2, $3, $4, coalesce($5, '') = 'on', nullif($7, '')::jsonb, p_tenant => coalesce($1, ''), p_before => nullif($6, '')::jsonb)",
         back: INTENT,
     },
     Act {
@@ -37,10 +39,10 @@ pub(crate) const ACTS: &[Act] = &[
         role: Role::Operator,
         confirm: "",
         fields: &[
-            "tenant", "scope", "key", "reason", "force", "code", "message",
+            "tenant", "scope", "key", "reason", "force", "before", "code", "message",
         ],
         needs: &["scope", "key", "reason", "code"],
-        call: "pgonce.intervene('fail', $2, $3, $4, coalesce($5, '') = 'on', p_code => $6, p_message => nullif($7, ''), p_tenant => coalesce($1, ''))",
+        call: "pgonce.intervene('fail', $2, $3, $4, coalesce($5, '') = 'on', p_code => $7, p_message => nullif($8, ''), p_tenant => coalesce($1, ''), p_before => nullif($6, '')::jsonb)",
         back: INTENT,
     },
     Act {
@@ -49,7 +51,7 @@ pub(crate) const ACTS: &[Act] = &[
         confirm: "",
         fields: NAMES,
         needs: INTENT_NEEDS,
-        call: "pgonce.intervene('release', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''))",
+        call: "pgonce.intervene('release', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''), p_before => nullif($6, '')::jsonb)",
         back: INTENT,
     },
     Act {
@@ -58,7 +60,7 @@ pub(crate) const ACTS: &[Act] = &[
         confirm: "",
         fields: NAMES,
         needs: INTENT_NEEDS,
-        call: "pgonce.intervene('retry', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''))",
+        call: "pgonce.intervene('retry', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''), p_before => nullif($6, '')::jsonb)",
         back: INTENT,
     },
     Act {
@@ -67,7 +69,7 @@ pub(crate) const ACTS: &[Act] = &[
         confirm: "evict",
         fields: NAMES,
         needs: INTENT_NEEDS,
-        call: "pgonce.intervene('evict', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''))",
+        call: "pgonce.intervene('evict', $2, $3, $4, coalesce($5, '') = 'on', p_tenant => coalesce($1, ''), p_before => nullif($6, '')::jsonb)",
         back: INTENT,
     },
     Act {

@@ -126,7 +126,8 @@ impl Console {
         self
     }
 
-    /// Names of JSON members whose values are never shown, in any answer or payload. Default: none.
+    /// Names of JSON members whose values are never shown, in any answer or payload, nor in a text there that is JSON, such as the body of
+    /// an HTTP response. A text with a `{` that is no JSON, and bytes in base64, are hidden whole. Default: none.
     pub fn redact(mut self, members: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.redact = members.into_iter().map(Into::into).collect();
         self

@@ -34,6 +34,10 @@ fn act(act: &Act) -> Value {
     for name in act.fields {
         let kind = match *name {
             "force" => json!({"type": "boolean"}),
+            "before" => {
+                json!({"type": ["object", "string"], "description": "Columns of the record as they were seen, such as status and fence: \
+                where it has others now, nothing is done"})
+            }
             "id" | "seq" | "number" => json!({"type": ["integer", "string"]}),
             _ => json!({"type": "string"}),
         };

@@ -347,7 +347,7 @@ async fn nothing_that_is_shown_is_markup_and_nothing_is_asked_of_others() {
     assert!(serving.text(&one, "").await.contains("&lt;script&gt;"));
 }
 
-fn url_encoded(text: &str) -> String {
+pub(crate) fn url_encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 

@@ -3,7 +3,7 @@
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::console::{ADMIN, OPERATOR, fill, sign_in};
+use crate::console::{ADMIN, OPERATOR, fill, sign_in, url_encoded};
 use crate::fixture::Fixture;
 use crate::serve::{Serving, TOKENS};
 
@@ -323,4 +323,69 @@ async fn an_act_reaches_what_it_names_and_all_is_another_act_that_is_confirmed()
         of("retry-all-messages"),
         (json!(["consumer", "reason", "confirm"]), json!(false))
     );
+}
+
+#[tokio::test]
+async fn an_act_by_force_is_about_what_its_page_showed() {
+    let fixture = Fixture::installed().await;
+    fill(&fixture).await;
+    let serving = Serving::of(&fixture, &["--roles", "console"], TOKENS);
+    let page = "/intent?scope=s&key=stuck";
+    let seen = async || {
+        let page = serving.text(page, ADMIN).await;
+        let (_, after) = page.split_once("name=\"before\" value=\"").unwrap();
+        after.split('"').next().unwrap().replace("&quot;", "\"")
+    };
+    let (cookie, csrf) = sign_in(&serving, ADMIN).await;
+    let form = |before: &str| {
+        let before = url_encoded(before);
+        format!("csrf={csrf}&scope=s&key=stuck&reason=r&force=on&confirm=evict&before={before}")
+    };
+    let stopped = seen().await;
+    // The holder succeeds after all, while somebody types a reason.
+    fixture
+        .sql("select pgonce.succeed('s', 'stuck', '\\x01', fence, '7') from pgonce.intent where key = 'stuck'")
+        .await;
+    let answer = serving.form("/act/evict", &cookie, &form(&stopped)).await;
+    assert_eq!(answer.status(), StatusCode::CONFLICT);
+    let refused = answer.text().await.unwrap();
+    assert!(
+        refused.contains("it is succeeded now") && refused.contains("Look at it again"),
+        "{refused}"
+    );
+    assert_eq!(
+        count(&fixture, "pgonce.intent where key = 'stuck'").await,
+        1
+    );
+    // Who sees that it happened may do it.
+    let answer = serving
+        .form("/act/evict", &cookie, &form(&seen().await))
+        .await;
+    assert_eq!(answer.status(), StatusCode::SEE_OTHER);
+    assert_eq!(
+        count(&fixture, "pgonce.intent where key = 'stuck'").await,
+        0
+    );
+}
+
+#[tokio::test]
+async fn a_page_of_a_holder_that_is_alive_stays_good_while_its_lease_is_renewed() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql("select pgonce.claim('s', 'k', '\\x01', '1 hour')")
+        .await;
+    let serving = Serving::of(&fixture, &["--roles", "console"], TOKENS);
+    let page = serving.text("/intent?scope=s&key=k", ADMIN).await;
+    let (_, after) = page.split_once("name=\"before\" value=\"").unwrap();
+    let before = after.split('"').next().unwrap().replace("&quot;", "\"");
+    fixture
+        .sql("select pgonce.heartbeat('s', 'k', fence, '2 hours') from pgonce.intent")
+        .await;
+    // As the API takes it: an object, or its text.
+    let seen: Value = serde_json::from_str(&before).unwrap();
+    let fail = |before: Value| json!({"scope": "s", "key": "k", "reason": "r", "code": "c", "force": true, "before": before});
+    let (status, code, _) = refused(&serving, "fail", &fail(json!({"status": "succeeded"}))).await;
+    assert_eq!((status, code.as_str()), (409, "55000"));
+    let answer = serving.act("fail", ADMIN, &fail(seen)).await;
+    assert_eq!(answer.status(), StatusCode::OK, "{:?}", answer.text().await);
 }

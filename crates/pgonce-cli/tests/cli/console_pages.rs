@@ -383,3 +383,45 @@ async fn an_operation_is_stopped_before_its_next_intent() {
         .unwrap();
     assert_eq!(state().await["done"], 1, "the one that was under way");
 }
+
+#[tokio::test]
+async fn the_page_of_an_intent_has_the_verdict_of_sql() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql(
+            "select pgonce.define_scope('refuse', '1 day', p_stale => 'refuse');
+             select pgonce.define_scope('hold', '1 day', p_stale => 'hold');
+             select pgonce.claim(s, 'k', '\\x01', '1 minute') from unnest(array['refuse', 'hold']) s;
+             update pgonce.intent set lease_until = pgonce.now() - interval '1 second';
+             select pgonce.claim('refuse', 'k', '\\x01', '1 minute');
+             update pgonce.intent set failure_code = 'needs_manual_action', failure_message = 'the probe says: unknown' where scope = 'hold';
+             select pgonce.fail('s', 'refused', '\\x01', 1, false, 'c', 'no'); select pgonce.fail('s', 'again', '\\x01', 1, true, 'c', 'no');
+             select pgonce.claim('s', 'alive', '\\x01', '1 hour');
+             insert into pgonce.intent (fence, first_at, expires_at, gone_at, attempts, status, tenant, scope, key, fingerprint)
+             select 1, now(), at, case when k = 'gone' then now() end, 1, 'succeeded', '', 's', k, '\\x01'
+               from (values ('done', now() + interval '1 day'), ('over', now() - interval '1 day'), ('gone', now() + interval '1 day')) v (k, at)",
+        )
+        .await;
+    let serving = Serving::of(&fixture, &["--roles", "console"], TOKENS);
+    for (scope, key, mood, part) in [
+        ("refuse", "k", "bad", "it was given up: "),
+        ("hold", "k", "bad", "an operator must decide: "),
+        ("s", "refused", "bad", ""),
+        ("s", "again", "warn", ""),
+        ("s", "alive", "warn", ""),
+        ("s", "done", "good", ""),
+        ("s", "over", "good", "Its retention is over"),
+        ("s", "gone", "muted", ""),
+    ] {
+        let verdict =
+            "select pgonce._verdict(i) from pgonce.intent i where scope = $1 and key = $2";
+        let row = fixture.client.query_one(verdict, &[&scope, &key]).await;
+        let verdict: String = row.unwrap().get(0);
+        assert!(verdict.contains(part), "{scope} {key}: {verdict}");
+        let page = serving
+            .text(&format!("/intent?scope={scope}&key={key}"), VIEWER)
+            .await;
+        let shown = format!("<p class=\"verdict {mood}\">{verdict}</p>");
+        assert!(page.contains(&shown), "{scope} {key}: {shown} {page}");
+    }
+}

@@ -1,8 +1,11 @@
 //! `pgonce intent settle`, `fail`, `release`, `retry` and `evict`.
 
+use std::process::Stdio;
+
 use serde_json::Value;
 
 use crate::fixture::{Fixture, Run};
+use crate::serve::DEADLINE;
 
 /// A scope that holds, with intents whose holders vanished.
 async fn stuck(keys: &[&str]) -> Fixture {
@@ -281,4 +284,91 @@ async fn recover_lists_first_and_then_prints_what_was_decided() {
     fixture
         .sql(&format!("drop owned by {role} cascade; drop role {role}"))
         .await;
+}
+
+#[tokio::test]
+async fn what_finished_since_it_was_selected_is_not_evicted_by_force() {
+    let fixture = stuck(&["a", "b"]).await;
+    let (holder, connection) =
+        tokio_postgres::connect(&fixture.database.url(), tokio_postgres::NoTls)
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    // The command has selected both when it waits for the first.
+    let held = "begin; select from pgonce.intent where key = 'a' for update";
+    holder.batch_execute(held).await.unwrap();
+    let evict = ["intent", "evict", "pay", "--stuck", "--force", "pay"];
+    let mut command = fixture.command(&[&evict[..], &["--yes"], &WHY].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let evicting = command.spawn().unwrap();
+    let waits = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')";
+    let waiting = async || {
+        let row = fixture.client.query_one(waits, &[]).await.unwrap();
+        row.get::<_, bool>(0)
+    };
+    pgonce_testkit::wait_until("the command waits", DEADLINE, waiting)
+        .await
+        .unwrap();
+    fixture
+        .sql("select pgonce.succeed('pay', 'b', '\\x01', fence, '7') from pgonce.intent where key = 'b'")
+        .await;
+    holder.batch_execute("rollback").await.unwrap();
+    let done = Run::of(evicting.wait_with_output().unwrap());
+    assert!(
+        done.code == 1
+            && done.out.contains("1 done, 1 refused")
+            && done.err.contains("it is succeeded now"),
+        "{done:?}"
+    );
+    assert_eq!(claim(&fixture, "a").await.0, "fresh");
+    assert_eq!(
+        claim(&fixture, "b").await,
+        ("replay".to_owned(), Some(7.into()))
+    );
+}
+
+#[tokio::test]
+async fn a_look_up_that_ended_at_its_limit_says_so() {
+    let fixture = Fixture::installed().await;
+    let add = |principals: &str| {
+        format!(
+            "insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint) \
+             select 1, now(), now() + interval '1 day', 1, 'succeeded', '', 'web', 'same#' || md5(n::text), '\\x01' \
+             from generate_series({principals}) n"
+        )
+    };
+    fixture.sql(&add("1, 20")).await;
+    let several = fixture.run(&["intent", "show", "web", "same"]);
+    assert!(
+        several.code == 7 && !several.err.contains("and others"),
+        "{several:?}"
+    );
+    fixture.sql(&add("21, 99")).await;
+    let several = fixture.run(&["intent", "show", "web", "same"]);
+    assert!(
+        several.code == 7
+            && several.err.contains("and others")
+            && several.err.matches("same#").count() == 20,
+        "{several:?}"
+    );
+    let all = fixture.json(&["find", "same", "--quick"]);
+    assert_eq!(
+        (all["found"].as_array().unwrap().len(), &all["more"]),
+        (99, &Value::Array(Vec::new()))
+    );
+    assert!(!fixture.ok(&["find", "same"]).contains("there may be more"));
+    fixture.sql(&add("100, 130")).await;
+    let cut = fixture.json(&["find", "same", "--quick"]);
+    let intents = "keys, references and correlations of intents";
+    assert_eq!(
+        (cut["found"].as_array().unwrap().len(), &cut["more"][0]),
+        (100, &intents.into())
+    );
+    let words = format!("a look-up ends after 100, there may be more: {intents}");
+    assert!(fixture.ok(&["find", "same"]).contains(&words));
+    let by_row = fixture.run(&["find", "same", "-o", "jsonl"]);
+    assert!(
+        by_row.err.contains(&words) && by_row.out.lines().count() == 100,
+        "{by_row:?}"
+    );
 }

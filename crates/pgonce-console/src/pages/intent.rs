@@ -1,12 +1,15 @@
 //! The page of one intent: did it happen once, how it went, and what may be done.
 
+use std::collections::BTreeMap;
+
 use pgonce::Error;
-use serde_json::Value;
+use pgonce::unstable::json::read_exact;
+use serde_json::{Value, json};
 
 use super::field;
 use crate::access::{Role, Who};
 use crate::acts::ACTS;
-use crate::db::{Row, number, text};
+use crate::db::{Row, flag, number, text};
 use crate::html::{Html, el, query};
 use crate::parts::{facts, input};
 use crate::server::{App, Fields};
@@ -15,7 +18,7 @@ use crate::view::{Column, Kind, Section, csrf, time};
 const ONE: &str = "
 select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.ref_type, i.ref_id, i.failure_code, i.failure_message, i.owner,
        i.correlation_id, i.first_at, i.last_at, i.lease_until, i.vanished_at, i.expires_at, i.gone_at, encode(i.fingerprint, 'hex') as fingerprint,
-       i.lease_until > pgonce.now() as alive, i.expires_at <= pgonce.now() as expired,
+       i.lease_until > pgonce.now() as alive, pgonce._verdict(i) as verdict,
        case when $4 = 'yes' then jsonb_pretty(i.answer) end as answer, i.answer is not null as has_answer
   from pgonce.intent i where i.tenant = $1 and i.scope = $2 and i.key = $3";
 
@@ -83,81 +86,74 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
     Ok(tables)
 }
 
-/// Replaces the values of members with these names, in a column that is a JSON document.
+const HIDDEN: &str = "\u{2022}\u{2022}\u{2022}";
+
+/// How deep texts that are JSON themselves are looked into, such as the body of a response of HTTP.
+const TEXTS: u8 = 4;
+
+/// Replaces the values of members with these names, in a column that is a JSON document. What could have such a member and cannot be
+/// searched is hidden whole.
 pub(super) fn hide(row: &mut Row, column: &str, members: &[String]) {
-    fn is_named_in(name: &str, text: &str) -> bool {
-        text.starts_with(['{', '[']) && text.contains(&Value::from(name).to_string())
-    }
-    fn walk(value: &mut Value, members: &[String]) {
-        match value {
-            Value::Object(map) => {
-                for (name, value) in map {
-                    match members.contains(name) {
-                        true => *value = Value::from("\u{2022}\u{2022}\u{2022}"),
-                        false => walk(value, members),
-                    }
-                }
-            }
-            Value::Array(list) => list.iter_mut().for_each(|value| walk(value, members)),
-            // What was nested too deeply to be read is text.
-            Value::String(text) if members.iter().any(|name| is_named_in(name, text)) => {
-                *value = Value::from("\u{2022}\u{2022}\u{2022}");
-            }
-            _ => {}
-        }
-    }
     if members.is_empty() {
         return;
     }
-    let parsed = row
-        .get(column)
-        .and_then(Value::as_str)
-        .map(pgonce::unstable::json::read_exact);
-    let shown = match parsed {
-        Some(Ok(mut answer)) => {
-            walk(&mut answer, members);
+    let Some(text) = row.get(column).and_then(Value::as_str) else {
+        return;
+    };
+    let shown = match read_exact(text) {
+        Ok(mut answer) => {
+            walk(&mut answer, members, TEXTS);
             format!("{answer:#}")
         }
-        // What cannot be read cannot be searched either.
-        Some(Err(_)) => "\u{2022}\u{2022}\u{2022}".to_owned(),
-        None => return,
+        Err(_) => HIDDEN.to_owned(),
     };
     row.insert(column.to_owned(), Value::from(shown));
 }
 
-/// Did it happen once? From what is recorded, and nothing else.
-fn verdict(row: &Row) -> (&'static str, &'static str) {
-    let is = |name: &str| row.get(name) == Some(&Value::Bool(true));
+fn walk(value: &mut Value, members: &[String], texts: u8) {
+    match value {
+        // Bytes that are no text, or a text that was compressed.
+        Value::Object(map) if map.len() == 1 && map.contains_key("base64") => {
+            *value = HIDDEN.into();
+        }
+        Value::Object(map) => {
+            for (name, value) in map {
+                match members.contains(name) {
+                    true => *value = HIDDEN.into(),
+                    false => walk(value, members, texts),
+                }
+            }
+        }
+        Value::Array(list) => {
+            let parts = list.iter_mut();
+            parts.for_each(|value| walk(value, members, texts));
+        }
+        // What was nested too deeply to be read is text too.
+        Value::String(text) => {
+            let is_json = text.trim_start().starts_with(['{', '[', '"']);
+            match read_exact(text) {
+                // Written again, since of two members with one name only one was searched.
+                Ok(mut read) if is_json && texts > 0 => {
+                    walk(&mut read, members, texts - 1);
+                    *text = read.to_string();
+                }
+                Ok(_) if !is_json => {}
+                Err(_) if !text.contains('{') => {}
+                _ => *text = HIDDEN.to_owned(),
+            }
+        }
+        _ => {}
+    }
+}
+
+/// How the verdict is shown.
+fn mood(row: &Row) -> &'static str {
     match text(row, "status").as_str() {
-        _ if !text(row, "gone_at").is_empty() => (
-            "muted",
-            "It finished, and its answer is no longer kept: a retry gets \u{201c}gone\u{201d}.",
-        ),
-        "succeeded" if is("expired") => (
-            "good",
-            "It happened once. Its retention is over: the contract says what a retry gets.",
-        ),
-        "succeeded" => (
-            "good",
-            "It happened once. Every retry gets the stored answer.",
-        ),
-        "failed_final" => (
-            "bad",
-            "It was refused, finally. Every retry gets the same refusal.",
-        ),
-        "failed_retryable" if !text(row, "vanished_at").is_empty() => (
-            "warn",
-            "An earlier holder vanished, and the last attempt failed. What was done outside this database is not known: the next attempt takes over.",
-        ),
-        "failed_retryable" => (
-            "warn",
-            "The last attempt failed and nothing is acknowledged: the next attempt may try again.",
-        ),
-        _ if is("alive") => ("warn", "Somebody is at it now: the lease holds."),
-        _ => (
-            "bad",
-            "Its holder stopped on the way. Nothing is acknowledged; what it did outside this database is not known.",
-        ),
+        _ if !text(row, "gone_at").is_empty() => "muted",
+        "succeeded" => "good",
+        "failed_retryable" => "warn",
+        "processing" if flag(row, "alive") => "warn",
+        _ => "bad",
     }
 }
 
@@ -206,7 +202,7 @@ pub(super) fn one_page(app: &App, who: &Who, tables: &[Section]) -> Html {
                 .unwrap_or_default(),
         );
     };
-    let (mood, words) = verdict(row);
+    let (mood, verdict) = (mood(row), text(row, "verdict"));
     const FACTS: &[Column] = &[
         ("Status", "status", Kind::Status),
         ("Tenant", "tenant", Kind::Code),
@@ -224,10 +220,7 @@ pub(super) fn one_page(app: &App, who: &Who, tables: &[Section]) -> Html {
         let reference = format!("{}/{}", text(&row, "ref_type"), text(&row, "ref_id"));
         row.insert("reference".to_owned(), Value::from(reference));
     }
-    let answer = match (
-        text(&row, "answer"),
-        row.get("has_answer") == Some(&Value::Bool(true)),
-    ) {
+    let answer = match (text(&row, "answer"), flag(&row, "has_answer")) {
         (_, false) => Html::default(),
         (hidden, true) if hidden.is_empty() => el(
             "p",
@@ -240,7 +233,7 @@ pub(super) fn one_page(app: &App, who: &Who, tables: &[Section]) -> Html {
             el("summary", &[], "Stored answer").and(el("pre", &[("tabindex", "0")], shown)),
         ),
     };
-    head.and(el("p", &[("class", &format!("verdict {mood}"))], words))
+    head.and(el("p", &[("class", &format!("verdict {mood}"))], verdict))
         .and(el(
             "div",
             &[("class", "columns")],
@@ -278,11 +271,10 @@ fn timeline(row: &Row, tables: &[Section]) -> Html {
         true => add("first_at", format!("{ended}, in one transaction")),
         false => add("last_at", format!("{ended}, attempt {attempts}")),
     }
-    let ended = row.get("alive") != Some(&Value::Bool(true));
-    let lease = if ended {
-        "the lease ended"
-    } else {
+    let lease = if flag(row, "alive") {
         "the lease ends"
+    } else {
+        "the lease ended"
     };
     add("lease_until", lease.to_owned());
     add(
@@ -328,6 +320,15 @@ fn timeline(row: &Row, tables: &[Section]) -> Html {
     el("ol", &[("class", "timeline")], points.collect::<Html>())
 }
 
+/// What an act on this page is about: an intent that was changed since is not acted on. While its holder is alive, only the end of
+/// its lease may move.
+fn before(row: &Row) -> String {
+    let names = ["status", "fence", "lease_until"].iter();
+    let names = names.filter(|name| **name != "lease_until" || !flag(row, "alive"));
+    let before = names.map(|name| ((*name).to_owned(), row.get(*name).cloned()));
+    json!(before.collect::<BTreeMap<_, _>>()).to_string()
+}
+
 /// The acts that fit its status.
 fn forms(app: &App, who: &Who, row: &Row) -> Html {
     if who.role < Role::Operator {
@@ -344,18 +345,17 @@ fn forms(app: &App, who: &Who, row: &Row) -> Html {
         "evict" => true,
         _ => false,
     };
+    let before = before(row);
     let forms = ACTS
         .iter()
         .filter(|act| fits(act.name) && who.role >= act.role)
         .map(|act| {
-            let hidden = ["tenant", "scope", "key"].map(|name| {
+            let names = ["tenant", "scope", "key"].map(|name| (name, text(row, name)));
+            let hidden = names.into_iter().chain([("before", before.clone())]);
+            let hidden = hidden.map(|(name, value)| {
                 el(
                     "input",
-                    &[
-                        ("type", "hidden"),
-                        ("name", name),
-                        ("value", &text(row, name)),
-                    ],
+                    &[("type", "hidden"), ("name", name), ("value", &value)],
                     "",
                 )
             });
@@ -414,7 +414,7 @@ fn forms(app: &App, who: &Who, row: &Row) -> Html {
                         ("action", &format!("{}/act/{}", app.base, act.name)),
                     ],
                     csrf(who)
-                        .and(hidden.into_iter().collect::<Html>())
+                        .and(hidden.collect::<Html>())
                         .and(own)
                         .and(input("reason", "Reason, such as a ticket", true))
                         .and(confirm)
@@ -429,6 +429,50 @@ fn forms(app: &App, who: &Who, row: &Row) -> Html {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_way_to_write_a_text_shows_a_hidden_member() {
+        for body in [
+            "\n{\"pan\":\"4111\"}".to_owned(),
+            r#"{"p\u0061n":"4111"}"#.to_owned(),
+            r#"{"a":{"pan":"4111"},"a":1}"#.to_owned(),
+            "\u{feff}{\"pan\":\"4111\"}".to_owned(),
+            "{\"id\":1}\n{\"pan\":\"4111\"}".to_owned(),
+            "data: {\"pan\":\"4111\"}".to_owned(),
+            json!(json!({"pan": "4111"}).to_string()).to_string(),
+            r#""\u007b\"pan\":\"4111\"}""#.to_owned(),
+        ] {
+            let answer = json!({"status": 201, "body": body}).to_string();
+            let mut row = Row::from_iter([("answer".to_owned(), Value::from(answer))]);
+            hide(&mut row, "answer", &["pan".to_owned()]);
+            let shown = text(&row, "answer");
+            assert!(!shown.contains("4111") && shown.contains("201"), "{shown}");
+        }
+        // "4111" in base64.
+        let answer = r#"{"status": 201, "body": {"base64": "eyJwYW4iOiI0MTExIn0="}}"#;
+        let mut row = Row::from_iter([("answer".to_owned(), Value::from(answer))]);
+        hide(&mut row, "answer", &["pan".to_owned()]);
+        let shown = text(&row, "answer");
+        assert!(!shown.contains("eyJw") && shown.contains("201"), "{shown}");
+        // A text without end, or within texts without end, is not searched without end.
+        let mut nested = json!({"pan": "4111"});
+        (0..10).for_each(|_| nested = nested.to_string().into());
+        for body in [Value::from("[".repeat(1_000_000)), nested] {
+            let answer = json!({ "body": body }).to_string();
+            let mut row = Row::from_iter([("answer".to_owned(), Value::from(answer))]);
+            hide(&mut row, "answer", &["pan".to_owned()]);
+            assert!(!text(&row, "answer").contains("4111"));
+        }
+    }
+
+    #[test]
+    fn what_has_no_hidden_member_is_shown() {
+        let answer = json!({"body": "{\"id\":7,\"name\":\"ada\"}", "note": "no such order", "list": "[1, 2", "n": "12"}).to_string();
+        let mut row = Row::from_iter([("answer".to_owned(), Value::from(answer.as_str()))]);
+        hide(&mut row, "answer", &["pan".to_owned()]);
+        let shown: Value = serde_json::from_str(&text(&row, "answer")).unwrap();
+        assert_eq!(shown, serde_json::from_str::<Value>(&answer).unwrap());
+    }
 
     #[test]
     fn hidden_members_are_hidden_at_any_depth() {
