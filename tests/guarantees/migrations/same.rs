@@ -99,10 +99,33 @@ async fn the_planned_script_run_by_psql_gives_the_same_and_only_once() {
     std::fs::remove_file(folder).unwrap();
 }
 
-fn tempfile(text: &str) -> String {
+pub(super) fn tempfile(text: &str) -> String {
     let path = std::env::temp_dir().join(format!("pgonce-plan-{}.sql", uuid::Uuid::new_v4()));
     std::fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_planned_script_puts_nothing_back_that_somebody_else_has_migrated_since() {
+    let db = TestDb::new().await;
+    db.migrator().up().await.unwrap();
+    db.run("update pgonce.routines set checksum = 'old', version = '0.0.1'")
+        .await;
+    let plan = db.migrator().plan().await.unwrap();
+    assert!(plan.routines() && plan.migrations().is_empty());
+    let folder = tempfile(&plan.sql());
+    // A later build, with the same migrations.
+    db.run("update pgonce.routines set checksum = $$it's 'new'$$, version = '9.9.9'; alter function pgonce.purge cost 7")
+        .await;
+    let later = db.dump("pgonce").await;
+    db.program("psql", &["-X", "-q", "-f", &folder]);
+    assert_eq!(db.dump("pgonce").await, later);
+    // It is for what was there when it was made.
+    db.run("update pgonce.routines set checksum = 'old', version = '0.0.1'")
+        .await;
+    db.program("psql", &["-X", "-q", "-f", &folder]);
+    assert_eq!(db.dump("pgonce").await, fresh_dump().await);
+    std::fs::remove_file(folder).unwrap();
 }
 
 #[tokio::test]

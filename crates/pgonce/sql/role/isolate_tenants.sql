@@ -4,7 +4,8 @@
 -- locks    each table with tenants, exclusively, for a moment
 -- writes   the functions pgonce._tenant_is_allowed of the policies and pgonce._scope_is_allowed of claims, and whether the policies hold for the owner's functions too.
 --          Nothing where it is so already
--- raises   22023 p_on is null; 42501 the owner is a superuser or may bypass row level security: nothing would be isolated
+-- raises   22023 p_on is null; 42501 something in the schema belongs to a superuser or to a role that bypasses row level security:
+--          it would show every tenant to everyone
 -- note     a dump by the owner then needs pg_dump --enable-row-security, or a superuser
 -- example  select pgonce.isolate_tenants(false);
 create or replace function pgonce.isolate_tenants(p_on boolean)
@@ -12,15 +13,28 @@ returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_table record;
+    v_schema oid;
+    v_owner  name;
+    v_above  record;
+    v_table  record;
 begin
+    select c.relnamespace, pg_get_userbyid(c.relowner) into v_schema, v_owner from pg_catalog.pg_class c
+     where c.oid = 'pgonce.intent'::regclass;
     if p_on is null then
         raise exception 'isolation is on or off, not null' using errcode = '22023',
             hint = 'For example: select pgonce.isolate_tenants(true).';
-    elsif p_on and exists (select from pg_catalog.pg_class c join pg_catalog.pg_roles r on r.oid = c.relowner
-             where c.oid = 'pgonce.intent'::regclass and (r.rolsuper or r.rolbypassrls)) then
-        raise exception 'the owner of pgonce bypasses row level security' using errcode = '42501',
-            hint = 'Install pgonce as an ordinary role: functions with its rights would show every tenant to everyone.';
+    elsif p_on then
+        -- Each of them by itself: somebody may have given away one function.
+        select o.name, r.rolname into v_above
+          from (select c.oid::regclass::text, c.relowner from pg_catalog.pg_class c where c.relnamespace = v_schema
+                union all
+                select p.oid::regprocedure::text, p.proowner from pg_catalog.pg_proc p where p.pronamespace = v_schema) as o (name, owner)
+          join pg_catalog.pg_roles r on r.oid = o.owner
+         where r.rolsuper or r.rolbypassrls order by 1 limit 1;
+        if found then
+            raise exception '% belongs to "%", which bypasses row level security', v_above.name, v_above.rolname using errcode = '42501',
+                hint = 'Let an ordinary role own all that is in the schema; pgonce doctor says what belongs to others.';
+        end if;
     end if;
     execute 'create or replace function pgonce._tenant_is_allowed(p_tenant text) returns boolean '
         'language sql stable parallel safe return '
@@ -30,14 +44,14 @@ begin
                c.relname in ('inbox_contract', 'inbox_cursor', 'projection', 'projection_build', 'sweep', 'job_queue', 'region_rule', 'transition_rule') as general,
                exists (select from pg_catalog.pg_policy p where p.polrelid = c.oid and p.polname = 'of_the_owner') as known
           from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant'
-         where c.relnamespace = (select o.relnamespace from pg_catalog.pg_class o where o.oid = 'pgonce.intent'::regclass)
+         where c.relnamespace = v_schema
            and c.relkind in ('r', 'p') and not c.relispartition
            -- What a queue may start is shared by all tenants: only functions that answer none of it read or write it.
            and c.relname not in ('tenant_binding', 'job_bucket', 'job_running')
     loop
         if p_on and not v_table.known then
             -- What the functions may do; the restrictive policy own_tenant narrows it.
-            execute format('create policy of_the_owner on %s to current_user using (true)', v_table.name);
+            execute format('create policy of_the_owner on %s to %I using (true)', v_table.name, v_owner);
         end if;
         if p_on and not v_table.policed then
             -- What is general belongs to the empty tenant, and everyone reads it.

@@ -131,6 +131,12 @@ impl Ledger {
         }
     }
 
+    /// The checksum of the routines that are there.
+    pub(super) fn routines_checksum(&self) -> Option<&str> {
+        let (checksum, _) = self.routines.as_ref()?;
+        Some(checksum)
+    }
+
     /// Says how things stand, for people.
     pub(super) fn status(&self, schema: &str) -> Status {
         let mut migrations: Vec<Entry> = self.applied().iter().map(Applied::entry).collect();

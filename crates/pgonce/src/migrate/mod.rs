@@ -95,7 +95,8 @@ enum Step {
 
 impl<D: Driver> Migrator<D> {
     /// Migrates the schema `pgonce` over this driver. The role needs no superuser, only the right
-    /// to create the schema, or an own schema that is there.
+    /// to create the schema, or a schema that is there and that it owns. A superuser and a member of the owner's role may migrate
+    /// too: they become the owner for the transaction, so that all of it belongs to one role.
     pub fn new(driver: D) -> Self {
         Self {
             driver,
@@ -202,6 +203,7 @@ impl<D: Driver> Migrator<D> {
             schema: self.schema.clone(),
             migrations: ledger.pending().collect(),
             routines: ledger.routines(layout).need_loading(),
+            replaced: ledger.routines_checksum().map(str::to_owned),
             layout,
             distribution: self.distribution(&ledger, layout),
             lock_timeout: self.lock_timeout,
@@ -375,8 +377,8 @@ fn in_file(error: Error, name: &str) -> Error {
 fn may_not_change(error: Error, schema: &str) -> Error {
     let hint = match error.code() {
         "42501" => format!(
-            "Migrate as the role that owns schema {schema}, or let a role of your choice create it: \
-             grant create on database … to that role."
+            "Migrate as the role that owns schema {schema} or one that may become it by `set role`, or let a role of your choice \
+             create it: grant create on database … to that role. `pgonce doctor` finds what in the schema belongs to others."
         ),
         "42P07" | "42710" | "42723" => format!(
             "Schema {schema} holds things that no migration put there. Choose another schema, or move them away."

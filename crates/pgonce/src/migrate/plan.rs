@@ -15,6 +15,8 @@ pub struct Plan {
     pub(super) schema: String,
     pub(super) migrations: Vec<&'static Migration>,
     pub(super) routines: bool,
+    /// The checksum of the routines that were there.
+    pub(super) replaced: Option<String>,
     pub(super) layout: Layout,
     pub(super) distribution: String,
     pub(super) lock_timeout: Duration,
@@ -60,13 +62,17 @@ impl Plan {
             return format!("-- pgonce {VERSION}, schema {schema}: nothing to do.\n");
         }
         let mut text = format!(
-            "-- pgonce {VERSION}, schema {schema}. Run it as the role that owns, or is to own, the schema.\n\
+            "-- pgonce {VERSION}, schema {schema}. Run it as the role that owns, or is to own, the schema, or a member of it.\n\
              {};\n{}{}{}",
             script::BEGIN,
             script::SETTINGS,
             script::lock(schema, self.lock_timeout) + self.layout.settings(),
             script::ledger(schema),
         );
+        if self.routines {
+            // What a later build has loaded meanwhile may have the same migrations.
+            text.push_str(&script::require_routines(schema, self.replaced.as_deref()));
+        }
         for migration in &self.migrations {
             text.push_str(&format!("\n-- {}\n", migration.name));
             // First the ledger: where the migration was applied meanwhile, its primary key says so.

@@ -30,13 +30,26 @@ set local idle_in_transaction_session_timeout = '60s';
 /// One migrator at a time, for the length of a transaction: a session's lock would leak through a
 /// pooler. Of the two-number kind, so that it can never meet the lock of an intent. For locks that
 /// the application holds it waits no longer than `lock_timeout`: others queue behind it.
+///
+/// The rest of the transaction is done by the role that owns what is there. Whatever role runs it, a superuser or a member of the
+/// owner's role too, what is new belongs to the same owner: a function has its owner's rights, in each function that it calls and on
+/// each table. Without a ledger that is the owner of the schema, where it is there and is no schema of the database's owner.
 pub(super) fn lock(schema: &str, lock_timeout: Duration) -> String {
     // Nought would mean for ever.
     let lock_timeout = lock_timeout.as_millis().clamp(1, i32::MAX as u128);
     format!(
         "set local lock_timeout = 0;\n\
          do $$ begin perform pg_advisory_xact_lock(20260102, hashtext('{schema}')); end $$;\n\
-         set local lock_timeout = '{lock_timeout}ms';\n"
+         set local lock_timeout = '{lock_timeout}ms';\n\
+         do $$
+declare
+    v_owner name := (select pg_get_userbyid(coalesce(c.relowner, nullif(n.nspowner, 'pg_database_owner'::regrole)))
+        from pg_namespace n left join pg_class c on c.relnamespace = n.oid and c.relname = 'migration' where n.nspname = '{schema}');
+begin
+    if v_owner <> current_user then
+        execute format('set local role %I', v_owner);
+    end if;
+end $$;\n"
     )
 }
 
@@ -75,10 +88,26 @@ create table if not exists pgonce.routines (
     )
 }
 
+/// Fails where the routines are no longer those with this checksum, or are there though they were not.
+pub(super) fn require_routines(schema: &str, checksum: Option<&str>) -> String {
+    // No text of the table ends the body.
+    let quoted = |text| quote_literal(text).replace('$', "\\x24");
+    let checksum = checksum.map_or_else(|| "null".to_owned(), quoted);
+    format!(
+        "do $$ begin
+    if (select r.checksum from {schema}.routines r) is distinct from {checksum} then
+        raise exception 'schema {schema} was migrated after this script was made' using errcode = '55000',
+            hint = 'Make it again: pgonce migrate plan --sql.';
+    end if;
+end $$;
+"
+    )
+}
+
 /// Writes a migration into the ledger.
 pub(super) fn record_migration(schema: &str, migration: &Migration) -> String {
     format!(
-        "insert into {schema}.migration (number, name, checksum, breaking) values ({}, {}, {}, {})",
+        "insert into {schema}.migration (number, name, checksum, breaking, applied_by) values ({}, {}, {}, {}, session_user)",
         migration.number,
         quote_literal(migration.name),
         quote_literal(&migration.checksum()),
@@ -89,7 +118,7 @@ pub(super) fn record_migration(schema: &str, migration: &Migration) -> String {
 /// Writes the state of the routines into the ledger.
 pub(super) fn record_routines(schema: &str, layout: Layout) -> String {
     format!(
-        "insert into {schema}.routines (checksum, version, definitions) values ({}, {}, \
+        "insert into {schema}.routines (checksum, version, applied_by, definitions) values ({}, {}, session_user, \
          (select jsonb_object_agg(d.object, d.digest) || \
           jsonb_build_object('server', current_setting('server_version_num')::int / 10000) from {} d)) \
          on conflict on constraint one_row_for_all_routines do update set checksum = excluded.checksum, \
