@@ -1,6 +1,43 @@
 //! A database from before there was one table of acts keeps what its operators did.
 
-use super::test_db::TestDb;
+use std::time::Duration;
+
+use pgonce_tests::Observer;
+
+use super::test_db::{TestDb, connect};
+
+#[tokio::test]
+async fn an_act_that_is_not_committed_yet_when_an_upgrade_begins_is_kept() {
+    let db = TestDb::new().await;
+    db.migrator().up_to(10).await.unwrap();
+    let operator = connect(&db.database.url()).await;
+    operator
+        .batch_execute(
+            "begin; insert into pgonce.inbox_audit (tenant, consumer, seq, entry, at, who, act, reason, status, attempts)
+             values ('', 'c', 7, 1, '2020-01-01', 'ada', 'retry', 'ticket 1', 'failed_final', 4);
+             insert into pgonce.ledger_audit (tenant, entry, account, shard, at, who, act, reason, before, after)
+             values ('', 1, 'cash', 0, '2020-01-02', 'bob', 'repair', 'ticket 2', '{}', '{}');
+             insert into pgonce.outbox_skipped (tenant, subscription, seq, subject, message_id, topic, type, reason, skipped_by, skipped_at)
+             values ('', 's', 9, 'a', gen_random_uuid(), 't', 'x', 'typo', 'cy', '2020-01-03')",
+        )
+        .await
+        .unwrap();
+    let see = Observer::connect(&db.database.url()).await;
+    let migrator = db.migrator().lock_timeout(Duration::from_secs(600));
+    let (up, ()) = futures_util::future::join(migrator.up(), async {
+        see.wait_until(
+            "select count(*) > 0 from pg_stat_activity \
+              where wait_event_type = 'Lock' and datname = current_database()",
+        )
+        .await;
+        operator.batch_execute("commit").await.unwrap();
+    })
+    .await;
+    up.unwrap();
+    let acts =
+        "select string_agg(role || ' ' || act, ', ' order by acted_at) from pgonce.operator_act";
+    assert_eq!(db.text(acts).await, "ada retry, bob repair, cy skip");
+}
 
 #[tokio::test]
 async fn what_operators_did_before_is_in_the_one_table_after_an_upgrade() {
@@ -44,7 +81,9 @@ async fn what_operators_did_before_is_in_the_one_table_after_an_upgrade() {
             "0012_vanished",
             "0013_external_life",
             "0014_kept_markers",
-            "0015_shared"
+            "0015_shared",
+            "0016_bound_roles",
+            "0017_parked_in_order"
         ]
     );
     assert!(report.routines);

@@ -5,9 +5,12 @@
 drop function if exists pgonce._audit_inbox(pgonce.inbox_message, text, text);
 drop function if exists pgonce._audit_act(text, text, text, text, jsonb, text) cascade;
 
--- Only where there are rows: on Citus the table is not written at all.
+-- Only where there are rows: on Citus the table is not written at all. First the locks: an operator who has acted, and has not
+-- committed yet, would add a row after its table was read.
 do $$
 begin
+    lock table pgonce.inbox_audit, pgonce.ledger_audit in access exclusive mode;
+    lock table pgonce.outbox_skipped in share row exclusive mode;
     if exists (select from pgonce.inbox_audit) then
         insert into pgonce.operator_act (acted_at, role, act, tenant, scope, key, reason, forced, before)
         select a.at, a.who, a.act, a.tenant, 'inbox ' || a.consumer, case a.seq when 0 then '*' else a.seq::text end,

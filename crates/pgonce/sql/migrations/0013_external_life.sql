@@ -1,17 +1,6 @@
 -- 0013_external_life: a call to a provider belongs to one life of its key; what was never sent can be purged; a provider that
--- nobody defined has limits; and in regions, no attempts are left of records that are gone.
+-- nobody defined has limits.
 -- breaking: no
-
--- Attempts that stayed when replication removed or replaced their record: the next life of the key could not have recorded its own.
--- Before all else, since it may take long: the migrations of an upgrade are one transaction, and nobody writes a table that it has altered.
-do $$
-begin
-    if exists (select from pgonce.region) then
-        delete from pgonce.attempt a
-         where not exists (select from pgonce.intent i where i.tenant = a.tenant and i.scope = a.scope and i.key = a.key
-             and (i.attempts > 1 or i.fence > 1 and i.fence % 2 = 1));
-    end if;
-end $$;
 
 -- begun_at: the first_at of the intent that it belongs to. ended_at: the retention of that intent is over. first_fence: the attempt
 -- that made the row; what an earlier one says is about another call. All are null in rows from before.
