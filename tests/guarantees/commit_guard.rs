@@ -1,5 +1,6 @@
 //! Where a contract has a commit guard, no transaction commits with a claim that has no outcome.
 
+use futures_util::future::join;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::Migrator;
@@ -237,6 +238,44 @@ async fn the_contract_in_force_decides_and_a_migration_keeps_it() {
             .await,
         "22023"
     );
+}
+
+/// The scopes with a guard are the body of one function, which a session keeps: both of two services that start at once.
+#[tokio::test]
+async fn guards_that_are_defined_at_once_all_hold() {
+    let world = guarded().await;
+    let (first, second) = join(world.observer(), world.observer()).await;
+    let define = |scope: &str| {
+        format!(
+            "select count(*) from pgonce.define_scope('{scope}', '1 day', p_commit_guard => true)"
+        )
+    };
+    for isolation in ["read committed", "repeatable read"] {
+        let (a, b) = (format!("a {isolation}"), format!("b {isolation}"));
+        second.text("select pgonce._guarded_scopes()::text").await;
+        first
+            .run(&format!(
+                "begin isolation level {isolation}; {}",
+                define(&a)
+            ))
+            .await;
+        second
+            .run(&format!("begin isolation level {isolation}"))
+            .await;
+        let defined = define(&b);
+        let waits = "select count(*) > 0 from pg_locks where locktype = 'advisory' and not granted \
+            and database = (select oid from pg_database where datname = current_database())";
+        join(second.run(&defined), async {
+            world.see.wait_until(waits).await;
+            first.run("commit").await;
+        })
+        .await;
+        second.run("commit").await;
+        for scope in ["s", &a, &b] {
+            let open = format!("select pgonce.claim('{scope}', 'open', '\\x01')");
+            assert_eq!(world.see.code(&open).await, "P4013", "{scope}");
+        }
+    }
 }
 
 #[tokio::test]

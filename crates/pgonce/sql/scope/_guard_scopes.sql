@@ -19,6 +19,9 @@ begin
     -- The lock of migrations and grants: PostgreSQL fails where two replace one function.
     perform pg_advisory_xact_lock(20260102, hashtext(n.nspname)) from pg_catalog.pg_namespace n
        join pg_catalog.pg_class c on c.relnamespace = n.oid where c.oid = 'pgonce.intent'::regclass;
+    -- An advisory lock takes in nothing of what others changed meanwhile: the body would be the one that this session saw before.
+    -- The lock of a table does. This one is in nobody's way, and in a mode that a transaction that claimed does not hold already.
+    lock table pgonce.open_claim in row share mode;
     v_known := pgonce._guarded_scopes();
     if not p_scopes collate "C" <@ v_known then
         execute format('create or replace function pgonce._guarded_scopes() returns text[] '
