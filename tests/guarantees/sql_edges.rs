@@ -1,5 +1,6 @@
 //! Edges of the SQL functions: odd arguments, settings, encodings and neighbours.
 
+use futures_util::future::join;
 use pgonce::Once;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::{Migrator, Part};
@@ -63,6 +64,69 @@ async fn strict_mode_changes_nothing_that_was_not_asked() {
     );
     see.run("select pgonce.set_strict(false)").await;
     assert_eq!(see.text(contract).await, before);
+}
+
+#[tokio::test]
+async fn strict_mode_ends_only_where_it_is_turned_off() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.set_strict(true)").await;
+    let define = "select pgonce.define_scope('*', '7 days')";
+    let unknown = "select pgonce.claim('unknown', 'k', '\\x01')";
+    assert_eq!(see.code(define).await, "22023");
+    assert_eq!(see.code(unknown).await, "P4000");
+    see.run(&format!("select pgonce.set_strict(false); {define}"))
+        .await;
+    // As an earlier version left it: both contracts are there.
+    see.run(
+        "insert into pgonce.scope (scope, retention, defined_at) values ('*off', '1 day', now())",
+    )
+    .await;
+    see.run("select pgonce.set_strict(true)").await;
+    assert_eq!(see.code(unknown).await, "P4000");
+    see.run("select pgonce.set_strict(false)").await;
+    let kept = "select string_agg(scope || ' ' || retention, ', ') from pgonce.scope";
+    assert_eq!(see.text(kept).await, "* 7 days");
+
+    // One who was about to define it while strict mode was turned on.
+    let other = world.observer().await;
+    see.run("begin; select pgonce.set_strict(true)").await;
+    let waits = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    let (refused, ()) = join(other.code(define), async {
+        see.wait_until(waits).await;
+        see.run("commit").await;
+    })
+    .await;
+    assert_eq!(refused, "22023");
+    assert_eq!(see.code(unknown).await, "P4000");
+}
+
+/// A time that no timestamp can hold would fail when the work is done, or when it is removed.
+#[tokio::test]
+async fn a_contract_keeps_for_no_longer_than_a_timestamp_can_hold() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run(
+        "select pgonce.define_scope('long', '200000000 days'), pgonce.define_scope('s', '1 day')",
+    )
+    .await;
+    see.run("select pgonce.define_scope('gone', '1 day', p_after_expiry => 'gone', p_tombstone_for => '200000000 days')")
+        .await;
+    for scope in ["long", "gone", "s"] {
+        see.run(&format!(
+            "begin; select pgonce.claim('{scope}', 'k', '\\x01'); select pgonce.succeed('{scope}', 'k', '\\x01', 1); commit"
+        ))
+        .await;
+    }
+    see.run("begin; select pgonce.claim('s', 'l', '\\x01'); select pgonce.succeed('s', 'l', '\\x01', 1, p_keep => '200000000 days'); commit")
+        .await;
+    // As an earlier version wrote it.
+    see.run("update pgonce.scope set tombstone_for = '200000000 days' where scope = 'gone'; select pgonce._move_clock('2 days')")
+        .await;
+    assert_eq!(see.number("select pgonce.purge()").await, 2);
+    let left = "select string_agg(scope || key, ' ' order by scope, key) from pgonce.intent \
+        where expires_at > pgonce.now() + interval '4000 years' and isfinite(expires_at)";
+    assert_eq!(see.text(left).await, "gonek longk sl");
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ begin
                for update of i skip locked
         ), buried as (
             update pgonce.intent i
-               set gone_at = v_now, expires_at = coalesce(v_now + e.tombstone_for, 'infinity'),
+               set gone_at = v_now, expires_at = case when e.tombstone_for is null then 'infinity' else v_now + least(e.tombstone_for, interval '5000 years') end,
                    answer = null, ref_type = null, ref_id = null, failure_message = null
               from expired e
              where e.bury and i.tenant = e.tenant and i.scope = e.scope and i.key = e.key

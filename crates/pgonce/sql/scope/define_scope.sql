@@ -3,7 +3,7 @@
 -- locks    the contract's row
 -- writes   one row of pgonce.scope; where it changes, one of pgonce.operator_act; records that exist keep the expiry they were given. The first contract of a scope
 --          with a commit guard: the body of pgonce._guarded_scopes
--- raises   P4000 scope missing; 22023 a field that breaks a rule of contracts, named in the detail
+-- raises   P4000 scope missing; 22023 a field that breaks a rule of contracts, named in the detail, or scope "*" in strict mode
 -- note     p_probe, "schema.function", looks for the effect of work whose holder vanished, before anything else is decided about it:
 --          f(scope text, key text, tenant text) returns table (answer jsonb, ref_type text, ref_id text), security definer with
 --          its own search_path. A row: it happened; no row: it did not; an error: not known. With p_retry_queue recovery enqueues a
@@ -54,6 +54,14 @@ begin
         raise exception 'a contract for scope "%" and tenant % would never be used', p_scope, coalesce(quote_literal(p_tenant), 'null')
             using errcode = '22023',
             hint = 'Leave the tenant out, or pass the empty text, for all tenants; a tenant has contracts for its own scopes only.';
+    end if;
+    if p_scope collate "C" = '*' then
+        -- Locked, so that it is not put aside meanwhile.
+        perform from pgonce.scope s where s.tenant = '' and s.scope in ('*', '*off') order by s.scope for update;
+        if exists (select from pgonce.scope s where s.tenant = '' and s.scope = '*off') then
+            raise exception 'in strict mode there is no contract for scopes that nobody defined' using errcode = '22023',
+                hint = 'Turn it off first: select pgonce.set_strict(false), or `pgonce strict off`.';
+        end if;
     end if;
     if p_commit_guard then
         perform pgonce._guard_scopes(array[p_scope]);

@@ -17,12 +17,15 @@ begin
     if p_on is null then
         raise exception 'strict mode is on or off, not null' using errcode = '22023',
             hint = 'For example: select pgonce.set_strict(true).';
-    elsif p_on then
+    end if;
+    -- Of an earlier version, in which '*' could be defined in strict mode: it is the one that holds.
+    delete from pgonce.scope s where s.tenant = '' and s.scope = '*off'
+       and exists (select from pgonce.scope o where o.tenant = '' and o.scope = '*');
+    if p_on then
         -- Put aside, so that it comes back as it was.
         update pgonce.scope s set scope = '*off' where s.tenant = '' and s.scope = '*';
     else
-        update pgonce.scope s set scope = '*' where s.tenant = '' and s.scope = '*off'
-           and not exists (select from pgonce.scope o where o.tenant = '' and o.scope = '*');
+        update pgonce.scope s set scope = '*' where s.tenant = '' and s.scope = '*off';
     end if;
     perform pgonce._set_claim_switch();
     perform pgonce._audit_rules('scope *', jsonb_build_object('strict', v_was), jsonb_build_object('strict', p_on),
