@@ -285,3 +285,19 @@ async fn recovery_that_asks_no_probe_leaves_a_takeover() {
     let claim = "select outcome from pgonce.claim('queued', 'k', '\\x01', '1 minute')";
     assert_eq!(world.see.text(claim).await, "takeover");
 }
+
+#[tokio::test]
+async fn the_history_goes_with_the_record_whatever_ended_it() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_scope('s', '1 day'), pgonce.claim('s', 'k', '\\x01', '1 minute'); select pgonce._move_clock('2 minutes'); \
+             select pgonce.intervene('release', 's', 'k', p_reason => 'it did nothing'); select pgonce.define_scope('s', '1 day', p_stale => 'refuse')")
+        .await;
+    let claim = "select outcome from pgonce.claim('s', 'k', '\\x01', '1 minute')";
+    assert_eq!(see.text(claim).await, "refused");
+    let left = "select (select count(*) from pgonce.intent) || ' ' || (select count(*) from pgonce.attempt)";
+    assert_eq!(see.text(left).await, "1 2");
+    see.run("select pgonce._move_clock('2 days'); select pgonce.purge()")
+        .await;
+    assert_eq!(see.text(left).await, "0 0");
+}

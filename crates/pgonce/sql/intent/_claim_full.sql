@@ -125,7 +125,8 @@ begin
             -- An operator decides; or recovery, which asks the probe first.
             return pgonce._busy(case when v_contract.probe is null then interval '1 minute' else interval '5 seconds' end, v_row.attempts);
         elsif (v_row.status = 'processing' or v_row.vanished_at is not null) and v_contract.stale = 'refuse' then
-            v_fence := case v_row.status when 'processing' then v_row.fence else pgonce._next_fence(v_row.fence, true, p_tenant) end;
+            -- An odd one: this is no lease. It also says that there is a history to forget.
+            v_fence := case v_row.status when 'processing' then v_row.fence else pgonce._next_fence(v_row.fence, false, p_tenant) end;
             update pgonce.intent i
                set status = 'failed_final', fence = v_fence, lease_until = null, last_at = v_now,
                    expires_at = v_now + v_contract.retention, failure_code = 'abandoned',
