@@ -6,7 +6,9 @@
 --          home is about to move here; or what other regions did with it is not merged yet. 40001 the home may have moved
 --          since the snapshot of this transaction
 -- note     a claim asks it, and so does the trigger of pgonce.intent when the attempt writes (p_writing): between the two the
---          home may have moved, and the command that moves it waits for those that have written, not for those that will
+--          home may have moved, and the command that moves it waits for those that have written, not for those that will.
+--          What has called a provider here goes on here: only this region knows of the call, and who moves its home waits for it. Not
+--          where it is from before this region joined: others may have begun it anew
 create or replace function pgonce._check_region(p_tenant text, p_scope text, p_key text, p_writing boolean default false)
 returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -15,12 +17,17 @@ declare
     v_self pgonce.region;
     v_rule record;
     v_home pgonce.region;
+    v_here boolean;
 begin
     if p_writing and current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         perform from pgonce.region r where r.is_self for share;
     end if;
     select r.* into v_self from pgonce.region r where r.is_self;
-    if v_self.state <> 'active' or v_self.epoch <> pgonce._installation_epoch() then
+    v_here := not p_writing and v_self.state in ('active', 'leaving') and exists (
+        select from pgonce.intent i join pgonce.external_call c on c.tenant = i.tenant and c.scope = i.scope and c.key = i.key
+         where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
+           and i.expires_at is null and i.last_at >= v_self.joined_at and c.status <> 'requested' and c.ended_at is null);
+    if v_self.state <> 'active' and not v_here or v_self.epoch <> pgonce._installation_epoch() then
         raise exception 'region "%" %', v_self.name, case v_self.state when 'leaving' then 'is leaving the others'
             when 'active' then 'has not joined the others since it was restored or promoted' else 'has not joined the others' end
             using errcode = 'P4111', detail = 'It may not know what it or others have done.',
@@ -30,6 +37,8 @@ begin
         raise exception 'what other regions did with this intent is not merged yet' using errcode = 'P4111',
             detail = 'Its record was locked when their facts arrived.',
             hint = 'Try again in a second: pgonce serve merges it.';
+    elsif v_here then
+        return true;
     end if;
     for v_rule in
         select h.*, n.pending from (values (true), (false)) n (pending), pgonce._home_of(p_tenant, p_scope, p_key, n.pending) h

@@ -149,7 +149,8 @@ impl<D: Driver> Member<D> {
     /// Waits until nothing is under way here whose home is not here any more, by what this database knows.
     ///
     /// From then on nothing of that kind is committed here: new claims are refused, and so are attempts that
-    /// were claimed before and had not written. Those that had are waited for, and so are leases.
+    /// were claimed before and had not written. Those that had are waited for, and so are leases, and commands that have called a
+    /// provider, which go on here.
     pub(super) async fn drain(&self, name: &str, deadline: Instant) -> Result<()> {
         if let Some(writers) = self.text(&WRITERS, Args::new(), deadline).await? {
             let what = format!("transactions in region {name:?} have not ended");

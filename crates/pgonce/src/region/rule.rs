@@ -35,9 +35,9 @@ impl Rule {
 /// Says where the intents of a scope are worked on, in all regions: `members` are all that are not lost.
 ///
 /// Where a home moves, no two regions commit the same intent: the rule forbids in every region before it permits in any, work that
-/// it forbids ends (transactions that have written and leases are waited for, up to `timeout`), and its new home
-/// has what was committed. Until then claims of what moves are answered with `P4110` or `P4111`, also after an
-/// error; repeat it then.
+/// it forbids ends (transactions that have written, leases, and commands that have called a provider are waited for, up to
+/// `timeout`), and its new home has what was committed. Until then claims of what moves are answered with `P4110` or `P4111`, but
+/// for those of such commands at the old home, also after an error; repeat it then.
 ///
 /// ```no_run
 /// # async fn example(us: pgonce::tokio_postgres::Once, eu: pgonce::tokio_postgres::Once) -> Result<(), pgonce::Error> {
