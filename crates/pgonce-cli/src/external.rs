@@ -36,7 +36,7 @@ struct List {
     /// Only calls to this provider.
     #[arg(long)]
     provider: Option<String>,
-    /// Only calls with this status; open: those that are not decided; disputed: decided, and contradicted since.
+    /// Only calls with this status; open: those that are not decided; disputed: what the provider said of them differs.
     #[arg(long, value_parser = ["requested", "sent", "unknown", "needs_operator", "confirmed", "failed", "open", "disputed"])]
     status: Option<String>,
     /// Maximum number of calls. The newest 20000 are looked at; of those without an outcome, the ones whose deadline comes first.

@@ -6,7 +6,7 @@ use pgonce_tests::{Observer, World};
 use super::{status, take};
 
 /// Sends the step of a holder; its action, and the reference that is known.
-async fn send(see: &Observer, fence: i64, request: u8) -> String {
+pub(super) async fn send(see: &Observer, fence: i64, request: u8) -> String {
     let sql = send_sql(fence, request);
     see.text(&format!(
         "select concat_ws(' ', s.action, s.reference) from {sql} s"
@@ -14,25 +14,25 @@ async fn send(see: &Observer, fence: i64, request: u8) -> String {
     .await
 }
 
-fn send_sql(fence: i64, request: u8) -> String {
+pub(super) fn send_sql(fence: i64, request: u8) -> String {
     format!(
         "pgonce.external_send('orders.create', 'k', {fence}, 'charge', 'bank', '\\x0{request}', p_decides => true)"
     )
 }
 
-async fn record(see: &Observer, fence: i64, outcome: &str) -> String {
+pub(super) async fn record(see: &Observer, fence: i64, outcome: &str) -> String {
     see.text(&format!(
         "select action from pgonce.external_record('orders.create', 'k', {fence}, 'charge', {outcome})"
     ))
     .await
 }
 
-async fn later(see: &Observer, time: &str) {
+pub(super) async fn later(see: &Observer, time: &str) {
     see.run(&format!("select pgonce._move_clock('{time}')"))
         .await;
 }
 
-fn end(function: &str, fence: i64, rest: &str) -> String {
+pub(super) fn end(function: &str, fence: i64, rest: &str) -> String {
     format!(
         "select from pgonce.{function}('orders.create', 'k', (select fingerprint from pgonce.intent where key = 'k'), {fence}, {rest})"
     )
@@ -42,7 +42,7 @@ fn refuse(fence: i64) -> String {
     end("fail", fence, "false, 'no', 'no'")
 }
 
-const EFFECT: &str = "select effect_key::text from pgonce.external_call where key = 'k'";
+pub(super) const EFFECT: &str = "select effect_key::text from pgonce.external_call where key = 'k'";
 const CALLS: &str = "select count(*) from pgonce.external_call";
 
 #[tokio::test]
@@ -310,5 +310,66 @@ async fn of_a_command_that_is_gone_no_request_and_no_response_is_kept() {
         .await;
     let gone = "select count(*) from pgonce.intent where gone_at is not null";
     assert_eq!(see.number(gone).await, 1);
+    assert_eq!(see.number(CALLS).await, 0);
+}
+
+/// It knows its charges by our reference, and does not honour keys: what it finds must be of this run.
+#[tokio::test]
+async fn a_key_that_runs_again_calls_under_another_name_also_where_nothing_is_known_of_its_last_run()
+ {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let first = take(&world.once, "k").await.fence();
+    assert_eq!(send(see, first, 1).await, "send");
+    let key = see.text(EFFECT).await;
+    // The same on every attempt of a run.
+    see.run("select pgonce.external_settle(effect_key, 'resend', 'test', true) from pgonce.external_call")
+        .await;
+    see.run(&end("fail", first, "true, 'later', 'later'")).await;
+    let second = take(&world.once, "k").await.fence();
+    assert_eq!(send(see, second, 1).await, "send");
+    assert_eq!(see.text(EFFECT).await, key);
+    see.run("delete from pgonce.external_call").await;
+    see.run("set timezone = 'Asia/Tokyo'").await;
+    assert_eq!(send(see, second, 1).await, "send");
+    assert_eq!(see.text(EFFECT).await, key);
+    assert_eq!(record(see, second, "'confirmed', 'ch_1'").await, "done");
+    see.run(&refuse(second)).await;
+    later(see, "9 days").await;
+    see.run("select pgonce.purge(); select pgonce.purge()")
+        .await;
+    assert_eq!(see.number(CALLS).await, 0);
+    let third = take(&world.once, "k").await.fence();
+    assert_eq!(send(see, third, 1).await, "send");
+    assert_ne!(see.text(EFFECT).await, key, "a look-up would find ch_1");
+}
+
+#[tokio::test]
+async fn a_disputed_call_stays_until_an_operator_has_settled_it_also_when_its_key_runs_again() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let first = take(&world.once, "k").await.fence();
+    assert_eq!(send(see, first, 1).await, "send");
+    assert_eq!(record(see, first, "'confirmed', 'ch_1'").await, "done");
+    let effect = see.text(EFFECT).await;
+    let report =
+        format!("select pgonce.external_observe('bank', 'confirmed', '{effect}', 'ch_2', 'evt_1')");
+    assert_eq!(see.text(&report).await, "disputed");
+    see.run(&refuse(first)).await;
+    later(see, "8 days").await;
+    let second = take(&world.once, "k").await.fence();
+    assert_eq!(send(see, second, 1).await, "send");
+    let disputed = "select effect_key::text from pgonce.external_calls where disputed is not null";
+    assert_eq!(see.text(disputed).await, effect);
+    // It is of no run any more.
+    assert_eq!(record(see, second, "'confirmed', 'ch_3'").await, "done");
+    assert_eq!(send(see, second, 1).await, "done ch_3");
+    let settle =
+        format!("select pgonce.external_settle('{effect}', 'confirmed', 'ch_2 is refunded')");
+    assert_eq!(see.text(&settle).await, "confirmed");
+    see.run(&refuse(second)).await;
+    later(see, "8 days").await;
+    see.run("select pgonce.purge(); select pgonce.purge()")
+        .await;
     assert_eq!(see.number(CALLS).await, 0);
 }

@@ -1,6 +1,7 @@
 -- pgonce._effect_key(p_tenant, p_scope, p_key, p_step, p_after): the key under which a provider gets a step of a command.
--- answers  a UUID of version 8 made of these names: the same on every attempt, on every machine. p_after: the effect key that the
---          step had in the life before, under which the provider would take the new request for the old one
+-- answers  a UUID of version 8 made of these names: the same on every attempt, on every machine. p_after: what sets this life of the
+--          command apart from others: a name of its own or, where the provider honours keys, the effect key that the step had in the life
+--          before, under which the provider would take the new request for the old one
 drop function if exists pgonce._effect_key(text, text, text, text);
 create or replace function pgonce._effect_key(p_tenant text, p_scope text, p_key text, p_step text, p_after uuid default null)
 returns uuid

@@ -1,6 +1,7 @@
 -- pgonce._external_decide(p_call, p_outcome, p_reference, p_response, p_answer, p_code, p_message, p_by): applies what is known
 --          about the outcome of a call: confirmed or failed.
--- answers  applied; known: it was decided so before; disputed: it was decided otherwise before, which stays
+-- answers  applied; known: it was decided so before; disputed: it was decided otherwise before, which stays. What is applied is disputed
+--          from then on where the call had another reference: the provider may have taken it twice
 -- locks    nothing: the caller holds the rows of the intent and of the call
 -- writes   the call; where its outcome is that of the command and nobody is at work on it, the command
 create or replace function pgonce._external_decide(p_call pgonce.external_call, p_outcome pgonce.external_status,
@@ -31,6 +32,8 @@ begin
            expires_at = greatest(v_now + (pgonce._contract(c.tenant, c.scope)).retention,
                c.sent_at + (pgonce._external_rules(c.provider)).keys_for),
            reference = coalesce(p_reference, c.reference), response = coalesce(p_response, c.response),
+           disputed = case when c.reference <> p_reference collate "C"
+               then left(format('%s, reference %s before %s, by %s', p_outcome, c.reference, p_reference, p_by), 3000) else c.disputed end,
            failure_code = case p_outcome when 'failed' then left(coalesce(p_code, 'failed'), 255) end,
            failure_message = case p_outcome when 'failed' then left(p_message, 4000) end
      where c.tenant = (p_call).tenant and c.effect_key = (p_call).effect_key;

@@ -3,7 +3,8 @@
 -- locks    nothing: the caller holds the intent's row
 -- writes   the intent, with a number that turns its old holder away; a row of pgonce.operator_act
 -- note     a success without an answer, or with one that is too large, is left to the next attempt, which finds the call done. So is
---          a command that began the key anew and has not come to this step: it may be another request
+--          a command that began the key anew and has not come to this step: it may be another request. One whose holder vanished does
+--          not succeed where the contract gives it up: a claim may have answered that it was abandoned
 create or replace function pgonce._external_settle_command(p_call pgonce.external_call, p_outcome pgonce.external_status,
     p_answer jsonb, p_code text, p_message text, p_by text)
 returns void
@@ -19,6 +20,7 @@ begin
     if (v_row.status = 'processing' and v_row.lease_until <= v_now or v_row.status = 'failed_retryable') is not true
        or (p_call).begun_at <> v_row.first_at or (p_call).ended_at is not null
        or p_outcome = 'confirmed' and (p_answer is null
+            or v_contract.stale = 'refuse' and v_contract.probe is null and (v_row.status = 'processing' or v_row.vanished_at is not null)
             or v_contract.storage = 'answer' and octet_length(p_answer::text) > v_contract.max_answer) then
         return;
     end if;

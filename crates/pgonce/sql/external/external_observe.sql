@@ -1,7 +1,7 @@
 -- pgonce.external_observe(p_provider, p_outcome, p_effect_key, p_reference, p_event_id, p_response, p_answer, p_code, p_message,
 --          p_source, p_tenant): takes in what a provider says about a call, by webhook or when it is asked.
 -- answers  applied; known: it was decided so before, or the event came before; disputed: it was decided otherwise before, which
---          stays, and an operator sees it; waiting: no call has this reference yet, the event is kept until one has it;
+--          stays, and an operator sees it; waiting: no call has this key or reference yet, the event is kept until one has it;
 --          no_call: there is none, and nothing was kept
 -- locks    the reference, the intent's row and the call's
 -- writes   the event; the call; where the call's outcome is that of the command and nobody is at work on it, the command, with
@@ -58,7 +58,7 @@ begin
     end if;
     if v_call.effect_key is null then
         return case when v_event.event_id is not null then 'known'
-            when p_event_id is not null and p_reference is not null then 'waiting' else 'no_call' end;
+            when p_event_id is not null then 'waiting' else 'no_call' end;
     end if;
     perform from pgonce.intent i
       where i.tenant = v_call.tenant and i.scope = v_call.scope and i.key = v_call.key for no key update;

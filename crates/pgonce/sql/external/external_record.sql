@@ -53,9 +53,11 @@ begin
             detail = format('scope %s, fence %s.', p_scope, p_fence), hint = 'Call pgonce.external_send first.';
     end if;
     if p_reference is not null and p_outcome collate "C" = 'unknown' then
-        -- Also where a report was faster: later ones may know it by its reference alone.
-        update pgonce.external_call c set reference = p_reference
-         where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.reference is null;
+        -- Also where a report was faster: later ones may know it by its reference alone. With two references it may have happened twice.
+        update pgonce.external_call c
+           set reference = coalesce(c.reference, p_reference), disputed = case when c.reference is not null
+               then left(format('unknown, reference %s before %s, by response', c.reference, p_reference), 3000) else c.disputed end
+         where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.reference is distinct from p_reference collate "C";
     end if;
     if p_outcome collate "C" <> 'confirmed' and (v_call.fence > p_fence or v_late and v_call.status = 'requested') then
         null;

@@ -3,9 +3,11 @@
 -- answers  one row. action: send (call out with effect_key, then pgonce.external_record), done or failed (an earlier attempt
 --          did it: here is how it ended), unknown (it may have happened and cannot be sent again: look it up), wait (nothing
 --          was sent: after retry_after)
--- locks    the intent's row and the step's; the provider's where it has limits
--- writes   the step: requested, or sent. One of an earlier life of the key, whose retention is over, makes room
--- raises   P4012 this fence does not hold the intent any more; P4086 the step was sent with another request; 22023 bad input
+-- locks    the intent's row and the step's; the provider's where it has limits; the reference of a report that came before the step
+-- writes   the step: requested, or sent. One of an earlier life of the key, whose retention is over, makes room; where it is
+--          disputed it stays, under another name, until an operator has settled it. What the provider has reported of this effect key
+-- raises   P4012 this fence does not hold the intent any more; P4086 the step was sent with another request; 22023 bad input; 25000 the
+--          provider has reported a reference of this effect key, and the transaction is not READ COMMITTED
 -- note     p_digest stands for the request, SHA-256 say; empty: not compared. p_request is kept as it is given: reduce it
 --          first. p_decides: the outcome of this step is that of the command, so that reconciliation may end both. p_send names
 --          this one try: called again with it after a lost reply, the answer is send again. What was never sent binds nobody: it
@@ -23,8 +25,10 @@ declare
     v_key   uuid;
     v_rules pgonce.external_provider;
     v_begun timestamptz;
+    v_life  uuid;
     v_now   timestamptz;
     v_wait  interval;
+    v_known boolean;
 begin
     if (octet_length(p_step) between 1 and 200 and octet_length(p_provider) between 1 and 200
         and octet_length(p_digest) <= 64 and p_decides is not null) is not true then
@@ -32,22 +36,36 @@ begin
             hint = 'For example: pgonce.external_send(''pay'', ''order-1'', fence, ''charge'', ''bank'', sha256(request)).';
     end if;
     perform pgonce._force_durable_commit();
-    perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
+    v_rules := pgonce._external_rules(p_provider);
+    -- The life of this fence, or the guard refuses it.
     select i.first_at into v_begun from pgonce.intent i
      where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
+    -- Where the provider knows a request by its key only as our reference, no two lives of a command may share one: a look-up would find
+    -- what another has done. Where it honours keys they may: then what a failover has lost is not done twice.
+    v_life := case when v_rules.keys_for is null then md5(extract(epoch from v_begun)::text)::uuid end;
+    v_key := pgonce._effect_key(p_tenant, p_scope, p_key, p_step, v_life);
+    perform pgonce._external_lock(e.provider, e.reference, e.tenant) from pgonce.external_event e
+      where e.tenant = p_tenant collate "C" and e.effect_key = v_key and e.applied_at is null and e.provider = p_provider collate "C"
+      order by e.reference;
+    v_known := found;
+    perform pgonce.guard(p_scope, p_key, p_fence, p_tenant);
     -- One holder at a time gets here, by the lock of its intent.
     select c.* into v_call from pgonce.external_call c
      where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
        and c.step = p_step collate "C" for update;
-    v_key := coalesce(v_call.effect_key, pgonce._effect_key(p_tenant, p_scope, p_key, p_step));
-    if v_call.status in ('confirmed', 'failed') and (v_call.ended_at is not null or v_call.expires_at <= v_begun) then
-        v_key := pgonce._effect_key(p_tenant, p_scope, p_key, p_step, v_call.effect_key);
-        v_call := null;
-    elsif v_call.status = 'requested' and (v_call.digest <> p_digest or v_call.provider <> p_provider collate "C") then
-        v_call := null;
-    end if;
     v_now := pgonce.now();
-    v_rules := pgonce._external_rules(p_provider);
+    if v_call.status in ('confirmed', 'failed') and (v_call.ended_at is not null or v_call.expires_at <= v_begun) then
+        v_key := pgonce._effect_key(p_tenant, p_scope, p_key, p_step, coalesce(v_life, v_call.effect_key));
+        -- What an operator has to look at stays, and is of no life any more.
+        update pgonce.external_call c set step = c.step || ' ' || c.effect_key, ended_at = coalesce(c.ended_at, v_now)
+         where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.disputed is not null;
+        v_call := null;
+    else
+        v_key := coalesce(v_call.effect_key, v_key);
+        if v_call.status = 'requested' and (v_call.digest <> p_digest or v_call.provider <> p_provider collate "C") then
+            v_call := null;
+        end if;
+    end if;
     if v_call.status is null then
         delete from pgonce.external_call c
          where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
@@ -58,6 +76,9 @@ begin
         values (v_key, p_fence, p_fence, v_begun, v_now, v_now + coalesce(v_rules.keys_for, interval '0'), 'requested', p_decides,
             p_tenant, p_scope, p_key, p_step, p_provider, p_digest, p_request)
         returning * into v_call;
+        if v_known then
+            v_call := pgonce._external_join(v_call.tenant, v_call.effect_key);
+        end if;
     end if;
     if v_call.digest <> p_digest or v_call.provider <> p_provider collate "C" then
         raise exception 'step % was begun with another request', quote_literal(p_step) using errcode = 'P4086',

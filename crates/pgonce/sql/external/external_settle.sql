@@ -70,7 +70,9 @@ begin
            expires_at = case when not v_keep then pgonce.now() + coalesce(v_rules.keys_for, interval '0') end,
            next_look_at = case when v_keep and p_outcome collate "C" = 'resend' then c.next_look_at end, send_id = null,
            sends = case when v_keep then c.sends else 0 end, first_sent_at = case when v_keep then c.first_sent_at end,
-           deadline_at = case when v_keep then c.deadline_at end, reference = case when v_keep then c.reference end,
+           deadline_at = case when v_keep then c.deadline_at end,
+           -- A report still finds what is to be sent again by the reference that it had.
+           reference = case when p_outcome collate "C" = 'resend' or p_reference is null then c.reference end,
            response = case when v_keep then c.response end, failure_code = null, failure_message = null
      where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key
     returning c.* into v_call;

@@ -92,7 +92,7 @@ pub trait Provider: Send + Sync {
 #[non_exhaustive]
 pub struct Effect {
     /// The same on every attempt: send it as the provider's idempotency key, or as your reference. Another one where the key of
-    /// the command runs again after its retention.
+    /// the command runs again after its retention; with [`Rules::keys_for`] as long as the last one is known here.
     pub key: String,
     /// What the provider calls it, where that is known.
     pub reference: Option<String>,

@@ -47,7 +47,7 @@ pub enum Observed {
     Known,
     /// The call was decided otherwise before. That stays, and an operator sees the dispute.
     Disputed,
-    /// No call has this reference yet; the event is kept until one has it.
+    /// No call has this key or reference yet; the event is kept until one has it.
     Waiting,
     /// There is no such call, and nothing was kept.
     NoCall,
@@ -97,7 +97,7 @@ impl Report {
         self
     }
 
-    /// The provider's id of the event: it counts once, and is kept until a call has its reference. Default: none.
+    /// The provider's id of the event: it counts once, and is kept until a call has its key or reference. Default: none.
     pub fn event_id(mut self, id: impl Into<String>) -> Self {
         self.event_id = Some(id.into());
         self
