@@ -364,6 +364,66 @@ async fn it_is_rebuilt_from_the_stored_inbox_too() {
 }
 
 #[tokio::test]
+async fn what_was_made_of_stored_messages_that_are_purged_is_kept() {
+    let world = world().await;
+    let (see, inbox) = (&world.see, world.owner.inbox());
+    let define = "select pgonce.define_projection('balance', 'balance', 'apply_balance', 'marker', p_from_consumer => 'bank')";
+    see.run(define).await;
+    // As a consumer does: stored, applied and finished. The last one is skipped, and never was applied.
+    let store = "select pgonce.store_message('bank', 'hook', 'm' || i, convert_to(jsonb_build_object('delta', i)::text, 'UTF8'), 'a' || i) \
+         from generate_series(1, 4) i";
+    see.run(store).await;
+    see.run(
+        "select pgonce.project('balance', 'm' || i, null, 'a' || i, jsonb_build_object('delta', i)) from generate_series(1, 3) i; \
+         update pgonce.inbox_message set status = 'processed', settled_at = pgonce.now(), settled_xid = pg_current_xact_id() \
+             where message_id <> 'm4'; \
+         update pgonce.inbox_message set status = 'failed_final', settled_at = pgonce.now() - interval '31 days', \
+             skipped_at = pgonce.now() where message_id = 'm4'",
+    )
+    .await;
+    let purge = "select pgonce._purge_inbox()";
+    assert_eq!(see.number(purge).await, 1);
+    assert_eq!(inbox.rebuild("balance").await.unwrap().events, 3);
+    // Also where it is purged while the build runs: what was read before is not all that there was.
+    see.run("select pgonce._begin_build('balance', 'rebuild')")
+        .await;
+    while see
+        .number("select pgonce._step_build('balance', 'rebuild')")
+        .await
+        > 0
+    {}
+    see.run("update pgonce.inbox_message set settled_at = pgonce.now() - interval '31 days'")
+        .await;
+    assert_eq!(see.number(purge).await, 3);
+    assert_eq!(see.code(END).await, "P4031");
+    // And when it is defined anew, as it is with every deployment.
+    see.run(define).await;
+    assert_eq!(inbox.rebuild("balance").await.unwrap_err().code(), "P4031");
+    assert_eq!(inbox.verify("balance").await.unwrap_err().code(), "P4031");
+    assert_eq!(see.text(BALANCE).await, "a1=1 a2=2 a3=3");
+    // One that begins later never had them.
+    see.run("create table later (like balance including all); \
+             select pgonce.define_projection('later', 'later', 'apply_balance', 'marker', p_from_consumer => 'bank')")
+        .await;
+    assert_eq!(inbox.rebuild("later").await.unwrap().events, 0);
+}
+
+#[tokio::test]
+async fn an_event_without_a_version_does_not_keep_a_projection_from_being_rebuilt() {
+    let world = world().await;
+    let (see, inbox) = (&world.see, world.owner.inbox());
+    publish(see, 1, 5).await;
+    see.run(&project("profile", "true")).await;
+    see.run("select pgonce.publish('people', 'named', 'u1', '{\"name\": \"nobody\"}')")
+        .await;
+    let before = see.text(PROFILE).await;
+    assert!(inbox.verify("profile").await.unwrap().is_equal());
+    let rebuilt = inbox.rebuild("profile").await.unwrap();
+    assert_eq!((rebuilt.events, rebuilt.removed, rebuilt.added), (5, 0, 0));
+    assert_eq!(see.text(PROFILE).await, before);
+}
+
+#[tokio::test]
 async fn a_log_that_does_not_reach_back_is_refused_and_so_are_odd_definitions() {
     let world = world().await;
     let (see, inbox) = (&world.see, world.owner.inbox());

@@ -311,6 +311,66 @@ async fn a_round_that_missed_the_lock_is_followed_by_one_that_tries_more_often()
     assert_eq!(see.number(next).await, 1);
 }
 
+#[tokio::test]
+async fn a_projection_is_not_made_anew_from_a_log_that_was_emptied() {
+    let (world, mut reader) = small().await;
+    let (see, inbox) = (&world.see, world.owner.inbox());
+    see.run(
+        "create function count_it(p_into regclass, p_event pgonce.projected) returns void language plpgsql as $$
+         begin
+             execute format('insert into %s as t values ($1, 1) on conflict (id) do update set n = t.n + 1', p_into) using p_event.entity;
+         end $$",
+    )
+    .await;
+    let define = |name: &str| {
+        format!(
+            "create table {name} (id text primary key, n bigint not null); \
+             select pgonce.define_projection('{name}', '{name}', 'count_it', 'marker')"
+        )
+    };
+    see.run(&define("early")).await;
+    fill(&world, 150).await;
+    catch_up(&world, &mut reader, "c", 150).await;
+    see.run("select pgonce._move_clock('2 hours')").await;
+    // Its partition is emptied and not dropped, since somebody writes into the log.
+    let writer = world.observer().await;
+    writer
+        .run("begin; select pgonce.publish('t', 'x', 's', '{}')")
+        .await;
+    let drop = "select pgonce._drop_outbox_partitions()";
+    assert_eq!(see.number(drop).await, 0);
+    writer.run("commit").await;
+    assert!(see.text(PARTITIONS).await.starts_with("1 101 "));
+    assert_eq!(see.number("select count(*) from pgonce.outbox_1").await, 0);
+    assert_eq!(inbox.rebuild("early").await.unwrap_err().code(), "P4031");
+    assert_eq!(inbox.verify("early").await.unwrap_err().code(), "P4031");
+    // One that begins now never had them.
+    see.run(&define("late")).await;
+    assert_eq!(inbox.rebuild("late").await.unwrap().events, 51);
+    assert_eq!(see.number(drop).await, 1);
+    assert_eq!(inbox.rebuild("late").await.unwrap().removed, 0);
+}
+
+#[tokio::test]
+async fn the_maximum_age_spares_a_subscription_that_has_read_all_while_a_transaction_is_open() {
+    let (world, mut reader) = small().await;
+    let see = &world.see;
+    see.run("select pgonce.create_subscription('slow'); select pgonce.set_outbox_retention('1 hour', '1 day'); \
+             create table elsewhere (a int)")
+        .await;
+    // It has nothing to do with the log, and the places of all lanes in it stay behind it.
+    let open = world.observer().await;
+    open.run("begin; insert into elsewhere values (1)").await;
+    fill(&world, 150).await;
+    assert_eq!(reader.numbers().await.len(), 150);
+    assert_eq!(reader.keep().await, 16);
+    see.run("select pgonce._move_clock('25 hours'); select pgonce._drop_outbox_partitions()")
+        .await;
+    let evicted = "select string_agg(subscription, ',') from pgonce.outbox_backlog where evicted_at is not null";
+    assert_eq!(see.text(evicted).await, "slow");
+    open.run("commit").await;
+}
+
 /// How long the slowest of many publishers took, each in a session without a transaction before, while `busy` goes on.
 async fn slowest(world: &World<TokioPostgres>, busy: impl Future<Output = ()>) -> Duration {
     let writer = world.observer().await;

@@ -2,7 +2,7 @@
 --          Go on with pgonce._step_build, each in a transaction of its own, until it answers 0; then
 --          pgonce._end_rebuild or pgonce._end_verify.
 -- writes   an empty table as the live one, in the same schema; the build. One that was there is given up
--- raises   42704 no such projection; 23514 a purpose that is neither rebuild nor verify; P4031 the log does not reach back to
+-- raises   42704 no such projection; 23514 a purpose that is neither rebuild nor verify; P4031 its events do not reach back to
 --          where the projection begins; 42501 the role may not create tables there
 create or replace function pgonce._begin_build(p_projection text, p_purpose text)
 returns void

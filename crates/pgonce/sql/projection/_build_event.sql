@@ -1,5 +1,5 @@
 -- pgonce._build_event(p_projection, p_build, p_event): applies an event to a build, unless it is there already, or, where the
---          build is to be compared, the live projection does not have it.
+--          build is to be compared, the live projection does not have it, or it lacks the version that the gate needs.
 -- answers  true: it was applied
 -- writes   the build's gate, and what the projection's function writes
 create or replace function pgonce._build_event(p_projection pgonce.projection, p_build pgonce.projection_build,
@@ -8,7 +8,10 @@ returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if p_build.purpose = 'verify' and not pgonce._projection_has(p_projection, p_event) then
+    -- What carries no version never was applied: pgonce.project refuses it.
+    if p_projection.gate = 'version' and p_event.version is null then
+        return false;
+    elsif p_build.purpose = 'verify' and not pgonce._projection_has(p_projection, p_event) then
         return false;
     end if;
     insert into pgonce.projection_build_gate as g (tenant, projection, purpose, name, version)

@@ -40,10 +40,12 @@ begin
         (select format('%I.%I', n.nspname, f.proname) from pg_catalog.pg_proc f
             join pg_catalog.pg_namespace n on n.oid = f.pronamespace where f.oid = p_function),
         p_gate, p_from_consumer, pgonce._like_patterns(p_topics),
-        (select min(o.from_seq) - 1 from pgonce.outbox_partition o), pgonce.now())
+        pgonce._projection_gone(p_from_consumer), pgonce.now())
     on conflict on constraint one_row_per_projection do update
         set into_table = excluded.into_table, apply = excluded.apply, gate = excluded.gate,
-            from_consumer = excluded.from_consumer, topics = excluded.topics, defined_at = excluded.defined_at;
+            from_consumer = excluded.from_consumer, topics = excluded.topics, defined_at = excluded.defined_at,
+            begins_after = case when p.from_consumer is distinct from excluded.from_consumer then excluded.begins_after
+                else p.begins_after end;
     perform pgonce._audit_rules('projection ' || p_projection, v_before, (select to_jsonb(p) from pgonce.projection p
         where p.tenant = p_tenant collate "C" and p.projection = p_projection collate "C"), p_tenant => p_tenant);
     if p_gate collate "C" = 'marker' then

@@ -4,7 +4,7 @@
 -- locks    the projection alone: nobody applies meanwhile
 -- writes   the rows of the live table that differ; its gates or markers: what was replayed is not applied again
 -- raises   42704 it is not being built; 55000 the build has not looked at everything yet; 25001 it was not called at READ
---          COMMITTED
+--          COMMITTED; P4031 events that it needs went while it was built
 create or replace function pgonce._end_rebuild(p_projection text)
 returns table (events bigint, removed bigint, added bigint)
 language plpgsql volatile set search_path = pg_catalog, pg_temp
@@ -28,6 +28,8 @@ begin
     for v_event in select e.* from pgonce._projection_rest(v_projection, v_build.seen) e loop
         v_build.events := v_build.events + pgonce._build_event(v_projection, v_build, v_event)::integer;
     end loop;
+    -- Looked at again after all was read: what went meanwhile may be missing.
+    perform from pgonce._projection_page(v_projection, 0, 0, 1);
     -- Joined by the key: the time grows with the rows, not with their square. Compared as stored, which is four times as fast, and
     -- as texts where that differs: json, xml and point have no equality.
     perform set_config('extra_float_digits', '1', true);

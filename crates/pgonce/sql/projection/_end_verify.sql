@@ -4,7 +4,7 @@
 --          a hash of each; pending: events that the live one has not applied yet
 -- writes   the build goes
 -- raises   42704 it is not being built; 55000 the build has not looked at everything yet; 25001 it was not called at
---          REPEATABLE READ
+--          REPEATABLE READ; P4031 events that it needs went while it was built
 create or replace function pgonce._end_verify(p_projection text)
 returns table (live_rows bigint, rebuilt_rows bigint, missing bigint, surplus bigint, live_hash text,
     rebuilt_hash text, pending bigint)
@@ -24,6 +24,7 @@ begin
         raise exception 'the build of projection "%" is not done', p_projection using errcode = '55000',
             hint = 'Call pgonce._step_build until it answers 0.';
     end if;
+    perform from pgonce._projection_page(v_projection, 0, 0, 1);
     pending := 0;
     for v_event in select e.* from pgonce._projection_rest(v_projection, null) e loop
         if not pgonce._projection_has(v_projection, v_event) then

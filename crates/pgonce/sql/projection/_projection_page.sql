@@ -1,6 +1,6 @@
 -- pgonce._projection_page(p_projection, p_lane, p_after, p_limit): a page of the events of a projection: of one lane of the
 --          log, or of the stored inbox, where everything is in lane 0, in their order.
--- raises   P4031 the log does not reach back any more to where the projection begins
+-- raises   P4031 the log, or what is stored, does not reach back any more to where the projection begins
 create or replace function pgonce._projection_page(p_projection pgonce.projection, p_lane integer, p_after bigint, p_limit integer)
 returns table (seq bigint, event pgonce.projected)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -8,7 +8,15 @@ language plpgsql stable security definer set search_path = pg_catalog, pg_temp
     set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 begin
-    if p_projection.from_consumer is not null then
+    if p_projection.begins_after < pgonce._projection_gone(p_projection.from_consumer) and p_projection.from_consumer is null then
+        raise exception 'the log does not reach back to where projection "%" begins', p_projection.projection
+            using errcode = 'P4031', detail = 'Partitions that it needs were dropped: their retention was over.',
+            hint = 'Keep the log for longer (pgonce.set_outbox_retention), or begin from a copy of the table.';
+    elsif p_projection.begins_after < pgonce._projection_gone(p_projection.from_consumer) then
+        raise exception 'what consumer "%" has stored does not reach back to where projection "%" begins', p_projection.from_consumer,
+            p_projection.projection using errcode = 'P4031', detail = 'Messages that it needs were purged: their retention was over.',
+            hint = 'Keep stored messages for longer (p_keep_stored of pgonce.define_inbox), or begin from a copy of the table.';
+    elsif p_projection.from_consumer is not null then
         return query
             select m.seq, row(m.message_id, m.tenant, m.type, m.key,
                    pgonce._version_of(m.headers, convert_from(m.payload, 'UTF8')::jsonb), m.headers,
@@ -17,10 +25,6 @@ begin
              where m.consumer = p_projection.from_consumer and m.status = 'processed' and m.seq > p_after and p_lane = 0
              order by m.seq limit p_limit;
         return;
-    elsif p_projection.begins_after < (select min(o.from_seq) - 1 from pgonce.outbox_partition o) then
-        raise exception 'the log does not reach back to where projection "%" begins', p_projection.projection
-            using errcode = 'P4031', detail = 'Partitions that it needs were dropped: their retention was over.',
-            hint = 'Keep the log for longer (pgonce.set_outbox_retention), or begin from a copy of the table.';
     end if;
     return query
         select o.seq, row(o.message_id, o.tenant, o.type, o.subject,

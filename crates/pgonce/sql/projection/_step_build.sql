@@ -5,7 +5,7 @@
 --          has little to do
 -- locks    the build: a second one waits
 -- writes   the fresh table, the build's gates and how far it is
--- raises   42704 it is not being built; P4031 the log does not reach back any more
+-- raises   42704 it is not being built; P4031 its events do not reach back any more
 create or replace function pgonce._step_build(p_projection text, p_purpose text, p_limit integer default 1000)
 returns integer
 language plpgsql volatile set search_path = pg_catalog, pg_temp

@@ -239,6 +239,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "projection/_raise_bad_version",
     "projection/advance_projection",
     "projection/_require_projection",
+    "projection/_projection_gone",
     "projection/_define_projection",
     "projection/define_projection",
     "projection/_projection_lock",
