@@ -333,3 +333,24 @@ async fn an_expectation_that_names_no_column_is_an_error_and_not_met() {
     assert_eq!(see.text("select state from parcel").await, "sent");
     assert_eq!(see.text(&update(r#"{"version": 7}"#)).await, "applied");
 }
+
+#[tokio::test]
+async fn a_row_is_found_as_its_index_compares_it() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("create collation public.ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false); \
+             create table person (name text, state text); create unique index person_name on person (name collate public.ci); \
+             insert into person values ('Bob', 'old')")
+        .await;
+    let update = |expected: &str| {
+        format!(
+            "select outcome from pgonce.update_once('person_name', '{{\"name\": \"BOB\", \"state\": \"new\"}}', '{{\"state\": \"{expected}\"}}')"
+        )
+    };
+    assert_eq!(see.text(&update("other")).await, "stale");
+    assert_eq!(see.text(&update("old")).await, "applied");
+    assert_eq!(
+        see.text("select name || ' ' || state from person").await,
+        "Bob new"
+    );
+}

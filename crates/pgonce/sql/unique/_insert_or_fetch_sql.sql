@@ -33,12 +33,15 @@ begin
     v_predicate := pg_get_expr(v_index.indpred, v_index.indrelid);
     -- Each key is compared as the index compares it.
     select string_agg(k.expression, ', ' order by k.n),
-           string_agg(format('(%s) operator(%I.%s) (select %1$s from x)', k.expression, n.nspname, o.oprname)
+           string_agg(format('(%s)%4$s operator(%2$I.%3$s) (select (%1$s)%4$s from x)', k.expression, n.nspname, o.oprname,
+                   (select format(' collate %I.%I', cn.nspname, l.collname) from pg_collation l
+                      join pg_namespace cn on cn.oid = l.collnamespace where l.oid = k.collation))
                || case when coalesce((to_jsonb(v_index) ->> 'indnullsnotdistinct')::boolean, false)
                   then format(' is not false and ((%1$s) is null) operator(pg_catalog.=) (select (%1$s) is null from x)', k.expression)
                   else '' end, ' and ' order by k.n)
       into v_keys, v_match
-      from (select g.n, pg_get_indexdef(v_index.indexrelid, g.n, false) as expression, v_index.indclass[g.n - 1] as class
+      from (select g.n, pg_get_indexdef(v_index.indexrelid, g.n, false) as expression, v_index.indclass[g.n - 1] as class,
+                   v_index.indcollation[g.n - 1] as collation
               from generate_series(1, v_index.indnkeyatts) as g (n)) k
       join pg_opclass c on c.oid = k.class
       join pg_amop a on a.amopfamily = c.opcfamily and a.amopstrategy = 3
